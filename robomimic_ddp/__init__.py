@@ -1,0 +1,6 @@
+"""Scale a robomimic-style codebase over several GPUs; see `robomimic_ddp.api` for what edited hosts call.
+
+Importing the package loads neither torch nor TensorFlow (a test holds this).
+"""
+
+__version__ = "0.1.0"

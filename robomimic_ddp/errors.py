@@ -1,0 +1,51 @@
+"""Every error that a user can cause, and the exit codes of the command line.
+
+A message states what was found, what was expected, why it matters and what to do.
+"""
+
+EXIT_DONE = 0
+"""Done, or nothing to do."""
+EXIT_REFUSED = 1
+"""A required seam could not be handled, or a check failed; nothing was written."""
+EXIT_USAGE = 2
+"""The command line itself is wrong."""
+
+
+class RobomimicDDPError(Exception):
+    """Base of all errors meant for users: printed as one message, without a traceback, by our entry points."""
+
+
+class LaunchError(RobomimicDDPError):
+    """The environment variables of the launcher contradict each other or the machine."""
+
+
+class OptionError(RobomimicDDPError):
+    """An unknown `ddp.*` option, or a value that it does not take."""
+
+
+class PlanError(RobomimicDDPError):
+    """Mode, batch, learning rate and ranks do not fit together."""
+
+
+class ConfigError(RobomimicDDPError):
+    """The host's configuration holds an unknown key or an impossible value."""
+
+
+class DataError(RobomimicDDPError):
+    """A dataset is missing, damaged, or too small for the ranks."""
+
+
+class WrapError(RobomimicDDPError):
+    """A net is used in a way that would stop it from being synchronised."""
+
+
+class VerifyError(RobomimicDDPError):
+    """Ranks disagree where they must be equal, or agree where they must differ."""
+
+
+class CheckpointError(RobomimicDDPError):
+    """A checkpoint is missing, damaged, or made for another net."""
+
+
+class PatchError(RobomimicDDPError):
+    """A host's source text could not be edited; nothing was written."""

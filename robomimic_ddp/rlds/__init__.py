@@ -1,0 +1,1 @@
+"""Reading RLDS datasets: sharding before decoding, windows, statistics. TensorFlow is imported inside functions."""
