@@ -1,0 +1,242 @@
+"""The names that edited hosts use, and nothing else.
+
+Every name works, and costs nothing, on one rank: a patched host contains no `if distributed`. Functions that
+all ranks must call together say "Collective" first.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any, Callable, Iterable, Iterator
+
+import torch
+from torch import nn
+
+from robomimic_ddp import algo as host_algo
+from robomimic_ddp import checkpoint, entry, env, group, host_config, main_rank, metrics, plan, rollouts as _rollouts
+from robomimic_ddp import run as _run
+from robomimic_ddp import sampling, verify, wrap
+from robomimic_ddp.errors import PatchError
+from robomimic_ddp.main_rank import agree, ask, copyfile, data_logger, main_rank_only, open_on_main, print_logger
+
+API_VERSION = 1
+"""Raised when a name changes its meaning or goes; hosts patched for another version are refused."""
+
+__all__ = [
+    "API_VERSION", "agree", "ask", "copyfile", "cuda_device", "data_logger", "distributed", "entry_point",
+    "epoch_log", "epochs", "main_rank_only", "open_on_main", "parallel", "prepare_config", "print_logger",
+    "rlds_datasets", "rlds_env_metadata", "rlds_shape_metadata", "rollouts", "run_directory", "save", "scale_lr",
+    "train_loader", "valid_loader",
+]
+
+rollouts = _rollouts.rollouts
+epoch_log = metrics.epoch_log
+save = checkpoint.save
+prepare_config = host_config.prepare_config
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("_"):
+        raise AttributeError(name)
+    raise PatchError(
+        f"robomimic_ddp.api has no {name!r}: the host was patched by another version of robomimic-ddp than the "
+        f"installed one (API {API_VERSION}). Run `robomimic-ddp revert` and `robomimic-ddp apply` on the host."
+    )
+
+
+def entry_point(api_version: int) -> Callable:
+    """Decorates the host's `main(args)`: any failure ends the process non-zero and is recorded for torchrun.
+
+    `api_version` is the version that the host was patched for. Raises PatchError when it is not ours.
+    """
+    if api_version != API_VERSION:
+        raise PatchError(
+            f"this host was patched for API version {api_version} of robomimic-ddp, and {API_VERSION} is installed: "
+            "its edited lines would not mean what they say. Run `robomimic-ddp revert` and `robomimic-ddp apply`."
+        )
+    return entry.entry_point
+
+
+def distributed(train: Callable) -> Callable:
+    """Collective: decorates `train(config, device, ...)` with a run: plan, process group, quiet other ranks.
+
+    The device is replaced by this rank's own when the host chose CUDA.
+    """
+    signature = inspect.signature(train)
+
+    @functools.wraps(train)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        config = bound.arguments.get("config", next(iter(bound.arguments.values())))
+        use_cuda = torch.device(bound.arguments.get("device", "cpu")).type == "cuda"
+        fine_tuning = bool(config.experiment.get("ckpt_path", None)) and not bound.arguments.get("resume", False)
+        with _run.start(config, use_cuda, fine_tuning) as run, main_rank.quiet_stdout():
+            if "device" in bound.arguments:
+                bound.arguments["device"] = torch.device(run.plan.device)
+            host_config.fill_rlds_data(config)
+            return train(*bound.args, **bound.kwargs)
+
+    wrapped.is_distributed = True  # how our own entry recognises a patched host
+    return wrapped
+
+
+def cuda_device() -> torch.device:
+    """This process's CUDA device: cuda:LOCAL_RANK under a launcher, cuda:0 otherwise; made the current one.
+
+    Raises LaunchError when this node has fewer visible devices than local ranks.
+    """
+    device = torch.device(plan.local_device(env.read_launch_env(), torch.cuda.device_count()))
+    torch.cuda.set_device(device)
+    return device
+
+
+def parallel(net: nn.Module, module_key: bool = False) -> nn.Module:
+    """The net, trained in parallel by the present run's mode: DDP, DataParallel or one device.
+
+    The net keeps its class, methods and parameter names. `module_key` holds it under the attribute `module`, so
+    that hosts whose checkpoints carry DataParallel's key keep it.
+    """
+    net = checkpoint.accept_any_layout(_run.parallelise(net))
+    return checkpoint.accept_any_layout(wrap.ModuleKey(net)) if module_key else net
+
+
+def scale_lr(lr: float) -> float:
+    """The learning rate after the plan's scaling; `lr` itself where nothing is scaled."""
+    run = _run.current()
+    return lr if run is None else run.scale_lr(lr)
+
+
+def train_loader(**loader_kwargs: Any) -> Iterable:
+    """The train DataLoader: on several ranks each reads its own part, reshuffled every pass, last batch dropped.
+
+    Takes `torch.utils.data.DataLoader`'s keyword arguments; on one rank it returns exactly that.
+    """
+    return _loader("train", loader_kwargs)
+
+
+def valid_loader(**loader_kwargs: Any) -> Iterable:
+    """The validation DataLoader: on several ranks every sample is counted once over all of them."""
+    return _loader("valid", loader_kwargs)
+
+
+def _loader(role: str, loader_kwargs: dict) -> Iterable:
+    run = _run.current()
+    if run is None:
+        return torch.utils.data.DataLoader(**loader_kwargs)
+    dataset = loader_kwargs["dataset"]
+    if hasattr(dataset, "make_loader"):  # an RLDS dataset shards itself, before anything is decoded
+        loader = dataset.make_loader(run.plan.batch_per_rank, run.plan.rank, run.plan.world_size, run.seed)
+    else:
+        make = sampling.train_loader if role == "train" else sampling.valid_loader
+        loader = make(
+            loader_kwargs, rank=run.plan.rank, world_size=run.plan.world_size, seed=run.seed,
+            batch_size_per_rank=run.plan.batch_per_rank,
+        )
+    run.loaders[role] = loader
+    return loader
+
+
+def epochs(iterable: Iterable, model: Any) -> Iterator:
+    """Collective: goes around the epoch loop's `range(...)`.
+
+    Before the first epoch all ranks take the main rank's weights and buffers, build their parallel nets, take
+    random streams of their own and prove it (`ddp.verify`); after every epoch they prove to be equal still.
+    """
+    run = _run.current()
+    if run is None:
+        yield from iterable
+        return
+    verifier = _start_training(run, model)
+    for epoch in iterable:
+        yield epoch
+        if verifier is not None:
+            verifier.epoch_end(epoch)
+
+
+def _start_training(run: _run.Run, model: Any) -> Any:
+    """Collective: the one point at which weights are made equal and random streams part."""
+    if group.is_main():
+        print(f"\n============= robomimic-ddp =============\n{run.describe()}\n")
+    if run.plan.mode == "single":
+        return None
+    for name, module in model.nets.named_modules():
+        if wrap.is_parallel(module):
+            wrap.state_of(module).name = name
+    if not run.plan.several_ranks:
+        return None
+    verify.require_covered(model)
+    host_algo.make_equal(model)
+    for module in model.nets.modules():
+        if wrap.is_parallel(module):
+            wrap.build(module)
+    _run.seed_streams(run.seed, run.plan.rank)
+    if not run.options.values.verify:
+        return None
+    verifier = verify.Verifier(model, lambda: _data_digest(run))
+    verifier.start()
+    return verifier
+
+
+def _data_digest(run: _run.Run) -> Any:
+    digest = getattr(run.loaders.get("train"), "data_digest", None)
+    return digest() if digest is not None else None
+
+
+def run_directory(get_exp_dir: Callable) -> Callable:
+    """Collective: decorates `get_exp_dir`: made once, by the main rank; the same paths, or error, on all ranks."""
+
+    @functools.wraps(get_exp_dir)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        def make() -> Any:
+            paths = get_exp_dir(*args, **kwargs)
+            run = _run.current()
+            if run is not None:
+                run.write_record(host_config.common_directory(paths))
+            return paths
+
+        return main_rank.on_main(make)
+
+    return wrapped
+
+
+def rlds_datasets(load_data_for_training: Callable) -> Callable:
+    """Decorates `load_data_for_training`: RLDS datasets when `train.data_format` says so, else the host's own."""
+
+    @functools.wraps(load_data_for_training)
+    def wrapped(config: Any, *args: Any, **kwargs: Any) -> Any:
+        if not host_config.uses_rlds(config):
+            return load_data_for_training(config, *args, **kwargs)
+        from robomimic_ddp.rlds import host
+
+        return host.datasets_from_config(config, *args, **kwargs)
+
+    return wrapped
+
+
+def rlds_env_metadata(get_env_metadata_from_dataset: Callable) -> Callable:
+    """Decorates `get_env_metadata_from_dataset`: also answers for the folder of an RLDS dataset."""
+
+    @functools.wraps(get_env_metadata_from_dataset)
+    def wrapped(dataset_path: Any, *args: Any, **kwargs: Any) -> Any:
+        if not host_config.is_rlds_folder(dataset_path):
+            return get_env_metadata_from_dataset(dataset_path, *args, **kwargs)
+        from robomimic_ddp.rlds import host
+
+        return host.env_metadata(dataset_path)
+
+    return wrapped
+
+
+def rlds_shape_metadata(get_shape_metadata_from_dataset: Callable) -> Callable:
+    """Decorates `get_shape_metadata_from_dataset`: also answers for RLDS dataset entries."""
+
+    @functools.wraps(get_shape_metadata_from_dataset)
+    def wrapped(dataset_config: Any, action_keys: Any, all_obs_keys: Any = None, **kwargs: Any) -> Any:
+        if not host_config.is_rlds_folder(dataset_config["path"]):
+            return get_shape_metadata_from_dataset(dataset_config, action_keys, all_obs_keys, **kwargs)
+        from robomimic_ddp.rlds import host
+
+        return host.shape_metadata(dataset_config, action_keys, all_obs_keys)
+
+    return wrapped

@@ -1,0 +1,78 @@
+"""Checkpoints: written whole or not at all, and readable whatever wrapped the nets when they were written."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from typing import Any
+
+import torch
+from torch import nn
+
+from robomimic_ddp.errors import CheckpointError
+
+
+def save(obj: Any, path: Any) -> None:
+    """`torch.save`, atomically: the file at `path` is the old one or the new one at every instant.
+
+    The temporary file has the final name inside a folder of its own, since torch writes the file's name into
+    the archive: the bytes are those that `torch.save(obj, path)` would have written. Raises CheckpointError
+    (the old file stays) on a full disk, a missing or read-only folder.
+    """
+    path = os.fspath(path)
+    folder = os.path.dirname(os.path.abspath(path))
+    try:
+        temporary = tempfile.mkdtemp(prefix=".saving-", dir=folder)
+    except OSError as error:
+        raise _save_error(path, error) from error
+    try:
+        written = os.path.join(temporary, os.path.basename(path))
+        torch.save(obj, written)
+        with open(written, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(written, path)
+        _sync_folder(folder)
+    except (OSError, RuntimeError) as error:  # torch reports a short write as RuntimeError
+        raise _save_error(path, error) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _sync_folder(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _save_error(path: str, error: Exception) -> CheckpointError:
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    remedy = "Free disk space" if full else "Check that the folder exists, is writable and has space"
+    kept = "The file that was there before is untouched." if os.path.exists(path) else "Nothing was written there."
+    return CheckpointError(f"checkpoint {path} could not be saved: {error}. {kept} {remedy}, then train on.")
+
+
+def accept_any_layout(net: nn.Module) -> nn.Module:
+    """Lets `load_state_dict` of `net`, or of a module that holds it, take keys with or without `module.`.
+
+    DataParallel and DistributedDataParallel add the component `module.`; checkpoints with it and without it
+    both load. Returns `net`.
+    """
+    net._register_load_state_dict_pre_hook(_rename_to_layout, with_module=True)
+    return net
+
+
+def _rename_to_layout(module: nn.Module, state_dict: dict, prefix: str, *_: Any) -> None:
+    """Renames, in place, the keys under `prefix` to the layout that `module` has itself."""
+    expected = {prefix + name for name in module.state_dict(keep_vars=True)}
+    present = [key for key in state_dict if key.startswith(prefix)]
+    if not present or set(present) & expected:
+        return
+    for key in present:
+        rest = key[len(prefix):]
+        other = prefix + (rest[len("module."):] if rest.startswith("module.") else "module." + rest)
+        if other in expected:
+            state_dict[other] = state_dict.pop(key)

@@ -1,0 +1,104 @@
+"""The only reader of `os.environ`: the launcher's variables and ours, as one frozen value.
+
+torchrun exports RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT
+(https://docs.pytorch.org/docs/stable/elastic/run.html). Options are read from ROBOMIMIC_DDP_<NAME>.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Mapping, Optional
+
+from robomimic_ddp.errors import LaunchError
+
+OPTION_PREFIX = "ROBOMIMIC_DDP_"
+_LAUNCH_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+
+
+@dataclass(frozen=True)
+class LaunchEnv:
+    """What the environment says about this process; the same on one rank as on many.
+
+    `launched` is True when a launcher exported RANK, WORLD_SIZE and LOCAL_RANK; without one the process is
+    rank 0 of 1. `option_texts` maps option names in lower case to the unparsed text of ROBOMIMIC_DDP_<NAME>.
+    SLURM_* alone never counts as a launcher: interactive shells of a cluster export them too.
+    """
+
+    launched: bool = False
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    local_world_size: int = 1
+    restart_count: int = 0
+    elastic: bool = False
+    cuda_visible_devices: Optional[str] = None
+    option_texts: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_launch_env(environ: Optional[Mapping[str, str]] = None) -> LaunchEnv:
+    """Reads `environ` (default: the process's own).
+
+    Raises LaunchError when the launcher's variables are incomplete, not numbers, or contradict each other.
+    """
+    environ = os.environ if environ is None else environ
+    options = {
+        name[len(OPTION_PREFIX):].lower(): value
+        for name, value in environ.items()
+        if name.startswith(OPTION_PREFIX)
+    }
+    common = dict(option_texts=options, cuda_visible_devices=environ.get("CUDA_VISIBLE_DEVICES"))
+    present = [name for name in _LAUNCH_NAMES if name in environ]
+    if not present:
+        return LaunchEnv(**common)
+    missing = [name for name in _LAUNCH_NAMES if name not in environ]
+    if missing:
+        raise LaunchError(
+            f"the environment sets {' and '.join(present)} but not {' and '.join(missing)}: ranks could not "
+            "find each other, or would all believe to be the same one. Start the ranks with torchrun, which "
+            f"sets all of {', '.join(_LAUNCH_NAMES)}; for one process, unset {' and '.join(present)}."
+        )
+    rank, world_size, local_rank = (_integer(environ, name) for name in _LAUNCH_NAMES)
+    local_world_size = _integer(environ, "LOCAL_WORLD_SIZE", default=world_size)
+    _check_ranges(rank, world_size, local_rank, local_world_size)
+    _check_rendezvous(environ, world_size)
+    return LaunchEnv(
+        launched=True, rank=rank, world_size=world_size, local_rank=local_rank, local_world_size=local_world_size,
+        restart_count=_integer(environ, "TORCHELASTIC_RESTART_COUNT", default=0),
+        elastic="TORCHELASTIC_RUN_ID" in environ, **common,
+    )
+
+
+def _integer(environ: Mapping[str, str], name: str, default: Optional[int] = None) -> int:
+    text = environ.get(name)
+    if text is None and default is not None:
+        return default
+    try:
+        return int(text)
+    except (TypeError, ValueError):
+        raise LaunchError(
+            f"{name}={text!r} is not a whole number. torchrun sets it; unset it or start the ranks with torchrun."
+        ) from None
+
+
+def _check_ranges(rank: int, world_size: int, local_rank: int, local_world_size: int) -> None:
+    if world_size < 1:
+        raise LaunchError(f"WORLD_SIZE={world_size} is not a number of ranks; it must be 1 or more.")
+    for name, value, limit_name, limit in (
+        ("RANK", rank, "WORLD_SIZE", world_size),
+        ("LOCAL_RANK", local_rank, "LOCAL_WORLD_SIZE", local_world_size),
+    ):
+        if not 0 <= value < limit:
+            raise LaunchError(
+                f"{name}={value} does not fit {limit_name}={limit}: expected 0 to {limit - 1}. A stale variable "
+                f"of another job may be set; unset {name} and {limit_name} and start the ranks with torchrun."
+            )
+
+
+def _check_rendezvous(environ: Mapping[str, str], world_size: int) -> None:
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not environ.get(name)]
+    if world_size > 1 and missing:
+        raise LaunchError(
+            f"WORLD_SIZE={world_size} but {' and '.join(missing)} is not set, so the ranks cannot meet. "
+            "torchrun sets both; with another launcher, export the address and a free port of the main node."
+        )

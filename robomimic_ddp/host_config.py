@@ -1,0 +1,67 @@
+"""The host's configuration: our section taken out, RLDS keys declared, RLDS datasets found.
+
+Hosts lock the keys of their config, so what is not declared cannot be set. Keys are declared only when a
+config uses them: a run on HDF5 leaves a config.json that the unpatched host reads.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Mapping, MutableMapping
+
+from robomimic_ddp.errors import ConfigError
+from robomimic_ddp.run import Notes, attach_notes, notes_of
+
+RLDS_FORMAT = "droid_rlds"
+
+
+def prepare_config(config: Any, external: MutableMapping) -> Any:
+    """Takes the section "ddp" out of `external` (in place) and declares the RLDS keys that it uses.
+
+    Returns the host's `config`, with the section's options noted beside it.
+    """
+    section = external.pop("ddp", None) or {}
+    if not isinstance(section, Mapping):
+        raise ConfigError(f'"ddp" is {section!r}; expected a section of options, such as {{"lr_scaling": "linear"}}.')
+    noted = notes_of(config)
+    attach_notes(config, Notes(dict(section), noted.command_line_options, noted.command_line_keys))
+    if (external.get("train") or {}).get("data_format") is not None:
+        declare_rlds_keys(config)
+    return config
+
+
+def declare_rlds_keys(config: Any) -> None:
+    """Adds the RLDS keys that `config` lacks, with DROID's names and defaults."""
+    from robomimic_ddp.rlds.keys import DEFAULTS
+
+    with config.unlocked():
+        for dotted, default in DEFAULTS.items():
+            section, name = dotted.split(".")
+            if name not in config[section]:
+                config[section][name] = default
+
+
+def uses_rlds(config: Any) -> bool:
+    """Whether the run reads RLDS data through our loader."""
+    return "data_format" in config.train and config.train.data_format == RLDS_FORMAT
+
+
+def fill_rlds_data(config: Any) -> None:
+    """For an RLDS run, lists the dataset folders in `train.data`, which hosts check and iterate over."""
+    if not uses_rlds(config):
+        return
+    from robomimic_ddp.rlds import host
+
+    with config.values_unlocked():
+        config.train.data = host.dataset_configs(config)
+
+
+def is_rlds_folder(path: Any) -> bool:
+    """Whether `path` is a dataset version's folder as tensorflow-datasets writes it."""
+    return path is not None and (Path(os.path.expanduser(str(path))) / "dataset_info.json").is_file()
+
+
+def common_directory(paths: Any) -> Path:
+    """The run directory: the deepest folder that holds all paths that `get_exp_dir` returned."""
+    return Path(os.path.commonpath([os.fspath(path) for path in paths if path is not None]))

@@ -1,0 +1,160 @@
+"""Decides, as a pure function: launcher's environment, options, devices and host config in, one RunPlan out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Optional
+
+from robomimic_ddp.env import LaunchEnv
+from robomimic_ddp.errors import LaunchError, PlanError
+from robomimic_ddp.options import Options, ResolvedOptions
+
+AUTO_SQRT_FROM_PARAMETERS = 100_000_000
+MODE_NAMES = {"ddp": "DistributedDataParallel", "dp": "DataParallel", "single": "one device"}
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """Everything that is decided before training.
+
+    `lr_scaling` is the rule after precedence (a learning rate given on the command line turns it off);
+    `samples_per_step` = batch per rank x world size. `notes` are sentences for the user.
+    """
+
+    mode: str
+    rank: int
+    world_size: int
+    local_rank: int
+    device: str
+    backend: str
+    timeout_seconds: float
+    configured_batch: int
+    batch_per_rank: int
+    samples_per_step: int
+    lr_scaling: str
+    visible_gpus: int
+    notes: tuple = ()
+
+    @property
+    def several_ranks(self) -> bool:
+        return self.world_size > 1
+
+    def lr_factor(self, parameters: int, fine_tuning: bool) -> float:
+        """What the configured learning rate is multiplied with, for a policy of `parameters` parameters."""
+        factor = self.samples_per_step / self.configured_batch
+        rule = self.lr_scaling
+        if rule == "auto":
+            rule = "none" if fine_tuning else "sqrt" if parameters >= AUTO_SQRT_FROM_PARAMETERS else "linear"
+        return {"none": 1.0, "linear": factor, "sqrt": math.sqrt(factor)}[rule]
+
+    def describe(self) -> str:
+        """One line for each decision, as printed once by the main rank before training."""
+        where = f"{self.visible_gpus} visible GPU(s)" if self.visible_gpus else "CPU"
+        lines = [
+            f"mode: {MODE_NAMES[self.mode]}, {self.world_size} rank(s), main rank on {self.device}, {where}",
+            f"batch: {self.batch_per_rank} per rank x {self.world_size} = {self.samples_per_step} samples per step "
+            f"(train.batch_size={self.configured_batch})",
+        ]
+        return "\n".join(lines + list(self.notes))
+
+
+def make_plan(
+    env: LaunchEnv,
+    resolved: ResolvedOptions,
+    *,
+    visible_gpus: int,
+    use_cuda: bool,
+    batch_size: int,
+    lr_on_command_line: bool = False,
+) -> RunPlan:
+    """The plan of this process; the same on every rank but for rank, local rank and device.
+
+    `visible_gpus` counts devices after CUDA_VISIBLE_DEVICES; `use_cuda` is the host's own wish. Raises
+    LaunchError or PlanError on a contradiction.
+    """
+    options = resolved.values
+    gpus = visible_gpus if use_cuda else 0
+    mode = _mode(env, options, gpus)
+    device = _device(env, mode, gpus)
+    batch = _batch_per_rank(options, batch_size, env.world_size)
+    lr_scaling, notes = options.lr_scaling, ()
+    if lr_on_command_line and resolved.sources["lr_scaling"] != "command line" and lr_scaling != "none":
+        notes = (f"learning rate: given on the command line, so ddp.lr_scaling={lr_scaling} is not applied",)
+        lr_scaling = "none"
+    return RunPlan(
+        mode=mode, rank=env.rank, world_size=env.world_size, local_rank=env.local_rank, device=device,
+        backend=_backend(options, device), timeout_seconds=options.timeout, configured_batch=batch_size,
+        batch_per_rank=batch, samples_per_step=batch * env.world_size, lr_scaling=lr_scaling,
+        visible_gpus=gpus, notes=notes,
+    )
+
+
+def _mode(env: LaunchEnv, options: Options, gpus: int) -> str:
+    asked = options.mode
+    if env.world_size > 1:
+        if asked in ("dp", "single"):
+            raise PlanError(
+                f"mode {asked} under a launcher with WORLD_SIZE={env.world_size}: {env.world_size} processes would "
+                "each train a model of their own. Use mode auto or ddp, or start one plain python process."
+            )
+        return "ddp"
+    if asked == "auto":
+        return "dp" if gpus >= 2 and not env.launched else "single"
+    if asked == "ddp" and not env.launched:
+        raise PlanError(
+            "mode ddp in a plain python process: found no RANK and WORLD_SIZE, and DDP needs one process per "
+            "device. Start with: torchrun --nproc_per_node=NUMBER_OF_GPUS -m MODULE ..., or drop the mode."
+        )
+    return asked
+
+
+def local_device(env: LaunchEnv, gpus: int) -> str:
+    """`cuda:LOCAL_RANK` under a launcher, `cuda:0` without one. Bound from LOCAL_RANK, so it holds on any node.
+
+    Raises LaunchError when this node has fewer visible devices than local ranks.
+    """
+    if env.local_rank >= gpus:
+        raise LaunchError(
+            f"LOCAL_RANK={env.local_rank} but only {gpus} CUDA device(s) are visible "
+            f"(CUDA_VISIBLE_DEVICES={env.cuda_visible_devices if env.cuda_visible_devices is not None else 'unset'}). "
+            f"Use --nproc_per_node={max(gpus, 1)} or fewer, or make more devices visible."
+        )
+    return f"cuda:{env.local_rank}"
+
+
+def _device(env: LaunchEnv, mode: str, gpus: int) -> str:
+    if gpus == 0:
+        return "cpu"
+    return "cuda:0" if mode == "dp" else local_device(env, gpus)
+
+
+def _backend(options: Options, device: str) -> str:
+    if options.backend == "nccl" and device == "cpu":
+        raise PlanError(
+            "ddp.backend=nccl but training runs on the CPU (no visible GPU, or train.cuda=false), where NCCL "
+            "cannot work. Use ddp.backend=gloo or auto, or make a GPU visible."
+        )
+    if options.backend == "gloo" or device == "cpu":
+        return "gloo"
+    return "cpu:gloo,cuda:nccl"
+
+
+def _batch_per_rank(options: Options, batch: int, world: int) -> int:
+    if not isinstance(batch, int) or isinstance(batch, bool) or batch < 1:
+        raise PlanError(f"train.batch_size={batch!r}: expected a whole number of at least 1.")
+    if options.batch == "per_rank":
+        return batch
+    if batch % world:
+        lower, upper = batch // world * world, -(-batch // world) * world
+        choice = f"{lower} or {upper}" if lower else str(upper)
+        raise PlanError(
+            f"train.batch_size={batch} with ddp.batch=global does not split over {world} ranks: "
+            f"{batch % world} samples would be dropped each step. Use {choice}, or ddp.batch=per_rank."
+        )
+    return batch // world
+
+
+def describe_lr(before: float, after: float) -> Optional[str]:
+    """The plan's learning-rate line, or None where nothing changed."""
+    return None if before == after else f"learning rate: {before:g} -> {after:g} (x {after / before:g})"

@@ -1,0 +1,167 @@
+"""`python -m robomimic.scripts.train_rlds load_from=cfg.json key=value ...`: the entry with a dot-list of settings.
+
+`load_from` is the base and command-line values win over it. Options of the retrofit are `ddp.<name>=value`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Iterator, Mapping, Optional, Sequence
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from robomimic_ddp import entry, env, host_config
+from robomimic_ddp.errors import ConfigError
+from robomimic_ddp.run import Notes, attach_notes, notes_of
+
+USAGE = "usage: python -m robomimic.scripts.train_rlds load_from=CONFIG.json [key=value ...] [debug=true] [ddp.NAME=value]"
+_FLAGS = ("load_from", "debug", "resume")
+_MISPLACED = "train.optim_params"
+
+
+@entry.entry_point
+def main(arguments: Optional[Sequence[str]] = None) -> None:
+    """Trains as the dot-list says (default: `sys.argv`). Raises ConfigError on unknown keys and unreadable files."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    if any(argument in ("-h", "--help") for argument in arguments):
+        print(f"{__doc__}\n{USAGE}")
+        return
+    config, flags = build_config(arguments)
+    import robomimic.utils.torch_utils as TorchUtils
+    from robomimic.scripts.train import train
+
+    if not getattr(train, "is_distributed", False):
+        raise ConfigError(
+            f"the robomimic in use ({inspect.getfile(inspect.unwrap(train))}) is not patched, so every rank would "
+            "train a model of its own. Run `robomimic-ddp apply` on it first."
+        )
+    device = TorchUtils.get_torch_device(try_to_use_cuda=config.train.cuda)
+    if flags["resume"] and "resume" not in inspect.signature(train).parameters:
+        raise ConfigError("resume=true, but this host's train() cannot resume. Start a new run without it.")
+    extra = {"resume": True} if flags["resume"] else {}
+    train(config, device=device, **extra)
+    print("finished run successfully!")
+
+
+def build_config(arguments: Sequence[str]) -> tuple[Any, Mapping[str, Any]]:
+    """The host's locked config for a dot-list, and the flags load_from, debug, resume."""
+    from robomimic.config import config_factory
+
+    command_line = parse_dotlist(arguments)
+    flags = {name: command_line.pop(name, None) for name in _FLAGS}
+    settings = read_json(flags["load_from"]) if flags["load_from"] is not None else {}
+    for tree in (settings, command_line):
+        _move_misplaced(tree)
+    command_line_options = command_line.pop("ddp", None) or {}
+    keys = tuple(key for key, _ in flatten(command_line))
+    settings = OmegaConf.to_container(OmegaConf.merge(settings, command_line), resolve=True)
+    algo_name = settings.get("algo_name")
+    if algo_name is None:
+        raise ConfigError(f"found no algo_name; expected one from load_from=CONFIG.json or algo_name=NAME.\n{USAGE}")
+    config = _host_config(config_factory, algo_name)
+    host_config.prepare_config(config, settings)
+    attach_notes(config, Notes(notes_of(config).file_options, dict(command_line_options), keys))
+    _require_known(config, settings)
+    with config.values_unlocked():
+        config.update(settings)
+    if flags["debug"]:
+        _shorten(config)
+    config.lock()
+    return config, flags
+
+
+def _host_config(config_factory: Any, algo_name: str) -> Any:
+    try:
+        return config_factory(algo_name)
+    except Exception as error:
+        raise ConfigError(f"algo_name={algo_name!r} is none of this host's algorithms ({error}).") from error
+
+
+def parse_dotlist(arguments: Sequence[str]) -> dict:
+    """`["a.b=1", "c=[x,y]"]` as a nested dictionary, values as YAML. Raises ConfigError on anything else."""
+    for argument in arguments:
+        if "=" not in argument.lstrip("-") or argument.startswith("-"):
+            raise ConfigError(f"argument {argument!r} is not key=value.\n{USAGE}")
+    try:
+        return OmegaConf.to_container(OmegaConf.from_dotlist(list(arguments)))
+    except (OmegaConfBaseException, ValueError) as error:
+        raise ConfigError(f"the command line could not be read as key=value settings: {error}\n{USAGE}") from error
+
+
+def read_json(path: Any) -> dict:
+    """The settings in a host's JSON config."""
+    file = Path(str(path)).expanduser()
+    try:
+        settings = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"load_from={path}: no such file (looked for {file.absolute()}).") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ConfigError(f"load_from={path} could not be read as JSON: {error}.") from error
+    if not isinstance(settings, dict):
+        raise ConfigError(f"load_from={path} holds a {type(settings).__name__}; expected an object with algo_name.")
+    return settings
+
+
+def _move_misplaced(tree: dict) -> None:
+    """Accepts train.optim_params, which a widely read guide uses, as algo.optim_params."""
+    section = tree.get("train")
+    if isinstance(section, dict) and "optim_params" in section:
+        moved = {"algo": {"optim_params": section.pop("optim_params")}}
+        merged = OmegaConf.to_container(OmegaConf.merge(tree, moved))
+        tree.update(merged)
+        if env.read_launch_env().rank == 0:
+            print(f"warning: {_MISPLACED}.* is read as algo.optim_params.*, where hosts keep it", file=sys.stderr)
+
+
+def flatten(tree: Mapping, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of every leaf."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _require_known(config: Any, settings: Mapping, prefix: str = "", root: Any = None) -> None:
+    """Raises ConfigError at the first key that the host's config does not declare, with the closest one."""
+    root = config if root is None else root
+    for key, value in settings.items():
+        if key not in config:
+            if not config.key_lockable:
+                continue
+            raise ConfigError(_unknown_message(root, config, prefix, key))
+        if isinstance(value, Mapping) and hasattr(config[key], "key_lockable") and config[key]:
+            _require_known(config[key], value, f"{prefix}{key}.", root)
+
+
+def _unknown_message(root: Any, config: Any, prefix: str, key: str) -> str:
+    here = difflib.get_close_matches(str(key), list(config), n=1, cutoff=0.6)
+    if here:
+        closest = prefix + here[0]
+    else:  # the right name in the wrong section, or a misspelt section
+        dotted = [name for name, _ in flatten(root)]
+        same_name = [name for name in dotted if name.rpartition(".")[2] == str(key)]
+        closest = (same_name or difflib.get_close_matches(prefix + str(key), dotted, n=1, cutoff=0.4) or [""])[0]
+    hint = f" The closest valid key is {closest}." if closest else ""
+    return (
+        f"unknown key {prefix}{key}: this host's config does not declare it, so it would have no effect.{hint} "
+        f"Valid {'in ' + prefix[:-1] if prefix else 'at the top'}: {', '.join(sorted(config))}."
+    )
+
+
+def _shorten(config: Any) -> None:
+    """debug=true: the host's own --debug settings, to see quickly whether a run works at all."""
+    with config.values_unlocked():
+        config.experiment.epoch_every_n_steps = 3
+        config.experiment.validation_epoch_every_n_steps = 3
+        config.train.num_epochs = 2
+        config.experiment.rollout.rate = 1
+        config.experiment.rollout.n = 2
+        config.experiment.rollout.horizon = 10
+        config.train.output_dir = str(Path(tempfile.gettempdir()) / "tmp_trained_models")

@@ -1,0 +1,188 @@
+"""Makes one net of `algo.nets` parallel without changing what it is.
+
+The net stays in the host's `ModuleDict`; only its class is exchanged for a subclass that overrides
+`__call__` (as torch's `fully_shard` does). Parameter names, `state_dict()` keys, attributes and methods are
+therefore the host's own, and the optimizer sees the original Parameters. The parallel object
+(DistributedDataParallel or DataParallel) is built around the net at the first training forward at the
+latest, when the parameters have reached their final device; hosts wrap nets before `.to(device)`.
+
+In `eval()` or under `no_grad` the plain net runs, so a rank may run alone: a forward through DDP broadcasts
+buffers, and a rank that did it alone would wait for the others.
+"""
+
+from __future__ import annotations
+
+import inspect
+from contextlib import contextmanager
+from typing import Any, Callable, Iterator, Optional
+
+import torch
+from torch import nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+from robomimic_ddp import group
+from robomimic_ddp.errors import WrapError
+
+_STATE = "_robomimic_ddp_state"
+
+
+class _State:
+    """What a parallel net remembers. No nn.Module, so that nothing here enters names or state dicts."""
+
+    def __init__(self, mode: str, ddp_options: dict, name: str) -> None:
+        self.mode = mode
+        self.ddp_options = ddp_options
+        self.name = name
+        self.parallel: Optional[nn.Module] = None
+        self.inside = False
+        self.training_forwards = 0
+
+    def build(self, net: nn.Module) -> None:
+        """Collective under DDP: builds the parallel object on the parameters' present device."""
+        if self.parallel is not None or not has_trainable_parameters(net):
+            return
+        if self.mode == "ddp":
+            device = next(net.parameters()).device
+            self.parallel = DistributedDataParallel(
+                net, device_ids=[device.index] if device.type == "cuda" else None, **self.ddp_options
+            )
+        else:
+            self.parallel = DataParallel(net)
+
+    def forward(self, net: nn.Module, args: tuple, kwargs: dict) -> Any:
+        self.build(net)
+        self.training_forwards += 1
+        self.inside = True
+        try:
+            return self.parallel(*args, **kwargs)
+        finally:
+            self.inside = False
+
+
+class _ParallelMixin:
+    """Overrides `__call__`; everything else is the net's own class."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        state: Optional[_State] = self.__dict__.get(_STATE)
+        # DataParallel's replicas share this class; they and the forward that DDP itself makes are plain.
+        if state is None or state.inside or getattr(self, "_is_replica", False):
+            return super().__call__(*args, **kwargs)
+        if not has_trainable_parameters(self):
+            return super().__call__(*args, **kwargs)
+        if self.training and torch.is_grad_enabled():
+            return state.forward(self, args, kwargs)
+        output = super().__call__(*args, **kwargs)
+        if torch.is_grad_enabled() and state.mode == "ddp" and group.world_size() > 1:
+            _forbid_gradient(output, state.name)
+        return output
+
+    def __reduce_ex__(self, protocol: int) -> Any:
+        # Copies and pickles are plain local nets: an averaged copy must not carry a second DDP.
+        with _plain_class(self):
+            factory, arguments, *rest = self.__reduce_ex__(protocol)
+        if rest and isinstance(rest[0], dict):
+            rest[0] = {key: value for key, value in rest[0].items() if key != _STATE}
+        return (factory, arguments, *rest)
+
+
+@contextmanager
+def _plain_class(net: nn.Module) -> Iterator[None]:
+    parallel_class = type(net)
+    net.__class__ = parallel_class.__mro__[2]
+    try:
+        yield
+    finally:
+        net.__class__ = parallel_class
+
+
+class ModuleKey(nn.Module):
+    """Holds a net under the attribute `module`, as DataParallel did in hosts whose checkpoints have that key."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module(*args, **kwargs)
+
+
+def parallelise(net: nn.Module, mode: str, ddp_options: Optional[dict] = None, name: Optional[str] = None) -> nn.Module:
+    """Returns `net` itself, made parallel in place; a no-op in mode "single".
+
+    `ddp_options` go to DistributedDataParallel. `name` appears in messages. Raises WrapError when the net
+    already holds or is a parallel object, since gradients would be reduced twice or never.
+    """
+    for module_name, module in net.named_modules():
+        if isinstance(module, (DataParallel, DistributedDataParallel)) or is_parallel(module):
+            raise WrapError(
+                f"net {name or type(net).__name__}: {module_name or 'it'} is already a "
+                f"{type(module).__name__} made parallel. Expected a plain net: one inside another would reduce "
+                "gradients twice or never. Remove the inner wrapping."
+            )
+    if mode == "single":
+        return net
+    plain = type(net)
+    # Name and module stay, so that print(model) shows what it always showed.
+    net.__class__ = type(plain.__name__, (_ParallelMixin, plain), {"__module__": plain.__module__})
+    net.__dict__[_STATE] = _State(mode, dict(ddp_options or {}), name or plain.__name__)
+    return net
+
+
+def is_parallel(module: nn.Module) -> bool:
+    """Whether `module` was made parallel by `parallelise`."""
+    return _STATE in module.__dict__
+
+
+def state_of(net: nn.Module) -> _State:
+    """The parallel state of a net for which `is_parallel` holds."""
+    return net.__dict__[_STATE]
+
+
+def build(net: nn.Module) -> None:
+    """Collective under DDP: builds the parallel object now rather than at the first training forward."""
+    state_of(net).build(net)
+
+
+def has_trainable_parameters(module: nn.Module) -> bool:
+    """Whether any parameter wants a gradient; DDP refuses nets without one."""
+    return any(parameter.requires_grad for parameter in module.parameters())
+
+
+def ddp_options(values: Any) -> dict:
+    """DistributedDataParallel's keyword arguments for our options, under the names this torch uses.
+
+    torch 2.13 renames `broadcast_buffers` to `forward_sync_buffers`: chosen by signature.
+    """
+    parameters = inspect.signature(DistributedDataParallel.__init__).parameters
+    buffers = "broadcast_buffers" if "broadcast_buffers" in parameters else "forward_sync_buffers"
+    return {
+        "bucket_cap_mb": values.bucket_mb,
+        "gradient_as_bucket_view": values.gradient_as_bucket_view,
+        "static_graph": values.static_graph,
+        "find_unused_parameters": values.find_unused_parameters,
+        buffers: values.buffer_sync,
+    }
+
+
+def _forbid_gradient(output: Any, name: str) -> None:
+    """Makes a backward pass that reaches `output` an error that names the net."""
+
+    def refuse(gradient: torch.Tensor) -> None:
+        raise WrapError(
+            f"net {name} received a gradient through a forward made in eval(): gradients of such a forward are "
+            "not synchronised, and each rank would train a model of its own. Call model.set_train() (or "
+            f"{name}.train()) before the training forward; to use it as a frozen net, set requires_grad=False."
+        )
+
+    _for_each_tensor(output, lambda tensor: tensor.register_hook(refuse) if tensor.requires_grad else None)
+
+
+def _for_each_tensor(value: Any, function: Callable[[torch.Tensor], Any]) -> None:
+    if isinstance(value, torch.Tensor):
+        function(value)
+    elif isinstance(value, dict):
+        for item in value.values():
+            _for_each_tensor(item, function)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            _for_each_tensor(item, function)
