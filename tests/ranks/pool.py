@@ -1,0 +1,213 @@
+"""A session-wide pool of CPU worker processes in which tests run several gloo ranks.
+
+    def sum_of_ranks(start):                       # module level: workers import it
+        return float(group.sum_over_ranks(torch.tensor(start + group.rank())))
+
+    def test_sum(ranks):
+        assert ranks.run(sum_of_ranks, 10.0) == [21.0, 21.0]
+
+Each call forms a fresh process group through a file (never a port). Workers see the variables that
+torchrun sets for ranks (RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE), start every task with the
+same random streams, and get their environment, folder, sys.path and standard streams back afterwards.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import tempfile
+import time
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any, Callable
+
+from tests.ranks.worker import work
+
+START_SECONDS = 120.0
+"""Watchdog for a worker's start (it imports torch)."""
+GRACE_SECONDS = 5.0
+"""After the first failed rank, how long the others get to notice before they are killed."""
+
+
+class RankError(AssertionError):
+    """A rank failed, died or hung. `by_rank`: rank -> its traceback or fate, earliest first."""
+
+    def __init__(self, by_rank: dict[int, str]) -> None:
+        self.by_rank = by_rank
+        parts = [f"----- rank {rank} -----\n{text.rstrip()}" for rank, text in by_rank.items()]
+        super().__init__("\n" + "\n".join(parts))
+
+
+class _Worker:
+    """One process of the pool, its pipe and its two files (output; stacks dumped on SIGUSR1)."""
+
+    def __init__(self, folder: Path, slot: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self.log, self.stacks = folder / f"worker{slot}.log", folder / f"worker{slot}.stacks"
+        # Not a daemon: daemonic processes may not start the worker processes of a DataLoader.
+        self.process = context.Process(target=work, args=(theirs, str(folder), slot))
+        self.process.start()
+        theirs.close()
+        self.ready = False
+        self.output_start = 0
+
+    def await_ready(self) -> None:
+        if self.ready:
+            return
+        if not self.connection.poll(START_SECONDS):
+            raise RankError({-1: f"a worker did not start within {START_SECONDS} s"})
+        assert pickle.loads(self.connection.recv_bytes()) == "ready"
+        self.ready = True
+
+    def send(self, task: dict[str, Any]) -> None:
+        self.output_start = self.log.stat().st_size
+        self.connection.send_bytes(pickle.dumps(task))
+
+    def output(self) -> str:
+        """The end (8,000 characters) of what the running or last task printed."""
+        text = self.log.read_bytes()[self.output_start :].decode(errors="replace")[-8000:]
+        return f"\noutput:\n{text}" if text.strip() else ""
+
+    def stack(self) -> str:
+        """Where every thread of a hung worker is, newest frame first."""
+        start = self.stacks.stat().st_size
+        os.kill(self.process.pid, signal.SIGUSR1)
+        deadline = time.monotonic() + 2.0
+        while self.stacks.stat().st_size == start and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(0.05)
+        return self.stacks.read_text(errors="replace")[start:]
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.connection.close()
+
+
+class RankPool:
+    """Runs functions on gloo ranks. Workers are started when first needed, replaced when lost."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="ranks-")
+        self._workers: dict[int, _Worker] = {}
+        self._started = 0
+        self._runs = 0
+
+    def run(
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        world_size: int = 2,
+        timeout: float = 60.0,
+        process_group: bool = True,
+        environment: dict[str, str] | None = None,
+    ) -> list[Any]:
+        """Calls `function(*arguments)` on every rank and returns the results in rank order.
+
+        `function` is a module-level function of an importable module; arguments and results are
+        picklable. `process_group=False` runs it without a group (to test how one is formed; a file
+        for the rendezvous is in the variable RANKS_RENDEZVOUS). `environment` is added to the
+        workers' variables.
+        Raises `RankError` if a rank raised, died, or did not answer within `timeout` seconds.
+        """
+        workers = self._ready_workers(world_size)
+        self._runs += 1
+        rendezvous = Path(self._folder.name) / f"rendezvous{self._runs}"
+        call = pickle.dumps((function, arguments))
+        for rank, worker in enumerate(workers):
+            variables = {
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(world_size),
+                "LOCAL_WORLD_SIZE": str(world_size),
+                "RANKS_RENDEZVOUS": str(rendezvous),
+                **(environment or {}),
+            }
+            task = {
+                "call": call,
+                "rank": rank,
+                "world_size": world_size,
+                "joined": process_group,
+                "rendezvous": str(rendezvous),
+                "environment": variables,
+                "path": list(sys.path),
+            }
+            worker.send(task)
+        return self._collect(workers, timeout)
+
+    def close(self) -> None:
+        """Ends every worker."""
+        for worker in self._workers.values():
+            worker.kill()
+        self._workers.clear()
+        self._folder.cleanup()
+
+    def _ready_workers(self, count: int) -> list[_Worker]:
+        for slot in range(count):
+            worker = self._workers.get(slot)
+            if worker is not None and not worker.process.is_alive():
+                self._discard(slot)
+            if slot not in self._workers:
+                self._workers[slot] = _Worker(Path(self._folder.name), self._started)
+                self._started += 1
+        workers = [self._workers[slot] for slot in range(count)]
+        for worker in workers:
+            worker.await_ready()
+        return workers
+
+    def _discard(self, slot: int) -> None:
+        self._workers.pop(slot).kill()
+
+    def _collect(self, workers: list[_Worker], timeout: float) -> list[Any]:
+        results: dict[int, Any] = {}
+        failures: dict[int, tuple[float, str]] = {}
+        pending = {worker.connection: rank for rank, worker in enumerate(workers)}
+        deadline = time.monotonic() + timeout
+        while pending:
+            answered = wait(list(pending), max(0.0, deadline - time.monotonic()))
+            if not answered:
+                break
+            for connection in answered:
+                rank = pending.pop(connection)
+                failed = self._receive(workers[rank], rank, results, failures)
+                if failed and len(failures) == 1:
+                    deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
+        reason = "after another rank failed" if failures else f"within {timeout} s"
+        for rank in pending.values():
+            worker = workers[rank]
+            text = f"did not answer {reason}; its stacks:\n{worker.stack()}{worker.output()}"
+            failures[rank] = (time.monotonic(), text)
+            self._discard(rank)
+        if failures:
+            in_time = sorted(failures.items(), key=lambda item: item[1][0])
+            raise RankError({rank: text for rank, (_, text) in in_time})
+        return [results[rank] for rank in range(len(workers))]
+
+    def _receive(
+        self,
+        worker: _Worker,
+        rank: int,
+        results: dict[int, Any],
+        failures: dict[int, tuple[float, str]],
+    ) -> bool:
+        """Files one rank's answer under results or failures; returns whether the rank failed."""
+        try:
+            done, value = pickle.loads(worker.connection.recv_bytes())
+        except (EOFError, ConnectionResetError):
+            worker.process.join(GRACE_SECONDS)
+            # Its moment is unknown; it is the cause of whatever else went wrong, so it comes first.
+            text = f"died with exit code {worker.process.exitcode}{worker.output()}"
+            failures[rank] = (-math.inf, text)
+            self._discard(rank)
+            return True
+        if done:
+            results[rank] = value
+        else:
+            moment, text = value
+            failures[rank] = (moment, text + worker.output())
+        return not done

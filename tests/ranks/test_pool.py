@@ -1,0 +1,113 @@
+"""The pool itself: results in rank order; a failing, dead or hung rank fails with its reason."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import pytest
+import torch
+
+from robomimic_ddp import group
+from tests.ranks.pool import RankError
+
+
+def rank_and_sum(start):
+    return group.rank(), group.world_size(), float(group.sum_over_ranks(torch.tensor(start)))
+
+
+def fail_on(rank):
+    if group.rank() == rank:
+        print("about to fail")
+        raise ValueError(f"rank {rank} was told to fail")
+    group.barrier()
+
+
+def die_on(rank):
+    if group.rank() == rank:
+        os._exit(7)
+    group.barrier()
+
+
+def hang_on(rank):
+    if group.rank() == rank:
+        time.sleep(1000)
+    group.barrier()
+
+
+def exit_quietly():
+    sys.exit(0)
+
+
+def leak_everything(folder):
+    os.environ["ROBOMIMIC_DDP_MODE"] = "dp"
+    os.chdir(folder)
+    sys.stdout = None
+    sys.path.clear()
+    return torch.rand(()).item()
+
+
+def look_around():
+    return os.environ.get("ROBOMIMIC_DDP_MODE"), os.getcwd(), torch.rand(()).item()
+
+
+def own_group():
+    assert not group.is_initialized()
+    rendezvous = {
+        "init_method": f"file://{os.environ['RANKS_RENDEZVOUS']}",
+        "rank": int(os.environ["RANK"]),
+        "world_size": int(os.environ["WORLD_SIZE"]),
+    }
+    with group.process_group("gloo", 60.0, **rendezvous):
+        return group.gather_objects(int(os.environ["LOCAL_RANK"]))
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_results_come_in_rank_order(ranks, world_size):
+    expected = [(rank, world_size, 2.0 * world_size) for rank in range(world_size)]
+    assert ranks.run(rank_and_sum, 2.0, world_size=world_size) == expected
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_failing_rank_fails_the_call_first_and_with_its_traceback(ranks, rank):
+    with pytest.raises(RankError, match=f"rank {rank} was told to fail") as caught:
+        ranks.run(fail_on, rank)
+    assert next(iter(caught.value.by_rank)) == rank
+    assert "about to fail" in caught.value.by_rank[rank]
+    assert "in fail_on" in caught.value.by_rank[rank]
+    assert ranks.run(rank_and_sum, 1.0)[1] == (1, 2, 2.0)
+
+
+def test_a_dead_rank_is_named_and_replaced(ranks):
+    with pytest.raises(RankError, match="exit code 7") as caught:
+        ranks.run(die_on, 1)
+    assert "exit code 7" in caught.value.by_rank[1]
+    assert ranks.run(rank_and_sum, 1.0)[1] == (1, 2, 2.0)
+
+
+def test_a_hung_rank_is_shown_where_it_hangs_and_replaced(ranks):
+    with pytest.raises(RankError, match="did not answer within 1.0 s") as caught:
+        ranks.run(hang_on, 1, timeout=1.0)
+    assert "in hang_on" in caught.value.by_rank[1]
+    assert ranks.run(rank_and_sum, 1.0)[1] == (1, 2, 2.0)
+
+
+def test_sys_exit_is_a_failure(ranks):
+    with pytest.raises(RankError, match="SystemExit"):
+        ranks.run(exit_quietly)
+
+
+def test_a_task_leaves_nothing_behind(ranks, tmp_path):
+    first = ranks.run(leak_everything, str(tmp_path))
+    second = ranks.run(look_around)
+    assert [seen[:2] for seen in second] == [(None, os.getcwd())] * 2
+    assert [seen[2] for seen in second] == first
+
+
+def test_ranks_can_form_their_own_group_from_launcher_variables(ranks):
+    assert ranks.run(own_group, process_group=False) == [[0, 1], [0, 1]]
+
+
+def test_results_may_be_tensors(ranks):
+    assert [t.tolist() for t in ranks.run(torch.ones, 2)] == [[1.0, 1.0]] * 2

@@ -1,0 +1,114 @@
+"""One worker process of the pool: takes a task, joins a fresh gloo group, answers, leaves the group.
+
+A worker lives for the whole test session (importing torch takes seconds), the group for one task
+(forming it takes milliseconds), so a failed task cannot spoil the next one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import os
+import pickle
+import random
+import signal
+import sys
+import time
+import traceback
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+COLLECTIVE_TIMEOUT_SECONDS = 300.0
+"""Of the process group; longer than the pool's watchdog, which shows every hung rank's stacks."""
+
+
+def work(connection: Connection, folder: str, slot: int) -> None:
+    """Main function of a worker: serves tasks until the parent closes the pipe."""
+    _die_with_parent()
+    output = open(Path(folder) / f"worker{slot}.log", "ab", buffering=0)
+    os.dup2(output.fileno(), 1)
+    os.dup2(output.fileno(), 2)
+    stacks = open(Path(folder) / f"worker{slot}.stacks", "w")
+    faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    import torch
+    import torch.distributed  # noqa: F401  (paid once, here)
+
+    torch.set_num_threads(1)  # several ranks share the cores of a laptop
+    connection.send_bytes(pickle.dumps("ready"))
+    while True:
+        try:
+            task = pickle.loads(connection.recv_bytes())
+        except EOFError:
+            return
+        answer = _answer(task)
+        _leave_group()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        connection.send_bytes(answer)
+
+
+def _answer(task: dict[str, Any]) -> bytes:
+    """One task's pickled `(True, result)` or `(False, (moment of failure, traceback text))`."""
+    environment, folder = dict(os.environ), os.getcwd()
+    path, streams = list(sys.path), (sys.stdout, sys.stderr)
+    try:
+        return pickle.dumps((True, _run(task)))
+    except BaseException:  # a rank must answer whatever happens, SystemExit included
+        return pickle.dumps((False, (time.monotonic(), traceback.format_exc())))
+    finally:
+        sys.stdout, sys.stderr = streams
+        sys.path[:] = path
+        os.environ.clear()
+        os.environ.update(environment)
+        os.chdir(folder)
+
+
+def _run(task: dict[str, Any]) -> Any:
+    import torch
+    import torch.distributed as dist
+
+    os.environ.update(task["environment"])
+    sys.path[:] = task["path"]
+    _seed(0)
+    function, arguments = pickle.loads(task["call"])
+    if not task["joined"]:
+        return function(*arguments)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{task['rendezvous']}",
+        rank=task["rank"],
+        world_size=task["world_size"],
+        timeout=timedelta(seconds=COLLECTIVE_TIMEOUT_SECONDS),
+    )
+    result = function(*arguments)
+    # No rank closes its sockets while another still uses them: that would read as a second fault.
+    if dist.is_initialized():
+        dist.all_reduce(torch.zeros(1))
+    return result
+
+
+def _leave_group() -> None:
+    """Closes the sockets; this is how other ranks hear of a failure, so it comes last."""
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _seed(seed: int) -> None:
+    """The same streams on every rank for every task: no test depends on its neighbours."""
+    import numpy
+    import torch
+
+    random.seed(seed)
+    numpy.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def _die_with_parent() -> None:
+    """On Linux, a worker whose pytest was killed is killed too (PR_SET_PDEATHSIG = 1)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
