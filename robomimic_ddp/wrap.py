@@ -82,7 +82,12 @@ class _ParallelMixin:
             factory, arguments, *rest = self.__reduce_ex__(protocol)
         if rest and isinstance(rest[0], dict):
             rest[0] = {key: value for key, value in rest[0].items() if key != _STATE}
-        return (factory, arguments, *rest)
+        # pickle insists that copyreg's factory names the object's present class; ours stands in between.
+        return (_rebuild, (factory, arguments), *rest)
+
+
+def _rebuild(factory: Callable, arguments: tuple) -> Any:
+    return factory(*arguments)
 
 
 @contextmanager

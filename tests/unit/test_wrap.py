@@ -1,0 +1,142 @@
+"""A parallel net stays what it was: class, names, methods; eval bypasses; copies are plain."""
+
+from __future__ import annotations
+
+import copy
+import io
+
+import pytest
+import torch
+from torch import nn
+
+from robomimic_ddp import checkpoint, wrap
+from robomimic_ddp.errors import WrapError
+
+
+class Net(nn.Module):
+    """A net with a buffer and a method beside forward, as robomimic's encoders have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 3)
+        self.register_buffer("scale", torch.ones(1))
+
+    def forward(self, x):
+        return self.layer(x) * self.scale
+
+    def output_shape(self):
+        return [3]
+
+
+def test_single_mode_changes_nothing():
+    net = Net()
+    assert wrap.parallelise(net, "single") is net
+    assert type(net) is Net and not wrap.is_parallel(net)
+
+
+def test_class_names_methods_and_repr_stay():
+    net, plain = Net(), Net()
+    wrapped = wrap.parallelise(net, "dp")
+    assert wrapped is net and isinstance(wrapped, Net) and wrapped.output_shape() == [3]
+    assert repr(wrapped) == repr(plain)
+    for names in ("named_parameters", "named_buffers", "named_modules"):
+        assert [n for n, _ in getattr(wrapped, names)()] == [n for n, _ in getattr(plain, names)()]
+    assert list(wrapped.state_dict()) == list(plain.state_dict())
+
+
+def test_module_key_has_the_names_of_data_parallel():
+    held = wrap.ModuleKey(wrap.parallelise(Net(), "dp"))
+    reference = nn.DataParallel(Net())
+    assert list(held.state_dict()) == list(reference.state_dict())
+    assert [n for n, _ in held.named_parameters()] == [n for n, _ in reference.named_parameters()]
+    assert held.module.output_shape() == [3]
+
+
+def test_the_parallel_object_is_built_at_the_first_training_forward_on_the_same_parameters():
+    net = wrap.parallelise(Net(), "dp")
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    net.eval()
+    net(torch.ones(1, 2))
+    assert wrap.state_of(net).parallel is None
+    net.train()
+    net.float().to("cpu")
+    before = net.layer.weight.detach().clone()
+    net(torch.ones(4, 2)).sum().backward()
+    optimizer.step()
+    assert isinstance(wrap.state_of(net).parallel, nn.DataParallel)
+    assert not torch.equal(before, net.layer.weight)
+
+
+def test_wrapped_and_plain_give_equal_bits():
+    torch.manual_seed(0)
+    net = Net()
+    plain = copy.deepcopy(net)
+    x = torch.randn(5, 2)
+    assert torch.equal(wrap.parallelise(net, "dp")(x), plain(x))
+
+
+def test_no_grad_bypasses_the_parallel_object():
+    net = wrap.parallelise(Net(), "dp").train()
+    with torch.no_grad():
+        net(torch.ones(1, 2))
+    assert wrap.state_of(net).parallel is None and wrap.state_of(net).training_forwards == 0
+
+
+@pytest.mark.parametrize("freeze", [True, False])
+def test_a_net_without_trainable_parameters_is_never_given_to_ddp(freeze):
+    net = Net().requires_grad_(False) if freeze else nn.Sequential(nn.ReLU())
+    wrapped = wrap.parallelise(net, "ddp")  # there is no process group here: building DDP would fail
+    wrap.build(wrapped)
+    assert wrapped.train()(torch.ones(1, 2)) is not None and wrap.state_of(wrapped).parallel is None
+
+
+def test_copies_and_pickles_are_plain_local_nets():
+    holder = nn.ModuleDict({"obs_encoder": wrap.parallelise(Net(), "dp")})
+    holder["obs_encoder"](torch.ones(1, 2)).sum().backward()
+    for copied in (copy.deepcopy(holder), copy.copy(holder["obs_encoder"])):
+        assert not any(wrap.is_parallel(module) for module in copied.modules())
+    assert wrap.is_parallel(holder["obs_encoder"]) and wrap.state_of(holder["obs_encoder"]).parallel is not None
+    file = io.BytesIO()
+    torch.save(holder, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    assert type(loaded["obs_encoder"]) is Net
+    assert torch.equal(loaded["obs_encoder"].layer.weight, holder["obs_encoder"].layer.weight)
+
+
+@pytest.mark.parametrize(
+    "build", [lambda: wrap.parallelise(Net(), "dp"), lambda: nn.Sequential(nn.DataParallel(Net()))]
+)
+def test_parallel_inside_parallel_is_refused(build):
+    with pytest.raises(WrapError, match="already"):
+        wrap.parallelise(build(), "ddp")
+
+
+@pytest.mark.parametrize("mode", ["single", "dp"])
+@pytest.mark.parametrize("module_key", [True, False])
+@pytest.mark.parametrize("saved_with_key", [True, False])
+def test_checkpoints_load_in_either_key_layout(mode, module_key, saved_with_key):
+    source = Net()
+    saved = nn.ModuleDict({"policy": nn.ModuleDict({"net": nn.DataParallel(source) if saved_with_key else source})})
+    net = checkpoint.accept_any_layout(wrap.parallelise(Net(), mode))
+    if module_key:
+        net = checkpoint.accept_any_layout(wrap.ModuleKey(net))
+    target = nn.ModuleDict({"policy": nn.ModuleDict({"net": net})})
+    state = saved.state_dict()
+    kept = dict(state)
+    target.load_state_dict(state)
+    assert dict(state).keys() == kept.keys()
+    for ours, theirs in zip(target.parameters(), source.parameters()):
+        assert torch.equal(ours, theirs)
+
+
+def test_a_checkpoint_of_another_net_is_still_refused():
+    net = checkpoint.accept_any_layout(wrap.parallelise(Net(), "dp"))
+    with pytest.raises(RuntimeError, match="layer.weight"):
+        net.load_state_dict({"module.other.weight": torch.ones(1)})
+
+
+def test_averaged_copies_accept_both_layouts_too():
+    net = checkpoint.accept_any_layout(wrap.parallelise(Net(), "dp"))
+    copied = copy.deepcopy(net)
+    copied.load_state_dict(nn.DataParallel(Net()).state_dict())
