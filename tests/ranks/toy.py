@@ -1,0 +1,59 @@
+"""A small stand-in for the host's Algo: two nets as in the diffusion policy, an averaged copy, one optimizer."""
+
+from __future__ import annotations
+
+import copy
+from types import SimpleNamespace
+
+import torch
+from torch import nn
+
+from robomimic_ddp import wrap
+from robomimic_ddp.options import Options
+
+
+class Encoder(nn.Module):
+    """Has a buffer, as SpatialSoftmax does: DDP broadcasts buffers, so a lone forward through it would wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 6)
+        self.register_buffer("grid", torch.linspace(-1, 1, 6))
+
+    def forward(self, x):
+        return self.layer(x) + self.grid
+
+    def encode(self, x):
+        """A way past `__call__`, as other algorithms' forward_train is."""
+        return self.forward(x)
+
+
+def make_algo(mode="ddp", seed=0, encoder_has_parameters=True):
+    """nets = {"policy": {"obs_encoder", "noise_pred_net"}}, made parallel by `mode`; equal on every rank."""
+    torch.manual_seed(seed)
+    encoder = Encoder() if encoder_has_parameters else nn.Identity()
+    head = nn.Sequential(nn.Linear(6 if encoder_has_parameters else 4, 8), nn.Tanh(), nn.Linear(8, 4))
+    options = wrap.ddp_options(Options())
+    nets = nn.ModuleDict({"policy": nn.ModuleDict({
+        "obs_encoder": wrap.parallelise(encoder, mode, options, "policy.obs_encoder"),
+        "noise_pred_net": wrap.parallelise(head, mode, options, "policy.noise_pred_net"),
+    })})
+    optimizer = torch.optim.AdamW(nets["policy"].parameters(), lr=1e-2)
+    ema_nets = copy.deepcopy(nets).requires_grad_(False)
+    return SimpleNamespace(nets=nets, optimizers={"policy": optimizer}, ema=SimpleNamespace(), ema_nets=ema_nets)
+
+
+def loss_of(algo, x):
+    """Mean squared prediction of fresh noise: uses the rank's random stream, as the diffusion loss does."""
+    policy = algo.nets["policy"]
+    return (policy["noise_pred_net"](policy["obs_encoder"](x)) - torch.randn(len(x), 4)).pow(2).mean()
+
+
+def step(algo, x):
+    """One optimizer step on batch x [B, 4]; the loss."""
+    optimizer = algo.optimizers["policy"]
+    optimizer.zero_grad()
+    loss = loss_of(algo, x)
+    loss.backward()
+    optimizer.step()
+    return loss.item()
