@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import Any, Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Callable, Iterable, Iterator, Optional
 
 import torch
 from torch import nn
 
 from robomimic_ddp import algo as host_algo
-from robomimic_ddp import checkpoint, entry, env, group, host_config, main_rank, metrics, plan, rollouts as _rollouts
+from robomimic_ddp import checkpoint, entry, env, group, history, host_config, main_rank, metrics, plan, sampling
+from robomimic_ddp import rollouts as _rollouts
 from robomimic_ddp import run as _run
-from robomimic_ddp import sampling, verify, wrap
+from robomimic_ddp import verify, wrap
 from robomimic_ddp.errors import PatchError
 from robomimic_ddp.main_rank import agree, ask, copyfile, data_logger, main_rank_only, open_on_main, print_logger
 
@@ -31,7 +33,6 @@ __all__ = [
 ]
 
 rollouts = _rollouts.rollouts
-epoch_log = metrics.epoch_log
 save = checkpoint.save
 prepare_config = host_config.prepare_config
 
@@ -181,6 +182,18 @@ def _start_training(run: _run.Run, model: Any) -> Any:
 def _data_digest(run: _run.Run) -> Any:
     digest = getattr(run.loaders.get("train"), "data_digest", None)
     return digest() if digest is not None else None
+
+
+def epoch_log(run_epoch: Callable) -> Callable:
+    """Collective: decorates `run_epoch`: its log averaged over ranks, weighted by samples, alike on every rank.
+
+    The main rank appends it to the run's `history.jsonl`.
+    """
+    def directory() -> Optional[Path]:
+        run = _run.current()
+        return run.directory if run is not None and group.is_main() else None
+
+    return history.recorded(metrics.epoch_log(run_epoch), directory, lambda: _run.current().plan.samples_per_step)
 
 
 def run_directory(get_exp_dir: Callable) -> Callable:

@@ -1,0 +1,74 @@
+"""`history.jsonl` of a run: one line for each pass through the host's `run_epoch`, written by the main rank.
+
+A line holds epoch, phase ("train" or "valid"), steps, seconds, samples_per_second (over all ranks; 0 for
+validation, where ranks may hold unequal parts) and the log that the host recorded.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import time
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+from robomimic_ddp.errors import DataError
+
+FILE_NAME = "history.jsonl"
+
+
+def recorded(run_epoch: Callable, directory: Callable[[], Optional[Path]], samples_per_step: Callable[[], int]) -> Callable:
+    """Decorates `run_epoch` to append its log to the run's history; `directory()` None means: do not write.
+
+    The host's return value, a log or a tuple that begins with one, passes unchanged.
+    """
+    signature = inspect.signature(run_epoch)
+
+    @functools.wraps(run_epoch)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        folder = directory()
+        if folder is None:
+            return run_epoch(*args, **kwargs)
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        steps = bound.arguments.get("num_steps")
+        steps = len(bound.arguments["data_loader"]) if steps is None else steps
+        started = time.perf_counter()
+        result = run_epoch(*args, **kwargs)
+        seconds = time.perf_counter() - started
+        validate = bool(bound.arguments.get("validate", False))
+        append(folder, {
+            "epoch": bound.arguments.get("epoch"),
+            "phase": "valid" if validate else "train",
+            "steps": steps,
+            "seconds": seconds,
+            "samples_per_second": 0.0 if validate else steps * samples_per_step() / seconds,
+            "log": dict(result[0] if isinstance(result, tuple) else result),
+        })
+        return result
+
+    return wrapped
+
+
+def append(directory: Path, record: dict) -> None:
+    """Adds one line; the file is complete after every line."""
+    with open(directory / FILE_NAME, "a", encoding="utf-8") as file:
+        file.write(json.dumps(record, sort_keys=True, default=float) + "\n")
+
+
+def read(directory: Path) -> list:
+    """The records of a run, oldest first. Raises DataError when there is no history or a line is damaged."""
+    path = Path(directory) / FILE_NAME
+    if not path.is_file():
+        raise DataError(
+            f"{directory} holds no {FILE_NAME}; expected the folder of a run trained under the retrofit "
+            "(the one with logs/ and models/)."
+        )
+    records = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            raise DataError(f"{path}, line {number}, is no JSON ({error}); remove the line to read the rest.") from error
+    return records
