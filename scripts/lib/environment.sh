@@ -1,0 +1,66 @@
+# Sourced by scripts/test.sh and scripts/demo.sh:
+#   make_environment CHECKOUT EXTRAS
+# makes CHECKOUT/.venv with the package (editable), its extras and the tested versions, and sets
+# $environment_python. A second call finds the stamp of the first and returns at once.
+# PYTHON=/path/to/python chooses the interpreter.
+
+# The host's and TensorFlow's wheels of constraints.txt exist for these.
+oldest_python="3.10"
+newest_python="3.13"
+
+suits() {  # does this interpreter exist, and is it within the range?
+    "$1" - "$oldest_python" "$newest_python" >/dev/null 2>&1 <<'PYTHON_END'
+import sys
+oldest, newest = (tuple(int(part) for part in text.split(".")) for text in sys.argv[1:])
+sys.exit(not oldest <= sys.version_info[:2] <= newest)
+PYTHON_END
+}
+
+find_python() {
+    local candidates=(python3 python3.13 python3.12 python3.11 python3.10 python)
+    if [ -n "${PYTHON:-}" ]; then candidates=("$PYTHON"); fi
+    local candidate
+    for candidate in "${candidates[@]}"; do
+        if suits "$candidate"; then
+            echo "$candidate"
+            return
+        fi
+    done
+    {
+        echo "error: found no Python from $oldest_python to $newest_python (tried: ${candidates[*]})."
+        echo "The tested versions of torch and TensorFlow have wheels for these only. Install one, or name"
+        echo "one: PYTHON=/path/to/python3.11 $0"
+    } >&2
+    return 1
+}
+
+# A new setup.py, constraints file, extras, place or interpreter means a new installation.
+installation_stamp() {
+    "$1" - "$2" "$3" <<'PYTHON_END'
+import hashlib, pathlib, sys
+checkout, extras = sys.argv[1:]
+parts = [(pathlib.Path(checkout) / name).read_bytes() for name in ("setup.py", "constraints.txt")]
+parts += [text.encode() for text in (checkout, extras, sys.version)]
+print(hashlib.sha256(b"\0".join(parts)).hexdigest()[:16])
+PYTHON_END
+}
+
+make_environment() {
+    local checkout="$1" extras="$2" base stamp
+    local folder="$checkout/.venv"
+    environment_python="$folder/bin/python"
+    if ! suits "$environment_python"; then
+        base="$(find_python)" || return 1
+        echo "making $folder with $("$base" --version)" >&2
+        "$base" -m venv --clear "$folder" || {
+            echo "error: '$base -m venv' failed: Debian and Ubuntu need the package python3-venv." >&2
+            return 1
+        }
+    fi
+    stamp="$folder/installed-$(installation_stamp "$environment_python" "$checkout" "$extras")"
+    if [ -e "$stamp" ]; then return 0; fi
+    echo "installing robomimic-ddp[$extras]; the first time fetches torch and TensorFlow (minutes)" >&2
+    "$environment_python" -m pip install --quiet --disable-pip-version-check \
+        --constraint "$checkout/constraints.txt" --editable "$checkout[$extras]" || return 1
+    touch "$stamp"
+}

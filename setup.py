@@ -1,0 +1,57 @@
+"""How robomimic-ddp is installed.
+
+torch, numpy, robomimic and TensorFlow are no requirements: labs run builds of their own, and a
+version bound would make pip replace them (docs/decisions.md). constraints.txt: the versions tested.
+"""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).resolve().parent
+VERSION = re.search(
+    r'^__version__ = "([^"]+)"', (HERE / "robomimic_ddp" / "__init__.py").read_text(), re.MULTILINE
+).group(1)
+
+# The editing side lives in patches/ and is imported as robomimic_ddp.patches. In a checkout a
+# symbolic link gives it that name; here package_dir does, since zip archives lose links.
+RUNTIME = find_packages(include=["robomimic_ddp*"], exclude=["robomimic_ddp.patches*"])
+PATCHES = ["robomimic_ddp." + name for name in find_packages(include=["patches", "patches.*"])]
+
+
+def shared(folder, *patterns):
+    """Installs the matching files of `folder` as <prefix>/share/robomimic-ddp/<folder>/..."""
+    found = [path for pattern in patterns for path in (HERE / folder).glob(pattern)]
+    return ("share/robomimic-ddp/" + folder, sorted(str(path.relative_to(HERE)) for path in found))
+
+
+setup(
+    name="robomimic-ddp",
+    version=VERSION,
+    description="Retrofits a robomimic-style codebase to train on several GPUs under torchrun",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    author="robomimic-ddp authors",
+    license="MIT",
+    packages=RUNTIME + PATCHES,
+    package_dir={"robomimic_ddp.patches": "patches"},
+    data_files=[shared("scripts", "train_*.sh", "train_*.sbatch"), shared("configs", "*.json")],
+    python_requires=">=3.9",
+    install_requires=["libcst>=1.1", "omegaconf>=2.1"],
+    extras_require={
+        "robomimic": ["praxis-robomimic>=0.5.0"],
+        "rlds": ["tensorflow-cpu>=2.15", "tensorflow-datasets>=4.9.4"],
+        "plot": ["matplotlib>=3.5"],
+        "test": [
+            "hypothesis>=6.80",
+            "matplotlib>=3.5",
+            "pytest>=7.4",
+            "pytest-timeout>=2.2",
+            "setuptools>=64",
+            "wheel",
+        ],
+        "dev": ["ruff"],
+    },
+    entry_points={"console_scripts": ["robomimic-ddp = robomimic_ddp.cli:main"]},
+)
