@@ -26,7 +26,8 @@ def prepare_config(config: Any, external: MutableMapping) -> Any:
         raise ConfigError(f'"ddp" is {section!r}; expected a section of options, such as {{"lr_scaling": "linear"}}.')
     noted = notes_of(config)
     attach_notes(config, Notes(dict(section), noted.command_line_options, noted.command_line_keys))
-    if (external.get("train") or {}).get("data_format") is not None:
+    train = external.get("train")
+    if isinstance(train, Mapping) and train.get("data_format") is not None:
         declare_rlds_keys(config)
     return config
 

@@ -46,7 +46,8 @@ def main(arguments: Optional[Sequence[str]] = None) -> None:
         raise ConfigError("resume=true, but this host's train() cannot resume. Start a new run without it.")
     extra = {"resume": True} if flags["resume"] else {}
     train(config, device=device, **extra)
-    print("finished run successfully!")
+    if env.read_launch_env().rank == 0:
+        print("finished run successfully!")
 
 
 def build_config(arguments: Sequence[str]) -> tuple[Any, Mapping[str, Any]]:
@@ -136,7 +137,13 @@ def _require_known(config: Any, settings: Mapping, prefix: str = "", root: Any =
             if not config.key_lockable:
                 continue
             raise ConfigError(_unknown_message(root, config, prefix, key))
-        if isinstance(value, Mapping) and hasattr(config[key], "key_lockable") and config[key]:
+        is_section = hasattr(config[key], "key_lockable") and bool(config[key])
+        if is_section and not isinstance(value, Mapping):
+            raise ConfigError(
+                f"{prefix}{key}={value!r}, but {prefix}{key} is a section with the keys "
+                f"{', '.join(sorted(config[key]))}. Set one of them, such as {prefix}{key}.{min(config[key])}=VALUE."
+            )
+        if is_section:
             _require_known(config[key], value, f"{prefix}{key}.", root)
 
 

@@ -1,0 +1,124 @@
+"""The dot-list entry: layers, unknown keys, options beside a config whose keys the host locks."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from robomimic_ddp import host_config, train_rlds
+from robomimic_ddp.errors import ConfigError
+from robomimic_ddp.run import notes_of
+
+
+@pytest.fixture
+def cfg(tmp_path):
+    """Writes a config file and returns its load_from argument."""
+
+    def write(**more):
+        settings = {"algo_name": "diffusion_policy", "train": {"batch_size": 8, "num_epochs": 3}, **more}
+        path = tmp_path / "cfg.json"
+        path.write_text(json.dumps(settings))
+        return f"load_from={path}"
+
+    return write
+
+
+def build(*arguments):
+    return train_rlds.build_config(list(arguments))[0]
+
+
+def test_command_line_wins_over_load_from(cfg):
+    config = build(cfg(), "train.batch_size=128", "experiment.save.epochs=[1,2]", "experiment.name=a b")
+    assert config.train.batch_size == 128 and config.train.num_epochs == 3
+    assert config.experiment.save.epochs == [1, 2] and config.experiment.name == "a b"
+
+
+def test_the_config_is_locked_and_holds_no_ddp_section(cfg):
+    config = build(cfg(ddp={"lr_scaling": "sqrt"}), "ddp.verify=false", "ddp.lr_scaling=linear")
+    assert config.is_locked and "ddp" not in config and '"ddp"' not in config.dump()
+    notes = notes_of(config)
+    assert notes.file_options == {"lr_scaling": "sqrt"}
+    assert notes.command_line_options == {"verify": False, "lr_scaling": "linear"}
+
+
+def test_the_command_lines_learning_rate_is_known(cfg):
+    key = "algo.optim_params.policy.learning_rate.initial"
+    assert notes_of(build(cfg(), f"{key}=0.5")).command_line_keys == (key,)
+
+
+def test_debug_shortens_the_run(cfg):
+    config = build(cfg(), "debug=true")
+    assert config.experiment.epoch_every_n_steps == 3 and config.train.num_epochs == 2
+
+
+def test_misplaced_optim_params_are_accepted_with_a_warning(cfg, capsys):
+    config = build(cfg(), "train.optim_params.policy.learning_rate.initial=0.25")
+    assert config.algo.optim_params.policy.learning_rate.initial == 0.25
+    assert "read as algo.optim_params" in capsys.readouterr().err
+
+
+def test_misplaced_optim_params_in_the_file_too(cfg):
+    moved = {"batch_size": 8, "optim_params": {"policy": {"learning_rate": {"initial": 0.125}}}}
+    assert build(cfg(train=moved)).algo.optim_params.policy.learning_rate.initial == 0.125
+
+
+def test_rlds_keys_are_declared_only_for_rlds(cfg):
+    assert "data_format" not in build(cfg()).train
+    config = build(cfg(train={"data_format": "droid_rlds", "data_path": "/data", "batch_size": 4}))
+    assert host_config.uses_rlds(config) and config.train.data_path == "/data"
+    assert config.train.shuffle_buffer_size > 0 and "image_dim" in config.observation
+
+
+def test_sections_that_the_host_leaves_open_take_new_keys(cfg):
+    config = build(cfg(), "algo.optim_params.policy.learning_rate.mine=3", "train.action_config.x.normalization=min_max")
+    assert config.algo.optim_params.policy.learning_rate.mine == 3
+    assert config.train.action_config["x"]["normalization"] == "min_max"
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    "argument, words",
+    [
+        ("train.batchsize=16", ["unknown key train.batchsize", "closest valid key is train.batch_size"]),
+        ("batch_size=16", ["unknown key batch_size", "train.batch_size"]),
+        ("trian.batch_size=16", ["unknown key trian", "train"]),
+        ("experiment.save.every=1", ["unknown key experiment.save.every", "experiment.save.every_n"]),
+        ("train.data_pat=/x", ["unknown key train.data_pat"]),
+        ("train=3", ["train=3", "is a section", "batch_size"]),
+        ("algo_name=nothing", ["algo_name='nothing'", "none of this host's algorithms", "diffusion_policy"]),
+        ("just_a_word", ["'just_a_word' is not key=value", "usage:"]),
+        ("--train.batch_size=3", ["is not key=value"]),
+    ],
+)
+def test_bad_arguments(cfg, argument, words):
+    with pytest.raises(ConfigError) as caught:
+        build(cfg(), argument)
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    "text, words", [(None, ["no such file"]), ("{", ["could not be read as JSON"]), ("[1]", ["holds a list"])]
+)
+def test_bad_files(tmp_path, text, words):
+    path = tmp_path / "bad $(name).json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        build(f"load_from={path}")
+    for word in [*words, str(path)]:
+        assert word in str(caught.value)
+
+
+@pytest.mark.bad_input
+def test_no_algorithm_at_all():
+    with pytest.raises(ConfigError, match="no algo_name"):
+        build("train.batch_size=3")
+
+
+@pytest.mark.bad_input
+def test_a_ddp_section_that_is_no_section(cfg):
+    with pytest.raises(ConfigError, match="expected a section of options"):
+        build(cfg(ddp="linear"))
