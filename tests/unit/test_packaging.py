@@ -1,0 +1,133 @@
+"""Wheel, sdist and editable installs hold every module, wherever Python is started."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+IMPORT_ALL = """
+import importlib, pkgutil, robomimic_ddp.patches
+print(robomimic_ddp.__file__)
+names = pkgutil.walk_packages(robomimic_ddp.patches.__path__, "robomimic_ddp.patches.")
+for name in ["robomimic_ddp.patches.fixers", *(item.name for item in names)]:
+    print(name, importlib.import_module(name).__file__)
+"""
+
+
+def run(*command: object, folder: Path) -> str:
+    """Runs a command in `folder` and returns its output."""
+    done = subprocess.run(
+        [str(word) for word in command], cwd=folder, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+def modules() -> set[str]:
+    """Every module file of the checkout, by the path that it must have in a wheel."""
+    runtime = {path.relative_to(ROOT) for path in (ROOT / "robomimic_ddp").rglob("*.py")}
+    patches = {"robomimic_ddp" / path.relative_to(ROOT) for path in (ROOT / "patches").rglob("*.py")}
+    assert patches, "patches/ holds no modules"
+    return {path.as_posix() for path in runtime | patches}
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the tracked files: building leaves folders behind, which are not for the checkout."""
+    copy = tmp_path_factory.mktemp("package") / "checkout"
+    names = run("git", "ls-files", "-co", "--exclude-standard", folder=ROOT).splitlines()
+    for name in names:
+        if (ROOT / name).exists():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, copy / name, follow_symlinks=False)
+    return copy
+
+
+def build(kind: str, checkout: Path) -> Path:
+    """Builds "wheel", "editable" or "sdist" of a checkout and returns the file."""
+    results = checkout.parent / f"{checkout.name}-{kind}"
+    results.mkdir(exist_ok=True)
+    call = f"import setuptools.build_meta as b, sys; b.build_{kind}(sys.argv[1])"
+    run(sys.executable, "-c", call, results, folder=checkout)
+    (built,) = results.iterdir()
+    return built
+
+
+def install(wheel: Path, folder: Path) -> Path:
+    """Makes an environment with the wheel, and this one's other packages behind it."""
+    venv.create(folder, with_pip=False, symlinks=True)
+    python = folder / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index"]
+    run(*pip, wheel, folder=folder)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    (packages / "others.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    return python
+
+
+@pytest.fixture(scope="module")
+def wheel(checkout: Path) -> Path:
+    return build("wheel", checkout)
+
+
+def test_the_wheel_holds_every_module_and_the_licence(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert modules() - names == set()
+    assert not [name for name in names if name.startswith(("tests/", "patches/"))]
+    assert [name for name in names if name.endswith("LICENSE")]
+
+
+def test_an_archive_that_lost_the_symbolic_link_gives_the_same_wheel(
+    checkout: Path, wheel: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "unzipped"
+    shutil.copytree(checkout, copy, symlinks=True)
+    link = copy / "robomimic_ddp" / "patches"
+    target = link.readlink()
+    link.unlink()
+    link.write_text(str(target))  # what zip archives and some checkouts make of it
+    same = build("wheel", copy)
+    assert zipfile.ZipFile(same).namelist() == zipfile.ZipFile(wheel).namelist()
+
+
+def test_a_wheel_built_from_the_sdist_is_the_same(
+    checkout: Path, wheel: Path, tmp_path: Path
+) -> None:
+    with tarfile.open(build("sdist", checkout)) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (source,) = tmp_path.iterdir()
+    same = build("wheel", source)
+    assert set(zipfile.ZipFile(same).namelist()) == set(zipfile.ZipFile(wheel).namelist())
+
+
+def test_an_installed_wheel_imports_from_anywhere(wheel: Path, checkout: Path) -> None:
+    folder = wheel.parent.parent / "wheel-environment"
+    python = install(wheel, folder)
+    lines = run(python, "-c", IMPORT_ALL, folder=Path("/")).splitlines()
+    assert len(lines) > 1
+    assert all(str(folder) in line for line in lines), lines
+    # `python -c` puts the current folder first, so the checkout's own modules are found there.
+    lines = run(python, "-c", IMPORT_ALL, folder=checkout).splitlines()
+    assert all(str(checkout) in line for line in lines), lines
+    script = (folder / "bin" / "robomimic-ddp").read_text()
+    assert "from robomimic_ddp.cli import main" in script
+    for shared in (checkout / "scripts").glob("train_*"):
+        assert (folder / "share" / "robomimic-ddp" / "scripts" / shared.name).exists()
+
+
+def test_an_editable_install_imports_from_anywhere(checkout: Path) -> None:
+    editable = build("editable", checkout)
+    python = install(editable, editable.parent.parent / "editable-environment")
+    for folder in (Path("/"), checkout):
+        lines = run(python, "-c", IMPORT_ALL, folder=folder).splitlines()
+        assert len(lines) > 1
+        assert all(str(checkout) in line for line in lines), lines
