@@ -21,7 +21,7 @@ from robomimic_ddp.patches.cst import (
 )
 from robomimic_ddp.patches.imports import dotted
 from robomimic_ddp.patches.outcomes import Edit, Fixer, Outcome
-from robomimic_ddp.patches.source import Source, walk
+from robomimic_ddp.patches.source import Source, children, walk
 
 DATA_PARALLEL = (
     "torch.nn.DataParallel",
@@ -76,7 +76,7 @@ def _references(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     if dotted(node):
         yield node
     else:
-        for child in node.children:
+        for child in children(node):
             yield from _references(child)
 
 

@@ -8,7 +8,7 @@ import libcst as cst
 
 from robomimic_ddp.patches.cst import api_calls, definition, settle, unrecognised, wrap
 from robomimic_ddp.patches.outcomes import Fixer, NotPresent, Outcome
-from robomimic_ddp.patches.source import Source
+from robomimic_ddp.patches.source import Source, children
 
 
 def fix(source: Source) -> Outcome:
@@ -34,7 +34,7 @@ def _initial_rates(node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
     if _key(node) == "initial" and _key(node.value) == "learning_rate":
         yield node
         return
-    for child in node.children:
+    for child in children(node):
         yield from _initial_rates(child)
 
 
