@@ -49,3 +49,7 @@ class CheckpointError(RobomimicDDPError):
 
 class PatchError(RobomimicDDPError):
     """A host's source text could not be edited; nothing was written."""
+
+
+class UsageError(RobomimicDDPError):
+    """The command line names a path, a fixer or a combination that cannot be meant (exit code 2)."""

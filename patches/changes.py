@@ -1,0 +1,95 @@
+"""Apply and revert: turns an examination, or a manifest, into one all-or-nothing write."""
+
+from __future__ import annotations
+
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from robomimic_ddp.errors import PatchError
+from robomimic_ddp.patches import manifest
+from robomimic_ddp.patches.examination import Examination
+from robomimic_ddp.patches.hosts import Host
+from robomimic_ddp.patches.outcomes import AlreadyApplied
+from robomimic_ddp.patches.writing import Change, write_all
+
+
+@dataclass(frozen=True)
+class Reverted:
+    """What a revert did: files given back, files removed, and (edited file, copy of the user's
+    version).
+    """
+
+    restored: tuple[str, ...]
+    removed: tuple[str, ...]
+    copies: tuple[tuple[str, str], ...]
+
+
+def apply(examination: Examination) -> None:
+    """Writes the patches of an examination without problems, and the manifest before them."""
+    assert not examination.blocked, "a blocked examination must not be written"
+    if not examination.patches:
+        return
+    package = examination.host.package
+    held = {
+        finding.path
+        for finding in examination.findings
+        if isinstance(finding.outcome, AlreadyApplied)
+    }
+    entries = manifest.record(manifest.load(package), examination.patches, held)
+    changes = [Change(package / manifest.NAME, manifest.dump(entries))]
+    for patch in examination.patches:
+        path = package / patch.path
+        changes.append(
+            Change(path, patch.after, _mode_beside(path) if patch.before is None else None)
+        )
+    write_all(changes)
+
+
+def revert(host: Host, force: bool = False) -> Reverted:
+    """Gives back the bytes of every file in the manifest, removes the added ones, then the
+    manifest.
+
+    Raises PatchError naming the files that were edited since the apply; with `force` their present
+    version is kept beside them as `<file>.edited`.
+    """
+    entries = manifest.load(host.package)
+    edited = [name for name, entry in entries.items() if _edited(host, name, entry)]
+    if edited and not force:
+        listed = "\n".join(f"  {host.package / name}" for name in edited)
+        raise PatchError(
+            "these files were edited after robomimic-ddp apply, and a revert would lose that. "
+            f"Nothing was written:\n{listed}\nTake back your edits first, or use --force, which "
+            "keeps a copy of your version."
+        )
+    changes, copies, restored, removed = [], [], [], []
+    for name, entry in entries.items():
+        path, present = host.package / name, host.read(name)
+        if name in edited and present is not None:
+            copy = _free_name(path)
+            copies.append((name, copy.name))
+            changes.append(Change(copy, present, stat.S_IMODE(path.stat().st_mode)))
+        if present != entry.original:
+            (removed if entry.original is None else restored).append(name)
+            changes.append(Change(path, entry.original))
+    if entries:
+        write_all([*changes, Change(host.package / manifest.NAME, None)])
+    return Reverted(tuple(restored), tuple(removed), tuple(copies))
+
+
+def _edited(host: Host, name: str, entry: manifest.Entry) -> bool:
+    present = host.read(name)
+    if present == entry.original:
+        return False
+    return present is None or manifest.digest(present) != entry.patched_sha256
+
+
+def _free_name(path: Path) -> Path:
+    names = (f"{path.name}.edited{number or ''}" for number in range(10_000))
+    return next(place for place in map(path.with_name, names) if not place.exists())
+
+
+def _mode_beside(path: Path) -> int:
+    """Permission bits for an added file: those of a file beside it, never executable."""
+    neighbour = next(iter(sorted(path.parent.glob("*.py"))), None)
+    return stat.S_IMODE(neighbour.stat().st_mode) & 0o666 if neighbour else 0o644

@@ -1,0 +1,167 @@
+"""`robomimic-ddp status|diff|apply|revert [PATH]`: arguments, and what each prints and returns.
+
+The engine (and LibCST with it) is imported when a command runs, not when its help is shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED
+
+if TYPE_CHECKING:
+    from robomimic_ddp.patches.examination import Examination
+
+_PATH_HELP = (
+    "the host: a repository, or its package folder (default: the robomimic that Python imports)"
+)
+_FIXER_HELP = "a fixer or a seam as `status` lists them; may be repeated"
+
+
+def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
+    """Declares the arguments of `command` on its own parser."""
+    parser.add_argument("path", nargs="?", metavar="PATH", help=_PATH_HELP)
+    if command == "revert":
+        parser.add_argument(
+            "--force",
+            action="store_true",
+            help="revert files that were edited since too, keeping a copy of each (FILE.edited)",
+        )
+        return
+    for option, help_text in (
+        ("--only", "run nothing but FIXER: "),
+        ("--with", "run FIXER too, which is off by default: "),
+        ("--without", "leave FIXER out: "),
+    ):
+        parser.add_argument(
+            option,
+            action="append",
+            default=[],
+            metavar="FIXER",
+            dest=f"{option.strip('-')}_fixers",
+            help=help_text + _FIXER_HELP,
+        )
+    if command == "status":
+        parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    if command == "apply":
+        parser.add_argument(
+            "--dry-run", action="store_true", help="say what would be done; write nothing"
+        )
+        parser.add_argument(
+            "--check", action="store_true", help="exit 1 unless all is applied; write nothing"
+        )
+
+
+def run(command: str, args: argparse.Namespace) -> int:
+    """Runs `command` and returns the exit code. Raises RobomimicDDPError for what the user must
+    know.
+    """
+    return {"status": _status, "diff": _diff, "apply": _apply, "revert": _revert}[command](args)
+
+
+def _examine(args: argparse.Namespace) -> tuple[Examination, list]:
+    from robomimic_ddp.patches import engine, hosts, registry
+
+    fixers = registry.select(args.only_fixers, args.with_fixers, args.without_fixers)
+    return engine.examine(hosts.find_host(args.path), fixers), fixers
+
+
+def _status(args: argparse.Namespace) -> int:
+    from robomimic_ddp.patches import manifest, report
+
+    examination, _ = _examine(args)
+    entries = manifest.load(examination.host.package)
+    if args.json:
+        print(report.as_json(examination, entries))
+        return EXIT_REFUSED if examination.blocked else EXIT_DONE
+    print(f"host: {examination.host.package}\n")
+    if examination.refusal is None:
+        print(report.table(examination), end="\n\n")
+    if examination.blocked:
+        print(report.problems(examination), end="\n\n")
+    print(_sentence(examination))
+    if entries:
+        print(
+            f"{len(entries)} files are recorded in {manifest.NAME}: "
+            "robomimic-ddp revert gives them back."
+        )
+    return EXIT_REFUSED if examination.blocked else EXIT_DONE
+
+
+def _sentence(examination: Examination) -> str:
+    count = len(examination.patches)
+    files = "1 file" if count == 1 else f"{count} files"
+    return {
+        "refused": "refused: robomimic-ddp does not patch over this host.",
+        "blocked": "blocked: apply would write nothing until the problems above are solved.",
+        "patched": "patched: all that was found is in place.",
+        "partly patched": f"partly patched: apply would edit {files}.",
+        "not patched": f"not patched: apply would edit {files}.",
+    }[examination.state]
+
+
+def _refuse(examination: Examination) -> int:
+    from robomimic_ddp.patches import report
+
+    print(f"robomimic-ddp: {report.problems(examination)}\nNothing was written.", file=sys.stderr)
+    return EXIT_REFUSED
+
+
+def _diff(args: argparse.Namespace) -> int:
+    from robomimic_ddp.patches import diff
+
+    examination, _ = _examine(args)
+    if examination.blocked:
+        return _refuse(examination)
+    sys.stdout.flush()
+    sys.stdout.buffer.write(diff.unified_diff(examination))
+    sys.stdout.buffer.flush()
+    return EXIT_DONE
+
+
+def _apply(args: argparse.Namespace) -> int:
+    from robomimic_ddp.patches import changes, engine, report
+    from robomimic_ddp.patches.outcomes import Applied
+
+    examination, fixers = _examine(args)
+    if examination.blocked:
+        return _refuse(examination)
+    package = examination.host.package
+    if not examination.patches:
+        print(f"{package}: everything is in place already; nothing was written.")
+        return EXIT_DONE
+    if args.check or args.dry_run:
+        print(f"host: {package}\n\n{report.table(examination)}\n\n{_sentence(examination)}")
+        return EXIT_REFUSED if args.check else EXIT_DONE
+    after = engine.confirm(examination, fixers)
+    changes.apply(examination)
+    fresh = {(f.fixer.name, f.path) for f in examination.findings if isinstance(f.outcome, Applied)}
+    print(f"host: {package}\n\n{report.table(after, fresh)}\n")
+    print(
+        f"{len(examination.patches)} files written. See the lines with git diff; take them back "
+        "with robomimic-ddp revert."
+    )
+    return EXIT_DONE
+
+
+def _revert(args: argparse.Namespace) -> int:
+    from robomimic_ddp.patches import changes, hosts, manifest
+
+    host = hosts.find_host(args.path)
+    known = (host.package / manifest.NAME).exists()
+    done = changes.revert(host, args.force)
+    for name in done.restored:
+        print(f"restored {host.package / name}")
+    for name in done.removed:
+        print(f"removed  {host.package / name}")
+    for name, copy in done.copies:
+        print(f"kept your version of {host.package / name} as {copy}")
+    if not known:
+        print(
+            f"{host.package}: nothing to do, there is no record of an apply here ({manifest.NAME})."
+        )
+    elif not (done.restored or done.removed):
+        print(f"{host.package}: every file is as it was before apply; the record was removed.")
+    return EXIT_DONE

@@ -1,0 +1,177 @@
+"""Runs the fixers over a host: findings, problems, and the bytes that each file would have.
+
+`examine` reads and decides, and writes nothing: status, diff, apply and import-time patching are
+four uses of it. All fixers of a file share one parsed module, and only files that pass a cheap text
+filter are parsed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Iterable, Mapping
+
+from robomimic_ddp.errors import PatchError
+from robomimic_ddp.patches.examination import Examination, FilePatch, Finding
+from robomimic_ddp.patches.hosts import Host
+from robomimic_ddp.patches.outcomes import (
+    AddedFile,
+    AlreadyApplied,
+    AnyFixer,
+    Applied,
+    Fixer,
+    NotPresent,
+    Outcome,
+    Unrecognised,
+)
+from robomimic_ddp.patches.refusal import find_refusal
+from robomimic_ddp.patches.source import Source, SourceError
+
+
+def examine(
+    host: Host, fixers: Iterable[AnyFixer], overlay: Mapping[str, bytes] | None = None
+) -> Examination:
+    """Runs `fixers` over the host as it is, or as it would be with the files of `overlay`."""
+    refusal = find_refusal(host)
+    if refusal is not None:
+        return Examination(host, (), refusal=refusal)
+    overlay = overlay or {}
+    fixers = list(fixers)
+    by_file: dict[str, list[Fixer]] = {}
+    findings, patches = [], []
+    for fixer in fixers:
+        if isinstance(fixer, AddedFile):
+            finding, patch = _examine_added(host, fixer, overlay)
+            findings.append(finding)
+            patches += [patch] if patch else []
+            continue
+        paths = _considered(host, fixer, overlay)
+        for path in paths:
+            by_file.setdefault(path, []).append(fixer)
+        if not paths:
+            words = " and ".join(repr(word) for word in fixer.words)
+            reason = f"no file with {words}"
+            findings.append(Finding(fixer, fixer.files[0], NotPresent(reason)))
+    for path, chosen in by_file.items():
+        outcomes, patch = patch_file(path, _bytes(host, path, overlay), chosen, host.traits)
+        findings += [Finding(fixer, path, outcome) for fixer, outcome in zip(chosen, outcomes)]
+        patches += [patch] if patch.before != patch.after else []
+    findings.sort(key=_order)
+    patches.sort(key=lambda patch: patch.path)
+    return Examination(host, tuple(findings), tuple(patches), problems=_problems(findings))
+
+
+def patch_file(
+    path: str, data: bytes, fixers: Iterable[Fixer], traits: frozenset[str] = frozenset()
+) -> tuple[list[Outcome], FilePatch]:
+    """One file's outcomes, in the order of `fixers`, and its patch (before == after: nothing to
+    edit).
+    """
+    fixers = list(fixers)
+    try:
+        source = Source(path, data, traits)
+    except SourceError as error:
+        why = f"the file is left alone: {error}"
+        return [Unrecognised(error.line, why, fixer.by_hand) for fixer in fixers], FilePatch(
+            path, data, data
+        )
+    outcomes, edits = [], []
+    for fixer in fixers:
+        outcome = fixer.fix(source)
+        edits += outcome.edits if isinstance(outcome, Applied) else ()
+        outcomes.append(_settled(source, outcome, fixer))
+    lost_import = source.api_import is None and any(
+        isinstance(item, AlreadyApplied) for item in outcomes
+    )
+    after = source.render(edits) if edits or lost_import else data
+    return outcomes, FilePatch(path, data, after)
+
+
+def confirm(examination: Examination, fixers: Iterable[AnyFixer]) -> Examination:
+    """The examination of the patched text: it must ask for no further edit, or the fixers
+    contradict themselves.
+
+    This is our own check, made before anything is written, that apply twice equals apply once.
+    """
+    overlay = {patch.path: patch.after for patch in examination.patches}
+    after = examine(examination.host, fixers, overlay)
+    if after.patches or after.blocked:
+        named = ", ".join(patch.path for patch in after.patches) or "a seam"
+        raise PatchError(
+            f"the edits of {named} are not stable: applied again, they would change it again. "
+            "This is a fault of robomimic-ddp, please report it with the file. Nothing was written."
+        )
+    return after
+
+
+def _settled(source: Source, outcome: Outcome, fixer: Fixer) -> Outcome:
+    """The outcome with its lines, and with the fixer's own words on what to do by hand."""
+    if isinstance(outcome, Applied):
+        return replace(outcome, lines=_lines(source, (edit.node for edit in outcome.edits)))
+    if isinstance(outcome, AlreadyApplied):
+        return replace(outcome, lines=_lines(source, outcome.nodes))
+    if isinstance(outcome, Unrecognised) and not outcome.by_hand:
+        return replace(outcome, by_hand=fixer.by_hand)
+    return outcome
+
+
+def _lines(source: Source, nodes: Iterable) -> tuple[int, ...]:
+    return tuple(sorted({source.line(node) for node in nodes}))
+
+
+def _considered(host: Host, fixer: Fixer, overlay: Mapping[str, bytes]) -> list[str]:
+    words = [word.encode() for word in fixer.words]
+    found = []
+    for path in host.files(fixer.files):
+        data = _bytes(host, path, overlay)
+        if all(word in data for word in words):
+            found.append(path)
+    return found
+
+
+def _bytes(host: Host, path: str, overlay: Mapping[str, bytes]) -> bytes:
+    return overlay[path] if path in overlay else host.read(path) or b""
+
+
+def _examine_added(
+    host: Host, fixer: AddedFile, overlay: Mapping[str, bytes]
+) -> tuple[Finding, FilePatch | None]:
+    folder = fixer.path.rpartition("/")[0]
+    neighbours = host.files((f"{folder}/*.py",))
+    before = overlay[fixer.path] if fixer.path in overlay else host.read(fixer.path)
+    crlf = any(b"\r\n" in (host.read(path) or b"") for path in neighbours if path != fixer.path)
+    after = fixer.text.replace("\n", "\r\n" if crlf else "\n").encode()
+    if before is None and not neighbours:
+        return Finding(
+            fixer, fixer.path, Unrecognised(0, f"the host has no {folder}/", fixer.by_hand)
+        ), None
+    if before is None:
+        return Finding(fixer, fixer.path, Applied((), (1,))), FilePatch(fixer.path, None, after)
+    if b"robomimic_ddp" in before:
+        return Finding(fixer, fixer.path, AlreadyApplied(lines=(1,))), None
+    reason = "the host has one of its own, which is retrofitted like its other train scripts"
+    return Finding(fixer, fixer.path, NotPresent(reason)), None
+
+
+def _problems(findings: list[Finding]) -> tuple[Finding, ...]:
+    """Findings that forbid writing: constructs in unknown forms, and required seams found
+    nowhere.
+    """
+    problems = [finding for finding in findings if isinstance(finding.outcome, Unrecognised)]
+    troubled = {finding.fixer.seam for finding in problems}
+    required = [finding for finding in findings if finding.fixer.required]
+    fine = {
+        finding.fixer.seam
+        for finding in required
+        if isinstance(finding.outcome, (Applied, AlreadyApplied))
+    }
+    for finding in required:
+        seam = finding.fixer.seam
+        if seam not in fine | troubled and isinstance(finding.outcome, NotPresent):
+            why = f"the seam {seam!r} was not found: {finding.outcome.reason}"
+            problems.append(replace(finding, outcome=Unrecognised(0, why, finding.fixer.by_hand)))
+            troubled.add(seam)
+    return tuple(problems)
+
+
+def _order(finding: Finding) -> tuple:
+    return finding.path, finding.outcome.lines or (0,), finding.fixer.name

@@ -1,0 +1,87 @@
+"""A decision that `train()` takes from the clock ("a checkpoint every n seconds").
+
+Ranks' clocks differ, and a rank that decides alone waits for ever in the next collective.
+"""
+
+from __future__ import annotations
+
+from typing import Iterator
+
+import libcst as cst
+
+from robomimic_ddp.patches.cst import (
+    TRAIN_SCRIPTS,
+    api_calls,
+    calls,
+    settle,
+    train_function,
+    unrecognised,
+    wrap,
+)
+from robomimic_ddp.patches.outcomes import Fixer, NotPresent, Outcome
+from robomimic_ddp.patches.source import Source, walk
+
+CLOCKS = ("time.time", "time.monotonic", "time.perf_counter", "datetime.datetime.now")
+
+
+def fix(source: Source) -> Outcome:
+    """`check = <comparison of times>` becomes `check = DDPUtils.agree(<comparison of times>)`."""
+    train = train_function(source)
+    if train is None:
+        return NotPresent("no function train at top level")
+    done = api_calls(source, train, "agree")
+    agreed = {comparison for call in done for comparison in walk(call, cst.Comparison)}
+    readings = _readings(source, train)
+    compared = [
+        comparison
+        for comparison in walk(train, cst.Comparison)
+        if comparison not in agreed and _reads_clock(source, comparison, readings)
+    ]
+    edits = []
+    for decision in _decisions(train):
+        inside = [
+            comparison for comparison in walk(decision, cst.Comparison) if comparison in compared
+        ]
+        if inside:
+            edits.append(wrap(source, decision, "agree"))
+            compared = [comparison for comparison in compared if comparison not in inside]
+    if compared:
+        return unrecognised(
+            source, compared[0], "a time is compared, but not as a condition or assigned decision"
+        )
+    return settle(edits, done, "train() decides nothing from the clock")
+
+
+def _decisions(train: cst.FunctionDef) -> Iterator[cst.BaseExpression]:
+    logical = (cst.BooleanOperation, cst.Comparison, cst.UnaryOperation)
+    for statement in walk(train, (cst.Assign, cst.If, cst.While)):
+        decision = statement.value if isinstance(statement, cst.Assign) else statement.test
+        if isinstance(decision, logical):
+            yield decision
+
+
+def _readings(source: Source, train: cst.FunctionDef) -> set[str]:
+    """Variables that hold a time, or a difference of times."""
+    return {
+        target.target.value
+        for assign in walk(train, cst.Assign)
+        if isinstance(assign.value, (cst.Call, cst.BinaryOperation))
+        and any(calls(source, assign.value, *CLOCKS))
+        for target in assign.targets
+        if isinstance(target.target, cst.Name)
+    }
+
+
+def _reads_clock(source: Source, comparison: cst.Comparison, readings: set[str]) -> bool:
+    names = {name.value for name in walk(comparison, cst.Name)}
+    return not names.isdisjoint(readings) or any(calls(source, comparison, *CLOCKS))
+
+
+FIXER = Fixer(
+    seam="clock",
+    files=TRAIN_SCRIPTS,
+    words=("def train(", "time"),
+    fix=fix,
+    by_hand="write DDPUtils.agree(...) around the condition, where every rank passes",
+    required=False,
+)

@@ -1,0 +1,89 @@
+"""A net in torch's DataParallel, however the class is named, wherever it stands (DROID family).
+
+The host reads `.module` at inference and its checkpoints have `module.` in their keys;
+`module_key=True` keeps both.
+"""
+
+from __future__ import annotations
+
+from typing import Iterator
+
+import libcst as cst
+
+from robomimic_ddp.patches.cst import (
+    api_calls,
+    api_name,
+    argument,
+    calls,
+    keyword,
+    settle,
+    unrecognised,
+)
+from robomimic_ddp.patches.imports import dotted
+from robomimic_ddp.patches.outcomes import Edit, Fixer, Outcome
+from robomimic_ddp.patches.source import Source, children, walk
+
+DATA_PARALLEL = (
+    "torch.nn.DataParallel",
+    "torch.nn.parallel.DataParallel",
+    "torch.nn.parallel.data_parallel.DataParallel",
+)
+
+
+def fix(source: Source) -> Outcome:
+    """`DataParallel(net, device_ids=...)` becomes `DDPUtils.parallel(net, module_key=True)`."""
+    found = list(calls(source, source.module, *DATA_PARALLEL))
+    for call in found:
+        if argument(call, 0, "module") is None:
+            return unrecognised(source, call, "DataParallel is called without a net of its own")
+    accounted = {call.func for call in found} | _makes_no_net(source)
+    for reference in _references(source.module):
+        if reference not in accounted and source.resolves(reference, *DATA_PARALLEL):
+            return unrecognised(
+                source, reference, "DataParallel is subclassed, stored or passed on, not called"
+            )
+    edits = [Edit(call, lambda updated: _parallel(source, updated)) for call in found]
+    done = [
+        call
+        for call in api_calls(source, source.module, "parallel")
+        if argument(call, 1, "module_key")
+    ]
+    return settle(edits, done, "no net is put into DataParallel")
+
+
+def _parallel(source: Source, call: cst.Call) -> cst.Call:
+    net = next(arg for arg in call.args if arg.keyword is None or arg.keyword.value == "module")
+    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    if isinstance(net.comma, cst.Comma) and net is not call.args[-1]:
+        comma = net.comma  # the line break of a formatter, if there is one
+    key = keyword("module_key", "True").with_changes(
+        comma=call.args[-1].comma, whitespace_after_arg=call.args[-1].whitespace_after_arg
+    )
+    return call.with_changes(
+        func=api_name(source, "parallel"), args=[cst.Arg(net.value, comma=comma), key]
+    )
+
+
+def _makes_no_net(source: Source) -> set[cst.CSTNode]:
+    """Mentions of the class in imports and in isinstance tests."""
+    nodes = [*walk(source.module, cst.Import), *walk(source.module, cst.ImportFrom)]
+    nodes += calls(source, source.module, "builtins.isinstance")
+    return {reference for node in nodes for reference in _references(node)}
+
+
+def _references(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """Names and whole chains of attributes: `torch.nn.DataParallel`, without the `torch` in it."""
+    if dotted(node):
+        yield node
+    else:
+        for child in children(node):
+            yield from _references(child)
+
+
+FIXER = Fixer(
+    seam="nets",
+    files=("algo/*.py", "models/*.py"),
+    words=("DataParallel",),
+    fix=fix,
+    by_hand="write DDPUtils.parallel(net, module_key=True) where the net is put into DataParallel",
+)

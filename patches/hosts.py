@@ -1,0 +1,133 @@
+"""Finds the host: the folder of a robomimic-style package, and what is true of the whole of it."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from robomimic_ddp.errors import PatchError, UsageError
+
+READS_RLDS = "reads RLDS"
+"""Trait: the host has a reader of RLDS datasets of its own (the DROID family)."""
+
+_DEPTH = 3
+_SKIPPED = {"build", "dist", "node_modules", "site-packages", "__pycache__"}
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host's package folder (`package`, absolute), and the folder that a diff's paths start
+    from.
+    """
+
+    package: Path
+    root: Path
+
+    def files(self, patterns: tuple[str, ...]) -> list[str]:
+        """Files that match any of the glob `patterns`; patterns and answers relative to the
+        package.
+        """
+        found = {
+            path for pattern in patterns for path in self.package.glob(pattern) if path.is_file()
+        }
+        return sorted(path.relative_to(self.package).as_posix() for path in found)
+
+    def read(self, path: str) -> bytes | None:
+        """The bytes of a file of the package, or None if there is none. Raises PatchError if
+        unreadable.
+        """
+        try:
+            return (self.package / path).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            reason = error.strerror or error
+            raise PatchError(
+                f"{self.package / path} cannot be read: {reason}. Nothing was written."
+            ) from error
+
+    @cached_property
+    def traits(self) -> frozenset[str]:
+        """What holds for the whole host, whichever file a fixer looks at."""
+        readers = self.files(("scripts/train*.py", "utils/file_utils.py"))
+        reads = any(b"droid_rlds" in (self.read(path) or b"") for path in readers)
+        return frozenset({READS_RLDS} if reads else ())
+
+
+def find_host(path: str | None) -> Host:
+    """The host at `path`: the package folder itself, or a folder with it up to three levels below.
+
+    Without a path: the robomimic that Python would import, found without importing it. Raises
+    UsageError, which says what was looked for and where, if there is none or more than one.
+    """
+    if path is None:
+        package = _importable()
+        return Host(package, _git_root(package) or package.parent)
+    given = Path(path).expanduser()
+    if not given.exists():
+        raise UsageError(f"{path}: there is no such file or folder.")
+    if not given.is_dir():
+        raise UsageError(f"{path} is a file; give the folder of the repository.")
+    given = given.resolve()
+    package = _package_below(given, path)
+    return Host(package, _git_root(package) or given)
+
+
+def is_package(folder: Path) -> bool:
+    """Whether `folder` is the package of a robomimic-style codebase."""
+    marks = ("__init__.py", "algo/__init__.py", "utils/train_utils.py")
+    return all((folder / mark).is_file() for mark in marks)
+
+
+def _package_below(given: Path, shown: str) -> Path:
+    level = [given]
+    for _ in range(_DEPTH + 1):
+        found = [folder for folder in level if is_package(folder)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            listed = "\n".join(f"  {folder}" for folder in found)
+            raise UsageError(
+                f"{shown} holds several robomimic packages; give one of them:\n{listed}"
+            )
+        level = [child for folder in level for child in _subfolders(folder)]
+    hint = next((f" {up} is one: did you mean that?" for up in given.parents if is_package(up)), "")
+    raise UsageError(
+        f"{shown} holds no robomimic-style package: looked {_DEPTH} levels deep for a folder with "
+        f"algo/, utils/train_utils.py and __init__.py.{hint}"
+    )
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    try:
+        children = sorted(
+            child for child in folder.iterdir() if child.is_dir() and not child.is_symlink()
+        )
+    except OSError:
+        return []
+    skipped = (child.name in _SKIPPED or child.name.startswith(".") for child in children)
+    kept = [child for child, skip in zip(children, skipped) if not skip]
+    return [child for child in kept if not (child / "pyvenv.cfg").exists()]
+
+
+def _importable() -> Path:
+    try:
+        spec = importlib.util.find_spec("robomimic")
+    except (ImportError, ValueError):
+        spec = None
+    places = list(spec.submodule_search_locations or ()) if spec else []
+    if not places:
+        raise UsageError(
+            "no robomimic can be imported here, and no PATH was given. Give the folder of the checkout: "
+            "robomimic-ddp <command> PATH"
+        )
+    return _package_below(Path(places[0]).resolve(), f"the importable robomimic ({places[0]})")
+
+
+def _git_root(package: Path) -> Path | None:
+    """The checkout that the package belongs to; `.git` is a folder, or a file in a worktree."""
+    return next(
+        (folder for folder in (package, *package.parents) if (folder / ".git").exists()), None
+    )

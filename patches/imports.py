@@ -1,0 +1,78 @@
+"""The import through which edited lines reach us, and where it stands in a host's file."""
+
+from __future__ import annotations
+
+from typing import Iterator
+
+import libcst as cst
+
+API_MODULE = "robomimic_ddp.api"
+API_ALIAS = "DDPUtils"
+
+
+def dotted(node: cst.CSTNode) -> str:
+    """The text of a name or a chain of attributes ("torch.nn.Linear"), else ""."""
+    if isinstance(node, cst.Name):
+        return node.value
+    if isinstance(node, cst.Attribute):
+        base = dotted(node.value)
+        return f"{base}.{node.attr.value}" if base else ""
+    return ""
+
+
+def top_level_imports(module: cst.Module) -> Iterator[cst.ImportAlias]:
+    for line in module.body:
+        for statement in (
+            getattr(line, "body", ()) if isinstance(line, cst.SimpleStatementLine) else ()
+        ):
+            if isinstance(statement, cst.Import):
+                yield from statement.names
+            elif isinstance(statement, cst.ImportFrom) and not isinstance(
+                statement.names, cst.ImportStar
+            ):
+                yield from statement.names
+
+
+def with_api_import(module: cst.Module) -> cst.Module:
+    """`module` with our import after its last robomimic import at top level.
+
+    Only imports above the first function or class count: our decorators are read when those are
+    made. A file that imports no robomimic takes it after its last import, one without imports after
+    its docstring.
+    """
+    after = {"robomimic": -1, "import": -1, "head": -1}
+    for index, line in enumerate(module.body):
+        if isinstance(line, (cst.FunctionDef, cst.ClassDef)):
+            break
+        kind = _kind_of_line(line, first=index == 0)
+        if kind:
+            after[kind] = index
+    position = next((place for place in after.values() if place >= 0), -1) + 1
+    # Built, not parsed: a parsed "\n" would stay one in a file of "\r\n".
+    package, name = API_MODULE.split(".")
+    alias = cst.ImportAlias(
+        cst.Attribute(cst.Name(package), cst.Name(name)), asname=cst.AsName(cst.Name(API_ALIAS))
+    )
+    statement = cst.SimpleStatementLine([cst.Import([alias])])
+    return module.with_changes(body=[*module.body[:position], statement, *module.body[position:]])
+
+
+def _kind_of_line(line: cst.BaseStatement, first: bool) -> str:
+    if not isinstance(line, cst.SimpleStatementLine):
+        return ""
+    for statement in line.body:
+        if isinstance(statement, cst.Import):
+            roots = {dotted(alias.name).split(".")[0] for alias in statement.names}
+            return "robomimic" if "robomimic" in roots else "import"
+        if isinstance(statement, cst.ImportFrom):
+            root = dotted(statement.module).split(".")[0] if statement.module else ""
+            if root == "__future__":
+                return "head"
+            return "robomimic" if root == "robomimic" or statement.relative else "import"
+        if (
+            first
+            and isinstance(statement, cst.Expr)
+            and isinstance(statement.value, cst.SimpleString)
+        ):
+            return "head"
+    return ""

@@ -1,0 +1,103 @@
+"""What a fixer is, and the four answers it can give about a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Callable, Union
+
+if TYPE_CHECKING:
+    import libcst as cst
+
+    from robomimic_ddp.patches.source import Source
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One change to one node of a parsed file.
+
+    `change` is given the node with the edits inside it already made, so that edits may be nested (a
+    decorator on `train` and a call within it), and returns what takes the node's place.
+    """
+
+    node: cst.CSTNode
+    change: Callable[[Any], cst.CSTNode]
+
+
+@dataclass(frozen=True)
+class Applied:
+    """The construct was found; `edits` retrofit it."""
+
+    edits: tuple[Edit, ...]
+    lines: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class AlreadyApplied:
+    """Every occurrence of the construct has been retrofitted before."""
+
+    nodes: tuple[cst.CSTNode, ...] = field(default=(), compare=False)
+    lines: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class NotPresent:
+    """The file does not hold the construct, and need not."""
+
+    reason: str
+    lines: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Unrecognised:
+    """The construct is there, or ought to be, in a form that is not safe to edit; nothing may be
+    written.
+    """
+
+    where: int
+    why: str
+    by_hand: str = ""
+
+    @property
+    def lines(self) -> tuple[int, ...]:
+        """The 1-based line in one tuple, as the other outcomes have it."""
+        return (self.where,) if self.where else ()
+
+
+Outcome = Union[Applied, AlreadyApplied, NotPresent, Unrecognised]
+
+
+@dataclass(frozen=True)
+class Fixer:
+    """A construct of the host, and how it is retrofitted.
+
+    `seam` is the part of the training that it belongs to; several fixers may serve one seam (nets
+    that are wrapped in DataParallel in one family, and bare in another). If `required`, at least
+    one fixer of the seam must find its construct somewhere in the host. A file is parsed only if it
+    matches one of the `files` patterns (relative to the package folder) and its bytes hold each of
+    `words`.
+    """
+
+    seam: str
+    files: tuple[str, ...]
+    words: tuple[str, ...]
+    fix: Callable[[Source], Outcome]
+    by_hand: str
+    required: bool = True
+    default: bool = True
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class AddedFile:
+    """A file that hosts may lack: `text` at `path` (relative to the package folder)."""
+
+    seam: str
+    path: str
+    text: str
+    by_hand: str
+    required: bool = True
+    default: bool = True
+    name: str = ""
+
+
+AnyFixer = Union[Fixer, AddedFile]

@@ -1,0 +1,59 @@
+"""Finds the fixers: every module of `fixers/` whose name has no leading underscore holds one
+FIXER.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+from dataclasses import replace
+from functools import lru_cache
+from typing import Iterable
+
+from robomimic_ddp.errors import UsageError
+from robomimic_ddp.patches import fixers
+from robomimic_ddp.patches.outcomes import AnyFixer
+
+
+@lru_cache(maxsize=None)
+def all_fixers() -> dict[str, AnyFixer]:
+    """Every fixer by its name, which is its file's name."""
+    found = {}
+    for module in sorted(pkgutil.iter_modules(fixers.__path__), key=lambda module: module.name):
+        if not module.name.startswith("_"):
+            loaded = importlib.import_module(f"{fixers.__name__}.{module.name}")
+            found[module.name] = replace(loaded.FIXER, name=module.name)
+    return found
+
+
+def select(
+    only: Iterable[str] = (), with_: Iterable[str] = (), without: Iterable[str] = ()
+) -> list[AnyFixer]:
+    """The fixers to run: those on by default, or just `only`; plus `with_`, less `without`.
+
+    A name may be that of a fixer or of a seam (all its fixers). Raises UsageError for an unknown
+    one.
+    """
+    known = all_fixers()
+    chosen = _expand(only) or {name for name, fixer in known.items() if fixer.default}
+    chosen = (chosen | _expand(with_)) - _expand(without)
+    if not chosen:
+        raise UsageError("no fixer is left to run: --without takes away all that --only names.")
+    return [known[name] for name in known if name in chosen]
+
+
+def _expand(words: Iterable[str]) -> set[str]:
+    known = all_fixers()
+    names: set[str] = set()
+    for word in words:
+        hits = {name for name, fixer in known.items() if word in (name, fixer.seam)}
+        if not hits:
+            choices = sorted({*known, *(fixer.seam for fixer in known.values())})
+            near = difflib.get_close_matches(word, choices, n=1)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            raise UsageError(
+                f"there is no fixer named {word!r}.{hint} Known: {', '.join(choices)}."
+            )
+        names |= hits
+    return names

@@ -1,0 +1,159 @@
+"""One file of the host: parsed once, its names resolved on demand, written back with our lines
+only.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import fields
+from functools import cached_property, lru_cache
+from typing import Iterable, Iterator, TypeVar
+
+import libcst as cst
+from libcst.metadata import MetadataWrapper, PositionProvider, ScopeProvider
+
+from robomimic_ddp.errors import PatchError
+from robomimic_ddp.patches.imports import (
+    API_ALIAS,
+    API_MODULE,
+    dotted,
+    top_level_imports,
+    with_api_import,
+)
+from robomimic_ddp.patches.outcomes import Edit
+
+Node = TypeVar("Node", bound=cst.CSTNode)
+
+
+class SourceError(PatchError):
+    """The file cannot be parsed, or could not be written back to the byte; `line` is 1-based, 0 if
+    unknown.
+    """
+
+    def __init__(self, message: str, line: int = 0) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+class Source:
+    """A parsed file. `path` is relative to the package folder, `traits` are the host's (see
+    `hosts`).
+    """
+
+    def __init__(self, path: str, data: bytes, traits: frozenset[str] = frozenset()) -> None:
+        self.path = path
+        self.data = data
+        self.traits = traits
+        self.module = _parse(data)
+        self.api_import = _api_import(self.module)
+        self._metadata = MetadataWrapper(self.module, unsafe_skip_copy=True)
+
+    @cached_property
+    def _positions(self):
+        return self._metadata.resolve(PositionProvider)
+
+    @cached_property
+    def _scopes(self):
+        return self._metadata.resolve(ScopeProvider)
+
+    def line(self, node: cst.CSTNode) -> int:
+        """1-based line on which `node` starts (a decorated function: the line of its `def`)."""
+        return self._positions[node].start.line
+
+    def names(self, node: cst.CSTNode) -> frozenset[str]:
+        """Dotted names that `node` may stand for, through imports and scopes:
+        {"torch.nn.DataParallel"}.
+
+        A name that nothing in the file binds stands for itself; an expression that is no name for
+        nothing.
+        """
+        scope = self._scopes.get(node)
+        found = {name.name for name in scope.get_qualified_names_for(node)} if scope else set()
+        return frozenset(found or {dotted(node)} - {""})
+
+    def resolves(self, node: cst.CSTNode, *qualified: str) -> bool:
+        """Whether `node` is one of the `qualified` names under whatever alias the file uses."""
+        last = {name.rpartition(".")[2] for name in qualified}
+        if isinstance(node, cst.Attribute) and node.attr.value not in last:
+            return False  # resolving names is the slow part; most attributes need none of it
+        return not self.names(node).isdisjoint(qualified)
+
+    def is_api(self, node: cst.CSTNode, function: str) -> bool:
+        """Whether `node` is `DDPUtils.<function>`, or a call of it."""
+        node = node.func if isinstance(node, cst.Call) else node
+        return self.resolves(node, f"{API_MODULE}.{function}", f"{API_ALIAS}.{function}")
+
+    @property
+    def alias(self) -> str:
+        """The name under which edited lines reach `robomimic_ddp.api`."""
+        return self.api_import or API_ALIAS
+
+    def render(self, edits: Iterable[Edit]) -> bytes:
+        """The file's bytes after `edits`, with the import that they need."""
+        module = self.module.visit(_Rewriter(edits))
+        if self.api_import is None:
+            module = with_api_import(module)
+        data = module.bytes
+        ast.parse(
+            data, self.path
+        )  # an edit that does not compile is our bug: let it be seen before writing
+        return data
+
+
+def walk(node: cst.CSTNode, kind: type[Node] | tuple[type[Node], ...]) -> Iterator[Node]:
+    """All nodes of type `kind` at or under `node`, a node before what is in it."""
+    if isinstance(node, kind):
+        yield node
+    for child in children(node):
+        yield from walk(child, kind)
+
+
+def children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """What `node.children` holds but for white space, without its visitor, which is slow."""
+    for name in _code_fields(type(node)):
+        value = getattr(node, name)
+        if isinstance(value, cst.CSTNode):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from value
+
+
+@lru_cache(maxsize=None)
+def _code_fields(kind: type[cst.CSTNode]) -> tuple[str, ...]:
+    blank = ("whitespace", "leading_lines", "lines_after", "header", "footer", "indent", "newline")
+    return tuple(field.name for field in fields(kind) if not field.name.startswith(blank))
+
+
+class _Rewriter(cst.CSTTransformer):
+    def __init__(self, edits: Iterable[Edit]) -> None:
+        super().__init__()
+        self._changes: dict[cst.CSTNode, list[Edit]] = {}
+        for edit in edits:
+            self._changes.setdefault(edit.node, []).append(edit)
+
+    def on_leave(self, original_node: cst.CSTNode, updated_node: cst.CSTNode) -> cst.CSTNode:
+        for edit in self._changes.get(original_node, ()):
+            updated_node = edit.change(updated_node)
+        return updated_node
+
+
+def _api_import(module: cst.Module) -> str | None:
+    """The alias of `robomimic_ddp.api` if the file imports it at top level, else None."""
+    for alias in top_level_imports(module):
+        if alias.evaluated_name == API_MODULE and alias.evaluated_alias:
+            return alias.evaluated_alias
+        if API_ALIAS in (alias.evaluated_alias, alias.evaluated_name):
+            raise SourceError(f"the name {API_ALIAS} already stands for another import", 1)
+    return None
+
+
+def _parse(data: bytes) -> cst.Module:
+    try:
+        module = cst.parse_module(data)
+    except cst.ParserSyntaxError as error:
+        raise SourceError(f"it is not valid Python: {error.message}", error.raw_line) from error
+    except (UnicodeDecodeError, LookupError, SyntaxError, ValueError, RecursionError) as error:
+        raise SourceError(f"it cannot be read as Python: {error}") from error
+    if module.bytes != data:
+        raise SourceError("it could not be written back to the byte")
+    return module

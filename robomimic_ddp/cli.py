@@ -1,0 +1,80 @@
+"""The command `robomimic-ddp`: finds the subcommand, and turns errors into one message and an exit
+code.
+
+A subcommand is a module with `add_arguments(parser, command)` and `run(command, args) -> exit
+code`, named in COMMANDS and imported only when it is asked for, so that `--help` stays instant.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from dataclasses import dataclass
+from typing import Sequence
+
+from robomimic_ddp import __version__
+from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE, RobomimicDDPError, UsageError
+
+EXIT_INTERRUPTED = 130
+"""128 + SIGINT, as shells report it."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """Where a subcommand lives, and its line in `robomimic-ddp --help`."""
+
+    module: str
+    summary: str
+
+
+COMMANDS = {
+    "status": Command(
+        "robomimic_ddp.patches.commands", "list the host's seams and what apply would do"
+    ),
+    "diff": Command("robomimic_ddp.patches.commands", "print the edits as a patch for git apply"),
+    "apply": Command("robomimic_ddp.patches.commands", "edit the host, all of it or nothing"),
+    "revert": Command(
+        "robomimic_ddp.patches.commands", "give back the host's files, byte for byte"
+    ),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit code: 0 done, 1 refused or failed, 2 wrong
+    usage.
+    """
+    argv = list(sys.argv[1:] if argv is None else argv)
+    args = _parser(argv).parse_args(argv)
+    try:
+        return importlib.import_module(COMMANDS[args.command].module).run(args.command, args)
+    except RobomimicDDPError as error:
+        print(f"robomimic-ddp: {error}", file=sys.stderr)
+        return EXIT_USAGE if isinstance(error, UsageError) else EXIT_REFUSED
+    except BrokenPipeError:  # `robomimic-ddp diff | head`: the reader has what it wanted
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_DONE
+    except KeyboardInterrupt:
+        print("robomimic-ddp: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+
+
+def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser for this command line: of the subcommands, only the one that `argv` names has
+    arguments.
+    """
+    parser = argparse.ArgumentParser(
+        prog="robomimic-ddp",
+        description="Retrofit a robomimic-style codebase to train on several GPUs under torchrun.",
+    )
+    parser.add_argument("--version", action="version", version=f"robomimic-ddp {__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    named = next((word for word in argv if not word.startswith("-")), None)
+    for name, command in COMMANDS.items():
+        subparser = subparsers.add_parser(
+            name, help=command.summary, description=f"{command.summary}."
+        )
+        if name == named:
+            importlib.import_module(command.module).add_arguments(subparser, name)
+    return parser
