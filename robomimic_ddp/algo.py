@@ -26,9 +26,9 @@ def named_state(algo: Any) -> list[tuple[str, torch.Tensor]]:
     return [(name, tensor) for name, tensor in named if isinstance(tensor, torch.Tensor)]
 
 
-def counters(algo: Any) -> dict[str, int]:
-    """The step counts that must agree over ranks: of the averaged copy and of each optimizer's first parameter."""
-    counts = {}
+def counters(algo: Any) -> dict[str, Any]:
+    """What steers the next step and must agree over ranks: step counts of average and optimizers, learning rates."""
+    counts: dict[str, Any] = {}
     step = getattr(getattr(algo, "ema", None), "optimization_step", None)
     if step is not None:
         counts["ema.optimization_step"] = int(step)
@@ -36,6 +36,7 @@ def counters(algo: Any) -> dict[str, int]:
         state = next(iter(optimizer.state.values()), {})
         if "step" in state:
             counts[f"optimizer {name} step"] = int(state["step"])
+        counts[f"optimizer {name} learning rates"] = [entry["lr"] for entry in optimizer.param_groups]
     return counts
 
 

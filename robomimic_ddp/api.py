@@ -131,7 +131,7 @@ def _loader(role: str, loader_kwargs: dict) -> Iterable:
     else:
         make = sampling.train_loader if role == "train" else sampling.valid_loader
         loader = make(
-            loader_kwargs, rank=run.plan.rank, world_size=run.plan.world_size, seed=run.seed,
+            torch.utils.data.DataLoader, loader_kwargs, rank=run.plan.rank, world_size=run.plan.world_size, seed=run.seed,
             batch_size_per_rank=run.plan.batch_per_rank,
         )
     run.loaders[role] = loader
@@ -180,7 +180,7 @@ def _start_training(run: _run.Run, model: Any) -> Any:
 
 
 def _data_digest(run: _run.Run) -> Any:
-    digest = getattr(run.loaders.get("train"), "data_digest", None)
+    digest = getattr(run.loaders.get("train"), "index_stream_digest", None)
     return digest() if digest is not None else None
 
 

@@ -128,7 +128,7 @@ class Verifier:
         self._require_equal_state(f"end of epoch {epoch}")
 
     def _require_equal_state(self, when: str) -> None:
-        items: dict[str, Hashable] = dict(host_algo.counters(self.algo))
+        items: dict[str, Hashable] = {name: repr(value) for name, value in host_algo.counters(self.algo).items()}
         items.update((name, checksum(tensor)) for name, tensor in host_algo.named_state(self.algo))
         require_equal(when, items, "Common causes: a net trained past its parallel forward, a rank that skipped a "
                                    "step or loaded another checkpoint.")
