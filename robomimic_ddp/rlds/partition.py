@@ -47,7 +47,7 @@ def permutation(count: int, *seed: int) -> np.ndarray:
 def pass_order(file_of_episode: np.ndarray, seed: int, pass_number: int) -> np.ndarray:
     """The episodes in the order of this pass, int64 [E]: files in a new order, episodes of a file together."""
     files, position = np.unique(file_of_episode, return_inverse=True)
-    rank_of_file = np.argsort(permutation(len(files), seed, pass_number, FILE_ORDER))
+    rank_of_file = permutation(len(files), seed, pass_number, FILE_ORDER)
     within = random_keys(len(file_of_episode), seed, pass_number, EPISODE_ORDER)
     return np.lexsort((within, rank_of_file[position])).astype(np.int64)
 
