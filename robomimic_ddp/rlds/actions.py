@@ -12,7 +12,7 @@ from typing import Any, Mapping
 import numpy as np
 
 from robomimic_ddp.rlds.schema import ActionPart
-from robomimic_ddp.rlds.tensorflow import import_tensorflow
+from robomimic_ddp.rlds.tf_import import import_tensorflow
 
 
 def euler_to_rot_6d(angles: Any, math: Any) -> Any:

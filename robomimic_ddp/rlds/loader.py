@@ -10,7 +10,7 @@ from robomimic_ddp.errors import DataError
 from robomimic_ddp.rlds.partition import batches_in_pass
 from robomimic_ddp.rlds.pipeline import ENDLESS, FrameCounters, build, usable_cores
 from robomimic_ddp.rlds.records import damaged_data
-from robomimic_ddp.rlds.tensorflow import import_tensorflow
+from robomimic_ddp.rlds.tf_import import import_tensorflow
 
 if TYPE_CHECKING:
     from robomimic_ddp.rlds.host import RLDSDataset
@@ -64,8 +64,9 @@ class RLDSLoader:
         try:
             batch = next(iterator)
         except tf.errors.OpError as error:
-            raise damaged_data(error, self.dataset.source.files,
-                               f"rank {self.rank} was loading {self.dataset.source.folder}") from error
+            source = self.dataset.source
+            doing = f"rank {self.rank} was loading {source.folder}"
+            raise damaged_data(error, source.files, doing, source.features, self.dataset.fields) from error
         delivered = to_torch(batch, self._pin_memory)
         self.frames_delivered += sum(
             delivered["obs"][key].shape[0] * delivered["obs"][key].shape[1] for key in self.dataset.fields.images)
@@ -92,10 +93,11 @@ class RLDSTrainLoader(RLDSLoader):
         self.pass_number = 0
         """The pass that the next batch belongs to."""
         self._delivered_in_pass = 0
-        buffer = max(1, dataset.options.shuffle_buffer_size // world_size)
+        longest_shard = len(dataset) // world_size + 1
+        buffer = min(max(1, dataset.options.shuffle_buffer_size // world_size), longest_shard)
         self._dataset = build(
             dataset.recipe, lambda number: dataset.pass_plan(seed, number, rank, world_size), ENDLESS,
-            self._counters, batch_size, min(buffer, len(dataset) // world_size + 1), True, threads, prefetch)
+            self._counters, batch_size, buffer, True, threads, prefetch)
         self._iterator: Any = None
 
     def __len__(self) -> int:

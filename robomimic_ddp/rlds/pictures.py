@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from robomimic_ddp.rlds.tensorflow import import_tensorflow
+from robomimic_ddp.rlds.tf_import import import_tensorflow
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from robomimic_ddp.rlds.actions import action_vectors
 from robomimic_ddp.rlds.pictures import PictureSize, decode
 from robomimic_ddp.rlds.records import raw_records
 from robomimic_ddp.rlds.schema import Fields
-from robomimic_ddp.rlds.tensorflow import import_tensorflow
+from robomimic_ddp.rlds.tf_import import import_tensorflow
 from robomimic_ddp.rlds.windows import WindowShape, picked_windows
 
 OPEN_EPISODES = 8

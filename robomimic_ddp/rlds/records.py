@@ -10,7 +10,7 @@ from typing import Any, Callable, Iterable, Sequence
 
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.rlds.schema import FILE_PATH, Fields, flat_features
-from robomimic_ddp.rlds.tensorflow import import_tensorflow, import_tensorflow_datasets
+from robomimic_ddp.rlds.tf_import import import_tensorflow, import_tensorflow_datasets
 
 FRAMING_BYTES = 16
 """What TFRecord adds to each record: length (8), its checksum (4), the data's checksum (4)."""
@@ -83,8 +83,33 @@ def find_damage(files: Iterable[Path]) -> str | None:
     return None
 
 
-def damaged_data(error: Exception, files: Iterable[Path], doing: str) -> DataError:
-    """The DataError for TensorFlow's `error` while `doing` something; reads `files` to name the damaged one."""
-    found = find_damage(files) or f"{type(error).__name__}: {str(error).splitlines()[0]}"
+def find_bad_picture(files: Iterable[Path], features: Any, fields: Fields) -> str | None:
+    """Decodes every picture that a run reads; names the first that is no picture of its declared size, or None."""
+    tf = import_tensorflow()
+    steps = flat_features(features["steps"].feature)
+    parse = episode_parser(features, sorted(set(fields.images.values())), False)
+    for file in files:
+        for number, serialized in enumerate(tf.data.TFRecordDataset(str(file))):
+            for place, pictures in parse(serialized).items():
+                for step, data in enumerate(pictures):
+                    try:
+                        frame = tf.io.decode_image(data, channels=3, expand_animations=False)
+                        tf.ensure_shape(frame, steps[place].shape)
+                    except (tf.errors.OpError, ValueError) as error:
+                        return f"{file}: episode {number}, step {step}, `{place}` cannot be decoded ({error})"
+    return None
+
+
+def damaged_data(
+    error: Exception, files: Sequence[Path], doing: str, features: Any = None, fields: Fields | None = None
+) -> DataError:
+    """The DataError for TensorFlow's `error` while `doing` something; reads `files` to name the damaged one.
+
+    With `features` and `fields`, pictures are tried as well when the records themselves are whole.
+    """
+    found = find_damage(files)
+    if found is None and fields is not None:
+        found = find_bad_picture(files, features, fields)
+    found = found or f"{type(error).__name__}: {str(error).splitlines()[0]}"
     return DataError(f"reading failed while {doing}.\n{found}\n"
                      "Copy or prepare that file again; training on what is left would silently lose episodes.")

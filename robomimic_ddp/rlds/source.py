@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from robomimic_ddp.errors import DataError
-from robomimic_ddp.rlds.tensorflow import import_tensorflow_datasets
+from robomimic_ddp.rlds.tf_import import import_tensorflow_datasets
 
 INFO_FILE = "dataset_info.json"
 SPLIT = "train"

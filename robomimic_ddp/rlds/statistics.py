@@ -24,7 +24,7 @@ from robomimic_ddp.rlds.records import (
 )
 from robomimic_ddp.rlds.schema import SUCCESS_PATTERN, Fields
 from robomimic_ddp.rlds.source import Source
-from robomimic_ddp.rlds.tensorflow import import_tensorflow
+from robomimic_ddp.rlds.tf_import import import_tensorflow
 
 logger = logging.getLogger(__name__)
 INDEX_VERSION = 1
@@ -114,7 +114,7 @@ def make_index(source: Source, fields: Fields) -> Index:
     tf = import_tensorflow()
     try:
         rows.extend(_episodes(source, fields))
-    except (tf.errors.OpError, ValueError) as error:
+    except tf.errors.OpError as error:
         raise damaged_data(error, source.files, f"making the index of {source.folder}") from error
     columns = [np.stack(column) for column in zip(*rows)] if rows else []
     found = np.bincount(columns[0], minlength=len(source.files)) if rows else np.zeros(len(source.files), int)

@@ -9,7 +9,7 @@ from typing import Any, Iterable
 
 import numpy as np
 
-from robomimic_ddp.rlds.tensorflow import import_tensorflow, import_tensorflow_datasets
+from robomimic_ddp.rlds.tf_import import import_tensorflow, import_tensorflow_datasets
 
 CAMERAS = ("exterior_image_1_left", "exterior_image_2_left", "wrist_image_left")
 JPEG_QUALITY = 92

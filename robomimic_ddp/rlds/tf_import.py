@@ -29,6 +29,12 @@ def import_tensorflow() -> Any:
             "TensorFlow has already taken a GPU in this process, whose memory the policy needs. Import "
             "robomimic_ddp before code that runs TensorFlow, or hide the GPUs from that code."
         ) from error
+    try:
+        # The pipelines have pools of their own, sized by the ranks of the node; these are the global ones.
+        tf.config.threading.set_intra_op_parallelism_threads(1)
+        tf.config.threading.set_inter_op_parallelism_threads(2)
+    except RuntimeError:
+        pass  # someone else's code has already started TensorFlow: its pools stay as they are
     # Graph-building chatter ("Local rendezvous is aborting", AutoGraph) is not for users; errors come as exceptions.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     return tf
