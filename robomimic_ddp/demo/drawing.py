@@ -1,21 +1,24 @@
-"""Pictures of the demo task, drawn with numpy: pinhole projection, filled polygons, no physics engine.
+"""Pictures of the demo task, drawn with numpy: pinhole projection, filled polygons, no physics
+engine.
 
 Metres in the world frame (z up, table at z = 0), pixels (column, row) in the picture.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Sequence, Tuple
 
 import numpy as np
 
-Colour = Tuple[int, int, int]
+Colour = "tuple[int, int, int]"
 
 
 @dataclass(frozen=True)
 class Camera:
-    """A pinhole camera at `position` (metres) that looks at `target`; `focal` is in picture heights."""
+    """A pinhole camera at `position` (metres) that looks at `target`; `focal` is in picture
+    heights.
+    """
 
     position: tuple[float, float, float]
     target: tuple[float, float, float]
@@ -38,7 +41,7 @@ class Camera:
 
 
 def fill_polygon(picture: np.ndarray, corners: np.ndarray, colour: Colour) -> None:
-    """Fills the convex polygon `corners` [N, 2] (column, row) in place; parts outside are clipped."""
+    """Fills the convex polygon `corners` [N, 2] (column, row) in place; parts outside are cut."""
     height, width = picture.shape[:2]
     low = np.floor(corners.min(0)).astype(int)
     high = np.ceil(corners.max(0)).astype(int) + 1
@@ -61,12 +64,17 @@ def fill_polygon(picture: np.ndarray, corners: np.ndarray, colour: Colour) -> No
 def fill_box(
     picture: np.ndarray, camera: Camera, low: Sequence[float], high: Sequence[float], colour: Colour
 ) -> None:
-    """Draws the axis-aligned box between `low` and `high` (metres); far faces first, each shaded."""
+    """Draws the axis-aligned box between `low` and `high` (metres); far faces first, shaded."""
     x, y, z = np.array([low, high]).T
     corners = np.array([(x[i], y[j], z[k]) for i in (0, 1) for j in (0, 1) for k in (0, 1)])
     flat = camera.project(corners, *picture.shape[:2])
-    faces = (((0, 1, 3, 2), 0.55), ((4, 5, 7, 6), 0.65), ((0, 1, 5, 4), 0.75), ((2, 3, 7, 6), 0.85),
-             ((1, 3, 7, 5), 1.0))
+    faces = (
+        ((0, 1, 3, 2), 0.55),
+        ((4, 5, 7, 6), 0.65),
+        ((0, 1, 5, 4), 0.75),
+        ((2, 3, 7, 6), 0.85),
+        ((1, 3, 7, 5), 1.0),
+    )
     for indices, shade in sorted(faces, key=lambda face: -flat[list(face[0]), 2].mean()):
         shaded = tuple(int(channel * shade) for channel in colour)
         fill_polygon(picture, flat[list(indices), :2], shaded)

@@ -1,4 +1,6 @@
-"""A scripted expert for the demo task: noisy, sometimes wrong on purpose, as human demonstrations are."""
+"""A scripted expert for the demo task: noisy, sometimes wrong on purpose, as human demonstrations
+are.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,12 @@ import numpy as np
 from robomimic_ddp.demo.simulator import HEIGHT, WIDTH, ReachSimulator
 
 HOVER_HEIGHT, GRASP_AT, LONGEST_EPISODE = 0.13, 0.03, 70
-SENTENCES = ("reach the red block", "touch the block", "close the gripper on the red block",
-             "move to the block and grasp it")
+SENTENCES = (
+    "reach the red block",
+    "touch the block",
+    "close the gripper on the red block",
+    "move to the block and grasp it",
+)
 FAILING, WORDLESS = 0.15, 0.15
 """Shares of episodes that aim beside the block, and of episodes without a language instruction."""
 
@@ -31,7 +37,8 @@ def record_episode(
 ) -> dict[str, Any]:
     """Episode `index` of the data set drawn from `seed`: a pure function of the two.
 
-    Returns a dict with `steps` (a list of DROID-shaped steps, pictures as uint8 arrays), `success`, `language`.
+    Returns a dict with `steps` (a list of DROID-shaped steps, pictures as uint8 arrays), `success`,
+    `language`.
     """
     random = np.random.RandomState((seed * 1_000_003 + index) % 2**32)
     simulator = ReachSimulator(height, width)
@@ -51,9 +58,14 @@ def record_episode(
         simulator.step(pose, gripper)
         velocity = (simulator.tip - before["cartesian_position"][:3]) / 0.04
         turning = (simulator.angles - before["cartesian_position"][3:]) / 0.1
-        steps.append({
-            "observation": observation,
-            "action_dict": {"cartesian_position": pose, "gripper_position": np.array([gripper])},
-            "action": np.concatenate([velocity, turning, [gripper]]),
-        })
+        steps.append(
+            {
+                "observation": observation,
+                "action_dict": {
+                    "cartesian_position": pose,
+                    "gripper_position": np.array([gripper]),
+                },
+                "action": np.concatenate([velocity, turning, [gripper]]),
+            }
+        )
     return {"steps": steps, "success": simulator.success, "language": language}

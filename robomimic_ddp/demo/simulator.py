@@ -1,7 +1,8 @@
 """The demo task: a tool tip must reach a block on a table and close its gripper there.
 
-Where the block lies is in the pictures only, never in the state, so a policy has to look. Positions are metres
-in the world frame, angles radians (x, y, z Euler), the gripper runs from 0 (open) to 1 (closed).
+Where the block lies is in the pictures only, never in the state, so a policy has to look. Positions
+are metres in the world frame, angles radians (x, y, z Euler), the gripper runs from 0 (open) to 1
+(closed).
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ BLOCK_COLOUR, OPEN_COLOUR, CLOSED_COLOUR = (215, 40, 35), (60, 120, 230), (240, 
 
 
 class ReachSimulator:
-    """One episode at a time: `reset`, then `step` until `done`. Deterministic from the seed given to `reset`."""
+    """One episode at a time: `reset`, then `step` until `done`. Deterministic from the seed given
+    to `reset`.
+    """
 
     def __init__(self, height: int = HEIGHT, width: int = WIDTH):
         self.height, self.width = height, width
@@ -44,7 +47,8 @@ class ReachSimulator:
         self.success = False
 
     def step(self, pose: np.ndarray, gripper: float) -> None:
-        """Moves towards the commanded `pose` [6] (position, Euler angles) and `gripper` opening, speed-limited.
+        """Moves towards the commanded `pose` [6] (position, Euler angles) and `gripper` opening,
+        speed-limited.
 
         The first complete closing of the gripper ends the episode, as a success on the block only.
         """
@@ -60,7 +64,9 @@ class ReachSimulator:
             self.success = bool(near and self.tip[2] <= GRASP_HEIGHT)
 
     def state(self) -> dict[str, np.ndarray]:
-        """`cartesian_position` [6], `gripper_position` [1], `joint_position` [7]: all known without a camera."""
+        """`cartesian_position` [6], `gripper_position` [1], `joint_position` [7]: all known without
+        a camera.
+        """
         pose = np.concatenate([self.tip, self.angles])
         mixing = np.sin(np.arange(1, 43).reshape(7, 6))
         return {
@@ -89,12 +95,16 @@ class ReachSimulator:
         pixels = camera.focal * self.height / marks[1, 2]  # per metre at the tip's distance
         if z > 2 * BLOCK_HALF:
             fill_disc(picture, marks[0], 0.008 * pixels, FLOOR_COLOUR)  # the tip's shadow
-        fill_box(picture, camera, (x - 0.01, y - 0.01, z), (x + 0.01, y + 0.01, z + 0.4), TOOL_COLOUR)
+        fill_box(
+            picture, camera, (x - 0.01, y - 0.01, z), (x + 0.01, y + 0.01, z + 0.4), TOOL_COLOUR
+        )
         fill_disc(picture, marks[1], 0.016 * pixels, self._gripper_colour())
         return picture
 
     def _wrist(self) -> np.ndarray:
-        """Straight down from 0.1 m above the tip: grid lines on the table, the block, two finger marks."""
+        """Straight down from 0.1 m above the tip: grid lines on the table, the block, two finger
+        marks.
+        """
         distance = self.tip[2] + 0.1
         metres = distance / (0.8 * self.height)  # a pixel on the table
         across = self.tip[1] + (np.arange(self.width) - self.width / 2) * metres
@@ -104,8 +114,12 @@ class ReachSimulator:
         picture[:, np.abs(across) > 0.3] = FLOOR_COLOUR
         picture[np.abs(along - 0.5) > 0.3] = FLOOR_COLOUR
         top = (distance - 2 * BLOCK_HALF) / (0.8 * self.height)
-        centre = np.array([self.width / 2 + (self.block[1] - self.tip[1]) / top,
-                           self.height / 2 + (self.block[0] - self.tip[0]) / top])
+        centre = np.array(
+            [
+                self.width / 2 + (self.block[1] - self.tip[1]) / top,
+                self.height / 2 + (self.block[0] - self.tip[0]) / top,
+            ]
+        )
         square = np.array([(-1, -1), (1, -1), (1, 1), (-1, 1)]) * BLOCK_HALF / top
         fill_polygon(picture, centre + square, BLOCK_COLOUR)
         spread = (0.16 - 0.1 * self.gripper) * self.height

@@ -1,11 +1,14 @@
-"""Writes the demo task's data set: `python -m robomimic_ddp.demo.write_dataset --out DIR --episodes N --seed S`."""
+"""Writes the demo task's data set: `python -m robomimic_ddp.demo.write_dataset --out DIR --episodes
+N --seed S`.
+"""
 
 from __future__ import annotations
 
 import argparse
 import logging
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any
 
 from robomimic_ddp.demo.expert import record_episode
 from robomimic_ddp.demo.simulator import HEIGHT, WIDTH
@@ -24,10 +27,17 @@ def episodes(count: int, seed: int, height: int, width: int) -> Iterator[dict[st
 
 
 def write_demo_dataset(
-    out: str, count: int, seed: int, files: int = FILES, height: int = HEIGHT, width: int = WIDTH,
+    out: str,
+    count: int,
+    seed: int,
+    files: int = FILES,
+    height: int = HEIGHT,
+    width: int = WIDTH,
     name: str = NAME,
 ) -> Path:
-    """Writes `count` episodes under `out/name/1.0.0`, byte for byte the same for the same arguments."""
+    """Writes `count` episodes under `out/name/1.0.0`, byte for byte the same for the same
+    arguments.
+    """
     return write_dataset(out, name, VERSION, episodes(count, seed, height, width), count, files)
 
 
@@ -43,8 +53,15 @@ def main() -> None:
     parser.add_argument("--name", default=NAME, help="data set's name (train.dataset_names)")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    folder = write_demo_dataset(arguments.out, arguments.episodes, arguments.seed, arguments.files,
-                                arguments.height, arguments.width, arguments.name)
+    folder = write_demo_dataset(
+        arguments.out,
+        arguments.episodes,
+        arguments.seed,
+        arguments.files,
+        arguments.height,
+        arguments.width,
+        arguments.name,
+    )
     print(f"{arguments.episodes} episodes written to {folder}")
 
 

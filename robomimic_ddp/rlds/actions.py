@@ -1,13 +1,16 @@
-"""Action vectors from an episode's record: DROID's position, 6-D rotation and gripper, or plain features.
+"""Action vectors from an episode's record: DROID's position, 6-D rotation and gripper, or plain
+features.
 
-The 6-D rotation is the first two rows of the rotation matrix (Zhou et al., CVPR 2019, use columns; DROID's code
-uses rows, so rows it is). The matrix is Rz(z) @ Ry(y) @ Rx(x) for Euler angles (x, y, z) in radians, the
-convention of `tensorflow_graphics.geometry.transformation.rotation_matrix_3d.from_euler`.
+The 6-D rotation is the first two rows of the rotation matrix (Zhou et al., CVPR 2019, use columns;
+DROID's code uses rows, so rows it is). The matrix is Rz(z) @ Ry(y) @ Rx(x) for Euler angles (x, y,
+z) in radians, the convention of
+`tensorflow_graphics.geometry.transformation.rotation_matrix_3d.from_euler`.
 """
 
 from __future__ import annotations
 
-from typing import Any, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -37,15 +40,19 @@ def euler_to_rot_6d(angles: Any, math: Any) -> Any:
 
 
 def convert_part(values: Any, part: ActionPart, math: Any) -> Any:
-    """The step feature `part.source` [T, N] -> the part's numbers [T, part.size], in the feature's dtype."""
-    columns = values[:, part.start:part.stop]
+    """The step feature `part.source` [T, N] -> the part's numbers [T, part.size], in the feature's
+    dtype.
+    """
+    columns = values[:, part.start : part.stop]
     return euler_to_rot_6d(columns, math) if part.form == "euler_to_rot_6d" else columns
 
 
 def action_vectors(steps: Mapping[str, Any], parts: Mapping[str, ActionPart]) -> Any:
-    """TensorFlow: step features {name: [T, N]} -> raw actions float32 [T, A], parts in the order of `parts`.
+    """TensorFlow: step features {name: [T, N]} -> raw actions float32 [T, A], parts in the order of
+    `parts`.
 
-    Converted in the stored precision and cast at the end: float32 sines of float64 angles would already differ.
+    Converted in the stored precision and cast at the end: float32 sines of float64 angles would
+    already differ.
     """
     tf = import_tensorflow()
     converted = []
@@ -59,4 +66,6 @@ def action_vectors(steps: Mapping[str, Any], parts: Mapping[str, ActionPart]) ->
 def split_by_key(vectors: np.ndarray, parts: Mapping[str, ActionPart]) -> dict[str, np.ndarray]:
     """Action vectors [..., A] -> {action key: [..., size of that part]}, as views."""
     ends = np.cumsum([part.size for part in parts.values()])
-    return {key: vectors[..., end - part.size:end] for (key, part), end in zip(parts.items(), ends)}
+    return {
+        key: vectors[..., end - part.size : end] for (key, part), end in zip(parts.items(), ends)
+    }

@@ -1,6 +1,8 @@
-"""The configuration keys of RLDS data, with their defaults. Imports nothing, so that any layer may read it.
+"""The configuration keys of RLDS data, with their defaults. Imports nothing, so that any layer may
+read it.
 
-Names and meanings are the DROID codebase's where it has them; hosts that lock their configs get them declared.
+Names and meanings are the DROID codebase's where it has them; hosts that lock their configs get
+them declared.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 DATA_FORMAT = "droid_rlds"
 """The value of train.data_format that selects this reader."""
 
-RLDS_KEYS = {
+DEFAULTS = {
     "train.data_format": "robomimic",
     "train.data_path": "",
     "train.dataset_names": [""],
@@ -29,20 +31,13 @@ RLDS_KEYS = {
 }
 """Dotted config key -> default.
 
-shuffle_buffer_size: windows in the job's shuffle buffers, divided over the ranks. subsample_length: most windows
-that an episode gives to a pass (None: all), spread over it. num_parallel_calls: decoding threads of this process,
-never more than its CPU cores; the two traj_*_threads and action_shapes are accepted for DROID's configs and not
-needed. dataset_version: the newest where None. data_cache_dir: where indices are kept (None: ~/.cache). success_only:
-keep episodes with /success/ in their file_path, in data sets that record one. skip_unlabeled: drop episodes without
-a language instruction, in data sets that have one. validation_fraction: share of episodes kept for validation when
-experiment.validate is true. image_dim: height and width of delivered pictures. image_antialias: filter before
-shrinking (slower; plain bilinear otherwise).
+shuffle_buffer_size: windows in the job's shuffle buffers, divided over the ranks. subsample_length:
+most windows that an episode gives to a pass (None: all), spread over it. num_parallel_calls:
+decoding threads of this process, never more than its CPU cores; the two traj_*_threads and
+action_shapes are accepted for DROID's configs and not needed. dataset_version: the newest where
+None. data_cache_dir: where indices are kept (None: ~/.cache). success_only: keep episodes with
+/success/ in their file_path, in data sets that record one. skip_unlabeled: drop episodes without a
+language instruction, in data sets that have one. validation_fraction: share of episodes kept for
+validation when experiment.validate is true. image_dim: height and width of delivered pictures.
+image_antialias: filter before shrinking (slower; plain bilinear otherwise).
 """
-
-
-def set_default_keys(config: object) -> None:
-    """Declares every missing RLDS key in the host's `config`, whose keys must be unlocked; keeps what is there."""
-    for dotted, default in RLDS_KEYS.items():
-        section, name = dotted.split(".")
-        if name not in config[section]:
-            config[section][name] = list(default) if isinstance(default, list) else default

@@ -1,14 +1,17 @@
-"""Which rank reads which windows in which pass: pure arithmetic, the same on every rank, no communication.
+"""Which rank reads which windows in which pass: pure arithmetic, the same on every rank, no
+communication.
 
-A pass visits every window of a data set once. Its files come in an order drawn from (seed, pass), the episodes
-of each file likewise; laid end to end they form one row of windows, which is cut into one stretch per rank. So a
-rank owns whole files except at its two cuts, where a file (or, with more ranks than files, most of them) is shared
-by record, and a single episode by window. Records are fetched by byte offset: nobody reads a record of others.
+A pass visits every window of a data set once. Its files come in an order drawn from (seed, pass),
+the episodes of each file likewise; laid end to end they form one row of windows, which is cut into
+one stretch per rank. So a rank owns whole files except at its two cuts, where a file (or, with more
+ranks than files, most of them) is shared by record, and a single episode by window. Records are
+fetched by byte offset: nobody reads a record of others.
 
-The stretches are as equal as integers allow *over the whole run*: after pass p each rank has been given
-floor or ceil of (p + 1) * windows / world windows. Batches are cut from each rank's endless row of windows, so a
-pass's leftovers open the next pass by themselves, and the number of full batches that all ranks have after pass p
-is floor((p + 1) * windows / (world * batch)): closed formulas, equal on all ranks, for any position of the run.
+The stretches are as equal as integers allow *over the whole run*: after pass p each rank has been
+given floor or ceil of (p + 1) * windows / world windows. Batches are cut from each rank's endless
+row of windows, so a pass's leftovers open the next pass by themselves, and the number of full
+batches that all ranks have after pass p is floor((p + 1) * windows / (world * batch)): closed
+formulas, equal on all ranks, for any position of the run.
 """
 
 from __future__ import annotations
@@ -35,7 +38,9 @@ class Pieces:
 
 
 def random_keys(count: int, *seed: int) -> np.ndarray:
-    """`count` random uint64, a pure function of `seed`; raw bits, which numpy keeps equal over its versions."""
+    """`count` random uint64, a pure function of `seed`; raw bits, which numpy keeps equal over its
+    versions.
+    """
     return np.random.PCG64(np.random.SeedSequence(seed)).random_raw(count)
 
 
@@ -45,7 +50,9 @@ def permutation(count: int, *seed: int) -> np.ndarray:
 
 
 def pass_order(file_of_episode: np.ndarray, seed: int, pass_number: int) -> np.ndarray:
-    """The episodes in the order of this pass, int64 [E]: files in a new order, episodes of a file together."""
+    """The episodes in the order of this pass, int64 [E]: files in a new order, episodes of a file
+    together.
+    """
     files, position = np.unique(file_of_episode, return_inverse=True)
     rank_of_file = permutation(len(files), seed, pass_number, FILE_ORDER)
     within = random_keys(len(file_of_episode), seed, pass_number, EPISODE_ORDER)
@@ -69,12 +76,15 @@ def batches_through(windows: int, pass_number: int, batch_size: int, world_size:
 
 def batches_in_pass(windows: int, pass_number: int, batch_size: int, world_size: int) -> int:
     """Full batches that every rank takes in pass `pass_number`."""
-    return (batches_through(windows, pass_number, batch_size, world_size)
-            - batches_through(windows, pass_number - 1, batch_size, world_size))
+    return batches_through(windows, pass_number, batch_size, world_size) - batches_through(
+        windows, pass_number - 1, batch_size, world_size
+    )
 
 
 def cut_pieces(order: np.ndarray, windows: np.ndarray, start: int, stop: int) -> Pieces:
-    """The pieces of the stretch [start, stop) of the row that `order` makes of episodes with `windows` [E] each."""
+    """The pieces of the stretch [start, stop) of the row that `order` makes of episodes with
+    `windows` [E] each.
+    """
     ends = np.cumsum(windows[order])
     begins = ends - windows[order]
     touched = (ends > start) & (begins < stop)
@@ -83,12 +93,17 @@ def cut_pieces(order: np.ndarray, windows: np.ndarray, start: int, stop: int) ->
 
 
 def shard(
-    file_of_episode: np.ndarray, windows: np.ndarray, seed: int, pass_number: int, rank: int, world_size: int
+    file_of_episode: np.ndarray,
+    windows: np.ndarray,
+    seed: int,
+    pass_number: int,
+    rank: int,
+    world_size: int,
 ) -> Pieces:
     """What `rank` reads in pass `pass_number`; over ranks disjoint, and together every window once.
 
-    `windows` int64 [E] are the windows that each episode gives to every pass. The rank's pieces are read in an
-    order of its own, so that neighbours in time are not neighbours in a file.
+    `windows` int64 [E] are the windows that each episode gives to every pass. The rank's pieces are
+    read in an order of its own, so that neighbours in time are not neighbours in a file.
     """
     order = pass_order(file_of_episode, seed, pass_number)
     start, stop = shard_bounds(int(windows.sum()), pass_number, rank, world_size)
@@ -98,5 +113,7 @@ def shard(
 
 
 def shuffle_seed(seed: int, pass_number: int, rank: int) -> int:
-    """Seed of the rank's shuffle buffer in this pass, 1 .. 2**31 - 1 (TensorFlow reads 0 as "none")."""
+    """Seed of the rank's shuffle buffer in this pass, 1 .. 2**31 - 1 (TensorFlow reads 0 as
+    "none").
+    """
     return int(random_keys(1, seed, pass_number, SHUFFLE, rank)[0] % (2**31 - 1)) + 1

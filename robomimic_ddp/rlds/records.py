@@ -1,12 +1,14 @@
-"""From record files to an episode's tensors: raw reading by byte offset, parsing of the wanted features only.
+"""From record files to an episode's tensors: raw reading by byte offset, parsing of the wanted
+features only.
 
 Nothing is decoded here: pictures stay the JPEG or PNG bytes that the file holds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Callable, Iterable, Sequence
+from typing import Any, Callable
 
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.rlds.schema import FILE_PATH, Fields, flat_features
@@ -18,11 +20,15 @@ READ_BUFFER_BYTES = 262_144
 
 
 def raw_records(file: Any, offset: Any) -> Any:
-    """tf.data of the serialized episodes of `file` (string scalar), from byte `offset` (int64 scalar) on."""
+    """tf.data of the serialized episodes of `file` (string scalar), from byte `offset` (int64
+    scalar) on.
+    """
     tf = import_tensorflow()
     # tf.data.TFRecordDataset is this same op without the offset.
     variant = tf.raw_ops.TFRecordDatasetV2(
-        filenames=tf.reshape(file, [1]), compression_type="", buffer_size=READ_BUFFER_BYTES,
+        filenames=tf.reshape(file, [1]),
+        compression_type="",
+        buffer_size=READ_BUFFER_BYTES,
         byte_offsets=tf.reshape(offset, [1]),
     )
     return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
@@ -36,8 +42,11 @@ def step_features_read(fields: Fields, with_images: bool) -> list[str]:
     return sorted({*names, *(fields.images.values() if with_images else ())})
 
 
-def episode_parser(features: Any, names: Sequence[str], with_path: bool) -> Callable[[Any], dict[str, Any]]:
-    """A graph function: serialized episode -> {step feature: [T, ...]}, plus "file_path" (scalar) if `with_path`.
+def episode_parser(
+    features: Any, names: Sequence[str], with_path: bool
+) -> Callable[[Any], dict[str, Any]]:
+    """A graph function: serialized episode -> {step feature: [T, ...]}, plus "file_path" (scalar)
+    if `with_path`.
 
     Pictures come as strings [T]. A scalar step feature comes as [T].
     """
@@ -71,7 +80,9 @@ def _nested(flat: dict[str, Any]) -> dict[str, Any]:
 
 
 def find_damage(files: Iterable[Path]) -> str | None:
-    """Reads whole files, checksums included; names the first damaged one and its record, or returns None."""
+    """Reads whole files, checksums included; names the first damaged one and its record, or returns
+    None.
+    """
     tf = import_tensorflow()
     for file in files:
         number = 0
@@ -79,12 +90,16 @@ def find_damage(files: Iterable[Path]) -> str | None:
             for _ in tf.data.TFRecordDataset(str(file)):
                 number += 1
         except tf.errors.OpError as error:
-            return f"{file}: record {number} is damaged or cut off ({error.message.splitlines()[0]})"
+            return (
+                f"{file}: record {number} is damaged or cut off ({error.message.splitlines()[0]})"
+            )
     return None
 
 
 def find_bad_picture(files: Iterable[Path], features: Any, fields: Fields) -> str | None:
-    """Decodes every picture that a run reads; names the first that is no picture of its declared size, or None."""
+    """Decodes every picture that a run reads; names the first that is no picture of its declared
+    size, or None.
+    """
     tf = import_tensorflow()
     steps = flat_features(features["steps"].feature)
     parse = episode_parser(features, sorted(set(fields.images.values())), False)
@@ -96,14 +111,22 @@ def find_bad_picture(files: Iterable[Path], features: Any, fields: Fields) -> st
                         frame = tf.io.decode_image(data, channels=3, expand_animations=False)
                         tf.ensure_shape(frame, steps[place].shape)
                     except (tf.errors.OpError, ValueError) as error:
-                        return f"{file}: episode {number}, step {step}, `{place}` cannot be decoded ({error})"
+                        return (
+                            f"{file}: episode {number}, step {step}, `{place}` cannot be "
+                            f"decoded ({error})"
+                        )
     return None
 
 
 def damaged_data(
-    error: Exception, files: Sequence[Path], doing: str, features: Any = None, fields: Fields | None = None
+    error: Exception,
+    files: Sequence[Path],
+    doing: str,
+    features: Any = None,
+    fields: Fields | None = None,
 ) -> DataError:
-    """The DataError for TensorFlow's `error` while `doing` something; reads `files` to name the damaged one.
+    """The DataError for TensorFlow's `error` while `doing` something; reads `files` to name the
+    damaged one.
 
     With `features` and `fields`, pictures are tried as well when the records themselves are whole.
     """
@@ -111,5 +134,7 @@ def damaged_data(
     if found is None and fields is not None:
         found = find_bad_picture(files, features, fields)
     found = found or f"{type(error).__name__}: {str(error).splitlines()[0]}"
-    return DataError(f"reading failed while {doing}.\n{found}\n"
-                     "Copy or prepare that file again; training on what is left would silently lose episodes.")
+    return DataError(
+        f"reading failed while {doing}.\n{found}\n"
+        "Copy or prepare that file again; training on what is left would silently lose episodes."
+    )

@@ -1,13 +1,15 @@
 """Host key -> place in an episode's record. DROID's names out of the box.
 
-A place is a dotted name inside `steps`, such as "observation.wrist_image_left". A host key that is not in the table
-is looked up as it is: "gripper" or "state/gripper" finds `observation/gripper` or `observation/state/gripper`.
+A place is a dotted name inside `steps`, such as "observation.wrist_image_left". A host key that is
+not in the table is looked up as it is: "gripper" or "state/gripper" finds `observation/gripper` or
+`observation/state/gripper`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Mapping, Sequence
+from typing import Any
 
 from robomimic_ddp.errors import DataError
 
@@ -26,7 +28,9 @@ SUCCESS_PATTERN = ".*/success/.*"
 
 @dataclass(frozen=True)
 class ActionPart:
-    """Columns [start, stop) of the step feature `source`, converted from `form`: "plain" or "euler_to_rot_6d"."""
+    """Columns [start, stop) of the step feature `source`, converted from `form`: "plain" or
+    "euler_to_rot_6d".
+    """
 
     source: str
     start: int
@@ -51,9 +55,10 @@ DROID_ACTIONS = {
 class Fields:
     """The places of one data set that a training run reads, all checked against its features.
 
-    images, low_dim: host observation key -> step feature; actions: host action key -> part; low_dim_shapes: host
-    key -> shape of one frame; language: the step feature, or None; has_file_path: whether episodes carry
-    `episode_metadata/file_path`, which the success filter reads.
+    images, low_dim: host observation key -> step feature; actions: host action key -> part;
+    low_dim_shapes: host key -> shape of one frame; language: the step feature, or None;
+    has_file_path: whether episodes carry `episode_metadata/file_path`, which the success filter
+    reads.
     """
 
     images: Mapping[str, str]
@@ -81,11 +86,17 @@ def flat_features(steps: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def find_fields(
-    features: Any, where: str, obs_keys: Sequence[str], image_keys: Sequence[str], action_keys: Sequence[str]
+    features: Any,
+    where: str,
+    obs_keys: Sequence[str],
+    image_keys: Sequence[str],
+    action_keys: Sequence[str],
 ) -> Fields:
-    """The places of `obs_keys` (those in `image_keys` as pictures) and `action_keys` in a data set's `features`.
+    """The places of `obs_keys` (those in `image_keys` as pictures) and `action_keys` in a data
+    set's `features`.
 
-    `where` names the data set in errors. Raises DataError for a key that the data set does not hold.
+    `where` names the data set in errors. Raises DataError for a key that the data set does not
+    hold.
     """
     steps = flat_features(_steps(features, where))
     images, low_dim, shapes = {}, {}, {}
@@ -98,14 +109,17 @@ def find_fields(
             shapes[key] = tuple(steps[place].shape) or (1,)
     actions = {key: _find_action(key, steps, where) for key in action_keys}
     has_file_path = FILE_PATH[0] in features and FILE_PATH[1] in features[FILE_PATH[0]]
-    return Fields(images, low_dim, shapes, actions, LANGUAGE if LANGUAGE in steps else None, has_file_path)
+    return Fields(
+        images, low_dim, shapes, actions, LANGUAGE if LANGUAGE in steps else None, has_file_path
+    )
 
 
 def _steps(features: Any, where: str) -> Any:
     if "steps" not in features or not hasattr(getattr(features["steps"], "feature", None), "items"):
         raise DataError(
-            f"{where} is no RLDS data set: its features are {sorted(features)}, and RLDS keeps an episode's "
-            "frames in a nested data set `steps`. Point train.data_path / train.dataset_names at an RLDS one."
+            f"{where} is no RLDS data set: its features are {sorted(features)}, and RLDS keeps an "
+            "episode's frames in a nested data set `steps`. Point train.data_path / "
+            "train.dataset_names at an RLDS one."
         )
     return features["steps"].feature
 
@@ -137,8 +151,8 @@ def _check_image(key: str, place: str, feature: Any, where: str) -> str:
     shape, kind = tuple(feature.shape), type(feature).__name__
     if kind != "Image" or shape[-1] != 3:
         raise DataError(
-            f"{where}: {key!r} is listed under observation.modalities.obs.rgb, but `steps/{place}` is "
-            f"a {kind} feature of shape {shape}. An encoded picture with 3 channels is needed."
+            f"{where}: {key!r} is listed under observation.modalities.obs.rgb, but `steps/{place}` "
+            f"is a {kind} feature of shape {shape}. An encoded picture with 3 channels is needed."
         )
     return place
 

@@ -1,6 +1,8 @@
-"""Finds a data set that tensorflow-datasets has prepared, and opens it: version, features, list of files.
+"""Finds a data set that tensorflow-datasets has prepared, and opens it: version, features, list of
+files.
 
-Metadata only: no record is read here, and TensorFlow itself is not imported until features are asked for.
+Metadata only: no record is read here, and TensorFlow itself is not imported until features are
+asked for.
 """
 
 from __future__ import annotations
@@ -25,34 +27,48 @@ def is_rlds_folder(path: str) -> bool:
 
 
 def find_dataset(data_path: str, name: str, version: str | None = None) -> Path:
-    """The folder of data set `name`: `data_path/name/version`, the newest version where None is given.
+    """The folder of data set `name`: `data_path/name/version`, the newest version where None is
+    given.
 
     `data_path` may also be the folder of the data set or of a version itself. Raises DataError.
     """
     root = Path(data_path).expanduser()
     if not data_path or not root.is_dir():
-        raise DataError(f"train.data_path={data_path!r} is not a folder. It must hold the data sets that "
-                        "tensorflow-datasets has prepared, as <name>/<version>.")
+        raise DataError(
+            f"train.data_path={data_path!r} is not a folder. It must hold the data sets that "
+            "tensorflow-datasets has prepared, as <name>/<version>."
+        )
     if is_rlds_folder(str(root)) and version in (None, root.name):
         return root
     parent = root / name if (root / name).is_dir() else root
     if parent is root and not (name == root.name and _version_folders(root)):
-        others = ", ".join(sorted(entry.name for entry in root.iterdir() if entry.is_dir())) or "nothing"
-        raise DataError(f"there is no data set {name!r} in train.data_path={data_path}: found {others}. "
-                        "Check train.dataset_names, or prepare the data set there.")
+        others = (
+            ", ".join(sorted(entry.name for entry in root.iterdir() if entry.is_dir())) or "nothing"
+        )
+        raise DataError(
+            f"there is no data set {name!r} in train.data_path={data_path}: found {others}. "
+            "Check train.dataset_names, or prepare the data set there."
+        )
     if version is not None and not is_rlds_folder(str(parent / version)):
-        raise DataError(f"data set {name!r} in {root} has no version {version!r} that is ready: found "
-                        f"{_describe_versions(parent)}.")
+        raise DataError(
+            f"data set {name!r} in {root} has no version {version!r} that is ready: found "
+            f"{_describe_versions(parent)}."
+        )
     found = _version_folders(parent)
     if not found:
-        raise DataError(f"data set {name!r} in {root} is not ready: found {_describe_versions(parent)}. A data "
-                        f"set is read once its version folder holds {INFO_FILE}; finish preparing it first.")
+        raise DataError(
+            f"data set {name!r} in {root} is not ready: found {_describe_versions(parent)}. A data "
+            f"set is read once its version folder holds {INFO_FILE}; finish preparing it first."
+        )
     return parent / version if version else max(found, key=_version_number)
 
 
 def _version_folders(parent: Path) -> list[Path]:
-    return [folder for folder in parent.iterdir()
-            if _VERSION.fullmatch(folder.name) and is_rlds_folder(str(folder))]
+    return [
+        folder
+        for folder in parent.iterdir()
+        if _VERSION.fullmatch(folder.name) and is_rlds_folder(str(folder))
+    ]
 
 
 def _version_number(folder: Path) -> tuple[int, ...]:
@@ -62,7 +78,7 @@ def _version_number(folder: Path) -> tuple[int, ...]:
 def _describe_versions(parent: Path) -> str:
     names = sorted(entry.name for entry in parent.iterdir())
     if any("incomplete" in name for name in names):
-        return f"{', '.join(names)} (an incomplete folder: it is still being written, or was interrupted)"
+        return f"{', '.join(names)} (an incomplete folder: still being written, or interrupted)"
     return ", ".join(names) or "an empty folder"
 
 
@@ -79,14 +95,18 @@ class Source:
 
     @cached_property
     def builder(self) -> Any:
-        """The read-only builder of tensorflow-datasets. Raises DataError where the metadata is damaged."""
+        """The read-only builder of tensorflow-datasets. Raises DataError where the metadata is
+        damaged.
+        """
         tfds = import_tensorflow_datasets()
         try:
             return tfds.builder_from_directory(str(self.folder))
         # tensorflow-datasets raises whatever its parsers raise; all of it means one thing here.
         except Exception as error:
-            raise DataError(f"the metadata of the data set in {self.folder} cannot be read: "
-                            f"{type(error).__name__}: {error}. Prepare the data set again.") from error
+            raise DataError(
+                f"the metadata of the data set in {self.folder} cannot be read: "
+                f"{type(error).__name__}: {error}. Prepare the data set again."
+            ) from error
 
     @property
     def features(self) -> Any:
@@ -95,20 +115,26 @@ class Source:
 
     @cached_property
     def files(self) -> tuple[Path, ...]:
-        """The record files of the split "train", in order. Raises DataError where one is missing."""
+        """The record files of split "train", in order. Raises DataError where one is missing."""
         splits = self.builder.info.splits
         if SPLIT not in splits or splits[SPLIT].num_examples == 0:
-            raise DataError(f"{self.folder} has no episodes in split {SPLIT!r}: found splits "
-                            f"{dict((name, info.num_examples) for name, info in splits.items())}.")
+            raise DataError(
+                f"{self.folder} has no episodes in split {SPLIT!r}: found splits "
+                f"{dict((name, info.num_examples) for name, info in splits.items())}."
+            )
         written = str(getattr(self.builder.info.file_format, "value", "tfrecord"))
         if written != "tfrecord":
-            raise DataError(f"{self.folder} is stored as {written!r}; only 'tfrecord' is read. Convert it with "
-                            "`tfds convert_format`.")
+            raise DataError(
+                f"{self.folder} is stored as {written!r}; only 'tfrecord' is read. Convert it with "
+                "`tfds convert_format`."
+            )
         files = tuple(Path(path) for path in splits[SPLIT].filepaths)
         missing = [path.name for path in files if not path.is_file()]
         if missing:
-            raise DataError(f"{len(missing)} of the {len(files)} record files of {self.folder} are missing, "
-                            f"{missing[0]} first. Copy or prepare the data set again.")
+            raise DataError(
+                f"{len(missing)} of the {len(files)} record files of {self.folder} are missing, "
+                f"{missing[0]} first. Copy or prepare the data set again."
+            )
         return files
 
     @cached_property
