@@ -1,0 +1,3 @@
+"""A small manipulation task of our own, for demos and tests: simulator, scripted expert, RLDS data
+set.
+"""

@@ -1,0 +1,217 @@
+"""A data set as the host holds it: how many windows, which statistics, and what each rank reads in
+each pass.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from robomimic_ddp.env import read_launch_env
+from robomimic_ddp.rlds import normalisation, partition
+from robomimic_ddp.rlds.actions import split_by_key
+from robomimic_ddp.rlds.pictures import PictureSize
+from robomimic_ddp.rlds.plans import (
+    PREFETCHED_BATCHES,
+    PassPlan,
+    Reading,
+    Recipe,
+    decoding_threads,
+)
+from robomimic_ddp.rlds.records import episode_parser, step_features_read
+from robomimic_ddp.rlds.schema import Fields, flat_features
+from robomimic_ddp.rlds.source import Source
+from robomimic_ddp.rlds.statistics import Index
+from robomimic_ddp.rlds.train_loader import RLDSTrainLoader
+from robomimic_ddp.rlds.valid_loader import RLDSValidLoader
+from robomimic_ddp.rlds.windows import WindowShape, pick_offsets, windows_per_pass
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """The loader's part of the configuration; meanings in `keys.DEFAULTS`.
+
+    host_batch_size: the config's train.batch_size, which counts validation steps (None: the
+    rank's).
+    """
+
+    shuffle_buffer_size: int = 100_000
+    subsample_length: int | None = None
+    num_parallel_calls: int | None = None
+    host_batch_size: int | None = None
+
+
+class RLDSDataset:
+    """Episodes `rows` of a data set, as windows. Holds no frames; equal on all ranks.
+
+    `all_rows` are those of training and validation together: the statistics cover both, so that
+    both are normalised alike and stay within bounds.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        fields: Fields,
+        index: Index,
+        rows: np.ndarray,
+        all_rows: np.ndarray,
+        shape: WindowShape,
+        size: PictureSize,
+        action_config: Mapping[str, Any],
+        options: LoadOptions,
+        role: str = "train",
+    ):
+        self.source, self.fields, self.index = source, fields, index
+        self.rows, self.all_rows = rows, all_rows
+        self.shape, self.size, self.options = shape, size, options
+        self.action_config, self.role = action_config, role
+        every_count = shape.count(index.length)
+        self._base = (np.cumsum(every_count) - every_count)[rows]
+        self._counts = every_count[rows]
+        self._taken = windows_per_pass(self._counts, options.subsample_length)
+
+    def __len__(self) -> int:
+        """Windows in a pass."""
+        return int(self._taken.sum())
+
+    def __repr__(self) -> str:
+        shown = {
+            "path": self.source.folder,
+            "episodes": f"{len(self.rows)} of {len(self.index.length)}",
+            "windows": len(self),
+            "files": len(self.source.files),
+            "cameras": f"{tuple(self.fields.images)} at {self.size.height}x{self.size.width}",
+            "states": tuple(self.fields.low_dim),
+            "actions": tuple(self.fields.actions),
+            "frame_stack": self.shape.frame_stack,
+            "seq_length": self.shape.seq_length,
+        }
+        return "RLDSDataset (\n\t" + "\n\t".join(f"{k}={v}" for k, v in shown.items()) + "\n)"
+
+    def get_dataset_sampler(self) -> None:
+        """None: the order comes from the loader, not from a sampler of indices."""
+
+    def get_action_stats(self) -> OrderedDict:
+        """{action key: n, and mean, sqdiff, min, max float64 [1, D]} over all steps, in the host's
+        form.
+        """
+        merged = self.index.actions.merged(self.index.length, self.all_rows)
+        parts = {
+            name: split_by_key(value, self.fields.actions)
+            for name, value in merged.items()
+            if name != "n"
+        }
+        return OrderedDict(
+            (key, {"n": merged["n"], **{name: parts[name][key] for name in parts}})
+            for key in self.fields.actions
+        )
+
+    def get_action_normalization_stats(self) -> OrderedDict:
+        """{action key: {"scale", "offset"}}, float32 [1, D]: what the host needs to undo the
+        normalisation.
+        """
+        return normalisation.action_normalization(self.get_action_stats(), self.action_config)
+
+    def get_obs_normalization_stats(self) -> dict[str, dict[str, np.ndarray]]:
+        """{obs key: {"scale", "offset"}}, float32 [1, ...]: mean and deviation of states; cameras
+        are left as they are.
+        """
+        merged = self.index.states.merged(self.index.length, self.all_rows)
+        stats = normalisation.state_normalization(merged, self.fields.low_dim_shapes)
+        picture = (1, 3, self.size.height, self.size.width)
+        for key in self.fields.images:
+            stats[key] = {
+                "offset": np.zeros(picture, np.float32),
+                "scale": np.ones(picture, np.float32),
+            }
+        return stats
+
+    def make_loader(
+        self,
+        batch_size: int,
+        rank: int,
+        world_size: int,
+        seed: int,
+        ranks_on_node: int | None = None,
+        pin_memory: bool = False,
+        prefetch: int = PREFETCHED_BATCHES,
+    ) -> RLDSTrainLoader | RLDSValidLoader:
+        """The loader of `rank` for this data set's role, "train" or "valid". Not collective.
+
+        `batch_size` windows a batch; `seed` must be equal on all ranks. `ranks_on_node` (by the
+        launcher where world_size) shares the machine's cores. Raises DataError for fewer windows
+        than one step needs.
+        """
+        options = self.options
+        threads = decoding_threads(
+            options.num_parallel_calls, ranks_on_node or read_launch_env().local_world_size
+        )
+        buffer = max(1, options.shuffle_buffer_size // world_size)
+        reading = Reading(batch_size, buffer, threads, prefetch, pin_memory)
+        if self.role == "train":
+            return RLDSTrainLoader(self, rank, world_size, reading, seed)
+        return RLDSValidLoader(self, rank, world_size, reading)
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """How this data set's windows become batches."""
+        steps = flat_features(self.source.features["steps"].feature)
+        stored = {key: tuple(steps[place].shape[:2]) for key, place in self.fields.images.items()}
+        names = step_features_read(self.fields, with_images=True)
+        scale, offset, limit = normalisation.vectors(
+            self.get_action_normalization_stats(), self.action_config
+        )
+        return Recipe(
+            tuple(str(path) for path in self.source.files),
+            episode_parser(self.source.features, names, False),
+            self.fields,
+            self.shape,
+            self.size,
+            stored,
+            scale,
+            offset,
+            limit,
+        )
+
+    def pass_plan(self, seed: int, pass_number: int, rank: int, world_size: int) -> PassPlan:
+        """What `rank` reads in pass `pass_number`: a pure function of that and the index."""
+        pieces = partition.shard(
+            self.index.file[self.rows], self._taken, seed, pass_number, rank, world_size
+        )
+        pick = pick_offsets(self._counts, seed, pass_number)
+        return self._plan(
+            pieces, self._taken, pick, partition.shuffle_seed(seed, pass_number, rank)
+        )
+
+    def valid_plan(self, rank: int, world_size: int, most_windows: int | None) -> PassPlan:
+        """The rank's stretch of all windows in file order, or of `most_windows` spread evenly over
+        the episodes.
+        """
+        ends, total = np.cumsum(self._counts), int(self._counts.sum())
+        wanted = total if most_windows is None else min(most_windows, total)
+        taken = ends * wanted // total - (ends - self._counts) * wanted // total
+        start, stop = partition.shard_bounds(wanted, 0, rank, world_size)
+        pieces = partition.cut_pieces(np.arange(len(self.rows)), taken, start, stop)
+        return self._plan(pieces, taken, self._counts // 2, 1)
+
+    def _plan(
+        self, pieces: partition.Pieces, taken: np.ndarray, pick: np.ndarray, seed: int
+    ) -> PassPlan:
+        chosen = pieces.episode
+        rows = self.rows[chosen]
+        return PassPlan(
+            self.index.file[rows],
+            self.index.offset[rows],
+            pieces.start,
+            pieces.stop,
+            taken[chosen],
+            self._counts[chosen],
+            pick[chosen],
+            self._base[chosen],
+            seed,
+        )

@@ -1,0 +1,191 @@
+"""What the seams in an edited host ask for: metadata, configuration entries, the datasets of a
+training run.
+
+Nothing here imports the host at module level; its `ObsUtils` are read where they are needed.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from robomimic_ddp import group
+from robomimic_ddp.errors import ConfigError, DataError
+from robomimic_ddp.rlds.dataset import LoadOptions, RLDSDataset
+from robomimic_ddp.rlds.index_cache import load_index
+from robomimic_ddp.rlds.keys import DATA_FORMAT, DEFAULTS
+from robomimic_ddp.rlds.pictures import PictureSize
+from robomimic_ddp.rlds.schema import DROID_OBSERVATIONS, Fields, find_fields, flat_features
+from robomimic_ddp.rlds.selection import kept_episodes, split_validation
+from robomimic_ddp.rlds.source import Source, find_dataset, is_rlds_folder
+from robomimic_ddp.rlds.statistics import Index
+from robomimic_ddp.rlds.windows import WindowShape
+
+__all__ = [
+    "dataset_configs",
+    "datasets_from_config",
+    "env_metadata",
+    "is_rlds_folder",
+    "shape_metadata",
+    "wants_rlds",
+]
+
+GYM_TYPE = 2
+"""robomimic.envs.env_base.EnvType.GYM_TYPE: a data set names no simulator, and this type asks for
+none.
+"""
+LANGUAGE_EMBEDDING_KEY = "lang_emb"
+
+
+def wants_rlds(config: Any) -> bool:
+    """Whether the host's `config` selects this reader by train.data_format."""
+    return _setting(config, "train.data_format") == DATA_FORMAT
+
+
+def dataset_configs(config: Any) -> list[dict[str, Any]]:
+    """The entries of `config.train.data`, one per data set: path, weight, image_dim. Raises
+    DataError, ConfigError.
+
+    Reads folder names only.
+    """
+    names = _setting(config, "train.dataset_names")
+    names = [names] if isinstance(names, str) else list(names)
+    if len(names) != 1:
+        raise ConfigError(
+            f"train.dataset_names={names}: this version reads one RLDS data set at a time; "
+            "mixtures by train.sample_weights are not there yet. Name one."
+        )
+    path = find_dataset(
+        _setting(config, "train.data_path"), names[0], _setting(config, "train.dataset_version")
+    )
+    return [{"path": str(path), "weight": 1.0, "image_dim": _image_dim(config)}]
+
+
+def env_metadata(path: str) -> dict[str, Any]:
+    """What the host's get_env_metadata_from_dataset returns, for the RLDS folder `path`."""
+    folder = Path(path).expanduser()
+    return {"env_name": folder.parent.name, "type": GYM_TYPE, "env_kwargs": {}}
+
+
+def shape_metadata(
+    dataset_config: dict[str, Any],
+    action_keys: Sequence[str],
+    all_obs_keys: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """What the host's get_shape_metadata_from_dataset returns, for an entry of `dataset_configs`.
+
+    Needs the host's ObsUtils initialised. Reads metadata only, so each rank may call it alone.
+    Raises DataError.
+    """
+    import robomimic.utils.obs_utils as ObsUtils
+
+    source = Source(Path(dataset_config["path"]).expanduser())
+    if all_obs_keys is None:
+        held = flat_features(source.features["steps"].feature)
+        all_obs_keys = [key for key, place in DROID_OBSERVATIONS.items() if place in held]
+    image_keys = [key for key in all_obs_keys if ObsUtils.OBS_KEYS_TO_MODALITIES[key] == "rgb"]
+    fields = _fields(source, all_obs_keys, image_keys, action_keys)
+    shapes = OrderedDict()
+    for key in sorted(all_obs_keys):
+        raw = (
+            (*dataset_config["image_dim"], 3)
+            if key in fields.images
+            else fields.low_dim_shapes[key]
+        )
+        shapes[key] = ObsUtils.get_processed_shape(ObsUtils.OBS_KEYS_TO_MODALITIES[key], raw)
+    return {
+        "ac_dim": fields.action_size,
+        "all_shapes": shapes,
+        "all_obs_keys": all_obs_keys,
+        "use_images": bool(image_keys),
+        "use_depths": ObsUtils.has_modality("depth", all_obs_keys),
+    }
+
+
+def datasets_from_config(
+    config: Any, obs_keys: Sequence[str]
+) -> tuple[RLDSDataset, RLDSDataset | None]:
+    """Collective: the train data set, and with experiment.validate the validation one, of `config`.
+
+    The main rank reads the data set once for its index (or finds it cached) and tells all; an error
+    there is raised on every rank. Raises DataError, ConfigError.
+    """
+    entry = dataset_configs(config)[0]
+    source = Source(Path(entry["path"]))
+    train = config.train
+    image_keys = [key for key in config.observation.modalities.obs.rgb if key in obs_keys]
+    fields = _fields(source, obs_keys, image_keys, train.action_keys)
+    shape = WindowShape(
+        train.frame_stack, train.seq_length, train.pad_frame_stack, train.pad_seq_length
+    )
+    index = _index_for_all(source, fields, _setting(config, "train.data_cache_dir"))
+    kept = kept_episodes(
+        index,
+        shape.count(index.length),
+        bool(_setting(config, "train.success_only")) and fields.has_file_path,
+        bool(_setting(config, "train.skip_unlabeled")) and fields.language is not None,
+        str(source.folder),
+    )
+    options = LoadOptions(
+        int(_setting(config, "train.shuffle_buffer_size")),
+        _setting(config, "train.subsample_length"),
+        _setting(config, "train.num_parallel_calls"),
+        int(train.batch_size),
+    )
+    size = PictureSize(*entry["image_dim"], bool(_setting(config, "observation.image_antialias")))
+
+    def dataset(rows: np.ndarray, role: str) -> RLDSDataset:
+        return RLDSDataset(
+            source, fields, index, rows, kept, shape, size, train.action_config, options, role
+        )
+
+    if not config.experiment.validate:
+        return dataset(kept, "train"), None
+    fraction = float(_setting(config, "train.validation_fraction"))
+    train_rows, valid_rows = split_validation(index, kept, fraction, str(source.folder))
+    return dataset(train_rows, "train"), dataset(valid_rows, "valid")
+
+
+def _index_for_all(source: Source, fields: Fields, cache: str | None) -> Index:
+    """Collective: the main rank's index, or its error, on every rank."""
+    found: Any = None
+    if group.is_main():
+        try:
+            found = load_index(source, fields, cache)
+        except DataError as error:
+            found = error
+    found = group.broadcast_object(found)
+    if isinstance(found, DataError):
+        raise found
+    return found
+
+
+def _fields(
+    source: Source, obs_keys: Sequence[str], image_keys: Sequence[str], action_keys: Sequence[str]
+) -> Fields:
+    if LANGUAGE_EMBEDDING_KEY in obs_keys:
+        raise ConfigError(
+            f"observation key {LANGUAGE_EMBEDDING_KEY!r}: instructions of RLDS data are delivered "
+            "as text (batch['language']), embeddings are not there yet. Take the key out of the "
+            "config."
+        )
+    return find_fields(source.features, str(source.folder), obs_keys, image_keys, action_keys)
+
+
+def _image_dim(config: Any) -> list[int]:
+    found = _setting(config, "observation.image_dim")
+    if len(found) != 2 or min(int(number) for number in found) < 1:
+        raise ConfigError(
+            f"observation.image_dim={list(found)}: [height, width] in pixels is needed."
+        )
+    return [int(number) for number in found]
+
+
+def _setting(config: Any, dotted: str) -> Any:
+    """The value of an RLDS key, or its default where the host's config does not declare it."""
+    section, name = dotted.split(".")
+    return config[section][name] if name in config[section] else DEFAULTS[dotted]

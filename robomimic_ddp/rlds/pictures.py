@@ -1,0 +1,69 @@
+"""Decoding and resizing of camera frames, inside a tf.data graph or by itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from robomimic_ddp.rlds.tf_import import import_tensorflow
+
+
+@dataclass(frozen=True)
+class PictureSize:
+    """Delivered height and width in pixels, and whether shrinking filters first.
+
+    Plain bilinear reads the 2 x 2 pixels around each sample, whatever the factor: cheap, and the
+    arithmetic of `tf.image.resize`. With `antialias` the filter widens by the factor: about twice
+    the cost, no aliasing.
+    """
+
+    height: int
+    width: int
+    antialias: bool = False
+
+
+def resize(frames: Any, size: PictureSize) -> Any:
+    """TensorFlow: uint8 [N, h, w, 3] -> uint8 [N, height, width, 3], rounded to the nearest."""
+    tf = import_tensorflow()
+    if frames.shape[1:3] == (size.height, size.width):
+        return frames
+    resized = tf.image.resize(
+        frames, (size.height, size.width), "bilinear", antialias=size.antialias
+    )
+    return tf.saturate_cast(tf.round(resized), tf.uint8)
+
+
+def resize_frames(frames: np.ndarray, size: PictureSize) -> np.ndarray:
+    """numpy uint8 [N, h, w, 3] -> [N, height, width, 3], pixel for pixel as in training: for
+    closed-loop use.
+    """
+    tf = import_tensorflow()
+    return resize(tf.constant(frames), size).numpy()
+
+
+def decode(encoded: Any, stored: tuple[int | None, ...], size: PictureSize, counter: Any) -> Any:
+    """TensorFlow: JPEG or PNG bytes [N] -> uint8 [N, height, width, 3]; adds 1 to `counter` for
+    every frame decoded.
+
+    `stored` is the (height, width) of the feature; a data set that does not fix it is resized frame
+    by frame.
+    """
+    tf = import_tensorflow()
+    fixed = None not in stored
+
+    def decode_one(data: Any) -> Any:
+        with tf.control_dependencies([counter.assign_add(1)]):
+            # What tensorflow-datasets itself decodes with: the pixels are the same.
+            frame = tf.io.decode_image(data, channels=3, expand_animations=False)
+        if not fixed:
+            frame.set_shape([None, None, 3])
+            return resize(frame[None], size)[0]
+        return tf.ensure_shape(frame, (*stored, 3))
+
+    height, width = stored if fixed else (size.height, size.width)
+    frames = tf.map_fn(
+        decode_one, encoded, fn_output_signature=tf.TensorSpec([height, width, 3], tf.uint8)
+    )
+    return resize(frames, size)

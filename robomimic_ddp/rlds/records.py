@@ -1,0 +1,140 @@
+"""From record files to an episode's tensors: raw reading by byte offset, parsing of the wanted
+features only.
+
+Nothing is decoded here: pictures stay the JPEG or PNG bytes that the file holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Callable
+
+from robomimic_ddp.errors import DataError
+from robomimic_ddp.rlds.schema import FILE_PATH, Fields, flat_features
+from robomimic_ddp.rlds.tf_import import import_tensorflow, import_tensorflow_datasets
+
+FRAMING_BYTES = 16
+"""What TFRecord adds to each record: length (8), its checksum (4), the data's checksum (4)."""
+READ_BUFFER_BYTES = 262_144
+
+
+def raw_records(file: Any, offset: Any) -> Any:
+    """tf.data of the serialized episodes of `file` (string scalar), from byte `offset` (int64
+    scalar) on.
+    """
+    tf = import_tensorflow()
+    # tf.data.TFRecordDataset is this same op without the offset.
+    variant = tf.raw_ops.TFRecordDatasetV2(
+        filenames=tf.reshape(file, [1]),
+        compression_type="",
+        buffer_size=READ_BUFFER_BYTES,
+        byte_offsets=tf.reshape(offset, [1]),
+    )
+    return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
+
+
+def step_features_read(fields: Fields, with_images: bool) -> list[str]:
+    """Names of the step features that a run reads, with or without its pictures."""
+    names = [*fields.low_dim.values(), *(part.source for part in fields.actions.values())]
+    if fields.language:
+        names.append(fields.language)
+    return sorted({*names, *(fields.images.values() if with_images else ())})
+
+
+def episode_parser(
+    features: Any, names: Sequence[str], with_path: bool
+) -> Callable[[Any], dict[str, Any]]:
+    """A graph function: serialized episode -> {step feature: [T, ...]}, plus "file_path" (scalar)
+    if `with_path`.
+
+    Pictures come as strings [T]. A scalar step feature comes as [T].
+    """
+    tfds = import_tensorflow_datasets()
+    steps = flat_features(features["steps"].feature)
+    wanted: dict[str, Any] = {"steps": tfds.features.Dataset(_nested({n: steps[n] for n in names}))}
+    if with_path:
+        wanted[FILE_PATH[0]] = {FILE_PATH[1]: features[FILE_PATH[0]][FILE_PATH[1]]}
+    subset = tfds.features.FeaturesDict(wanted)
+
+    def parse(serialized: Any) -> dict[str, Any]:
+        decoders = {"steps": tfds.decode.SkipDecoding()}
+        episode = subset.deserialize_example(serialized, decoders=decoders)
+        flat = flat_features(episode["steps"])
+        if with_path:
+            flat["file_path"] = episode[FILE_PATH[0]][FILE_PATH[1]]
+        return flat
+
+    return parse
+
+
+def _nested(flat: dict[str, Any]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for name, feature in flat.items():
+        *folders, leaf = name.split("/")
+        node = tree
+        for folder in folders:
+            node = node.setdefault(folder, {})
+        node[leaf] = feature
+    return tree
+
+
+def find_damage(files: Iterable[Path]) -> str | None:
+    """Reads whole files, checksums included; names the first damaged one and its record, or returns
+    None.
+    """
+    tf = import_tensorflow()
+    for file in files:
+        number = 0
+        try:
+            for _ in tf.data.TFRecordDataset(str(file)):
+                number += 1
+        except tf.errors.OpError as error:
+            return (
+                f"{file}: record {number} is damaged or cut off ({error.message.splitlines()[0]})"
+            )
+    return None
+
+
+def find_bad_picture(files: Iterable[Path], features: Any, fields: Fields) -> str | None:
+    """Decodes every picture that a run reads; names the first that is no picture of its declared
+    size, or None.
+    """
+    tf = import_tensorflow()
+    steps = flat_features(features["steps"].feature)
+    parse = episode_parser(features, sorted(set(fields.images.values())), False)
+    for file in files:
+        for number, serialized in enumerate(tf.data.TFRecordDataset(str(file))):
+            for place, pictures in parse(serialized).items():
+                for step, data in enumerate(pictures):
+                    try:
+                        frame = tf.io.decode_image(data, channels=3, expand_animations=False)
+                        tf.ensure_shape(frame, steps[place].shape)
+                    except (tf.errors.OpError, ValueError) as error:
+                        return (
+                            f"{file}: episode {number}, step {step}, `{place}` cannot be "
+                            f"decoded ({error})"
+                        )
+    return None
+
+
+def damaged_data(
+    error: Exception,
+    files: Sequence[Path],
+    doing: str,
+    features: Any = None,
+    fields: Fields | None = None,
+) -> DataError:
+    """The DataError for TensorFlow's `error` while `doing` something; reads `files` to name the
+    damaged one.
+
+    With `features` and `fields`, pictures are tried as well when the records themselves are whole.
+    """
+    found = find_damage(files)
+    if found is None and fields is not None:
+        found = find_bad_picture(files, features, fields)
+    found = found or f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    return DataError(
+        f"reading failed while {doing}.\n{found}\n"
+        "Copy or prepare that file again; training on what is left would silently lose episodes."
+    )

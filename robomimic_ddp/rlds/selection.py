@@ -1,0 +1,78 @@
+"""Which episodes are used, and which of them for validation: pure functions of the index."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from robomimic_ddp.errors import DataError
+
+if TYPE_CHECKING:
+    from robomimic_ddp.rlds.statistics import Index
+
+
+def kept_episodes(
+    index: Index, window_counts: np.ndarray, success_only: bool, skip_unlabeled: bool, where: str
+) -> np.ndarray:
+    """Rows of `index` that pass the filters and hold at least one window, int64 [K], in order.
+    Raises DataError.
+    """
+    reasons = {
+        "no /success/ in their file_path (train.success_only)": ~index.success & success_only,
+        "no language instruction (train.skip_unlabeled)": ~index.labelled & skip_unlabeled,
+        "too short for one window (train.seq_length and its padding)": window_counts < 1,
+    }
+    dropped = np.zeros(len(index.length), bool)
+    for mask in reasons.values():
+        dropped |= mask
+    kept = np.flatnonzero(~dropped)
+    if len(kept) == 0:
+        counts = "; ".join(
+            f"{int(mask.sum())}: {reason}" for reason, mask in reasons.items() if mask.any()
+        )
+        raise DataError(
+            f"none of the {len(index.length)} episodes of {where} is left after the filters. "
+            f"Dropped {counts}. Switch the filter off that does not fit this data set."
+        )
+    return kept
+
+
+def episode_hash(file: int, number: int) -> int:
+    """A number that belongs to the episode `number` of file `file`, whatever else is in the data
+    set.
+    """
+    return int.from_bytes(
+        hashlib.blake2b(f"{file}/{number}".encode(), digest_size=8).digest(), "big"
+    )
+
+
+def split_validation(
+    index: Index, kept: np.ndarray, fraction: float, where: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """`kept` rows -> (train rows, validation rows): whole episodes, the `fraction` with the
+    smallest hashes.
+
+    At least one episode on each side. The same for every run and world size. Raises DataError for
+    one episode.
+    """
+    if not 0 < fraction < 1:
+        raise DataError(f"train.validation_fraction={fraction}: a share between 0 and 1 is needed.")
+    if len(kept) < 2:
+        raise DataError(
+            f"{where} has {len(kept)} episode left after the filters: training and validation need "
+            "one each. Set experiment.validate=false or add episodes."
+        )
+    first_of_file = np.searchsorted(index.file, index.file[kept])
+    hashes = np.array(
+        [
+            episode_hash(int(index.file[row]), int(row - first))
+            for row, first in zip(kept, first_of_file)
+        ],
+        np.uint64,
+    )
+    count = min(max(1, round(fraction * len(kept))), len(kept) - 1)
+    chosen = np.zeros(len(kept), bool)
+    chosen[np.argsort(hashes, kind="stable")[:count]] = True
+    return kept[~chosen], kept[chosen]
