@@ -47,6 +47,7 @@ setup(
             "hypothesis>=6.80",
             "matplotlib>=3.5",
             "pytest>=7.4",
+            "psutil",
             "pytest-timeout>=2.2",
             "setuptools>=64",
             "wheel",

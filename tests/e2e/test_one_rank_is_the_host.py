@@ -1,0 +1,133 @@
+"""On one rank the edited host is the host: losses and checkpoints equal to the bit, every algorithm."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.configs import VARIANTS, make_config, uses_images, write_config
+from tests.hosts import FINISHED, Host, python, require_clean, run, torchrun
+from tests.runs import checkpoint_differences, checkpoints, epoch_logs, run_directory
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+
+
+def config_files(folder: Path, low_dim: Path, images: Path) -> list[Path]:
+    """A configuration of every variant; runs go to folder/<variant>."""
+    return [
+        write_config(
+            folder / f"{variant}.json",
+            make_config(variant, images if uses_images(variant) else low_dim, folder / variant),
+        )
+        for variant in VARIANTS
+    ]
+
+
+@pytest.fixture(scope="module")
+def trained(
+    tmp_path_factory: pytest.TempPathFactory,
+    plain_host: Host,
+    host_copy: Host,
+    low_dim_dataset: Path,
+    image_dataset: Path,
+) -> dict[str, tuple[Path, dict[str, str]]]:
+    """"plain" and "edited" -> (folder of runs, variant -> "ok" or what went wrong)."""
+    results = {}
+    for name, host in (("plain", plain_host), ("edited", host_copy)):
+        folder = tmp_path_factory.mktemp(name)
+        files = config_files(folder, low_dim_dataset, image_dataset)
+        done = python(host, "tests.e2e.train_all", *files, timeout=200)
+        require_clean(done)
+        results[name] = folder, json.loads(done.stdout.splitlines()[-1])
+    return results
+
+
+def test_every_algorithm_of_the_host_is_covered(plain_host: Host) -> None:
+    call = "import robomimic.config as c; print(sorted(c.get_all_registered_configs()))"
+    import sys
+
+    done = run(plain_host, sys.executable, "-c", call)
+    require_clean(done)
+    assert str(sorted({algo for algo, _ in VARIANTS.values()})) in done.stdout
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_losses_and_checkpoints_are_equal_to_the_bit(variant: str, trained: Any) -> None:
+    directories = {}
+    for name, (folder, results) in trained.items():
+        assert results[variant] == "ok", f"{name} host: {results[variant]}"
+        directories[name] = run_directory(folder / variant)
+    plain, edited = directories["plain"], directories["edited"]
+    logs = epoch_logs(plain)
+    assert {kind for kind, _ in logs} == {"Train", "Validation"}
+    assert all(log for log in logs.values())
+    assert epoch_logs(edited) == logs
+    files = checkpoints(plain)
+    assert {"last.pth", "last_bak.pth"} < set(files)
+    assert set(checkpoints(edited)) == set(files)
+    for file, path in files.items():
+        assert checkpoint_differences(path, checkpoints(edited)[file]) == []
+    paths = {path.relative_to(plain) for path in plain.rglob("*") if "tb" not in path.parts}
+    assert paths <= {path.relative_to(edited) for path in edited.rglob("*")}
+
+
+def test_the_comparison_sees_one_changed_bit(trained: Any, tmp_path: Path) -> None:
+    import torch
+
+    from tests.runs import load
+
+    original = run_directory(trained["plain"][0] / "diffusion_policy") / "last.pth"
+    changed = load(original)
+    name, weight = next(iter(changed["model"]["nets"].items()))
+    weight.view(-1)[0] = torch.nextafter(weight.view(-1)[0], torch.tensor(1e9))
+    torch.save(changed, tmp_path / "changed.pth")
+    faults = checkpoint_differences(original, tmp_path / "changed.pth")
+    assert len(faults) == 1
+    assert name in faults[0]
+    del changed["model"]["nets"][name]
+    torch.save(changed, tmp_path / "missing.pth")
+    assert checkpoint_differences(original, tmp_path / "missing.pth")
+
+
+@pytest.mark.parametrize("launcher", ["python", "torchrun"])
+def test_the_hosts_own_command_line_on_one_rank(
+    launcher: str, trained: Any, host_copy: Host, low_dim_dataset: Path, tmp_path: Path
+) -> None:
+    config = make_config("diffusion_policy", low_dim_dataset, tmp_path / "runs")
+    file = write_config(tmp_path / "config.json", config)
+    start = python if launcher == "python" else torchrun
+    options = {} if launcher == "python" else {"ranks": 1}
+    done = start(host_copy, "robomimic.scripts.train", "--config", file, **options)
+    require_clean(done)
+    assert FINISHED in done.stdout
+    plain = run_directory(trained["plain"][0] / "diffusion_policy")
+    edited = run_directory(tmp_path / "runs")
+    assert epoch_logs(edited) == epoch_logs(plain)
+    assert checkpoint_differences(plain / "last.pth", edited / "last.pth") == []
+
+
+def test_reverting_gives_back_the_bytes(host_copy: Host, plain_host: Host, tmp_path: Path) -> None:
+    import sys
+
+    copy = Host(tmp_path / "copy")
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(host_copy.folder, copy.folder, ignore=ignored)
+    again = run(None, sys.executable, "-m", "robomimic_ddp", "apply", copy.package)
+    require_clean(again)
+    assert contents(copy) == contents(host_copy), "apply twice is not apply once"
+    require_clean(run(None, sys.executable, "-m", "robomimic_ddp", "revert", copy.package))
+    assert contents(copy) == contents(plain_host)
+
+
+def contents(host: Host) -> dict[str, bytes]:
+    """Every file of a host but compiled ones."""
+    files = (path for path in host.folder.rglob("*") if path.is_file())
+    return {
+        str(path.relative_to(host.folder)): path.read_bytes()
+        for path in files
+        if "__pycache__" not in path.parts
+    }

@@ -1,0 +1,225 @@
+"""Real hosts for tests: copies of the installed robomimic, and subprocesses that train with them.
+
+    result = torchrun(host, "robomimic.scripts.train", "--config", path, ranks=2)
+    assert result.returncode == 0, result
+
+A subprocess gets the host's folder first on PYTHONPATH, one thread for each rank, no GPU, and none of
+this process's launcher variables. Everything that it started and left running is found, reported and
+killed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Mapping
+
+import psutil
+
+ROOT = Path(__file__).resolve().parents[1]
+DISTRIBUTION = "praxis-robomimic"
+FINISHED = "finished run successfully!"
+ABORT_TEXTS = (
+    "terminate called",
+    "core dumped",
+    "Fatal Python error",
+    "Segmentation fault",
+    "Signal 6",
+    "SIGABRT",
+    "leaked semaphore",
+    "destroy_process_group() was not called",
+)
+"""What an unclean end leaves on standard error."""
+
+_MARK = "ROBOMIMIC_TEST_RUN"
+_LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "SLURM_", "TORCHELASTIC_", "ROBOMIMIC_DDP_")
+_GONE_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Host:
+    """A copy of the host: `folder` goes on PYTHONPATH, `package` is the folder robomimic in it."""
+
+    folder: Path
+
+    @property
+    def package(self) -> Path:
+        return self.folder / "robomimic"
+
+
+def installed_package() -> Path:
+    """The folder of the installed robomimic, which no test may change."""
+    return Path(str(metadata.distribution(DISTRIBUTION).locate_file("robomimic")))
+
+
+def copy_host(folder: Path, *, small: bool = True) -> Host:
+    """Copies the installed robomimic into `folder`. `small`: with a diffusion net for tests."""
+    host = Host(folder)
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(installed_package(), host.package, ignore=ignored)
+    if small:
+        _shrink(host)
+    return host
+
+
+def _shrink(host: Host) -> None:
+    """For tests only: 60 thousand parameters in place of 67 million.
+
+    The host reads no size of this net from its config (`algo.unet.down_dims` never reaches it), so
+    the copy's defaults are changed. Both the edited and the unedited copy get the same.
+    """
+    path = host.package / "models" / "diffusion_policy_nets.py"
+    text = path.read_text()
+    for old, new in (
+        ("down_dims=[256,512,1024],", "down_dims=[16,32],"),
+        ("diffusion_step_embed_dim=256,", "diffusion_step_embed_dim=32,"),
+    ):
+        assert text.count(old) == 1, f"{path} has changed: {old!r} was expected once"
+        text = text.replace(old, new)
+    path.write_text(text)
+
+
+def apply(host: Host) -> Host:
+    """Edits the copy with the real command line."""
+    done = run(None, sys.executable, "-m", "robomimic_ddp", "apply", str(host.package))
+    assert done.returncode == 0, done
+    return host
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a subprocess left. `leftovers`: command lines of processes that outlived it (killed)."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+    leftovers: tuple[str, ...]
+    timed_out: bool
+
+    def __str__(self) -> str:
+        return (
+            f"exit code {self.returncode}{' after its time ran out' if self.timed_out else ''}, "
+            f"leftovers {list(self.leftovers)}\n----- stdout\n{self.stdout[-4000:]}\n"
+            f"----- stderr\n{self.stderr[-8000:]}"
+        )
+
+    def abort_texts(self) -> list[str]:
+        """Signs of an unclean end on standard error."""
+        return [text for text in ABORT_TEXTS if text in self.stderr]
+
+
+def require_clean(result: Result) -> None:
+    """Fails unless the run ended with 0, left nothing behind and said nothing of an abort."""
+    assert result.returncode == 0, result
+    assert not result.leftovers, result
+    assert not result.abort_texts(), result
+
+
+def environment(host: Host | None, added: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables of a subprocess, whatever this process was started with."""
+    kept = {name: text for name, text in os.environ.items() if not name.startswith(_LAUNCHER)}
+    paths = [host.folder] if host is not None else []
+    kept.update(
+        PYTHONPATH=os.pathsep.join(str(path) for path in [*paths, ROOT]),
+        PYTHONHASHSEED="0",
+        PYTHONFAULTHANDLER="1",
+        OMP_NUM_THREADS="1",
+        CUDA_VISIBLE_DEVICES="",
+    )
+    return {**kept, **(added or {})}
+
+
+def torchrun(
+    host: Host, module: str, *arguments: object, ranks: int = 2, **options: object
+) -> Result:
+    """Runs `module` on `ranks` ranks of this machine under the real torchrun, on a free port."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"]
+    return run(host, sys.executable, *launcher, "-m", module, *arguments, **options)
+
+
+def python(host: Host, module: str, *arguments: object, **options: object) -> Result:
+    """Runs `python -m module arguments` with a host."""
+    return run(host, sys.executable, "-m", module, *arguments, **options)
+
+
+def run(
+    host: Host | None,
+    *command: object,
+    timeout: float = 90.0,
+    added: Mapping[str, str] | None = None,
+) -> Result:
+    """Runs a command to its end or `timeout` seconds, and ends whatever it left behind.
+
+    When the time runs out, each process prints the stacks of its threads before it is killed.
+    """
+    mark = uuid.uuid4().hex
+    variables = {**environment(host, added), _MARK: mark}
+    with tempfile.TemporaryDirectory(prefix="run-") as folder:
+        # Files, not pipes: a process left behind would keep a pipe open, and reading would hang.
+        out, err = Path(folder, "stdout"), Path(folder, "stderr")
+        with out.open("w") as stdout, err.open("w") as stderr:
+            process = subprocess.Popen(
+                [str(word) for word in command],
+                cwd=folder,
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+            )
+            timed_out = _wait(process, mark, timeout)
+            leftovers = _end_leftovers(mark, 0.0 if timed_out else _GONE_SECONDS)
+            process.wait()
+        texts = (path.read_text(errors="replace") for path in (out, err))
+        return Result(process.returncode, *texts, leftovers, timed_out)
+
+
+def _wait(process: subprocess.Popen, mark: str, timeout: float) -> bool:
+    """Waits for the end; at the timeout makes every process of the run show its stacks."""
+    try:
+        process.wait(timeout)
+        return False
+    except subprocess.TimeoutExpired:
+        for other in _marked(mark):
+            other.send_signal(signal.SIGABRT)  # PYTHONFAULTHANDLER prints the stacks
+        time.sleep(1.0)
+        return True
+
+
+def _marked(mark: str) -> list[psutil.Process]:
+    """Processes of a run. torchrun gives workers sessions of their own: only a variable tells."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            ended = process.status() == psutil.STATUS_ZOMBIE
+            if not ended and process.environ().get(_MARK) == mark:
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+            continue
+    return found
+
+
+def _end_leftovers(mark: str, patience: float) -> tuple[str, ...]:
+    """What still runs `patience` seconds after the end, as command lines; then kills it."""
+    deadline = time.monotonic() + patience
+    left = _marked(mark)
+    while left and time.monotonic() < deadline:
+        time.sleep(0.1)
+        left = _marked(mark)
+    lines = []
+    for process in left:
+        try:
+            lines.append(" ".join(process.cmdline()))
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+    return tuple(lines)

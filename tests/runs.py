@@ -1,0 +1,85 @@
+"""Reads what a training run left in its directory, and compares two runs to the bit."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, Iterator
+
+import torch
+
+from tests.configs import NAME
+
+_EPOCH = re.compile(r"^(Train|Validation) Epoch (\d+)$", re.MULTILINE)
+
+
+def run_directory(output: Path) -> Path:
+    """The directory of the only run below a config's `train.output_dir`."""
+    found = sorted((output / NAME).iterdir())
+    assert len(found) == 1, f"one run directory was expected, found {found}"
+    return found[0]
+
+
+def epoch_logs(directory: Path) -> dict[tuple[str, int], dict[str, float]]:
+    """("Train" | "Validation", epoch) -> the log that the host printed, without its timings."""
+    text = (directory / "logs" / "log.txt").read_text()
+    logs = {}
+    for match in _EPOCH.finditer(text):
+        start = text.index("{", match.end())
+        log, _ = json.JSONDecoder().raw_decode(text[start:])
+        log = {name: value for name, value in log.items() if not name.startswith("Time_")}
+        key = (match[1], int(match[2]))
+        assert key not in logs, f"{key} was logged twice"
+        logs[key] = log
+    return logs
+
+
+def checkpoints(directory: Path) -> dict[str, Path]:
+    """Every checkpoint of a run, by file name (which holds the best loss)."""
+    return {path.name: path for path in sorted(directory.rglob("*.pth"))}
+
+
+def load(path: Path) -> dict[str, Any]:
+    """A checkpoint's dictionary, on the CPU."""
+    return torch.load(path, map_location="cpu", weights_only=False)
+
+
+def flat(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every leaf of nested dicts, lists and tuples, with its path."""
+    if isinstance(tree, dict):
+        for key, value in tree.items():
+            yield from flat(value, f"{prefix}/{key}")
+    elif isinstance(tree, (list, tuple)):
+        for number, value in enumerate(tree):
+            yield from flat(value, f"{prefix}/{number}")
+    else:
+        yield prefix, tree
+
+
+def checkpoint_differences(one: Path, two: Path) -> list[str]:
+    """Where two checkpoints differ in any bit or key. The configs' `output_dir` may differ."""
+    first, second = (dict(flat(_comparable(load(path)))) for path in (one, two))
+    faults = [f"only in one: {path}" for path in sorted(set(first) ^ set(second))]
+    for path in sorted(set(first) & set(second)):
+        if not _same_bits(first[path], second[path]):
+            faults.append(f"{path}: {_short(first[path])} != {_short(second[path])}")
+    return faults
+
+
+def _comparable(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    config = json.loads(checkpoint["config"])
+    config["train"].pop("output_dir")
+    return {**checkpoint, "config": config}
+
+
+def _same_bits(one: Any, two: Any) -> bool:
+    if isinstance(one, torch.Tensor) and isinstance(two, torch.Tensor):
+        if one.dtype != two.dtype or one.shape != two.shape:
+            return False
+        return one.contiguous().numpy().tobytes() == two.contiguous().numpy().tobytes()
+    return type(one) is type(two) and bool(one == two)
+
+
+def _short(value: Any) -> str:
+    return str(value).replace("\n", " ")[:80]
