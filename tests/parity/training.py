@@ -6,8 +6,6 @@ of torch's generator, and batch, noise and timesteps are the concatenation of wh
 
 from __future__ import annotations
 
-import functools
-import json
 import os
 import sys
 from contextlib import ExitStack
@@ -18,17 +16,19 @@ from unittest import mock
 import numpy as np
 import torch
 
-from robomimic_ddp import api, group, metrics, run, sampling, train_rlds
+from robomimic_ddp import api, run, sampling, train_rlds
 
-SMALL_UNET = {"down_dims": [16, 32], "diffusion_step_embed_dim": 16, "n_groups": 4}
-"""The host ignores algo.unet.down_dims; without this each test net would have 67 M parameters."""
-
-
-def build(host: str, settings: str) -> SimpleNamespace:
-    """What the host's train() builds, in its order: seeds, datasets, loader arguments, model."""
+def use_host(host: str) -> None:
+    """Puts the edited copy of the host first, and makes sure that it is the one imported."""
     if host not in sys.path:
         sys.path.insert(0, host)
-    import robomimic.models.diffusion_policy_nets as DPNets
+    import robomimic
+
+    assert robomimic.__file__.startswith(host), f"another robomimic was imported before: {robomimic.__file__}"
+
+
+def build(settings: str) -> SimpleNamespace:
+    """What the host's train() builds, in its order: seeds, datasets, loader arguments, model."""
     import robomimic.utils.file_utils as FileUtils
     import robomimic.utils.obs_utils as ObsUtils
     import robomimic.utils.train_utils as TrainUtils
@@ -48,11 +48,9 @@ def build(host: str, settings: str) -> SimpleNamespace:
     with config.values_unlocked():
         for section in config.algo.optim_params.values():
             section["num_train_batches"], section["num_epochs"] = 10, config.train.num_epochs
-    small = functools.partial(DPNets.ConditionalUnet1D, **SMALL_UNET)
-    with metrics.swapped(DPNets, "ConditionalUnet1D", small):
-        model = algo_factory(
-            config.algo_name, config, obs_key_shapes=shapes["all_shapes"], ac_dim=shapes["ac_dim"],
-            device=torch.device("cpu"))
+    model = algo_factory(
+        config.algo_name, config, obs_key_shapes=shapes["all_shapes"], ac_dim=shapes["ac_dim"],
+        device=torch.device("cpu"))
     return SimpleNamespace(config=config, model=model, loader_arguments=loader_arguments)
 
 
@@ -81,10 +79,11 @@ def result_of(model: Any, losses: list) -> dict:
 
 def train_on_rank(host: str, settings: str, steps: int) -> dict:
     """Collective: `steps` steps through the patched host's own lines; losses are this rank's."""
+    use_host(host)
     os.environ.update(MASTER_ADDR="unused", MASTER_PORT="1")  # the pool has formed the group already
     config, _ = train_rlds.build_config([f"load_from={settings}"])
     with run.start(config, use_cuda=False):
-        built = build(host, settings)
+        built = build(settings)
         loader = api.train_loader(**built.loader_arguments)
         losses: list = []
         for _ in api.epochs(range(1), built.model):
@@ -121,7 +120,8 @@ class RankStreams:
 
 def train_for_all_ranks(host: str, settings: str, steps: int, world_size: int) -> dict:
     """One plain process with the batch of all ranks: `losses[step]` is the loss over the whole batch."""
-    built = build(host, settings)
+    use_host(host)
+    built = build(settings)
     model, size = built.model, built.config.train.batch_size
     streams = RankStreams(built.config.train.seed, world_size)
     loaders = [
@@ -130,13 +130,18 @@ def train_for_all_ranks(host: str, settings: str, steps: int, world_size: int) -
         for rank in range(world_size)
     ]
     iterators = [streams.draw(rank, lambda: iter(loaders[rank])) for rank in range(world_size)]
-    real_randn, real_randint = torch.randn, torch.randint
+    real_randn, real_randint, real_randn_like = torch.randn, torch.randint, torch.randn_like
 
     def randn(shape: Any, **kwargs: Any) -> torch.Tensor:
         return torch.cat([streams.draw(r, lambda: real_randn((size, *shape[1:]), **kwargs)) for r in range(world_size)])
 
     def randint(low: int, high: int, shape: Any, **kwargs: Any) -> torch.Tensor:
         return torch.cat([streams.draw(r, lambda: real_randint(low, high, (size,), **kwargs)) for r in range(world_size)])
+
+    def randn_like(tensor: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        # SpatialSoftmax draws its noise in training even at noise_std 0; rows are ordered by rank.
+        return torch.cat([streams.draw(r, lambda: real_randn_like(part, **kwargs))
+                          for r, part in enumerate(tensor.chunk(world_size))])
 
     losses: list = []
     model.set_train()
@@ -155,6 +160,7 @@ def train_for_all_ranks(host: str, settings: str, steps: int, world_size: int) -
         with ExitStack() as stack:
             stack.enter_context(mock.patch.object(torch, "randn", randn))
             stack.enter_context(mock.patch.object(torch, "randint", randint))
+            stack.enter_context(mock.patch.object(torch, "randn_like", randn_like))
             losses.append(one_step(model, batch))
     return result_of(model, losses)
 
@@ -165,10 +171,3 @@ def concatenate(parts: list) -> Any:
     if isinstance(first, dict):
         return {key: concatenate([part[key] for part in parts]) for key in first}
     return torch.cat(parts)
-
-
-def write_settings(folder: Any, settings: dict) -> str:
-    """Writes a config for both; returns its path."""
-    path = folder / "parity.json"
-    path.write_text(json.dumps(settings))
-    return str(path)
