@@ -6,13 +6,15 @@
     def test_sum(ranks):
         assert ranks.run(sum_of_ranks, 10.0) == [21.0, 21.0]
 
-Each call forms a fresh process group through a file (never a port). Workers see the variables that
-torchrun sets for ranks (RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE), start every task with the
-same random streams, and get their environment, folder, sys.path and standard streams back afterwards.
+Each call forms a fresh process group through a file (never a port). Workers see the variables
+that torchrun sets for ranks (RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE), start every task
+with the same random streams, and get their environment, folder, sys.path and standard streams
+back afterwards.
 """
 
 from __future__ import annotations
 
+import atexit
 import math
 import multiprocessing
 import os
@@ -97,6 +99,8 @@ class RankPool:
         self._workers: dict[int, _Worker] = {}
         self._started = 0
         self._runs = 0
+        # Else an interpreter that ends without `close` waits for its workers, and they for it.
+        atexit.register(self.close)
 
     def run(
         self,
@@ -146,6 +150,7 @@ class RankPool:
             worker.kill()
         self._workers.clear()
         self._folder.cleanup()
+        atexit.unregister(self.close)
 
     def _ready_workers(self, count: int) -> list[_Worker]:
         for slot in range(count):

@@ -1,4 +1,4 @@
-"""One worker process of the pool: takes a task, joins a fresh gloo group, answers, leaves the group.
+"""One worker process of the pool: takes a task, joins a fresh gloo group, answers, leaves it.
 
 A worker lives for the whole test session (importing torch takes seconds), the group for one task
 (forming it takes milliseconds), so a failed task cannot spoil the next one.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import multiprocessing
 import os
 import pickle
 import random
@@ -27,6 +28,9 @@ COLLECTIVE_TIMEOUT_SECONDS = 300.0
 def work(connection: Connection, folder: str, slot: int) -> None:
     """Main function of a worker: serves tasks until the parent closes the pipe."""
     _die_with_parent()
+    # A spawned process would spawn its own children too, which costs a DataLoader worker seconds;
+    # a rank under torchrun has the platform's default.
+    multiprocessing.set_start_method(None, force=True)
     output = open(Path(folder) / f"worker{slot}.log", "ab", buffering=0)
     os.dup2(output.fileno(), 1)
     os.dup2(output.fileno(), 2)

@@ -1,0 +1,105 @@
+"""From the host's DataLoader arguments to the loader that its training sees."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+from torch.utils.data import IterableDataset
+
+from robomimic_ddp.errors import DataError
+from robomimic_ddp.sampling.orders import Order, fixed, order_of
+from robomimic_ddp.sampling.sampler import ShardedSampler
+from robomimic_ddp.sampling.sharded import ShardedLoader, ShardedValidLoader
+
+
+def train_loader(
+    make_loader: Callable[..., Any],
+    kwargs: dict[str, Any],
+    *,
+    rank: int,
+    world_size: int,
+    seed: int,
+    batch_size_per_rank: int,
+) -> Any:
+    """The training loader for the DataLoader arguments `kwargs` of the host.
+
+    On one rank `make_loader(**kwargs)`, untouched. On several, each rank gets batches of
+    `batch_size_per_rank` samples from its own part of every pass; all ranks get the same number of
+    full batches, whatever `drop_last` says. `seed` must be equal on all ranks.
+    Raises `DataError` where that cannot be done: fewer samples than one global batch, an
+    IterableDataset, a `batch_sampler`, batching switched off, or a sampler that cannot be split.
+    """
+    if world_size == 1:
+        return make_loader(**kwargs)
+    order, size = _order_and_size(kwargs, seed)
+    global_batch = batch_size_per_rank * world_size
+    if size < global_batch:
+        raise DataError(
+            f"the training set has {size} samples, but one step takes {global_batch} "
+            f"({world_size} ranks x {batch_size_per_rank}): no rank could take a single step. "
+            + _smaller_batch(size, world_size)
+        )
+    sampler = ShardedSampler(order, size, rank=rank, world_size=world_size, drop_last=True)
+    return ShardedLoader(make_loader, kwargs, sampler, batch_size_per_rank, drop_last=True)
+
+
+def valid_loader(
+    make_loader: Callable[..., Any],
+    kwargs: dict[str, Any],
+    *,
+    rank: int,
+    world_size: int,
+    seed: int,
+    batch_size_per_rank: int,
+) -> Any:
+    """The validation loader for the DataLoader arguments `kwargs` of the host.
+
+    On one rank `make_loader(**kwargs)`, untouched. On several a `ShardedValidLoader`: every sample
+    once over all ranks, in batches of at most `batch_size_per_rank`. `seed` must be equal on all
+    ranks.
+    Raises `DataError` as `train_loader` does, except for a small dataset, which is fine here.
+    """
+    if world_size == 1:
+        return make_loader(**kwargs)
+    order, size = _order_and_size(kwargs, seed)
+    return ShardedValidLoader(
+        make_loader,
+        kwargs,
+        fixed(order),
+        size,
+        rank=rank,
+        world_size=world_size,
+        batch_size_per_rank=batch_size_per_rank,
+    )
+
+
+def _order_and_size(kwargs: dict[str, Any], seed: int) -> tuple[Order, int]:
+    """The order of the host's loader and its number of samples per pass, over all ranks."""
+    dataset, sampler = kwargs["dataset"], kwargs.get("sampler")
+    if isinstance(dataset, IterableDataset):
+        raise DataError(
+            f"the DataLoader's dataset ({type(dataset).__name__}) is an IterableDataset: on "
+            "several ranks each would read all of it, since only the dataset itself can split its "
+            "stream. Use train.data_format=droid_rlds for RLDS data, or a dataset with __getitem__."
+        )
+    if kwargs.get("batch_sampler") is not None:
+        raise DataError(
+            f"the DataLoader has a batch_sampler ({type(kwargs['batch_sampler']).__name__}), whose "
+            "batches cannot be split evenly over ranks. Pass batch_size and sampler instead."
+        )
+    if kwargs.get("batch_size", 1) is None:
+        raise DataError(
+            "the DataLoader has batch_size=None (batching switched off), so the samples of a step "
+            "cannot be split over ranks. Pass a batch_size."
+        )
+    order = order_of(dataset, sampler, kwargs.get("shuffle"), seed)
+    return order, int(len(dataset) if sampler is None else len(sampler))
+
+
+def _smaller_batch(size: int, world_size: int) -> str:
+    largest = size // world_size
+    if largest == 0:
+        return f"Use at most {max(size, 1)} ranks, or more data."
+    return (
+        f"Use train.batch_size for at most {largest} samples per rank, fewer ranks, or more data."
+    )

@@ -1,0 +1,157 @@
+"""The order of one pass over a dataset, the same on every rank.
+
+An *order* is a function `draw(pass_number) -> int64 array of dataset indices`, all ranks
+together. It replaces the sampler that the host would have given to its DataLoader: the same
+distribution, drawn from a seed that all ranks share instead of each rank's own random stream.
+"""
+
+from __future__ import annotations
+
+import random
+from contextlib import contextmanager
+from typing import Any, Callable, Iterator
+
+import numpy as np
+import torch
+from torch.utils.data import (
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+from robomimic_ddp.errors import DataError
+
+Order = Callable[[int], np.ndarray]
+
+
+def order_of(dataset: Any, sampler: Any, shuffle: bool | None, seed: int) -> Order:
+    """The order that stands for the DataLoader arguments `sampler` and `shuffle`.
+
+    torch's samplers and the host's CustomWeightedRandomSampler (the same distribution, by numpy)
+    are drawn here. Any other sampler is iterated as it is, once per pass on every rank, with the
+    global random streams set from (seed, pass) and put back afterwards: all ranks then hear the
+    same indices, as long as it draws from global or equally seeded generators.
+    `ShardedSampler.order_digest` shows whether that holds. Raises `DataError` for a sampler that
+    already splits over ranks, or has no length.
+    """
+    if sampler is None:
+        return _uniform(len(dataset), seed) if shuffle else _sequential(len(dataset))
+    if isinstance(sampler, DistributedSampler):
+        raise DataError(
+            "the DataLoader's sampler is a torch DistributedSampler: it already splits the data "
+            "over ranks, and splitting its share again would train on 1/ranks of the data. "
+            "Remove it; robomimic-ddp shards the host's own sampler."
+        )
+    if _only_draws_weights(sampler):
+        return _weighted(sampler, seed)
+    if type(sampler) is SequentialSampler:
+        return _sequential(len(sampler))
+    if type(sampler) is RandomSampler and not sampler.replacement:
+        if sampler.num_samples == len(sampler.data_source):
+            return _uniform(len(sampler.data_source), seed)
+    if type(sampler) is SubsetRandomSampler:
+        indices = np.asarray(sampler.indices, dtype=np.int64)
+        return lambda number: indices[_generator(seed, number).permutation(len(indices))]
+    return _iterated(sampler, seed)
+
+
+def fixed(order: Order) -> Order:
+    """Pass 0 of `order`, drawn once, at every pass: so validation losses of epochs compare."""
+    drawn: list[np.ndarray] = []
+
+    def draw(number: int) -> np.ndarray:
+        if not drawn:
+            drawn.append(order(0))
+        return drawn[0]
+
+    return draw
+
+
+def _only_draws_weights(sampler: Any) -> bool:
+    """Whether the indices are drawn from `weights` and nothing else; a subclass may do anything."""
+    if not isinstance(sampler, WeightedRandomSampler):
+        return False
+    own_iteration = type(sampler).__iter__ is not WeightedRandomSampler.__iter__
+    return not own_iteration or type(sampler).__name__ == "CustomWeightedRandomSampler"
+
+
+def _generator(seed: int, number: int) -> np.random.RandomState:
+    """The generator of pass `number`.
+
+    RandomState, not Generator: numpy promises its streams never change, so a run resumed under
+    another numpy sees the order that it was saved with.
+    """
+    entropy = np.random.SeedSequence([seed % 2**64, number])
+    return np.random.RandomState(np.random.MT19937(entropy))
+
+
+def _sequential(size: int) -> Order:
+    return lambda number: np.arange(size, dtype=np.int64)
+
+
+def _uniform(size: int, seed: int) -> Order:
+    return lambda number: _generator(seed, number).permutation(size).astype(np.int64)
+
+
+def _weighted(sampler: WeightedRandomSampler, seed: int) -> Order:
+    """Draws as the host does, by numpy: torch.multinomial stops at 2**24 categories."""
+
+    def draw(number: int) -> np.ndarray:
+        # Read per pass: a host may change its weights while training.
+        weights = np.asarray(sampler.weights, dtype=np.float64)
+        total = weights.sum()
+        if not (np.isfinite(total) and total > 0 and weights.min() >= 0):
+            raise DataError(
+                f"the sampling weights sum to {total} with minimum {weights.min()}; they must "
+                "be finite, not negative, not all zero. Check the weights in train.data."
+            )
+        drawn = _generator(seed, number).choice(
+            len(weights), size=sampler.num_samples, replace=sampler.replacement, p=weights / total
+        )
+        return drawn.astype(np.int64)
+
+    return draw
+
+
+def _iterated(sampler: Any, seed: int) -> Order:
+    name = type(sampler).__name__
+    if not hasattr(sampler, "__len__"):
+        raise DataError(
+            f"the DataLoader's sampler ({name}) has no length: on several ranks the number of "
+            "batches must be known, or one rank would wait for a batch that another does not have. "
+            "Give it a __len__, or use a torch sampler."
+        )
+
+    def draw(number: int) -> np.ndarray:
+        with _seeded_streams(int(_generator(seed, number).randint(2**31))):
+            indices = np.fromiter((int(index) for index in sampler), dtype=np.int64)
+        if len(indices) != len(sampler):
+            raise DataError(
+                f"the DataLoader's sampler ({name}) says its length is {len(sampler)} but gave "
+                f"{len(indices)} indices: the ranks would not agree on the number of batches. "
+                "Make both agree."
+            )
+        return indices
+
+    return draw
+
+
+@contextmanager
+def _seeded_streams(seed: int) -> Iterator[None]:
+    """Python's, numpy's and torch's (CPU) global random streams set from `seed`, then put back."""
+    python_state, numpy_state, torch_state = (
+        random.getstate(),
+        np.random.get_state(),
+        torch.get_rng_state(),
+    )
+    try:
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+        yield
+    finally:
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+        torch.set_rng_state(torch_state)

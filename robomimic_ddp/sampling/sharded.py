@@ -1,0 +1,138 @@
+"""The loaders that a host's training sees in place of its torch DataLoader on several ranks."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Iterator
+
+from robomimic_ddp.sampling.orders import Order
+from robomimic_ddp.sampling.sampler import ShardedSampler
+
+
+class ShardedLoader:
+    """One rank's batches of every pass; each iteration is the next pass.
+
+    Iterates the DataLoader `loader`, which keeps every argument of the host but sampler, shuffle,
+    batch size and drop_last; other attributes (`dataset`, `batch_size`, ...) are the DataLoader's.
+
+    samples_delivered: samples of this rank handed out so far, over all passes, without
+    prefetched ones.
+    """
+
+    def __init__(
+        self,
+        make_loader: Callable[..., Any],
+        kwargs: dict[str, Any],
+        sampler: ShardedSampler,
+        batch_size: int,
+        drop_last: bool,
+    ) -> None:
+        own = {"sampler", "shuffle", "batch_size", "drop_last", "batch_sampler"}
+        kept = {name: value for name, value in kwargs.items() if name not in own}
+        self.samples_delivered = 0
+        self.sampler = sampler
+        self.loader = make_loader(
+            **kept, sampler=sampler, batch_size=batch_size, drop_last=drop_last
+        )
+
+    def __len__(self) -> int:
+        """Number of batches of this rank per pass."""
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        if len(self) == 0:
+            return  # a rank without samples starts no worker processes
+        left = len(self.sampler)
+        for batch in self.loader:
+            size = min(self.loader.batch_size, left)
+            left -= size
+            self.samples_delivered += size
+            yield batch
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "loader":  # not made yet: unpickling, or a failed constructor
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+    @property
+    def next_pass(self) -> int:
+        """Number of the pass that the next iteration delivers; set it to resume."""
+        return self.sampler.next_pass
+
+    @next_pass.setter
+    def next_pass(self, number: int) -> None:
+        self.sampler.next_pass = number
+
+    def index_stream_digest(self, count: int | None = None) -> str:
+        """Hex digest of this rank's first `count` (None: all) indices of the current pass."""
+        return self.sampler.digest(count)
+
+    def order_digest(self) -> str:
+        """Hex digest of all ranks' indices of the current pass, in order: equal on every rank."""
+        return self.sampler.order_digest()
+
+
+class ShardedValidLoader:
+    """The validation samples in one drawn order, split over ranks; nothing is padded or repeated.
+
+    The order is the same at every epoch, so that validation losses compare: the host's, with its
+    shuffle or sampler drawn once from the seed. A rank may have no batch. Iterating gives every
+    sample once.
+    """
+
+    def __init__(
+        self,
+        make_loader: Callable[..., Any],
+        kwargs: dict[str, Any],
+        order: Order,
+        size: int,
+        *,
+        rank: int,
+        world_size: int,
+        batch_size_per_rank: int,
+    ) -> None:
+        self.dataset = kwargs["dataset"]
+        self.size = size
+        self.host_batch_size = int(kwargs.get("batch_size", 1))
+        self._make_loader, self._kwargs, self._order = make_loader, kwargs, order
+        self._rank, self._world_size = rank, world_size
+        self._batch_size_per_rank = batch_size_per_rank
+        self._loaders: dict[int, ShardedLoader] = {}
+
+    def limited(self, num_steps: int | None) -> ShardedLoader:
+        """This rank's share of the first min(num_steps x configured batch size, size) samples.
+
+        None: of all samples. The configured batch size is the host's, so that `num_steps` selects
+        the same number of samples at every world size.
+        """
+        wanted = self.size if num_steps is None else num_steps * self.host_batch_size
+        total = min(wanted, self.size)
+        if total not in self._loaders:
+            # Without `self` in the closure: a loader with persistent workers that is freed by the
+            # cycle collector, not by its last reference, waits 5 s for each of its workers.
+            order = self._order
+            sampler = ShardedSampler(
+                lambda number: order(number)[:total],
+                total,
+                rank=self._rank,
+                world_size=self._world_size,
+                drop_last=False,
+            )
+            self._loaders[total] = ShardedLoader(
+                self._make_loader, self._kwargs, sampler, self._batch_size_per_rank, drop_last=False
+            )
+        return self._loaders[total]
+
+    def __len__(self) -> int:
+        return len(self.limited(None))
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.limited(None))
+
+    @property
+    def samples_delivered(self) -> int:
+        """Validation samples of this rank handed out so far, over all epochs."""
+        return sum(loader.samples_delivered for loader in self._loaders.values())
+
+    def index_stream_digest(self, count: int | None = None) -> str:
+        """Hex digest of this rank's first `count` dataset indices of a full traversal."""
+        return self.limited(None).index_stream_digest(count)

@@ -1,0 +1,353 @@
+"""Shares of a pass: exact over ranks, another order every pass, reproducible from the seed."""
+
+from __future__ import annotations
+
+import gc
+import random
+import weakref
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
+
+from robomimic_ddp.errors import DataError
+from robomimic_ddp.sampling import ShardedSampler, order_of, train_loader, valid_loader
+
+sizes = st.integers(0, 200)
+worlds = st.integers(1, 9)
+batches = st.integers(1, 17)
+seeds = st.integers(-(2**70), 2**70)
+
+
+class Numbers(Dataset):
+    """Sample i is the number i."""
+
+    def __init__(self, size):
+        self.size = size
+
+    def __len__(self):
+        return np.int64(self.size)  # as MetaDataset, whose length is a numpy sum
+
+    def __getitem__(self, index):
+        if not 0 <= index < self.size:
+            raise IndexError(index)
+        return index
+
+
+class CustomWeightedRandomSampler(WeightedRandomSampler):
+    """By name the host's: draws with numpy's global stream, which differs between ranks."""
+
+    def __iter__(self):
+        raise AssertionError("the host's own draw depends on the rank")
+
+
+class EveryOther(Sampler):
+    """A host's own sampler: draws from all three global streams."""
+
+    def __init__(self, size):
+        self.size = size
+
+    def __len__(self):
+        return self.size
+
+    def __iter__(self):
+        for _ in range(self.size):
+            yield (
+                random.randrange(10) + 10 * np.random.randint(10) + 100 * int(torch.randint(10, ()))
+            )
+
+
+def shares(order, size, world, drop_last, passes=1):
+    """[pass][rank] -> list of indices, by iterating real samplers."""
+    samplers = [
+        ShardedSampler(order, size, rank=rank, world_size=world, drop_last=drop_last)
+        for rank in range(world)
+    ]
+    return [[list(sampler) for sampler in samplers] for _ in range(passes)]
+
+
+def loaders(make, size, world, batch, seed=0, **kwargs):
+    kwargs = {"dataset": Numbers(size), "batch_size": batch, **kwargs}
+    return [
+        make(DataLoader, kwargs, rank=r, world_size=world, seed=seed, batch_size_per_rank=batch)
+        for r in range(world)
+    ]
+
+
+@given(sizes, worlds, st.booleans(), seeds)
+def test_the_shares_of_a_pass_are_disjoint_and_their_union_is_exact(size, world, drop_last, seed):
+    order = order_of(Numbers(size), None, True, seed)
+    per_rank = shares(order, size, world, drop_last)[0]
+    union = [index for share in per_rank for index in share]
+    assert len(set(union)) == len(union)
+    if drop_last:
+        assert [len(share) for share in per_rank] == [size // world] * world
+        assert set(union) == set(order(0)[: size // world * world].tolist())
+    else:
+        assert sorted(union) == list(range(size))
+        assert max(map(len, per_rank)) - min(map(len, per_rank)) <= 1
+
+
+@given(sizes, worlds, st.booleans(), seeds, st.integers(0, 5))
+def test_lengths_are_announced_and_a_pass_can_be_set(size, world, drop_last, seed, number):
+    order = order_of(Numbers(size), None, True, seed)
+    for rank in range(world):
+        kwargs = {"rank": rank, "world_size": world, "drop_last": drop_last}
+        running = ShardedSampler(order, size, **kwargs)
+        for _ in range(number):
+            list(running)
+        resumed = ShardedSampler(order_of(Numbers(size), None, True, seed), size, **kwargs)
+        resumed.next_pass = running.next_pass
+        share = list(resumed)
+        assert share == list(running)
+        assert len(share) == len(resumed)
+        assert (resumed.current_pass, resumed.next_pass) == (number, number + 1)
+
+
+@given(st.integers(30, 200), st.integers(1, 3), seeds)
+def test_consecutive_passes_and_other_seeds_differ_in_order(size, world, seed):
+    first, second = shares(order_of(Numbers(size), None, True, seed), size, world, False, passes=2)
+    other = shares(order_of(Numbers(size), None, True, seed + 1), size, world, False)[0]
+    # 10 or more indices in the same order by chance: below 1e-6 even for the smallest share.
+    assert all(a != b for a, b in zip(first, second))
+    assert all(a != b for a, b in zip(first, other))
+
+
+@given(sizes, worlds, batches, st.booleans())
+def test_train_loaders_give_equal_full_batches_that_make_up_global_batches(
+    size, world, batch, shuffle
+):
+    assume(world > 1 and size >= world * batch)
+    per_rank = loaders(train_loader, size, world, batch, shuffle=shuffle, drop_last=False)
+    passes = [[[b.tolist() for b in loader] for loader in per_rank] for _ in range(2)]
+    steps = size // (world * batch)
+    order = order_of(Numbers(size), None, shuffle, 0)
+    for number, delivered in enumerate(passes):
+        assert [len(rank) for rank in delivered] == [steps] * world
+        for step in range(steps):
+            assert [len(rank[step]) for rank in delivered] == [batch] * world
+            together = sorted(index for rank in delivered for index in rank[step])
+            piece = order(number)[step * world * batch : (step + 1) * world * batch]
+            assert together == sorted(piece.tolist())
+    assert [len(loader) for loader in per_rank] == [steps] * world
+    assert [loader.samples_delivered for loader in per_rank] == [2 * steps * batch] * world
+
+
+@given(sizes, st.integers(2, 9), batches, st.booleans(), st.none() | st.integers(0, 30))
+def test_valid_loaders_give_the_first_samples_once_and_the_same_each_epoch(
+    size, world, batch, shuffle, steps
+):
+    # The batch per rank differs from the host's, as under ddp.batch=global.
+    kwargs = {"dataset": Numbers(size), "batch_size": batch, "shuffle": shuffle, "drop_last": True}
+    per_rank = [
+        valid_loader(DataLoader, kwargs, rank=rank, world_size=world, seed=5, batch_size_per_rank=3)
+        for rank in range(world)
+    ]
+    wanted = size if steps is None else min(size, steps * batch)
+    expected = order_of(Numbers(size), None, shuffle, 5)(0)[:wanted].tolist()
+    for _ in range(2):
+        seen = [[b.tolist() for b in loader.limited(steps)] for loader in per_rank]
+        assert [len(rank) for rank in seen] == [len(loader.limited(steps)) for loader in per_rank]
+        assert sorted(i for rank in seen for b in rank for i in b) == sorted(expected)
+        assert all(0 < len(b) <= 3 for rank in seen for b in rank)
+    assert sum(loader.samples_delivered for loader in per_rank) == 2 * wanted
+
+
+def test_a_valid_loader_iterates_every_sample():
+    per_rank = loaders(valid_loader, 5, 3, 2)
+    assert [[b.tolist() for b in loader] for loader in per_rank] == [[[0, 3]], [[1, 4]], [[2]]]
+    assert [len(loader) for loader in per_rank] == [1, 1, 1]
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=1, max_size=60), worlds, st.booleans(), seeds)
+def test_weighted_shares_are_the_single_process_draw(weights, world, replacement, seed):
+    size = len(weights)
+    sampler = CustomWeightedRandomSampler(np.asarray(weights), size, replacement=replacement)
+    per_rank = shares(order_of(Numbers(size), sampler, False, seed), size, world, False, passes=2)
+    single = shares(order_of(Numbers(size), sampler, False, seed), size, 1, False, passes=2)
+    for split, [whole] in zip(per_rank, single):
+        merged = np.empty(size, dtype=np.int64)
+        for rank in range(world):
+            merged[rank::world] = split[rank]
+        assert merged.tolist() == whole
+        if not replacement:
+            assert sorted(whole) == list(range(size))
+
+
+def test_weights_keep_their_shares_on_every_rank():
+    weights = np.concatenate([np.full(1000, 3.0), np.full(3000, 1.0)])
+    sampler = WeightedRandomSampler(weights, num_samples=40_000)
+    for share in shares(order_of(Numbers(4000), sampler, False, 1), 40_000, 4, True)[0]:
+        first = np.mean(np.asarray(share) < 1000)
+        assert abs(first - 0.5) < 0.03  # six standard deviations of 10,000 draws
+        assert len(set(share)) > 3000
+
+
+def test_weights_beyond_the_limit_of_torch():
+    size = 2**24 + 10
+    weights = np.zeros(size)
+    weights[-5:] = 1.0
+    sampler = CustomWeightedRandomSampler(weights, num_samples=1000)
+    with pytest.raises(RuntimeError, match="2\\^24"):
+        torch.multinomial(sampler.weights, 1)
+    drawn = order_of(Numbers(size), sampler, False, 0)(0)
+    assert set(drawn.tolist()) == set(range(size - 5, size))
+
+
+@pytest.mark.parametrize("weights", [[0.0, 0.0], [1.0, float("nan")], [2.0, -1.0]])
+def test_impossible_weights_are_a_clear_error(weights):
+    sampler = WeightedRandomSampler(weights, 2)
+    with pytest.raises(DataError, match="sampling weights.*train.data"):
+        order_of(Numbers(2), sampler, False, 0)(0)
+
+
+def test_torch_samplers_keep_their_meaning():
+    data = Numbers(50)
+    assert order_of(data, SequentialSampler(data), None, 0)(3).tolist() == list(range(50))
+    assert order_of(data, None, None, 0)(3).tolist() == list(range(50))
+    shuffled = order_of(data, RandomSampler(data), None, 0)(0).tolist()
+    assert sorted(shuffled) == list(range(50)) != shuffled
+    subset = order_of(data, SubsetRandomSampler([4, 7, 9, 11, 30]), None, 0)
+    assert sorted(subset(0).tolist()) == [4, 7, 9, 11, 30]
+    assert len({tuple(subset(number).tolist()) for number in range(20)}) > 5
+    drawn = order_of(data, RandomSampler(data, replacement=True, num_samples=500), None, 0)(0)
+    assert len(drawn) == 500 and set(drawn.tolist()) <= set(range(50))
+
+
+def test_a_hosts_own_sampler_is_drawn_alike_on_ranks_whose_streams_differ():
+    drawn = []
+    for rank in range(2):
+        random.seed(rank), np.random.seed(rank), torch.manual_seed(rank)
+        order = order_of(Numbers(1000), EveryOther(40), None, 3)
+        drawn.append([order(0).tolist(), order(1).tolist(), order(0).tolist()])
+        after = random.random(), np.random.rand(), torch.rand(()).item()
+        random.seed(rank), np.random.seed(rank), torch.manual_seed(rank)
+        assert after == (random.random(), np.random.rand(), torch.rand(()).item())
+    assert drawn[0] == drawn[1]
+    assert drawn[0][0] == drawn[0][2] != drawn[0][1]
+
+
+def test_a_weighted_sampler_that_does_more_is_iterated_not_replaced():
+    class OnlyEven(WeightedRandomSampler):
+        def __iter__(self):
+            return (2 * index for index in super().__iter__())
+
+    order = order_of(Numbers(100), OnlyEven([1.0] * 50, 30), None, 0)
+    assert all(index % 2 == 0 for index in order(0).tolist())
+
+
+def test_digests_tell_shares_apart_and_orders_alike():
+    per_rank = loaders(train_loader, 100, 2, 5, shuffle=True)
+    before = [loader.index_stream_digest(20) for loader in per_rank]
+    first = [next(iter(loader)).tolist() for loader in per_rank]
+    order = order_of(Numbers(100), None, True, 0)(0).tolist()
+    assert first == [order[0:10:2], order[1:10:2]]  # asking for the digest took no pass
+    assert before == [loader.index_stream_digest(20) for loader in per_rank]
+    assert len(set(before)) == 2 and len({loader.order_digest() for loader in per_rank}) == 1
+    assert per_rank[0].next_pass == 1
+    list(per_rank[0])
+    assert per_rank[0].index_stream_digest(20) != before[0]
+
+
+def test_on_one_rank_the_hosts_loader_is_made_with_the_hosts_arguments():
+    made = []
+
+    def make(**kwargs):
+        made.append(kwargs)
+        return DataLoader(**kwargs)
+
+    data = TensorDataset(torch.arange(10))
+    kwargs = {"dataset": data, "batch_size": 4, "shuffle": True, "drop_last": True}
+    for build in (train_loader, valid_loader):
+        loader = build(make, kwargs, rank=0, world_size=1, seed=0, batch_size_per_rank=7)
+        assert type(loader) is DataLoader and made.pop() == kwargs
+        torch.manual_seed(0)
+        ours = [batch[0].tolist() for batch in loader]
+        torch.manual_seed(0)
+        assert ours == [batch[0].tolist() for batch in DataLoader(**kwargs)]
+
+
+def test_the_hosts_other_arguments_reach_the_loader():
+    def collate(samples):
+        return tuple(samples)
+
+    [_, loader] = loaders(train_loader, 20, 2, 4, collate_fn=collate, timeout=0, shuffle=False)
+    assert list(loader) == [(1, 3, 5, 7), (9, 11, 13, 15)]
+    assert loader.batch_size == 4 and len(loader.dataset) == 20
+    with pytest.raises(AttributeError, match="no_such"):
+        loader.no_such_attribute
+
+
+@pytest.mark.parametrize(
+    ("size", "remedy"), [(31, "at most 7 samples per rank"), (3, "at most 3 ranks")]
+)
+def test_a_set_smaller_than_a_global_batch_is_a_clear_error(size, remedy):
+    with pytest.raises(DataError, match=rf"{size} samples.*32 \(4 ranks x 8\).*{remedy}"):
+        loaders(train_loader, size, 4, 8, shuffle=True)
+
+
+@pytest.mark.parametrize("make", [train_loader, valid_loader])
+def test_loaders_are_freed_with_their_last_reference(make):
+    """torch waits 5 s per persistent worker when the cycle collector frees a loader."""
+    [loader, _] = loaders(make, 20, 2, 4, shuffle=True)
+    list(loader)
+    inner = weakref.ref((loader if make is train_loader else loader.limited(None)).loader)
+    gc.disable()
+    try:
+        del loader, _
+        assert inner() is None
+    finally:
+        gc.enable()
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(10))
+
+
+class NoLength(Sampler):
+    def __iter__(self):
+        return iter(range(10))
+
+
+class WrongLength(NoLength):
+    def __len__(self):
+        return 11
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"dataset": Stream()}, "IterableDataset.*droid_rlds"),
+        ({"batch_sampler": BatchSampler(range(10), 2, True), "batch_size": 1}, "batch_sampler"),
+        ({"batch_size": None}, "batch_size=None"),
+        ({"sampler": DistributedSampler(Numbers(10), 2, 0)}, "DistributedSampler.*Remove it"),
+        ({"sampler": NoLength()}, "NoLength.*no length"),
+    ],
+)
+@pytest.mark.parametrize("make", [train_loader, valid_loader])
+def test_what_cannot_be_split_is_a_clear_error(make, kwargs, message):
+    kwargs = {"dataset": Numbers(10), "batch_size": 2, **kwargs}
+    with pytest.raises(DataError, match=message):
+        make(DataLoader, kwargs, rank=0, world_size=2, seed=0, batch_size_per_rank=2)
+
+
+def test_a_sampler_that_lies_about_its_length_is_a_clear_error():
+    [loader, _] = loaders(train_loader, 10, 2, 2, sampler=WrongLength())
+    with pytest.raises(DataError, match="length is 11 but gave 10"):
+        next(iter(loader))
