@@ -19,10 +19,10 @@ class MainRankTraceback(RobomimicDDPError):
 def on_main(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Collective: `function(*args, **kwargs)`, called on the main rank; its value on every rank.
 
-    An error of the function is raised on every rank, with its type and message; on the other ranks
-    the main rank's traceback is its cause. An error that cannot be pickled arrives as a
-    RobomimicDDPError with its text; a value that cannot be pickled is a pickling error on every rank.
-    KeyboardInterrupt is not told: every rank gets its own.
+    An error of the function is raised on every rank, with its type and message; on the other
+    ranks the main rank's traceback is its cause. An error that cannot be pickled arrives as a
+    RobomimicDDPError with its text; a value that cannot be pickled is a pickling error on every
+    rank. KeyboardInterrupt is not told: every rank gets its own.
     """
     if group.world_size() == 1:
         return function(*args, **kwargs)
