@@ -8,8 +8,9 @@ distribution, drawn from a seed that all ranks share instead of each rank's own 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Callable, Iterator
+from typing import Any, Callable
 
 import numpy as np
 import torch

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterator
+from collections.abc import Iterator
+from typing import Any, Callable
 
 from robomimic_ddp.sampling.orders import Order
 from robomimic_ddp.sampling.sampler import ShardedSampler

@@ -112,6 +112,6 @@ def test_a_weighted_draw_is_shared_and_keeps_its_shares(ranks):
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_an_epoch_that_ends_inside_a_pass_is_followed_by_the_next_pass(ranks, num_workers):
-    for number, (epochs, delivered) in enumerate(ranks.run(early_stops, num_workers)):
+    for epochs, delivered in ranks.run(early_stops, num_workers):
         assert delivered == 3 * 2 * 4
         assert len({tuple(flat(epoch)) for epoch in epochs}) == 3

@@ -1,0 +1,25 @@
+"""Once, on the main rank, told to all: directories, prompts, decisions, files and loggers.
+
+Decorators read the rank when the decorated thing is called, since hosts import their modules
+before the process group exists.
+"""
+
+from __future__ import annotations
+
+from robomimic_ddp.main_rank.decisions import agree, ask, main_rank_only, on_main
+from robomimic_ddp.main_rank.files import atomic_open, copyfile, open_on_main
+from robomimic_ddp.main_rank.loggers import data_logger, print_logger
+from robomimic_ddp.main_rank.streams import quiet_stdout
+
+__all__ = [
+    "agree",
+    "ask",
+    "atomic_open",
+    "copyfile",
+    "data_logger",
+    "main_rank_only",
+    "on_main",
+    "open_on_main",
+    "print_logger",
+    "quiet_stdout",
+]

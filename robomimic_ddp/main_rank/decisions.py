@@ -1,0 +1,84 @@
+"""Values and errors of the main rank, on every rank."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+import sys
+import traceback
+from typing import Any, Callable
+
+from robomimic_ddp import group
+from robomimic_ddp.errors import RobomimicDDPError
+
+
+class MainRankTraceback(RobomimicDDPError):
+    """The traceback text of the main rank, as the cause of the same error on the other ranks."""
+
+
+def on_main(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Collective: `function(*args, **kwargs)`, called on the main rank; its value on every rank.
+
+    An error of the function is raised on every rank, with its type and message; on the other
+    ranks the main rank's traceback is its cause. An error that cannot be pickled arrives as a
+    RobomimicDDPError with its text; a value that cannot be pickled is a pickling error on every
+    rank. KeyboardInterrupt is not told: every rank gets its own.
+    """
+    if group.world_size() == 1:
+        return function(*args, **kwargs)
+    error: BaseException | None = None
+    value, telegram = None, b""
+    if group.is_main():
+        try:
+            value = function(*args, **kwargs)
+            telegram = pickle.dumps((value, None, ""))
+        except (Exception, SystemExit) as raised:
+            error = raised
+            telegram = _error_telegram(raised)
+    telegram = group.broadcast_object(telegram)
+    if group.is_main():
+        if error is not None:
+            raise error
+        return value
+    value, error, text = pickle.loads(telegram)
+    if error is not None:
+        raise error from MainRankTraceback(f"on the main rank:\n{text}")
+    return value
+
+
+def _error_telegram(error: BaseException) -> bytes:
+    text = traceback.format_exc()
+    try:
+        telegram = pickle.dumps((None, error, text))
+        pickle.loads(telegram)  # an exception with a constructor of its own may fail only here
+        return telegram
+    except Exception:
+        message = f"the main rank failed with {type(error).__name__}: {error}\n{text}"
+        return pickle.dumps((None, RobomimicDDPError(message), text))
+
+
+def main_rank_only(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorates a function to run on the main rank only; None elsewhere, and nobody waits."""
+
+    @functools.wraps(function)
+    def run_on_main_rank(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs) if group.is_main() else None
+
+    return run_on_main_rank
+
+
+def agree(value: Any) -> Any:
+    """Collective: the main rank's `value` on every rank, where ranks could decide differently."""
+    return group.broadcast_object(value)
+
+
+def ask(prompt: str) -> str:
+    """`input(prompt)`; without a terminal, "n" (keep what is there), after saying so."""
+    try:
+        if sys.stdin is not None and sys.stdin.isatty():
+            return input(prompt)
+        reason = "no terminal to answer from"
+    except (EOFError, ValueError):  # ValueError: stdin is closed
+        reason = "no answer"
+    print(f"{prompt.rstrip()}\n{reason}: keeping what is there (n)")
+    return "n"

@@ -1,0 +1,112 @@
+"""Files that are whole at every instant: a crash while writing leaves the previous one readable."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shutil
+import socket
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from robomimic_ddp import group
+
+_numbers = itertools.count()
+
+
+@contextmanager
+def atomic_open(path: str | os.PathLike, mode: str = "w", **kwargs: Any) -> Iterator[IO]:
+    """`open(path, mode, **kwargs)` for writing, in a `with`; `path` appears at its end.
+
+    Until then it is a hidden temporary file in the same folder; at the end it is flushed to the
+    disk, renamed, and the folder is flushed. After an exception inside the block `path` is as it
+    was and the temporary file is gone; one that a killed process left behind is removed by the
+    next write of the same path on this machine. Permissions are those of a plain `open`: kept
+    from the old file, else from the umask; a symbolic link is followed. `mode` is w or x with t,
+    b or +.
+    """
+    if not set(mode) & set("wx"):
+        raise ValueError(f"atomic_open writes whole files: mode {mode!r} must contain 'w' or 'x'")
+    target = Path(os.path.realpath(path))
+    if target.exists() and not stat.S_ISREG(target.stat().st_mode):
+        with open(path, mode, **kwargs) as file:  # /dev/null, a pipe, a folder: as plain open does
+            yield file
+        return
+    if "x" in mode and target.exists():
+        raise FileExistsError(f"{path} exists already")
+    _remove_left_over(target)
+    temporary = target.with_name(f"{_prefix(target)}{os.getpid()}-{next(_numbers)}.tmp")
+    file = open(temporary, mode.replace("w", "x"), **kwargs)
+    try:
+        with file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        if target.exists():
+            os.chmod(temporary, stat.S_IMODE(target.stat().st_mode))
+        os.replace(temporary, target)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+    _flush_folder(target.parent)
+
+
+def _prefix(target: Path) -> str:
+    return f".{target.name}.{socket.gethostname()}-"
+
+
+def _remove_left_over(target: Path) -> None:
+    """Removes the temporary files of `target` whose writer, on this machine, is no longer alive."""
+    pattern = re.compile(re.escape(_prefix(target)) + r"(\d+)-\d+\.tmp")
+    with suppress(OSError):
+        for name in os.listdir(target.parent):
+            match = pattern.fullmatch(name)
+            if match and not _is_alive(int(match.group(1))):
+                os.unlink(target.with_name(name))
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass  # it exists, and belongs to somebody else
+    return True
+
+
+def _flush_folder(folder: Path) -> None:
+    """Makes the rename itself survive a power cut, where the file system can."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def open_on_main(path: str | os.PathLike, mode: str = "w", **kwargs: Any) -> Iterator[IO]:
+    """`open(path, mode)` to write, in a `with`: atomic on the main rank, else a null sink."""
+    if group.is_main():
+        with atomic_open(path, mode, **kwargs) as file:
+            yield file
+    else:
+        with open(os.devnull, mode.replace("x", "w"), **kwargs) as file:
+            yield file
+
+
+def copyfile(src: str | os.PathLike, dst: str | os.PathLike) -> str | os.PathLike:
+    """`shutil.copyfile(src, dst)`, on the main rank only, and atomic. Returns `dst`."""
+    if not group.is_main():
+        return dst
+    if os.path.exists(dst) and os.path.samefile(src, dst):
+        raise shutil.SameFileError(f"{src!r} and {dst!r} are the same file")
+    with open(src, "rb") as source, atomic_open(dst, "wb") as target:
+        shutil.copyfileobj(source, target, 1 << 20)
+    return dst

@@ -1,0 +1,102 @@
+"""The host's PrintLogger and DataLogger: complete on the main rank, warnings and errors elsewhere.
+
+The classes are changed in place, not subclassed: a host's `super(PrintLogger, self)` names the
+decorated class, and would find itself as its own parent.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+from typing import Any
+
+from robomimic_ddp import group
+from robomimic_ddp.errors import RobomimicDDPError
+from robomimic_ddp.main_rank.streams import KeepWarnings, Tee
+
+DATA_LOGGER_SWITCHES = ("log_tb", "log_wandb")
+
+
+class QuietLog:
+    """What a PrintLogger does on other ranks: `log_rank<k>.txt`, beside the host's log file.
+
+    The host puts one PrintLogger in place of both standard streams. They are told apart at its
+    first write: sys.stderr then becomes `errors`, which keeps all text in the file and passes it
+    on to the real stderr, while prints are kept only if they hold a warning or an error.
+    """
+
+    def __init__(self, log_path: str) -> None:
+        folder, name = os.path.split(log_path)
+        stem, extension = os.path.splitext(name)
+        self.path = os.path.join(folder, f"{stem}_rank{group.rank()}{extension}")
+        self.file = open(self.path, "a")
+        self.prints = KeepWarnings(self.file)
+        self.errors = Tee(self.file, sys.stderr)
+
+    def write(self, logger: Any, message: str) -> int:
+        if sys.stderr is logger:
+            sys.stderr = self.errors
+        return self.prints.write(message)
+
+
+def print_logger(cls: type) -> type:
+    """Decorates the host's PrintLogger(log_file): other ranks keep warnings and errors only.
+
+    On the main rank it is the host's. Elsewhere nothing is printed: messages with warnings or
+    errors, and all of stderr, go to log_rank<k>.txt in the folder of the log file; stderr still
+    shows what it is sent.
+    """
+    host_init, host_write, host_flush = cls.__init__, cls.write, cls.flush  # type: ignore[misc]
+
+    @functools.wraps(host_init)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        self._quiet_log = None
+        if group.is_main():
+            host_init(self, *args, **kwargs)
+            return
+        call = inspect.signature(host_init).bind(self, *args, **kwargs)
+        self._quiet_log = QuietLog(os.fspath(list(call.arguments.values())[1]))
+        self.terminal, self.log_file = sys.stdout, self._quiet_log.file
+
+    @functools.wraps(host_write)
+    def write(self: Any, message: str) -> Any:
+        if self._quiet_log is None:
+            return host_write(self, message)
+        return self._quiet_log.write(self, message)
+
+    @functools.wraps(host_flush)
+    def flush(self: Any) -> Any:
+        return host_flush(self) if self._quiet_log is None else self._quiet_log.file.flush()
+
+    cls.__init__, cls.write, cls.flush = __init__, write, flush  # type: ignore[misc]
+    return cls
+
+
+def data_logger(cls: type) -> type:
+    """Decorates the host's DataLogger(log_dir, config, log_tb, log_wandb), changed in place.
+
+    On the main rank it is the host's. Elsewhere TensorBoard and wandb are off, whatever was
+    asked for; `record`, `get_stats` and `close` work as ever, on this rank's own memory.
+    """
+    host_init = cls.__init__  # type: ignore[misc]
+    signature = inspect.signature(host_init)
+
+    @functools.wraps(host_init)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        if not group.is_main():
+            call = signature.bind(self, *args, **kwargs)
+            found = [name for name in DATA_LOGGER_SWITCHES if name in signature.parameters]
+            if not found:
+                raise RobomimicDDPError(
+                    f"{cls.__name__}{signature} has none of the parameters {DATA_LOGGER_SWITCHES}, "
+                    "so all ranks would write the same log files. Give it such a switch, or use "
+                    "one rank."
+                )
+            call.arguments.update(dict.fromkeys(found, False))
+            args, kwargs = call.args[1:], call.kwargs
+        host_init(self, *args, **kwargs)
+
+    cls.__init__ = __init__  # type: ignore[misc]
+    return cls

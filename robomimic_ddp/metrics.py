@@ -1,0 +1,193 @@
+"""Step logs averaged over ranks, weighted by samples."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Callable
+
+import numpy as np
+
+from robomimic_ddp import group
+from robomimic_ddp.errors import RobomimicDDPError
+
+MISSING = object()
+
+
+@contextmanager
+def swapped(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Sets attribute `name` of `owner` to `value` for the block, and puts back what was there.
+
+    An attribute that `owner` had from its class only is removed from `owner` again.
+    """
+    before = vars(owner).get(name, MISSING)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        if before is MISSING:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)
+
+
+class BatchLogs:
+    """What one rank logs during one epoch: per key, the sum over samples and their number."""
+
+    def __init__(self) -> None:
+        self.samples = 0
+        self.totals: dict[str, list[float]] = {}
+        self._batch_samples: int | None = None
+
+    def see_batch(self, batch: Any) -> None:
+        """Notes the number of samples of the batch whose log comes next."""
+        self._batch_samples = samples_in(batch)
+
+    def see_log(self, step_log: dict[str, Any]) -> None:
+        """Adds the log of the batch seen last; a value's mean is taken, as the host does."""
+        if self._batch_samples is None:
+            raise RobomimicDDPError(
+                "run_epoch called model.log_info before model.process_batch_for_training, so the "
+                "number of samples behind that log is unknown and it cannot be averaged over "
+                "ranks. Call process_batch_for_training on each batch first, as robomimic does."
+            )
+        self.samples += self._batch_samples
+        for key, value in step_log.items():
+            total = self.totals.setdefault(key, [0.0, 0])
+            total[0] += float(np.mean(value)) * self._batch_samples
+            total[1] += self._batch_samples
+
+
+def samples_in(batch: Any) -> int:
+    """Number of samples in a host's batch: the length of its actions, else of its first array.
+
+    `batch` is a nest of dicts, lists and tuples over arrays or tensors of shape [B, ...].
+    """
+    if isinstance(batch, dict) and "actions" in batch:
+        batch = batch["actions"]
+    found = _first_length(batch)
+    if found is None:
+        raise RobomimicDDPError(
+            f"a batch of type {type(batch).__name__} holds no array with a batch dimension, so its "
+            "samples cannot be counted for the average over ranks. Return arrays of shape [B, ...] "
+            "from the dataset."
+        )
+    return found
+
+
+def _first_length(nest: Any) -> int | None:
+    if getattr(nest, "shape", None):
+        return int(nest.shape[0])
+    if isinstance(nest, dict):
+        nest = list(nest.values())
+    if isinstance(nest, (list, tuple)):
+        lengths = (_first_length(part) for part in nest)
+        return next((length for length in lengths if length is not None), None)
+    return None
+
+
+def mean_over_ranks(host_log: dict[str, Any], logs: BatchLogs) -> dict[str, Any]:
+    """Collective: the log of the epoch over all ranks, with equal keys, order and values on each.
+
+    Keys logged per batch: the mean over all samples of all ranks that logged the key. Time_* and
+    other numbers of the host's log: the mean over the ranks that have them of the rank's own
+    value (so Time_Epoch is the ranks' mean, in the host's minutes). Anything else: the lowest
+    such rank's value. A rank without batches counts for its times only.
+    """
+    parts = group.gather_objects((host_log, logs.totals))
+    totals: dict[str, list[float]] = {}
+    for _, rank_totals in parts:
+        for key, (value, samples) in rank_totals.items():
+            total = totals.setdefault(key, [0.0, 0])
+            total[0] += value
+            total[1] += samples
+    hosts = [rank_log for rank_log, _ in parts]
+    # Per-batch keys first, as the host's log has them: the main rank may have had no batch.
+    per_batch = [key for key in totals if any(key in rank_log for rank_log in hosts)]
+    rest = dict.fromkeys(key for rank_log in hosts for key in rank_log if key not in totals)
+    merged: dict[str, Any] = {key: totals[key][0] / totals[key][1] for key in per_batch}
+    for key in rest:
+        merged[key] = _mean_or_first([rank_log[key] for rank_log in hosts if key in rank_log])
+    return merged
+
+
+def _mean_or_first(values: list[Any]) -> Any:
+    try:
+        return float(np.mean(np.asarray(values, dtype=np.float64)))
+    except (TypeError, ValueError):
+        return values[0]
+
+
+def epoch_log(run_epoch: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorates a host's `run_epoch(model, data_loader, epoch, validate, num_steps, ...)`.
+
+    Collective: on several ranks the returned log (alone, or first in a tuple) is that of all
+    ranks together, equal on each; see `mean_over_ranks`. When validating, the loader's exact
+    share of the first `num_steps` batches takes the loader's place, so that each sample counts
+    once over all ranks. On one rank the host's function is called as it is.
+    """
+    signature = inspect.signature(run_epoch)
+
+    @functools.wraps(run_epoch)
+    def run_epoch_on_all_ranks(*args: Any, **kwargs: Any) -> Any:
+        if group.world_size() == 1:
+            return run_epoch(*args, **kwargs)
+        call = signature.bind(*args, **kwargs)
+        call.apply_defaults()
+        model = _argument(call, "model")
+        if call.arguments.get("validate"):
+            _take_own_share(call)
+        logs = BatchLogs()
+        with _recording(model, logs):
+            result = run_epoch(*call.args, **call.kwargs)
+        if isinstance(result, tuple):
+            return (mean_over_ranks(result[0], logs), *result[1:])
+        return mean_over_ranks(result, logs)
+
+    return run_epoch_on_all_ranks
+
+
+def _argument(call: inspect.BoundArguments, name: str) -> Any:
+    if name not in call.arguments:
+        raise RobomimicDDPError(
+            f"run_epoch{call.signature} has no parameter {name!r}, so its log cannot be averaged "
+            "over ranks. Name it as robomimic does: run_epoch(model, data_loader, epoch, "
+            "validate=False, num_steps=None, ...)."
+        )
+    return call.arguments[name]
+
+
+def _take_own_share(call: inspect.BoundArguments) -> None:
+    """Replaces the validation loader by this rank's exact share, `num_steps` by its length.
+
+    The length is given as a number, not as None: DROID's run_epoch has no reading of None.
+    """
+    loader = _argument(call, "data_loader")
+    if not hasattr(loader, "limited"):
+        return  # not one of ours: an RLDS stream, or a loader that the host made by itself
+    share = loader.limited(_argument(call, "num_steps"))
+    call.arguments["data_loader"] = share
+    call.arguments["num_steps"] = len(share)
+    if call.arguments.get("data_loader_iter") is not None:
+        call.arguments["data_loader_iter"] = iter(share)
+
+
+@contextmanager
+def _recording(model: Any, logs: BatchLogs) -> Iterator[None]:
+    """For the block, `logs` hears of every batch and of every step log of `model`."""
+    process_batch, log_info = model.process_batch_for_training, model.log_info
+
+    def process_batch_for_training(batch: Any, *args: Any, **kwargs: Any) -> Any:
+        logs.see_batch(batch)
+        return process_batch(batch, *args, **kwargs)
+
+    def logged(*args: Any, **kwargs: Any) -> Any:
+        step_log = log_info(*args, **kwargs)
+        logs.see_log(step_log)
+        return step_log
+
+    with swapped(model, "process_batch_for_training", process_batch_for_training):
+        with swapped(model, "log_info", logged):
+            yield

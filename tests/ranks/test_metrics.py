@@ -1,0 +1,234 @@
+"""Several ranks: the log of an epoch is that of all samples, alike everywhere, for any host."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from robomimic_ddp import group
+from robomimic_ddp.metrics import BatchLogs, epoch_log, mean_over_ranks
+from robomimic_ddp.sampling import train_loader, valid_loader
+from tests.ranks.pool import RankError
+
+SIZE = 11
+
+
+class Squares(Dataset):
+    def __len__(self):
+        return SIZE
+
+    def __getitem__(self, index):
+        return {"obs": {"x": torch.ones(2)}, "actions": torch.tensor([float(index) ** 2])}
+
+
+class Algo:
+    """What run_epoch needs of an Algo: its loss is the mean of the actions."""
+
+    def __init__(self):
+        self.seen = []
+
+    def set_train(self):
+        self.training = True
+
+    def set_eval(self):
+        self.training = False
+
+    def process_batch_for_training(self, batch):
+        return {"renamed": batch["actions"]}
+
+    def postprocess_batch_for_training(self, batch, obs_normalization_stats):
+        return batch
+
+    def train_on_batch(self, batch, epoch, validate=False):
+        self.seen += batch["renamed"].flatten().sqrt().round().int().tolist()
+        return {"losses": batch["renamed"].mean(), "large": bool((batch["renamed"] > 90).any())}
+
+    def on_gradient_step(self):
+        pass
+
+    def log_info(self, info):
+        log = {"Loss": info["losses"].item()}
+        if info["large"]:
+            log["Large"] = 1.0
+        return log
+
+
+def flat_mean(step_logs):
+    keys = dict.fromkeys(key for log in step_logs for key in log)
+    return {key: float(np.mean([log[key] for log in step_logs if key in log])) for key in keys}
+
+
+def other_order_run_epoch(
+    model, epoch, data_loader, num_steps=None, validate=False, data_loader_iter=None, **extra
+):
+    """A host with another argument order, an iterator that lives on, and no reading of None."""
+    iterator = iter(data_loader) if data_loader_iter is None else data_loader_iter
+    logs = []
+    for _ in range(num_steps):
+        try:
+            batch = next(iterator)
+        except StopIteration:
+            iterator = iter(data_loader)
+            batch = next(iterator)
+        info = model.train_on_batch(model.process_batch_for_training(batch), epoch)
+        logs.append(model.log_info(info))
+    return {**flat_mean(logs), "Time_Epoch": 1.0 + 2 * group.rank(), **extra}, iterator
+
+
+def real_run_epoch():
+    """The installed host's own."""
+    from robomimic.utils import train_utils
+
+    return train_utils.run_epoch
+
+
+def a_loader(make, shuffle, batch_size=4):
+    kwargs = {"dataset": Squares(), "batch_size": batch_size, "shuffle": shuffle}
+    place = {"rank": group.rank(), "world_size": group.world_size()}
+    return make(DataLoader, kwargs, **place, seed=0, batch_size_per_rank=batch_size)
+
+
+def validate_with_host(num_steps):
+    algo, run_epoch = Algo(), epoch_log(real_run_epoch())
+    loader = a_loader(valid_loader, shuffle=False)
+    log = run_epoch(algo, loader, 1, validate=True, num_steps=num_steps)
+    assert not vars(algo).keys() & {"log_info", "process_batch_for_training"}
+    return log, algo.seen
+
+
+def train_with_host(num_steps):
+    algo = Algo()
+    loader = a_loader(train_loader, shuffle=True, batch_size=2)
+    log = epoch_log(real_run_epoch())(
+        model=algo, data_loader=loader, epoch=1, num_steps=num_steps, validate=False
+    )
+    return log, algo.seen
+
+
+def train_and_validate_with_iterator():
+    algo, run_epoch = Algo(), epoch_log(other_order_run_epoch)
+    loader, iterator = a_loader(train_loader, shuffle=True, batch_size=2), None
+    logs = []
+    for epoch in range(2):
+        log, iterator = run_epoch(
+            algo, epoch, loader, data_loader_iter=iterator, num_steps=3, note="kept"
+        )
+        logs.append(log)
+    seen, algo.seen = algo.seen, []
+    valid, _ = run_epoch(algo, 9, a_loader(valid_loader, False), None, True, iterator)
+    return logs, seen, valid, algo.seen
+
+
+def uneven_ranks():
+    """Rank 0 has no batch; ranks 1 and 2 log different keys for batches of different sizes."""
+    logs = BatchLogs()
+    batches = [[], [(1, {"Loss": 1.0}), (3, {"Loss": 2.0, "Odd": 5.0})], [(2, {"Loss": 4.0})]]
+    for samples, log in batches[group.rank()]:
+        logs.see_batch({"actions": torch.zeros(samples)})
+        logs.see_log(log)
+    host = flat_mean([log for _, log in batches[group.rank()]])
+    host["Time_Epoch"] = float(group.rank())
+    if group.rank() == 2:
+        host["Note"] = "text"
+    return mean_over_ranks(host, logs)
+
+
+def fail_in_epoch():
+    def run_epoch(model, data_loader, epoch, validate=False, num_steps=None):
+        raise ValueError("in the epoch")
+
+    algo = Algo()
+    try:
+        epoch_log(run_epoch)(algo, [], 1)
+    except ValueError:
+        return vars(algo)
+
+
+def log_before_batch():
+    def run_epoch(model, data_loader, epoch, validate=False, num_steps=None):
+        model.log_info({"losses": torch.ones(()), "large": False})
+
+    epoch_log(run_epoch)(Algo(), [], 1)
+
+
+def no_model():
+    epoch_log(lambda algo, loader: {})(Algo(), [])
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("num_steps", [None, 1, 2, 100])
+def test_validation_counts_each_sample_once(ranks, world_size, num_steps):
+    # The first call imports robomimic in each worker, which takes long on a busy machine.
+    results = ranks.run(validate_with_host, num_steps, world_size=world_size, timeout=115.0)
+    wanted = SIZE if num_steps is None else min(SIZE, 4 * num_steps)
+    assert sorted(i for _, seen in results for i in seen) == list(range(wanted))
+    expected = float(np.mean(np.arange(wanted) ** 2.0))
+    logs = [log for log, _ in results]
+    assert logs[0]["Loss"] == pytest.approx(expected, rel=1e-6)
+    assert all(log == logs[0] and list(log) == list(logs[0]) for log in logs)
+    assert list(logs[0])[0] == "Loss" and "Time_Epoch" in logs[0]
+
+
+def test_a_rank_without_validation_samples_takes_part(ranks):
+    results = ranks.run(validate_with_host_limited_to_one_sample, timeout=115.0)
+    assert [seen for _, seen in results] == [[0], []]
+    assert results[0][0] == results[1][0] and results[0][0]["Loss"] == 0.0
+
+
+def validate_with_host_limited_to_one_sample():
+    algo = Algo()
+    loader = a_loader(valid_loader, shuffle=False, batch_size=1)
+    log = epoch_log(real_run_epoch())(algo, loader, 1, validate=True, num_steps=1)
+    return log, algo.seen
+
+
+def test_training_logs_are_those_of_all_ranks(ranks):
+    (log, first), (other_log, second) = ranks.run(train_with_host, 2, timeout=115.0)
+    assert len(first) == len(second) == 4 and not set(first) & set(second)
+    assert log == other_log
+    assert log["Loss"] == pytest.approx(np.mean(np.square(first + second)), rel=1e-6)
+
+
+def test_a_host_with_an_iterator_and_another_argument_order(ranks):
+    results = ranks.run(train_and_validate_with_iterator)
+    assert results[0][0] == results[1][0] and results[0][2] == results[1][2]
+    logs, _, valid, _ = results[0]
+    # 11 samples: 2 batches per rank and pass, so three steps run into the second pass.
+    assert [len(seen) for _, seen, _, _ in results] == [12, 12]
+    for number, log in enumerate(logs):
+        seen = [i for _, s, _, _ in results for i in s[6 * number : 6 * number + 6]]
+        assert log["Loss"] == pytest.approx(np.mean(np.square(seen)), rel=1e-6)
+        assert log["Time_Epoch"] == 2.0 and log["note"] == "kept"
+    assert sorted(i for _, _, _, seen in results for i in seen) == list(range(SIZE))
+    assert valid["Loss"] == pytest.approx(np.mean(np.arange(SIZE) ** 2.0), rel=1e-6)
+    assert valid["Large"] == 1.0
+
+
+def test_keys_of_some_ranks_and_a_main_rank_without_batches(ranks):
+    logs = ranks.run(uneven_ranks, world_size=3)
+    assert logs[0] == logs[1] == logs[2]
+    assert list(logs[0].items()) == [
+        ("Loss", (1 * 1.0 + 3 * 2.0 + 2 * 4.0) / 6),
+        ("Odd", 5.0),
+        ("Time_Epoch", 1.0),
+        ("Note", "text"),
+    ]
+
+
+def test_after_an_exception_the_model_is_as_it_was(ranks):
+    assert ranks.run(fail_in_epoch) == [{"seen": []}] * 2
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (log_before_batch, "before model.process_batch_for_training"),
+        (no_model, "no parameter 'model'"),
+    ],
+)
+def test_a_host_that_cannot_be_averaged_is_a_clear_error(ranks, function, text):
+    with pytest.raises(RankError) as caught:
+        ranks.run(function)
+    assert all(text in caught.value.by_rank[rank] for rank in range(2))

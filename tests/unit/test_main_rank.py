@@ -1,0 +1,206 @@
+"""One rank: the host's own behaviour; files are whole at every instant; prompts never wait."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from robomimic_ddp import main_rank
+from robomimic_ddp.main_rank import atomic_open, copyfile, open_on_main
+
+ROOT = Path(__file__).resolve().parents[2]
+
+WRITER = """
+import sys, time
+from robomimic_ddp.main_rank import atomic_open
+with atomic_open(sys.argv[1], "w") as file:
+    file.write("new" * 100_000)
+    file.flush()
+    print("in the middle", flush=True)
+    time.sleep(600)
+"""
+
+
+def names(folder):
+    return sorted(os.listdir(folder))
+
+
+def kill_in_the_middle(path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert process.stdout.readline() == "in the middle\n"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+
+
+def test_a_kill_in_the_middle_of_a_write_leaves_the_previous_file(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text("old")
+    kill_in_the_middle(path)
+    assert path.read_text() == "old"
+    assert len(names(tmp_path)) == 2  # and the dead writer's temporary file ...
+    with atomic_open(path) as file:
+        file.write("newer")
+    assert path.read_text() == "newer"
+    assert names(tmp_path) == ["config.json"]  # ... which the next write removes
+
+
+def test_a_kill_in_the_middle_of_a_first_write_leaves_nothing_under_the_name(tmp_path):
+    kill_in_the_middle(tmp_path / "new.json")
+    assert not (tmp_path / "new.json").exists()
+
+
+def test_the_temporary_file_of_a_living_writer_stays(tmp_path):
+    path = tmp_path / "file"
+    with atomic_open(path) as outer:
+        outer.write("outer")
+        with atomic_open(path) as inner:
+            inner.write("inner")
+        assert path.read_text() == "inner"
+    assert path.read_text() == "outer"
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_an_exception_replaces_nothing(tmp_path, error):
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(error):
+        with atomic_open(path) as file:
+            file.write("new")
+            raise error
+    assert path.read_text() == "old" and names(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_permissions_are_those_of_a_plain_open(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        for open_it, name in ((open, "plain"), (atomic_open, "atomic")):
+            with open_it(tmp_path / name, "w"):
+                pass
+    finally:
+        os.umask(before)
+    plain, atomic = (stat.S_IMODE((tmp_path / n).stat().st_mode) for n in ("plain", "atomic"))
+    assert plain == atomic
+    (tmp_path / "atomic").chmod(0o604)
+    with atomic_open(tmp_path / "atomic"):
+        pass
+    assert stat.S_IMODE((tmp_path / "atomic").stat().st_mode) == 0o604
+
+
+def test_modes_links_and_special_files(tmp_path):
+    with atomic_open(tmp_path / "bytes", "wb") as file:
+        file.write(b"\x00\xff")
+    assert (tmp_path / "bytes").read_bytes() == b"\x00\xff"
+    with atomic_open(tmp_path / "text", "w", encoding="latin-1", newline="\r\n") as file:
+        file.write("é\n")
+    assert (tmp_path / "text").read_bytes() == b"\xe9\r\n"
+    (tmp_path / "link").symlink_to("text")
+    with atomic_open(tmp_path / "link") as file:
+        file.write("through")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "text").read_text() == "through"
+    with atomic_open(os.devnull) as file:
+        file.write("gone")
+    assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
+    with pytest.raises(FileExistsError), atomic_open(tmp_path / "text", "x"):
+        pass
+    with pytest.raises(IsADirectoryError), atomic_open(tmp_path, "w"):
+        pass
+    with pytest.raises(FileNotFoundError), atomic_open(tmp_path / "no" / "file", "w"):
+        pass
+    for mode in ("a", "r", "r+"):
+        with pytest.raises(ValueError, match="whole files"), atomic_open(tmp_path / "text", mode):
+            pass
+
+
+def test_copyfile_is_shutils(tmp_path):
+    (tmp_path / "a").write_bytes(os.urandom(3_000_000))
+    assert copyfile(tmp_path / "a", tmp_path / "b") == tmp_path / "b"
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    with pytest.raises(shutil.SameFileError):
+        copyfile(tmp_path / "a", tmp_path / "a")
+    with pytest.raises(FileNotFoundError):
+        copyfile(tmp_path / "no", tmp_path / "b")
+    assert (tmp_path / "b").stat().st_size == 3_000_000
+
+
+def test_on_one_rank_everything_is_plain(tmp_path, capsys):
+    value = object()
+    assert main_rank.on_main(lambda x, y: (x, y), value, y=2) == (value, 2)
+    with pytest.raises(KeyError):
+        main_rank.on_main({}.__getitem__, "key")
+    assert main_rank.agree(value) is value
+    assert main_rank.main_rank_only(lambda x: x)(value) is value
+    with open_on_main(tmp_path / "file", "w") as file:
+        file.write("text")
+    assert (tmp_path / "file").read_text() == "text"
+    before = sys.stdout
+    with main_rank.quiet_stdout():
+        assert sys.stdout is before
+        print("seen")
+    assert capsys.readouterr().out == "seen\n"
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_terminal_is_asked(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
+    assert main_rank.ask("overwrite? (y/n)\n") == "y"
+    assert "overwrite" in capsys.readouterr().out
+
+
+def closed():
+    stream = Terminal()
+    stream.close()
+    return stream
+
+
+@pytest.mark.parametrize("stdin", [None, io.StringIO("y\n"), Terminal(""), closed()])
+def test_without_a_terminal_what_is_there_is_kept(monkeypatch, capsys, stdin):
+    monkeypatch.setattr(sys, "stdin", stdin)
+    assert main_rank.ask("overwrite? (y/n)\n") == "n"
+    out = capsys.readouterr().out
+    assert "overwrite? (y/n)" in out and "keeping what is there" in out
+
+
+def test_a_parent_class_of_a_hosts_logger_is_still_reached(tmp_path):
+    """A host's `super(PrintLogger, self)` names the decorated class."""
+    made = []
+
+    class Base:
+        def __init__(self, path):
+            made.append(path)
+
+    @main_rank.print_logger
+    class PrintLogger(Base):
+        def __init__(self, log_file):
+            super(PrintLogger, self).__init__(log_file)  # noqa: UP008
+
+        def write(self, message):
+            made.append(message)
+
+        def flush(self):
+            made.append("flushed")
+
+    logger = PrintLogger(log_file="log.txt")
+    logger.write("text")
+    logger.flush()
+    assert made == ["log.txt", "text", "flushed"]
+    assert isinstance(logger, PrintLogger) and PrintLogger.__name__ == "PrintLogger"

@@ -1,0 +1,72 @@
+"""One rank: the host's `run_epoch` as it is; swapping undone in every case; counting samples."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from robomimic_ddp.errors import RobomimicDDPError
+from robomimic_ddp.metrics import epoch_log, samples_in, swapped
+
+
+class Owner:
+    on_class = "class"
+
+    def method(self):
+        return "method"
+
+
+def test_swapped_puts_back_what_was_there():
+    owner = Owner()
+    owner.own = "own"
+    with swapped(owner, "own", 1), swapped(owner, "on_class", 2), swapped(owner, "method", 3):
+        assert (owner.own, owner.on_class, owner.method) == (1, 2, 3)
+    assert vars(owner) == {"own": "own"}
+    assert owner.on_class == "class" and owner.method() == "method"
+
+
+def test_swapped_puts_back_after_an_exception_and_on_a_class():
+    owner, before = Owner(), Owner.__dict__["method"]
+    with pytest.raises(ValueError), swapped(owner, "method", None):
+        raise ValueError
+    assert owner.method() == "method"
+    with swapped(Owner, "method", lambda self: "swapped"):
+        assert owner.method() == "swapped"
+    assert Owner.__dict__["method"] is before
+    module = torch.nn.Linear(1, 1)
+    with swapped(module, "forward", lambda x: "swapped"):
+        assert module(torch.ones(1)) == "swapped"
+    assert "forward" not in vars(module)
+
+
+@pytest.mark.parametrize(
+    ("batch", "samples"),
+    [
+        ({"obs": {"a": torch.zeros(3, 2)}, "actions": np.zeros((3, 4))}, 3),
+        ({"index": ["a", "b"], "meta": {"none": None}, "obs": {"a": torch.zeros(5)}}, 5),
+        ([{"scalar": torch.zeros(())}, torch.zeros(2, 9)], 2),
+    ],
+)
+def test_samples_are_counted_by_the_first_dimension(batch, samples):
+    assert samples_in(batch) == samples
+
+
+def test_a_batch_without_arrays_is_a_clear_error():
+    with pytest.raises(RobomimicDDPError, match="no array with a batch dimension"):
+        samples_in({"text": "a"})
+
+
+def test_on_one_rank_the_hosts_function_gets_and_gives_the_same_objects():
+    log, seen = {"Loss": np.float32(1)}, []
+
+    @epoch_log
+    def run_epoch(model, data_loader, epoch, validate=False, num_steps=None):
+        """Host's."""
+        seen.append((model, data_loader, epoch, validate, num_steps))
+        return log
+
+    model, loader = object(), object()
+    assert run_epoch(model, data_loader=loader, epoch=3, validate=True) is log
+    assert seen == [(model, loader, 3, True, None)]
+    assert run_epoch.__name__ == "run_epoch" and run_epoch.__doc__ == "Host's."
