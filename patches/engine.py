@@ -7,8 +7,8 @@ filter are parsed.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Iterable, Mapping
 
 from robomimic_ddp.errors import PatchError
 from robomimic_ddp.patches.examination import Examination, FilePatch, Finding

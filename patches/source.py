@@ -5,9 +5,10 @@ only.
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
-from functools import cached_property, lru_cache
-from typing import Iterable, Iterator, TypeVar
+from functools import cache, cached_property
+from typing import TypeVar
 
 import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider, ScopeProvider
@@ -118,10 +119,11 @@ def children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
             yield from value
 
 
-@lru_cache(maxsize=None)
+@cache
 def _code_fields(kind: type[cst.CSTNode]) -> tuple[str, ...]:
-    blank = ("whitespace", "leading_lines", "lines_after", "header", "footer", "indent", "newline")
-    return tuple(field.name for field in fields(kind) if not field.name.startswith(blank))
+    blank = {"leading_lines", "lines_after_decorators", "header", "footer", "indent", "newline"}
+    names = [field.name for field in fields(kind)]
+    return tuple(name for name in names if name not in blank and "whitespace" not in name)
 
 
 class _Rewriter(cst.CSTTransformer):

@@ -6,7 +6,7 @@ The host reads `.module` at inference and its checkpoints have `module.` in thei
 
 from __future__ import annotations
 
-from typing import Iterator
+from collections.abc import Iterator
 
 import libcst as cst
 
