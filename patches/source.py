@@ -151,10 +151,13 @@ def _api_import(module: cst.Module) -> str | None:
 
 def _parse(data: bytes) -> cst.Module:
     try:
+        ast.parse(data)  # LibCST's own errors name a later line, and in harder words
         module = cst.parse_module(data)
+    except SyntaxError as error:
+        raise SourceError(f"it is not valid Python: {error.msg}", error.lineno or 0) from error
     except cst.ParserSyntaxError as error:
-        raise SourceError(f"it is not valid Python: {error.message}", error.raw_line) from error
-    except (UnicodeDecodeError, LookupError, SyntaxError, ValueError, RecursionError) as error:
+        raise SourceError(f"LibCST cannot parse it: {error.message}", error.raw_line) from error
+    except (UnicodeDecodeError, LookupError, ValueError, RecursionError) as error:
         raise SourceError(f"it cannot be read as Python: {error}") from error
     if module.bytes != data:
         raise SourceError("it could not be written back to the byte")

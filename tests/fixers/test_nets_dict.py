@@ -82,16 +82,16 @@ def test_both_branches_of_a_statement():
         HEAD
         + """
 if big:
-    nets = nn.ModuleDict(dict(obs_encoder=a, noise_pred_net=b))
+    n = nn.ModuleDict(dict(obs_encoder=a, noise_pred_net=b))
 else:
-    nets = nn.ModuleDict(dict(obs_encoder=c, noise_pred_net=d))
+    n = nn.ModuleDict(dict(obs_encoder=c, noise_pred_net=d))
 """,
         EDITED
         + """
 if big:
-    nets = nn.ModuleDict(dict(obs_encoder=DDPUtils.parallel(a), noise_pred_net=DDPUtils.parallel(b)))
+    n = nn.ModuleDict(dict(obs_encoder=DDPUtils.parallel(a), noise_pred_net=DDPUtils.parallel(b)))
 else:
-    nets = nn.ModuleDict(dict(obs_encoder=DDPUtils.parallel(c), noise_pred_net=DDPUtils.parallel(d)))
+    n = nn.ModuleDict(dict(obs_encoder=DDPUtils.parallel(c), noise_pred_net=DDPUtils.parallel(d)))
 """,
     )
 
