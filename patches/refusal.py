@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from robomimic_ddp.patches.hosts import Host
+from robomimic_ddp.patches.python import syntax_tree
 
 OWN_WAYS = {
     "torch.nn.parallel.DistributedDataParallel": "DistributedDataParallel",
@@ -66,7 +67,7 @@ def _uses(data: bytes) -> list[tuple[int, str]]:
     either.
     """
     try:
-        tree = ast.parse(data)
+        tree = syntax_tree(data)
     except (SyntaxError, ValueError, RecursionError):
         return []
     aliases = dict(_aliases(tree))

@@ -4,7 +4,6 @@ only.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from functools import cache, cached_property
@@ -22,6 +21,7 @@ from robomimic_ddp.patches.imports import (
     with_api_import,
 )
 from robomimic_ddp.patches.outcomes import Edit
+from robomimic_ddp.patches.python import syntax_tree
 
 Node = TypeVar("Node", bound=cst.CSTNode)
 
@@ -95,9 +95,9 @@ class Source:
         if self.api_import is None:
             module = with_api_import(module)
         data = module.bytes
-        ast.parse(
+        syntax_tree(
             data, self.path
-        )  # an edit that does not compile is our bug: let it be seen before writing
+        )  # an edit that does not compile is our bug: seen before writing
         return data
 
 
@@ -151,7 +151,7 @@ def _api_import(module: cst.Module) -> str | None:
 
 def _parse(data: bytes) -> cst.Module:
     try:
-        ast.parse(data)  # LibCST's own errors name a later line, and in harder words
+        syntax_tree(data)  # LibCST's own errors name a later line, and in harder words
         module = cst.parse_module(data)
     except SyntaxError as error:
         raise SourceError(f"it is not valid Python: {error.msg}", error.lineno or 0) from error
