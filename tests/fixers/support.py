@@ -26,6 +26,7 @@ def check_edit(name: str, before: str, after: str) -> None:
     outcome, text = run(name, before)
     assert isinstance(outcome, Applied), outcome
     assert text == after
+    assert all_fixers()[name].may_apply_to(after.encode()), "it would not be found again"
     again, text = run(name, after)
     assert isinstance(again, AlreadyApplied), again
     assert text == after

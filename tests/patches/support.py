@@ -113,3 +113,42 @@ def run_command(
         text=True,
         timeout=100,
     )
+
+
+def as_droid(package: Path) -> None:
+    """Turns the small host into one of the shape of the DROID family."""
+    (package / "algo/diffusion_policy.py").write_text(
+        """import torch
+import torch.nn as nn
+import robomimic.utils.torch_utils as TorchUtils
+
+language = build()
+language.to('cuda')
+
+
+def create(obs_encoder, noise_pred_net):
+    return nn.ModuleDict({
+        'obs_encoder': torch.nn.parallel.DataParallel(obs_encoder, device_ids=list(range(2))),
+        'noise_pred_net': torch.nn.parallel.DataParallel(noise_pred_net, device_ids=list(range(2)))
+    })
+
+
+def predict(nets, batch):
+    return nets['noise_pred_net'].module(batch)
+"""
+    )
+    script = package / "scripts/train.py"
+    script.write_text(
+        script.read_text().replace(
+            "    train_loader = DataLoader(dataset=None)\n",
+            """    if config.train.data_format == "droid_rlds":
+        train_loader = DataLoader(pytorch_dataset, batch_size=2, num_workers=0)
+    else:
+        train_loader = DataLoader(dataset=trainset, drop_last=True)
+""",
+        )
+    )
+    utils = package / "utils/train_utils.py"
+    utils.write_text(
+        utils.read_text() + "\n\ndef load_data_for_training(config, obs_keys):\n    pass\n"
+    )

@@ -15,7 +15,7 @@ from robomimic_ddp.patches.outcomes import (
     NotPresent,
     Unrecognised,
 )
-from tests.patches.support import snapshot, write_host
+from tests.patches.support import as_droid, snapshot, write_host
 
 
 def examine(host, **selection) -> engine.Examination:
@@ -228,3 +228,28 @@ def test_all_other_bytes_stay(text):
     call = b"torch.device( 'cuda' )" if b"( '" in text else b"torch.device('cuda')"
     assert isinstance(outcome[0], Applied)
     assert after.replace(b"DDPUtils.cuda_device()", call) == text
+
+
+def test_a_host_of_the_droid_family(host):
+    as_droid(host)
+    examination = examine(host)
+    found = outcomes(examination)
+    assert not examination.blocked
+    assert found["data_parallel"].lines == (11, 12)
+    assert isinstance(found["nets_dict"], NotPresent)
+    assert isinstance(found["rlds_datasets"], NotPresent)
+    assert found["train_loader"].lines == (11, 13)
+    changes.apply(examination)
+    text = (host / "algo/diffusion_policy.py").read_text()
+    assert "        'obs_encoder': DDPUtils.parallel(obs_encoder, module_key=True),\n" in text
+    assert "language.to(DDPUtils.cuda_device())\n" in text
+    assert "nets['noise_pred_net'].module(batch)" in text
+    again = examine(host)
+    assert (again.state, again.patches) == ("patched", ())
+
+
+def test_a_host_without_the_nets_hears_of_both_ways(host):
+    replace(host / "algo/diffusion_policy.py", "noise_pred_net", "policy")
+    (problem,) = examine(host).problems
+    assert "'DataParallel'" in problem.outcome.why and "'ModuleDict'" in problem.outcome.why
+    assert "module_key=True" in problem.outcome.by_hand and ", or " in problem.outcome.by_hand

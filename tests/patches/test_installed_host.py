@@ -107,6 +107,7 @@ def test_git_applies_the_diff_to_the_same_bytes(retrofit, tmp_path):
     assert {name: data for name, (data, _) in snapshot(tmp_path / "robomimic").items()} == ours
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::SyntaxWarning")
 def test_every_file_compiles(retrofit, tmp_path):
     paths = sorted(retrofit[0].package.rglob("*.py"))
     assert len(paths) > 70
