@@ -4,7 +4,8 @@ rename).
 
 from __future__ import annotations
 
-from typing import Iterator, Union
+from collections.abc import Iterator
+from typing import Union
 
 import libcst as cst
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Iterator
 
 from robomimic_ddp.patches.examination import Examination, FilePatch
 

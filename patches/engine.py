@@ -7,8 +7,8 @@ filter are parsed.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Iterable, Mapping
 
 from robomimic_ddp.errors import PatchError
 from robomimic_ddp.patches.examination import Examination, FilePatch, Finding
@@ -48,7 +48,7 @@ def examine(
         for path in paths:
             by_file.setdefault(path, []).append(fixer)
         if not paths:
-            words = " and ".join(repr(word) for word in fixer.words)
+            words = " and ".join(repr(word.partition("|")[0]) for word in fixer.words)
             reason = f"no file with {words}"
             findings.append(Finding(fixer, fixer.files[0], NotPresent(reason)))
     for path, chosen in by_file.items():
@@ -119,13 +119,8 @@ def _lines(source: Source, nodes: Iterable) -> tuple[int, ...]:
 
 
 def _considered(host: Host, fixer: Fixer, overlay: Mapping[str, bytes]) -> list[str]:
-    words = [word.encode() for word in fixer.words]
-    found = []
-    for path in host.files(fixer.files):
-        data = _bytes(host, path, overlay)
-        if all(word in data for word in words):
-            found.append(path)
-    return found
+    paths = host.files(fixer.files)
+    return [path for path in paths if fixer.may_apply_to(_bytes(host, path, overlay))]
 
 
 def _bytes(host: Host, path: str, overlay: Mapping[str, bytes]) -> bytes:
@@ -159,17 +154,13 @@ def _problems(findings: list[Finding]) -> tuple[Finding, ...]:
     problems = [finding for finding in findings if isinstance(finding.outcome, Unrecognised)]
     troubled = {finding.fixer.seam for finding in problems}
     required = [finding for finding in findings if finding.fixer.required]
-    fine = {
-        finding.fixer.seam
-        for finding in required
-        if isinstance(finding.outcome, (Applied, AlreadyApplied))
-    }
-    for finding in required:
-        seam = finding.fixer.seam
-        if seam not in fine | troubled and isinstance(finding.outcome, NotPresent):
-            why = f"the seam {seam!r} was not found: {finding.outcome.reason}"
-            problems.append(replace(finding, outcome=Unrecognised(0, why, finding.fixer.by_hand)))
-            troubled.add(seam)
+    for seam in dict.fromkeys(finding.fixer.seam for finding in required):
+        tried = [finding for finding in required if finding.fixer.seam == seam]
+        if seam not in troubled and all(isinstance(item.outcome, NotPresent) for item in tried):
+            reasons = "; ".join(dict.fromkeys(item.outcome.reason for item in tried))
+            by_hand = ", or ".join(dict.fromkeys(item.fixer.by_hand for item in tried))
+            why = f"the host cannot do without the seam {seam!r}, and it was not found: {reasons}"
+            problems.append(replace(tried[0], outcome=Unrecognised(0, why, by_hand)))
     return tuple(problems)
 
 

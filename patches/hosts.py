@@ -120,8 +120,8 @@ def _importable() -> Path:
     places = list(spec.submodule_search_locations or ()) if spec else []
     if not places:
         raise UsageError(
-            "no robomimic can be imported here, and no PATH was given. Give the folder of the checkout: "
-            "robomimic-ddp <command> PATH"
+            "no robomimic can be imported here, and no PATH was given. Give the folder of the "
+            "checkout: robomimic-ddp COMMAND PATH"
         )
     return _package_below(Path(places[0]).resolve(), f"the importable robomimic ({places[0]})")
 

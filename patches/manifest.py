@@ -10,9 +10,9 @@ import base64
 import hashlib
 import json
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Iterable
 
 from robomimic_ddp.errors import PatchError
 from robomimic_ddp.patches.examination import FilePatch

@@ -74,7 +74,8 @@ class Fixer:
     that are wrapped in DataParallel in one family, and bare in another). If `required`, at least
     one fixer of the seam must find its construct somewhere in the host. A file is parsed only if it
     matches one of the `files` patterns (relative to the package folder) and its bytes hold each of
-    `words`.
+    `words`, where "a|b" is either. They must hold them after the edit as well, or the construct
+    would not be found again.
     """
 
     seam: str
@@ -85,6 +86,12 @@ class Fixer:
     required: bool = True
     default: bool = True
     name: str = ""
+
+    def may_apply_to(self, data: bytes) -> bool:
+        """The cheap text filter: whether a file with these bytes is worth parsing."""
+        return all(
+            any(choice.encode() in data for choice in word.split("|")) for word in self.words
+        )
 
 
 @dataclass(frozen=True)

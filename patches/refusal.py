@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Iterator
 
 from robomimic_ddp.patches.hosts import Host
+from robomimic_ddp.patches.python import syntax_tree
 
 OWN_WAYS = {
     "torch.nn.parallel.DistributedDataParallel": "DistributedDataParallel",
@@ -38,10 +39,10 @@ class Refusal:
         path, line = self.places[0]
         more = f" and {len(self.places) - 1} more places" if len(self.places) > 1 else ""
         return (
-            f"this host already runs several ranks in its own way: it uses {', '.join(self.found)} "
-            f"({path}:{line}{more}). Patching over it would join a second process group, and shard "
-            "data and average gradients twice, or not at all. Remove that code first (or start from "
-            "the commit before it), then apply again."
+            "this host already runs several ranks in its own way: it uses "
+            f"{', '.join(self.found)} ({path}:{line}{more}). Patching over it would join a second "
+            "process group, and shard data and average gradients twice, or not at all. Remove that "
+            "code first (or start from a commit without it), then apply again."
         )
 
 
@@ -66,7 +67,7 @@ def _uses(data: bytes) -> list[tuple[int, str]]:
     either.
     """
     try:
-        tree = ast.parse(data)
+        tree = syntax_tree(data)
     except (SyntaxError, ValueError, RecursionError):
         return []
     aliases = dict(_aliases(tree))

@@ -7,16 +7,16 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
+from collections.abc import Iterable
 from dataclasses import replace
-from functools import lru_cache
-from typing import Iterable
+from functools import cache
 
 from robomimic_ddp.errors import UsageError
 from robomimic_ddp.patches import fixers
 from robomimic_ddp.patches.outcomes import AnyFixer
 
 
-@lru_cache(maxsize=None)
+@cache
 def all_fixers() -> dict[str, AnyFixer]:
     """Every fixer by its name, which is its file's name."""
     found = {}

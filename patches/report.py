@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Collection, Iterable
 
 from robomimic_ddp.patches.examination import Examination, Finding
 from robomimic_ddp.patches.outcomes import AlreadyApplied, Applied, NotPresent, Unrecognised

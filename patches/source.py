@@ -4,10 +4,10 @@ only.
 
 from __future__ import annotations
 
-import ast
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
-from functools import cached_property, lru_cache
-from typing import Iterable, Iterator, TypeVar
+from functools import cache, cached_property
+from typing import TypeVar
 
 import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider, ScopeProvider
@@ -21,6 +21,7 @@ from robomimic_ddp.patches.imports import (
     with_api_import,
 )
 from robomimic_ddp.patches.outcomes import Edit
+from robomimic_ddp.patches.python import syntax_tree
 
 Node = TypeVar("Node", bound=cst.CSTNode)
 
@@ -94,9 +95,9 @@ class Source:
         if self.api_import is None:
             module = with_api_import(module)
         data = module.bytes
-        ast.parse(
+        syntax_tree(
             data, self.path
-        )  # an edit that does not compile is our bug: let it be seen before writing
+        )  # an edit that does not compile is our bug: seen before writing
         return data
 
 
@@ -118,10 +119,11 @@ def children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
             yield from value
 
 
-@lru_cache(maxsize=None)
+@cache
 def _code_fields(kind: type[cst.CSTNode]) -> tuple[str, ...]:
-    blank = ("whitespace", "leading_lines", "lines_after", "header", "footer", "indent", "newline")
-    return tuple(field.name for field in fields(kind) if not field.name.startswith(blank))
+    blank = {"leading_lines", "lines_after_decorators", "header", "footer", "indent", "newline"}
+    names = [field.name for field in fields(kind)]
+    return tuple(name for name in names if name not in blank and "whitespace" not in name)
 
 
 class _Rewriter(cst.CSTTransformer):
@@ -149,10 +151,13 @@ def _api_import(module: cst.Module) -> str | None:
 
 def _parse(data: bytes) -> cst.Module:
     try:
+        syntax_tree(data)  # LibCST's own errors name a later line, and in harder words
         module = cst.parse_module(data)
+    except SyntaxError as error:
+        raise SourceError(f"it is not valid Python: {error.msg}", error.lineno or 0) from error
     except cst.ParserSyntaxError as error:
-        raise SourceError(f"it is not valid Python: {error.message}", error.raw_line) from error
-    except (UnicodeDecodeError, LookupError, SyntaxError, ValueError, RecursionError) as error:
+        raise SourceError(f"LibCST cannot parse it: {error.message}", error.raw_line) from error
+    except (UnicodeDecodeError, LookupError, ValueError, RecursionError) as error:
         raise SourceError(f"it cannot be read as Python: {error}") from error
     if module.bytes != data:
         raise SourceError("it could not be written back to the byte")

@@ -52,4 +52,4 @@ class PatchError(RobomimicDDPError):
 
 
 class UsageError(RobomimicDDPError):
-    """The command line names a path, a fixer or a combination that cannot be meant (exit code 2)."""
+    """The command line names a path or a fixer that is not there (exit code 2)."""

@@ -5,7 +5,7 @@ Ranks' clocks differ, and a rank that decides alone waits for ever in the next c
 
 from __future__ import annotations
 
-from typing import Iterator
+from collections.abc import Iterator
 
 import libcst as cst
 

@@ -18,7 +18,7 @@ def fix(source: Source) -> Outcome:
         return NotPresent("no function get_torch_device at top level")
 
     def change(call: cst.Call) -> cst.Call:
-        return call.with_changes(func=api_name(source, "cuda_device"), args=[])
+        return cst.Call(api_name(source, "cuda_device"), lpar=call.lpar, rpar=call.rpar)
 
     edits = []
     for call in calls(source, function, "torch.device"):

@@ -6,7 +6,7 @@ The host reads `.module` at inference and its checkpoints have `module.` in thei
 
 from __future__ import annotations
 
-from typing import Iterator
+from collections.abc import Iterator
 
 import libcst as cst
 
@@ -83,7 +83,7 @@ def _references(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
 FIXER = Fixer(
     seam="nets",
     files=("algo/*.py", "models/*.py"),
-    words=("DataParallel",),
+    words=("DataParallel|module_key=True",),
     fix=fix,
     by_hand="write DDPUtils.parallel(net, module_key=True) where the net is put into DataParallel",
 )

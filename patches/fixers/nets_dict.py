@@ -5,7 +5,7 @@ A value in DataParallel is left to the fixer `data_parallel`.
 
 from __future__ import annotations
 
-from typing import Iterator
+from collections.abc import Iterator
 
 import libcst as cst
 

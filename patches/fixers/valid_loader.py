@@ -16,7 +16,7 @@ def fix(source: Source) -> Outcome:
 FIXER = Fixer(
     seam="valid loader",
     files=TRAIN_SCRIPTS,
-    words=("def train(", "DataLoader"),
+    words=("def train(",),
     fix=fix,
     by_hand="make the loader with DDPUtils.valid_loader(...); it takes the same arguments",
     required=False,

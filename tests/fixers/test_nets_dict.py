@@ -1,0 +1,119 @@
+"""The two nets as bare values of an nn.ModuleDict (ARISE lineage)."""
+
+from __future__ import annotations
+
+import pytest
+
+from robomimic_ddp.patches.outcomes import Unrecognised
+from tests.fixers.support import check_edit, check_untouched
+
+HEAD = "import torch\nimport torch.nn as nn\n"
+EDITED = HEAD + "import robomimic_ddp.api as DDPUtils\n"
+
+
+def test_nets_in_data_parallel_are_left_to_their_fixer():
+    text = HEAD + (
+        "nets = nn.ModuleDict({'obs_encoder': nn.DataParallel(a), "
+        "'noise_pred_net': nn.DataParallel(b)})\n"
+    )
+    assert "see data_parallel" in check_untouched("nets_dict", text).reason
+
+
+def test_nets_that_data_parallel_has_done_are_left():
+    text = EDITED + (
+        "nets = nn.ModuleDict({'obs_encoder': DDPUtils.parallel(a, module_key=True), "
+        "'noise_pred_net': DDPUtils.parallel(b, module_key=True)})\n"
+    )
+    check_untouched("nets_dict", text)
+
+
+def test_values_of_the_inner_dict():
+    check_edit(
+        "nets_dict",
+        HEAD
+        + """
+nets = nn.ModuleDict({
+    "policy": nn.ModuleDict({
+        "obs_encoder": obs_encoder,  # encoder
+        "noise_pred_net": make_net(1, 2)
+    })
+})
+""",
+        EDITED
+        + """
+nets = nn.ModuleDict({
+    "policy": nn.ModuleDict({
+        "obs_encoder": DDPUtils.parallel(obs_encoder),  # encoder
+        "noise_pred_net": DDPUtils.parallel(make_net(1, 2))
+    })
+})
+""",
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            "nets = nn.ModuleDict(dict(obs_encoder=a, noise_pred_net=b))\n",
+            "nets = nn.ModuleDict(dict(obs_encoder=DDPUtils.parallel(a), "
+            "noise_pred_net=DDPUtils.parallel(b)))\n",
+        ),
+        (
+            "nets = torch.nn.ModuleDict({'obs_encoder': a, 'noise_pred_net': b})\n",
+            "nets = torch.nn.ModuleDict({'obs_encoder': DDPUtils.parallel(a), "
+            "'noise_pred_net': DDPUtils.parallel(b)})\n",
+        ),
+        (
+            "nets = nn.ModuleDict({'obs_encoder': a if big else c, 'noise_pred_net': b})\n",
+            "nets = nn.ModuleDict({'obs_encoder': DDPUtils.parallel(a) if big else "
+            "DDPUtils.parallel(c), 'noise_pred_net': DDPUtils.parallel(b)})\n",
+        ),
+    ],
+    ids=["dict call", "torch.nn", "conditional"],
+)
+def test_other_shapes(before, after):
+    check_edit("nets_dict", HEAD + before, EDITED + after)
+
+
+def test_both_branches_of_a_statement():
+    check_edit(
+        "nets_dict",
+        HEAD
+        + """
+if big:
+    n = nn.ModuleDict(dict(obs_encoder=a, noise_pred_net=b))
+else:
+    n = nn.ModuleDict(dict(obs_encoder=c, noise_pred_net=d))
+""",
+        EDITED
+        + """
+if big:
+    n = nn.ModuleDict(dict(obs_encoder=DDPUtils.parallel(a), noise_pred_net=DDPUtils.parallel(b)))
+else:
+    n = nn.ModuleDict(dict(obs_encoder=DDPUtils.parallel(c), noise_pred_net=DDPUtils.parallel(d)))
+""",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "word"),
+    [
+        ("nets = nn.ModuleDict({'obs_encoder': a})\n", 3, "noise_pred_net"),
+        (
+            "nets = {'obs_encoder': a, 'noise_pred_net': b}\nnn.ModuleDict(nets)\n",
+            3,
+            "nn.ModuleDict",
+        ),
+        (
+            "nets = nn.ModuleDict({'obs_encoder': a, 'noise_pred_net': b, 'language': c})\n",
+            3,
+            "'language'",
+        ),
+    ],
+    ids=["one net missing", "made elsewhere", "a further net"],
+)
+def test_says_so_where_nets_would_stay_unsynchronised(text, line, word):
+    outcome = check_untouched("nets_dict", HEAD + text, Unrecognised)
+    assert outcome.where == line
+    assert word in outcome.why

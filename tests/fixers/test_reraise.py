@@ -1,0 +1,74 @@
+"""The handler in main() that prints every error and exits 0."""
+
+from __future__ import annotations
+
+import pytest
+
+from robomimic_ddp.patches.outcomes import Unrecognised
+from tests.fixers.support import check_edit, check_untouched
+
+HOST = """
+import traceback
+{extra_import}
+
+{decorator}def main(args):
+    message = "finished run successfully!"
+    try:
+        train(config, device=device)
+    except {kind}:
+        message = "run failed with error:\\n{{}}".format(traceback.format_exc())  # shown below
+{last}    print(message)
+"""
+OURS = "import robomimic_ddp.api as DDPUtils"
+
+
+def host(kind: str = "Exception as e", last: str = "", ours: bool = False) -> str:
+    decorator = "@DDPUtils.entry_point(api_version=1)\n" if ours else ""
+    return HOST.format(
+        kind=kind, last=last, decorator=decorator, extra_import=OURS if ours else "import os"
+    )
+
+
+@pytest.mark.parametrize("kind", ["KeyboardInterrupt", "ValueError as e", "(OSError, ValueError)"])
+def test_leaves_handlers_of_particular_errors(kind):
+    check_untouched("reraise", host(kind))
+
+
+@pytest.mark.parametrize("last", ["        raise\n", "        raise RuntimeError(message)\n"])
+def test_leaves_a_host_that_raises_by_itself(last):
+    assert "by itself" in check_untouched("reraise", host(last=last)).reason
+
+
+def test_leaves_a_handler_that_exits():
+    check_untouched("reraise", "import sys\n" + host(last="        sys.exit(1)\n"))
+
+
+def test_leaves_handlers_outside_main():
+    check_untouched(
+        "reraise", "def train(config):\n    try:\n        f()\n    except Exception:\n        g()\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "kind", ["Exception as e", "Exception", "BaseException as e", "(KeyError, Exception)"]
+)
+def test_raise_becomes_the_last_line(kind):
+    check_edit("reraise", host(kind, ours=True), host(kind, last="        raise\n", ours=True))
+
+
+def test_bare_except_and_tabs():
+    check_edit(
+        "reraise",
+        f"{OURS}\n@DDPUtils.entry_point(api_version=1)\ndef main(args):\n"
+        "\ttry:\n\t\ttrain()\n\texcept:\n\t\tprint(1)\n",
+        f"{OURS}\n@DDPUtils.entry_point(api_version=1)\ndef main(args):\n"
+        "\ttry:\n\t\ttrain()\n\texcept:\n\t\tprint(1)\n\t\traise\n",
+    )
+
+
+@pytest.mark.parametrize(
+    "handler", ["    except Exception:\n        return 0\n", "    except Exception: print(1)\n"]
+)
+def test_says_so_where_no_line_can_be_added(handler):
+    text = f"def main(args):\n    try:\n        train()\n{handler}"
+    assert check_untouched("reraise", text, Unrecognised).where == 4

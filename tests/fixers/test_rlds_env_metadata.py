@@ -1,0 +1,85 @@
+"""The decorator on `get_env_metadata_from_dataset`."""
+
+from __future__ import annotations
+
+from robomimic_ddp.patches.hosts import READS_RLDS
+from tests.fixers.support import check_edit, check_untouched
+
+
+def test_leaves_a_file_without_it():
+    check_untouched("rlds_env_metadata", "def other():\n    get_env_metadata_from_dataset = 1\n")
+
+
+def test_leaves_one_that_is_not_at_top_level():
+    check_untouched(
+        "rlds_env_metadata",
+        "class Holder:\n    def get_env_metadata_from_dataset(dataset_path):\n        pass\n",
+    )
+
+
+def test_decorates_and_keeps_what_is_around():
+    check_edit(
+        "rlds_env_metadata",
+        '''
+        """Docstring."""
+        import os
+
+        import robomimic.utils.tensor_utils as TensorUtils
+
+
+        # a comment that belongs to it
+        def get_env_metadata_from_dataset(dataset_path):
+            pass  # body
+
+
+        last = 1
+        ''',
+        '''
+        """Docstring."""
+        import os
+
+        import robomimic.utils.tensor_utils as TensorUtils
+        import robomimic_ddp.api as DDPUtils
+
+
+        # a comment that belongs to it
+        @DDPUtils.rlds_env_metadata
+        def get_env_metadata_from_dataset(dataset_path):
+            pass  # body
+
+
+        last = 1
+        ''',
+    )
+
+
+def test_becomes_the_outermost_of_several():
+    check_edit(
+        "rlds_env_metadata",
+        """
+        import tools
+
+        @tools.first
+        # between
+        @tools.second()
+        def get_env_metadata_from_dataset(dataset_path):
+            pass
+        """,
+        """
+        import tools
+        import robomimic_ddp.api as DDPUtils
+
+        @DDPUtils.rlds_env_metadata
+        @tools.first
+        # between
+        @tools.second()
+        def get_env_metadata_from_dataset(dataset_path):
+            pass
+        """,
+    )
+
+
+def test_leaves_a_host_that_reads_rlds_itself():
+    text = "def get_env_metadata_from_dataset(config):\n    pass\n"
+    outcome = check_untouched("rlds_env_metadata", text, traits=frozenset({READS_RLDS}))
+    assert "itself" in outcome.reason

@@ -1,0 +1,154 @@
+"""Hosts to patch: a small one of our own writing, and a copy of the installed robomimic."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+SMALL_HOST = {
+    "__init__.py": "",
+    "algo/__init__.py": "",
+    "algo/diffusion_policy.py": """import torch.nn as nn
+import robomimic.utils.torch_utils as TorchUtils
+
+
+def create(obs_encoder, noise_pred_net):
+    return nn.ModuleDict({"obs_encoder": obs_encoder, "noise_pred_net": noise_pred_net})
+""",
+    "utils/__init__.py": "",
+    "utils/train_utils.py": """import torch
+import robomimic
+
+
+def get_exp_dir(config):
+    return input("overwrite? ")
+
+
+def run_epoch(model, loader):
+    return model(loader)
+
+
+def save_model(model, path):
+    torch.save(model, path)
+""",
+    "utils/torch_utils.py": """import torch
+
+
+def get_torch_device(try_to_use_cuda):
+    return torch.device("cuda:0")
+
+
+def optimizer_from_optim_params(params, net):
+    return params["learning_rate"]["initial"]
+""",
+    "scripts/train.py": """import os
+
+from torch.utils.data import DataLoader
+
+import robomimic.utils.train_utils as TrainUtils
+from robomimic.config import config_factory
+
+
+def train(config, device):
+    train_loader = DataLoader(dataset=None)
+    for epoch in range(3):
+        TrainUtils.run_epoch(model=config, loader=train_loader)
+
+
+def main(args):
+    ext_cfg = {}
+    config = config_factory(ext_cfg["algo_name"])
+    try:
+        train(config, device=None)
+    except Exception as e:
+        print(e)
+""",
+}
+
+
+def write_host(root: Path, newline: str = "\n", package: str = "robomimic") -> Path:
+    """Writes the small host as the folder `package` under `root`; returns the package folder."""
+    for name, text in SMALL_HOST.items():
+        path = root / package / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text.replace("\n", newline).encode())
+    return root / package
+
+
+def copy_installed(root: Path) -> Path:
+    """Copies the installed robomimic to `root`/robomimic, without its caches."""
+    installed = Path(importlib.util.find_spec("robomimic").origin).parent
+    return shutil.copytree(
+        installed, root / "robomimic", ignore=shutil.ignore_patterns("__pycache__")
+    )
+
+
+def snapshot(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """Bytes and permission bits of every file under `folder`, caches and git's own left out."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {
+        path.relative_to(folder).as_posix(): (path.read_bytes(), stat.S_IMODE(path.stat().st_mode))
+        for path in files
+        if not {"__pycache__", ".git"} & set(path.parts)
+    }
+
+
+def run_command(
+    *arguments: str, cwd: Path | None = None, paths: tuple[Path, ...] = ()
+) -> subprocess.CompletedProcess:
+    """`python -m robomimic_ddp` in a process of its own, with `paths` importable as well."""
+    pythonpath = os.pathsep.join(str(path) for path in (*paths, CHECKOUT))
+    return subprocess.run(
+        [sys.executable, "-m", "robomimic_ddp", *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": pythonpath},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+
+
+def as_droid(package: Path) -> None:
+    """Turns the small host into one of the shape of the DROID family."""
+    (package / "algo/diffusion_policy.py").write_text(
+        """import torch
+import torch.nn as nn
+import robomimic.utils.torch_utils as TorchUtils
+
+language = build()
+language.to('cuda')
+
+
+def create(obs_encoder, noise_pred_net):
+    return nn.ModuleDict({
+        'obs_encoder': torch.nn.parallel.DataParallel(obs_encoder, device_ids=list(range(2))),
+        'noise_pred_net': torch.nn.parallel.DataParallel(noise_pred_net, device_ids=list(range(2)))
+    })
+
+
+def predict(nets, batch):
+    return nets['noise_pred_net'].module(batch)
+"""
+    )
+    script = package / "scripts/train.py"
+    script.write_text(
+        script.read_text().replace(
+            "    train_loader = DataLoader(dataset=None)\n",
+            """    if config.train.data_format == "droid_rlds":
+        train_loader = DataLoader(pytorch_dataset, batch_size=2, num_workers=0)
+    else:
+        train_loader = DataLoader(dataset=trainset, drop_last=True)
+""",
+        )
+    )
+    utils = package / "utils/train_utils.py"
+    utils.write_text(
+        utils.read_text() + "\n\ndef load_data_for_training(config, obs_keys):\n    pass\n"
+    )

@@ -1,0 +1,195 @@
+"""The command line: exit codes, what goes to which stream, and what is loaded."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from robomimic_ddp import __version__, cli
+from tests.patches.support import CHECKOUT, run_command, snapshot
+
+SEAM = "utils/train_utils.py"
+
+
+def break_seam(host) -> None:
+    path = host / SEAM
+    path.write_text(
+        path.read_text().replace("torch.save(model, path)", "torch.save(model, f=path)")
+    )
+
+
+def loaded_by(*arguments: str) -> set[str]:
+    """Top-level modules in a fresh Python after running the command line."""
+    code = (
+        "import sys\nfrom robomimic_ddp import cli\n"
+        f"try:\n    cli.main({list(arguments)!r})\nexcept SystemExit:\n    pass\n"
+        "print('MODULES', *sorted({name.split('.')[0] for name in sys.modules}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(done.stdout.splitlines()[-1].split()[1:])
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["apply", "--help"], ["plot"]])
+def test_help_is_light(arguments):
+    heavy = {"torch", "tensorflow", "libcst", "robomimic", "numpy", "matplotlib"}
+    assert not loaded_by(*arguments) & heavy
+
+
+def test_patching_loads_neither_torch_nor_the_host(host):
+    loaded = loaded_by("apply", str(host))
+    assert "libcst" in loaded
+    assert not loaded & {"torch", "tensorflow", "robomimic", "numpy"}
+
+
+def test_version_and_help_in_a_process_of_their_own(tmp_path):
+    assert run_command("--version", cwd=tmp_path).stdout == f"robomimic-ddp {__version__}\n"
+    done = run_command("--help", cwd=tmp_path)
+    assert done.returncode == 0
+    assert all(name in done.stdout for name in cli.COMMANDS)
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "COMMAND"),
+        (["retrofit"], "invalid choice"),
+        (["apply", "--fast"], "unrecognized arguments"),
+        (["status", "/no/such/folder"], "no such file or folder"),
+        (["status", __file__], "is a file"),
+        (["apply", str(CHECKOUT / "tests")], "no robomimic-style package"),
+        (["apply", "{host}", "--only", "scale_rl"], "Did you mean scale_lr"),
+    ],
+)
+def test_wrong_usage_is_two(command, host, arguments, words):
+    code, out, err = command(*(argument.format(host=host) for argument in arguments))
+    assert (code, out) == (2, "")
+    assert words in err
+
+
+def test_the_whole_way_in_processes_of_their_own(host, tmp_path):
+    plain = snapshot(host)
+    for arguments, code in (
+        (["apply", "--check"], 1),
+        (["apply", "--dry-run"], 0),
+        (["status"], 0),
+        (["diff"], 0),
+    ):
+        done = run_command(*arguments, str(host), cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (code, "")
+        assert done.stdout
+        assert snapshot(host) == plain
+    assert run_command("apply", str(host), cwd=tmp_path).returncode == 0
+    patched = snapshot(host)
+    assert patched != plain
+    assert run_command("apply", "--check", str(host), cwd=tmp_path).returncode == 0
+    assert run_command("diff", str(host), cwd=tmp_path).stdout == ""
+    assert snapshot(host) == patched
+    assert run_command("revert", str(host), cwd=tmp_path).returncode == 0
+    assert snapshot(host) == plain
+
+
+@pytest.mark.planted_fault
+@pytest.mark.parametrize("name", ["apply", "diff", "status"])
+def test_a_blocked_host_is_one_with_line_and_what_to_do(host, command, name):
+    break_seam(host)
+    before = snapshot(host)
+    code, out, err = command(name, host)
+    assert code == 1
+    shown = out if name == "status" else err
+    assert f"{host / SEAM}:14: atomic_save: torch.save" in shown
+    assert "by hand: write the checkpoint with DDPUtils.save(params, path)" in shown
+    assert (name == "status") == bool(out)
+    assert snapshot(host) == before
+
+
+def test_the_problem_can_be_left_out(host, command):
+    break_seam(host)
+    assert command("apply", host, "--without", "atomic_save")[0] == 0
+
+
+def test_status_shows_a_line_for_each_seam(host, command):
+    code, out, _ = command("status", host)
+    assert code == 0
+    assert "utils/torch_utils.py:5" in out
+    assert "not patched: apply would edit 5 files." in out
+    command("apply", host)
+    code, out, _ = command("status", host)
+    assert (code, "to apply" in out) == (0, False)
+    assert "patched: all that was found is in place." in out
+    assert "5 files are recorded" in out
+
+
+def test_apply_names_the_lines_as_they_are_now(host, command):
+    _, out, _ = command("apply", host)
+    shown = next(line for line in out.splitlines() if " cuda_device " in line)
+    assert shown.split()[2:] == ["utils/torch_utils.py:6", "applied"]
+    code, out, _ = command("apply", host)
+    assert (code, "nothing was written" in out) == (0, True)
+
+
+def test_status_as_json(host, command):
+    code, out, _ = command("status", host, "--json")
+    content = json.loads(out)
+    assert (code, content["state"], content["host"]) == (0, "not patched", str(host))
+    seam = next(seam for seam in content["seams"] if seam["fixer"] == "cuda_device")
+    assert (seam["file"], seam["lines"], seam["outcome"]) == (
+        "utils/torch_utils.py",
+        [5],
+        "Applied",
+    )
+    break_seam(host)
+    code, out, _ = command("status", host, "--json")
+    content = json.loads(out)
+    assert (code, content["state"]) == (1, "blocked")
+    assert content["problems"][0]["by_hand"].startswith("write the checkpoint")
+
+
+def test_revert_names_edited_files_and_force_keeps_them(host, command):
+    command("apply", host)
+    path = host / SEAM
+    path.write_text(path.read_text() + "mine = 1\n")
+    code, out, err = command("revert", host)
+    assert (code, out) == (1, "")
+    assert str(path) in err and "--force" in err
+    code, out, _ = command("revert", host, "--force")
+    assert code == 0
+    assert f"kept your version of {path} as train_utils.py.edited" in out
+
+
+def test_revert_of_a_host_without_a_record(host, command):
+    code, out, _ = command("revert", host)
+    assert (code, "nothing to do" in out) == (0, True)
+
+
+@pytest.mark.bad_input
+def test_a_read_only_file_is_one_message(host, command):
+    os.chmod(host / SEAM, 0o444)
+    before = snapshot(host)
+    code, out, err = command("apply", host)
+    assert (code, out) == (1, "")
+    assert "read-only" in err
+    assert snapshot(host) == before
+
+
+def test_a_reader_that_stops_reading_is_no_error(host, tmp_path):
+    done = subprocess.run(
+        f"{sys.executable} -m robomimic_ddp diff {host} | head -1",
+        shell=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.startswith("diff --git")
+    assert done.stderr == ""

@@ -1,0 +1,255 @@
+"""Findings, problems, and what is (not) written of them."""
+
+from __future__ import annotations
+
+import libcst as cst
+import pytest
+
+from robomimic_ddp.errors import PatchError
+from robomimic_ddp.patches import changes, engine, hosts, registry
+from robomimic_ddp.patches.outcomes import (
+    AlreadyApplied,
+    Applied,
+    Edit,
+    Fixer,
+    NotPresent,
+    Unrecognised,
+)
+from tests.patches.support import as_droid, snapshot, write_host
+
+
+def examine(host, **selection) -> engine.Examination:
+    return engine.examine(hosts.find_host(str(host)), registry.select(**selection))
+
+
+def replace(path, old, new) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def outcomes(examination) -> dict:
+    return {finding.fixer.name: finding.outcome for finding in examination.findings}
+
+
+def test_a_plain_host_is_not_patched_and_nothing_is_written(host):
+    before = snapshot(host)
+    examination = examine(host)
+    assert (examination.state, examination.blocked) == ("not patched", False)
+    assert [patch.path for patch in examination.patches] == [
+        "algo/diffusion_policy.py",
+        "scripts/train.py",
+        "scripts/train_rlds.py",
+        "utils/torch_utils.py",
+        "utils/train_utils.py",
+    ]
+    assert snapshot(host) == before
+
+
+def test_findings_are_sorted_by_file_and_line(host):
+    findings = examine(host).findings
+    places = [(finding.path, finding.outcome.lines or (0,)) for finding in findings]
+    assert places == sorted(places)
+    assert len(places) == len(registry.all_fixers())
+
+
+def test_only_takes_one_fixer_and_its_requirements(host):
+    examination = examine(host, only=["cuda_device"])
+    assert [finding.fixer.name for finding in examination.findings] == ["cuda_device"]
+    assert [patch.path for patch in examination.patches] == ["utils/torch_utils.py"]
+
+
+def test_without_leaves_a_fixer_out_and_does_not_require_it(host):
+    replace(host / "utils/torch_utils.py", '["initial"]', '["first"]')
+    assert examine(host).blocked
+    examination = examine(host, without=["scale_lr"])
+    assert not examination.blocked
+    assert "scale_lr" not in outcomes(examination)
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new", "fixer"),
+    [
+        ("algo/diffusion_policy.py", "noise_pred_net", "other_net", "data_parallel"),
+        ("scripts/train.py", "def train(", "def learn(", "distributed"),
+        ("scripts/train.py", "def main(", "def start(", "entry_point"),
+        ("scripts/train.py", "DataLoader(dataset", "make(dataset", "train_loader"),
+        ("scripts/train.py", "for epoch in range(3)", "while True", "epochs"),
+        ("scripts/train.py", "config_factory(ext", "make_config(ext", "prepare_config"),
+        ("utils/train_utils.py", "def run_epoch(", "def epoch(", "epoch_log"),
+        ("utils/train_utils.py", "def save_model(", "def save(", "save_model"),
+        ("utils/train_utils.py", "def get_exp_dir(", "def folders(", "run_directory"),
+        ("utils/torch_utils.py", "def get_torch_device(", "def device(", "cuda_device"),
+        ("utils/torch_utils.py", "optimizer_from_optim_params", "make_optimizer", "scale_lr"),
+    ],
+)
+def test_a_required_seam_that_is_missing_blocks(host, path, old, new, fixer):
+    replace(host / path, old, new)
+    examination = examine(host)
+    assert examination.state == "blocked"
+    problem = {finding.fixer.name: finding for finding in examination.problems}[fixer]
+    assert isinstance(problem.outcome, Unrecognised)
+    assert "DDPUtils." in problem.outcome.by_hand
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new", "name"),
+    [
+        ("utils/train_utils.py", 'input("overwrite? ")', "None", "ask"),
+        ("utils/train_utils.py", "torch.save(model, path)", "model.save(path)", "atomic_save"),
+        ("scripts/train.py", "        print(e)", "        raise", "reraise"),
+    ],
+)
+def test_an_optional_seam_may_be_missing(host, path, old, new, name):
+    replace(host / path, old, new)
+    examination = examine(host)
+    assert not examination.blocked
+    assert isinstance(outcomes(examination)[name], NotPresent)
+
+
+def test_an_optional_seam_in_an_unknown_form_blocks(host):
+    replace(host / "utils/train_utils.py", "torch.save(model, path)", "torch.save(model, f=path)")
+    examination = examine(host)
+    assert [finding.fixer.name for finding in examination.problems] == ["atomic_save"]
+    assert examination.problems[0].outcome.where == 14
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"<<<<<<< HEAD\nimport h5py\n", b"def broken(:\n", b"\xff\xfe\x00", b"x = '\x00'\n", b"a\tb"],
+)
+def test_a_file_elsewhere_that_does_not_parse_does_not_matter(host, data):
+    (host / "algo/broken.py").write_bytes(data)
+    (host / "broken_accelerate.py").write_bytes(data + b"accelerate")
+    assert not examine(host).blocked
+
+
+def test_a_file_with_a_seam_that_does_not_parse_blocks_with_its_line(host):
+    replace(host / "utils/train_utils.py", "return model(loader)", "return model loader")
+    examination = examine(host)
+    assert examination.blocked
+    assert {finding.outcome.where for finding in examination.problems} == {10}
+    assert "not valid Python" in examination.problems[0].outcome.why
+
+
+def test_a_lost_import_is_put_back(host):
+    changes.apply(examine(host))
+    edited = (host / "utils/torch_utils.py").read_bytes()
+    replace(host / "utils/torch_utils.py", "import robomimic_ddp.api as DDPUtils\n", "")
+    examination = examine(host)
+    assert examination.patches[0].after == edited
+    assert examination.state == "partly patched"
+
+
+def test_another_alias_of_the_users_is_kept(host):
+    changes.apply(examine(host))
+    path = host / "utils/torch_utils.py"
+    path.write_text(path.read_text().replace("DDPUtils", "D"))
+    examination = examine(host)
+    assert isinstance(outcomes(examination)["cuda_device"], AlreadyApplied)
+    assert examination.patches == ()
+
+
+def test_our_alias_taken_by_another_import_blocks(host):
+    replace(host / "utils/torch_utils.py", "import torch\n", "import torch\nimport x as DDPUtils\n")
+    examination = examine(host)
+    assert {finding.fixer.name for finding in examination.problems} == {"cuda_device", "scale_lr"}
+    assert "DDPUtils" in examination.problems[0].outcome.why
+
+
+def test_a_script_of_the_hosts_own_is_left_and_retrofitted(host):
+    script = (host / "scripts/train.py").read_text()
+    (host / "scripts/train_rlds.py").write_text(script)
+    examination = examine(host)
+    assert isinstance(outcomes(examination)["train_rlds"], NotPresent)
+    decorated = [finding for finding in examination.findings if finding.fixer.name == "distributed"]
+    assert [finding.path for finding in decorated] == ["scripts/train.py", "scripts/train_rlds.py"]
+
+
+def test_a_host_that_reads_rlds_itself_keeps_its_reader(host):
+    replace(host / "scripts/train.py", "ext_cfg = {}", 'ext_cfg = {"data_format": "droid_rlds"}')
+    train_utils = host / "utils/train_utils.py"
+    train_utils.write_text(
+        train_utils.read_text() + "\n\ndef load_data_for_training(config):\n    pass\n"
+    )
+    outcome = outcomes(examine(host))["rlds_datasets"]
+    assert isinstance(outcome, NotPresent)
+    assert "itself" in outcome.reason
+
+
+@pytest.mark.planted_fault
+def test_confirm_catches_a_fixer_that_never_ends(host):
+    def fix(source):
+        last = source.module.body[-1]
+        return Applied((Edit(last, lambda node: cst.FlattenSentinel([node, node])),))
+
+    fixers = [Fixer("x", ("utils/torch_utils.py",), ("torch",), fix, "", name="x")]
+    examination = engine.examine(hosts.find_host(str(host)), fixers)
+    with pytest.raises(PatchError, match="utils/torch_utils.py are not stable"):
+        engine.confirm(examination, fixers)
+
+
+def test_confirm_gives_the_lines_of_the_edited_files(host):
+    fixers = registry.select()
+    examination = engine.examine(hosts.find_host(str(host)), fixers)
+    after = engine.confirm(examination, fixers)
+    assert outcomes(examination)["cuda_device"].lines == (5,)
+    assert outcomes(after)["cuda_device"].lines == (6,)
+    assert after.state == "patched"
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_files_keep_their_line_ends(host, newline):
+    write_host(host.parent, newline)
+    for patch in examine(host).patches:
+        assert patch.after.count(b"\r\n") == (patch.after.count(b"\n") if newline == "\r\n" else 0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"import torch\r\n\ndef get_torch_device(c):\n\treturn torch.device('cuda')\r\n",
+        b"\xef\xbb\xbfimport torch\ndef get_torch_device(c):\n  return torch.device('cuda')",
+        b"import torch\n\x0c\ndef get_torch_device(c):\n    return torch.device('cuda')#\xc3\xa9\n",
+        b"# -*- coding: latin-1 -*-\n# \xe9\nimport torch\ndef get_torch_device(c):\n"
+        b"        return torch.device('cuda') \n\n\n",
+        b"#!/usr/bin/env python\nimport torch; import os\ndef get_torch_device(c):\n"
+        b"    return torch.device( 'cuda' )\n# end",
+    ],
+    ids=["mixed ends and tabs", "byte order mark, no last end", "form feed", "latin-1", "shebang"],
+)
+def test_all_other_bytes_stay(text):
+    fixer = registry.all_fixers()["cuda_device"]
+    outcome, patch = engine.patch_file("utils/torch_utils.py", text, [fixer])
+    ours = [b"import robomimic_ddp.api as DDPUtils\r\n", b"import robomimic_ddp.api as DDPUtils\n"]
+    after = patch.after
+    for line in ours:
+        after = after.replace(line, b"")
+    call = b"torch.device( 'cuda' )" if b"( '" in text else b"torch.device('cuda')"
+    assert isinstance(outcome[0], Applied)
+    assert after.replace(b"DDPUtils.cuda_device()", call) == text
+
+
+def test_a_host_of_the_droid_family(host):
+    as_droid(host)
+    examination = examine(host)
+    found = outcomes(examination)
+    assert not examination.blocked
+    assert found["data_parallel"].lines == (11, 12)
+    assert isinstance(found["nets_dict"], NotPresent)
+    assert isinstance(found["rlds_datasets"], NotPresent)
+    assert found["train_loader"].lines == (11, 13)
+    changes.apply(examination)
+    text = (host / "algo/diffusion_policy.py").read_text()
+    assert "        'obs_encoder': DDPUtils.parallel(obs_encoder, module_key=True),\n" in text
+    assert "language.to(DDPUtils.cuda_device())\n" in text
+    assert "nets['noise_pred_net'].module(batch)" in text
+    again = examine(host)
+    assert (again.state, again.patches) == ("patched", ())
+
+
+def test_a_host_without_the_nets_hears_of_both_ways(host):
+    replace(host / "algo/diffusion_policy.py", "noise_pred_net", "policy")
+    (problem,) = examine(host).problems
+    assert "'DataParallel'" in problem.outcome.why and "'ModuleDict'" in problem.outcome.why
+    assert "module_key=True" in problem.outcome.by_hand and ", or " in problem.outcome.by_hand

@@ -1,0 +1,90 @@
+"""Where a host is found, and one clear message where there is none."""
+
+from __future__ import annotations
+
+import pytest
+
+from robomimic_ddp.errors import UsageError
+from robomimic_ddp.patches.hosts import READS_RLDS, find_host
+from tests.patches.support import CHECKOUT, run_command, write_host
+
+
+@pytest.mark.parametrize("below", ["", "repository", "some/where", "robomimic"])
+def test_up_to_three_levels_below_the_path(tmp_path, below):
+    package = write_host(tmp_path / below)
+    assert find_host(str(tmp_path)).package == package
+
+
+def test_the_package_folder_itself(host):
+    assert find_host(str(host)).package == host
+
+
+def test_a_package_of_another_name(tmp_path):
+    package = write_host(tmp_path, package="our_mimic")
+    assert find_host(str(tmp_path)).package == package
+
+
+def test_the_nearest_one_is_taken(tmp_path):
+    package = write_host(tmp_path)
+    write_host(tmp_path / "third_party" / "copy")
+    assert find_host(str(tmp_path)).package == package
+
+
+@pytest.mark.parametrize("folder", ["build/lib", ".hidden", "site-packages", "node_modules"])
+def test_copies_that_are_no_source_are_passed_over(tmp_path, folder):
+    write_host(tmp_path / folder)
+    package = write_host(tmp_path / "a" / "b")
+    assert find_host(str(tmp_path)).package == package
+
+
+def test_a_virtual_environment_is_passed_over(tmp_path):
+    write_host(tmp_path / "environment")
+    (tmp_path / "environment" / "pyvenv.cfg").touch()
+    with pytest.raises(UsageError, match="no robomimic-style package"):
+        find_host(str(tmp_path))
+
+
+@pytest.mark.bad_input
+def test_several_are_listed(tmp_path):
+    packages = [write_host(tmp_path / name) for name in ("one", "two")]
+    with pytest.raises(UsageError) as caught:
+        find_host(str(tmp_path))
+    assert all(str(package) in str(caught.value) for package in packages)
+
+
+@pytest.mark.bad_input
+def test_no_host_no_folder_no_such_path(tmp_path, host):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    for name, words in (
+        ("empty", "no robomimic-style package"),
+        ("file", "is a file"),
+        ("missing", "no such file or folder"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            find_host(str(tmp_path / name))
+    with pytest.raises(UsageError, match=f"{host} is one: did you mean that"):
+        find_host(str(host / "algo"))
+
+
+def test_diff_paths_start_at_the_checkouts_root(tmp_path):
+    package = write_host(tmp_path / "repository" / "inner")
+    assert find_host(str(tmp_path / "repository")).root == tmp_path / "repository"
+    assert find_host(str(package)).root == package
+    (tmp_path / "repository" / ".git").mkdir()
+    assert find_host(str(package)).root == tmp_path / "repository"
+
+
+def test_the_trait_of_hosts_with_a_reader_of_their_own(host):
+    assert READS_RLDS not in find_host(str(host)).traits
+    (host / "scripts" / "train.py").write_text("if data_format == 'droid_rlds': pass\n")
+    assert READS_RLDS in find_host(str(host)).traits
+
+
+def test_without_a_path_the_importable_robomimic_is_found_and_not_imported(tmp_path):
+    package = write_host(tmp_path / "repository")
+    (package / "__init__.py").write_text("raise SystemExit('it was imported')\n")
+    done = run_command("status", cwd=tmp_path, paths=(tmp_path / "repository",))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"host: {package}\n")
+    assert str(CHECKOUT) not in done.stdout

@@ -1,0 +1,143 @@
+"""The whole retrofit on a copy of the installed robomimic: exactly these lines, and no others."""
+
+from __future__ import annotations
+
+import py_compile
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from robomimic_ddp.patches import changes, engine, hosts, manifest, registry
+from robomimic_ddp.patches.diff import unified_diff
+from robomimic_ddp.patches.outcomes import AlreadyApplied
+from tests.patches.support import snapshot
+
+IMPORT = "import robomimic_ddp.api as DDPUtils"
+ADDED = {
+    "algo/diffusion_policy.py": [
+        IMPORT,
+        '"obs_encoder": DDPUtils.parallel(obs_encoder),',
+        '"noise_pred_net": DDPUtils.parallel(noise_pred_net)',
+    ],
+    "scripts/train.py": [
+        IMPORT,
+        "@DDPUtils.distributed",
+        "train_loader = DDPUtils.train_loader(",
+        "valid_loader = DDPUtils.valid_loader(",
+        "with DDPUtils.open_on_main(os.path.join(log_dir, '..', 'config.json'), 'w') as outfile:",
+        "for epoch in DDPUtils.epochs(range(start_epoch, config.train.num_epochs + 1), model):",
+        "time_check = DDPUtils.agree((config.experiment.save.every_n_seconds is not None) and \\",
+        "(time.time() - last_ckpt_time > config.experiment.save.every_n_seconds))",
+        "DDPUtils.copyfile(latest_model_path, latest_model_backup_path)",
+        "@DDPUtils.entry_point(api_version=1)",
+        'config = DDPUtils.prepare_config(config_factory(ext_cfg["algo_name"]), ext_cfg)',
+        "raise",
+    ],
+    "utils/file_utils.py": [
+        IMPORT,
+        "@DDPUtils.rlds_env_metadata",
+        "@DDPUtils.rlds_shape_metadata",
+    ],
+    "utils/log_utils.py": [IMPORT, "@DDPUtils.print_logger", "@DDPUtils.data_logger"],
+    "utils/torch_utils.py": [
+        IMPORT,
+        "device = DDPUtils.cuda_device()",
+        'lr = DDPUtils.scale_lr(net_optim_params["learning_rate"]["initial"])',
+    ],
+    "utils/train_utils.py": [
+        IMPORT,
+        "@DDPUtils.run_directory",
+        'ans = DDPUtils.ask("WARNING: model directory ({}) already exists! \\noverwrite? (y/n)\\n"'
+        ".format(base_output_dir))",
+        "@DDPUtils.rlds_datasets",
+        "@DDPUtils.rollouts",
+        "@DDPUtils.main_rank_only",
+        "DDPUtils.save(params, ckpt_path)",
+        "@DDPUtils.epoch_log",
+    ],
+}
+REPLACED = {
+    "algo/diffusion_policy.py": 2,
+    "scripts/train.py": 8,
+    "utils/file_utils.py": 0,
+    "utils/log_utils.py": 0,
+    "utils/torch_utils.py": 2,
+    "utils/train_utils.py": 2,
+}
+"""How many of the host's lines are replaced; all others stay as they are."""
+
+
+@pytest.fixture(scope="module")
+def retrofit(robomimic_copy: Path, tmp_path_factory: pytest.TempPathFactory):
+    """(host, examination, files before, diff), with the host patched."""
+    host = hosts.find_host(str(robomimic_copy.parent))
+    examination = engine.examine(host, registry.select())
+    before, diff = snapshot(robomimic_copy), unified_diff(examination)
+    changes.apply(examination)
+    return host, examination, before, diff
+
+
+def test_the_diff_is_these_lines_and_no_others(retrofit):
+    added, replaced, name = {}, {}, ""
+    for line in retrofit[3].decode().splitlines():
+        if line.startswith("+++ "):
+            name = line.partition("robomimic/")[2]
+        elif line.startswith("+"):
+            added.setdefault(name, []).append(line[1:].strip())
+        elif line.startswith("-") and not line.startswith("--- "):
+            replaced[name] = replaced.get(name, 0) + 1
+    script = added.pop("scripts/train_rlds.py")
+    assert "from robomimic_ddp.train_rlds import main" in script
+    assert added == ADDED
+    assert replaced == {name: count for name, count in REPLACED.items() if count}
+
+
+def test_git_applies_the_diff_to_the_same_bytes(retrofit, tmp_path):
+    host, _, before, diff = retrofit
+    for name, (data, _) in before.items():
+        path = tmp_path / "robomimic" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    (tmp_path / "x.patch").write_bytes(diff)
+    subprocess.run(["git", "init", "-q", "."], cwd=tmp_path, check=True)
+    subprocess.run(["git", "apply", "x.patch"], cwd=tmp_path, check=True)
+    ours = {name: data for name, (data, _) in snapshot(host.package).items()}
+    del ours[manifest.NAME]
+    assert {name: data for name, (data, _) in snapshot(tmp_path / "robomimic").items()} == ours
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::SyntaxWarning")
+def test_every_file_compiles(retrofit, tmp_path):
+    paths = sorted(retrofit[0].package.rglob("*.py"))
+    assert len(paths) > 70
+    for path in paths:
+        py_compile.compile(str(path), cfile=str(tmp_path / "out.pyc"), doraise=True)
+
+
+def test_applied_again_nothing_changes(retrofit):
+    host, first = retrofit[:2]
+    second = engine.examine(host, registry.select())
+    assert second.patches == ()
+    assert second.state == "patched"
+    done = [finding for finding in second.findings if isinstance(finding.outcome, AlreadyApplied)]
+    assert len(done) == sum(len(finding.outcome.lines) > 0 for finding in first.findings) == 25
+
+
+def test_each_line_that_is_named_holds_our_name(retrofit):
+    host = retrofit[0]
+    for finding in engine.examine(host, registry.select()).findings:
+        if not isinstance(finding.outcome, AlreadyApplied) or finding.path.endswith(
+            "train_rlds.py"
+        ):
+            continue
+        lines = (host.package / finding.path).read_text().splitlines()
+        for number in finding.outcome.lines:
+            near = "\n".join(lines[number - 2 : number + 6])
+            assert "DDPUtils." in near or "raise" in near, finding
+
+
+def test_revert_gives_back_every_byte_and_mode(retrofit):
+    host, _, before, _ = retrofit
+    changes.revert(host)
+    assert snapshot(host.package) == before

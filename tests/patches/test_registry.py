@@ -1,0 +1,40 @@
+"""The fixers find themselves, and each has its test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from robomimic_ddp.errors import UsageError
+from robomimic_ddp.patches.registry import all_fixers, select
+from tests.patches.support import CHECKOUT
+
+
+def test_every_fixer_has_a_test_of_its_name():
+    tests = {path.stem for path in Path(CHECKOUT / "tests" / "fixers").glob("test_*.py")}
+    assert tests == {f"test_{name}" for name in all_fixers()}
+
+
+def test_every_file_of_fixers_is_found():
+    files = {path.stem for path in (CHECKOUT / "patches" / "fixers").glob("[!_]*.py")}
+    assert set(all_fixers()) == files
+    assert all(fixer.name == name for name, fixer in all_fixers().items())
+
+
+def test_what_to_do_by_hand_is_always_said():
+    assert all(fixer.by_hand and not fixer.by_hand.endswith(".") for fixer in all_fixers().values())
+
+
+def test_a_seam_selects_all_its_fixers():
+    assert {fixer.name for fixer in select(only=["nets"])} == {"data_parallel", "nets_dict"}
+    rest = {fixer.name for fixer in select(without=["nets", "ask"])}
+    assert rest == set(all_fixers()) - {"data_parallel", "nets_dict", "ask"}
+
+
+@pytest.mark.bad_input
+def test_an_unknown_name_is_answered_with_the_nearest():
+    with pytest.raises(UsageError, match="Did you mean scale_lr"):
+        select(without=["scale_rl"])
+    with pytest.raises(UsageError, match="no fixer is left"):
+        select(only=["ask"], without=["ask"])
