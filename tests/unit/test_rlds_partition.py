@@ -1,4 +1,4 @@
-"""The partition as pure arithmetic: exact in every pass, for any files, lengths, ranks and batch."""
+"""The partition as pure arithmetic: exact in every pass, for any files, lengths and ranks."""
 
 from __future__ import annotations
 
