@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from robomimic_ddp.env import read_launch_env
 from robomimic_ddp.rlds import normalisation, partition
 from robomimic_ddp.rlds.actions import split_by_key
 from robomimic_ddp.rlds.pictures import PictureSize
@@ -143,14 +142,12 @@ class RLDSDataset:
     ) -> RLDSTrainLoader | RLDSValidLoader:
         """The loader of `rank` for this data set's role, "train" or "valid". Not collective.
 
-        `batch_size` windows a batch; `seed` must be equal on all ranks. `ranks_on_node` (by the
-        launcher where world_size) shares the machine's cores. Raises DataError for fewer windows
-        than one step needs.
+        `batch_size` windows a batch; `seed` must be equal on all ranks. `ranks_on_node` (all
+        ranks where None) share the machine's cores. Raises DataError for fewer windows than one
+        step needs.
         """
         options = self.options
-        threads = decoding_threads(
-            options.num_parallel_calls, ranks_on_node or read_launch_env().local_world_size
-        )
+        threads = decoding_threads(options.num_parallel_calls, ranks_on_node or world_size)
         buffer = max(1, options.shuffle_buffer_size // world_size)
         reading = Reading(batch_size, buffer, threads, prefetch, pin_memory)
         if self.role == "train":

@@ -60,7 +60,11 @@ def pass_order(file_of_episode: np.ndarray, seed: int, pass_number: int) -> np.n
 
 
 def shard_bounds(windows: int, pass_number: int, rank: int, world_size: int) -> tuple[int, int]:
-    """The stretch [start, stop) of the pass's row of `windows` windows that belongs to `rank`."""
+    """The stretch [start, stop) of the pass's row of `windows` windows that belongs to `rank`.
+
+    Needs a window per rank after pass 0; the loader asks for a whole batch per rank.
+    """
+    assert windows >= world_size or pass_number == 0, (windows, world_size)
     before, after = pass_number * windows, (pass_number + 1) * windows
 
     def cut(number: int) -> int:

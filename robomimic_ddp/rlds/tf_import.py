@@ -18,6 +18,7 @@ def import_tensorflow() -> Any:
 
     Raises DataError where TensorFlow is not installed, or has already taken a GPU in this process.
     """
+    _import_triton_first()
     try:
         import tensorflow as tf
     except ImportError as error:
@@ -41,6 +42,18 @@ def import_tensorflow() -> Any:
     # Graph-building chatter is not for users; errors come as exceptions.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     return tf
+
+
+def _import_triton_first() -> None:
+    """Loaded after TensorFlow's LLVM, that of triton (which torchvision imports) ends the process.
+
+    Seen with tensorflow-cpu 2.21 and torch 2.12: `import tensorflow, triton` is a segmentation
+    fault, the other order works.
+    """
+    try:
+        import triton  # noqa: F401
+    except ImportError:
+        pass  # torch without triton: nothing to get in the way
 
 
 @lru_cache(maxsize=1)

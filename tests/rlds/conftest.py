@@ -1,0 +1,130 @@
+"""Small RLDS data sets, written once per session, and host configs that point at them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow_datasets", reason="the extra [rlds] is not installed")
+
+LENGTHS = (1, 2, 3, 5, 9, 17, 30, 4, 8, 11, 2, 6, 21, 7)
+WORDLESS, FAILED = {3, 9}, {2, 12}
+HEIGHT, WIDTH, FILES = 24, 40, 5
+CAMERAS = (
+    "camera/image/varied_camera_1_left_image",
+    "camera/image/varied_camera_2_left_image",
+    "camera/image/hand_camera_left_image",
+)
+STATES = (
+    "robot_state/cartesian_position",
+    "robot_state/gripper_position",
+    "robot_state/joint_position",
+)
+ACTIONS = ("action/abs_pos", "action/abs_rot_6d", "action/gripper_position")
+
+
+def made_up_episode(number: int) -> dict[str, Any]:
+    """Episode `number`: random numbers everywhere, pictures smooth enough for JPEG."""
+    random = np.random.RandomState(number)
+    steps = []
+    for step in range(LENGTHS[number]):
+        corner = random.randint(0, 255, (3, 3, 4, 3))
+        pictures = corner.repeat(HEIGHT // 3, 1).repeat(WIDTH // 4, 2).astype(np.uint8)
+        steps.append(
+            {
+                "observation": {
+                    "exterior_image_1_left": pictures[0],
+                    "exterior_image_2_left": pictures[1],
+                    "wrist_image_left": pictures[2],
+                    "cartesian_position": random.normal(size=6),
+                    "gripper_position": np.array([step / 30]),
+                    "joint_position": random.normal(size=7),
+                },
+                "action_dict": {
+                    "cartesian_position": random.uniform(-3, 3, 6),
+                    "gripper_position": random.uniform(0, 1, 1),
+                },
+                "action": random.normal(size=7),
+            }
+        )
+    language = "" if number in WORDLESS else f"do task {number}"
+    return {"steps": steps, "success": number not in FAILED, "language": language}
+
+
+def write(folder: Path, name: str = "made_up", version: str = "1.0.0") -> Path:
+    """The made-up data set under `folder`; returns its version folder."""
+    from robomimic_ddp.rlds.write import write_dataset
+
+    episodes = (made_up_episode(number) for number in range(len(LENGTHS)))
+    return write_dataset(str(folder), name, version, episodes, len(LENGTHS), FILES)
+
+
+@dataclass
+class Stored:
+    """A written data set: where it is, and its episodes fully decoded by tensorflow-datasets."""
+
+    folder: Path
+    cache: Path
+    episodes: list[dict[str, Any]] = field(default_factory=list)
+
+
+@pytest.fixture(scope="session")
+def stored(tmp_path_factory) -> Stored:
+    """The made-up data set, read back the slow and obvious way."""
+    import tensorflow_datasets as tfds
+
+    root = tmp_path_factory.mktemp("rlds")
+    folder = write(root / "data")
+    episodes = []
+    for episode in tfds.builder_from_directory(str(folder)).as_dataset("train"):
+        steps = list(episode["steps"].as_numpy_iterator())
+        path = episode["episode_metadata"]["file_path"].numpy().decode()
+        episodes.append({"steps": steps, "file_path": path})
+    return Stored(folder, root / "cache", episodes)
+
+
+@pytest.fixture
+def make_config(stored):
+    """`make_config(train={...}, ...)`: a diffusion policy's config on the made-up data set."""
+    factory = pytest.importorskip("robomimic.config").config_factory
+
+    def make(experiment=None, observation=None, cameras=CAMERAS[:2], states=STATES[:2], **train):
+        from robomimic_ddp import host_config
+
+        config = factory("diffusion_policy")
+        host_config.declare_rlds_keys(config)
+        with config.unlocked():
+            config.train.update(
+                data_format="droid_rlds",
+                data_path=str(stored.folder.parent.parent),
+                dataset_names=[stored.folder.parent.name],
+                data_cache_dir=str(stored.cache),
+                action_keys=list(ACTIONS),
+                action_config={key: {"normalization": "min_max"} for key in ACTIONS},
+                batch_size=4,
+            )
+            config.train.update(**train)
+            config.observation.image_dim = [HEIGHT, WIDTH]
+            config.observation.modalities.obs.rgb = list(cameras)
+            config.observation.modalities.obs.low_dim = list(states)
+            config.observation.update(**(observation or {}))
+            config.experiment.update(**(experiment or {}))
+        return config
+
+    return make
+
+
+@pytest.fixture
+def load(make_config):
+    """`load(**as make_config)`: the train and validation data sets of that config."""
+    from robomimic_ddp.rlds import host
+
+    def make(**changes):
+        config = make_config(**changes)
+        return host.datasets_from_config(config, config.all_obs_keys)
+
+    return make

@@ -1,0 +1,38 @@
+"""A data set without a host's config, for subprocesses and ranks of tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from robomimic_ddp.rlds import host
+from tests.rlds.conftest import ACTIONS, CAMERAS, HEIGHT, STATES, WIDTH
+
+
+class Section(dict):
+    """A dict whose entries are attributes, as in the hosts' configs."""
+
+    __getattr__ = dict.__getitem__
+
+
+def quick_dataset(folder: Path, cache: str) -> Any:
+    """Collective: the train data set of the made-up data in `folder`, one camera and one state."""
+    train = Section(
+        data_path=str(folder.parent.parent),
+        dataset_names=[folder.parent.name],
+        data_cache_dir=cache,
+        action_keys=list(ACTIONS),
+        action_config={key: {"normalization": "min_max"} for key in ACTIONS},
+        frame_stack=2,
+        seq_length=16,
+        pad_frame_stack=True,
+        pad_seq_length=True,
+        batch_size=4,
+    )
+    modalities = SimpleNamespace(obs=SimpleNamespace(rgb=[CAMERAS[0]], low_dim=[STATES[0]]))
+    observation = Section(image_dim=[HEIGHT, WIDTH], modalities=modalities)
+    config = Section(
+        train=train, observation=observation, experiment=SimpleNamespace(validate=False)
+    )
+    return host.datasets_from_config(config, [CAMERAS[0], STATES[0]])[0]

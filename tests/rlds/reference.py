@@ -1,0 +1,68 @@
+"""The same windows, one at a time, in numpy, from episodes that tensorflow-datasets has decoded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from robomimic_ddp.rlds.schema import DROID_ACTIONS, DROID_OBSERVATIONS
+
+
+def feature(step: dict[str, Any], place: str) -> np.ndarray:
+    """The step feature with the slash-separated name `place`."""
+    for name in place.split("/"):
+        step = step[name]
+    return np.asarray(step)
+
+
+def rotation_rows(angles: np.ndarray) -> np.ndarray:
+    """Rows 0 and 1 of Rz Ry Rx, from the three elementary matrices."""
+    (a, b, c), zero, one = angles, 0.0, 1.0
+    x = np.array([[one, zero, zero], [zero, np.cos(a), -np.sin(a)], [zero, np.sin(a), np.cos(a)]])
+    y = np.array([[np.cos(b), zero, np.sin(b)], [zero, one, zero], [-np.sin(b), zero, np.cos(b)]])
+    z = np.array([[np.cos(c), -np.sin(c), zero], [np.sin(c), np.cos(c), zero], [zero, zero, one]])
+    return (z @ y @ x)[:2].ravel()
+
+
+def raw_action(step: dict[str, Any], keys: tuple[str, ...]) -> np.ndarray:
+    """The action vector of one step, float32 [A]."""
+    parts = []
+    for key in keys:
+        part = DROID_ACTIONS[key]
+        numbers = feature(step, part.source)[part.start : part.stop]
+        parts.append(rotation_rows(numbers) if part.form == "euler_to_rot_6d" else numbers)
+    return np.concatenate(parts).astype(np.float32)
+
+
+def window(
+    steps: list, at: int, frame_stack: int, seq_length: int, obs_keys: tuple, action_keys: tuple
+) -> dict[str, Any]:
+    """The window at step `at` of an episode, edges repeated, actions not yet normalised."""
+    last = len(steps) - 1
+    wanted = range(at - frame_stack + 1, at + seq_length)
+    clipped = [min(max(step, 0), last) for step in wanted]
+    return {
+        "obs": {
+            key: np.stack(
+                [feature(steps[s], DROID_OBSERVATIONS[key]) for s in clipped[:frame_stack]]
+            )
+            for key in obs_keys
+        },
+        "actions": np.stack([raw_action(steps[s], action_keys) for s in clipped]),
+        "pad_mask": np.array([0 <= step <= last for step in wanted]),
+        "language": steps[min(at, last)]["language_instruction"].decode(),
+    }
+
+
+def all_windows(episodes: list, shape: Any, obs_keys: tuple, action_keys: tuple) -> list:
+    """Every window of every episode in data set order: row number = the delivered `index`."""
+    rows = []
+    for number, episode in enumerate(episodes):
+        steps = episode["steps"]
+        first = 0 if shape.pad_frame_stack else shape.frame_stack - 1
+        last = len(steps) - (0 if shape.pad_seq_length else shape.seq_length - 1)
+        for at in range(first, last):
+            made = window(steps, at, shape.frame_stack, shape.seq_length, obs_keys, action_keys)
+            rows.append({"episode": number, **made})
+    return rows

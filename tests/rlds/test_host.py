@@ -1,0 +1,185 @@
+"""What the seams of a host get: metadata, data sets, and a policy that trains on them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from robomimic_ddp.errors import DataError
+from robomimic_ddp.rlds import host
+from robomimic_ddp.rlds.keys import DEFAULTS
+from tests.rlds.conftest import ACTIONS, CAMERAS, STATES, WIDTH
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def modalities():
+    """The host's ObsUtils, told what the keys are."""
+    ObsUtils = pytest.importorskip("robomimic.utils.obs_utils")
+    return ObsUtils.initialize_obs_utils_with_config
+
+
+def test_metadata_is_what_the_host_expects(make_config, modalities, stored):
+    config = make_config(observation={"image_dim": [12, 20]})
+    modalities(config)
+    (entry,) = host.dataset_configs(config)
+    assert host.is_rlds_folder(entry["path"]) and entry["path"] == str(stored.folder)
+    assert not host.is_rlds_folder(str(stored.folder.parent))
+    assert host.wants_rlds(config)
+    meta = host.env_metadata(entry["path"])
+    assert meta["env_name"] == "made_up" and set(meta) == {"env_name", "type", "env_kwargs"}
+    shapes = host.shape_metadata(entry, config.train.action_keys, config.all_obs_keys)
+    assert shapes["ac_dim"] == 10 and shapes["use_images"] and not shapes["use_depths"]
+    assert list(shapes["all_shapes"].items()) == [
+        (CAMERAS[0], [3, 12, 20]),
+        (CAMERAS[1], [3, 12, 20]),
+        (STATES[0], [6]),
+        (STATES[1], [1]),
+    ]
+    assert shapes["all_obs_keys"] == config.all_obs_keys
+
+
+def test_entries_survive_the_hosts_config(make_config):
+    """config.json and checkpoints hold them: plain values only."""
+    import json
+
+    config = make_config()
+    with config.values_unlocked():
+        config.train.data = host.dataset_configs(config)
+    assert json.loads(json.dumps(config))["train"]["data"][0]["image_dim"][1] == WIDTH
+
+
+def test_droids_own_values_are_taken(load):
+    """As in DROID's config files: 200 calls, 48 threads, a cap of 100, shapes beside the keys."""
+    train, _ = load(
+        num_parallel_calls=200, traj_transform_threads=48, traj_read_threads=48,
+        subsample_length=100, sample_weights=[1], action_shapes=[[1, 3], [1, 6], [1, 1]],
+    )  # fmt: skip
+    loader = train.make_loader(4, 0, 2, 0)
+    assert 1 <= loader.reading.threads <= 64
+    assert loader.reading.shuffle_buffer <= len(train)
+    assert next(iter(loader))["actions"].shape == (4, 17, 10)
+
+
+def test_other_names_are_found_without_a_table(load):
+    """A step feature's own name works as an observation or action key."""
+    train, _ = load(
+        cameras=["wrist_image_left"], states=["joint_position"], action_keys=["actions"],
+        action_config={"actions": {"normalization": "gaussian"}},
+    )  # fmt: skip
+    batch = next(iter(train.make_loader(4, 0, 1, 0)))
+    assert set(batch["obs"]) == {"wrist_image_left", "joint_position"}
+    assert batch["actions"].shape[-1] == 7
+
+
+def test_the_hosts_policy_trains_on_a_batch(load, make_config, modalities):
+    """uint8 frames reach the host's own conversion, and its range check of actions passes."""
+    algo_factory = pytest.importorskip("robomimic.algo").algo_factory
+    import torch
+
+    config = make_config(cameras=CAMERAS[:1], states=STATES[:1])
+    modalities(config)
+    (entry,) = host.dataset_configs(config)
+    shapes = host.shape_metadata(entry, config.train.action_keys, config.all_obs_keys)
+    train, _ = load(cameras=CAMERAS[:1], states=STATES[:1])
+    with config.unlocked():
+        config.algo.optim_params.policy.num_train_batches = 2
+        config.algo.optim_params.policy.num_epochs = 1
+    model = algo_factory(
+        "diffusion_policy", config, shapes["all_shapes"], shapes["ac_dim"], torch.device("cpu")
+    )
+    model.set_train()
+    batch = model.process_batch_for_training(next(iter(train.make_loader(2, 0, 1, 0))))
+    batch = model.postprocess_batch_for_training(batch, obs_normalization_stats=None)
+    pictures = batch["obs"][CAMERAS[0]]
+    assert pictures.dtype == torch.float32 and 0 <= pictures.min() < pictures.max() <= 1
+    info = model.log_info(model.train_on_batch(batch, epoch=1))
+    assert info["Loss"] > 0
+
+
+def test_keys_need_neither_torch_nor_tensorflow():
+    code = (
+        "import sys, robomimic_ddp.rlds, robomimic_ddp.rlds.keys, robomimic_ddp.rlds.partition\n"
+        "print([n for n in ('torch', 'tensorflow', 'tensorflow_datasets') if n in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.strip() == "[]", done.stderr
+    assert all(name.split(".")[0] in ("train", "observation") for name in DEFAULTS)
+
+
+@pytest.mark.parametrize("first", ["tensorflow", "torchvision"])
+def test_tensorflow_and_torchvision_live_together(first):
+    """In either order: loaded the wrong way round, their LLVMs end the process (canary)."""
+    ours = "from robomimic_ddp.rlds.tf_import import import_tensorflow; import_tensorflow()"
+    lines = [ours, "import torchvision"]
+    code = "\n".join(lines if first == "tensorflow" else lines[::-1])
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=110
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_exit_is_silent(stored, tmp_path):
+    """A process that ends with a loader still reading ahead says nothing and exits 0."""
+    code = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from pathlib import Path
+from tests.rlds.quick import quick_dataset
+loader = quick_dataset(Path({str(stored.folder)!r}), {str(stored.cache)!r}).make_loader(2, 0, 1, 0)
+next(iter(loader))
+print("TAKEN", flush=True)
+print("=== end of the program", file=sys.stderr, flush=True)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=110
+    )
+    assert done.returncode == 0 and "TAKEN" in done.stdout, done.stderr
+    assert done.stderr.split("=== end of the program")[1].strip() == ""
+
+
+# Several ranks: the collective part -----------------------------------------------------------
+
+
+def rows_and_batch(folder, cache):
+    """On a rank: what it learns about the data set, and the windows of its first batch."""
+    from robomimic_ddp import group
+    from tests.rlds.quick import quick_dataset
+
+    dataset = quick_dataset(Path(folder), cache)
+    loader = dataset.make_loader(4, group.rank(), group.world_size(), 0)
+    stats = dataset.get_action_normalization_stats()
+    first = next(iter(loader))["index"].tolist()
+    return len(dataset), float(stats[ACTIONS[0]]["scale"].sum()), first
+
+
+def test_ranks_learn_the_same_and_read_apart(ranks, stored):
+    one, two = ranks.run(rows_and_batch, str(stored.folder), str(stored.cache))
+    assert one[:2] == two[:2]
+    assert not set(one[2]) & set(two[2])
+
+
+def error_of(folder, cache):
+    """On a rank: the error's text."""
+    from tests.rlds.quick import quick_dataset
+
+    with pytest.raises(DataError) as caught:
+        quick_dataset(Path(folder), cache)
+    return str(caught.value)
+
+
+def test_an_error_of_the_main_rank_is_everyones(ranks, stored, tmp_path):
+    import shutil
+
+    folder = tmp_path / "made_up" / "1.0.0"
+    shutil.copytree(stored.folder, folder)
+    file = sorted(folder.glob("*tfrecord*"))[0]
+    file.write_bytes(file.read_bytes()[:-50])
+    one, two = ranks.run(error_of, str(folder), str(tmp_path / "cache"))
+    assert one == two and str(file) in one

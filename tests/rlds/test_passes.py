@@ -1,0 +1,210 @@
+"""Passes over several ranks, simulated in one process: exact, continued, counted, reproducible."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import numpy as np
+import pytest
+
+from robomimic_ddp.rlds.windows import picked_windows
+from tests.rlds.conftest import CAMERAS, LENGTHS
+
+WORLDS = (1, 2, 3, 8)
+
+
+def stream(loader, batches):
+    """The indices of the next `batches` batches, whatever passes they belong to."""
+    found = []
+    while len(found) < batches:
+        for batch in loader:
+            found.append(batch["index"].tolist())
+            if len(found) == batches:
+                break
+    return list(itertools.chain(*found))
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_every_pass_is_exact_over_ranks_and_nothing_is_lost_over_a_run(load, world):
+    train, _ = load()
+    total, batch, passes = len(train), 3, 4
+    loaders = [train.make_loader(batch, rank, world, 7) for rank in range(world)]
+    streams = [[] for _ in range(world)]
+    for _ in range(passes):
+        lengths = {len(loader) for loader in loaders}
+        assert len(lengths) == 1
+        for rows, loader in zip(streams, loaders):
+            batches = [b["index"].tolist() for b in loader]
+            assert len(batches) == next(iter(lengths)) and all(len(b) == batch for b in batches)
+            rows.extend(itertools.chain(*batches))
+    # What a pass gave to a rank but no full batch could hold comes first in the next pass.
+    drawn_by_pass = []
+    for number in range(passes - 1):
+        shares = []
+        for rank, rows in enumerate(streams):
+            start = sum(share_size(train, 7, p, rank, world) for p in range(number))
+            shares.append(rows[start : start + share_size(train, 7, number, rank, world)])
+        drawn = list(itertools.chain(*shares))
+        assert len(drawn) == len(set(drawn)) == total
+        drawn_by_pass.append(shares)
+    assert drawn_by_pass[0] != drawn_by_pass[1] != drawn_by_pass[2]
+    delivered = sum(len(rows) for rows in streams)
+    assert 0 <= passes * total - delivered < batch * world
+
+
+def share_size(dataset, seed, number, rank, world):
+    """Windows that pass `number` gives to `rank`."""
+    plan = dataset.pass_plan(seed, number, rank, world)
+    return int((plan.stop - plan.start).sum())
+
+
+def test_epochs_shorter_than_a_pass_continue_the_stream(load):
+    train, _ = load()
+    whole = stream(train.make_loader(3, 1, 2, 0), 40)
+    loader, pieces = train.make_loader(3, 1, 2, 0), []
+    for _ in range(8):
+        # As hosts do it: iter() at the start of each epoch, again when the pass ends inside it.
+        iterator = iter(loader)
+        for _ in range(5):
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                iterator = iter(loader)
+                batch = next(iterator)
+            pieces.extend(batch["index"].tolist())
+    assert pieces == whole
+    assert loader.pass_number >= 2
+
+
+def test_length_is_that_of_the_coming_pass(load):
+    """A host with epoch_every_n_steps=null takes len(loader) batches after iter(loader)."""
+    train, _ = load()
+    loader = train.make_loader(7, 0, 2, 0)
+    seen = 0
+    for number in range(1, 6):
+        steps = len(loader)
+        assert sum(1 for _ in iter(loader)) == steps
+        seen += steps
+        assert seen == number * len(train) // 14
+
+
+def test_order_is_reproducible_whatever_the_threads(load):
+    one, _ = load(num_parallel_calls=1)
+    two, _ = load(num_parallel_calls=2)
+    first = stream(one.make_loader(4, 0, 2, 5), 30)
+    assert first == stream(two.make_loader(4, 0, 2, 5), 30)
+    assert first != stream(one.make_loader(4, 0, 2, 6), 30)
+    assert first[: len(one) // 2] != sorted(first[: len(one) // 2])
+
+
+def test_a_small_buffer_shuffles_less_but_loses_nothing(load):
+    train, _ = load(shuffle_buffer_size=4)
+    rows = stream(train.make_loader(1, 0, 2, 0), share_size(train, 0, 0, 0, 2))
+    assert len(rows) == len(set(rows))
+
+
+def test_digests_tell_ranks_and_passes_apart(load):
+    train, _ = load()
+    loaders = [train.make_loader(4, rank, 2, 0) for rank in range(2)]
+    before = [loader.index_stream_digest() for loader in loaders]
+    assert before[0] != before[1]
+    for _ in loaders[0]:
+        pass
+    assert loaders[0].index_stream_digest() not in before
+
+
+def wait_until_idle(loader):
+    """Returns once the pipeline has stopped making batches ahead."""
+    before = -1
+    while loader.frames_decoded != before:
+        before = loader.frames_decoded
+        time.sleep(0.3)
+
+
+@pytest.mark.parametrize("world", [1, 3])
+def test_decoded_frames_are_the_delivered_ones(load, world):
+    """Without read-ahead the two counts are equal at every step; with it the rest is prefetched."""
+    train, _ = load(frame_stack=2, batch_size=2)
+    for rank in range(world):
+        loader = train.make_loader(2, rank, world, 0, prefetch=0)
+        for number, _ in enumerate(loader, 1):
+            wait_until_idle(loader) if number == 3 else None
+            assert loader.frames_delivered == number * 2 * 2 * 2  # batch, stack, cameras
+            if number == 3:
+                # One batch per decoding thread may be made ahead even so: it is counted apart.
+                ahead = loader.frames_prefetched
+                assert loader.frames_decoded == loader.frames_delivered + ahead
+                assert ahead % 8 == 0 and ahead <= 8 * 4
+                break
+
+
+def test_the_ratio_over_whole_passes_is_one(load):
+    train, _ = load(cameras=CAMERAS, frame_stack=2)
+    loader = train.make_loader(4, 0, 2, 0)
+    for _ in range(3):
+        for _ in loader:
+            pass
+    wait_until_idle(loader)
+    assert loader.frames_delivered == loader.samples_delivered * 2 * 3
+    assert loader.frames_decoded == loader.frames_delivered + loader.frames_prefetched
+
+
+def planned(plan):
+    """The indices of a plan, by the arithmetic alone, in no order."""
+    return [
+        int(plan.base[p] + picked_windows(n, plan.count[p], plan.taken[p], plan.pick[p]))
+        for p in range(len(plan.file))
+        for n in range(plan.start[p], plan.stop[p])
+    ]
+
+
+def test_validation_comes_once_over_ranks_and_shares_no_episode(load):
+    train, valid = load(experiment={"validate": True}, validation_fraction=0.3)
+    seen = []
+    for rank in range(3):
+        loader = valid.make_loader(4, rank, 3, 0)
+        batches = [batch["index"].tolist() for batch in loader]
+        assert len(batches) == len(loader) and all(len(batch) == 4 for batch in batches[:-1])
+        assert batches == [batch["index"].tolist() for batch in loader]  # the same every time
+        mine = list(itertools.chain(*batches))
+        assert sorted(mine) == sorted(planned(valid.valid_plan(rank, 3, None))) != mine
+        seen.extend(mine)
+    assert len(seen) == len(set(seen)) == len(valid)
+    ends = np.cumsum(LENGTHS)
+    trained = planned(train.pass_plan(0, 0, 0, 1))
+    assert not set(np.searchsorted(ends, seen, "right")) & set(
+        np.searchsorted(ends, trained, "right")
+    )
+    assert len(train) + len(valid) == len(load()[0])
+
+
+@pytest.mark.parametrize("world", [*WORLDS, 64])
+def test_validation_plans_are_exact_at_every_world_size(load, world):
+    _, valid = load(experiment={"validate": True}, validation_fraction=0.4)
+    for most in (None, 1, 5, len(valid) - 1, 10_000):
+        plans = [valid.valid_plan(rank, world, most) for rank in range(world)]
+        seen = list(itertools.chain(*(planned(plan) for plan in plans)))
+        wanted = len(valid) if most is None else min(most, len(valid))
+        assert len(seen) == len(set(seen)) == wanted
+
+
+def test_validation_of_n_steps_counts_windows_over_all_ranks(load):
+    """n steps are n of the host's batches, over all ranks together, whatever a rank's batch is."""
+    _, valid = load(experiment={"validate": True}, validation_fraction=0.4, batch_size=4)
+    for world, rank_batch in ((1, 4), (2, 3)):
+        loaders = [valid.make_loader(rank_batch, rank, world, 0) for rank in range(world)]
+        parts = [loader.limited(2) for loader in loaders]
+        assert loaders[0].limited(2) is parts[0] and loaders[0].limited(None) is loaders[0]
+        seen = [i for part in parts for batch in part for i in batch["index"].tolist()]
+        assert len(seen) == len(set(seen)) == 8 == sum(part.windows for part in parts)
+
+
+def test_a_rank_may_have_no_validation_batch(load):
+    _, valid = load(experiment={"validate": True}, validation_fraction=0.01)
+    assert len(valid) < 60
+    world = len(valid) + 1
+    sizes = [len(planned(valid.valid_plan(rank, world, None))) for rank in range(world)]
+    assert sum(sizes) == len(valid) and sizes.count(0) == 1
+    loader = valid.make_loader(4, sizes.index(0), world, 0)
+    assert len(loader) == 0 and list(loader) == []

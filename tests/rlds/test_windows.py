@@ -1,0 +1,194 @@
+"""What is delivered, element by element, against the slow reference and against the host's HDF5."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from robomimic_ddp.rlds.pictures import PictureSize, resize_frames
+from robomimic_ddp.rlds.windows import WindowShape
+from tests.rlds.conftest import ACTIONS, CAMERAS, FAILED, HEIGHT, LENGTHS, STATES, WIDTH, WORDLESS
+from tests.rlds.reference import all_windows, raw_action
+
+KEPT = [n for n in range(len(LENGTHS)) if n not in WORDLESS | FAILED]
+
+
+def delivered_in_a_pass(dataset, batch_size=4, world_size=1):
+    """{index: window} of the first pass, over all ranks."""
+    rows = {}
+    for rank in range(world_size):
+        for batch in dataset.make_loader(batch_size, rank, world_size, 0):
+            for row, index in enumerate(batch["index"].tolist()):
+                assert index not in rows
+                rows[index] = {
+                    "obs": {key: value[row].numpy() for key, value in batch["obs"].items()},
+                    "actions": batch["actions"][row].numpy(),
+                    "pad_mask": batch["pad_mask"][row].numpy(),
+                    "language": batch["language"][row],
+                }
+    return rows
+
+
+def normalised(dataset, raw):
+    """The reference's actions as float32, by the statistics that the data set gives the host."""
+    stats = dataset.get_action_normalization_stats()
+    scale = np.concatenate([entry["scale"][0] for entry in stats.values()])
+    offset = np.concatenate([entry["offset"][0] for entry in stats.values()])
+    return (raw - offset) / scale
+
+
+SHAPES = [
+    WindowShape(2, 16),
+    WindowShape(1, 1),
+    WindowShape(3, 4, pad_frame_stack=False),
+    WindowShape(2, 5, pad_seq_length=False),
+    WindowShape(3, 3, pad_frame_stack=False, pad_seq_length=False),
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_windows_equal_the_slow_reference(load, stored, shape):
+    keys, everything = CAMERAS + STATES, dict(cameras=CAMERAS, states=STATES)
+    train, valid = load(**everything, **vars(shape), batch_size=1)
+    assert valid is None
+    rows = delivered_in_a_pass(train, batch_size=1)
+    reference = all_windows(stored.episodes, shape, keys, ACTIONS)
+    expected = {i for i, row in enumerate(reference) if row["episode"] in KEPT}
+    assert set(rows) == expected and len(train) == len(expected) > 20
+    for index, row in rows.items():
+        truth = reference[index]
+        assert list(row["obs"]) and set(row["obs"]) == set(keys)
+        for key in CAMERAS:
+            assert row["obs"][key].dtype == np.uint8
+            assert np.array_equal(row["obs"][key], truth["obs"][key]), (index, key)
+        for key in STATES:
+            assert row["obs"][key].dtype == np.float32
+            assert np.array_equal(row["obs"][key], truth["obs"][key].astype(np.float32))
+        wanted = normalised(train, truth["actions"])
+        assert row["actions"].dtype == np.float32
+        assert np.allclose(row["actions"], wanted, atol=2e-6)
+        assert np.abs(row["actions"]).max() <= 1
+        assert np.array_equal(row["pad_mask"], truth["pad_mask"])
+        assert row["language"] == truth["language"]
+
+
+def test_the_hosts_own_hdf5_dataset_delivers_the_same(load, stored, tmp_path):
+    """The episodes as HDF5 through robomimic's SequenceDataset: the contract in its own words."""
+    h5py = pytest.importorskip("h5py")
+    host = pytest.importorskip("robomimic.utils.dataset")
+    import robomimic.utils.obs_utils as ObsUtils
+
+    ObsUtils.initialize_obs_modality_mapping_from_dict({"rgb": ["camera"], "low_dim": ["state"]})
+    place = "robot_state/cartesian_position"
+    with h5py.File(tmp_path / "same.hdf5", "w") as file:
+        for demo, number in enumerate(KEPT):
+            steps = stored.episodes[number]["steps"]
+            group = file.create_group(f"data/demo_{demo}")
+            group.attrs["num_samples"] = len(steps)
+            seen = [step["observation"] for step in steps]
+            group["obs/camera"] = np.stack([s["exterior_image_1_left"] for s in seen])
+            group["obs/state"] = np.stack([s["cartesian_position"] for s in seen])
+            group["actions"] = np.stack([raw_action(step, ACTIONS) for step in steps])
+    theirs = host.SequenceDataset(
+        str(tmp_path / "same.hdf5"), ("camera", "state"), ("actions",), ("actions",),
+        {"actions": {"normalization": "min_max"}}, frame_stack=2, seq_length=16,
+        load_next_obs=False, get_pad_mask=True, hdf5_use_swmr=False,
+    )  # fmt: skip
+    train, _ = load(cameras=CAMERAS[:1], states=STATES[:1], frame_stack=2, seq_length=16)
+    rows = delivered_in_a_pass(train, batch_size=1)
+    assert len(rows) == len(theirs) == len(train)
+    ours_stats = train.get_action_normalization_stats()
+    their_stats = theirs.get_action_normalization_stats()["actions"]
+    for name in ("scale", "offset"):
+        joined = np.concatenate([entry[name] for entry in ours_stats.values()], axis=1)
+        assert np.allclose(joined, their_stats[name], rtol=1e-6, atol=1e-7)
+    for number, index in enumerate(sorted(rows)):
+        ours, truth = rows[index], theirs[number]
+        assert np.array_equal(ours["obs"][CAMERAS[0]], truth["obs"]["camera"][:2])
+        state = truth["obs"]["state"][:2].astype(np.float32)
+        assert np.array_equal(ours["obs"][place], state)
+        assert np.allclose(ours["actions"], truth["actions"], atol=2e-6)
+        assert np.array_equal(ours["pad_mask"], truth["pad_mask"][:, 0])
+
+
+def slow_bilinear(frame, height, width):
+    """Half-pixel-centred bilinear resizing of one picture, in float64."""
+    rows = np.clip((np.arange(height) + 0.5) * frame.shape[0] / height - 0.5, 0, None)
+    columns = np.clip((np.arange(width) + 0.5) * frame.shape[1] / width - 0.5, 0, None)
+    top, left = rows.astype(int), columns.astype(int)
+    bottom = np.minimum(top + 1, frame.shape[0] - 1)
+    right = np.minimum(left + 1, frame.shape[1] - 1)
+    down, across = (rows - top)[:, None, None], (columns - left)[None, :, None]
+    frame = frame.astype(float)
+    upper = frame[top][:, left] * (1 - across) + frame[top][:, right] * across
+    lower = frame[bottom][:, left] * (1 - across) + frame[bottom][:, right] * across
+    return upper * (1 - down) + lower * down
+
+
+def test_pictures_are_resized_as_plain_bilinear(load, stored):
+    size = PictureSize(11, 13)
+    train, _ = load(cameras=CAMERAS[:1], observation={"image_dim": [11, 13]})
+    reference = all_windows(stored.episodes, train.shape, CAMERAS[:1], ACTIONS)
+    for index, row in delivered_in_a_pass(train).items():
+        full = reference[index]["obs"][CAMERAS[0]]
+        assert row["obs"][CAMERAS[0]].shape == (2, 11, 13, 3)
+        assert np.array_equal(row["obs"][CAMERAS[0]], resize_frames(full, size))
+        for frame, small in zip(full, row["obs"][CAMERAS[0]]):
+            exact = slow_bilinear(frame, 11, 13)
+            assert np.abs(small - exact).max() <= 0.5 + 1e-3  # rounded to the nearest
+
+
+def test_antialiasing_is_an_option(load):
+    small = {"image_dim": [6, 10]}
+    plain, _ = load(cameras=CAMERAS[:1], observation=small)
+    smooth, _ = load(cameras=CAMERAS[:1], observation={**small, "image_antialias": True})
+    one, other = delivered_in_a_pass(plain), delivered_in_a_pass(smooth)
+    assert any(
+        not np.array_equal(one[i]["obs"][CAMERAS[0]], other[i]["obs"][CAMERAS[0]])
+        for i in one.keys() & other.keys()
+    )
+
+
+def test_subsample_caps_every_episode(load):
+    train, _ = load(subsample_length=5, batch_size=1)
+    assert len(train) == sum(min(LENGTHS[n], 5) for n in KEPT)
+    loader = train.make_loader(1, 0, 1, 0)
+    picked = [sorted(int(b["index"]) for b in loader) for _ in range(3)]
+    starts = np.cumsum([0, *LENGTHS])
+    for indices in picked:
+        episodes = np.searchsorted(starts, indices, side="right") - 1
+        per_episode = [int(np.count_nonzero(episodes == number)) for number in KEPT]
+        assert per_episode == [min(LENGTHS[n], 5) for n in KEPT]
+        assert len(set(indices)) == len(indices)
+    assert picked[0] != picked[1] != picked[2]
+
+
+def test_filters_are_options(load):
+    everything, _ = load(success_only=False, skip_unlabeled=False)
+    assert len(everything) == sum(LENGTHS)
+    rows = delivered_in_a_pass(everything, batch_size=5)
+    assert "" in {row["language"] for row in rows.values()}
+
+
+def test_states_alone_need_no_camera(load):
+    train, _ = load(cameras=())
+    loader = train.make_loader(4, 0, 1, 0)
+    batch = next(iter(loader))
+    assert set(batch["obs"]) == set(STATES[:2])
+    assert loader.frames_decoded == loader.frames_delivered == loader.frames_prefetched == 0
+
+
+def test_batches_are_what_the_host_slices(load):
+    """The host takes `value[:, :To, :]` of all in obs and asserts normalised actions."""
+    import torch
+
+    train, _ = load(frame_stack=2, seq_length=16)
+    batch = next(iter(train.make_loader(4, 0, 1, 0)))
+    for key, value in batch["obs"].items():
+        assert value[:, :2, :].shape[:2] == (4, 2), key
+    assert batch["actions"].shape == (4, 17, 10) and batch["actions"].dtype == torch.float32
+    assert batch["pad_mask"].shape == (4, 17) and batch["pad_mask"].dtype == torch.bool
+    assert batch["obs"][CAMERAS[0]].shape == (4, 2, HEIGHT, WIDTH, 3)
+    assert batch["obs"]["robot_state/gripper_position"].shape == (4, 2, 1)
+    assert all(isinstance(text, str) for text in batch["language"])
+    batch["actions"] += 1  # torch owns the memory: writing is allowed

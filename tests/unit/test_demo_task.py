@@ -1,0 +1,95 @@
+"""The demo task: deterministic, seen only by the cameras, mostly solved by its expert."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from robomimic_ddp.demo.drawing import fill_polygon
+from robomimic_ddp.demo.expert import record_episode
+from robomimic_ddp.demo.simulator import ReachSimulator
+
+
+def test_expert_succeeds_mostly_fails_sometimes_and_differs_in_length():
+    episodes = [record_episode(0, index, 18, 32) for index in range(60)]
+    rate = np.mean([episode["success"] for episode in episodes])
+    assert 0.7 < rate < 0.97
+    lengths = {len(episode["steps"]) for episode in episodes}
+    assert len(lengths) > 5 and min(lengths) >= 5 and max(lengths) < 70
+    assert {episode["language"] == "" for episode in episodes} == {True, False}
+
+
+def test_an_episode_is_a_function_of_seed_and_number():
+    one, two = record_episode(3, 5, 18, 32), record_episode(3, 5, 18, 32)
+    for left, right in zip(one["steps"], two["steps"]):
+        assert np.array_equal(left["action"], right["action"])
+        for key, value in left["observation"].items():
+            assert np.array_equal(value, right["observation"][key]), key
+    other = record_episode(4, 5, 18, 32)
+    assert not np.array_equal(one["steps"][0]["action"], other["steps"][0]["action"])
+
+
+def test_the_block_is_in_the_pictures_and_nowhere_else():
+    one, two = ReachSimulator(), ReachSimulator()
+    one.reset(1)
+    two.reset(1)
+    two.block = one.block + [0.05, -0.04, 0]
+    for key, value in one.state().items():
+        assert np.array_equal(value, two.state()[key])
+    for key, picture in one.pictures().items():
+        assert picture.shape == (180, 320, 3) and picture.dtype == np.uint8
+        assert not np.array_equal(picture, two.pictures()[key]), key
+
+
+def reach(simulator, goal, gripper, steps=40):
+    """Drives the tip to `goal`, then the gripper to `gripper`."""
+    pose = np.concatenate([goal, [np.pi, 0, 0]])
+    for _ in range(steps):
+        simulator.step(pose, 0.0)
+    for _ in range(5):
+        if not simulator.done:
+            simulator.step(pose, gripper)
+
+
+def test_success_needs_the_gripper_closed_at_the_block():
+    simulator = ReachSimulator(18, 32)
+    at_block = simulator.block * [1, 1, 0] + [0, 0, 0.03]
+    for goal, gripper, success in (
+        (at_block, 1.0, True),
+        (at_block, 0.4, False),
+        (at_block + [0, 0.06, 0], 1.0, False),
+        (at_block + [0, 0, 0.1], 1.0, False),
+    ):
+        simulator.reset(0)
+        reach(simulator, goal, gripper)
+        assert simulator.success is success
+        assert simulator.done is (gripper == 1.0)
+
+
+def test_closing_at_random_places_hardly_ever_succeeds():
+    """What an untrained policy does: absolute commands drawn over the workspace."""
+    random, wins = np.random.RandomState(0), 0
+    simulator = ReachSimulator(18, 32)
+    for seed in range(200):
+        simulator.reset(seed)
+        for _ in range(60):
+            pose = np.concatenate(
+                [random.uniform((0.3, -0.2, 0.02), (0.7, 0.2, 0.3)), [np.pi, 0, 0]]
+            )
+            simulator.step(pose, random.uniform(0, 1))
+            if simulator.done:
+                break
+        wins += simulator.success
+    assert wins / 200 <= 0.1
+
+
+def test_polygons_are_filled_and_cut_at_the_border():
+    picture = np.zeros((10, 10, 3), np.uint8)
+    fill_polygon(picture, np.array([(2.0, 3.0), (6.0, 3.0), (6.0, 8.0), (2.0, 8.0)]), (1, 2, 3))
+    assert picture[3:8, 2:6].reshape(-1, 3).tolist() == [[1, 2, 3]] * 20
+    assert np.count_nonzero(picture.sum(-1)) == 20
+    fill_polygon(
+        picture, np.array([(-5.0, -5.0), (20.0, -5.0), (20.0, 20.0), (-5.0, 20.0)]), (9, 9, 9)
+    )
+    assert np.all(picture == 9)
+    fill_polygon(picture, np.array([(50.0, 50.0), (60.0, 50.0), (60.0, 60.0)]), (0, 0, 0))
+    assert np.all(picture == 9)

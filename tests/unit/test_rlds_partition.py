@@ -1,0 +1,133 @@
+"""The partition as pure arithmetic: exact in every pass, for any files, lengths and ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from robomimic_ddp.rlds import partition
+
+worlds = st.integers(1, 64)
+passes = st.integers(0, 50)
+
+
+@st.composite
+def tables(draw):
+    """(file of each episode, windows of each episode): some episodes give none."""
+    per_file = draw(st.lists(st.integers(1, 6), min_size=1, max_size=20))
+    files = np.repeat(np.arange(len(per_file)), per_file)
+    count = len(files)
+    windows = draw(st.lists(st.integers(0, 40), min_size=count, max_size=count))
+    windows[draw(st.integers(0, count - 1))] = 7  # at least one episode counts
+    return files, np.array(windows)
+
+
+def windows_of(pieces):
+    """The (episode, number) pairs of `pieces`, in reading order."""
+    return [
+        (int(episode), number)
+        for episode, start, stop in zip(pieces.episode, pieces.start, pieces.stop)
+        for number in range(start, stop)
+    ]
+
+
+@given(tables(), worlds, passes, st.integers(0, 2**31))
+def test_shards_of_a_pass_are_disjoint_and_together_everything(table, world, number, seed):
+    files, windows = table
+    assume(windows.sum() >= world or number == 0)  # the loader asks for more: one batch per rank
+    shards = [
+        windows_of(partition.shard(files, windows, seed, number, rank, world))
+        for rank in range(world)
+    ]
+    everything = [(e, n) for e, count in enumerate(windows) for n in range(count)]
+    assert sorted(sum(shards, [])) == everything
+    sizes = [len(shard) for shard in shards]
+    assert max(sizes) - min(sizes) <= 2
+
+
+@given(st.integers(1, 5000), worlds, st.integers(1, 33), st.integers(1, 12))
+def test_all_ranks_have_the_promised_batches_and_the_rest_opens_the_next_pass(
+    windows, world, batch, run_length
+):
+    assume(windows >= world)
+    given_so_far, batches_so_far = [0] * world, 0
+    for number in range(run_length):
+        end_of_row = 0
+        for rank in range(world):
+            start, stop = partition.shard_bounds(windows, number, rank, world)
+            assert start == end_of_row <= stop  # the ranks' stretches touch and never overlap
+            end_of_row = stop
+            given_so_far[rank] += stop - start
+        assert end_of_row == windows
+        assert max(given_so_far) - min(given_so_far) <= 1
+        batches = partition.batches_in_pass(windows, number, batch, world)
+        assert batches >= (1 if windows >= batch * world else 0)
+        batches_so_far += batches
+        # As many full batches as the poorest rank can make, and not one more.
+        assert batches_so_far == min(given_so_far) // batch
+        left = sum(given_so_far) - batches_so_far * batch * world
+        assert 0 <= left < batch * world
+    assert partition.batches_through(windows, -1, batch, world) == 0
+
+
+@given(tables(), worlds, passes)
+def test_files_stay_whole_except_at_the_cuts(table, world, number):
+    files, windows = table
+    assume(windows.sum() >= world)
+    readers = {}
+    for rank in range(world):
+        pieces = partition.shard(files, windows, 3, number, rank, world)
+        for file in files[pieces.episode]:
+            readers.setdefault(int(file), set()).add(rank)
+    extra_readers = sum(len(ranks) - 1 for ranks in readers.values())
+    assert extra_readers <= world - 1
+
+
+def test_with_enough_files_most_ranks_share_at_most_two():
+    files, windows = np.repeat(np.arange(64), 10), np.full(640, 20)
+    for rank in range(8):
+        pieces = partition.shard(files, windows, 0, 0, rank, 8)
+        # 64 equal files over 8 ranks: the cuts fall between files, so each rank has 8 of its own.
+        assert len(np.unique(files[pieces.episode])) == 8
+
+
+@given(tables(), passes, st.integers(0, 1000))
+def test_order_is_a_permutation_that_keeps_files_together(table, number, seed):
+    files, _ = table
+    order = partition.pass_order(files, seed, number)
+    assert sorted(order) == list(range(len(files)))
+    seen = files[order]
+    assert np.count_nonzero(np.diff(seen)) == len(np.unique(files)) - 1
+    assert np.array_equal(order, partition.pass_order(files, seed, number))
+
+
+def test_every_pass_and_every_seed_draws_anew():
+    files, windows = np.repeat(np.arange(16), 4), np.full(64, 10)
+
+    def first_rank(seed, number):
+        return windows_of(partition.shard(files, windows, seed, number, 0, 4))
+
+    drawn = [first_rank(seed, number) for seed in (0, 1) for number in range(5)]
+    for index, one in enumerate(drawn):
+        for other in drawn[index + 1 :]:
+            assert one != other and set(one) != set(other)
+    seeds = {partition.shuffle_seed(0, p, r) for p in range(20) for r in range(20)}
+    assert len(seeds) == 400 and all(0 < seed < 2**31 for seed in seeds)
+
+
+def test_random_bits_are_those_of_every_numpy():
+    """Ranks may run different numpy releases: PCG64's raw stream is a fixed algorithm."""
+    assert partition.random_keys(3, 1, 2, 3).tolist() == [
+        12368030237656201616,
+        2047858591075935483,
+        9435677134316251571,
+    ]
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 8])
+def test_fewer_files_than_ranks(world):
+    files, windows = np.zeros(3, int), np.array([5, 1, 9])
+    shards = [windows_of(partition.shard(files, windows, 0, 0, r, world)) for r in range(world)]
+    assert len({pair for shard in shards for pair in shard}) == 15 == sum(map(len, shards))
