@@ -3,9 +3,9 @@
     result = torchrun(host, "robomimic.scripts.train", "--config", path, ranks=2)
     assert result.returncode == 0, result
 
-A subprocess gets the host's folder first on PYTHONPATH, one thread for each rank, no GPU, and none of
-this process's launcher variables. Everything that it started and left running is found, reported and
-killed.
+A subprocess gets the host's folder first on PYTHONPATH, one thread for each rank, no GPU, and none
+of this process's launcher variables. Everything that it started and left running is found,
+reported and killed.
 """
 
 from __future__ import annotations
@@ -222,4 +222,5 @@ def _end_leftovers(mark: str, patience: float) -> tuple[str, ...]:
             process.kill()
         except psutil.NoSuchProcess:
             continue
+    psutil.wait_procs(left, timeout=_GONE_SECONDS)
     return tuple(lines)

@@ -1,9 +1,10 @@
-"""On one rank the edited host is the host: losses and checkpoints equal to the bit, every algorithm."""
+"""On one rank the edited host is the host: losses and checkpoints to the bit, every algorithm."""
 
 from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +49,6 @@ def trained(
 
 def test_every_algorithm_of_the_host_is_covered(plain_host: Host) -> None:
     call = "import robomimic.config as c; print(sorted(c.get_all_registered_configs()))"
-    import sys
-
     done = run(plain_host, sys.executable, "-c", call)
     require_clean(done)
     assert str(sorted({algo for algo, _ in VARIANTS.values()})) in done.stdout
@@ -111,8 +110,6 @@ def test_the_hosts_own_command_line_on_one_rank(
 
 
 def test_reverting_gives_back_the_bytes(host_copy: Host, plain_host: Host, tmp_path: Path) -> None:
-    import sys
-
     copy = Host(tmp_path / "copy")
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(host_copy.folder, copy.folder, ignore=ignored)
