@@ -154,7 +154,7 @@ def python(host: Host, module: str, *arguments: object, **options: object) -> Re
 def run(
     host: Host | None,
     *command: object,
-    timeout: float = 90.0,
+    timeout: float = 180.0,
     added: Mapping[str, str] | None = None,
 ) -> Result:
     """Runs a command to its end or `timeout` seconds, and ends whatever it left behind.

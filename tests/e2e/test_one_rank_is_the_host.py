@@ -14,7 +14,7 @@ from tests.configs import VARIANTS, make_config, uses_images, write_config
 from tests.hosts import FINISHED, Host, python, require_clean, run, torchrun
 from tests.runs import checkpoint_differences, checkpoints, epoch_logs, run_directory
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 
 def config_files(folder: Path, low_dim: Path, images: Path) -> list[Path]:
@@ -41,7 +41,7 @@ def trained(
     for name, host in (("plain", plain_host), ("edited", host_copy)):
         folder = tmp_path_factory.mktemp(name)
         files = config_files(folder, low_dim_dataset, image_dataset)
-        done = python(host, "tests.e2e.train_all", *files, timeout=200)
+        done = python(host, "tests.e2e.train_all", *files, timeout=400)
         require_clean(done)
         results[name] = folder, json.loads(done.stdout.splitlines()[-1])
     return results
