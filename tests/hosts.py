@@ -3,9 +3,9 @@
     result = torchrun(host, "robomimic.scripts.train", "--config", path, ranks=2)
     assert result.returncode == 0, result
 
-A subprocess gets the host's folder first on PYTHONPATH, one thread for each rank, no GPU, and none of
-this process's launcher variables. Everything that it started and left running is found, reported and
-killed.
+A subprocess gets the host's folder first on PYTHONPATH, one thread for each rank, no GPU, and none
+of this process's launcher variables. Everything that it started and left running is found,
+reported and killed.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Mapping
 
 import psutil
 
@@ -154,7 +154,7 @@ def python(host: Host, module: str, *arguments: object, **options: object) -> Re
 def run(
     host: Host | None,
     *command: object,
-    timeout: float = 90.0,
+    timeout: float = 180.0,
     added: Mapping[str, str] | None = None,
 ) -> Result:
     """Runs a command to its end or `timeout` seconds, and ends whatever it left behind.
@@ -222,4 +222,5 @@ def _end_leftovers(mark: str, patience: float) -> tuple[str, ...]:
             process.kill()
         except psutil.NoSuchProcess:
             continue
+    psutil.wait_procs(left, timeout=_GONE_SECONDS)
     return tuple(lines)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any
 
 import torch
 
@@ -83,3 +85,11 @@ def _same_bits(one: Any, two: Any) -> bool:
 
 def _short(value: Any) -> str:
     return str(value).replace("\n", " ")[:80]
+
+
+def digests(state: dict[str, torch.Tensor]) -> dict[str, str]:
+    """Name -> digest of a tensor's bytes."""
+    return {
+        name: hashlib.sha256(tensor.detach().contiguous().cpu().numpy().tobytes()).hexdigest()
+        for name, tensor in state.items()
+    }

@@ -2,8 +2,8 @@
 
     python -m tests.e2e.train_all a.json b.json     # prints one line for each: name, "ok" or error
 
-A host takes seconds to import and hundredths of a second for a tiny step; `train()` seeds everything
-at its start, so that one process gives the same bits as several.
+A host takes seconds to import and hundredths of a second for a tiny step; `train()` seeds
+everything at its start, so that one process gives the same bits as several.
 """
 
 from __future__ import annotations

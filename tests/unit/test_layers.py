@@ -28,7 +28,7 @@ LAYERS = (
     {"cli"},
     {"__main__"},
 )
-"""A module imports only from lines above its own. `cli` joins the parts, so it stands above them."""
+"""A module imports only from lines above its own. `cli` joins the parts: it stands above them."""
 
 WITHOUT_TORCH = {"__init__", "errors", "env", "options", "plan"}
 
@@ -69,7 +69,7 @@ def runtime_files() -> list[Path]:
 
 
 def part_of(file: Path) -> str:
-    """The part (module or subpackage) of the runtime that a file belongs to: rlds/loader.py -> rlds."""
+    """The module or subpackage of the runtime that a file belongs to: rlds/loader.py -> rlds."""
     first = file.relative_to(PACKAGE).parts[0]
     return first[: -len(".py")] if first.endswith(".py") else first
 

@@ -36,14 +36,15 @@ def run(*command: object, folder: Path) -> str:
 def modules() -> set[str]:
     """Every module file of the checkout, by the path that it must have in a wheel."""
     runtime = {path.relative_to(ROOT) for path in (ROOT / "robomimic_ddp").rglob("*.py")}
-    patches = {"robomimic_ddp" / path.relative_to(ROOT) for path in (ROOT / "patches").rglob("*.py")}
+    edits = (path.relative_to(ROOT) for path in (ROOT / "patches").rglob("*.py"))
+    patches = {"robomimic_ddp" / path for path in edits}
     assert patches, "patches/ holds no modules"
     return {path.as_posix() for path in runtime | patches}
 
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the tracked files: building leaves folders behind, which are not for the checkout."""
+    """A copy of the tracked files: building leaves folders behind, not for the checkout."""
     copy = tmp_path_factory.mktemp("package") / "checkout"
     names = run("git", "ls-files", "-co", "--exclude-standard", folder=ROOT).splitlines()
     for name in names:

@@ -1,4 +1,4 @@
-"""The repository's hygiene: what must not be in tracked files, and where the environment is read."""
+"""The repository's hygiene: what no tracked file may hold, and who reads the environment."""
 
 from __future__ import annotations
 

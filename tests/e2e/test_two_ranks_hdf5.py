@@ -1,0 +1,114 @@
+"""Real torchrun, two ranks, the real edited host, HDF5: what a run leaves, and how it fails."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.configs import ConfigMaker
+from tests.hosts import FINISHED, Host, Result, require_clean, torchrun
+from tests.runs import checkpoints, digests, epoch_logs, load, run_directory
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+
+# Read through __getitem__ at every step, so that the reports hold the indices of each rank.
+UNCACHED = {"train": {"hdf5_cache_mode": "low_dim"}}
+
+
+@pytest.fixture(scope="module", params=["diffusion_policy", "diffusion_policy_images"])
+def trained(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, host_copy: Host
+) -> tuple[Path, Result, list[dict[str, Any]]]:
+    """(folder of runs, result, each rank's report) of one run on two ranks."""
+    from tests.configs import make_config, write_config
+
+    folder = tmp_path_factory.mktemp("two-ranks")
+    images = request.param.endswith("images")
+    dataset = request.getfixturevalue("image_dataset" if images else "low_dim_dataset")
+    config = make_config(request.param, dataset, folder / "runs", UNCACHED)
+    file = write_config(folder / "config.json", config)
+    watched = ("tests.e2e.watched_train", folder / "reports", "none", "--config", file)
+    result = torchrun(host_copy, *watched)
+    require_clean(result)
+    paths = [folder / "reports" / f"rank{rank}.json" for rank in range(2)]
+    return folder / "runs", result, [json.loads(path.read_text()) for path in paths]
+
+
+def test_one_run_directory_one_log_one_checkpoint(trained: Any) -> None:
+    output, result, _ = trained
+    directory = run_directory(output)
+    assert len(list(output.rglob("config.json"))) == 1
+    json.loads((directory / "config.json").read_text())
+    assert {path.name for path in output.rglob("log.txt")} == {"log.txt"}
+    assert len(list(output.rglob("events.out.tfevents*"))) == 1
+    assert {"last.pth", "last_bak.pth"} < set(checkpoints(directory))
+    assert len(checkpoints(directory)) == 4  # and one for each of two epochs
+    assert not [path for path in output.rglob("*") if "tmp" in path.name], "a file half written"
+    # The train log and the validation log of each epoch, printed once; the helper raises on two.
+    assert len(epoch_logs(directory)) == 4
+    assert result.stdout.count(FINISHED) == 1
+
+
+def test_parameters_and_logs_are_equal_on_both_ranks(trained: Any) -> None:
+    output, _, (zero, one) = trained
+    assert zero["parameters"] == one["parameters"]
+    assert zero["ema"] == one["ema"]
+    assert zero["logs"] == one["logs"]
+    assert len(zero["logs"]) == 4
+    saved = load(run_directory(output) / "last.pth")["model"]
+    assert digests(saved["nets"]) == zero["parameters"]
+    assert digests(saved["ema"]) == zero["ema"]
+
+
+def test_random_numbers_and_data_differ(trained: Any) -> None:
+    _, _, (zero, one) = trained
+    assert zero["torch_random"] != one["torch_random"]
+    assert len(zero["losses"]) == len(one["losses"])
+    assert not set(zero["losses"]) & set(one["losses"])
+    steps, batch = 3, 4
+    for epoch in range(2):
+        # 43 windows in the train episodes: the 24 of an epoch are the beginning of one pass.
+        part = slice(epoch * steps * batch, (epoch + 1) * steps * batch)
+        drawn = Counter(zero["indices"][part] + one["indices"][part])
+        assert sum(drawn.values()) == 2 * steps * batch
+        assert max(drawn.values()) == 1
+
+
+@pytest.mark.planted_fault
+@pytest.mark.parametrize(
+    "fault", ["construction@1", "data@1", "step@1", "save@1", "save@0", "step@0"]
+)
+def test_a_fault_on_one_rank_ends_the_job_and_is_the_root_cause(
+    fault: str, host_copy: Host, config_file: ConfigMaker, tmp_path: Path
+) -> None:
+    file = config_file("diffusion_policy", UNCACHED)
+    watched = ("tests.e2e.watched_train", tmp_path / "reports", fault, "--config", file)
+    result = torchrun(host_copy, *watched)
+    where, rank = fault.split("@")
+    assert not result.timed_out, result
+    assert result.returncode != 0, result
+    assert not result.leftovers, result
+    assert FINISHED not in result.stdout
+    root_cause = result.stderr.partition("Root Cause")[2]
+    assert f"rank      : {rank} " in root_cause, result
+    assert f"PlantedFault: planted at {where} on rank {rank}" in root_cause, result
+    assert "Traceback (most recent call last)" in root_cause, result
+    assert not list(tmp_path.glob("reports/*")), "a rank believes that it finished"
+    assert not result.abort_texts(), result
+
+
+@pytest.mark.timeout(1800)
+def test_ten_runs_in_a_row_end_well(
+    host_copy: Host, config_file: ConfigMaker, tmp_path: Path
+) -> None:
+    changes = {"train": {"num_epochs": 1}, "experiment": {"epoch_every_n_steps": 1}}
+    for number in range(10):
+        changes["experiment"]["name"] = f"run{number}"
+        file = config_file("diffusion_policy", changes)
+        result = torchrun(host_copy, "robomimic.scripts.train", "--config", file)
+        require_clean(result)
+        assert FINISHED in result.stdout

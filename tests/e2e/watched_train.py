@@ -1,0 +1,126 @@
+"""Runs the host's train script and writes down what this rank did; can plant a fault on one rank.
+
+    torchrun ... -m tests.e2e.watched_train REPORTS FAULT --config cfg.json
+
+Writes REPORTS/rank<k>.json after a run that ended well. FAULT is "none" or "<where>@<rank>" with
+where = construction, data, step, save. Only functions around the host's are replaced; what the
+retrofit edited runs as it stands.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any, Callable
+
+import robomimic.scripts.train as host_train
+import robomimic.utils.dataset as host_dataset
+import torch
+
+from tests.runs import digests
+
+
+class PlantedFault(Exception):
+    """Raised on purpose."""
+
+
+RANK = int(os.environ.get("RANK", "0"))
+STEP_OF_FAULT = 2
+
+
+class Watch:
+    """What this rank did: the model, the indices it read, its logs; and the fault it is to have."""
+
+    def __init__(self, fault: str) -> None:
+        where, _, rank = fault.partition("@")
+        self.where = where if rank and int(rank) == RANK else "none"
+        self.model: Any = None
+        self.indices: list[int] = []
+        self.logs: list[dict[str, float]] = []
+        self.losses: list[float] = []
+        self.steps = 0
+
+    def fail(self, where: str) -> None:
+        """Raises where the fault was planted."""
+        if self.where == where:
+            raise PlantedFault(f"planted at {where} on rank {RANK}")
+
+    def install(self) -> None:
+        """Puts the watch around the host's functions."""
+        around(host_train, "algo_factory", self.construct)
+        around(host_dataset.SequenceDataset, "__getitem__", self.read)
+        around(host_train.TrainUtils, "run_epoch", self.epoch)
+        around(host_train.TrainUtils, "save_model", self.save)
+
+    def construct(self, factory: Callable, *args: Any, **kwargs: Any) -> Any:
+        self.fail("construction")
+        self.model = factory(*args, **kwargs)
+        around(self.model, "train_on_batch", self.step)
+        return self.model
+
+    def read(self, getitem: Callable, dataset: Any, index: int) -> Any:
+        if dataset.filter_by_attribute == "train":
+            self.indices.append(int(index))
+            if self.steps == STEP_OF_FAULT:
+                self.fail("data")
+        return getitem(dataset, index)
+
+    def step(self, train_on_batch: Callable, *args: Any, **kwargs: Any) -> Any:
+        self.steps += 1
+        if self.steps == STEP_OF_FAULT:
+            self.fail("step")
+        info = train_on_batch(*args, **kwargs)
+        self.losses.append(float(sum(loss.item() for loss in info["losses"].values())))
+        return info
+
+    def epoch(self, run_epoch: Callable, *args: Any, **kwargs: Any) -> Any:
+        log = run_epoch(*args, **kwargs)
+        self.logs.append({k: v for k, v in log.items() if not k.startswith("Time_")})
+        return log
+
+    def save(self, save_model: Callable, *args: Any, **kwargs: Any) -> Any:
+        self.fail("save")
+        return save_model(*args, **kwargs)
+
+    def report(self) -> dict[str, Any]:
+        """All of it as JSON values, tensors as digests."""
+        return {
+            "rank": RANK,
+            "parameters": digests(self.model.nets.state_dict()),
+            "ema": digests(self.model.ema_nets.state_dict()),
+            "torch_random": hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest(),
+            "indices": self.indices,
+            "losses": self.losses,
+            "logs": self.logs,
+        }
+
+
+def around(owner: Any, name: str, wrapper: Callable) -> None:
+    """Replaces `owner.name` by a call of `wrapper(original, ...)`, for this process's life."""
+    original = getattr(owner, name)
+    setattr(owner, name, lambda *args, **kwargs: wrapper(original, *args, **kwargs))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("reports", type=Path)
+    parser.add_argument("fault")
+    parser.add_argument("--config")
+    given = parser.parse_args(sys.argv[1:])
+    watch = Watch(given.fault)
+    watch.install()
+    host_train.main(
+        argparse.Namespace(
+            config=given.config, algo=None, name=None, dataset=None, debug=False, resume=False
+        )
+    )
+    given.reports.mkdir(exist_ok=True)
+    (given.reports / f"rank{RANK}.json").write_text(json.dumps(watch.report()))
+
+
+if __name__ == "__main__":
+    main()

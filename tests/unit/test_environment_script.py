@@ -1,0 +1,70 @@
+"""scripts/lib/environment.sh: which Python it takes, what it says without one, when it installs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout with the scripts, and nothing installed."""
+    for name in ("scripts", "setup.py", "constraints.txt"):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
+        copy(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def call(checkout: Path, python: object, folder: Path = ROOT) -> subprocess.CompletedProcess:
+    """Runs scripts/test.sh with PYTHON=`python` from `folder`."""
+    return subprocess.run(
+        [checkout / "scripts" / "test.sh", "--version"],
+        cwd=folder,
+        env={**os.environ, "PYTHON": str(python)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def script(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.bad_input
+def test_an_old_or_missing_python_is_one_clear_error(checkout: Path, tmp_path: Path) -> None:
+    old = script(tmp_path / "python-old", "exit 1")  # its answer to "do you suit?"
+    for python in (old, tmp_path / "nowhere"):
+        done = call(checkout, python)
+        assert done.returncode != 0
+        assert done.stderr.count("error:") == 1
+        assert "3.10 to 3.13" in done.stderr
+        assert str(python) in done.stderr
+        assert "Traceback" not in done.stderr
+        assert not (checkout / ".venv").exists()
+
+
+def test_it_installs_once_and_again_after_a_change(checkout: Path, tmp_path: Path) -> None:
+    # An environment whose pip and pytest write down that they were called.
+    calls = tmp_path / "calls"
+    script(
+        checkout / ".venv" / "bin" / "python",
+        f'if [ "$1" = -m ]; then echo "$2" >> "{calls}"; exit 0; fi\nexec "{sys.executable}" "$@"',
+    )
+    for expected in (["pip", "pytest"], ["pip", "pytest", "pytest"]):
+        assert call(checkout, sys.executable, folder=tmp_path).returncode == 0
+        assert calls.read_text().split() == expected
+    with (checkout / "constraints.txt").open("a") as file:
+        file.write("# changed\n")
+    assert call(checkout, sys.executable, folder=Path("/")).returncode == 0
+    assert calls.read_text().split()[-2:] == ["pip", "pytest"]
