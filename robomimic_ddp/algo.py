@@ -6,7 +6,8 @@ Read by attribute, since hosts differ: `nets` (all), `ema_nets` and `ema.shadow_
 
 from __future__ import annotations
 
-from typing import Any, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,11 +17,15 @@ from robomimic_ddp import group
 
 def named_state(algo: Any) -> list[tuple[str, torch.Tensor]]:
     """Every parameter and buffer of the nets and of the averaged copy, with a name that is equal on all ranks."""
-    named = [(f"nets.{name}", tensor) for name, tensor in algo.nets.state_dict(keep_vars=True).items()]
+    named = [
+        (f"nets.{name}", tensor) for name, tensor in algo.nets.state_dict(keep_vars=True).items()
+    ]
     for owner, attribute in ((algo, "ema_nets"), (getattr(algo, "ema", None), "averaged_model")):
         averaged = getattr(owner, attribute, None)
         if isinstance(averaged, nn.Module):
-            named += [(f"{attribute}.{name}", tensor) for name, tensor in averaged.state_dict().items()]
+            named += [
+                (f"{attribute}.{name}", tensor) for name, tensor in averaged.state_dict().items()
+            ]
     shadow = getattr(getattr(algo, "ema", None), "shadow_params", None) or []
     named += [(f"ema.shadow_params[{index}]", tensor) for index, tensor in enumerate(shadow)]
     return [(name, tensor) for name, tensor in named if isinstance(tensor, torch.Tensor)]
@@ -36,7 +41,9 @@ def counters(algo: Any) -> dict[str, Any]:
         state = next(iter(optimizer.state.values()), {})
         if "step" in state:
             counts[f"optimizer {name} step"] = int(state["step"])
-        counts[f"optimizer {name} learning rates"] = [entry["lr"] for entry in optimizer.param_groups]
+        counts[f"optimizer {name} learning rates"] = [
+            entry["lr"] for entry in optimizer.param_groups
+        ]
     return counts
 
 

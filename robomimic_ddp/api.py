@@ -8,28 +8,69 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Callable, Iterable, Iterator, Optional
+from typing import Any, Callable, Optional
 
 import torch
 from torch import nn
 
 from robomimic_ddp import algo as host_algo
-from robomimic_ddp import checkpoint, entry, env, group, history, host_config, main_rank, metrics, plan, sampling
+from robomimic_ddp import (
+    checkpoint,
+    entry,
+    env,
+    group,
+    history,
+    host_config,
+    main_rank,
+    metrics,
+    plan,
+    sampling,
+    verify,
+    wrap,
+)
 from robomimic_ddp import rollouts as _rollouts
 from robomimic_ddp import run as _run
-from robomimic_ddp import verify, wrap
 from robomimic_ddp.errors import PatchError
-from robomimic_ddp.main_rank import agree, ask, copyfile, data_logger, main_rank_only, open_on_main, print_logger
+from robomimic_ddp.main_rank import (
+    agree,
+    ask,
+    copyfile,
+    data_logger,
+    main_rank_only,
+    open_on_main,
+    print_logger,
+)
 
 API_VERSION = 1
 """Raised when a name changes its meaning or goes; hosts patched for another version are refused."""
 
 __all__ = [
-    "API_VERSION", "agree", "ask", "copyfile", "cuda_device", "data_logger", "distributed", "entry_point",
-    "epoch_log", "epochs", "main_rank_only", "open_on_main", "parallel", "prepare_config", "print_logger",
-    "rlds_datasets", "rlds_env_metadata", "rlds_shape_metadata", "rollouts", "run_directory", "save", "scale_lr",
-    "train_loader", "valid_loader",
+    "API_VERSION",
+    "agree",
+    "ask",
+    "copyfile",
+    "cuda_device",
+    "data_logger",
+    "distributed",
+    "entry_point",
+    "epoch_log",
+    "epochs",
+    "main_rank_only",
+    "open_on_main",
+    "parallel",
+    "prepare_config",
+    "print_logger",
+    "rlds_datasets",
+    "rlds_env_metadata",
+    "rlds_shape_metadata",
+    "rollouts",
+    "run_directory",
+    "save",
+    "scale_lr",
+    "train_loader",
+    "valid_loader",
 ]
 
 rollouts = _rollouts.rollouts
@@ -71,8 +112,10 @@ def distributed(train: Callable) -> Callable:
         bound = signature.bind(*args, **kwargs)
         config = bound.arguments.get("config", next(iter(bound.arguments.values())))
         use_cuda = torch.device(bound.arguments.get("device", "cpu")).type == "cuda"
-        fine_tuning = bool(config.experiment.get("ckpt_path", None)) and not bound.arguments.get("resume", False)
-        with _run.start(config, use_cuda, fine_tuning) as run, main_rank.quiet_stdout():
+        fine_tuning = bool(config.experiment.get("ckpt_path", None)) and not bound.arguments.get(
+            "resume", False
+        )
+        with _run.start(config, use_cuda, fine_tuning) as run:
             if "device" in bound.arguments:
                 bound.arguments["device"] = torch.device(run.plan.device)
             host_config.fill_rlds_data(config)
@@ -108,17 +151,17 @@ def scale_lr(lr: float) -> float:
     return lr if run is None else run.scale_lr(lr)
 
 
-def train_loader(**loader_kwargs: Any) -> Iterable:
+def train_loader(dataset: Any, **loader_kwargs: Any) -> Iterable:
     """The train DataLoader: on several ranks each reads its own part, reshuffled every pass, last batch dropped.
 
     Takes `torch.utils.data.DataLoader`'s keyword arguments; on one rank it returns exactly that.
     """
-    return _loader("train", loader_kwargs)
+    return _loader("train", dict(dataset=dataset, **loader_kwargs))
 
 
-def valid_loader(**loader_kwargs: Any) -> Iterable:
+def valid_loader(dataset: Any, **loader_kwargs: Any) -> Iterable:
     """The validation DataLoader: on several ranks every sample is counted once over all of them."""
-    return _loader("valid", loader_kwargs)
+    return _loader("valid", dict(dataset=dataset, **loader_kwargs))
 
 
 def _loader(role: str, loader_kwargs: dict) -> Iterable:
@@ -127,11 +170,17 @@ def _loader(role: str, loader_kwargs: dict) -> Iterable:
         return torch.utils.data.DataLoader(**loader_kwargs)
     dataset = loader_kwargs["dataset"]
     if hasattr(dataset, "make_loader"):  # an RLDS dataset shards itself, before anything is decoded
-        loader = dataset.make_loader(run.plan.batch_per_rank, run.plan.rank, run.plan.world_size, run.seed)
+        loader = dataset.make_loader(
+            run.plan.batch_per_rank, run.plan.rank, run.plan.world_size, run.seed
+        )
     else:
         make = sampling.train_loader if role == "train" else sampling.valid_loader
         loader = make(
-            torch.utils.data.DataLoader, loader_kwargs, rank=run.plan.rank, world_size=run.plan.world_size, seed=run.seed,
+            torch.utils.data.DataLoader,
+            loader_kwargs,
+            rank=run.plan.rank,
+            world_size=run.plan.world_size,
+            seed=run.seed,
             batch_size_per_rank=run.plan.batch_per_rank,
         )
     run.loaders[role] = loader
@@ -180,7 +229,7 @@ def _start_training(run: _run.Run, model: Any) -> Any:
 
 
 def _data_digest(run: _run.Run) -> Any:
-    digest = getattr(run.loaders.get("train"), "index_stream_digest", None)
+    digest = getattr(run.loaders.get("train"), "telling_digest", None)
     return digest() if digest is not None else None
 
 
@@ -189,11 +238,14 @@ def epoch_log(run_epoch: Callable) -> Callable:
 
     The main rank appends it to the run's `history.jsonl`.
     """
+
     def directory() -> Optional[Path]:
         run = _run.current()
         return run.directory if run is not None and group.is_main() else None
 
-    return history.recorded(metrics.epoch_log(run_epoch), directory, lambda: _run.current().plan.samples_per_step)
+    return history.recorded(
+        metrics.epoch_log(run_epoch), directory, lambda: _run.current().plan.samples_per_step
+    )
 
 
 def run_directory(get_exp_dir: Callable) -> Callable:
@@ -245,9 +297,13 @@ def rlds_shape_metadata(get_shape_metadata_from_dataset: Callable) -> Callable:
     """Decorates `get_shape_metadata_from_dataset`: also answers for RLDS dataset entries."""
 
     @functools.wraps(get_shape_metadata_from_dataset)
-    def wrapped(dataset_config: Any, action_keys: Any, all_obs_keys: Any = None, **kwargs: Any) -> Any:
+    def wrapped(
+        dataset_config: Any, action_keys: Any, all_obs_keys: Any = None, **kwargs: Any
+    ) -> Any:
         if not host_config.is_rlds_folder(dataset_config["path"]):
-            return get_shape_metadata_from_dataset(dataset_config, action_keys, all_obs_keys, **kwargs)
+            return get_shape_metadata_from_dataset(
+                dataset_config, action_keys, all_obs_keys, **kwargs
+            )
         from robomimic_ddp.rlds import host
 
         return host.shape_metadata(dataset_config, action_keys, all_obs_keys)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import tempfile
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from robomimic_ddp.errors import CheckpointError
+from robomimic_ddp.main_rank import files
 
 
 def save(obj: Any, path: Any) -> None:
@@ -21,38 +22,35 @@ def save(obj: Any, path: Any) -> None:
     the archive: the bytes are those that `torch.save(obj, path)` would have written. Raises CheckpointError
     (the old file stays) on a full disk, a missing or read-only folder.
     """
-    path = os.fspath(path)
-    folder = os.path.dirname(os.path.abspath(path))
+    target = Path(os.path.realpath(path))
+    files.remove_left_over(target)
+    temporary = files.temporary_beside(target)
     try:
-        temporary = tempfile.mkdtemp(prefix=".saving-", dir=folder)
-    except OSError as error:
-        raise _save_error(path, error) from error
-    try:
-        written = os.path.join(temporary, os.path.basename(path))
-        torch.save(obj, written)
-        with open(written, "rb+") as file:
+        temporary.mkdir()
+        torch.save(obj, temporary / target.name)
+        with open(temporary / target.name, "rb+") as file:
             os.fsync(file.fileno())
-        os.replace(written, path)
-        _sync_folder(folder)
+        os.replace(temporary / target.name, target)
+        files.flush_folder(target.parent)
     except (OSError, RuntimeError) as error:  # torch reports a short write as RuntimeError
-        raise _save_error(path, error) from error
+        raise _save_error(target, error) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _sync_folder(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _save_error(path: str, error: Exception) -> CheckpointError:
+def _save_error(path: Path, error: Exception) -> CheckpointError:
     full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    remedy = "Free disk space" if full else "Check that the folder exists, is writable and has space"
-    kept = "The file that was there before is untouched." if os.path.exists(path) else "Nothing was written there."
-    return CheckpointError(f"checkpoint {path} could not be saved: {error}. {kept} {remedy}, then train on.")
+    remedy = (
+        "Free disk space" if full else "Check that the folder exists, is writable and has space"
+    )
+    kept = (
+        "The file that was there before is untouched."
+        if path.exists()
+        else "Nothing was written there."
+    )
+    return CheckpointError(
+        f"checkpoint {path} could not be saved: {error}. {kept} {remedy}, then train on."
+    )
 
 
 def accept_any_layout(net: nn.Module) -> nn.Module:
@@ -68,12 +66,16 @@ def accept_any_layout(net: nn.Module) -> nn.Module:
 def _rename_to_layout(module: nn.Module, state_dict: dict, prefix: str, *_: Any) -> None:
     """Renames, in place, the keys under `prefix` to the layout that `module` has itself."""
     first = next((name for name, _ in module.named_parameters()), None)
-    if first is None or prefix + first in state_dict:  # the usual case, cheap: averaged copies load every step
+    if (
+        first is None or prefix + first in state_dict
+    ):  # the usual case, cheap: averaged copies load every step
         return
     expected = {prefix + name for name in module.state_dict(keep_vars=True)}
     present = [key for key in state_dict if key.startswith(prefix)]
     for key in present:
-        rest = key[len(prefix):]
-        other = prefix + (rest[len("module."):] if rest.startswith("module.") else "module." + rest)
+        rest = key[len(prefix) :]
+        other = prefix + (
+            rest[len("module.") :] if rest.startswith("module.") else "module." + rest
+        )
         if other in expected:
             state_dict[other] = state_dict.pop(key)

@@ -12,14 +12,19 @@ from typing import Any, Callable, NoReturn
 
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
-from robomimic_ddp import env, group
+from robomimic_ddp import env, group, main_rank
 from robomimic_ddp.errors import EXIT_REFUSED, RobomimicDDPError
 
 _INTERRUPTED = 130  # what a shell reports for Ctrl-C
 _PARENT_POLL_SECONDS = 2.0
 _FOLLOW_UP_TEXTS = (
-    "Connection closed by peer", "Connection reset by peer", "Broken pipe", "Socket closed", "NCCL communicator was aborted",
-    "remote process exited", "Connection was likely closed",
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "Socket closed",
+    "NCCL communicator was aborted",
+    "remote process exited",
+    "Connection was likely closed",
 )
 
 
@@ -35,11 +40,13 @@ def entry_point(main: Callable) -> Callable:
         handler = get_error_handler()
         launched = False
         try:
-            launched = env.read_launch_env().elastic
+            launch = env.read_launch_env()
+            launched = launch.elastic
             if launched:
                 handler.initialize()
                 _end_with_parent()
-            return main(*args, **kwargs)
+            with main_rank.quiet_stdout(quiet=launch.rank > 0):
+                return main(*args, **kwargs)
         except KeyboardInterrupt:
             _end(_INTERRUPTED)
         except RobomimicDDPError as error:
@@ -48,8 +55,10 @@ def entry_point(main: Callable) -> Callable:
             _end(EXIT_REFUSED)
         except Exception as error:
             if group.world_size() > 1 and is_follow_up(error):
-                print(f"rank {group.rank()}: stopped, because another rank failed ({_first_line(error)})",
-                      file=sys.__stderr__)
+                print(
+                    f"rank {group.rank()}: stopped, because another rank failed ({_first_line(error)})",
+                    file=sys.__stderr__,
+                )
                 _end(EXIT_REFUSED)
             handler.record_exception(error)
             if not launched:
@@ -62,7 +71,9 @@ def entry_point(main: Callable) -> Callable:
 
 def is_follow_up(error: BaseException) -> bool:
     """Whether `error` only reports that another rank's connection went away."""
-    return isinstance(error, (RuntimeError, ConnectionError)) and any(text in str(error) for text in _FOLLOW_UP_TEXTS)
+    return isinstance(error, (RuntimeError, ConnectionError)) and any(
+        text in str(error) for text in _FOLLOW_UP_TEXTS
+    )
 
 
 def _first_line(error: BaseException) -> str:

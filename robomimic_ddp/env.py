@@ -7,8 +7,9 @@ torchrun exports RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Mapping, Optional
+from typing import Optional
 
 from robomimic_ddp.errors import LaunchError
 
@@ -43,7 +44,7 @@ def read_launch_env(environ: Optional[Mapping[str, str]] = None) -> LaunchEnv:
     """
     environ = os.environ if environ is None else environ
     options = {
-        name[len(OPTION_PREFIX):].lower(): value
+        name[len(OPTION_PREFIX) :].lower(): value
         for name, value in environ.items()
         if name.startswith(OPTION_PREFIX)
     }
@@ -63,9 +64,14 @@ def read_launch_env(environ: Optional[Mapping[str, str]] = None) -> LaunchEnv:
     _check_ranges(rank, world_size, local_rank, local_world_size)
     _check_rendezvous(environ, world_size)
     return LaunchEnv(
-        launched=True, rank=rank, world_size=world_size, local_rank=local_rank, local_world_size=local_world_size,
+        launched=True,
+        rank=rank,
+        world_size=world_size,
+        local_rank=local_rank,
+        local_world_size=local_world_size,
         restart_count=_integer(environ, "TORCHELASTIC_RESTART_COUNT", default=0),
-        elastic="TORCHELASTIC_RUN_ID" in environ, **common,
+        elastic="TORCHELASTIC_RUN_ID" in environ,
+        **common,
     )
 
 
@@ -83,7 +89,9 @@ def _integer(environ: Mapping[str, str], name: str, default: Optional[int] = Non
 
 def _check_ranges(rank: int, world_size: int, local_rank: int, local_world_size: int) -> None:
     if world_size < 1:
-        raise LaunchError(f"WORLD_SIZE={world_size} is not a number of ranks; it must be 1 or more.")
+        raise LaunchError(
+            f"WORLD_SIZE={world_size} is not a number of ranks; it must be 1 or more."
+        )
     for name, value, limit_name, limit in (
         ("RANK", rank, "WORLD_SIZE", world_size),
         ("LOCAL_RANK", local_rank, "LOCAL_WORLD_SIZE", local_world_size),

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import logging
 import pickle
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, Iterator
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -101,7 +102,9 @@ def gather_objects(value: Any) -> list[Any]:
     padded[: data.numel()] = data
     gathered = [torch.empty(longest, dtype=torch.uint8) for _ in range(world_size())]
     dist.all_gather(gathered, padded)
-    return [pickle.loads(part[: int(size)].numpy().tobytes()) for part, size in zip(gathered, sizes)]
+    return [
+        pickle.loads(part[: int(size)].numpy().tobytes()) for part, size in zip(gathered, sizes)
+    ]
 
 
 def sum_over_ranks(tensor: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,11 @@ from robomimic_ddp.errors import DataError
 FILE_NAME = "history.jsonl"
 
 
-def recorded(run_epoch: Callable, directory: Callable[[], Optional[Path]], samples_per_step: Callable[[], int]) -> Callable:
+def recorded(
+    run_epoch: Callable,
+    directory: Callable[[], Optional[Path]],
+    samples_per_step: Callable[[], int],
+) -> Callable:
     """Decorates `run_epoch` to append its log to the run's history; `directory()` None means: do not write.
 
     The host's return value, a log or a tuple that begins with one, passes unchanged.
@@ -38,14 +42,17 @@ def recorded(run_epoch: Callable, directory: Callable[[], Optional[Path]], sampl
         result = run_epoch(*args, **kwargs)
         seconds = time.perf_counter() - started
         validate = bool(bound.arguments.get("validate", False))
-        append(folder, {
-            "epoch": bound.arguments.get("epoch"),
-            "phase": "valid" if validate else "train",
-            "steps": steps,
-            "seconds": seconds,
-            "samples_per_second": 0.0 if validate else steps * samples_per_step() / seconds,
-            "log": dict(result[0] if isinstance(result, tuple) else result),
-        })
+        append(
+            folder,
+            {
+                "epoch": bound.arguments.get("epoch"),
+                "phase": "valid" if validate else "train",
+                "steps": steps,
+                "seconds": seconds,
+                "samples_per_second": 0.0 if validate else steps * samples_per_step() / seconds,
+                "log": dict(result[0] if isinstance(result, tuple) else result),
+            },
+        )
         return result
 
     return wrapped
@@ -70,5 +77,7 @@ def read(directory: Path) -> list:
         try:
             records.append(json.loads(line))
         except json.JSONDecodeError as error:
-            raise DataError(f"{path}, line {number}, is no JSON ({error}); remove the line to read the rest.") from error
+            raise DataError(
+                f"{path}, line {number}, is no JSON ({error}); remove the line to read the rest."
+            ) from error
     return records

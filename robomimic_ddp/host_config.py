@@ -7,8 +7,9 @@ config uses them: a run on HDF5 leaves a config.json that the unpatched host rea
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
-from typing import Any, Mapping, MutableMapping
+from typing import Any
 
 from robomimic_ddp.errors import ConfigError
 from robomimic_ddp.run import Notes, attach_notes, notes_of
@@ -23,7 +24,9 @@ def prepare_config(config: Any, external: MutableMapping) -> Any:
     """
     section = external.pop("ddp", None) or {}
     if not isinstance(section, Mapping):
-        raise ConfigError(f'"ddp" is {section!r}; expected a section of options, such as {{"lr_scaling": "linear"}}.')
+        raise ConfigError(
+            f'"ddp" is {section!r}; expected a section of options, such as {{"lr_scaling": "linear"}}.'
+        )
     noted = notes_of(config)
     attach_notes(config, Notes(dict(section), noted.command_line_options, noted.command_line_keys))
     train = external.get("train")
@@ -60,7 +63,9 @@ def fill_rlds_data(config: Any) -> None:
 
 def is_rlds_folder(path: Any) -> bool:
     """Whether `path` is a dataset version's folder as tensorflow-datasets writes it."""
-    return path is not None and (Path(os.path.expanduser(str(path))) / "dataset_info.json").is_file()
+    return (
+        path is not None and (Path(os.path.expanduser(str(path))) / "dataset_info.json").is_file()
+    )
 
 
 def common_directory(paths: Any) -> Path:

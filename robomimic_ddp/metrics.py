@@ -140,7 +140,7 @@ def epoch_log(run_epoch: Callable[..., Any]) -> Callable[..., Any]:
         if call.arguments.get("validate"):
             _take_own_share(call)
         logs = BatchLogs()
-        with _recording(model, logs):
+        with _recording(model, logs), _schedules_stand_still(model, call):
             result = run_epoch(*call.args, **call.kwargs)
         if isinstance(result, tuple):
             return (mean_over_ranks(result[0], logs), *result[1:])
@@ -172,6 +172,19 @@ def _take_own_share(call: inspect.BoundArguments) -> None:
     call.arguments["num_steps"] = len(share)
     if call.arguments.get("data_loader_iter") is not None:
         call.arguments["data_loader_iter"] = iter(share)
+
+
+@contextmanager
+def _schedules_stand_still(model: Any, call: inspect.BoundArguments) -> Iterator[None]:
+    """While validating, per-batch schedules wait: hosts call on_gradient_step there too.
+
+    Ranks validate on unequal numbers of batches, so their learning rates would part.
+    """
+    if not call.arguments.get("validate"):
+        yield
+        return
+    with swapped(model, "on_gradient_step", lambda: None):
+        yield
 
 
 @contextmanager

@@ -9,40 +9,61 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Mapping, Optional
+from typing import Any, Optional
 
 from robomimic_ddp.errors import OptionError
 
 
-def _option(default: Any, help: str, choices: Optional[tuple] = None, minimum: Optional[float] = None) -> Any:
-    return dataclasses.field(default=default, metadata={"help": help, "choices": choices, "minimum": minimum})
+def _option(
+    default: Any, help: str, choices: Optional[tuple] = None, minimum: Optional[float] = None
+) -> Any:
+    return dataclasses.field(
+        default=default, metadata={"help": help, "choices": choices, "minimum": minimum}
+    )
 
 
 @dataclass(frozen=True)
 class Options:
     """The values of one run. Fields are the options; their metadata carries help, choices and minimum."""
 
-    mode: str = _option("auto", "How to parallelise; `auto` follows the launcher.", ("auto", "ddp", "dp", "single"))
+    mode: str = _option(
+        "auto", "How to parallelise; `auto` follows the launcher.", ("auto", "ddp", "dp", "single")
+    )
     backend: str = _option(
-        "auto", "Process-group backend; `auto` is NCCL for CUDA tensors and gloo for the rest.",
+        "auto",
+        "Process-group backend; `auto` is NCCL for CUDA tensors and gloo for the rest.",
         ("auto", "nccl", "gloo"),
     )
-    timeout: float = _option(1800.0, "Seconds that a rank waits for the others in a collective.", minimum=1)
+    timeout: float = _option(
+        1800.0, "Seconds that a rank waits for the others in a collective.", minimum=1
+    )
     batch: str = _option(
-        "per_rank", "Whether `train.batch_size` is for each rank or for all ranks together.", ("per_rank", "global")
+        "per_rank",
+        "Whether `train.batch_size` is for each rank or for all ranks together.",
+        ("per_rank", "global"),
     )
     lr_scaling: str = _option(
-        "none", "Learning rate times f (linear) or sqrt(f), f = samples per step / `train.batch_size`; `auto`: "
+        "none",
+        "Learning rate times f (linear) or sqrt(f), f = samples per step / `train.batch_size`; `auto`: "
         "linear under 100 M parameters, sqrt from there, none when fine-tuning from a checkpoint.",
         ("none", "linear", "sqrt", "auto"),
     )
     bucket_mb: float = _option(25.0, "Size of DDP's gradient buckets, in MiB.", minimum=0.1)
     gradient_as_bucket_view: bool = _option(True, "Gradients share the memory of DDP's buckets.")
-    static_graph: bool = _option(False, "Tell DDP that every step uses the same parameters in the same order.")
-    find_unused_parameters: bool = _option(False, "Let DDP search each step for parameters that got no gradient.")
-    buffer_sync: bool = _option(True, "DDP copies the main rank's buffers to all ranks before each training forward.")
-    verify: bool = _option(True, "Prove at run time that ranks agree where they must and differ where they must.")
+    static_graph: bool = _option(
+        False, "Tell DDP that every step uses the same parameters in the same order."
+    )
+    find_unused_parameters: bool = _option(
+        False, "Let DDP search each step for parameters that got no gradient."
+    )
+    buffer_sync: bool = _option(
+        True, "DDP copies the main rank's buffers to all ranks before each training forward."
+    )
+    verify: bool = _option(
+        True, "Prove at run time that ranks agree where they must and differ where they must."
+    )
 
 
 FIELDS = {field.name: field for field in dataclasses.fields(Options)}
@@ -64,7 +85,11 @@ def resolve(
     """Merges the three layers over the defaults. Raises OptionError for unknown names and bad values."""
     values: dict[str, Any] = {}
     sources = {name: "default" for name in FIELDS}
-    for source, layer in (("file", file), ("environment", environment), ("command line", command_line)):
+    for source, layer in (
+        ("file", file),
+        ("environment", environment),
+        ("command line", command_line),
+    ):
         for name, raw in (layer or {}).items():
             values[name] = parse(name, raw, spelling(name, source))
             sources[name] = source
@@ -86,10 +111,16 @@ def parse(name: str, raw: Any, spelled: str) -> Any:
     kind = type(field.default)
     value = _convert(kind, raw)
     choices, minimum = field.metadata["choices"], field.metadata["minimum"]
-    if value is None or (choices and value not in choices) or (minimum is not None and not value >= minimum):
+    if (
+        value is None
+        or (choices and value not in choices)
+        or (minimum is not None and not value >= minimum)
+    ):
         expected = (
-            " | ".join(choices) if choices
-            else "true | false" if kind is bool
+            " | ".join(choices)
+            if choices
+            else "true | false"
+            if kind is bool
             else f"a number of at least {minimum:g}"
         )
         raise OptionError(f"{spelled}={raw!r}: expected {expected} (default {field.default}).")
@@ -105,8 +136,16 @@ def _convert(kind: type, raw: Any) -> Any:
     if kind is bool:
         if isinstance(raw, bool):
             return raw
-        return {"true": True, "1": True, "on": True, "yes": True,
-                "false": False, "0": False, "off": False, "no": False}.get(str(raw).strip().lower())
+        return {
+            "true": True,
+            "1": True,
+            "on": True,
+            "yes": True,
+            "false": False,
+            "0": False,
+            "off": False,
+            "no": False,
+        }.get(str(raw).strip().lower())
     if kind is float:
         if isinstance(raw, bool):
             return None
@@ -115,7 +154,11 @@ def _convert(kind: type, raw: Any) -> Any:
             return value if math.isfinite(value) else None
         except (TypeError, ValueError):
             return None
-    return str(raw).strip().lower() if isinstance(raw, (str, int)) and not isinstance(raw, bool) else None
+    return (
+        str(raw).strip().lower()
+        if isinstance(raw, (str, int)) and not isinstance(raw, bool)
+        else None
+    )
 
 
 def markdown_table() -> str:

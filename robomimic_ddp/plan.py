@@ -45,7 +45,13 @@ class RunPlan:
         factor = self.samples_per_step / self.configured_batch
         rule = self.lr_scaling
         if rule == "auto":
-            rule = "none" if fine_tuning else "sqrt" if parameters >= AUTO_SQRT_FROM_PARAMETERS else "linear"
+            rule = (
+                "none"
+                if fine_tuning
+                else "sqrt"
+                if parameters >= AUTO_SQRT_FROM_PARAMETERS
+                else "linear"
+            )
         return {"none": 1.0, "linear": factor, "sqrt": math.sqrt(factor)}[rule]
 
     def describe(self) -> str:
@@ -79,14 +85,29 @@ def make_plan(
     device = _device(env, mode, gpus)
     batch = _batch_per_rank(options, batch_size, env.world_size)
     lr_scaling, notes = options.lr_scaling, ()
-    if lr_on_command_line and resolved.sources["lr_scaling"] != "command line" and lr_scaling != "none":
-        notes = (f"learning rate: given on the command line, so ddp.lr_scaling={lr_scaling} is not applied",)
+    if (
+        lr_on_command_line
+        and resolved.sources["lr_scaling"] != "command line"
+        and lr_scaling != "none"
+    ):
+        notes = (
+            f"learning rate: given on the command line, so ddp.lr_scaling={lr_scaling} is not applied",
+        )
         lr_scaling = "none"
     return RunPlan(
-        mode=mode, rank=env.rank, world_size=env.world_size, local_rank=env.local_rank, device=device,
-        backend=_backend(options, device), timeout_seconds=options.timeout, configured_batch=batch_size,
-        batch_per_rank=batch, samples_per_step=batch * env.world_size, lr_scaling=lr_scaling,
-        visible_gpus=gpus, notes=notes,
+        mode=mode,
+        rank=env.rank,
+        world_size=env.world_size,
+        local_rank=env.local_rank,
+        device=device,
+        backend=_backend(options, device),
+        timeout_seconds=options.timeout,
+        configured_batch=batch_size,
+        batch_per_rank=batch,
+        samples_per_step=batch * env.world_size,
+        lr_scaling=lr_scaling,
+        visible_gpus=gpus,
+        notes=notes,
     )
 
 
@@ -157,4 +178,8 @@ def _batch_per_rank(options: Options, batch: int, world: int) -> int:
 
 def describe_lr(before: float, after: float) -> Optional[str]:
     """The plan's learning-rate line, or None where nothing changed."""
-    return None if before == after else f"learning rate: {before:g} -> {after:g} (x {after / before:g})"
+    return (
+        None
+        if before == after
+        else f"learning rate: {before:g} -> {after:g} (x {after / before:g})"
+    )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Sequence
+from typing import Any
 
 from robomimic_ddp import history
 from robomimic_ddp.errors import DataError
@@ -21,7 +22,9 @@ def plot(run_directories: Sequence[str], output: str) -> None:
     runs = [(Path(folder), history.read(Path(folder))) for folder in run_directories]
     for folder, records in runs:
         if not any(record["phase"] == "train" for record in records):
-            raise DataError(f"{folder}: its history holds no training epoch yet; wait for the first one to end.")
+            raise DataError(
+                f"{folder}: its history holds no training epoch yet; wait for the first one to end."
+            )
     figure, (loss, rate, speed) = plt.subplots(1, 3, figsize=(14, 4.2), constrained_layout=True)
     for (folder, records), colour in zip(runs, COLOURS * len(runs)):
         name = _label(folder, runs)
@@ -29,8 +32,17 @@ def plot(run_directories: Sequence[str], output: str) -> None:
         _line(loss, records, "valid", "Loss", label=f"{name} valid", color=colour, linestyle="--")
         _rates(rate, records, name, colour)
         train = [record for record in records if record["phase"] == "train"]
-        speed.plot([r["epoch"] for r in train], [r["samples_per_second"] for r in train], color=colour, label=name)
-    for axes, title in ((loss, "loss (mean over ranks)"), (rate, "learning rate"), (speed, "samples per second, all ranks")):
+        speed.plot(
+            [r["epoch"] for r in train],
+            [r["samples_per_second"] for r in train],
+            color=colour,
+            label=name,
+        )
+    for axes, title in (
+        (loss, "loss (mean over ranks)"),
+        (rate, "learning rate"),
+        (speed, "samples per second, all ranks"),
+    ):
         _finish(axes, title)
     loss.set_yscale("log")
     speed.set_ylim(bottom=0)
@@ -42,20 +54,29 @@ def plot(run_directories: Sequence[str], output: str) -> None:
 def _label(folder: Path, runs: list) -> str:
     """The experiment's name; with the time stamp where several runs share it."""
     parents = [other.parent.name for other, _ in runs]
-    return folder.parent.name if parents.count(folder.parent.name) == 1 else f"{folder.parent.name}/{folder.name}"
+    return (
+        folder.parent.name
+        if parents.count(folder.parent.name) == 1
+        else f"{folder.parent.name}/{folder.name}"
+    )
 
 
 def _line(axes: Any, records: list, phase: str, key: str, **style: Any) -> None:
-    points = [(record["epoch"], record["log"][key]) for record in records
-              if record["phase"] == phase and key in record["log"]]
+    points = [
+        (record["epoch"], record["log"][key])
+        for record in records
+        if record["phase"] == phase and key in record["log"]
+    ]
     if points:
         axes.plot(*zip(*points), marker="o" if len(points) < 3 else None, **style)
 
 
 def _rates(axes: Any, records: list, name: str, colour: str) -> None:
-    keys = sorted({key for record in records for key in record["log"] if key.startswith("Optimizer/")})
+    keys = sorted(
+        {key for record in records for key in record["log"] if key.startswith("Optimizer/")}
+    )
     for key in keys:
-        label = name if len(keys) == 1 else f"{name} {key[len('Optimizer/'):]}"
+        label = name if len(keys) == 1 else f"{name} {key[len('Optimizer/') :]}"
         _line(axes, records, "train", key, label=label, color=colour)
 
 

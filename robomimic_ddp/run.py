@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import logging
 import random
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Iterator, Mapping, Optional
+from typing import Any, Optional
 
 import numpy as np
 import torch
@@ -71,7 +72,9 @@ class Run:
     def describe(self) -> str:
         """The block that is printed once before training."""
         lines = [self.plan.describe()]
-        lines += filter(None, (plan.describe_lr(*pair) for pair in dict.fromkeys(self.learning_rates)))
+        lines += filter(
+            None, (plan.describe_lr(*pair) for pair in dict.fromkeys(self.learning_rates))
+        )
         return "\n".join(lines)
 
     def write_record(self, directory: Path) -> None:
@@ -109,9 +112,14 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
     notes = notes_of(config)
     resolved = options.resolve(notes.command_line_options, launch.option_texts, notes.file_options)
     made = plan.make_plan(
-        launch, resolved,
-        visible_gpus=torch.cuda.device_count(), use_cuda=use_cuda, batch_size=config.train.batch_size,
-        lr_on_command_line=any(key.endswith(LEARNING_RATE_SUFFIX) for key in notes.command_line_keys),
+        launch,
+        resolved,
+        visible_gpus=torch.cuda.device_count(),
+        use_cuda=use_cuda,
+        batch_size=config.train.batch_size,
+        lr_on_command_line=any(
+            key.endswith(LEARNING_RATE_SUFFIX) for key in notes.command_line_keys
+        ),
     )
     run = Run(made, resolved, int(config.train.seed), fine_tuning)
     token = _current.set(run)
@@ -130,9 +138,13 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
 def _require_same_job(config: Any, run: Run) -> None:
     """Collective: the same code, options and host config on every rank, before anything is built from them."""
     items = {"robomimic_ddp version": robomimic_ddp.__version__, "torch version": torch.__version__}
-    items.update((f"option {name}", repr(value)) for name, value in asdict(run.options.values).items())
+    items.update(
+        (f"option {name}", repr(value)) for name, value in asdict(run.options.values).items()
+    )
     items.update((f"config {key}", repr(value)) for key, value in _flat("", dict(config)))
-    verify.require_equal("at start", items, "Start every rank with the same code, config and options.")
+    verify.require_equal(
+        "at start", items, "Start every rank with the same code, config and options."
+    )
 
 
 def _flat(prefix: str, tree: Mapping) -> Iterator[tuple[str, Any]]:

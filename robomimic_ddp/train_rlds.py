@@ -10,8 +10,9 @@ import inspect
 import json
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Iterator, Mapping, Optional, Sequence
+from typing import Any, Optional
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -43,7 +44,9 @@ def main(arguments: Optional[Sequence[str]] = None) -> None:
         )
     device = TorchUtils.get_torch_device(try_to_use_cuda=config.train.cuda)
     if flags["resume"] and "resume" not in inspect.signature(train).parameters:
-        raise ConfigError("resume=true, but this host's train() cannot resume. Start a new run without it.")
+        raise ConfigError(
+            "resume=true, but this host's train() cannot resume. Start a new run without it."
+        )
     extra = {"resume": True} if flags["resume"] else {}
     train(config, device=device, **extra)
     if env.read_launch_env().rank == 0:
@@ -64,7 +67,9 @@ def build_config(arguments: Sequence[str]) -> tuple[Any, Mapping[str, Any]]:
     settings = OmegaConf.to_container(OmegaConf.merge(settings, command_line), resolve=True)
     algo_name = settings.get("algo_name")
     if algo_name is None:
-        raise ConfigError(f"found no algo_name; expected one from load_from=CONFIG.json or algo_name=NAME.\n{USAGE}")
+        raise ConfigError(
+            f"found no algo_name; expected one from load_from=CONFIG.json or algo_name=NAME.\n{USAGE}"
+        )
     config = _host_config(config_factory, algo_name)
     host_config.prepare_config(config, settings)
     attach_notes(config, Notes(notes_of(config).file_options, dict(command_line_options), keys))
@@ -81,7 +86,9 @@ def _host_config(config_factory: Any, algo_name: str) -> Any:
     try:
         return config_factory(algo_name)
     except Exception as error:
-        raise ConfigError(f"algo_name={algo_name!r} is none of this host's algorithms ({error}).") from error
+        raise ConfigError(
+            f"algo_name={algo_name!r} is none of this host's algorithms ({error})."
+        ) from error
 
 
 def parse_dotlist(arguments: Sequence[str]) -> dict:
@@ -92,7 +99,9 @@ def parse_dotlist(arguments: Sequence[str]) -> dict:
     try:
         return OmegaConf.to_container(OmegaConf.from_dotlist(list(arguments)))
     except (OmegaConfBaseException, ValueError) as error:
-        raise ConfigError(f"the command line could not be read as key=value settings: {error}\n{USAGE}") from error
+        raise ConfigError(
+            f"the command line could not be read as key=value settings: {error}\n{USAGE}"
+        ) from error
 
 
 def read_json(path: Any) -> dict:
@@ -101,11 +110,15 @@ def read_json(path: Any) -> dict:
     try:
         settings = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"load_from={path}: no such file (looked for {file.absolute()}).") from None
+        raise ConfigError(
+            f"load_from={path}: no such file (looked for {file.absolute()})."
+        ) from None
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ConfigError(f"load_from={path} could not be read as JSON: {error}.") from error
     if not isinstance(settings, dict):
-        raise ConfigError(f"load_from={path} holds a {type(settings).__name__}; expected an object with algo_name.")
+        raise ConfigError(
+            f"load_from={path} holds a {type(settings).__name__}; expected an object with algo_name."
+        )
     return settings
 
 
@@ -117,7 +130,10 @@ def _move_misplaced(tree: dict) -> None:
         merged = OmegaConf.to_container(OmegaConf.merge(tree, moved))
         tree.update(merged)
         if env.read_launch_env().rank == 0:
-            print(f"warning: {_MISPLACED}.* is read as algo.optim_params.*, where hosts keep it", file=sys.stderr)
+            print(
+                f"warning: {_MISPLACED}.* is read as algo.optim_params.*, where hosts keep it",
+                file=sys.stderr,
+            )
 
 
 def flatten(tree: Mapping, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -154,7 +170,11 @@ def _unknown_message(root: Any, config: Any, prefix: str, key: str) -> str:
     else:  # the right name in the wrong section, or a misspelt section
         dotted = [name for name, _ in flatten(root)]
         same_name = [name for name in dotted if name.rpartition(".")[2] == str(key)]
-        closest = (same_name or difflib.get_close_matches(prefix + str(key), dotted, n=1, cutoff=0.4) or [""])[0]
+        closest = (
+            same_name
+            or difflib.get_close_matches(prefix + str(key), dotted, n=1, cutoff=0.4)
+            or [""]
+        )[0]
     hint = f" The closest valid key is {closest}." if closest else ""
     return (
         f"unknown key {prefix}{key}: this host's config does not declare it, so it would have no effect.{hint} "

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import random
-from typing import Any, Callable, Hashable, Mapping, Optional
+from collections.abc import Hashable, Mapping
+from typing import Any, Callable, Optional
 
 import numpy as np
 import torch
@@ -30,7 +31,7 @@ def checksum(tensor: torch.Tensor) -> tuple[int, int]:
     plain = torch.zeros((), dtype=torch.int64, device=flat.device)
     weighted = torch.zeros_like(plain)
     for start in range(0, words.numel(), _CHUNK):
-        part = words[start:start + _CHUNK].to(torch.int64)
+        part = words[start : start + _CHUNK].to(torch.int64)
         weights = torch.arange(start, start + part.numel(), device=flat.device).mul_(_ODD).add_(1)
         plain += part.sum()
         weighted += (part * weights).sum()
@@ -66,7 +67,9 @@ def require_different(what: str, value: Hashable, cause: str) -> None:
     values = group.gather_objects(value)
     known = [one for one in values if one is not None]
     if len(set(known)) < len(known):
-        same = [rank for rank, one in enumerate(values) if one is not None and values.count(one) > 1]
+        same = [
+            rank for rank, one in enumerate(values) if one is not None and values.count(one) > 1
+        ]
         raise VerifyError(
             f"{what}: ranks {same} hold the same; expected a different one on each rank. {cause}"
         )
@@ -95,7 +98,8 @@ def require_covered(algo: Any) -> None:
         if wrap.is_parallel(module):
             covered.update(id(parameter) for parameter in module.parameters())
     loose = [
-        name for name, parameter in algo.nets.named_parameters()
+        name
+        for name, parameter in algo.nets.named_parameters()
         if parameter.requires_grad and id(parameter) not in covered
     ]
     if loose:
@@ -121,26 +125,36 @@ class Verifier:
         self._require_equal_state("before the first step")
         self._require_different_streams("before the first step")
         for name, optimizer in host_algo.named_optimizers(self.algo):
-            self._pending.append(optimizer.register_step_pre_hook(self._at_first_step(name, len(self._pending))))
+            self._pending.append(
+                optimizer.register_step_pre_hook(self._at_first_step(name, len(self._pending)))
+            )
 
     def epoch_end(self, epoch: Any) -> None:
         """Collective: equal weights, averaged weights and counters after an epoch."""
         self._require_equal_state(f"end of epoch {epoch}")
 
     def _require_equal_state(self, when: str) -> None:
-        items: dict[str, Hashable] = {name: repr(value) for name, value in host_algo.counters(self.algo).items()}
+        items: dict[str, Hashable] = {
+            name: repr(value) for name, value in host_algo.counters(self.algo).items()
+        }
         items.update((name, checksum(tensor)) for name, tensor in host_algo.named_state(self.algo))
-        require_equal(when, items, "Common causes: a net trained past its parallel forward, a rank that skipped a "
-                                   "step or loaded another checkpoint.")
+        require_equal(
+            when,
+            items,
+            "Common causes: a net trained past its parallel forward, a rank that skipped a "
+            "step or loaded another checkpoint.",
+        )
 
     def _require_different_streams(self, when: str) -> None:
         require_different(
-            f"{when}: torch's random state", random_state_digest(),
+            f"{when}: torch's random state",
+            random_state_digest(),
             "Ranks would draw the same noise and timesteps, and the batch would count as one rank's. Something "
             "re-seeds torch with the same value on every rank.",
         )
         require_different(
-            f"{when}: numpy's and Python's random state", augmentation_state_digest(),
+            f"{when}: numpy's and Python's random state",
+            augmentation_state_digest(),
             "Ranks would draw the same augmentation. Something re-seeds numpy or random on every rank.",
         )
 
@@ -149,24 +163,33 @@ class Verifier:
             self._pending[index].remove()
             when = f"first step of optimizer {name}"
             gradients = {
-                f"gradient of {self._names.get(id(parameter), 'a parameter outside nets')}":
-                    "none" if parameter.grad is None else checksum(parameter.grad)
-                for group_of in optimizer.param_groups for parameter in group_of["params"]
+                f"gradient of {self._names.get(id(parameter), 'a parameter outside nets')}": "none"
+                if parameter.grad is None
+                else checksum(parameter.grad)
+                for group_of in optimizer.param_groups
+                for parameter in group_of["params"]
             }
             require_equal(when, gradients, self._cause())
             self._require_different_streams(when)
-            require_different(f"{when}: the order in which data is read", self.data_digest(),
-                              "Every rank would train on the same samples.")
+            require_different(
+                f"{when}: the order in which data is read",
+                self.data_digest(),
+                "Every rank would train on the same samples.",
+            )
 
         return check
 
     def _cause(self) -> str:
         unused = [
-            wrap.state_of(module).name for module in self.algo.nets.modules()
-            if wrap.is_parallel(module) and wrap.has_trainable_parameters(module)
+            wrap.state_of(module).name
+            for module in self.algo.nets.modules()
+            if wrap.is_parallel(module)
+            and wrap.has_trainable_parameters(module)
             and wrap.state_of(module).training_forwards == 0
         ]
         if unused:
-            return (f"{', '.join(unused)} was never called in training mode: it was trained past its parallel "
-                    "forward (through net.forward, another method, or while in eval()).")
+            return (
+                f"{', '.join(unused)} was never called in training mode: it was trained past its parallel "
+                "forward (through net.forward, another method, or while in eval())."
+            )
         return "A part of a net was trained past its parallel forward, for example through another method."

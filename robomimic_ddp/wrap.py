@@ -13,8 +13,9 @@ buffers, and a rank that did it alone would wait for the others.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Optional
 
 import torch
 from torch import nn
@@ -44,7 +45,9 @@ class _State:
         if self.mode == "ddp":
             device = next(net.parameters()).device
             self.parallel = DistributedDataParallel(
-                net, device_ids=[device.index] if device.type == "cuda" else None, **self.ddp_options
+                net,
+                device_ids=[device.index] if device.type == "cuda" else None,
+                **self.ddp_options,
             )
         else:
             self.parallel = DataParallel(net)
@@ -111,7 +114,9 @@ class ModuleKey(nn.Module):
         return self.module(*args, **kwargs)
 
 
-def parallelise(net: nn.Module, mode: str, ddp_options: Optional[dict] = None, name: Optional[str] = None) -> nn.Module:
+def parallelise(
+    net: nn.Module, mode: str, ddp_options: Optional[dict] = None, name: Optional[str] = None
+) -> nn.Module:
     """Returns `net` itself, made parallel in place; a no-op in mode "single".
 
     `ddp_options` go to DistributedDataParallel. `name` appears in messages. Raises WrapError when the net
@@ -179,7 +184,9 @@ def _forbid_gradient(output: Any, name: str) -> None:
             f"{name}.train()) before the training forward; to use it as a frozen net, set requires_grad=False."
         )
 
-    _for_each_tensor(output, lambda tensor: tensor.register_hook(refuse) if tensor.requires_grad else None)
+    _for_each_tensor(
+        output, lambda tensor: tensor.register_hook(refuse) if tensor.requires_grad else None
+    )
 
 
 def _for_each_tensor(value: Any, function: Callable[[torch.Tensor], Any]) -> None:

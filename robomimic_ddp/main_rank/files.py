@@ -38,8 +38,8 @@ def atomic_open(path: str | os.PathLike, mode: str = "w", **kwargs: Any) -> Iter
         return
     if "x" in mode and target.exists():
         raise FileExistsError(f"{path} exists already")
-    _remove_left_over(target)
-    temporary = target.with_name(f"{_prefix(target)}{os.getpid()}-{next(_numbers)}.tmp")
+    remove_left_over(target)
+    temporary = temporary_beside(target)
     file = open(temporary, mode.replace("w", "x"), **kwargs)
     try:
         with file:
@@ -53,21 +53,28 @@ def atomic_open(path: str | os.PathLike, mode: str = "w", **kwargs: Any) -> Iter
         with suppress(FileNotFoundError):
             os.unlink(temporary)
         raise
-    _flush_folder(target.parent)
+    flush_folder(target.parent)
 
 
-def _prefix(target: Path) -> str:
+def temporary_beside(target: Path) -> Path:
+    """A name for a temporary file or folder of this process, in the folder of `target`."""
+    return target.with_name(f"{prefix(target)}{os.getpid()}-{next(_numbers)}.tmp")
+
+
+def prefix(target: Path) -> str:
+    """How the names of `target`'s temporary files begin; process id, number and ".tmp" follow."""
     return f".{target.name}.{socket.gethostname()}-"
 
 
-def _remove_left_over(target: Path) -> None:
-    """Removes the temporary files of `target` whose writer, on this machine, is no longer alive."""
-    pattern = re.compile(re.escape(_prefix(target)) + r"(\d+)-\d+\.tmp")
+def remove_left_over(target: Path) -> None:
+    """Removes the temporary files and folders of `target` whose writer, on this machine, is gone."""
+    pattern = re.compile(re.escape(prefix(target)) + r"(\d+)-\d+\.tmp")
     with suppress(OSError):
         for name in os.listdir(target.parent):
             match = pattern.fullmatch(name)
             if match and not _is_alive(int(match.group(1))):
-                os.unlink(target.with_name(name))
+                left = target.with_name(name)
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
 
 
 def _is_alive(pid: int) -> bool:
@@ -80,7 +87,7 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-def _flush_folder(folder: Path) -> None:
+def flush_folder(folder: Path) -> None:
     """Makes the rename itself survive a power cut, where the file system can."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)

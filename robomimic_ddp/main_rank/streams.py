@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-from robomimic_ddp import group
-
 KEPT = re.compile(r"warning|error|exception|traceback \(most recent", re.IGNORECASE)
 """A message that contains this is kept."""
 
@@ -68,12 +66,11 @@ class Tee:
 
 
 @contextmanager
-def quiet_stdout() -> Iterator[None]:
-    """For the block, on other ranks than the main one: prints are dropped, except warnings and
-    errors, which go to stderr. At the end both standard streams are what they were, whatever the
-    block put there. On the main rank nothing happens.
+def quiet_stdout(quiet: bool) -> Iterator[None]:
+    """For the block, where `quiet`: prints are dropped, except warnings and errors, which go to
+    stderr. At the end both standard streams are what they were, whatever the block put there.
     """
-    if group.is_main():
+    if not quiet:
         yield
         return
     stdout, stderr = sys.stdout, sys.stderr

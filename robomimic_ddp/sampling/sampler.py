@@ -10,6 +10,8 @@ from torch.utils.data import Sampler
 
 from robomimic_ddp.sampling.orders import Order
 
+TELLING_INDICES = 10
+
 
 class ShardedSampler(Sampler):
     """Rank r of w takes items r, r + w, r + 2w, ... of each pass's order, drawn alike on all ranks.
@@ -61,6 +63,15 @@ class ShardedSampler(Sampler):
         """
         self._begin_if_none()
         return hashlib.sha256(self._share[:count].tobytes()).hexdigest()
+
+    def telling_digest(self) -> str | None:
+        """`digest()`, or None where another rank's may be equal by chance.
+
+        A draw with replacement repeats a sequence with d distinct indices with a probability of at
+        most d ** -d: from 10 on below 1e-9.
+        """
+        digest = self.digest()
+        return digest if len(np.unique(self._share)) >= TELLING_INDICES else None
 
     def order_digest(self) -> str:
         """Hex SHA-256 of the whole order of the current pass: must be equal on every rank."""

@@ -67,6 +67,10 @@ class ShardedLoader:
         """Hex digest of this rank's first `count` (None: all) indices of the current pass."""
         return self.sampler.digest(count)
 
+    def telling_digest(self) -> str | None:
+        """The digest of this rank's pass, or None where ranks may agree by chance (tiny data)."""
+        return self.sampler.telling_digest()
+
     def order_digest(self) -> str:
         """Hex digest of all ranks' indices of the current pass, in order: equal on every rank."""
         return self.sampler.order_digest()

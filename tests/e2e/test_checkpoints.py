@@ -17,24 +17,36 @@ from tests.runs import load, run_directory
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 MODULE = "robomimic.scripts.train"
-FROZEN = {"algo": {"optim_params": {"policy": {
-    "learning_rate": {"initial": 0.0}, "regularization": {"L2": 0.0}}}}}
+FROZEN = {
+    "algo": {
+        "optim_params": {
+            "policy": {"learning_rate": {"initial": 0.0}, "regularization": {"L2": 0.0}}
+        }
+    }
+}
 
 
 def train(host: Host, mode: str, *arguments: Any) -> Result:
     """mode: "ddp" is two ranks under torchrun, "dp" DataParallel on the CPU, "single" and "plain" one process."""
     if mode == "ddp":
         return torchrun(host, MODULE, *arguments)
-    return python(host, MODULE, *arguments, added={"ROBOMIMIC_DDP_MODE": mode} if mode == "dp" else None)
+    return python(
+        host, MODULE, *arguments, added={"ROBOMIMIC_DDP_MODE": mode} if mode == "dp" else None
+    )
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: Any, host_copy: Host, plain_host: Host, image_dataset: Path) -> dict[str, Path]:
+def written(
+    tmp_path_factory: Any, host_copy: Host, plain_host: Host, image_dataset: Path
+) -> dict[str, Path]:
     """mode -> run directory of a short run; "plain" is the host that was never edited."""
     directories = {}
     for mode in ("ddp", "dp", "plain"):
         folder = tmp_path_factory.mktemp(mode)
-        config = write_config(folder / "cfg.json", make_config("diffusion_policy_images", image_dataset, folder / "runs"))
+        config = write_config(
+            folder / "cfg.json",
+            make_config("diffusion_policy_images", image_dataset, folder / "runs"),
+        )
         result = train(plain_host if mode == "plain" else host_copy, mode, "--config", config)
         require_clean(result)
         assert FINISHED in result.stdout
@@ -50,18 +62,40 @@ def test_layout_is_the_hosts_in_every_mode(written: dict[str, Path]) -> None:
         for part in ("nets", "ema"):
             assert list(ours["model"][part]) == list(plain["model"][part])
         assert ours["config"].count('"ddp"') == 0
-        steps = {int(state["step"]) for state in ours["model"]["optimizers"]["policy"]["state"].values()}
+        steps = {
+            int(state["step"]) for state in ours["model"]["optimizers"]["policy"]["state"].values()
+        }
         assert steps == {6}
 
 
-@pytest.mark.parametrize("writer, reader", [
-    ("ddp", "single"), ("ddp", "dp"), ("ddp", "plain"), ("dp", "plain"), ("plain", "ddp"), ("plain", "dp"), ("dp", "ddp"),
-])
-def test_weights_start_another_run(writer, reader, written, host_copy, plain_host, image_dataset, tmp_path) -> None:
+@pytest.mark.parametrize(
+    "writer, reader",
+    [
+        ("ddp", "single"),
+        ("ddp", "dp"),
+        ("ddp", "plain"),
+        ("dp", "plain"),
+        ("plain", "ddp"),
+        ("plain", "dp"),
+        ("dp", "ddp"),
+    ],
+)
+def test_weights_start_another_run(
+    writer, reader, written, host_copy, plain_host, image_dataset, tmp_path
+) -> None:
     source = written[writer] / "last.pth"
-    changes = {**FROZEN, "experiment": {"ckpt_path": str(source)}, "train": {"num_epochs": 1, "seed": 99}}
+    changes = {
+        **FROZEN,
+        "experiment": {"ckpt_path": str(source)},
+        "train": {"num_epochs": 1, "seed": 99},
+    }
     config = make_config("diffusion_policy_images", image_dataset, tmp_path / "runs", changes)
-    result = train(plain_host if reader == "plain" else host_copy, reader, "--config", write_config(tmp_path / "c.json", config))
+    result = train(
+        plain_host if reader == "plain" else host_copy,
+        reader,
+        "--config",
+        write_config(tmp_path / "c.json", config),
+    )
     require_clean(result)
     assert f"LOADING MODEL WEIGHTS FROM {source}" in result.stdout and FINISHED in result.stdout
     before = load(source)["model"]["nets"]
@@ -70,19 +104,30 @@ def test_weights_start_another_run(writer, reader, written, host_copy, plain_hos
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-@pytest.mark.parametrize("writer, reader", [("ddp", "single"), ("ddp", "plain"), ("plain", "ddp"), ("ddp", "dp")])
-def test_the_optimizer_goes_on(writer, reader, host_copy, plain_host, image_dataset, tmp_path) -> None:
+@pytest.mark.parametrize(
+    "writer, reader", [("ddp", "single"), ("ddp", "plain"), ("plain", "ddp"), ("ddp", "dp")]
+)
+def test_the_optimizer_goes_on(
+    writer, reader, host_copy, plain_host, image_dataset, tmp_path
+) -> None:
     """The host's own --resume: moments and step counts continue, six steps more."""
     short = make_config("diffusion_policy_images", image_dataset, tmp_path / "runs")
     config = write_config(tmp_path / "c.json", short)
     require_clean(train(plain_host if writer == "plain" else host_copy, writer, "--config", config))
     directory = run_directory(tmp_path / "runs")
     before = load(directory / "last.pth")
-    longer = write_config(tmp_path / "longer.json", {**short, "train": {**short["train"], "num_epochs": 4}})
-    result = train(plain_host if reader == "plain" else host_copy, reader, "--config", longer, "--resume")
+    longer = write_config(
+        tmp_path / "longer.json", {**short, "train": {**short["train"], "num_epochs": 4}}
+    )
+    result = train(
+        plain_host if reader == "plain" else host_copy, reader, "--config", longer, "--resume"
+    )
     require_clean(result)
     assert "resuming training from epoch 3" in result.stdout and FINISHED in result.stdout
     after = load(directory / "last.pth")
     for index, state in after["model"]["optimizers"]["policy"]["state"].items():
-        assert int(state["step"]) == int(before["model"]["optimizers"]["policy"]["state"][index]["step"]) + 6
+        assert (
+            int(state["step"])
+            == int(before["model"]["optimizers"]["policy"]["state"][index]["step"]) + 6
+        )
     assert after["variable_state"]["epoch"] == 4

@@ -36,7 +36,7 @@ def trained(
     low_dim_dataset: Path,
     image_dataset: Path,
 ) -> dict[str, tuple[Path, dict[str, str]]]:
-    """"plain" and "edited" -> (folder of runs, variant -> "ok" or what went wrong)."""
+    """ "plain" and "edited" -> (folder of runs, variant -> "ok" or what went wrong)."""
     results = {}
     for name, host in (("plain", plain_host), ("edited", host_copy)):
         folder = tmp_path_factory.mktemp(name)

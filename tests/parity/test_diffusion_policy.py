@@ -19,7 +19,9 @@ STEPS = 25
 LEARNING_RATE = 1e-4
 CHANGES = {
     "train": {"hdf5_cache_mode": "low_dim"},
-    "algo": {"optim_params": {"policy": {"learning_rate": {"initial": LEARNING_RATE, "warmup_steps": 0}}}},
+    "algo": {
+        "optim_params": {"policy": {"learning_rate": {"initial": LEARNING_RATE, "warmup_steps": 0}}}
+    },
 }
 
 

@@ -10,7 +10,6 @@ import copy
 import importlib.util
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -29,8 +28,20 @@ def old_training_utils(tmp_path_factory) -> str:
     """Path of diffusers 0.11.1's training_utils.py (it needs only torch and numpy), unpacked beside the suite."""
     folder = tmp_path_factory.mktemp("old_diffusers")
     subprocess.run(
-        [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder), OLD_DIFFUSERS],
-        check=True, capture_output=True, timeout=300,
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--no-deps",
+            "--target",
+            str(folder),
+            OLD_DIFFUSERS,
+        ],
+        check=True,
+        capture_output=True,
+        timeout=300,
     )
     return str(folder / "diffusers" / "training_utils.py")
 
@@ -49,8 +60,13 @@ def build(mode: str, module_key: bool) -> nn.ModuleDict:
 def unwrapped(module_key: bool) -> nn.ModuleDict:
     """The host's own nets: plain, or in torch's DataParallel."""
     nets = build("single", False)["policy"]
-    return nn.ModuleDict({"policy": nn.ModuleDict(
-        {name: nn.DataParallel(net) if module_key else net for name, net in nets.items()})})
+    return nn.ModuleDict(
+        {
+            "policy": nn.ModuleDict(
+                {name: nn.DataParallel(net) if module_key else net for name, net in nets.items()}
+            )
+        }
+    )
 
 
 def averager(old_api: str | None, nets: nn.Module):
@@ -111,7 +127,9 @@ def on_a_rank(old_api: str | None, module_key: bool):
     x = [torch.full((3, 4), 1.0 + group.rank())]
     nets = build("ddp", module_key)
     found = run(nets, old_api, x)
-    assert wrap.state_of(next(m for m in nets.modules() if wrap.is_parallel(m))).parallel is not None
+    assert (
+        wrap.state_of(next(m for m in nets.modules() if wrap.is_parallel(m))).parallel is not None
+    )
     return found
 
 
@@ -126,7 +144,9 @@ def test_two_ranks(api, module_key, old_training_utils, ranks):
     old_api = old_training_utils if api == "model=" else None
     found0, found1 = ranks.run(on_a_rank, old_api, module_key)
     require_equal(found0, found1)
-    expected = run(unwrapped(module_key), old_api, [torch.full((3, 4), 1.0), torch.full((3, 4), 2.0)])
+    expected = run(
+        unwrapped(module_key), old_api, [torch.full((3, 4), 1.0), torch.full((3, 4), 2.0)]
+    )
     for ours, theirs in zip(found0, expected):
         assert list(ours) == list(theirs)
         for name in theirs:

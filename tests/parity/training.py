@@ -18,13 +18,16 @@ import torch
 
 from robomimic_ddp import api, run, sampling, train_rlds
 
+
 def use_host(host: str) -> None:
     """Puts the edited copy of the host first, and makes sure that it is the one imported."""
     if host not in sys.path:
         sys.path.insert(0, host)
     import robomimic
 
-    assert robomimic.__file__.startswith(host), f"another robomimic was imported before: {robomimic.__file__}"
+    assert robomimic.__file__.startswith(host), (
+        f"another robomimic was imported before: {robomimic.__file__}"
+    )
 
 
 def build(settings: str) -> SimpleNamespace:
@@ -39,18 +42,27 @@ def build(settings: str) -> SimpleNamespace:
     torch.manual_seed(config.train.seed)
     ObsUtils.initialize_obs_utils_with_config(config)
     shapes = FileUtils.get_shape_metadata_from_dataset(
-        config.train.data[0], action_keys=config.train.action_keys, all_obs_keys=config.all_obs_keys)
+        config.train.data[0], action_keys=config.train.action_keys, all_obs_keys=config.all_obs_keys
+    )
     trainset, _ = TrainUtils.load_data_for_training(config, obs_keys=shapes["all_obs_keys"])
     loader_arguments = dict(
-        dataset=trainset, sampler=trainset.get_dataset_sampler(), batch_size=config.train.batch_size,
-        shuffle=trainset.get_dataset_sampler() is None, num_workers=0, drop_last=True,
+        dataset=trainset,
+        sampler=trainset.get_dataset_sampler(),
+        batch_size=config.train.batch_size,
+        shuffle=trainset.get_dataset_sampler() is None,
+        num_workers=0,
+        drop_last=True,
     )
     with config.values_unlocked():
         for section in config.algo.optim_params.values():
             section["num_train_batches"], section["num_epochs"] = 10, config.train.num_epochs
     model = algo_factory(
-        config.algo_name, config, obs_key_shapes=shapes["all_shapes"], ac_dim=shapes["ac_dim"],
-        device=torch.device("cpu"))
+        config.algo_name,
+        config,
+        obs_key_shapes=shapes["all_shapes"],
+        ac_dim=shapes["ac_dim"],
+        device=torch.device("cpu"),
+    )
     return SimpleNamespace(config=config, model=model, loader_arguments=loader_arguments)
 
 
@@ -66,8 +78,11 @@ def one_step(model: Any, batch: dict) -> float:
 def result_of(model: Any, losses: list) -> dict:
     """Losses, nets, averaged nets and the optimizer's moments, by name."""
     optimizer = model.optimizers["policy"].state_dict()["state"]
-    moments = {f"{index}.{key}": torch.as_tensor(value).clone() for index, entry in optimizer.items()
-               for key, value in entry.items()}
+    moments = {
+        f"{index}.{key}": torch.as_tensor(value).clone()
+        for index, entry in optimizer.items()
+        for key, value in entry.items()
+    }
     return {
         "losses": losses,
         "nets": {name: tensor.clone() for name, tensor in model.nets.state_dict().items()},
@@ -80,7 +95,9 @@ def result_of(model: Any, losses: list) -> dict:
 def train_on_rank(host: str, settings: str, steps: int) -> dict:
     """Collective: `steps` steps through the patched host's own lines; losses are this rank's."""
     use_host(host)
-    os.environ.update(MASTER_ADDR="unused", MASTER_PORT="1")  # the pool has formed the group already
+    os.environ.update(
+        MASTER_ADDR="unused", MASTER_PORT="1"
+    )  # the pool has formed the group already
     config, _ = train_rlds.build_config([f"load_from={settings}"])
     with run.start(config, use_cuda=False):
         built = build(settings)
@@ -125,29 +142,50 @@ def train_for_all_ranks(host: str, settings: str, steps: int, world_size: int) -
     model, size = built.model, built.config.train.batch_size
     streams = RankStreams(built.config.train.seed, world_size)
     loaders = [
-        sampling.train_loader(torch.utils.data.DataLoader, built.loader_arguments, rank=rank, world_size=world_size,
-                              seed=built.config.train.seed, batch_size_per_rank=size)
+        sampling.train_loader(
+            torch.utils.data.DataLoader,
+            built.loader_arguments,
+            rank=rank,
+            world_size=world_size,
+            seed=built.config.train.seed,
+            batch_size_per_rank=size,
+        )
         for rank in range(world_size)
     ]
     iterators = [streams.draw(rank, lambda: iter(loaders[rank])) for rank in range(world_size)]
     real_randn, real_randint, real_randn_like = torch.randn, torch.randint, torch.randn_like
 
     def randn(shape: Any, **kwargs: Any) -> torch.Tensor:
-        return torch.cat([streams.draw(r, lambda: real_randn((size, *shape[1:]), **kwargs)) for r in range(world_size)])
+        return torch.cat(
+            [
+                streams.draw(r, lambda: real_randn((size, *shape[1:]), **kwargs))
+                for r in range(world_size)
+            ]
+        )
 
     def randint(low: int, high: int, shape: Any, **kwargs: Any) -> torch.Tensor:
-        return torch.cat([streams.draw(r, lambda: real_randint(low, high, (size,), **kwargs)) for r in range(world_size)])
+        return torch.cat(
+            [
+                streams.draw(r, lambda: real_randint(low, high, (size,), **kwargs))
+                for r in range(world_size)
+            ]
+        )
 
     def randn_like(tensor: torch.Tensor, **kwargs: Any) -> torch.Tensor:
         # SpatialSoftmax draws its noise in training even at noise_std 0; rows are ordered by rank.
-        return torch.cat([streams.draw(r, lambda: real_randn_like(part, **kwargs))
-                          for r, part in enumerate(tensor.chunk(world_size))])
+        return torch.cat(
+            [
+                streams.draw(r, lambda: real_randn_like(part, **kwargs))
+                for r, part in enumerate(tensor.chunk(world_size))
+            ]
+        )
 
     losses: list = []
     model.set_train()
     while len(losses) < steps:
         parts = []
         for rank in range(world_size):
+
             def following(rank: int = rank) -> Any:
                 try:
                     return next(iterators[rank])

@@ -106,7 +106,7 @@ class NoSwitch:
 def train_with_logs(folder):
     """What the host's `train` does with its streams."""
     real = sys.stdout, sys.stderr
-    with warnings.catch_warnings(), main_rank.quiet_stdout():
+    with warnings.catch_warnings(), main_rank.quiet_stdout(not group.is_main()):
         print("before the log")
         print("a WARNING before the log")
         logger = PrintLogger(os.path.join(folder, "log.txt"))

@@ -45,7 +45,14 @@ def test_a_clean_run_passes(ranks):
 @pytest.mark.parametrize(
     "fault, words",
     [
-        ("other weights", ["before the first step", "nets.policy.obs_encoder.layer.weight", "not the same on all ranks"]),
+        (
+            "other weights",
+            [
+                "before the first step",
+                "nets.policy.obs_encoder.layer.weight",
+                "not the same on all ranks",
+            ],
+        ),
         ("parameter outside", ["nets.extra.weight", "outside the nets", "2 different models"]),
         ("same noise", ["torch's random state", "[0, 1]", "same noise"]),
         ("same augmentation", ["numpy's and Python's random state"]),
@@ -67,9 +74,15 @@ def first_step(fault):
     optimizer, x = algo.optimizers["policy"], torch.randn(4, 4)
     policy = algo.nets["policy"]
     if fault == "through forward":
-        (policy["noise_pred_net"].forward(policy["obs_encoder"](x)) - torch.randn(4, 4)).pow(2).mean().backward()
+        (policy["noise_pred_net"].forward(policy["obs_encoder"](x)) - torch.randn(4, 4)).pow(
+            2
+        ).mean().backward()
     elif fault == "through another method":
-        loss = (policy["noise_pred_net"](policy["obs_encoder"].encode(x)) - torch.randn(4, 4)).pow(2).mean()
+        loss = (
+            (policy["noise_pred_net"](policy["obs_encoder"].encode(x)) - torch.randn(4, 4))
+            .pow(2)
+            .mean()
+        )
         loss.backward()
     elif fault == "reseeded":
         torch.manual_seed(3)
@@ -84,9 +97,18 @@ def first_step(fault):
 @pytest.mark.parametrize(
     "fault, words",
     [
-        ("through forward", ["gradient of policy.noise_pred_net", "policy.noise_pred_net was never called"]),
-        ("through another method", ["gradient of policy.obs_encoder", "policy.obs_encoder was never called"]),
-        ("one rank adds to its gradient", ["gradient of policy.noise_pred_net.2.bias", "rank(s) [1]"]),
+        (
+            "through forward",
+            ["gradient of policy.noise_pred_net", "policy.noise_pred_net was never called"],
+        ),
+        (
+            "through another method",
+            ["gradient of policy.obs_encoder", "policy.obs_encoder was never called"],
+        ),
+        (
+            "one rank adds to its gradient",
+            ["gradient of policy.noise_pred_net.2.bias", "rank(s) [1]"],
+        ),
         ("reseeded", ["torch's random state", "re-seeds torch"]),
         ("same data", ["the order in which data is read", "same samples"]),
     ],

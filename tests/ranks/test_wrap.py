@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from robomimic_ddp import algo as host_algo
-from robomimic_ddp import group, run, verify, wrap
+from robomimic_ddp import group, run, verify
 from robomimic_ddp.errors import WrapError
 from tests.ranks.pool import RankError
 from tests.ranks.toy import loss_of, make_algo, step
@@ -38,7 +38,9 @@ def averaged_gradient():
         torch.manual_seed(5)
         loss_of(plain, torch.full((2, 4), value)).backward()
         by_hand.append(plain.nets["policy"]["obs_encoder"].layer.weight.grad)
-    return torch.allclose(reduced, sum(by_hand) / 2, atol=1e-7), torch.allclose(reduced, by_hand[group.rank()])
+    return torch.allclose(reduced, sum(by_hand) / 2, atol=1e-7), torch.allclose(
+        reduced, by_hand[group.rank()]
+    )
 
 
 def test_the_gradient_is_the_mean_over_ranks(ranks):

@@ -32,21 +32,35 @@ def make_algo(mode="ddp", seed=0, encoder_has_parameters=True):
     """nets = {"policy": {"obs_encoder", "noise_pred_net"}}, made parallel by `mode`; equal on every rank."""
     torch.manual_seed(seed)
     encoder = Encoder() if encoder_has_parameters else nn.Identity()
-    head = nn.Sequential(nn.Linear(6 if encoder_has_parameters else 4, 8), nn.Tanh(), nn.Linear(8, 4))
+    head = nn.Sequential(
+        nn.Linear(6 if encoder_has_parameters else 4, 8), nn.Tanh(), nn.Linear(8, 4)
+    )
     options = wrap.ddp_options(Options())
-    nets = nn.ModuleDict({"policy": nn.ModuleDict({
-        "obs_encoder": wrap.parallelise(encoder, mode, options, "policy.obs_encoder"),
-        "noise_pred_net": wrap.parallelise(head, mode, options, "policy.noise_pred_net"),
-    })})
+    nets = nn.ModuleDict(
+        {
+            "policy": nn.ModuleDict(
+                {
+                    "obs_encoder": wrap.parallelise(encoder, mode, options, "policy.obs_encoder"),
+                    "noise_pred_net": wrap.parallelise(
+                        head, mode, options, "policy.noise_pred_net"
+                    ),
+                }
+            )
+        }
+    )
     optimizer = torch.optim.AdamW(nets["policy"].parameters(), lr=1e-2)
     ema_nets = copy.deepcopy(nets).requires_grad_(False)
-    return SimpleNamespace(nets=nets, optimizers={"policy": optimizer}, ema=SimpleNamespace(), ema_nets=ema_nets)
+    return SimpleNamespace(
+        nets=nets, optimizers={"policy": optimizer}, ema=SimpleNamespace(), ema_nets=ema_nets
+    )
 
 
 def loss_of(algo, x):
     """Mean squared prediction of fresh noise: uses the rank's random stream, as the diffusion loss does."""
     policy = algo.nets["policy"]
-    return (policy["noise_pred_net"](policy["obs_encoder"](x)) - torch.randn(len(x), 4)).pow(2).mean()
+    return (
+        (policy["noise_pred_net"](policy["obs_encoder"](x)) - torch.randn(len(x), 4)).pow(2).mean()
+    )
 
 
 def step(algo, x):

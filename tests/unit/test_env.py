@@ -8,8 +8,14 @@ from robomimic_ddp.env import read_launch_env
 from robomimic_ddp.errors import LaunchError
 
 TORCHRUN = {
-    "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4",
-    "MASTER_ADDR": "node0", "MASTER_PORT": "29400", "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "2",
+    "RANK": "5",
+    "WORLD_SIZE": "8",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "4",
+    "MASTER_ADDR": "node0",
+    "MASTER_PORT": "29400",
+    "TORCHELASTIC_RUN_ID": "none",
+    "TORCHELASTIC_RESTART_COUNT": "2",
 }
 
 
@@ -22,7 +28,12 @@ def test_torchrun_variables_are_read_and_left_alone():
     environ = dict(TORCHRUN)
     launch = read_launch_env(environ)
     assert launch.launched and launch.elastic and launch.restart_count == 2
-    assert (launch.rank, launch.world_size, launch.local_rank, launch.local_world_size) == (5, 8, 1, 4)
+    assert (launch.rank, launch.world_size, launch.local_rank, launch.local_world_size) == (
+        5,
+        8,
+        1,
+        4,
+    )
     assert environ == TORCHRUN
 
 
@@ -32,7 +43,9 @@ def test_slurm_variables_alone_are_no_launch():
 
 
 def test_options_are_collected_in_lower_case():
-    launch = read_launch_env({"ROBOMIMIC_DDP_LR_SCALING": "sqrt", "ROBOMIMIC_DDP_MODE": "dp", "OTHER": "x"})
+    launch = read_launch_env(
+        {"ROBOMIMIC_DDP_LR_SCALING": "sqrt", "ROBOMIMIC_DDP_MODE": "dp", "OTHER": "x"}
+    )
     assert launch.option_texts == {"lr_scaling": "sqrt", "mode": "dp"}
 
 

@@ -149,7 +149,7 @@ def test_on_one_rank_everything_is_plain(tmp_path, capsys):
         file.write("text")
     assert (tmp_path / "file").read_text() == "text"
     before = sys.stdout
-    with main_rank.quiet_stdout():
+    with main_rank.quiet_stdout(quiet=False):
         assert sys.stdout is before
         print("seen")
     assert capsys.readouterr().out == "seen\n"

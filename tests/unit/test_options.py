@@ -16,16 +16,26 @@ def test_defaults():
 
 def test_command_line_over_environment_over_file():
     resolved = options.resolve(
-        {"lr_scaling": "sqrt"}, {"lr_scaling": "linear", "batch": "global"},
+        {"lr_scaling": "sqrt"},
+        {"lr_scaling": "linear", "batch": "global"},
         {"lr_scaling": "auto", "batch": "per_rank", "verify": False},
     )
-    assert (resolved.values.lr_scaling, resolved.values.batch, resolved.values.verify) == ("sqrt", "global", False)
+    assert (resolved.values.lr_scaling, resolved.values.batch, resolved.values.verify) == (
+        "sqrt",
+        "global",
+        False,
+    )
     assert [resolved.sources[name] for name in ("lr_scaling", "batch", "verify", "mode")] == [
-        "command line", "environment", "file", "default",
+        "command line",
+        "environment",
+        "file",
+        "default",
     ]
 
 
-@pytest.mark.parametrize("text, value", [("true", True), ("0", False), ("On", True), (True, True), ("no", False)])
+@pytest.mark.parametrize(
+    "text, value", [("true", True), ("0", False), ("On", True), (True, True), ("no", False)]
+)
 def test_booleans_from_text(text, value):
     assert options.resolve(environment={"verify": text}).values.verify is value
 
@@ -33,8 +43,14 @@ def test_booleans_from_text(text, value):
 @pytest.mark.parametrize(
     "layer, words",
     [
-        ({"command_line": {"lr_scalin": "sqrt"}}, ["ddp.lr_scalin", "Did you mean ddp.lr_scaling?"]),
-        ({"environment": {"lr_scalin": "sqrt"}}, ["ROBOMIMIC_DDP_LR_SCALIN", "Did you mean ROBOMIMIC_DDP_LR_SCALING?"]),
+        (
+            {"command_line": {"lr_scalin": "sqrt"}},
+            ["ddp.lr_scalin", "Did you mean ddp.lr_scaling?"],
+        ),
+        (
+            {"environment": {"lr_scalin": "sqrt"}},
+            ["ROBOMIMIC_DDP_LR_SCALIN", "Did you mean ROBOMIMIC_DDP_LR_SCALING?"],
+        ),
         ({"file": {"zzz": 1}}, ["ddp.zzz is not an option", "Options: mode"]),
         ({"file": {"lr_scaling": "cube"}}, ["ddp.lr_scaling='cube'", "linear", "default none"]),
         ({"file": {"verify": "perhaps"}}, ["true | false"]),

@@ -14,12 +14,31 @@ from robomimic_ddp.plan import make_plan
 
 def launched(rank=0, world=1, local_rank=None, **more):
     local_rank = rank if local_rank is None else local_rank
-    return LaunchEnv(launched=True, rank=rank, world_size=world, local_rank=local_rank, local_world_size=world, **more)
+    return LaunchEnv(
+        launched=True,
+        rank=rank,
+        world_size=world,
+        local_rank=local_rank,
+        local_world_size=world,
+        **more,
+    )
 
 
-def planned(env=LaunchEnv(), gpus=0, batch=16, use_cuda=True, lr_on_command_line=False, file=None, **command_line):
+def planned(
+    env=LaunchEnv(),
+    gpus=0,
+    batch=16,
+    use_cuda=True,
+    lr_on_command_line=False,
+    file=None,
+    **command_line,
+):
     return make_plan(
-        env, resolve(command_line, file=file), visible_gpus=gpus, use_cuda=use_cuda, batch_size=batch,
+        env,
+        resolve(command_line, file=file),
+        visible_gpus=gpus,
+        use_cuda=use_cuda,
+        batch_size=batch,
         lr_on_command_line=lr_on_command_line,
     )
 
@@ -54,8 +73,12 @@ def test_cuda_switched_off_by_the_host_means_cpu_and_gloo():
 @pytest.mark.parametrize(
     "env, gpus, asked, mode",
     [
-        (LaunchEnv(), 2, "single", "single"), (LaunchEnv(), 0, "dp", "dp"), (LaunchEnv(), 1, "dp", "dp"),
-        (launched(0, 1), 1, "ddp", "ddp"), (launched(0, 1), 4, "dp", "dp"), (launched(0, 2), 2, "ddp", "ddp"),
+        (LaunchEnv(), 2, "single", "single"),
+        (LaunchEnv(), 0, "dp", "dp"),
+        (LaunchEnv(), 1, "dp", "dp"),
+        (launched(0, 1), 1, "ddp", "ddp"),
+        (launched(0, 1), 4, "dp", "dp"),
+        (launched(0, 2), 2, "ddp", "ddp"),
     ],
 )
 def test_mode_override(env, gpus, asked, mode):
@@ -68,7 +91,13 @@ def test_mode_override(env, gpus, asked, mode):
         (launched(0, 4), 4, {"mode": "dp"}, PlanError, ["mode dp", "WORLD_SIZE=4"]),
         (launched(0, 4), 4, {"mode": "single"}, PlanError, ["mode single", "model of their own"]),
         (LaunchEnv(), 4, {"mode": "ddp"}, PlanError, ["torchrun"]),
-        (launched(3, 4), 2, {}, LaunchError, ["LOCAL_RANK=3", "2 CUDA device(s)", "--nproc_per_node=2"]),
+        (
+            launched(3, 4),
+            2,
+            {},
+            LaunchError,
+            ["LOCAL_RANK=3", "2 CUDA device(s)", "--nproc_per_node=2"],
+        ),
         (launched(1, 1, local_rank=1), 1, {}, LaunchError, ["LOCAL_RANK=1"]),
         (launched(0, 2), 0, {"backend": "nccl"}, PlanError, ["nccl", "CPU"]),
     ],
@@ -83,14 +112,24 @@ def test_contradictions(env, gpus, options, error, words):
 def test_batch_per_rank_and_global():
     each = planned(launched(0, 4), batch=32)
     assert (each.batch_per_rank, each.samples_per_step) == (32, 128)
-    shared = make_plan(launched(0, 4), resolve({"batch": "global"}), visible_gpus=0, use_cuda=True, batch_size=32)
+    shared = make_plan(
+        launched(0, 4), resolve({"batch": "global"}), visible_gpus=0, use_cuda=True, batch_size=32
+    )
     assert (shared.batch_per_rank, shared.samples_per_step) == (8, 32)
 
 
-@pytest.mark.parametrize("batch, words", [(30, ["28 or 32", "2 samples would be dropped"]), (3, ["Use 4,"])])
+@pytest.mark.parametrize(
+    "batch, words", [(30, ["28 or 32", "2 samples would be dropped"]), (3, ["Use 4,"])]
+)
 def test_global_batch_that_does_not_split(batch, words):
     with pytest.raises(PlanError) as caught:
-        make_plan(launched(0, 4), resolve({"batch": "global"}), visible_gpus=0, use_cuda=True, batch_size=batch)
+        make_plan(
+            launched(0, 4),
+            resolve({"batch": "global"}),
+            visible_gpus=0,
+            use_cuda=True,
+            batch_size=batch,
+        )
     for word in words:
         assert word in str(caught.value)
 
@@ -104,18 +143,30 @@ def test_batch_size_that_is_no_batch_size(batch):
 @pytest.mark.parametrize(
     "rule, parameters, fine_tuning, factor",
     [
-        ("none", 10, False, 1.0), ("linear", 10, False, 4.0), ("sqrt", 10, False, 2.0),
-        ("auto", 99_999_999, False, 4.0), ("auto", 100_000_000, False, 2.0), ("auto", 10, True, 1.0),
+        ("none", 10, False, 1.0),
+        ("linear", 10, False, 4.0),
+        ("sqrt", 10, False, 2.0),
+        ("auto", 99_999_999, False, 4.0),
+        ("auto", 100_000_000, False, 2.0),
+        ("auto", 10, True, 1.0),
         ("linear", 10, True, 4.0),
     ],
 )
 def test_learning_rate_factor(rule, parameters, fine_tuning, factor):
-    assert math.isclose(planned(launched(0, 4), lr_scaling=rule).lr_factor(parameters, fine_tuning), factor)
+    assert math.isclose(
+        planned(launched(0, 4), lr_scaling=rule).lr_factor(parameters, fine_tuning), factor
+    )
 
 
 def test_learning_rate_is_left_alone_by_global_batch_and_data_parallel():
     env, batch = launched(0, 4), 32
-    shared = make_plan(env, resolve({"batch": "global", "lr_scaling": "linear"}), visible_gpus=0, use_cuda=True, batch_size=batch)
+    shared = make_plan(
+        env,
+        resolve({"batch": "global", "lr_scaling": "linear"}),
+        visible_gpus=0,
+        use_cuda=True,
+        batch_size=batch,
+    )
     assert shared.lr_factor(10, False) == 1.0
     assert planned(LaunchEnv(), gpus=4, lr_scaling="linear").lr_factor(10, False) == 1.0
 

@@ -16,7 +16,11 @@ def cfg(tmp_path):
     """Writes a config file and returns its load_from argument."""
 
     def write(**more):
-        settings = {"algo_name": "diffusion_policy", "train": {"batch_size": 8, "num_epochs": 3}, **more}
+        settings = {
+            "algo_name": "diffusion_policy",
+            "train": {"batch_size": 8, "num_epochs": 3},
+            **more,
+        }
         path = tmp_path / "cfg.json"
         path.write_text(json.dumps(settings))
         return f"load_from={path}"
@@ -29,7 +33,9 @@ def build(*arguments):
 
 
 def test_command_line_wins_over_load_from(cfg):
-    config = build(cfg(), "train.batch_size=128", "experiment.save.epochs=[1,2]", "experiment.name=a b")
+    config = build(
+        cfg(), "train.batch_size=128", "experiment.save.epochs=[1,2]", "experiment.name=a b"
+    )
     assert config.train.batch_size == 128 and config.train.num_epochs == 3
     assert config.experiment.save.epochs == [1, 2] and config.experiment.name == "a b"
 
@@ -71,7 +77,11 @@ def test_rlds_keys_are_declared_only_for_rlds(cfg):
 
 
 def test_sections_that_the_host_leaves_open_take_new_keys(cfg):
-    config = build(cfg(), "algo.optim_params.policy.learning_rate.mine=3", "train.action_config.x.normalization=min_max")
+    config = build(
+        cfg(),
+        "algo.optim_params.policy.learning_rate.mine=3",
+        "train.action_config.x.normalization=min_max",
+    )
     assert config.algo.optim_params.policy.learning_rate.mine == 3
     assert config.train.action_config["x"]["normalization"] == "min_max"
 
@@ -80,13 +90,22 @@ def test_sections_that_the_host_leaves_open_take_new_keys(cfg):
 @pytest.mark.parametrize(
     "argument, words",
     [
-        ("train.batchsize=16", ["unknown key train.batchsize", "closest valid key is train.batch_size"]),
+        (
+            "train.batchsize=16",
+            ["unknown key train.batchsize", "closest valid key is train.batch_size"],
+        ),
         ("batch_size=16", ["unknown key batch_size", "train.batch_size"]),
         ("trian.batch_size=16", ["unknown key trian", "train"]),
-        ("experiment.save.every=1", ["unknown key experiment.save.every", "experiment.save.every_n"]),
+        (
+            "experiment.save.every=1",
+            ["unknown key experiment.save.every", "experiment.save.every_n"],
+        ),
         ("train.data_pat=/x", ["unknown key train.data_pat"]),
         ("train=3", ["train=3", "is a section", "batch_size"]),
-        ("algo_name=nothing", ["algo_name='nothing'", "none of this host's algorithms", "diffusion_policy"]),
+        (
+            "algo_name=nothing",
+            ["algo_name='nothing'", "none of this host's algorithms", "diffusion_policy"],
+        ),
         ("just_a_word", ["'just_a_word' is not key=value", "usage:"]),
         ("--train.batch_size=3", ["is not key=value"]),
     ],
@@ -100,7 +119,8 @@ def test_bad_arguments(cfg, argument, words):
 
 @pytest.mark.bad_input
 @pytest.mark.parametrize(
-    "text, words", [(None, ["no such file"]), ("{", ["could not be read as JSON"]), ("[1]", ["holds a list"])]
+    "text, words",
+    [(None, ["no such file"]), ("{", ["could not be read as JSON"]), ("[1]", ["holds a list"])],
 )
 def test_bad_files(tmp_path, text, words):
     path = tmp_path / "bad $(name).json"

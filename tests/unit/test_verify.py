@@ -23,7 +23,9 @@ def test_order_counts_although_plain_sums_do_not_see_it():
     assert checksum(torch.tensor([1.0, 2.0])) != checksum(torch.tensor([2.0, 1.0]))
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.bool, torch.uint8])
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.bool, torch.uint8]
+)
 def test_every_dtype_and_odd_sizes(dtype):
     for size in (0, 1, 3, 5):
         tensor = torch.ones(size, dtype=dtype)

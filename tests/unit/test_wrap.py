@@ -85,7 +85,9 @@ def test_no_grad_bypasses_the_parallel_object():
 @pytest.mark.parametrize("freeze", [True, False])
 def test_a_net_without_trainable_parameters_is_never_given_to_ddp(freeze):
     net = Net().requires_grad_(False) if freeze else nn.Sequential(nn.ReLU())
-    wrapped = wrap.parallelise(net, "ddp")  # there is no process group here: building DDP would fail
+    wrapped = wrap.parallelise(
+        net, "ddp"
+    )  # there is no process group here: building DDP would fail
     wrap.build(wrapped)
     assert wrapped.train()(torch.ones(1, 2)) is not None and wrap.state_of(wrapped).parallel is None
 
@@ -95,7 +97,10 @@ def test_copies_and_pickles_are_plain_local_nets():
     holder["obs_encoder"](torch.ones(1, 2)).sum().backward()
     for copied in (copy.deepcopy(holder), copy.copy(holder["obs_encoder"])):
         assert not any(wrap.is_parallel(module) for module in copied.modules())
-    assert wrap.is_parallel(holder["obs_encoder"]) and wrap.state_of(holder["obs_encoder"]).parallel is not None
+    assert (
+        wrap.is_parallel(holder["obs_encoder"])
+        and wrap.state_of(holder["obs_encoder"]).parallel is not None
+    )
     file = io.BytesIO()
     torch.save(holder, file)
     file.seek(0)
@@ -117,7 +122,9 @@ def test_parallel_inside_parallel_is_refused(build):
 @pytest.mark.parametrize("saved_with_key", [True, False])
 def test_checkpoints_load_in_either_key_layout(mode, module_key, saved_with_key):
     source = Net()
-    saved = nn.ModuleDict({"policy": nn.ModuleDict({"net": nn.DataParallel(source) if saved_with_key else source})})
+    saved = nn.ModuleDict(
+        {"policy": nn.ModuleDict({"net": nn.DataParallel(source) if saved_with_key else source})}
+    )
     net = checkpoint.accept_any_layout(wrap.parallelise(Net(), mode))
     if module_key:
         net = checkpoint.accept_any_layout(wrap.ModuleKey(net))
