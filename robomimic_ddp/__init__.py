@@ -1,4 +1,5 @@
-"""Scale a robomimic-style codebase over several GPUs; see `robomimic_ddp.api` for what edited hosts call.
+"""Scale a robomimic-style codebase over several GPUs; see `robomimic_ddp.api` for what edited hosts
+call.
 
 Importing the package loads neither torch nor TensorFlow (a test holds this).
 """

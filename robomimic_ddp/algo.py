@@ -1,7 +1,8 @@
 """The host's `Algo` object as the retrofit sees it: nets, averaged weights, optimizers.
 
-Read by attribute, since hosts differ: `nets` (all), `ema_nets` and `ema.shadow_params` (current diffusers),
-`ema.averaged_model` (diffusers 0.11), `optimizers` (a dict of optimizers, or of lists of them).
+Read by attribute, since hosts differ: `nets` (all), `ema_nets` and `ema.shadow_params` (current
+diffusers), `ema.averaged_model` (diffusers 0.11), `optimizers` (a dict of optimizers, or of lists
+of them).
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from robomimic_ddp import group
 
 
 def named_state(algo: Any) -> list[tuple[str, torch.Tensor]]:
-    """Every parameter and buffer of the nets and of the averaged copy, with a name that is equal on all ranks."""
+    """Every parameter and buffer of the nets and of the averaged copy, with a name that is equal on
+    all ranks.
+    """
     named = [
         (f"nets.{name}", tensor) for name, tensor in algo.nets.state_dict(keep_vars=True).items()
     ]
@@ -32,7 +35,9 @@ def named_state(algo: Any) -> list[tuple[str, torch.Tensor]]:
 
 
 def counters(algo: Any) -> dict[str, Any]:
-    """What steers the next step and must agree over ranks: step counts of average and optimizers, learning rates."""
+    """What steers the next step and must agree over ranks: step counts of average and optimizers,
+    learning rates.
+    """
     counts: dict[str, Any] = {}
     step = getattr(getattr(algo, "ema", None), "optimization_step", None)
     if step is not None:
@@ -57,7 +62,9 @@ def named_optimizers(algo: Any) -> Iterator[tuple[str, torch.optim.Optimizer]]:
 
 
 def make_equal(algo: Any) -> None:
-    """Collective: overwrites nets, buffers and averaged weights on all ranks with the main rank's, in place."""
+    """Collective: overwrites nets, buffers and averaged weights on all ranks with the main rank's,
+    in place.
+    """
     seen: set[int] = set()
     tensors = []
     for _, tensor in named_state(algo):

@@ -1,7 +1,7 @@
 """The names that edited hosts use, and nothing else.
 
-Every name works, and costs nothing, on one rank: a patched host contains no `if distributed`. Functions that
-all ranks must call together say "Collective" first.
+Every name works, and costs nothing, on one rank: a patched host contains no `if distributed`.
+Functions that all ranks must call together say "Collective" first.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import functools
 import inspect
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 import torch
 from torch import nn
@@ -82,26 +82,33 @@ def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(name)
     raise PatchError(
-        f"robomimic_ddp.api has no {name!r}: the host was patched by another version of robomimic-ddp than the "
-        f"installed one (API {API_VERSION}). Run `robomimic-ddp revert` and `robomimic-ddp apply` on the host."
+        f"robomimic_ddp.api has no {name!r}: the host was patched by another version of "
+        "robomimic-ddp than the "
+        f"installed one (API {API_VERSION}). Run `robomimic-ddp revert` and `robomimic-ddp apply` "
+        "on the host."
     )
 
 
 def entry_point(api_version: int) -> Callable:
-    """Decorates the host's `main(args)`: any failure ends the process non-zero and is recorded for torchrun.
+    """Decorates the host's `main(args)`: any failure ends the process non-zero and is recorded for
+    torchrun.
 
-    `api_version` is the version that the host was patched for. Raises PatchError when it is not ours.
+    `api_version` is the version that the host was patched for. Raises PatchError when it is not
+    ours.
     """
     if api_version != API_VERSION:
         raise PatchError(
-            f"this host was patched for API version {api_version} of robomimic-ddp, and {API_VERSION} is installed: "
-            "its edited lines would not mean what they say. Run `robomimic-ddp revert` and `robomimic-ddp apply`."
+            f"this host was patched for API version {api_version} of robomimic-ddp, and "
+            f"{API_VERSION} is installed: "
+            "its edited lines would not mean what they say. Run `robomimic-ddp revert` and "
+            "`robomimic-ddp apply`."
         )
     return entry.entry_point
 
 
 def distributed(train: Callable) -> Callable:
-    """Collective: decorates `train(config, device, ...)` with a run: plan, process group, quiet other ranks.
+    """Collective: decorates `train(config, device, ...)` with a run: plan, process group, quiet
+    other ranks.
 
     The device is replaced by this rank's own when the host chose CUDA.
     """
@@ -126,7 +133,8 @@ def distributed(train: Callable) -> Callable:
 
 
 def cuda_device() -> torch.device:
-    """This process's CUDA device: cuda:LOCAL_RANK under a launcher, cuda:0 otherwise; made the current one.
+    """This process's CUDA device: cuda:LOCAL_RANK under a launcher, cuda:0 otherwise; made the
+    current one.
 
     Raises LaunchError when this node has fewer visible devices than local ranks.
     """
@@ -138,8 +146,8 @@ def cuda_device() -> torch.device:
 def parallel(net: nn.Module, module_key: bool = False) -> nn.Module:
     """The net, trained in parallel by the present run's mode: DDP, DataParallel or one device.
 
-    The net keeps its class, methods and parameter names. `module_key` holds it under the attribute `module`, so
-    that hosts whose checkpoints carry DataParallel's key keep it.
+    The net keeps its class, methods and parameter names. `module_key` holds it under the attribute
+    `module`, so that hosts whose checkpoints carry DataParallel's key keep it.
     """
     net = checkpoint.accept_any_layout(_run.parallelise(net))
     return checkpoint.accept_any_layout(wrap.ModuleKey(net)) if module_key else net
@@ -152,7 +160,8 @@ def scale_lr(lr: float) -> float:
 
 
 def train_loader(dataset: Any, **loader_kwargs: Any) -> Iterable:
-    """The train DataLoader: on several ranks each reads its own part, reshuffled every pass, last batch dropped.
+    """The train DataLoader: on several ranks each reads its own part, reshuffled every pass, last
+    batch dropped.
 
     Takes `torch.utils.data.DataLoader`'s keyword arguments; on one rank it returns exactly that.
     """
@@ -190,8 +199,9 @@ def _loader(role: str, loader_kwargs: dict) -> Iterable:
 def epochs(iterable: Iterable, model: Any) -> Iterator:
     """Collective: goes around the epoch loop's `range(...)`.
 
-    Before the first epoch all ranks take the main rank's weights and buffers, build their parallel nets, take
-    random streams of their own and prove it (`ddp.verify`); after every epoch they prove to be equal still.
+    Before the first epoch all ranks take the main rank's weights and buffers, build their parallel
+    nets, take random streams of their own and prove it (`ddp.verify`); after every epoch they prove
+    to be equal still.
     """
     run = _run.current()
     if run is None:
@@ -234,12 +244,13 @@ def _data_digest(run: _run.Run) -> Any:
 
 
 def epoch_log(run_epoch: Callable) -> Callable:
-    """Collective: decorates `run_epoch`: its log averaged over ranks, weighted by samples, alike on every rank.
+    """Collective: decorates `run_epoch`: its log averaged over ranks, weighted by samples, alike on
+    every rank.
 
     The main rank appends it to the run's `history.jsonl`.
     """
 
-    def directory() -> Optional[Path]:
+    def directory() -> Path | None:
         run = _run.current()
         return run.directory if run is not None and group.is_main() else None
 
@@ -249,7 +260,9 @@ def epoch_log(run_epoch: Callable) -> Callable:
 
 
 def run_directory(get_exp_dir: Callable) -> Callable:
-    """Collective: decorates `get_exp_dir`: made once, by the main rank; the same paths, or error, on all ranks."""
+    """Collective: decorates `get_exp_dir`: made once, by the main rank; the same paths, or error,
+    on all ranks.
+    """
 
     @functools.wraps(get_exp_dir)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -266,7 +279,9 @@ def run_directory(get_exp_dir: Callable) -> Callable:
 
 
 def rlds_datasets(load_data_for_training: Callable) -> Callable:
-    """Decorates `load_data_for_training`: RLDS datasets when `train.data_format` says so, else the host's own."""
+    """Decorates `load_data_for_training`: RLDS datasets when `train.data_format` says so, else the
+    host's own.
+    """
 
     @functools.wraps(load_data_for_training)
     def wrapped(config: Any, *args: Any, **kwargs: Any) -> Any:

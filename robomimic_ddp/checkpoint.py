@@ -1,4 +1,6 @@
-"""Checkpoints: written whole or not at all, and readable whatever wrapped the nets when they were written."""
+"""Checkpoints: written whole or not at all, and readable whatever wrapped the nets when they were
+written.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,9 @@ from robomimic_ddp.main_rank import files
 def save(obj: Any, path: Any) -> None:
     """`torch.save`, atomically: the file at `path` is the old one or the new one at every instant.
 
-    The temporary file has the final name inside a folder of its own, since torch writes the file's name into
-    the archive: the bytes are those that `torch.save(obj, path)` would have written. Raises CheckpointError
-    (the old file stays) on a full disk, a missing or read-only folder.
+    The temporary file has the final name inside a folder of its own, since torch writes the file's
+    name into the archive: the bytes are those that `torch.save(obj, path)` would have written.
+    Raises CheckpointError (the old file stays) on a full disk, a missing or read-only folder.
     """
     target = Path(os.path.realpath(path))
     files.remove_left_over(target)
@@ -54,10 +56,11 @@ def _save_error(path: Path, error: Exception) -> CheckpointError:
 
 
 def accept_any_layout(net: nn.Module) -> nn.Module:
-    """Lets `load_state_dict` of `net`, or of a module that holds it, take keys with or without `module.`.
+    """Lets `load_state_dict` of `net`, or of a module that holds it, take keys with or without
+    `module.`.
 
-    DataParallel and DistributedDataParallel add the component `module.`; checkpoints with it and without it
-    both load. Returns `net`.
+    DataParallel and DistributedDataParallel add the component `module.`; checkpoints with it and
+    without it both load. Returns `net`.
     """
     net._register_load_state_dict_pre_hook(_rename_to_layout, with_module=True)
     return net

@@ -1,4 +1,6 @@
-"""The life of a training process: errors become one recorded failure, a dead launcher ends its workers."""
+"""The life of a training process: errors become one recorded failure, a dead launcher ends its
+workers.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,9 @@ _FOLLOW_UP_TEXTS = (
 def entry_point(main: Callable) -> Callable:
     """Decorates a process's `main`: any exception ends the process non-zero, recorded for torchrun.
 
-    A RobomimicDDPError is one message without a traceback. An error that only says that another rank went
-    away is one line. Ctrl-C is quiet. On one rank without a launcher, other exceptions pass unchanged.
+    A RobomimicDDPError is one message without a traceback. An error that only says that another
+    rank went away is one line. Ctrl-C is quiet. On one rank without a launcher, other exceptions
+    pass unchanged.
     """
 
     @functools.wraps(main)
@@ -56,7 +59,8 @@ def entry_point(main: Callable) -> Callable:
         except Exception as error:
             if group.world_size() > 1 and is_follow_up(error):
                 print(
-                    f"rank {group.rank()}: stopped, because another rank failed ({_first_line(error)})",
+                    f"rank {group.rank()}: stopped, because another rank failed "
+                    f"({_first_line(error)})",
                     file=sys.__stderr__,
                 )
                 _end(EXIT_REFUSED)
@@ -81,7 +85,9 @@ def _first_line(error: BaseException) -> str:
 
 
 def _end(code: int) -> NoReturn:
-    """Ends the process at once. With a process group alive, interpreter shutdown could wait for other ranks."""
+    """Ends the process at once. With a process group alive, interpreter shutdown could wait for
+    other ranks.
+    """
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     if group.is_initialized():

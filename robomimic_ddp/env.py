@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Optional
 
 from robomimic_ddp.errors import LaunchError
 
@@ -21,9 +20,10 @@ _LAUNCH_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 class LaunchEnv:
     """What the environment says about this process; the same on one rank as on many.
 
-    `launched` is True when a launcher exported RANK, WORLD_SIZE and LOCAL_RANK; without one the process is
-    rank 0 of 1. `option_texts` maps option names in lower case to the unparsed text of ROBOMIMIC_DDP_<NAME>.
-    SLURM_* alone never counts as a launcher: interactive shells of a cluster export them too.
+    `launched` is True when a launcher exported RANK, WORLD_SIZE and LOCAL_RANK; without one the
+    process is rank 0 of 1. `option_texts` maps option names in lower case to the unparsed text of
+    ROBOMIMIC_DDP_<NAME>. SLURM_* alone never counts as a launcher: interactive shells of a cluster
+    export them too.
     """
 
     launched: bool = False
@@ -33,14 +33,15 @@ class LaunchEnv:
     local_world_size: int = 1
     restart_count: int = 0
     elastic: bool = False
-    cuda_visible_devices: Optional[str] = None
+    cuda_visible_devices: str | None = None
     option_texts: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_launch_env(environ: Optional[Mapping[str, str]] = None) -> LaunchEnv:
+def read_launch_env(environ: Mapping[str, str] | None = None) -> LaunchEnv:
     """Reads `environ` (default: the process's own).
 
-    Raises LaunchError when the launcher's variables are incomplete, not numbers, or contradict each other.
+    Raises LaunchError when the launcher's variables are incomplete, not numbers, or contradict each
+    other.
     """
     environ = os.environ if environ is None else environ
     options = {
@@ -55,9 +56,12 @@ def read_launch_env(environ: Optional[Mapping[str, str]] = None) -> LaunchEnv:
     missing = [name for name in _LAUNCH_NAMES if name not in environ]
     if missing:
         raise LaunchError(
-            f"the environment sets {' and '.join(present)} but not {' and '.join(missing)}: ranks could not "
-            "find each other, or would all believe to be the same one. Start the ranks with torchrun, which "
-            f"sets all of {', '.join(_LAUNCH_NAMES)}; for one process, unset {' and '.join(present)}."
+            f"the environment sets {' and '.join(present)} but not {' and '.join(missing)}: ranks "
+            "could not "
+            "find each other, or would all believe to be the same one. Start the ranks with "
+            "torchrun, which "
+            f"sets all of {', '.join(_LAUNCH_NAMES)}; for one process, unset "
+            f"{' and '.join(present)}."
         )
     rank, world_size, local_rank = (_integer(environ, name) for name in _LAUNCH_NAMES)
     local_world_size = _integer(environ, "LOCAL_WORLD_SIZE", default=world_size)
@@ -75,7 +79,7 @@ def read_launch_env(environ: Optional[Mapping[str, str]] = None) -> LaunchEnv:
     )
 
 
-def _integer(environ: Mapping[str, str], name: str, default: Optional[int] = None) -> int:
+def _integer(environ: Mapping[str, str], name: str, default: int | None = None) -> int:
     text = environ.get(name)
     if text is None and default is not None:
         return default
@@ -83,7 +87,8 @@ def _integer(environ: Mapping[str, str], name: str, default: Optional[int] = Non
         return int(text)
     except (TypeError, ValueError):
         raise LaunchError(
-            f"{name}={text!r} is not a whole number. torchrun sets it; unset it or start the ranks with torchrun."
+            f"{name}={text!r} is not a whole number. torchrun sets it; unset it or start the ranks "
+            "with torchrun."
         ) from None
 
 
@@ -98,8 +103,10 @@ def _check_ranges(rank: int, world_size: int, local_rank: int, local_world_size:
     ):
         if not 0 <= value < limit:
             raise LaunchError(
-                f"{name}={value} does not fit {limit_name}={limit}: expected 0 to {limit - 1}. A stale variable "
-                f"of another job may be set; unset {name} and {limit_name} and start the ranks with torchrun."
+                f"{name}={value} does not fit {limit_name}={limit}: expected 0 to {limit - 1}. A "
+                "stale variable "
+                f"of another job may be set; unset {name} and {limit_name} and start the ranks "
+                "with torchrun."
             )
 
 
@@ -107,6 +114,8 @@ def _check_rendezvous(environ: Mapping[str, str], world_size: int) -> None:
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not environ.get(name)]
     if world_size > 1 and missing:
         raise LaunchError(
-            f"WORLD_SIZE={world_size} but {' and '.join(missing)} is not set, so the ranks cannot meet. "
-            "torchrun sets both; with another launcher, export the address and a free port of the main node."
+            f"WORLD_SIZE={world_size} but {' and '.join(missing)} is not set, so the ranks cannot "
+            "meet. "
+            "torchrun sets both; with another launcher, export the address and a free port of the "
+            "main node."
         )

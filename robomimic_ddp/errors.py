@@ -12,7 +12,9 @@ EXIT_USAGE = 2
 
 
 class RobomimicDDPError(Exception):
-    """Base of all errors meant for users: printed as one message, without a traceback, by our entry points."""
+    """Base of all errors meant for users: printed as one message, without a traceback, by our entry
+    points.
+    """
 
 
 class LaunchError(RobomimicDDPError):

@@ -1,8 +1,9 @@
 """The process group's life, and the collectives that the rest of the package uses.
 
-torch.distributed holds the only state. Every function works without a process group: it then describes
-one rank, and each collective is the identity. Objects and CPU tensors travel over gloo, CUDA tensors over
-NCCL (one group, backend "cpu:gloo,cuda:nccl"), so that a decision or a log never waits inside NCCL.
+torch.distributed holds the only state. Every function works without a process group: it then
+describes one rank, and each collective is the identity. Objects and CPU tensors travel over gloo,
+CUDA tensors over NCCL (one group, backend "cpu:gloo,cuda:nccl"), so that a decision or a log never
+waits inside NCCL.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ def is_main() -> bool:
 
 
 def default_backend(use_cuda: bool) -> str:
-    """The backend string for `init_process_group`: NCCL for CUDA tensors beside gloo for everything else."""
+    """The backend string for `init_process_group`: NCCL for CUDA tensors beside gloo for everything
+    else.
+    """
     return "cpu:gloo,cuda:nccl" if use_cuda else "gloo"
 
 
@@ -51,10 +54,11 @@ def default_backend(use_cuda: bool) -> str:
 def process_group(backend: str, timeout_seconds: float, **rendezvous: Any) -> Iterator[None]:
     """Collective: joins the launcher's process group, and leaves it on a clean exit.
 
-    `rendezvous` goes to `init_process_group`; empty means the launcher's environment (MASTER_ADDR, ...),
-    which is read and never written. A group that already exists is used and left alone. After an exception
-    the group is *not* destroyed: the sockets close when the process ends, which is after the traceback has
-    been recorded, so the failing rank is always the first that torchrun hears of.
+    `rendezvous` goes to `init_process_group`; empty means the launcher's environment (MASTER_ADDR,
+    ...), which is read and never written. A group that already exists is used and left alone. After
+    an exception the group is *not* destroyed: the sockets close when the process ends, which is
+    after the traceback has been recorded, so the failing rank is always the first that torchrun
+    hears of.
     """
     if is_initialized():
         yield
@@ -65,7 +69,8 @@ def process_group(backend: str, timeout_seconds: float, **rendezvous: Any) -> It
     except (RuntimeError, ValueError) as error:
         raise LaunchError(
             f"the process group could not be formed with backend {backend}: {error}\n"
-            "Every rank must reach MASTER_ADDR:MASTER_PORT; check that all ranks were started and that no "
+            "Every rank must reach MASTER_ADDR:MASTER_PORT; check that all ranks were started and "
+            "that no "
             "firewall or stale process holds the port."
         ) from error
     yield
@@ -80,7 +85,9 @@ def barrier() -> None:
 
 
 def broadcast_object(value: Any, source: int = 0) -> Any:
-    """Collective: the picklable `value` of rank `source`, on every rank. Other ranks' values are ignored."""
+    """Collective: the picklable `value` of rank `source`, on every rank. Other ranks' values are
+    ignored.
+    """
     if world_size() == 1:
         return value
     box = [value]
@@ -92,8 +99,8 @@ def gather_objects(value: Any) -> list[Any]:
     """Collective: every rank's picklable `value`, in rank order, on every rank."""
     if world_size() == 1:
         return [value]
-    # all_gather_object picks the device of the group's default backend (CUDA beside NCCL); a tensor of
-    # bytes on the CPU keeps it on gloo.
+    # all_gather_object picks the device of the group's default backend (CUDA beside NCCL); a tensor
+    # of bytes on the CPU keeps it on gloo.
     data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
     sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(world_size())]
     dist.all_gather(sizes, torch.tensor([data.numel()]))
@@ -108,7 +115,9 @@ def gather_objects(value: Any) -> list[Any]:
 
 
 def sum_over_ranks(tensor: torch.Tensor) -> torch.Tensor:
-    """Collective: the elementwise sum of `tensor` over ranks, as a new tensor of the same shape and device."""
+    """Collective: the elementwise sum of `tensor` over ranks, as a new tensor of the same shape and
+    device.
+    """
     total = tensor.clone()
     if world_size() > 1:
         dist.all_reduce(total)
@@ -116,7 +125,9 @@ def sum_over_ranks(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def broadcast_tensors(tensors: list[torch.Tensor], source: int = 0) -> None:
-    """Collective: overwrites each tensor in place with that of rank `source`. Shapes must agree on all ranks."""
+    """Collective: overwrites each tensor in place with that of rank `source`. Shapes must agree on
+    all ranks.
+    """
     if world_size() == 1:
         return
     with torch.no_grad():

@@ -1,7 +1,8 @@
-"""`history.jsonl` of a run: one line for each pass through the host's `run_epoch`, written by the main rank.
+"""`history.jsonl` of a run: one line for each pass through the host's `run_epoch`, written by the
+main rank.
 
-A line holds epoch, phase ("train" or "valid"), steps, seconds, samples_per_second (over all ranks; 0 for
-validation, where ranks may hold unequal parts) and the log that the host recorded.
+A line holds epoch, phase ("train" or "valid"), steps, seconds, samples_per_second (over all ranks;
+0 for validation, where ranks may hold unequal parts) and the log that the host recorded.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import inspect
 import json
 import time
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 from robomimic_ddp.errors import DataError
 
@@ -20,10 +21,11 @@ FILE_NAME = "history.jsonl"
 
 def recorded(
     run_epoch: Callable,
-    directory: Callable[[], Optional[Path]],
+    directory: Callable[[], Path | None],
     samples_per_step: Callable[[], int],
 ) -> Callable:
-    """Decorates `run_epoch` to append its log to the run's history; `directory()` None means: do not write.
+    """Decorates `run_epoch` to append its log to the run's history; `directory()` None means: do
+    not write.
 
     The host's return value, a log or a tuple that begins with one, passes unchanged.
     """
@@ -65,11 +67,14 @@ def append(directory: Path, record: dict) -> None:
 
 
 def read(directory: Path) -> list:
-    """The records of a run, oldest first. Raises DataError when there is no history or a line is damaged."""
+    """The records of a run, oldest first. Raises DataError when there is no history or a line is
+    damaged.
+    """
     path = Path(directory) / FILE_NAME
     if not path.is_file():
         raise DataError(
-            f"{directory} holds no {FILE_NAME}; expected the folder of a run trained under the retrofit "
+            f"{directory} holds no {FILE_NAME}; expected the folder of a run trained under the "
+            "retrofit "
             "(the one with logs/ and models/)."
         )
     records = []

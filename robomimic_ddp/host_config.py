@@ -1,7 +1,7 @@
 """The host's configuration: our section taken out, RLDS keys declared, RLDS datasets found.
 
-Hosts lock the keys of their config, so what is not declared cannot be set. Keys are declared only when a
-config uses them: a run on HDF5 leaves a config.json that the unpatched host reads.
+Hosts lock the keys of their config, so what is not declared cannot be set. Keys are declared only
+when a config uses them: a run on HDF5 leaves a config.json that the unpatched host reads.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def prepare_config(config: Any, external: MutableMapping) -> Any:
     section = external.pop("ddp", None) or {}
     if not isinstance(section, Mapping):
         raise ConfigError(
-            f'"ddp" is {section!r}; expected a section of options, such as {{"lr_scaling": "linear"}}.'
+            f'"ddp" is {section!r}; expected a section of options, such as '
+            '{"lr_scaling": "linear"}.'
         )
     noted = notes_of(config)
     attach_notes(config, Notes(dict(section), noted.command_line_options, noted.command_line_keys))
@@ -52,7 +53,9 @@ def uses_rlds(config: Any) -> bool:
 
 
 def fill_rlds_data(config: Any) -> None:
-    """For an RLDS run, lists the dataset folders in `train.data`, which hosts check and iterate over."""
+    """For an RLDS run, lists the dataset folders in `train.data`, which hosts check and iterate
+    over.
+    """
     if not uses_rlds(config):
         return
     from robomimic_ddp.rlds import host

@@ -11,13 +11,13 @@ import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any
 
 from robomimic_ddp.errors import OptionError
 
 
 def _option(
-    default: Any, help: str, choices: Optional[tuple] = None, minimum: Optional[float] = None
+    default: Any, help: str, choices: tuple | None = None, minimum: float | None = None
 ) -> Any:
     return dataclasses.field(
         default=default, metadata={"help": help, "choices": choices, "minimum": minimum}
@@ -26,7 +26,9 @@ def _option(
 
 @dataclass(frozen=True)
 class Options:
-    """The values of one run. Fields are the options; their metadata carries help, choices and minimum."""
+    """The values of one run. Fields are the options; their metadata carries help, choices and
+    minimum.
+    """
 
     mode: str = _option(
         "auto", "How to parallelise; `auto` follows the launcher.", ("auto", "ddp", "dp", "single")
@@ -46,7 +48,8 @@ class Options:
     )
     lr_scaling: str = _option(
         "none",
-        "Learning rate times f (linear) or sqrt(f), f = samples per step / `train.batch_size`; `auto`: "
+        "Learning rate times f (linear) or sqrt(f), f = samples per step / `train.batch_size`; "
+        "`auto`: "
         "linear under 100 M parameters, sqrt from there, none when fine-tuning from a checkpoint.",
         ("none", "linear", "sqrt", "auto"),
     )
@@ -71,18 +74,22 @@ FIELDS = {field.name: field for field in dataclasses.fields(Options)}
 
 @dataclass(frozen=True)
 class ResolvedOptions:
-    """`values`, and for each option where it came from: "command line", "environment", "file" or "default"."""
+    """`values`, and for each option where it came from: "command line", "environment", "file" or
+    "default".
+    """
 
     values: Options
     sources: Mapping[str, str]
 
 
 def resolve(
-    command_line: Optional[Mapping[str, Any]] = None,
-    environment: Optional[Mapping[str, str]] = None,
-    file: Optional[Mapping[str, Any]] = None,
+    command_line: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+    file: Mapping[str, Any] | None = None,
 ) -> ResolvedOptions:
-    """Merges the three layers over the defaults. Raises OptionError for unknown names and bad values."""
+    """Merges the three layers over the defaults. Raises OptionError for unknown names and bad
+    values.
+    """
     values: dict[str, Any] = {}
     sources = {name: "default" for name in FIELDS}
     for source, layer in (
@@ -102,7 +109,9 @@ def spelling(name: str, source: str) -> str:
 
 
 def parse(name: str, raw: Any, spelled: str) -> Any:
-    """The value of option `name` from text or JSON. Raises OptionError, naming the option as `spelled`."""
+    """The value of option `name` from text or JSON. Raises OptionError, naming the option as
+    `spelled`.
+    """
     if name not in FIELDS:
         close = difflib.get_close_matches(name, FIELDS, n=1)
         hint = f" Did you mean {spelled[: -len(name)]}{_like(spelled, close[0])}?" if close else ""

@@ -1,10 +1,11 @@
-"""Decides, as a pure function: launcher's environment, options, devices and host config in, one RunPlan out."""
+"""Decides, as a pure function: launcher's environment, options, devices and host config in, one
+RunPlan out.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Optional
 
 from robomimic_ddp.env import LaunchEnv
 from robomimic_ddp.errors import LaunchError, PlanError
@@ -18,8 +19,8 @@ MODE_NAMES = {"ddp": "DistributedDataParallel", "dp": "DataParallel", "single": 
 class RunPlan:
     """Everything that is decided before training.
 
-    `lr_scaling` is the rule after precedence (a learning rate given on the command line turns it off);
-    `samples_per_step` = batch per rank x world size. `notes` are sentences for the user.
+    `lr_scaling` is the rule after precedence (a learning rate given on the command line turns it
+    off); `samples_per_step` = batch per rank x world size. `notes` are sentences for the user.
     """
 
     mode: str
@@ -41,7 +42,9 @@ class RunPlan:
         return self.world_size > 1
 
     def lr_factor(self, parameters: int, fine_tuning: bool) -> float:
-        """What the configured learning rate is multiplied with, for a policy of `parameters` parameters."""
+        """What the configured learning rate is multiplied with, for a policy of `parameters`
+        parameters.
+        """
         factor = self.samples_per_step / self.configured_batch
         rule = self.lr_scaling
         if rule == "auto":
@@ -58,8 +61,10 @@ class RunPlan:
         """One line for each decision, as printed once by the main rank before training."""
         where = f"{self.visible_gpus} visible GPU(s)" if self.visible_gpus else "CPU"
         lines = [
-            f"mode: {MODE_NAMES[self.mode]}, {self.world_size} rank(s), main rank on {self.device}, {where}",
-            f"batch: {self.batch_per_rank} per rank x {self.world_size} = {self.samples_per_step} samples per step "
+            f"mode: {MODE_NAMES[self.mode]}, {self.world_size} rank(s), main rank on "
+            f"{self.device}, {where}",
+            f"batch: {self.batch_per_rank} per rank x {self.world_size} = {self.samples_per_step} "
+            "samples per step "
             f"(train.batch_size={self.configured_batch})",
         ]
         return "\n".join(lines + list(self.notes))
@@ -76,8 +81,8 @@ def make_plan(
 ) -> RunPlan:
     """The plan of this process; the same on every rank but for rank, local rank and device.
 
-    `visible_gpus` counts devices after CUDA_VISIBLE_DEVICES; `use_cuda` is the host's own wish. Raises
-    LaunchError or PlanError on a contradiction.
+    `visible_gpus` counts devices after CUDA_VISIBLE_DEVICES; `use_cuda` is the host's own wish.
+    Raises LaunchError or PlanError on a contradiction.
     """
     options = resolved.values
     gpus = visible_gpus if use_cuda else 0
@@ -91,7 +96,8 @@ def make_plan(
         and lr_scaling != "none"
     ):
         notes = (
-            f"learning rate: given on the command line, so ddp.lr_scaling={lr_scaling} is not applied",
+            f"learning rate: given on the command line, so ddp.lr_scaling={lr_scaling} is not "
+            "applied",
         )
         lr_scaling = "none"
     return RunPlan(
@@ -116,29 +122,35 @@ def _mode(env: LaunchEnv, options: Options, gpus: int) -> str:
     if env.world_size > 1:
         if asked in ("dp", "single"):
             raise PlanError(
-                f"mode {asked} under a launcher with WORLD_SIZE={env.world_size}: {env.world_size} processes would "
-                "each train a model of their own. Use mode auto or ddp, or start one plain python process."
+                f"mode {asked} under a launcher with WORLD_SIZE={env.world_size}: {env.world_size} "
+                "processes would "
+                "each train a model of their own. Use mode auto or ddp, or start one plain python "
+                "process."
             )
         return "ddp"
     if asked == "auto":
         return "dp" if gpus >= 2 and not env.launched else "single"
     if asked == "ddp" and not env.launched:
         raise PlanError(
-            "mode ddp in a plain python process: found no RANK and WORLD_SIZE, and DDP needs one process per "
-            "device. Start with: torchrun --nproc_per_node=NUMBER_OF_GPUS -m MODULE ..., or drop the mode."
+            "mode ddp in a plain python process: found no RANK and WORLD_SIZE, and DDP needs one "
+            "process per "
+            "device. Start with: torchrun --nproc_per_node=NUMBER_OF_GPUS -m MODULE ..., or drop "
+            "the mode."
         )
     return asked
 
 
 def local_device(env: LaunchEnv, gpus: int) -> str:
-    """`cuda:LOCAL_RANK` under a launcher, `cuda:0` without one. Bound from LOCAL_RANK, so it holds on any node.
+    """`cuda:LOCAL_RANK` under a launcher, `cuda:0` without one. Bound from LOCAL_RANK, so it holds
+    on any node.
 
     Raises LaunchError when this node has fewer visible devices than local ranks.
     """
     if env.local_rank >= gpus:
+        visible = "unset" if env.cuda_visible_devices is None else env.cuda_visible_devices
         raise LaunchError(
             f"LOCAL_RANK={env.local_rank} but only {gpus} CUDA device(s) are visible "
-            f"(CUDA_VISIBLE_DEVICES={env.cuda_visible_devices if env.cuda_visible_devices is not None else 'unset'}). "
+            f"(CUDA_VISIBLE_DEVICES={visible}). "
             f"Use --nproc_per_node={max(gpus, 1)} or fewer, or make more devices visible."
         )
     return f"cuda:{env.local_rank}"
@@ -153,7 +165,8 @@ def _device(env: LaunchEnv, mode: str, gpus: int) -> str:
 def _backend(options: Options, device: str) -> str:
     if options.backend == "nccl" and device == "cpu":
         raise PlanError(
-            "ddp.backend=nccl but training runs on the CPU (no visible GPU, or train.cuda=false), where NCCL "
+            "ddp.backend=nccl but training runs on the CPU (no visible GPU, or train.cuda=false), "
+            "where NCCL "
             "cannot work. Use ddp.backend=gloo or auto, or make a GPU visible."
         )
     if options.backend == "gloo" or device == "cpu":
@@ -171,12 +184,13 @@ def _batch_per_rank(options: Options, batch: int, world: int) -> int:
         choice = f"{lower} or {upper}" if lower else str(upper)
         raise PlanError(
             f"train.batch_size={batch} with ddp.batch=global does not split over {world} ranks: "
-            f"{batch % world} samples would be dropped each step. Use {choice}, or ddp.batch=per_rank."
+            f"{batch % world} samples would be dropped each step. Use {choice}, or "
+            "ddp.batch=per_rank."
         )
     return batch // world
 
 
-def describe_lr(before: float, after: float) -> Optional[str]:
+def describe_lr(before: float, after: float) -> str | None:
     """The plan's learning-rate line, or None where nothing changed."""
     return (
         None

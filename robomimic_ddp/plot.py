@@ -1,4 +1,6 @@
-"""`robomimic-ddp plot RUN_DIR... -o curves.png`: loss, learning rate, throughput of one or several runs."""
+"""`robomimic-ddp plot RUN_DIR... -o curves.png`: loss, learning rate, throughput of one or several
+runs.
+"""
 
 from __future__ import annotations
 

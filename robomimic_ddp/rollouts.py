@@ -1,7 +1,8 @@
 """Evaluation episodes on several ranks: one set of statistics, one video.
 
-Every rank runs the episodes on a policy of its own and the main rank's statistics are told to all, so that
-"best so far" is decided alike. They are told over gloo: no rank waits inside NCCL while another simulates.
+Every rank runs the episodes on a policy of its own and the main rank's statistics are told to all,
+so that "best so far" is decided alike. They are told over gloo: no rank waits inside NCCL while
+another simulates.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from robomimic_ddp import group
 
 
 def rollouts(rollout_with_stats: Callable) -> Callable:
-    """Collective: decorates the host's function; the main rank's result on every rank, its video alone."""
+    """Collective: decorates the host's function; the main rank's result on every rank, its video
+    alone.
+    """
 
     @functools.wraps(rollout_with_stats)
     def wrapped(*args: Any, **kwargs: Any) -> Any:

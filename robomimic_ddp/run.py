@@ -1,7 +1,8 @@
-"""One training run: its plan, options and what was registered on the way, for the functions of `api`.
+"""One training run: its plan, options and what was registered on the way, for the functions of
+`api`.
 
-Edited host lines are too short to pass these along (`DDPUtils.scale_lr(lr)`), so the run is held in a
-context variable for exactly as long as the host's `train()` lasts.
+Edited host lines are too short to pass these along (`DDPUtils.scale_lr(lr)`), so the run is held in
+a context variable for exactly as long as the host's `train()` lasts.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,7 +32,9 @@ LEARNING_RATE_SUFFIX = "learning_rate.initial"
 
 @dataclass(frozen=True)
 class Notes:
-    """What an entry point knows beside the host's config: the file's `ddp` section, and the command line's."""
+    """What an entry point knows beside the host's config: the file's `ddp` section, and the command
+    line's.
+    """
 
     file_options: Mapping[str, Any] = field(default_factory=dict)
     command_line_options: Mapping[str, Any] = field(default_factory=dict)
@@ -39,7 +42,9 @@ class Notes:
 
 
 def attach_notes(config: Any, notes: Notes) -> None:
-    """Keeps `notes` with the host's config, outside its dictionary: they never reach config.json or checkpoints."""
+    """Keeps `notes` with the host's config, outside its dictionary: they never reach config.json or
+    checkpoints.
+    """
     object.__setattr__(config, _NOTES, notes)
 
 
@@ -50,7 +55,9 @@ def notes_of(config: Any) -> Notes:
 
 @dataclass
 class Run:
-    """The present run. `nets` holds what `api.parallel` returned, `loaders` the train and valid loaders."""
+    """The present run. `nets` holds what `api.parallel` returned, `loaders` the train and valid
+    loaders.
+    """
 
     plan: plan.RunPlan
     options: options.ResolvedOptions
@@ -59,7 +66,7 @@ class Run:
     nets: list = field(default_factory=list)
     loaders: dict = field(default_factory=dict)
     learning_rates: list = field(default_factory=list)
-    directory: Optional[Path] = None
+    directory: Path | None = None
 
     def scale_lr(self, lr: float) -> float:
         """The learning rate for this plan; remembers (before, after) for the printed plan."""
@@ -78,7 +85,9 @@ class Run:
         return "\n".join(lines)
 
     def write_record(self, directory: Path) -> None:
-        """Main rank: `ddp.json` beside the host's config.json, with the options, their sources and the plan."""
+        """Main rank: `ddp.json` beside the host's config.json, with the options, their sources and
+        the plan.
+        """
         self.directory = directory
         record = {
             "version": robomimic_ddp.__version__,
@@ -94,17 +103,18 @@ def count_parameters(net: nn.Module) -> int:
     return sum(parameter.numel() for parameter in net.parameters() if parameter.requires_grad)
 
 
-_current: ContextVar[Optional[Run]] = ContextVar("robomimic_ddp_run", default=None)
+_current: ContextVar[Run | None] = ContextVar("robomimic_ddp_run", default=None)
 
 
-def current() -> Optional[Run]:
+def current() -> Run | None:
     """The run whose `train()` is executing, or None (evaluation scripts, notebooks)."""
     return _current.get()
 
 
 @contextmanager
 def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Run]:
-    """Collective under a launcher: plans the run, joins the process group, and leaves it on a clean end.
+    """Collective under a launcher: plans the run, joins the process group, and leaves it on a clean
+    end.
 
     `config` is the host's; `use_cuda` whether the host chose a CUDA device.
     """
@@ -136,7 +146,9 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
 
 
 def _require_same_job(config: Any, run: Run) -> None:
-    """Collective: the same code, options and host config on every rank, before anything is built from them."""
+    """Collective: the same code, options and host config on every rank, before anything is built
+    from them.
+    """
     items = {"robomimic_ddp version": robomimic_ddp.__version__, "torch version": torch.__version__}
     items.update(
         (f"option {name}", repr(value)) for name, value in asdict(run.options.values).items()
@@ -167,9 +179,11 @@ def parallelise(net: nn.Module) -> nn.Module:
 
 
 def seed_streams(seed: int, rank: int) -> None:
-    """Gives ranks above 0 random streams of their own, reproducible from (seed, rank); rank 0 keeps the host's.
+    """Gives ranks above 0 random streams of their own, reproducible from (seed, rank); rank 0 keeps
+    the host's.
 
-    Called after construction, so that weights start equal while noise, timesteps and augmentation differ.
+    Called after construction, so that weights start equal while noise, timesteps and augmentation
+    differ.
     """
     if rank == 0:
         return

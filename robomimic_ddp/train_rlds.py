@@ -1,6 +1,8 @@
-"""`python -m robomimic.scripts.train_rlds load_from=cfg.json key=value ...`: the entry with a dot-list of settings.
+"""`python -m robomimic.scripts.train_rlds load_from=cfg.json key=value ...`: the entry with a
+dot-list of settings.
 
-`load_from` is the base and command-line values win over it. Options of the retrofit are `ddp.<name>=value`.
+`load_from` is the base and command-line values win over it. Options of the retrofit are
+`ddp.<name>=value`.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -21,14 +23,19 @@ from robomimic_ddp import entry, env, host_config
 from robomimic_ddp.errors import ConfigError
 from robomimic_ddp.run import Notes, attach_notes, notes_of
 
-USAGE = "usage: python -m robomimic.scripts.train_rlds load_from=CONFIG.json [key=value ...] [debug=true] [ddp.NAME=value]"
+USAGE = (
+    "usage: python -m robomimic.scripts.train_rlds load_from=CONFIG.json [key=value ...] "
+    "[debug=true] [resume=true] [ddp.NAME=value]"
+)
 _FLAGS = ("load_from", "debug", "resume")
 _MISPLACED = "train.optim_params"
 
 
 @entry.entry_point
-def main(arguments: Optional[Sequence[str]] = None) -> None:
-    """Trains as the dot-list says (default: `sys.argv`). Raises ConfigError on unknown keys and unreadable files."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Trains as the dot-list says (default: `sys.argv`). Raises ConfigError on unknown keys and
+    unreadable files.
+    """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if any(argument in ("-h", "--help") for argument in arguments):
         print(f"{__doc__}\n{USAGE}")
@@ -39,7 +46,8 @@ def main(arguments: Optional[Sequence[str]] = None) -> None:
 
     if not getattr(train, "is_distributed", False):
         raise ConfigError(
-            f"the robomimic in use ({inspect.getfile(inspect.unwrap(train))}) is not patched, so every rank would "
+            f"the robomimic in use ({inspect.getfile(inspect.unwrap(train))}) is not patched, so "
+            "every rank would "
             "train a model of its own. Run `robomimic-ddp apply` on it first."
         )
     device = TorchUtils.get_torch_device(try_to_use_cuda=config.train.cuda)
@@ -68,7 +76,8 @@ def build_config(arguments: Sequence[str]) -> tuple[Any, Mapping[str, Any]]:
     algo_name = settings.get("algo_name")
     if algo_name is None:
         raise ConfigError(
-            f"found no algo_name; expected one from load_from=CONFIG.json or algo_name=NAME.\n{USAGE}"
+            "found no algo_name; expected one from load_from=CONFIG.json or "
+            f"algo_name=NAME.\n{USAGE}"
         )
     config = _host_config(config_factory, algo_name)
     host_config.prepare_config(config, settings)
@@ -92,7 +101,9 @@ def _host_config(config_factory: Any, algo_name: str) -> Any:
 
 
 def parse_dotlist(arguments: Sequence[str]) -> dict:
-    """`["a.b=1", "c=[x,y]"]` as a nested dictionary, values as YAML. Raises ConfigError on anything else."""
+    """`["a.b=1", "c=[x,y]"]` as a nested dictionary, values as YAML. Raises ConfigError on anything
+    else.
+    """
     for argument in arguments:
         if "=" not in argument.lstrip("-") or argument.startswith("-"):
             raise ConfigError(f"argument {argument!r} is not key=value.\n{USAGE}")
@@ -117,7 +128,8 @@ def read_json(path: Any) -> dict:
         raise ConfigError(f"load_from={path} could not be read as JSON: {error}.") from error
     if not isinstance(settings, dict):
         raise ConfigError(
-            f"load_from={path} holds a {type(settings).__name__}; expected an object with algo_name."
+            f"load_from={path} holds a {type(settings).__name__}; expected an object with "
+            "algo_name."
         )
     return settings
 
@@ -146,7 +158,9 @@ def flatten(tree: Mapping, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _require_known(config: Any, settings: Mapping, prefix: str = "", root: Any = None) -> None:
-    """Raises ConfigError at the first key that the host's config does not declare, with the closest one."""
+    """Raises ConfigError at the first key that the host's config does not declare, with the closest
+    one.
+    """
     root = config if root is None else root
     for key, value in settings.items():
         if key not in config:
@@ -157,7 +171,8 @@ def _require_known(config: Any, settings: Mapping, prefix: str = "", root: Any =
         if is_section and not isinstance(value, Mapping):
             raise ConfigError(
                 f"{prefix}{key}={value!r}, but {prefix}{key} is a section with the keys "
-                f"{', '.join(sorted(config[key]))}. Set one of them, such as {prefix}{key}.{min(config[key])}=VALUE."
+                f"{', '.join(sorted(config[key]))}. Set one of them, such as "
+                f"{prefix}{key}.{min(config[key])}=VALUE."
             )
         if is_section:
             _require_known(config[key], value, f"{prefix}{key}.", root)
@@ -177,7 +192,8 @@ def _unknown_message(root: Any, config: Any, prefix: str, key: str) -> str:
         )[0]
     hint = f" The closest valid key is {closest}." if closest else ""
     return (
-        f"unknown key {prefix}{key}: this host's config does not declare it, so it would have no effect.{hint} "
+        f"unknown key {prefix}{key}: this host's config does not declare it, so it would have no "
+        f"effect.{hint} "
         f"Valid {'in ' + prefix[:-1] if prefix else 'at the top'}: {', '.join(sorted(config))}."
     )
 

@@ -1,9 +1,9 @@
 """Run-time proof: equal where ranks must be equal, different where they must differ.
 
-Equality is of bits: every tensor is reduced to two 64-bit sums on its own device, and only their digest
-travels. Differences are of whole random states and whole index streams, never of single values, which may
-collide by chance; two 2500-byte generator states of differently seeded ranks agree with a probability far
-below 1e-9.
+Equality is of bits: every tensor is reduced to two 64-bit sums on its own device, and only their
+digest travels. Differences are of whole random states and whole index streams, never of single
+values, which may collide by chance; two 2500-byte generator states of differently seeded ranks
+agree with a probability far below 1e-9.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Hashable, Mapping
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 import numpy as np
 import torch
@@ -25,7 +25,9 @@ _ODD = 0x9E3779B1  # any odd multiplier: makes the second sum depend on position
 
 
 def checksum(tensor: torch.Tensor) -> tuple[int, int]:
-    """Two 64-bit sums over the tensor's bits, the second weighted by position; computed on its own device."""
+    """Two 64-bit sums over the tensor's bits, the second weighted by position; computed on its own
+    device.
+    """
     flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
     words = flat if flat.numel() % 4 else flat.view(torch.int32)
     plain = torch.zeros((), dtype=torch.int64, device=flat.device)
@@ -39,7 +41,8 @@ def checksum(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def require_equal(what: str, items: Mapping[str, Hashable], cause: str = "") -> None:
-    """Collective: raises VerifyError on all ranks, naming the first item that differs and the ranks.
+    """Collective: raises VerifyError on all ranks, naming the first item that differs and the
+    ranks.
 
     `items` maps names to values with a stable repr. `what` begins the message, `cause` ends it.
     """
@@ -53,8 +56,10 @@ def require_equal(what: str, items: Mapping[str, Hashable], cause: str = "") -> 
             usual = max(values, key=values.count)
             odd = [rank for rank, value in enumerate(values) if value != usual]
             raise VerifyError(
-                f"{what}: {name} is not the same on all ranks; found {_shown(values)}, so rank(s) {odd} differ from "
-                f"the others. Expected equal bits: ranks that disagree train different models. {cause}".rstrip()
+                f"{what}: {name} is not the same on all ranks; found {_shown(values)}, so rank(s) "
+                f"{odd} differ from "
+                f"the others. Expected equal bits: ranks that disagree train different models. "
+                f"{cause}".rstrip()
             )
 
 
@@ -63,7 +68,9 @@ def _shown(values: list) -> str:
 
 
 def require_different(what: str, value: Hashable, cause: str) -> None:
-    """Collective: raises VerifyError on all ranks when two ranks hold an equal `value`. None means: not known."""
+    """Collective: raises VerifyError on all ranks when two ranks hold an equal `value`. None means:
+    not known.
+    """
     values = group.gather_objects(value)
     known = [one for one in values if one is not None]
     if len(set(known)) < len(known):
@@ -92,7 +99,9 @@ def augmentation_state_digest() -> str:
 
 
 def require_covered(algo: Any) -> None:
-    """Raises VerifyError when a trainable parameter belongs to no parallel net: nobody would synchronise it."""
+    """Raises VerifyError when a trainable parameter belongs to no parallel net: nobody would
+    synchronise it.
+    """
     covered = set()
     for module in algo.nets.modules():
         if wrap.is_parallel(module):
@@ -104,23 +113,30 @@ def require_covered(algo: Any) -> None:
     ]
     if loose:
         raise VerifyError(
-            f"{type(algo).__name__}: nets.{loose[0]} ({len(loose)} parameter(s) in all) is outside the nets that the "
-            f"retrofit synchronises, so {group.world_size()} ranks would train {group.world_size()} different models. "
-            "The diffusion policy's obs_encoder and noise_pred_net are covered; train this algorithm with one process."
+            f"{type(algo).__name__}: nets.{loose[0]} ({len(loose)} parameter(s) in all) is outside "
+            "the nets that the "
+            f"retrofit synchronises, so {group.world_size()} ranks would train "
+            f"{group.world_size()} different models. "
+            "The diffusion policy's obs_encoder and noise_pred_net are covered; train this "
+            "algorithm with one process."
         )
 
 
 class Verifier:
-    """Checks one training run: `start` before the first step, then by itself at that step, then `epoch_end`."""
+    """Checks one training run: `start` before the first step, then by itself at that step, then
+    `epoch_end`.
+    """
 
-    def __init__(self, algo: Any, data_digest: Callable[[], Optional[str]]) -> None:
+    def __init__(self, algo: Any, data_digest: Callable[[], str | None]) -> None:
         self.algo = algo
         self.data_digest = data_digest
         self._names = {id(parameter): name for name, parameter in algo.nets.named_parameters()}
         self._pending: list = []
 
     def start(self) -> None:
-        """Collective: coverage, equal weights and counters, different random streams; arms the first step."""
+        """Collective: coverage, equal weights and counters, different random streams; arms the
+        first step.
+        """
         require_covered(self.algo)
         self._require_equal_state("before the first step")
         self._require_different_streams("before the first step")
@@ -149,13 +165,15 @@ class Verifier:
         require_different(
             f"{when}: torch's random state",
             random_state_digest(),
-            "Ranks would draw the same noise and timesteps, and the batch would count as one rank's. Something "
+            "Ranks would draw the same noise and timesteps, and the batch would count as one "
+            "rank's. Something "
             "re-seeds torch with the same value on every rank.",
         )
         require_different(
             f"{when}: numpy's and Python's random state",
             augmentation_state_digest(),
-            "Ranks would draw the same augmentation. Something re-seeds numpy or random on every rank.",
+            "Ranks would draw the same augmentation. Something re-seeds numpy or random on every "
+            "rank.",
         )
 
     def _at_first_step(self, name: str, index: int) -> Callable:
@@ -189,7 +207,11 @@ class Verifier:
         ]
         if unused:
             return (
-                f"{', '.join(unused)} was never called in training mode: it was trained past its parallel "
+                f"{', '.join(unused)} was never called in training mode: it was trained past its "
+                "parallel "
                 "forward (through net.forward, another method, or while in eval())."
             )
-        return "A part of a net was trained past its parallel forward, for example through another method."
+        return (
+            "A part of a net was trained past its parallel forward, for example through another "
+            "method."
+        )

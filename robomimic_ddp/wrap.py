@@ -1,13 +1,14 @@
 """Makes one net of `algo.nets` parallel without changing what it is.
 
 The net stays in the host's `ModuleDict`; only its class is exchanged for a subclass that overrides
-`__call__` (as torch's `fully_shard` does). Parameter names, `state_dict()` keys, attributes and methods are
-therefore the host's own, and the optimizer sees the original Parameters. The parallel object
-(DistributedDataParallel or DataParallel) is built around the net at the first training forward at the
-latest, when the parameters have reached their final device; hosts wrap nets before `.to(device)`.
+`__call__` (as torch's `fully_shard` does). Parameter names, `state_dict()` keys, attributes and
+methods are therefore the host's own, and the optimizer sees the original Parameters. The parallel
+object (DistributedDataParallel or DataParallel) is built around the net at the first training
+forward at the latest, when the parameters have reached their final device; hosts wrap nets before
+`.to(device)`.
 
-In `eval()` or under `no_grad` the plain net runs, so a rank may run alone: a forward through DDP broadcasts
-buffers, and a rank that did it alone would wait for the others.
+In `eval()` or under `no_grad` the plain net runs, so a rank may run alone: a forward through DDP
+broadcasts buffers, and a rank that did it alone would wait for the others.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 import torch
 from torch import nn
@@ -28,13 +29,15 @@ _STATE = "_robomimic_ddp_state"
 
 
 class _State:
-    """What a parallel net remembers. No nn.Module, so that nothing here enters names or state dicts."""
+    """What a parallel net remembers. No nn.Module, so that nothing here enters names or state
+    dicts.
+    """
 
     def __init__(self, mode: str, ddp_options: dict, name: str) -> None:
         self.mode = mode
         self.ddp_options = ddp_options
         self.name = name
-        self.parallel: Optional[nn.Module] = None
+        self.parallel: nn.Module | None = None
         self.inside = False
         self.training_forwards = 0
 
@@ -66,8 +69,9 @@ class _ParallelMixin:
     """Overrides `__call__`; everything else is the net's own class."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        state: Optional[_State] = self.__dict__.get(_STATE)
-        # DataParallel's replicas share this class; they and the forward that DDP itself makes are plain.
+        state: _State | None = self.__dict__.get(_STATE)
+        # DataParallel's replicas share this class; they and the forward that DDP itself makes are
+        # plain.
         if state is None or state.inside or getattr(self, "_is_replica", False):
             return super().__call__(*args, **kwargs)
         if not has_trainable_parameters(self):
@@ -85,7 +89,8 @@ class _ParallelMixin:
             factory, arguments, *rest = self.__reduce_ex__(protocol)
         if rest and isinstance(rest[0], dict):
             rest[0] = {key: value for key, value in rest[0].items() if key != _STATE}
-        # pickle insists that copyreg's factory names the object's present class; ours stands in between.
+        # pickle insists that copyreg's factory names the object's present class; ours stands in
+        # between.
         return (_rebuild, (factory, arguments), *rest)
 
 
@@ -104,7 +109,9 @@ def _plain_class(net: nn.Module) -> Iterator[None]:
 
 
 class ModuleKey(nn.Module):
-    """Holds a net under the attribute `module`, as DataParallel did in hosts whose checkpoints have that key."""
+    """Holds a net under the attribute `module`, as DataParallel did in hosts whose checkpoints have
+    that key.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -115,18 +122,19 @@ class ModuleKey(nn.Module):
 
 
 def parallelise(
-    net: nn.Module, mode: str, ddp_options: Optional[dict] = None, name: Optional[str] = None
+    net: nn.Module, mode: str, ddp_options: dict | None = None, name: str | None = None
 ) -> nn.Module:
     """Returns `net` itself, made parallel in place; a no-op in mode "single".
 
-    `ddp_options` go to DistributedDataParallel. `name` appears in messages. Raises WrapError when the net
-    already holds or is a parallel object, since gradients would be reduced twice or never.
+    `ddp_options` go to DistributedDataParallel. `name` appears in messages. Raises WrapError when
+    the net already holds or is a parallel object, since gradients would be reduced twice or never.
     """
     for module_name, module in net.named_modules():
         if isinstance(module, (DataParallel, DistributedDataParallel)) or is_parallel(module):
             raise WrapError(
                 f"net {name or type(net).__name__}: {module_name or 'it'} is already a "
-                f"{type(module).__name__} made parallel. Expected a plain net: one inside another would reduce "
+                f"{type(module).__name__} made parallel. Expected a plain net: one inside another "
+                "would reduce "
                 "gradients twice or never. Remove the inner wrapping."
             )
     if mode == "single":
@@ -149,7 +157,9 @@ def state_of(net: nn.Module) -> _State:
 
 
 def build(net: nn.Module) -> None:
-    """Collective under DDP: builds the parallel object now rather than at the first training forward."""
+    """Collective under DDP: builds the parallel object now rather than at the first training
+    forward.
+    """
     state_of(net).build(net)
 
 
@@ -179,9 +189,12 @@ def _forbid_gradient(output: Any, name: str) -> None:
 
     def refuse(gradient: torch.Tensor) -> None:
         raise WrapError(
-            f"net {name} received a gradient through a forward made in eval(): gradients of such a forward are "
-            "not synchronised, and each rank would train a model of its own. Call model.set_train() (or "
-            f"{name}.train()) before the training forward; to use it as a frozen net, set requires_grad=False."
+            f"net {name} received a gradient through a forward made in eval(): gradients of such a "
+            "forward are "
+            "not synchronised, and each rank would train a model of its own. Call "
+            "model.set_train() (or "
+            f"{name}.train()) before the training forward; to use it as a frozen net, set "
+            "requires_grad=False."
         )
 
     _for_each_tensor(

@@ -67,7 +67,7 @@ def prefix(target: Path) -> str:
 
 
 def remove_left_over(target: Path) -> None:
-    """Removes the temporary files and folders of `target` whose writer, on this machine, is gone."""
+    """Removes the temporary files and folders of `target` whose writer here is gone."""
     pattern = re.compile(re.escape(prefix(target)) + r"(\d+)-\d+\.tmp")
     with suppress(OSError):
         for name in os.listdir(target.parent):

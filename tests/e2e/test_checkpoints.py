@@ -1,6 +1,8 @@
-"""A checkpoint from any mode trains on in any other, optimizer included, and in the host that was never edited.
+"""A checkpoint from any mode trains on in any other, optimizer included, and in the host that was
+never edited.
 
-Each continuation runs with a learning rate and weight decay of 0, so that weights must come out as they went in.
+Each continuation runs with a learning rate and weight decay of 0, so that weights must come out as
+they went in.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ FROZEN = {
 
 
 def train(host: Host, mode: str, *arguments: Any) -> Result:
-    """mode: "ddp" is two ranks under torchrun, "dp" DataParallel on the CPU, "single" and "plain" one process."""
+    """mode: "ddp" is two ranks under torchrun, "dp" DataParallel on the CPU, "single" and "plain"
+    one process.
+    """
     if mode == "ddp":
         return torchrun(host, MODULE, *arguments)
     return python(

@@ -1,10 +1,11 @@
-"""Two ranks with batch B against one process with batch 2B, 25 steps of the host's diffusion policy.
+"""Two ranks with batch B against one process with batch 2B, 25 steps of the host's diffusion
+policy.
 
-Tolerances. Losses 1e-4 relative: the mean of two halves rounds in another order than the mean of the whole.
-Parameters and averages: Adam divides a gradient by its own size, so where a gradient is all rounding a step may
-differ by up to the learning rate, 1e-4. One such step is allowed at any single parameter (25 steps move one by up
-to 2.5e-3), and 2e-7 on average over all. `test_the_tolerance_is_tight` holds that a rank that trained on its own
-data alone is outside both.
+Tolerances. Losses 1e-4 relative: the mean of two halves rounds in another order than the mean of
+the whole. Parameters and averages: Adam divides a gradient by its own size, so where a gradient is
+all rounding a step may differ by up to the learning rate, 1e-4. One such step is allowed at any
+single parameter (25 steps move one by up to 2.5e-3), and 2e-7 on average over all.
+`test_the_tolerance_is_tight` holds that a rank that trained on its own data alone is outside both.
 """
 
 from __future__ import annotations

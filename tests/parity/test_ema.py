@@ -1,7 +1,9 @@
-"""Averaged weights: both diffusers APIs, both key layouts, every mode: step by step the unwrapped net's.
+"""Averaged weights: both diffusers APIs, both key layouts, every mode: step by step the unwrapped
+net's.
 
-Tolerance: none, bits are compared. Wrapping renames nothing and copies nothing, so there is nothing to round.
-diffusers 0.11's EMAModel(model=) pairs parameters by name and, on a miss, silently copies instead of averaging.
+Tolerance: none, bits are compared. Wrapping renames nothing and copies nothing, so there is nothing
+to round. diffusers 0.11's EMAModel(model=) pairs parameters by name and, on a miss, silently copies
+instead of averaging.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ OLD_DIFFUSERS = "diffusers==0.11.1"
 
 @pytest.fixture(scope="session")
 def old_training_utils(tmp_path_factory) -> str:
-    """Path of diffusers 0.11.1's training_utils.py (it needs only torch and numpy), unpacked beside the suite."""
+    """Path of diffusers 0.11.1's training_utils.py (it needs only torch and numpy), unpacked beside
+    the suite.
+    """
     folder = tmp_path_factory.mktemp("old_diffusers")
     subprocess.run(
         [
@@ -90,7 +94,9 @@ def averager(old_api: str | None, nets: nn.Module):
 
 
 def run(nets: nn.Module, old_api: str | None, x_of_rank: list) -> list[dict]:
-    """Averaged state after each of 5 optimizer steps; the gradient is the mean over `x_of_rank`'s batches."""
+    """Averaged state after each of 5 optimizer steps; the gradient is the mean over `x_of_rank`'s
+    batches.
+    """
     optimizer = torch.optim.AdamW(nets.parameters(), lr=1e-2)
     step, averaged = averager(old_api, nets)
     policy, states = nets["policy"], []
@@ -138,8 +144,8 @@ def on_a_rank(old_api: str | None, module_key: bool):
 def test_two_ranks(api, module_key, old_training_utils, ranks):
     """Against one process that accumulates both ranks' batches.
 
-    Tolerance 1e-5 relative: the mean over ranks and the accumulated sum round in another order, and Adam
-    divides by the gradient's own size.
+    Tolerance 1e-5 relative: the mean over ranks and the accumulated sum round in another order, and
+    Adam divides by the gradient's own size.
     """
     old_api = old_training_utils if api == "model=" else None
     found0, found1 = ranks.run(on_a_rank, old_api, module_key)

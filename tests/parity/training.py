@@ -1,7 +1,9 @@
-"""Trains the host's diffusion policy a few steps: on one rank of several, and in one process that stands for all.
+"""Trains the host's diffusion policy a few steps: on one rank of several, and in one process that
+stands for all.
 
-The one process draws every random number from the rank's own stream: for each rank it keeps the whole state
-of torch's generator, and batch, noise and timesteps are the concatenation of what each rank would draw.
+The one process draws every random number from the rank's own stream: for each rank it keeps the
+whole state of torch's generator, and batch, noise and timesteps are the concatenation of what each
+rank would draw.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import ExitStack
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Callable
 from unittest import mock
@@ -136,7 +139,9 @@ class RankStreams:
 
 
 def train_for_all_ranks(host: str, settings: str, steps: int, world_size: int) -> dict:
-    """One plain process with the batch of all ranks: `losses[step]` is the loss over the whole batch."""
+    """One plain process with the batch of all ranks: `losses[step]` is the loss over the whole
+    batch.
+    """
     use_host(host)
     built = build(settings)
     model, size = built.model, built.config.train.batch_size
@@ -152,7 +157,7 @@ def train_for_all_ranks(host: str, settings: str, steps: int, world_size: int) -
         )
         for rank in range(world_size)
     ]
-    iterators = [streams.draw(rank, lambda: iter(loaders[rank])) for rank in range(world_size)]
+    iterators = [streams.draw(rank, partial(iter, loaders[rank])) for rank in range(world_size)]
     real_randn, real_randint, real_randn_like = torch.randn, torch.randint, torch.randn_like
 
     def randn(shape: Any, **kwargs: Any) -> torch.Tensor:
@@ -175,7 +180,7 @@ def train_for_all_ranks(host: str, settings: str, steps: int, world_size: int) -
         # SpatialSoftmax draws its noise in training even at noise_std 0; rows are ordered by rank.
         return torch.cat(
             [
-                streams.draw(r, lambda: real_randn_like(part, **kwargs))
+                streams.draw(r, partial(real_randn_like, part, **kwargs))
                 for r, part in enumerate(tensor.chunk(world_size))
             ]
         )

@@ -1,4 +1,6 @@
-"""The wrapper on two gloo ranks: gradients are averaged, eval runs alone, a bypassed gradient is an error."""
+"""The wrapper on two gloo ranks: gradients are averaged, eval runs alone, a bypassed gradient is an
+error.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A small stand-in for the host's Algo: two nets as in the diffusion policy, an averaged copy, one optimizer."""
+"""A small stand-in for the host's Algo: two nets as in the diffusion policy, an averaged copy, one
+optimizer.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from robomimic_ddp.options import Options
 
 
 class Encoder(nn.Module):
-    """Has a buffer, as SpatialSoftmax does: DDP broadcasts buffers, so a lone forward through it would wait."""
+    """Has a buffer, as SpatialSoftmax does: DDP broadcasts buffers, so a lone forward through it
+    would wait.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,7 +33,9 @@ class Encoder(nn.Module):
 
 
 def make_algo(mode="ddp", seed=0, encoder_has_parameters=True):
-    """nets = {"policy": {"obs_encoder", "noise_pred_net"}}, made parallel by `mode`; equal on every rank."""
+    """nets = {"policy": {"obs_encoder", "noise_pred_net"}}, made parallel by `mode`; equal on every
+    rank.
+    """
     torch.manual_seed(seed)
     encoder = Encoder() if encoder_has_parameters else nn.Identity()
     head = nn.Sequential(
@@ -56,7 +62,9 @@ def make_algo(mode="ddp", seed=0, encoder_has_parameters=True):
 
 
 def loss_of(algo, x):
-    """Mean squared prediction of fresh noise: uses the rank's random stream, as the diffusion loss does."""
+    """Mean squared prediction of fresh noise: uses the rank's random stream, as the diffusion loss
+    does.
+    """
     policy = algo.nets["policy"]
     return (
         (policy["noise_pred_net"](policy["obs_encoder"](x)) - torch.randn(len(x), 4)).pow(2).mean()

@@ -1,4 +1,6 @@
-"""The selector: every row of the mode table, each contradiction, batch and learning-rate arithmetic."""
+"""The selector: every row of the mode table, each contradiction, batch and learning-rate
+arithmetic.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,9 @@ from robomimic_ddp.env import LaunchEnv
 from robomimic_ddp.errors import LaunchError, PlanError
 from robomimic_ddp.options import resolve
 from robomimic_ddp.plan import make_plan
+
+
+PLAIN = LaunchEnv()
 
 
 def launched(rank=0, world=1, local_rank=None, **more):
@@ -25,7 +30,7 @@ def launched(rank=0, world=1, local_rank=None, **more):
 
 
 def planned(
-    env=LaunchEnv(),
+    env=PLAIN,
     gpus=0,
     batch=16,
     use_cuda=True,
