@@ -134,6 +134,7 @@ def environment(host: Host | None, added: Mapping[str, str] | None = None) -> di
         PYTHONFAULTHANDLER="1",
         OMP_NUM_THREADS="1",
         CUDA_VISIBLE_DEVICES="",
+        USE_TF="0",  # transformers would import TensorFlow to look at it: half of a host's start
     )
     return {**kept, **(added or {})}
 
