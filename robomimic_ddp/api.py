@@ -133,12 +133,15 @@ def distributed(train: Callable) -> Callable:
 
 
 def cuda_device() -> torch.device:
-    """This process's CUDA device: cuda:LOCAL_RANK under a launcher, cuda:0 otherwise; made the
-    current one.
+    """This process's CUDA device, made the current one: cuda:LOCAL_RANK under a launcher, else
+    cuda:0; the CPU where no CUDA device is visible.
 
     Raises LaunchError when this node has fewer visible devices than local ranks.
     """
-    device = torch.device(plan.local_device(env.read_launch_env(), torch.cuda.device_count()))
+    gpus = torch.cuda.device_count()
+    if gpus == 0:
+        return torch.device("cpu")
+    device = torch.device(plan.local_device(env.read_launch_env(), gpus))
     torch.cuda.set_device(device)
     return device
 

@@ -28,6 +28,11 @@ def rollouts(rollout_with_stats: Callable) -> Callable:
             for name in ("video_dir", "video_path"):
                 if name in bound.arguments:
                     bound.arguments[name] = None
-        return group.broadcast_object(rollout_with_stats(*bound.args, **bound.kwargs))
+        result = group.broadcast_object(rollout_with_stats(*bound.args, **bound.kwargs))
+        if group.is_main() or not isinstance(result, tuple):
+            return result
+        statistics, videos, *rest = result
+        # Hosts of the DROID family remove the videos that they do not keep: only one rank may.
+        return (statistics, type(videos)(), *rest) if videos is not None else result
 
     return wrapped
