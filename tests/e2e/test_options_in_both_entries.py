@@ -1,0 +1,85 @@
+"""A "ddp" section, environment and `ddp.*` values reach both entries; the host's files never see them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hosts import FINISHED, python, require_clean, torchrun
+from tests.runs import checkpoints, epoch_logs, load, run_directory
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+ONE_EPOCH = {
+    "experiment": {"epoch_every_n_steps": 1},
+    "train": {"num_epochs": 1},
+    "algo": {"optim_params": {"policy": {"learning_rate": {"warmup_steps": 0}}}},
+    "ddp": {"lr_scaling": "sqrt", "batch": "per_rank"},
+}
+
+
+def record_of(output: Path) -> dict[str, Any]:
+    """The run's ddp.json, after a look that the host's own files know nothing of our section."""
+    directory = run_directory(output)
+    assert "ddp" not in json.loads((directory / "config.json").read_text())
+    for path in checkpoints(directory).values():
+        assert "ddp" not in json.loads(load(path)["config"])
+    return json.loads((directory / "ddp.json").read_text())
+
+
+def test_the_hosts_own_entry_reads_the_file_and_the_environment(host_copy, config_file, tmp_path):
+    config = config_file("diffusion_policy", ONE_EPOCH)
+    added = {"ROBOMIMIC_DDP_LR_SCALING": "linear"}
+    result = torchrun(
+        host_copy, "robomimic.scripts.train", "--config", config, added=added, timeout=180
+    )
+    require_clean(result)
+    assert "learning rate: 0.0001 -> 0.0002 (x 2)" in result.stdout
+    record = record_of(tmp_path / "runs")
+    assert record["options"]["lr_scaling"] == "linear"
+    assert record["sources"]["lr_scaling"] == "environment"
+    assert record["sources"]["batch"] == "file"
+
+
+def test_the_dot_list_entry_puts_the_command_line_first(host_copy, config_file, tmp_path):
+    config = config_file("diffusion_policy", ONE_EPOCH)
+    arguments = [f"load_from={config}", "train.batch_size=6", "ddp.batch=global"]
+    result = torchrun(host_copy, "robomimic.scripts.train_rlds", *arguments, timeout=180)
+    require_clean(result)
+    assert result.stdout.count(FINISHED) == 1
+    record = record_of(tmp_path / "runs")
+    assert record["sources"] | {"lr_scaling": "file", "batch": "command line"} == record["sources"]
+    plan = record["plan"]
+    assert (plan["configured_batch"], plan["batch_per_rank"], plan["samples_per_step"]) == (6, 3, 6)
+    assert "learning rate:" not in result.stdout  # 6 samples a step, as configured
+    log = epoch_logs(run_directory(tmp_path / "runs"))["Train", 1]
+    assert log["Optimizer/policy0_lr"] <= 1e-4
+
+
+def test_a_learning_rate_on_the_command_line_is_final(host_copy, config_file, tmp_path):
+    config = config_file("diffusion_policy", ONE_EPOCH)
+    key = "algo.optim_params.policy.learning_rate.initial"
+    result = torchrun(
+        host_copy,
+        "robomimic.scripts.train_rlds",
+        f"load_from={config}",
+        f"{key}=0.004",
+        timeout=180,
+    )
+    require_clean(result)
+    assert "ddp.lr_scaling=sqrt is not applied" in result.stdout
+    assert "->" not in result.stdout.split("robomimic-ddp =")[1].split("\n\n")[0]
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("module", ["robomimic.scripts.train", "robomimic.scripts.train_rlds"])
+def test_an_unknown_option_is_one_clear_error(module, host_copy, config_file, tmp_path):
+    config = config_file("diffusion_policy", {**ONE_EPOCH, "ddp": {"lr_scalin": "sqrt"}})
+    arguments = [f"load_from={config}"] if module.endswith("rlds") else ["--config", config]
+    result = python(host_copy, module, *arguments, timeout=180)
+    assert result.returncode == 1, result
+    assert "error: ddp.lr_scalin is not an option. Did you mean ddp.lr_scaling?" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not (tmp_path / "runs").exists()
