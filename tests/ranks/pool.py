@@ -16,10 +16,7 @@ from __future__ import annotations
 
 import atexit
 import math
-import multiprocessing
-import os
 import pickle
-import signal
 import sys
 import tempfile
 import time
@@ -27,10 +24,8 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Callable
 
-from tests.ranks.worker import work
+from tests.ranks.worker_process import WorkerProcess
 
-START_SECONDS = 120.0
-"""Watchdog for a worker's start (it imports torch)."""
 GRACE_SECONDS = 5.0
 """After the first failed rank, how long the others get to notice before they are killed."""
 
@@ -44,59 +39,12 @@ class RankError(AssertionError):
         super().__init__("\n" + "\n".join(parts))
 
 
-class _Worker:
-    """One process of the pool, its pipe and its two files (output; stacks dumped on SIGUSR1)."""
-
-    def __init__(self, folder: Path, slot: int) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.connection, theirs = context.Pipe()
-        self.log, self.stacks = folder / f"worker{slot}.log", folder / f"worker{slot}.stacks"
-        # Not a daemon: daemonic processes may not start the worker processes of a DataLoader.
-        self.process = context.Process(target=work, args=(theirs, str(folder), slot))
-        self.process.start()
-        theirs.close()
-        self.ready = False
-        self.output_start = 0
-
-    def await_ready(self) -> None:
-        if self.ready:
-            return
-        if not self.connection.poll(START_SECONDS):
-            raise RankError({-1: f"a worker did not start within {START_SECONDS} s"})
-        assert pickle.loads(self.connection.recv_bytes()) == "ready"
-        self.ready = True
-
-    def send(self, task: dict[str, Any]) -> None:
-        self.output_start = self.log.stat().st_size
-        self.connection.send_bytes(pickle.dumps(task))
-
-    def output(self) -> str:
-        """The end (8,000 characters) of what the running or last task printed."""
-        text = self.log.read_bytes()[self.output_start :].decode(errors="replace")[-8000:]
-        return f"\noutput:\n{text}" if text.strip() else ""
-
-    def stack(self) -> str:
-        """Where every thread of a hung worker is, newest frame first."""
-        start = self.stacks.stat().st_size
-        os.kill(self.process.pid, signal.SIGUSR1)
-        deadline = time.monotonic() + 2.0
-        while self.stacks.stat().st_size == start and time.monotonic() < deadline:
-            time.sleep(0.02)
-        time.sleep(0.05)
-        return self.stacks.read_text(errors="replace")[start:]
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.join()
-        self.connection.close()
-
-
 class RankPool:
     """Runs functions on gloo ranks. Workers are started when first needed, replaced when lost."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="ranks-")
-        self._workers: dict[int, _Worker] = {}
+        self._workers: dict[int, WorkerProcess] = {}
         self._started = 0
         self._runs = 0
         # Else an interpreter that ends without `close` waits for its workers, and they for it.
@@ -146,19 +94,19 @@ class RankPool:
 
     def close(self) -> None:
         """Ends every worker."""
-        for worker in self._workers.values():
+        for worker in list(self._workers.values()):
             worker.kill()
         self._workers.clear()
         self._folder.cleanup()
         atexit.unregister(self.close)
 
-    def _ready_workers(self, count: int) -> list[_Worker]:
+    def _ready_workers(self, count: int) -> list[WorkerProcess]:
         for slot in range(count):
             worker = self._workers.get(slot)
             if worker is not None and not worker.process.is_alive():
                 self._discard(slot)
             if slot not in self._workers:
-                self._workers[slot] = _Worker(Path(self._folder.name), self._started)
+                self._workers[slot] = WorkerProcess(Path(self._folder.name), self._started)
                 self._started += 1
         workers = [self._workers[slot] for slot in range(count)]
         for worker in workers:
@@ -168,7 +116,7 @@ class RankPool:
     def _discard(self, slot: int) -> None:
         self._workers.pop(slot).kill()
 
-    def _collect(self, workers: list[_Worker], timeout: float) -> list[Any]:
+    def _collect(self, workers: list[WorkerProcess], timeout: float) -> list[Any]:
         results: dict[int, Any] = {}
         failures: dict[int, tuple[float, str]] = {}
         pending = {worker.connection: rank for rank, worker in enumerate(workers)}
@@ -195,14 +143,14 @@ class RankPool:
 
     def _receive(
         self,
-        worker: _Worker,
+        worker: WorkerProcess,
         rank: int,
         results: dict[int, Any],
         failures: dict[int, tuple[float, str]],
     ) -> bool:
         """Files one rank's answer under results or failures; returns whether the rank failed."""
         try:
-            done, value = pickle.loads(worker.connection.recv_bytes())
+            done, value, reusable = pickle.loads(worker.connection.recv_bytes())
         except (EOFError, ConnectionResetError):
             worker.process.join(GRACE_SECONDS)
             # Its moment is unknown; it is the cause of whatever else went wrong, so it comes first.
@@ -210,8 +158,10 @@ class RankPool:
             failures[rank] = (-math.inf, text)
             self._discard(rank)
             return True
+        if not reusable:
+            self._discard(rank)
         if done:
-            results[rank] = value
+            results[rank] = pickle.loads(value)
         else:
             moment, text = value
             failures[rank] = (moment, text + worker.output())

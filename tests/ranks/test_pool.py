@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import time
+from datetime import timedelta
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from robomimic_ddp import group
 from tests.ranks.pool import RankError
@@ -38,6 +40,14 @@ def hang_on(rank):
 
 def exit_quietly():
     sys.exit(0)
+
+
+def fail_to_join():
+    """As a rank whose peer left while it was joining: torch has counted a group that never was."""
+    if os.environ["RANK"] == "1":
+        file = f"file://{os.environ['RANKS_RENDEZVOUS']}"
+        one_second = timedelta(seconds=1)
+        dist.init_process_group("gloo", init_method=file, rank=1, world_size=2, timeout=one_second)
 
 
 def leak_everything(folder):
@@ -91,6 +101,20 @@ def test_a_hung_rank_is_shown_where_it_hangs_and_replaced(ranks):
         ranks.run(hang_on, 1, timeout=1.0)
     assert "in hang_on" in caught.value.by_rank[1]
     assert ranks.run(rank_and_sum, 1.0)[1] == (1, 2, 2.0)
+
+
+def test_a_rank_that_could_not_join_does_not_spoil_the_next_task(ranks):
+    with pytest.raises(RankError) as caught:
+        ranks.run(fail_to_join, process_group=False)
+    assert list(caught.value.by_rank) == [1]
+    assert ranks.run(rank_and_sum, 1.0)[1] == (1, 2, 2.0)
+
+
+def test_failures_in_a_row_do_not_spoil_each_other(ranks):
+    for number in range(30):
+        with pytest.raises(RankError, match="was told to fail"):
+            ranks.run(fail_on, number % 2)
+        assert ranks.run(rank_and_sum, 1.0)[1] == (1, 2, 2.0)
 
 
 def test_sys_exit_is_a_failure(ranks):

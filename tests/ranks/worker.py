@@ -48,20 +48,20 @@ def work(connection: Connection, folder: str, slot: int) -> None:
         except EOFError:
             return
         answer = _answer(task)
-        _leave_group()
+        reusable = _leave_group() or answer[0]
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        connection.send_bytes(answer)
+        connection.send_bytes(pickle.dumps((*answer, reusable)))
 
 
-def _answer(task: dict[str, Any]) -> bytes:
-    """One task's pickled `(True, result)` or `(False, (moment of failure, traceback text))`."""
+def _answer(task: dict[str, Any]) -> tuple[bool, Any]:
+    """One task's `(True, pickled result)` or `(False, (moment of failure, traceback text))`."""
     environment, folder = dict(os.environ), os.getcwd()
     path, streams = list(sys.path), (sys.stdout, sys.stderr)
     try:
-        return pickle.dumps((True, _run(task)))
+        return True, pickle.dumps(_run(task))
     except BaseException:  # a rank must answer whatever happens, SystemExit included
-        return pickle.dumps((False, (time.monotonic(), traceback.format_exc())))
+        return False, (time.monotonic(), traceback.format_exc())
     finally:
         sys.stdout, sys.stderr = streams
         sys.path[:] = path
@@ -87,6 +87,8 @@ def _run(task: dict[str, Any]) -> Any:
         world_size=task["world_size"],
         timeout=timedelta(seconds=COLLECTIVE_TIMEOUT_SECONDS),
     )
+    # No rank runs, fails and leaves while another is still joining.
+    dist.all_reduce(torch.zeros(1))
     result = function(*arguments)
     # No rank closes its sockets while another still uses them: that would read as a second fault.
     if dist.is_initialized():
@@ -94,12 +96,19 @@ def _run(task: dict[str, Any]) -> Any:
     return result
 
 
-def _leave_group() -> None:
-    """Closes the sockets; this is how other ranks hear of a failure, so it comes last."""
+def _leave_group() -> bool:
+    """Closes the sockets; this is how other ranks hear of a failure, so it comes last.
+
+    Returns whether there was a group. A task that failed without one may have failed while
+    joining: torch has then counted the group, and would look for the next one under another name
+    than its peers.
+    """
     import torch.distributed as dist
 
-    if dist.is_initialized():
+    joined = dist.is_initialized()
+    if joined:
         dist.destroy_process_group()
+    return joined
 
 
 def _seed(seed: int) -> None:
