@@ -236,14 +236,9 @@ def _start_training(run: _run.Run, model: Any) -> Any:
     _run.seed_streams(run.seed, run.plan.rank)
     if not run.options.values.verify:
         return None
-    verifier = verify.Verifier(model, lambda: _data_digest(run))
+    verifier = verify.Verifier(model, run.loaders.get("train"))
     verifier.start()
     return verifier
-
-
-def _data_digest(run: _run.Run) -> Any:
-    digest = getattr(run.loaders.get("train"), "telling_digest", None)
-    return digest() if digest is not None else None
 
 
 def epoch_log(run_epoch: Callable) -> Callable:

@@ -127,9 +127,9 @@ class Verifier:
     `epoch_end`.
     """
 
-    def __init__(self, algo: Any, data_digest: Callable[[], str | None]) -> None:
+    def __init__(self, algo: Any, train_loader: Any = None) -> None:
         self.algo = algo
-        self.data_digest = data_digest
+        self.train_loader = train_loader
         self._names = {id(parameter): name for name, parameter in algo.nets.named_parameters()}
         self._pending: list = []
 
@@ -189,13 +189,26 @@ class Verifier:
             }
             require_equal(when, gradients, self._cause())
             self._require_different_streams(when)
-            require_different(
-                f"{when}: the order in which data is read",
-                self.data_digest(),
-                "Every rank would train on the same samples.",
-            )
+            self._require_shared_pass(when)
 
         return check
+
+    def _require_shared_pass(self, when: str) -> None:
+        """One order of the data for all ranks, a different share of it on each. Loaders without
+        digests (streams that a host shards by itself) are not judged.
+        """
+        order = getattr(self.train_loader, "order_digest", lambda: None)()
+        require_equal(
+            when,
+            {"the order of the present pass over the data": order},
+            "The host's sampler draws from a generator of its own that differs by rank, so samples "
+            "would be repeated and missed. Seed it with train.seed.",
+        )
+        require_different(
+            f"{when}: the share of the data",
+            getattr(self.train_loader, "telling_digest", lambda: None)(),
+            "Every rank would train on the same samples.",
+        )
 
     def _cause(self) -> str:
         unused = [

@@ -1,4 +1,4 @@
-"""A "ddp" section, environment and `ddp.*` values reach both entries; the host's files never see them."""
+"""A "ddp" section, environment and `ddp.*` values reach both entries, and no file of the host."""
 
 from __future__ import annotations
 

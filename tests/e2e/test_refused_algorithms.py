@@ -1,4 +1,4 @@
-"""An algorithm that the retrofit does not parallelise stops on two ranks before it trains a step."""
+"""An algorithm that is not made parallel stops on two ranks before it trains a step."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -24,8 +26,10 @@ def start(fault=None):
         import random
 
         random.seed(1)
-    digest = "same" if fault == "same data" else f"part {group.rank()}"
-    verifier = verify.Verifier(algo, lambda: digest)
+    share = "same" if fault == "same data" else f"part {group.rank()}"
+    order = f"drawn by rank {group.rank()}" if fault == "other order" else "one draw"
+    loader = SimpleNamespace(telling_digest=lambda: share, order_digest=lambda: order)
+    verifier = verify.Verifier(algo, loader)
     verifier.start()
     return algo, verifier
 
@@ -70,7 +74,7 @@ def start_only(fault):
 
 
 def first_step(fault):
-    algo, _ = start(fault if fault == "same data" else None)
+    algo, _ = start(fault if fault in ("same data", "other order") else None)
     optimizer, x = algo.optimizers["policy"], torch.randn(4, 4)
     policy = algo.nets["policy"]
     if fault == "through forward":
@@ -110,7 +114,8 @@ def first_step(fault):
             ["gradient of policy.noise_pred_net.2.bias", "rank(s) [1]"],
         ),
         ("reseeded", ["torch's random state", "re-seeds torch"]),
-        ("same data", ["the order in which data is read", "same samples"]),
+        ("same data", ["the share of the data", "same samples"]),
+        ("other order", ["the order of the present pass", "generator of its own"]),
     ],
 )
 def test_faults_at_the_first_step(ranks, fault, words):

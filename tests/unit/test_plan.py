@@ -13,7 +13,6 @@ from robomimic_ddp.errors import LaunchError, PlanError
 from robomimic_ddp.options import resolve
 from robomimic_ddp.plan import make_plan
 
-
 PLAIN = LaunchEnv()
 
 

@@ -1,0 +1,45 @@
+"""On a CUDA device: NCCL with one rank, and devices by mode. Skipped, with the reason, elsewhere."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from tests.hosts import FINISHED, python, require_clean, torchrun
+from tests.runs import run_directory
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device"),
+]
+ON_CUDA = {"train": {"cuda": True}}
+VISIBLE = {"CUDA_VISIBLE_DEVICES": "0"}
+
+
+def plan_of(output):
+    return json.loads((run_directory(output) / "ddp.json").read_text())["plan"]
+
+
+def test_ddp_over_nccl_with_one_rank(host_copy, config_file, tmp_path):
+    config = config_file("diffusion_policy_images", ON_CUDA)
+    added = {**VISIBLE, "ROBOMIMIC_DDP_MODE": "ddp"}
+    arguments = ["robomimic.scripts.train", "--config", config]
+    result = torchrun(host_copy, *arguments, ranks=1, added=added, timeout=300)
+    require_clean(result)
+    assert FINISHED in result.stdout
+    plan = plan_of(tmp_path / "runs")
+    assert (plan["mode"], plan["device"]) == ("ddp", "cuda:0")
+    assert plan["backend"] == "cpu:gloo,cuda:nccl"
+
+
+@pytest.mark.parametrize("mode", ["single", "dp"])
+def test_one_process(mode, host_copy, config_file, tmp_path):
+    config = config_file("diffusion_policy_images", ON_CUDA)
+    added = {**VISIBLE, "ROBOMIMIC_DDP_MODE": mode}
+    arguments = ["robomimic.scripts.train", "--config", config]
+    require_clean(python(host_copy, *arguments, added=added, timeout=300))
+    plan = plan_of(tmp_path / "runs")
+    assert (plan["mode"], plan["device"]) == (mode, "cuda:0")
