@@ -37,6 +37,7 @@ ABORT_TEXTS = (
     "SIGABRT",
     "leaked semaphore",
     "destroy_process_group() was not called",
+    "Exception ignored in",
 )
 """What an unclean end leaves on standard error."""
 

@@ -39,6 +39,9 @@ class KeepWarnings:
     def writable(self) -> bool:
         return True
 
+    def close(self) -> None:
+        """Nothing: absl closes at exit the stream that was sys.stderr when it was imported."""
+
 
 class Tee:
     """A text stream that writes to several others at once."""
@@ -63,6 +66,9 @@ class Tee:
 
     def writable(self) -> bool:
         return True
+
+    def close(self) -> None:
+        """Nothing: absl closes at exit the stream that was sys.stderr when it was imported."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""On a CUDA device: NCCL with one rank, and devices by mode. Skipped, with the reason, elsewhere."""
+"""On a CUDA device: NCCL with one rank, and devices by mode. Skipped, with reason, elsewhere."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ import pytest
 
 from robomimic_ddp import main_rank
 from robomimic_ddp.main_rank import atomic_open, copyfile, open_on_main
+from robomimic_ddp.main_rank.streams import KeepWarnings, Tee
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -204,3 +205,11 @@ def test_a_parent_class_of_a_hosts_logger_is_still_reached(tmp_path):
     logger.flush()
     assert made == ["log.txt", "text", "flushed"]
     assert isinstance(logger, PrintLogger) and PrintLogger.__name__ == "PrintLogger"
+
+
+@pytest.mark.parametrize("make", [lambda kept: KeepWarnings(kept), lambda kept: Tee(kept, kept)])
+def test_closing_a_stream_of_ours_leaves_the_real_one_open(make):
+    """absl closes, at exit, the stream that it found as sys.stderr."""
+    kept = io.StringIO()
+    make(kept).close()
+    kept.write("still open")
