@@ -26,6 +26,8 @@ def table(examination: Examination, fresh: Collection[tuple[str, str]] = ()) -> 
             outcome = "applied"
         if isinstance(finding.outcome, NotPresent):
             outcome = f"{outcome}: {finding.outcome.reason}"
+        elif finding.fixer.note and not isinstance(finding.outcome, Unrecognised):
+            outcome = f"{outcome}; {finding.fixer.note}"
         rows.append((finding.fixer.seam, finding.fixer.name, where(finding), outcome))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     return "\n".join(
@@ -92,4 +94,6 @@ def _json_finding(finding: Finding) -> dict:
     for name in ("reason", "why", "by_hand"):
         if hasattr(outcome, name):
             fields[name] = getattr(outcome, name)
+    if finding.fixer.note:
+        fields["note"] = finding.fixer.note
     return fields

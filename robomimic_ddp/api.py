@@ -229,6 +229,7 @@ def _start_training(run: _run.Run, model: Any) -> Any:
     if not run.plan.several_ranks:
         return None
     verify.require_covered(model)
+    _run.share_cores(env.read_launch_env().local_world_size)
     host_algo.make_equal(model)
     for module in model.nets.modules():
         if wrap.is_parallel(module):

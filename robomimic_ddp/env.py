@@ -119,3 +119,12 @@ def _check_rendezvous(environ: Mapping[str, str], world_size: int) -> None:
             "torchrun sets both; with another launcher, export the address and a free port of the "
             "main node."
         )
+
+
+def share_of_cores(ranks_on_node: int) -> int:
+    """CPU cores of this process where `ranks_on_node` processes share those that it may run on; at least 1."""
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
+    return max(1, cores // max(1, ranks_on_node))

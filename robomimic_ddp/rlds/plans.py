@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from dataclasses import dataclass, fields, replace
 from typing import Any, Callable
 
 import numpy as np
 
+from robomimic_ddp.env import share_of_cores
 from robomimic_ddp.rlds.pictures import PictureSize
 from robomimic_ddp.rlds.schema import Fields
 from robomimic_ddp.rlds.windows import WindowShape
@@ -87,9 +87,5 @@ class Reading:
 
 def decoding_threads(wanted: int | None, ranks_on_node: int) -> int:
     """Threads of one rank: its share of the node's cores, or `wanted` where that is less."""
-    if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))
-    else:
-        cores = os.cpu_count() or 1
-    share = max(1, cores // max(1, ranks_on_node))
+    share = share_of_cores(ranks_on_node)
     return min(wanted, share) if wanted else share
