@@ -122,7 +122,9 @@ def _check_rendezvous(environ: Mapping[str, str], world_size: int) -> None:
 
 
 def share_of_cores(ranks_on_node: int) -> int:
-    """CPU cores of this process where `ranks_on_node` processes share those that it may run on; at least 1."""
+    """CPU cores of this process where `ranks_on_node` processes share those that it may run on; at
+    least 1.
+    """
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
     else:

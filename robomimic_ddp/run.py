@@ -196,7 +196,7 @@ def seed_streams(seed: int, rank: int) -> None:
 def share_cores(ranks_on_node: int) -> None:
     """Holds torch to this rank's share of the node's cores.
 
-    Hosts ask for two threads a process. Where ranks have less than that, threads wait for each other in busy
-    loops: two ranks on two cores then took several times as long for a step.
+    Hosts ask for two threads a process. Where ranks have less than that, threads wait for each
+    other in busy loops: two ranks on two cores then took several times as long for a step.
     """
     torch.set_num_threads(min(torch.get_num_threads(), env.share_of_cores(ranks_on_node)))
