@@ -16,22 +16,48 @@ from torch import nn
 from robomimic_ddp import group
 
 
+def named_nets(algo: Any, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """("nets", algo.nets); a hierarchical algorithm has none, but parts: ("planner.nets", ...)."""
+    own = getattr(algo, "nets", None)
+    if isinstance(own, nn.Module):
+        yield f"{prefix}nets", own
+        return
+    for name, part in vars(algo).items():
+        if hasattr(part, "serialize") and hasattr(part, "__dict__"):
+            yield from named_nets(part, f"{prefix}{name}.")
+
+
+def named_modules(algo: Any) -> Iterator[tuple[str, nn.Module]]:
+    """Every module inside the nets; names as in `nets.named_modules()`."""
+    for prefix, nets in named_nets(algo):
+        outer = prefix[: -len("nets")]
+        yield from ((outer + name, module) for name, module in nets.named_modules())
+
+
+def named_parameters(algo: Any) -> Iterator[tuple[str, nn.Parameter]]:
+    """Every parameter of the nets: ("nets.policy...", parameter)."""
+    for prefix, nets in named_nets(algo):
+        yield from nets.named_parameters(prefix)
+
+
 def named_state(algo: Any) -> list[tuple[str, torch.Tensor]]:
     """Every parameter and buffer of the nets and of the averaged copy, with a name that is equal on
     all ranks.
     """
     named = [
-        (f"nets.{name}", tensor) for name, tensor in algo.nets.state_dict(keep_vars=True).items()
+        (f"{prefix}.{name}", tensor)
+        for prefix, module in [*named_nets(algo), *_averaged(algo)]
+        for name, tensor in module.state_dict(keep_vars=True).items()
     ]
-    for owner, attribute in ((algo, "ema_nets"), (getattr(algo, "ema", None), "averaged_model")):
-        averaged = getattr(owner, attribute, None)
-        if isinstance(averaged, nn.Module):
-            named += [
-                (f"{attribute}.{name}", tensor) for name, tensor in averaged.state_dict().items()
-            ]
     shadow = getattr(getattr(algo, "ema", None), "shadow_params", None) or []
     named += [(f"ema.shadow_params[{index}]", tensor) for index, tensor in enumerate(shadow)]
     return [(name, tensor) for name, tensor in named if isinstance(tensor, torch.Tensor)]
+
+
+def _averaged(algo: Any) -> list[tuple[str, nn.Module]]:
+    owners = (("ema_nets", algo), ("averaged_model", getattr(algo, "ema", None)))
+    found = [(name, getattr(owner, name, None)) for name, owner in owners]
+    return [(name, module) for name, module in found if isinstance(module, nn.Module)]
 
 
 def counters(algo: Any) -> dict[str, Any]:
@@ -65,10 +91,25 @@ def make_equal(algo: Any) -> None:
     """Collective: overwrites nets, buffers and averaged weights on all ranks with the main rank's,
     in place.
     """
+    _broadcast([tensor for _, tensor in named_state(algo)])
+
+
+def make_buffers_equal(algo: Any) -> None:
+    """Collective: gives every rank the main rank's buffers, of nets and of averaged copies.
+
+    DDP copies buffers before a forward, after which each rank updates its own (BatchNorm's running
+    means): between epochs they differ by design, and validation would use each rank's own.
+    """
+    modules = [module for _, module in [*named_nets(algo), *_averaged(algo)]]
+    _broadcast([buffer for module in modules for buffer in module.buffers()])
+
+
+def _broadcast(tensors: list[torch.Tensor]) -> None:
     seen: set[int] = set()
-    tensors = []
-    for _, tensor in named_state(algo):
-        if tensor.numel() and tensor.data_ptr() not in seen:  # tied parameters travel once
+    sent = []
+    for tensor in tensors:
+        # Tied tensors travel once; an expanded one (stride 0) cannot be written to.
+        if tensor.numel() and tensor.data_ptr() not in seen and 0 not in tensor.stride():
             seen.add(tensor.data_ptr())
-            tensors.append(tensor)
-    group.broadcast_tensors(tensors)
+            sent.append(tensor)
+    group.broadcast_tensors(sent)

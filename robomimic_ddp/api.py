@@ -118,13 +118,18 @@ def distributed(train: Callable) -> Callable:
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
         config = bound.arguments.get("config", next(iter(bound.arguments.values())))
-        use_cuda = torch.device(bound.arguments.get("device", "cpu")).type == "cuda"
+        device = torch.device(bound.arguments.get("device", "cpu"))
         fine_tuning = bool(config.experiment.get("ckpt_path", None)) and not bound.arguments.get(
             "resume", False
         )
-        with _run.start(config, use_cuda, fine_tuning) as run:
+        with _run.start(config, device.type == "cuda", fine_tuning) as run:
+            chosen = torch.device(run.plan.device)
+            if run.plan.mode == "single" and device.index and not env.read_launch_env().launched:
+                chosen = device  # one plain process keeps the GPU that its caller chose
+            if chosen.type == "cuda":
+                torch.cuda.set_device(chosen)
             if "device" in bound.arguments:
-                bound.arguments["device"] = torch.device(run.plan.device)
+                bound.arguments["device"] = chosen
             host_config.fill_rlds_data(config)
             return train(*bound.args, **bound.kwargs)
 
@@ -162,21 +167,22 @@ def scale_lr(lr: float) -> float:
     return lr if run is None else run.scale_lr(lr)
 
 
-def train_loader(dataset: Any, **loader_kwargs: Any) -> Iterable:
+def train_loader(*args: Any, **kwargs: Any) -> Iterable:
     """The train DataLoader: on several ranks each reads its own part, reshuffled every pass, last
     batch dropped.
 
-    Takes `torch.utils.data.DataLoader`'s keyword arguments; on one rank it returns exactly that.
+    Takes `torch.utils.data.DataLoader`'s arguments; on one rank it returns exactly that.
     """
-    return _loader("train", dict(dataset=dataset, **loader_kwargs))
+    return _loader("train", args, kwargs)
 
 
-def valid_loader(dataset: Any, **loader_kwargs: Any) -> Iterable:
+def valid_loader(*args: Any, **kwargs: Any) -> Iterable:
     """The validation DataLoader: on several ranks every sample is counted once over all of them."""
-    return _loader("valid", dict(dataset=dataset, **loader_kwargs))
+    return _loader("valid", args, kwargs)
 
 
-def _loader(role: str, loader_kwargs: dict) -> Iterable:
+def _loader(role: str, args: tuple, kwargs: dict) -> Iterable:
+    loader_kwargs = inspect.signature(torch.utils.data.DataLoader).bind(*args, **kwargs).arguments
     run = _run.current()
     if run is None:
         return torch.utils.data.DataLoader(**loader_kwargs)
@@ -213,6 +219,8 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
     verifier = _start_training(run, model)
     for epoch in iterable:
         yield epoch
+        if run.plan.several_ranks:
+            host_algo.make_buffers_equal(model)
         if verifier is not None:
             verifier.epoch_end(epoch)
 
@@ -221,19 +229,20 @@ def _start_training(run: _run.Run, model: Any) -> Any:
     """Collective: the one point at which weights are made equal and random streams part."""
     if group.is_main():
         print(f"\n============= robomimic-ddp =============\n{run.describe()}\n")
-    if run.plan.mode == "single":
-        return None
-    for name, module in model.nets.named_modules():
-        if wrap.is_parallel(module):
-            wrap.state_of(module).name = name
+    parallel_nets = [
+        (name, module)
+        for name, module in host_algo.named_modules(model)
+        if wrap.is_parallel(module)
+    ]
+    for name, module in parallel_nets:
+        wrap.state_of(module).name = name
     if not run.plan.several_ranks:
         return None
     verify.require_covered(model)
     _run.share_cores(env.read_launch_env().local_world_size)
     host_algo.make_equal(model)
-    for module in model.nets.modules():
-        if wrap.is_parallel(module):
-            wrap.build(module)
+    for _, module in parallel_nets:
+        wrap.build(module)
     _run.seed_streams(run.seed, run.plan.rank)
     if not run.options.values.verify:
         return None

@@ -16,6 +16,9 @@ from torch import nn
 from robomimic_ddp.errors import CheckpointError
 from robomimic_ddp.main_rank import files
 
+_WRITER_TEXTS = ("PytorchStreamWriter", "inline_container", "unexpected pos")
+"""How torch reports a short write, as RuntimeError."""
+
 
 def save(obj: Any, path: Any) -> None:
     """`torch.save`, atomically: the file at `path` is the old one or the new one at every instant.
@@ -34,7 +37,11 @@ def save(obj: Any, path: Any) -> None:
             os.fsync(file.fileno())
         os.replace(temporary / target.name, target)
         files.flush_folder(target.parent)
-    except (OSError, RuntimeError) as error:  # torch reports a short write as RuntimeError
+    except OSError as error:
+        raise _save_error(target, error) from error
+    except RuntimeError as error:
+        if not any(text in str(error) for text in _WRITER_TEXTS):
+            raise  # of the tensors, such as a CUDA error while they were copied
         raise _save_error(target, error) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -19,6 +19,8 @@ from robomimic_ddp.errors import EXIT_REFUSED, RobomimicDDPError
 
 _INTERRUPTED = 130  # what a shell reports for Ctrl-C
 _PARENT_POLL_SECONDS = 2.0
+_FOLLOW_UP_SECONDS = 5.0
+_FOLLOW_UP_PLACES = ("/torch/distributed/", "/torch/autograd/", "/torch/nn/parallel/")
 _FOLLOW_UP_TEXTS = (
     "Connection closed by peer",
     "Connection reset by peer",
@@ -31,57 +33,90 @@ _FOLLOW_UP_TEXTS = (
 
 
 def entry_point(main: Callable) -> Callable:
-    """Decorates a process's `main`: any exception ends the process non-zero, recorded for torchrun.
+    """Decorates a process's `main`: any exception ends the process non-zero, recorded for torchrun,
+    shown on stderr and in the rank's log.
 
     A RobomimicDDPError is one message without a traceback. An error that only says that another
-    rank went away is one line. Ctrl-C is quiet. On one rank without a launcher, other exceptions
-    pass unchanged.
+    rank went away is one line. Ctrl-C is quiet. In a plain process other exceptions pass unchanged.
     """
 
     @functools.wraps(main)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        handler = get_error_handler()
-        launched = False
         try:
             launch = env.read_launch_env()
-            launched = launch.elastic
-            if launched:
-                handler.initialize()
-                _end_with_parent()
-            with main_rank.quiet_stdout(quiet=launch.rank > 0):
-                return main(*args, **kwargs)
-        except KeyboardInterrupt:
-            _end(_INTERRUPTED)
         except RobomimicDDPError as error:
-            handler.record_exception(error)
             print(f"error: {error}", file=sys.__stderr__)
-            _end(EXIT_REFUSED)
-        except Exception as error:
-            if group.world_size() > 1 and is_follow_up(error):
-                print(
-                    f"rank {group.rank()}: stopped, because another rank failed "
-                    f"({_first_line(error)})",
-                    file=sys.__stderr__,
-                )
-                _end(EXIT_REFUSED)
-            handler.record_exception(error)
-            if not launched:
+            sys.exit(EXIT_REFUSED)
+        if launch.elastic:
+            get_error_handler().initialize()
+            _end_with_parent()
+        with main_rank.quiet_stdout(quiet=launch.rank > 0):
+            try:
+                return main(*args, **kwargs)
+            except BaseException as error:
+                _end_for(error, launch)
                 raise
-            traceback.print_exc(file=sys.stderr)
-            _end(EXIT_REFUSED)
 
     return wrapped
 
 
+def _end_for(error: BaseException, launch: env.LaunchEnv) -> None:
+    """Shows and records `error`, and ends the process; returns where it should pass unchanged."""
+    if isinstance(error, KeyboardInterrupt):
+        _end(_INTERRUPTED)
+    if isinstance(error, SystemExit):
+        if error.code not in (None, 0):
+            get_error_handler().record_exception(error)
+        return
+    if group.world_size() > 1 and is_follow_up(error):
+        _log(traceback.format_exc())
+        reason = str(error).strip().splitlines()[0][:120]
+        _show(f"rank {group.rank()}: stopped, because another rank failed ({reason})\n")
+        if launch.elastic:
+            # torchrun looks every 0.1 s and stamps failures with whole seconds: were this rank to
+            # end now, it could be named as the root cause. torchrun's signal ends the wait.
+            time.sleep(_FOLLOW_UP_SECONDS)
+        _end(EXIT_REFUSED)
+    get_error_handler().record_exception(error)
+    if isinstance(error, RobomimicDDPError):
+        text = f"error: {error}\n"
+        _log(text)
+        if not (error.everywhere and launch.rank > 0):
+            _show(text)
+        _end(EXIT_REFUSED)
+    if launch.launched:
+        text = traceback.format_exc()
+        _log(text)
+        _show(text)
+        _end(EXIT_REFUSED)
+
+
 def is_follow_up(error: BaseException) -> bool:
-    """Whether `error` only reports that another rank's connection went away."""
-    return isinstance(error, (RuntimeError, ConnectionError)) and any(
+    """Whether `error` only reports that another rank's connection went away: by its text, and
+    raised by a collective (a broken connection of wandb or of a file system is a failure of its
+    own).
+    """
+    if not isinstance(error, (RuntimeError, ConnectionError)):
+        return False
+    frames = traceback.extract_tb(error.__traceback__)
+    place = frames[-1].filename.replace(os.sep, "/") if frames else ""
+    return any(part in place for part in _FOLLOW_UP_PLACES) and any(
         text in str(error) for text in _FOLLOW_UP_TEXTS
     )
 
 
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0][:120]
+def _show(text: str) -> None:
+    """Onto the real stderr, which the host may have replaced."""
+    sys.__stderr__.write(text)
+    sys.__stderr__.flush()
+
+
+def _log(text: str) -> None:
+    """Into this rank's text log, where the host has begun one."""
+    file = getattr(sys.stderr, "log_file", None)
+    if file is not None:
+        file.write(text)
+        file.flush()
 
 
 def _end(code: int) -> NoReturn:
@@ -102,7 +137,7 @@ def _end_with_parent() -> None:
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(_PARENT_POLL_SECONDS)
-        print(f"the launcher (process {parent}) is gone; this rank ends", file=sys.__stderr__)
+        _show(f"the launcher (process {parent}) is gone; this rank ends\n")
         os._exit(EXIT_REFUSED)
 
     threading.Thread(target=watch, name="robomimic-ddp-launcher-watch", daemon=True).start()

@@ -121,12 +121,19 @@ def _check_rendezvous(environ: Mapping[str, str], world_size: int) -> None:
         )
 
 
-def share_of_cores(ranks_on_node: int) -> int:
-    """CPU cores of this process where `ranks_on_node` processes share those that it may run on; at
-    least 1.
-    """
+def usable_cores() -> int:
+    """CPU cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))
-    else:
-        cores = os.cpu_count() or 1
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def share_of_cores(ranks_on_node: int) -> int:
+    """CPU cores for each of `ranks_on_node` processes of this machine; at least 1.
+
+    A launcher that bound this process to some of the machine's cores has divided them already.
+    """
+    cores = usable_cores()
+    if cores < (os.cpu_count() or 1):
+        return cores
     return max(1, cores // max(1, ranks_on_node))

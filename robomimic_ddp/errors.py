@@ -14,7 +14,11 @@ EXIT_USAGE = 2
 class RobomimicDDPError(Exception):
     """Base of all errors meant for users: printed as one message, without a traceback, by our entry
     points.
+
+    everywhere: the same error is raised on every rank, so the main rank alone prints it.
     """
+
+    everywhere = False
 
 
 class LaunchError(RobomimicDDPError):
@@ -24,13 +28,19 @@ class LaunchError(RobomimicDDPError):
 class OptionError(RobomimicDDPError):
     """An unknown `ddp.*` option, or a value that it does not take."""
 
+    everywhere = True
+
 
 class PlanError(RobomimicDDPError):
     """Mode, batch, learning rate and ranks do not fit together."""
 
+    everywhere = True
+
 
 class ConfigError(RobomimicDDPError):
     """The host's configuration holds an unknown key or an impossible value."""
+
+    everywhere = True
 
 
 class DataError(RobomimicDDPError):
@@ -43,6 +53,8 @@ class WrapError(RobomimicDDPError):
 
 class VerifyError(RobomimicDDPError):
     """Ranks disagree where they must be equal, or agree where they must differ."""
+
+    everywhere = True
 
 
 class CheckpointError(RobomimicDDPError):

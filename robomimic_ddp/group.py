@@ -43,13 +43,6 @@ def is_main() -> bool:
     return rank() == 0
 
 
-def default_backend(use_cuda: bool) -> str:
-    """The backend string for `init_process_group`: NCCL for CUDA tensors beside gloo for everything
-    else.
-    """
-    return "cpu:gloo,cuda:nccl" if use_cuda else "gloo"
-
-
 @contextmanager
 def process_group(backend: str, timeout_seconds: float, **rendezvous: Any) -> Iterator[None]:
     """Collective: joins the launcher's process group, and leaves it on a clean exit.

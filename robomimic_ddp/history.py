@@ -39,7 +39,8 @@ def recorded(
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         steps = bound.arguments.get("num_steps")
-        steps = len(bound.arguments["data_loader"]) if steps is None else steps
+        if steps is None:
+            steps = len(bound.arguments["data_loader"])
         started = time.perf_counter()
         result = run_epoch(*args, **kwargs)
         seconds = time.perf_counter() - started
@@ -63,25 +64,36 @@ def recorded(
 def append(directory: Path, record: dict) -> None:
     """Adds one line; the file is complete after every line."""
     with open(directory / FILE_NAME, "a", encoding="utf-8") as file:
-        file.write(json.dumps(record, sort_keys=True, default=float) + "\n")
+        file.write(json.dumps(record, sort_keys=True, default=_plain) + "\n")
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has no form for: numbers of numpy and torch as numbers, anything else as text."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return str(value)
 
 
 def read(directory: Path) -> list:
-    """The records of a run, oldest first. Raises DataError when there is no history or a line is
-    damaged.
+    """The records of a run, oldest first; a last line cut off by a crash is left out.
+
+    Raises DataError when there is no history or another line is damaged.
     """
     path = Path(directory) / FILE_NAME
     if not path.is_file():
         raise DataError(
             f"{directory} holds no {FILE_NAME}; expected the folder of a run trained under the "
-            "retrofit "
-            "(the one with logs/ and models/)."
+            "retrofit (the one with logs/ and models/)."
         )
     records = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines, start=1):
         try:
             records.append(json.loads(line))
         except json.JSONDecodeError as error:
+            if number == len(lines):
+                break
             raise DataError(
                 f"{path}, line {number}, is no JSON ({error}); remove the line to read the rest."
             ) from error

@@ -132,13 +132,13 @@ def epoch_log(run_epoch: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(run_epoch)
     def run_epoch_on_all_ranks(*args: Any, **kwargs: Any) -> Any:
-        if group.world_size() == 1:
-            return run_epoch(*args, **kwargs)
         call = signature.bind(*args, **kwargs)
         call.apply_defaults()
-        model = _argument(call, "model")
         if call.arguments.get("validate"):
             _take_own_share(call)
+        if group.world_size() == 1:
+            return run_epoch(*call.args, **call.kwargs)
+        model = _argument(call, "model")
         logs = BatchLogs()
         with _recording(model, logs), _schedules_stand_still(model, call):
             result = run_epoch(*call.args, **call.kwargs)
@@ -166,7 +166,7 @@ def _take_own_share(call: inspect.BoundArguments) -> None:
     """
     loader = _argument(call, "data_loader")
     if not hasattr(loader, "limited"):
-        return  # not one of ours: an RLDS stream, or a loader that the host made by itself
+        return  # the host's own DataLoader, on one rank or not made through the seam
     share = loader.limited(_argument(call, "num_steps"))
     call.arguments["data_loader"] = share
     call.arguments["num_steps"] = len(share)

@@ -35,6 +35,9 @@ class RunPlan:
     samples_per_step: int
     lr_scaling: str
     visible_gpus: int
+    local_world_size: int = 1
+    data_workers: int = 0
+    cores: int = 1
     notes: tuple = ()
 
     @property
@@ -57,15 +60,16 @@ class RunPlan:
             )
         return {"none": 1.0, "linear": factor, "sqrt": math.sqrt(factor)}[rule]
 
-    def describe(self) -> str:
+    def describe(self, any_parallel_net: bool = True) -> str:
         """One line for each decision, as printed once by the main rank before training."""
         where = f"{self.visible_gpus} visible GPU(s)" if self.visible_gpus else "CPU"
+        mode = MODE_NAMES[self.mode if any_parallel_net else "single"]
         lines = [
-            f"mode: {MODE_NAMES[self.mode]}, {self.world_size} rank(s), main rank on "
-            f"{self.device}, {where}",
-            f"batch: {self.batch_per_rank} per rank x {self.world_size} = {self.samples_per_step} "
-            "samples per step "
-            f"(train.batch_size={self.configured_batch})",
+            f"mode: {mode}, {self.world_size} rank(s), main rank on {self.device}, {where}",
+            f"batch: {self.batch_per_rank} per rank x {self.world_size} = "
+            f"{self.samples_per_step} samples per step (train.batch_size={self.configured_batch})",
+            f"data workers: {self.data_workers} per rank x {self.local_world_size} rank(s) on this "
+            f"node, {self.cores} CPU core(s)",
         ]
         return "\n".join(lines + list(self.notes))
 
@@ -78,6 +82,8 @@ def make_plan(
     use_cuda: bool,
     batch_size: int,
     lr_on_command_line: bool = False,
+    data_workers: int = 0,
+    cores: int = 1,
 ) -> RunPlan:
     """The plan of this process; the same on every rank but for rank, local rank and device.
 
@@ -113,6 +119,9 @@ def make_plan(
         samples_per_step=batch * env.world_size,
         lr_scaling=lr_scaling,
         visible_gpus=gpus,
+        local_world_size=env.local_world_size,
+        data_workers=data_workers,
+        cores=cores,
         notes=notes,
     )
 
@@ -190,10 +199,8 @@ def _batch_per_rank(options: Options, batch: int, world: int) -> int:
     return batch // world
 
 
-def describe_lr(before: float, after: float) -> str | None:
-    """The plan's learning-rate line, or None where nothing changed."""
-    return (
-        None
-        if before == after
-        else f"learning rate: {before:g} -> {after:g} (x {after / before:g})"
-    )
+def describe_lr(before: float, after: float) -> str:
+    """The plan's learning-rate line."""
+    if before == after:
+        return f"learning rate: {before:g}, as configured"
+    return f"learning rate: {before:g} -> {after:g} (x {after / before:g})"

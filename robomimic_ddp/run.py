@@ -23,10 +23,20 @@ from torch import nn
 
 import robomimic_ddp
 from robomimic_ddp import env, group, options, plan, verify, wrap
+from robomimic_ddp.errors import PlanError
+from robomimic_ddp.main_rank import atomic_open
 
 logger = logging.getLogger(__name__)
 
 _NOTES = "__robomimic_ddp_notes"
+_MOST_RANKS = 2**20
+_NODE_LOCAL_KEYS = {
+    "train.data",
+    "train.data_path",
+    "train.data_cache_dir",
+    "train.output_dir",
+    "experiment.ckpt_path",
+}
 LEARNING_RATE_SUFFIX = "learning_rate.initial"
 
 
@@ -72,16 +82,21 @@ class Run:
         """The learning rate for this plan; remembers (before, after) for the printed plan."""
         parameters = sum(count_parameters(net) for net in self.nets)
         # Without a parallel net nothing is averaged over ranks, so there is nothing to scale for.
+        if not self.nets and self.plan.several_ranks and self.plan.lr_scaling != "none":
+            raise PlanError(
+                f"ddp.lr_scaling={self.plan.lr_scaling}, but the optimizer is created before any "
+                "net was "
+                "made parallel, so it is not known whether gradients are averaged over ranks. "
+                "Create the nets first, or use ddp.lr_scaling=none and set the learning rate."
+            )
         scaled = lr * self.plan.lr_factor(parameters, self.fine_tuning) if self.nets else lr
         self.learning_rates.append((lr, scaled))
         return scaled
 
     def describe(self) -> str:
         """The block that is printed once before training."""
-        lines = [self.plan.describe()]
-        lines += filter(
-            None, (plan.describe_lr(*pair) for pair in dict.fromkeys(self.learning_rates))
-        )
+        lines = [self.plan.describe(any_parallel_net=bool(self.nets))]
+        lines += (plan.describe_lr(*pair) for pair in dict.fromkeys(self.learning_rates))
         return "\n".join(lines)
 
     def write_record(self, directory: Path) -> None:
@@ -95,7 +110,8 @@ class Run:
             "sources": dict(self.options.sources),
             "plan": asdict(self.plan),
         }
-        (directory / "ddp.json").write_text(json.dumps(record, indent=2) + "\n")
+        with atomic_open(directory / "ddp.json") as file:
+            file.write(json.dumps(record, indent=2) + "\n")
 
 
 def count_parameters(net: nn.Module) -> int:
@@ -130,6 +146,8 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
         lr_on_command_line=any(
             key.endswith(LEARNING_RATE_SUFFIX) for key in notes.command_line_keys
         ),
+        data_workers=int(config.train.get("num_data_workers", 0) or 0),
+        cores=env.usable_cores(),
     )
     run = Run(made, resolved, int(config.train.seed), fine_tuning)
     token = _current.set(run)
@@ -138,24 +156,35 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
             yield run
             return
         with group.process_group(made.backend, made.timeout_seconds):
-            if resolved.values.verify:
-                _require_same_job(config, run)
+            _require_same_job(config, run)
             yield run
     finally:
         _current.reset(token)
 
 
 def _require_same_job(config: Any, run: Run) -> None:
-    """Collective: the same code, options and host config on every rank, before anything is built
-    from them.
+    """Collective: the same code, plan, options and host config on every rank, before anything is
+    built from them. Paths may differ: nodes may keep data in places of their own.
     """
-    items = {"robomimic_ddp version": robomimic_ddp.__version__, "torch version": torch.__version__}
+    made = run.plan
+    items = {
+        "robomimic_ddp version": robomimic_ddp.__version__,
+        "torch version": torch.__version__,
+        "plan": repr((made.mode, made.backend, made.device.split(":")[0], made.batch_per_rank)),
+    }
     items.update(
         (f"option {name}", repr(value)) for name, value in asdict(run.options.values).items()
     )
-    items.update((f"config {key}", repr(value)) for key, value in _flat("", dict(config)))
+    items.update(
+        (f"config {key}", repr(value))
+        for key, value in _flat("", dict(config))
+        if key not in _NODE_LOCAL_KEYS
+    )
     verify.require_equal(
-        "at start", items, "Start every rank with the same code, config and options."
+        "at start",
+        items,
+        "Start every rank with the same code, config, options and kind of device. (A plan of "
+        "cpu beside cuda: that node sees no GPU.)",
     )
 
 
@@ -187,10 +216,15 @@ def seed_streams(seed: int, rank: int) -> None:
     """
     if rank == 0:
         return
-    words = np.random.SeedSequence([seed % 2**32, rank]).generate_state(4)
-    torch.manual_seed(int(words[0]) << 32 | int(words[1]))  # CPU and all CUDA devices
-    np.random.seed(int(words[2]))
-    random.seed(int(words[3]))
+    # torch's CPU generator uses 32 bits of a seed, numpy takes no more: ranks get neighbouring
+    # seeds, which differ by construction, in a range that does not hold the main rank's.
+    base = int(np.random.SeedSequence(seed % 2**32).generate_state(1)[0])
+    if (seed - base) % 2**32 < _MOST_RANKS:
+        base += _MOST_RANKS
+    own = (base + rank) % 2**32
+    torch.manual_seed(own)  # CPU and all CUDA devices
+    np.random.seed(own)
+    random.seed(own)
 
 
 def share_cores(ranks_on_node: int) -> None:

@@ -2,8 +2,8 @@
 
 Equality is of bits: every tensor is reduced to two 64-bit sums on its own device, and only their
 digest travels. Differences are of whole random states and whole index streams, never of single
-values, which may collide by chance; two 2500-byte generator states of differently seeded ranks
-agree with a probability far below 1e-9.
+values, which may collide by chance; the states of differently seeded ranks differ by construction
+(`run.seed_streams`).
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ def checksum(tensor: torch.Tensor) -> tuple[int, int]:
     device.
     """
     flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    if flat.storage_offset() % 4:  # a slice may begin anywhere; int32 words must not
+        flat = flat.clone()
     words = flat if flat.numel() % 4 else flat.view(torch.int32)
     plain = torch.zeros((), dtype=torch.int64, device=flat.device)
     weighted = torch.zeros_like(plain)
@@ -103,17 +105,17 @@ def require_covered(algo: Any) -> None:
     synchronise it.
     """
     covered = set()
-    for module in algo.nets.modules():
+    for _, module in host_algo.named_modules(algo):
         if wrap.is_parallel(module):
             covered.update(id(parameter) for parameter in module.parameters())
     loose = [
         name
-        for name, parameter in algo.nets.named_parameters()
+        for name, parameter in host_algo.named_parameters(algo)
         if parameter.requires_grad and id(parameter) not in covered
     ]
     if loose:
         raise VerifyError(
-            f"{type(algo).__name__}: nets.{loose[0]} ({len(loose)} parameter(s) in all) is outside "
+            f"{type(algo).__name__}: {loose[0]} ({len(loose)} parameter(s) in all) is outside "
             "the nets that the "
             f"retrofit synchronises, so {group.world_size()} ranks would train "
             f"{group.world_size()} different models. "
@@ -130,7 +132,7 @@ class Verifier:
     def __init__(self, algo: Any, train_loader: Any = None) -> None:
         self.algo = algo
         self.train_loader = train_loader
-        self._names = {id(parameter): name for name, parameter in algo.nets.named_parameters()}
+        self._names = {id(parameter): name for name, parameter in host_algo.named_parameters(algo)}
         self._pending: list = []
 
     def start(self) -> None:
@@ -166,8 +168,7 @@ class Verifier:
             f"{when}: torch's random state",
             random_state_digest(),
             "Ranks would draw the same noise and timesteps, and the batch would count as one "
-            "rank's. Something "
-            "re-seeds torch with the same value on every rank.",
+            "rank's. Something re-seeds torch with the same value on every rank.",
         )
         require_different(
             f"{when}: numpy's and Python's random state",
@@ -213,7 +214,7 @@ class Verifier:
     def _cause(self) -> str:
         unused = [
             wrap.state_of(module).name
-            for module in self.algo.nets.modules()
+            for _, module in host_algo.named_modules(self.algo)
             if wrap.is_parallel(module)
             and wrap.has_trainable_parameters(module)
             and wrap.state_of(module).training_forwards == 0

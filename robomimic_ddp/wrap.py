@@ -24,7 +24,9 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from robomimic_ddp import group
 from robomimic_ddp.errors import WrapError
+from robomimic_ddp.options import FIELDS
 
+DEFAULT_BUCKET_MB = FIELDS["bucket_mb"].default
 _STATE = "_robomimic_ddp_state"
 
 
@@ -175,8 +177,9 @@ def ddp_options(values: Any) -> dict:
     """
     parameters = inspect.signature(DistributedDataParallel.__init__).parameters
     buffers = "broadcast_buffers" if "broadcast_buffers" in parameters else "forward_sync_buffers"
+    changed = {} if values.bucket_mb == DEFAULT_BUCKET_MB else {"bucket_cap_mb": values.bucket_mb}
     return {
-        "bucket_cap_mb": values.bucket_mb,
+        **changed,  # given explicitly, torch would also enlarge its small first bucket
         "gradient_as_bucket_view": values.gradient_as_bucket_view,
         "static_graph": values.static_graph,
         "find_unused_parameters": values.find_unused_parameters,

@@ -24,7 +24,7 @@ installed="$("$environment_python" -c 'import importlib.util as u; print(u.find_
 cp -R "$installed" "$demo/host/robomimic"
 "$environment_python" -m robomimic_ddp apply "$demo/host"
 
-gpus="$(nvidia-smi --list-gpus 2>/dev/null | wc -l || true)"
+gpus="$("$environment_python" -c 'import torch; print(torch.cuda.device_count())')"
 ranks=$(( gpus > 0 ? gpus : 2 ))
 export PYTHONPATH="$demo/host:$checkout" OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 "$environment_python" -m torch.distributed.run --standalone --nproc_per_node="$ranks" \

@@ -42,6 +42,7 @@ def on_main(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return value
     value, error, text = pickle.loads(telegram)
     if error is not None:
+        error.everywhere = True
         raise error from MainRankTraceback(f"on the main rank:\n{text}")
     return value
 

@@ -50,6 +50,7 @@ class Tee:
 
     def __init__(self, *streams: TextIO) -> None:
         self.streams = streams
+        self.log_file = streams[0]
 
     def write(self, message: str) -> int:
         for stream in self.streams:

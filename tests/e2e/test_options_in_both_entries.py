@@ -53,7 +53,7 @@ def test_the_dot_list_entry_puts_the_command_line_first(host_copy, config_file, 
     assert record["sources"] | {"lr_scaling": "file", "batch": "command line"} == record["sources"]
     plan = record["plan"]
     assert (plan["configured_batch"], plan["batch_per_rank"], plan["samples_per_step"]) == (6, 3, 6)
-    assert "learning rate:" not in result.stdout  # 6 samples a step, as configured
+    assert "learning rate: 0.0001, as configured" in result.stdout  # 6 samples a step
     log = epoch_logs(run_directory(tmp_path / "runs"))["Train", 1]
     assert log["Optimizer/policy0_lr"] <= 1e-4
 

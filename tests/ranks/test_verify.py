@@ -103,15 +103,15 @@ def first_step(fault):
     [
         (
             "through forward",
-            ["gradient of policy.noise_pred_net", "policy.noise_pred_net was never called"],
+            ["gradient of nets.policy.noise_pred_net", "policy.noise_pred_net was never called"],
         ),
         (
             "through another method",
-            ["gradient of policy.obs_encoder", "policy.obs_encoder was never called"],
+            ["gradient of nets.policy.obs_encoder", "policy.obs_encoder was never called"],
         ),
         (
             "one rank adds to its gradient",
-            ["gradient of policy.noise_pred_net.2.bias", "rank(s) [1]"],
+            ["gradient of nets.policy.noise_pred_net.2.bias", "rank(s) [1]"],
         ),
         ("reseeded", ["torch's random state", "re-seeds torch"]),
         ("same data", ["the share of the data", "same samples"]),
@@ -135,8 +135,7 @@ def faulty_epoch(fault):
         elif fault == "one rank steps once more":
             algo.optimizers["policy"].step()
         else:
-            with torch.no_grad():
-                algo.nets["policy"]["obs_encoder"].grid[0] = 7
+            algo.optimizers["policy"].param_groups[0]["lr"] = 7e-3
     verifier.epoch_end(4)
 
 
@@ -145,7 +144,7 @@ def faulty_epoch(fault):
     [
         ("average stepped on one rank", ["end of epoch 4", "ema_nets."]),
         ("one rank steps once more", ["optimizer policy step"]),
-        ("a buffer changed on one rank", ["nets.policy.obs_encoder.grid"]),
+        ("a schedule moved on one rank", ["optimizer policy learning rates", "0.007"]),
     ],
 )
 def test_faults_that_show_at_the_end_of_an_epoch(ranks, fault, words):

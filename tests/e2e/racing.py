@@ -1,0 +1,31 @@
+"""Two ranks: one fails while the other waits for it in a collective. Run under torchrun.
+
+Arguments: what happens ("fails", "connection" or "exits") and on which rank.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+import torch.distributed as dist
+
+from robomimic_ddp import entry, group
+
+
+@entry.entry_point
+def main() -> None:
+    what, failing = sys.argv[1], int(sys.argv[2])
+    with group.process_group("gloo", 60):
+        group.gather_objects(None)  # connected
+        if group.rank() == failing:
+            if what == "connection":
+                raise ConnectionResetError("wandb upload: Connection reset by peer")
+            if what == "exits":
+                sys.exit("this rank leaves")
+            raise ValueError("planted on purpose")
+        dist.all_reduce(torch.ones(1000))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""The rank that failed first is the root cause, though others end within milliseconds of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from tests.hosts import ROOT, environment, run
+
+pytestmark = [pytest.mark.e2e, pytest.mark.planted_fault, pytest.mark.timeout(300)]
+LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+
+
+def root_cause_of(result) -> str:
+    assert result.returncode != 0 and not result.leftovers, result
+    return result.stderr.split("Root Cause")[1]
+
+
+@pytest.mark.parametrize("attempt", range(4))
+def test_the_failing_rank_is_named_with_its_traceback(attempt):
+    """A race of tenths of a second before: hence several attempts."""
+    result = run(None, *LAUNCH, "-m", "tests.e2e.racing", "fails", "1")
+    assert "rank      : 1" in root_cause_of(result)
+    assert "ValueError: planted on purpose" in root_cause_of(result)
+    assert result.stderr.count("rank 0: stopped, because another rank failed") == 1
+
+
+@pytest.mark.parametrize(
+    "what, words",
+    [
+        ("connection", "ConnectionResetError: wandb upload: Connection reset by peer"),
+        ("exits", "this rank leaves"),
+    ],
+)
+def test_failures_that_look_like_something_else_are_recorded_too(what, words):
+    result = run(None, *LAUNCH, "-m", "tests.e2e.racing", what, "1")
+    assert "rank      : 1" in root_cause_of(result)
+    assert words in root_cause_of(result)
+    assert "rank 1: stopped" not in result.stderr
+
+
+def test_workers_end_when_torchrun_was_killed():
+    """kill -9: the agent cannot end its workers any more, so they must notice."""
+    command = [*LAUNCH, "-m", "tests.e2e.waiting"]
+    agent = subprocess.Popen(
+        command, cwd=ROOT, env=environment(None), stdout=subprocess.PIPE, text=True
+    )
+    workers = [int(agent.stdout.readline()) for _ in range(2)]
+    os.kill(agent.pid, signal.SIGKILL)
+    agent.wait()
+    gone = time.monotonic() + 30
+    while any(psutil.pid_exists(pid) for pid in workers) and time.monotonic() < gone:
+        time.sleep(0.2)
+    assert not any(psutil.pid_exists(pid) for pid in workers)
+    agent.stdout.close()
