@@ -23,7 +23,7 @@ def named_nets(algo: Any, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
         yield f"{prefix}nets", own
         return
     for name, part in vars(algo).items():
-        if hasattr(part, "serialize") and hasattr(part, "__dict__"):
+        if hasattr(type(part), "serialize"):  # asked of the class: hosts' configs raise for names
             yield from named_nets(part, f"{prefix}{name}.")
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from robomimic_ddp import algo as host_algo
 from robomimic_ddp import group, run, verify
 from tests.ranks.pool import RankError
 from tests.ranks.toy import loss_of, make_algo, step
@@ -16,7 +17,9 @@ from tests.ranks.toy import loss_of, make_algo, step
 
 def start(fault=None):
     """A verified start; returns the algo. `fault` names what goes wrong before it."""
-    algo = make_algo(seed=group.rank() if fault == "other weights" else 0)
+    algo = make_algo(
+        seed=group.rank() if fault == "other weights" else 0, batch_norm=fault == "batch norm"
+    )
     if fault == "parameter outside":
         algo.nets["extra"] = nn.Linear(2, 2)
     if fault != "same noise":
@@ -123,6 +126,23 @@ def test_faults_at_the_first_step(ranks, fault, words):
         ranks.run(first_step, fault)
     for word in ["VerifyError", *words]:
         assert word in str(caught.value)
+
+
+def with_batch_norm():
+    """Running means are each rank's own after a step; that is how DDP works, and no fault."""
+    algo, verifier = start("batch norm")
+    for _ in range(2):
+        step(algo, torch.randn(4, 4))
+    norm = algo.nets["policy"]["noise_pred_net"][1]
+    apart = float(norm.running_mean[0])
+    host_algo.make_buffers_equal(algo)
+    verifier.epoch_end(1)
+    return apart, float(norm.running_mean[0])
+
+
+def test_running_means_become_the_main_ranks_and_raise_no_alarm(ranks):
+    (apart0, after0), (apart1, after1) = ranks.run(with_batch_norm)
+    assert apart0 != apart1 and after0 == after1 == apart0
 
 
 def faulty_epoch(fault):

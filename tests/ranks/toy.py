@@ -32,15 +32,15 @@ class Encoder(nn.Module):
         return self.forward(x)
 
 
-def make_algo(mode="ddp", seed=0, encoder_has_parameters=True):
+def make_algo(mode="ddp", seed=0, encoder_has_parameters=True, batch_norm=False):
     """nets = {"policy": {"obs_encoder", "noise_pred_net"}}, made parallel by `mode`; equal on every
     rank.
     """
     torch.manual_seed(seed)
     encoder = Encoder() if encoder_has_parameters else nn.Identity()
-    head = nn.Sequential(
-        nn.Linear(6 if encoder_has_parameters else 4, 8), nn.Tanh(), nn.Linear(8, 4)
-    )
+    width = 6 if encoder_has_parameters else 4
+    middle = nn.BatchNorm1d(8) if batch_norm else nn.Tanh()
+    head = nn.Sequential(nn.Linear(width, 8), middle, nn.Linear(8, 4))
     options = wrap.ddp_options(Options())
     nets = nn.ModuleDict(
         {

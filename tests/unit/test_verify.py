@@ -45,3 +45,10 @@ def test_chunks_add_up_to_the_whole(monkeypatch):
 def test_views_are_read_in_their_own_order():
     matrix = torch.arange(6.0).reshape(2, 3)
     assert checksum(matrix.t()) == checksum(matrix.t().contiguous())
+
+
+def test_a_slice_that_begins_at_an_odd_byte():
+    base = torch.zeros(9, dtype=torch.uint8)
+    assert checksum(base[1:9]) == checksum(base[:8].clone())
+    base[8] = 1
+    assert checksum(base[1:9]) != checksum(base[:8].clone())

@@ -1,0 +1,120 @@
+"""Random streams of ranks, learning rates in odd orders, history, curves, whose failure it is."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from robomimic_ddp import entry, history, plot, run
+from robomimic_ddp.env import LaunchEnv
+from robomimic_ddp.errors import DataError, PlanError
+from robomimic_ddp.options import resolve
+from robomimic_ddp.plan import make_plan
+
+
+def stream(seed: int, rank: int) -> tuple:
+    """First draws of the three generators after `seed_streams`; the global streams are put back."""
+    kept = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    try:
+        torch.manual_seed(seed)
+        np.random.seed(seed % 2**32)
+        random.seed(seed)
+        run.seed_streams(seed, rank)
+        return torch.randn(2).tolist(), np.random.rand(2).tolist(), [random.random()]
+    finally:
+        torch.set_rng_state(kept[0])
+        np.random.set_state(kept[1])
+        random.setstate(kept[2])
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_streams_differ_over_ranks_and_repeat_for_a_rank(seed):
+    streams = [stream(seed, rank) for rank in (0, 1, 2, 1023)]
+    for kind in range(3):
+        assert len({str(one[kind]) for one in streams}) == len(streams)
+    assert stream(seed, 2) == streams[2]
+
+
+def test_the_main_ranks_streams_are_the_hosts_own():
+    torch.manual_seed(7)
+    expected = torch.randn(2).tolist()
+    assert stream(7, 0)[0] == expected
+
+
+def run_of(world_size: int, lr_scaling: str) -> run.Run:
+    launch = LaunchEnv(launched=True, world_size=world_size, local_world_size=world_size)
+    resolved = resolve({"lr_scaling": lr_scaling})
+    made = make_plan(launch, resolved, visible_gpus=0, use_cuda=False, batch_size=4)
+    return run.Run(made, resolved, seed=1, fine_tuning=False)
+
+
+def test_scaling_before_any_net_is_known_is_refused_where_it_would_matter():
+    with pytest.raises(PlanError, match="before any net was made parallel"):
+        run_of(2, "linear").scale_lr(1e-4)
+    assert run_of(2, "none").scale_lr(1e-4) == 1e-4
+    assert run_of(1, "linear").scale_lr(1e-4) == 1e-4
+    with_net = run_of(2, "linear")
+    with_net.nets.append(torch.nn.Linear(2, 2))
+    assert with_net.scale_lr(1e-4) == 2e-4
+    assert "learning rate: 0.0001 -> 0.0002 (x 2)" in with_net.describe()
+
+
+def test_history_is_read_back_and_survives_a_cut_last_line(tmp_path):
+    record = {"epoch": 1, "phase": "train", "log": {"Loss": np.float32(0.5), "odd": object}}
+    history.append(tmp_path, record)
+    history.append(tmp_path, {**record, "epoch": 2})
+    path = tmp_path / history.FILE_NAME
+    path.write_text(path.read_text() + '{"epoch": 3, "pha')
+    assert [one["epoch"] for one in history.read(tmp_path)] == [1, 2]
+    path.write_text("damaged\n" + path.read_text())
+    with pytest.raises(DataError, match="line 1"):
+        history.read(tmp_path)
+    with pytest.raises(DataError, match="holds no history"):
+        history.read(tmp_path / "nowhere")
+
+
+def log_of(epoch: int, loss: float) -> dict:
+    return {"Loss": loss, "Optimizer/policy0_lr": 1e-4 / epoch}
+
+
+def test_curves_of_two_runs_become_a_picture(tmp_path):
+    folders = []
+    for name in ("first", "second"):
+        folder = tmp_path / name / "20260101"
+        folder.mkdir(parents=True)
+        for epoch in (1, 2, 3):
+            for phase in ("train", "valid"):
+                record = {"epoch": epoch, "phase": phase, "samples_per_second": 10.0}
+                history.append(folder, {**record, "log": log_of(epoch, 1 / epoch)})
+        folders.append(str(folder))
+    plot.plot(folders, str(tmp_path / "curves.png"))
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_run_without_an_epoch_cannot_be_drawn(tmp_path):
+    (tmp_path / history.FILE_NAME).write_text(json.dumps({"epoch": 1, "phase": "valid"}) + "\n")
+    with pytest.raises(DataError, match="no training epoch yet"):
+        plot.plot([str(tmp_path)], str(tmp_path / "curves.png"))
+
+
+def raised(function) -> Exception:
+    try:
+        function()
+    except Exception as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def test_only_a_collectives_own_error_is_a_follow_up():
+    def of_a_library():
+        raise RuntimeError("upload failed: Connection reset by peer")
+
+    assert not entry.is_follow_up(raised(of_a_library))
+    assert not entry.is_follow_up(raised(lambda: torch.distributed.all_reduce(torch.ones(1))))
+    assert not entry.is_follow_up(ConnectionResetError("Connection reset by peer"))
