@@ -33,7 +33,10 @@ CHANGES: dict[str, list[tuple[str, str]]] = {
             '"noise_pred_net": noise_pred_net\n',
             f'"noise_pred_net": torch.nn.parallel.DataParallel(noise_pred_net, {_DEVICES})\n',
         ),
-        ('(inputs, nets["policy"]["obs_encoder"],', '(inputs, nets["policy"]["obs_encoder"].module,'),
+        (
+            '(inputs, nets["policy"]["obs_encoder"],',
+            '(inputs, nets["policy"]["obs_encoder"].module,',
+        ),
         (
             'nets["policy"]["noise_pred_net"](\n                sample=',
             'nets["policy"]["noise_pred_net"].module(\n                sample=',
@@ -148,44 +151,7 @@ CHANGES: dict[str, list[tuple[str, str]]] = {
 }
 """File of the package -> (text of the installed host, text in its place), each found exactly once."""
 
-_RLDS_UTILS = '''"""Frames of an RLDS pipeline as batches of a robomimic data set."""
-import torch
-import tensorflow as tf
-
-
-def to_robomimic(frame):
-    position = frame["observation"]["cartesian_position"]
-    return {
-        "obs": {"position": tf.cast(position[..., :3], tf.float32)},
-        "actions": tf.cast(frame["action"][1:], tf.float32),
-    }
-
-
-def shapes_of(dataset, config):
-    spec = dataset.element_spec
-    keys = config.all_obs_keys
-    return {
-        "all_shapes": {key: [int(spec["obs"][key].shape[-1])] for key in keys},
-        "all_obs_keys": keys,
-        "ac_dim": int(spec["actions"].shape[-1]),
-        "use_images": False,
-        "use_depths": False,
-    }
-
-
-class TorchRLDSDataset(torch.utils.data.IterableDataset):
-    def __init__(self, rlds_dataset):
-        self._rlds_dataset = rlds_dataset
-
-    def __iter__(self):
-        yield from self._rlds_dataset.as_numpy_iterator()
-
-    def get_dataset_sampler(self):
-        return None
-
-    def get_action_normalization_stats(self):
-        return None
-'''
+_RLDS_UTILS = "from tests.rlds.octo_shaped import TorchRLDSDataset, shapes_of, to_robomimic\n"
 _OCTO = "from tests.rlds.octo_shaped import make_dataset_from_rlds, make_interleaved_dataset\n"
 
 

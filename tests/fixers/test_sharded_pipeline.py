@@ -28,7 +28,9 @@ def train(config, device):
 def test_droids_call_keeps_its_arguments_and_layout():
     check_edit(
         "sharded_pipeline",
-        DROID.format(extra="import os", maker="make_interleaved_dataset").replace("import os\n", ""),
+        DROID.format(extra="import os", maker="make_interleaved_dataset").replace(
+            "import os\n", ""
+        ),
         DROID.format(
             extra="import robomimic_ddp.api as DDPUtils",
             maker="DDPUtils.sharded(make_interleaved_dataset)",

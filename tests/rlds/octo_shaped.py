@@ -1,17 +1,19 @@
 """A small pipeline of ours with the calls of octo's: what DROID's train script imports, in little.
 
 Statistics come from split "all", unshuffled, unless they are given; training data from
-"train[:95%]", its files shuffled. Frames are windows over a padded episode.
+"train[:95%]", its files shuffled. Frames are windows over a padded episode. At the end, what such
+hosts put between the pipeline and robomimic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
+from torch.utils.data import IterableDataset
 
 BUFFERS: list[int] = []
 """Every shuffle_buffer_size that was asked for."""
@@ -110,3 +112,40 @@ def _frames(episode: dict[str, Any], window: int, chunk: int) -> tf.data.Dataset
         }
 
     return tf.data.Dataset.from_tensor_slices(steps).map(frame)
+
+
+def to_robomimic(frame: dict[str, Any]) -> dict[str, Any]:
+    """A frame as a sample: one low-dim key, and the actions from the present step on."""
+    position = frame["observation"]["cartesian_position"][..., :3]
+    return {
+        "obs": {"position": tf.cast(position, tf.float32)},
+        "actions": tf.cast(frame["action"][1:], tf.float32),
+    }
+
+
+def shapes_of(dataset: tf.data.Dataset, config: Any) -> dict[str, Any]:
+    """What robomimic calls shape metadata."""
+    spec, keys = dataset.element_spec, config.all_obs_keys
+    return {
+        "all_shapes": {key: [int(spec["obs"][key].shape[-1])] for key in keys},
+        "all_obs_keys": keys,
+        "ac_dim": int(spec["actions"].shape[-1]),
+        "use_images": False,
+        "use_depths": False,
+    }
+
+
+class TorchRLDSDataset(IterableDataset):
+    """Samples of a tf.data pipeline, one by one."""
+
+    def __init__(self, rlds_dataset: tf.data.Dataset) -> None:
+        self._rlds_dataset = rlds_dataset
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        yield from self._rlds_dataset.as_numpy_iterator()
+
+    def get_dataset_sampler(self) -> None:
+        """robomimic asks every data set."""
+
+    def get_action_normalization_stats(self) -> None:
+        """The pipeline has normalised them."""

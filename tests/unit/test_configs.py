@@ -34,7 +34,7 @@ DROID_TRAIN = {
     "traj_read_threads",
     "traj_transform_threads",
 }
-"""Keys of the section "train" that DROID's code declares and this file sets. No other passes there."""
+"""Keys of "train" that DROID's code declares and this file sets; no other passes there."""
 
 
 @pytest.fixture(scope="module")
