@@ -60,7 +60,7 @@ def uses_rlds(config: Any) -> bool:
 
 
 def reads_rlds_itself(config: Any) -> bool:
-    """Whether the host has an RLDS pipeline of its own: it declares the format, but not our keys."""
+    """Whether the host has an RLDS pipeline of its own: it declares the format, not our keys."""
     return "data_format" in config.train and OUR_KEY not in config.train
 
 

@@ -149,7 +149,7 @@ CHANGES: dict[str, list[tuple[str, str]]] = {
         ),
     ],
 }
-"""File of the package -> (text of the installed host, text in its place), each found exactly once."""
+"""File of the package -> (text of the installed host, text in its place), each there once."""
 
 _RLDS_UTILS = "from tests.rlds.octo_shaped import TorchRLDSDataset, shapes_of, to_robomimic\n"
 _OCTO = "from tests.rlds.octo_shaped import make_dataset_from_rlds, make_interleaved_dataset\n"

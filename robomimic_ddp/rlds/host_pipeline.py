@@ -1,4 +1,4 @@
-"""Hosts with a pipeline of their own over tensorflow-datasets (octo, dlimp): files split over ranks.
+"""Hosts with their own pipeline over tensorflow-datasets (octo, dlimp): files split over ranks.
 
 While such a pipeline is built, `DatasetBuilder.as_dataset` reads this rank's files only. That
 function cuts the list of files, which is the same on every rank, before it shuffles them; so the

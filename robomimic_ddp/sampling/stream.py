@@ -1,4 +1,4 @@
-"""The train loader of a stream that was split over ranks before it got here (an IterableDataset)."""
+"""The train loader of an IterableDataset whose stream was split over ranks before it got here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A host of the DROID family's shape: edited, trained on two ranks, its checkpoints still its own."""
+"""A host of DROID's shape: edited, trained on two ranks, its checkpoints still its own."""
 
 from __future__ import annotations
 
