@@ -69,6 +69,7 @@ __all__ = [
     "run_directory",
     "save",
     "scale_lr",
+    "sharded",
     "train_loader",
     "valid_loader",
 ]
@@ -167,6 +168,28 @@ def scale_lr(lr: float) -> float:
     return lr if run is None else run.scale_lr(lr)
 
 
+def sharded(make_dataset: Callable) -> Callable:
+    """Around a host's own maker of a tf.data pipeline (octo, dlimp): on several ranks each reads
+    files of its own, and `shuffle_buffer_size` is divided by the ranks; else `make_dataset` itself.
+
+    Raises DataError for fewer files than ranks, and for statistics of one rank's share.
+    """
+    run = _run.current()
+    if run is None or not run.plan.several_ranks:
+        return make_dataset
+    from robomimic_ddp.rlds import host_pipeline
+
+    @functools.wraps(make_dataset)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        dataset = host_pipeline.make_sharded(
+            make_dataset, args, kwargs, rank=run.plan.rank, world_size=run.plan.world_size
+        )
+        run.sharded_stream = True
+        return dataset
+
+    return wrapped
+
+
 def train_loader(*args: Any, **kwargs: Any) -> Iterable:
     """The train DataLoader: on several ranks each reads its own part, reshuffled every pass, last
     batch dropped.
@@ -192,7 +215,10 @@ def _loader(role: str, args: tuple, kwargs: dict) -> Iterable:
             run.plan.batch_per_rank, run.plan.rank, run.plan.world_size, run.seed
         )
     else:
-        make = sampling.train_loader if role == "train" else sampling.valid_loader
+        more = {}
+        make = sampling.valid_loader
+        if role == "train":
+            make, more = sampling.train_loader, {"stream_is_sharded": run.sharded_stream}
         loader = make(
             torch.utils.data.DataLoader,
             loader_kwargs,
@@ -200,6 +226,7 @@ def _loader(role: str, args: tuple, kwargs: dict) -> Iterable:
             world_size=run.plan.world_size,
             seed=run.seed,
             batch_size_per_rank=run.plan.batch_per_rank,
+            **more,
         )
     run.loaders[role] = loader
     return loader

@@ -15,6 +15,8 @@ from robomimic_ddp.errors import ConfigError
 from robomimic_ddp.run import Notes, attach_notes, notes_of
 
 RLDS_FORMAT = "droid_rlds"
+OUR_KEY = "data_cache_dir"
+"""A key that no host has, declared together with all others."""
 
 
 def prepare_config(config: Any, external: MutableMapping) -> Any:
@@ -37,9 +39,14 @@ def prepare_config(config: Any, external: MutableMapping) -> Any:
 
 
 def declare_rlds_keys(config: Any) -> None:
-    """Adds the RLDS keys that `config` lacks, with DROID's names and defaults."""
+    """Adds the RLDS keys that `config` lacks, with DROID's names and defaults.
+
+    A host that declares train.data_format by itself reads RLDS data by itself, and gets none.
+    """
     from robomimic_ddp.rlds.keys import DEFAULTS
 
+    if reads_rlds_itself(config):
+        return
     with config.unlocked():
         for dotted, default in DEFAULTS.items():
             section, name = dotted.split(".")
@@ -49,14 +56,29 @@ def declare_rlds_keys(config: Any) -> None:
 
 def uses_rlds(config: Any) -> bool:
     """Whether the run reads RLDS data through our loader."""
+    return _format_is_rlds(config) and not reads_rlds_itself(config)
+
+
+def reads_rlds_itself(config: Any) -> bool:
+    """Whether the host has an RLDS pipeline of its own: it declares the format, not our keys."""
+    return "data_format" in config.train and OUR_KEY not in config.train
+
+
+def _format_is_rlds(config: Any) -> bool:
     return "data_format" in config.train and config.train.data_format == RLDS_FORMAT
 
 
 def fill_rlds_data(config: Any) -> None:
     """For an RLDS run, lists the dataset folders in `train.data`, which hosts check and iterate
-    over.
+    over. For a host's own RLDS pipeline only sees whether the datasets are there.
+
+    Raises DataError.
     """
     if not uses_rlds(config):
+        if _format_is_rlds(config):
+            from robomimic_ddp.rlds import host_pipeline
+
+            host_pipeline.require_datasets(config.train.data_path, config.train.dataset_names)
         return
     from robomimic_ddp.rlds import host
 

@@ -66,7 +66,7 @@ def notes_of(config: Any) -> Notes:
 @dataclass
 class Run:
     """The present run. `nets` holds what `api.parallel` returned, `loaders` the train and valid
-    loaders.
+    loaders; `sharded_stream` whether the host's own RLDS pipeline was split over the ranks.
     """
 
     plan: plan.RunPlan
@@ -76,6 +76,7 @@ class Run:
     nets: list = field(default_factory=list)
     loaders: dict = field(default_factory=dict)
     learning_rates: list = field(default_factory=list)
+    sharded_stream: bool = False
     directory: Path | None = None
 
     def scale_lr(self, lr: float) -> float:
@@ -96,6 +97,11 @@ class Run:
     def describe(self) -> str:
         """The block that is printed once before training."""
         lines = [self.plan.describe(any_parallel_net=bool(self.nets))]
+        if self.sharded_stream:
+            lines.append(
+                "data: the host's own pipeline, each rank on files of its own for the whole run "
+                "(exact passes and exact resume are for robomimic-ddp's loader only)"
+            )
         lines += (plan.describe_lr(*pair) for pair in dict.fromkeys(self.learning_rates))
         return "\n".join(lines)
 

@@ -6,11 +6,13 @@ from robomimic_ddp.sampling.loaders import train_loader, valid_loader
 from robomimic_ddp.sampling.orders import order_of
 from robomimic_ddp.sampling.sampler import ShardedSampler
 from robomimic_ddp.sampling.sharded import ShardedLoader, ShardedValidLoader
+from robomimic_ddp.sampling.stream import StreamLoader
 
 __all__ = [
     "ShardedLoader",
     "ShardedSampler",
     "ShardedValidLoader",
+    "StreamLoader",
     "order_of",
     "train_loader",
     "valid_loader",

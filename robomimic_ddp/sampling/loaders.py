@@ -10,6 +10,7 @@ from robomimic_ddp.errors import DataError
 from robomimic_ddp.sampling.orders import Order, fixed, order_of
 from robomimic_ddp.sampling.sampler import ShardedSampler
 from robomimic_ddp.sampling.sharded import ShardedLoader, ShardedValidLoader
+from robomimic_ddp.sampling.stream import StreamLoader
 
 
 def train_loader(
@@ -20,17 +21,23 @@ def train_loader(
     world_size: int,
     seed: int,
     batch_size_per_rank: int,
+    stream_is_sharded: bool = False,
 ) -> Any:
     """The training loader for the DataLoader arguments `kwargs` of the host.
 
     On one rank `make_loader(**kwargs)`, untouched. On several, each rank gets batches of
     `batch_size_per_rank` samples from its own part of every pass; all ranks get the same number of
     full batches, whatever `drop_last` says. `seed` must be equal on all ranks.
-    Raises `DataError` where that cannot be done: fewer samples than one global batch, an
+    An IterableDataset is taken as it is where `stream_is_sharded` says that its stream was split.
+    Raises `DataError` where that cannot be done: fewer samples than one global batch, another
     IterableDataset, a `batch_sampler`, batching switched off, or a sampler that cannot be split.
     """
     if world_size == 1:
         return make_loader(**kwargs)
+    if stream_is_sharded and isinstance(kwargs["dataset"], IterableDataset):
+        _require_plain_batches(kwargs)
+        own = {**kwargs, "batch_size": batch_size_per_rank, "drop_last": True}
+        return StreamLoader(make_loader(**own), world_size)
     order, size = _order_and_size(kwargs, seed)
     global_batch = batch_size_per_rank * world_size
     if size < global_batch:
@@ -80,8 +87,16 @@ def _order_and_size(kwargs: dict[str, Any], seed: int) -> tuple[Order, int]:
         raise DataError(
             f"the DataLoader's dataset ({type(dataset).__name__}) is an IterableDataset: on "
             "several ranks each would read all of it, since only the dataset itself can split its "
-            "stream. Use train.data_format=droid_rlds for RLDS data, or a dataset with __getitem__."
+            "stream. Use train.data_format=droid_rlds for RLDS data, or a dataset with "
+            "__getitem__; a tensorflow-datasets pipeline of the host's own is split where it is "
+            "made, by DDPUtils.sharded(make_dataset)(...)."
         )
+    _require_plain_batches(kwargs)
+    order = order_of(dataset, sampler, kwargs.get("shuffle"), seed)
+    return order, int(len(dataset) if sampler is None else len(sampler))
+
+
+def _require_plain_batches(kwargs: dict[str, Any]) -> None:
     if kwargs.get("batch_sampler") is not None:
         raise DataError(
             f"the DataLoader has a batch_sampler ({type(kwargs['batch_sampler']).__name__}), whose "
@@ -92,8 +107,6 @@ def _order_and_size(kwargs: dict[str, Any], seed: int) -> tuple[Order, int]:
             "the DataLoader has batch_size=None (batching switched off), so the samples of a step "
             "cannot be split over ranks. Pass a batch_size."
         )
-    order = order_of(dataset, sampler, kwargs.get("shuffle"), seed)
-    return order, int(len(dataset) if sampler is None else len(sampler))
 
 
 def _smaller_batch(size: int, world_size: int) -> str:

@@ -78,9 +78,10 @@ class Watch:
         return info
 
     def epoch(self, run_epoch: Callable, *args: Any, **kwargs: Any) -> Any:
-        log = run_epoch(*args, **kwargs)
+        result = run_epoch(*args, **kwargs)
+        log = result[0] if isinstance(result, tuple) else result  # DROID: (log, data iterator)
         self.logs.append({k: v for k, v in log.items() if not k.startswith("Time_")})
-        return log
+        return result
 
     def save(self, save_model: Callable, *args: Any, **kwargs: Any) -> Any:
         self.fail("save")

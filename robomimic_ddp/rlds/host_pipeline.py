@@ -1,0 +1,166 @@
+"""Hosts with their own pipeline over tensorflow-datasets (octo, dlimp): files split over ranks.
+
+While such a pipeline is built, `DatasetBuilder.as_dataset` reads this rank's files only. That
+function cuts the list of files, which is the same on every rank, before it shuffles them; so the
+ranks' shares are disjoint, complete, and fixed for the run, however the host shuffles. Nothing
+after it changes.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Callable
+
+from robomimic_ddp.errors import DataError
+from robomimic_ddp.rlds.source import find_dataset
+
+BUFFER = "shuffle_buffer_size"
+WHOLE = "all"
+"""The split over which octo computes statistics: always read whole, and never trained on."""
+
+
+def make_sharded(
+    make_dataset: Callable, args: tuple, kwargs: dict, *, rank: int, world_size: int
+) -> Any:
+    """`make_dataset(*args, **kwargs)`, reading only this rank's files of each tfds dataset.
+
+    The keyword `shuffle_buffer_size` is divided by the ranks. Split "all" is read whole: octo's
+    statistics come from it. Raises DataError for a dataset with fewer files than ranks, and where
+    the call would look into this rank's share (statistics that differ by rank), or train on all.
+    """
+    import tensorflow as tf
+    import tensorflow_datasets as tfds
+
+    if isinstance(kwargs.get(BUFFER), int):
+        kwargs = {**kwargs, BUFFER: max(1, kwargs[BUFFER] // world_size)}
+    files = _Files(tf, tfds, rank, world_size)
+    with ExitStack() as stack:
+        stack.enter_context(_around(tfds.core.DatasetBuilder, "as_dataset", files.read))
+        for name in ("__iter__", "reduce"):
+            stack.enter_context(_around(tf.data.Dataset, name, files.look))
+        made = make_dataset(*args, **kwargs)
+    files.require_sharded(made, getattr(make_dataset, "__name__", "the call"))
+    return made
+
+
+def require_datasets(data_path: str, names: Sequence[str]) -> None:
+    """Raises DataError for a dataset that is not in the folder `data_path`; looks at names only.
+
+    Addresses such as gs://... are left to tensorflow-datasets.
+    """
+    if "://" in data_path:
+        return
+    for name in names:
+        base = re.split("[:/]", name)[0]  # tfds: name/config:version
+        if not base or not (Path(data_path).expanduser() / base).is_dir():
+            find_dataset(data_path, base)
+
+
+class _Files:
+    """What is read while a pipeline is built. `own`: datasets of this rank's files; `whole`: of
+    all.
+    """
+
+    def __init__(self, tf: Any, tfds: Any, rank: int, world_size: int) -> None:
+        self.tf, self.tfds = tf, tfds
+        self.world_size = world_size
+        self.context = tf.distribute.InputContext(
+            num_input_pipelines=world_size, input_pipeline_id=rank
+        )
+        self.own: list[Any] = []
+        self.whole: list[Any] = []
+
+    def read(
+        self,
+        as_dataset: Callable,
+        builder: Any,
+        split: Any = None,
+        *,
+        read_config: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """`builder.as_dataset(split, ...)` with this rank's files only."""
+        if split == WHOLE:
+            dataset = as_dataset(builder, split, read_config=read_config, **kwargs)
+            self.whole.append(dataset)
+            return dataset
+        self._require_enough_files(builder, split)
+        read_config = copy.copy(read_config or self.tfds.ReadConfig())
+        for field in ("input_context", "experimental_interleave_sort_fn"):
+            if getattr(read_config, field, None) is not None:
+                raise DataError(
+                    f"the host sets ReadConfig.{field} for dataset {builder.name}: it already "
+                    "chooses which files to read, and in what order, so a second split over ranks "
+                    "could repeat or lose files. Remove one of the two."
+                )
+        read_config.input_context = self.context
+        made = as_dataset(builder, split, read_config=read_config, **kwargs)
+        self.own += [one for one in self.tf.nest.flatten(made) if self._is_dataset(one)]
+        return made
+
+    def look(self, method: Callable, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        """Iterating over records while the pipeline is built, which only statistics need."""
+        if self.tf.executing_eagerly() and self._comes_from(dataset, self.own):
+            raise DataError(
+                "numbers (such as normalisation statistics) would be computed from this rank's "
+                "files alone while the training dataset is made, and would differ by rank. Compute "
+                "them before, from all files, and pass them (octo: dataset_statistics=...)."
+            )
+        return method(dataset, *args, **kwargs)
+
+    def require_sharded(self, made: Any, name: str) -> None:
+        """Raises DataError when what was made would give every rank the same records."""
+        made = [one for one in self.tf.nest.flatten(made) if self._is_dataset(one)]
+        if not self.own or any(self._comes_from(one, self.whole) for one in made):
+            found = f"reads the whole of split {WHOLE!r}" if self.whole else "reads no tfds dataset"
+            raise DataError(
+                f"{name} {found}, so each of {self.world_size} ranks would train on the same "
+                "records. Expected builder.as_dataset(split=...) with a training split, such as "
+                f"'train' or 'train[:95%]', inside {name}; its files are split over the ranks."
+            )
+
+    def _require_enough_files(self, builder: Any, split: Any) -> None:
+        splits = list(builder.info.splits) if split is None else self.tf.nest.flatten(split)
+        for one in splits:
+            count = len(builder.info.splits[one].file_instructions)
+            if count < self.world_size:
+                raise DataError(
+                    f"dataset {builder.name} has {count} file(s) in split {str(one)!r}, fewer than "
+                    f"the {self.world_size} ranks: this host's pipeline splits data by file, so "
+                    "some rank would have nothing to read. Use fewer ranks, or prepare the dataset "
+                    "again with more files."
+                )
+
+    def _is_dataset(self, value: Any) -> bool:
+        return isinstance(value, self.tf.data.Dataset)
+
+    def _comes_from(self, dataset: Any, sources: list[Any]) -> bool:
+        """Whether `dataset` is one of `sources`, or made from one by map, filter, repeat, ..."""
+        wanted, todo, seen = {id(source) for source in sources}, [dataset], set()
+        while todo:
+            one = todo.pop()
+            if id(one) in wanted:
+                return True
+            if id(one) not in seen:
+                seen.add(id(one))
+                todo += one._inputs()
+        return False
+
+
+@contextmanager
+def _around(owner: type, name: str, wrapper: Callable) -> Iterator[None]:
+    """For the time of the block, `owner.name` is `wrapper(original, ...)`; then as it was."""
+    stored, original = owner.__dict__[name], getattr(owner, name)
+
+    def method(*args: Any, **kwargs: Any) -> Any:
+        return wrapper(original, *args, **kwargs)
+
+    setattr(owner, name, method)
+    try:
+        yield
+    finally:
+        setattr(owner, name, stored)

@@ -1,0 +1,154 @@
+"""A host of DROID's shape: edited, trained on two ranks, its checkpoints still its own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.configs import make_config, merged, write_config
+from tests.droid_host import droid_shaped
+from tests.hosts import FINISHED, Host, Result, apply, python, require_clean, torchrun
+from tests.runs import checkpoints, digests, load, run_directory
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+WATCHED = "tests.e2e.watched_train"
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Host:
+    """The host before `apply`."""
+    return droid_shaped(tmp_path_factory.mktemp("droid-plain"))
+
+
+@pytest.fixture(scope="module")
+def edited(tmp_path_factory: pytest.TempPathFactory) -> Host:
+    """The host after `apply`."""
+    return apply(droid_shaped(tmp_path_factory.mktemp("droid-edited")))
+
+
+def train(host: Host, folder: Path, config: dict[str, Any], ranks: int = 2) -> Result:
+    """One watched run; reports go into `folder`/reports."""
+    file = write_config(folder / "config.json", config)
+    return torchrun(host, WATCHED, folder / "reports", "none", "--config", file, ranks=ranks)
+
+
+def reports(folder: Path) -> list[dict[str, Any]]:
+    paths = [folder / "reports" / f"rank{rank}.json" for rank in range(2)]
+    return [json.loads(path.read_text()) for path in paths]
+
+
+@pytest.fixture(scope="module")
+def trained(edited: Host, image_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run on two ranks from HDF5 data."""
+    folder = tmp_path_factory.mktemp("droid-run")
+    changes = {"train": {"hdf5_cache_mode": "low_dim"}}
+    config = make_config("diffusion_policy_images", image_dataset, folder / "runs", changes)
+    require_clean(train(edited, folder, config))
+    return folder
+
+
+def test_two_ranks_train_one_model(trained: Path) -> None:
+    zero, one = reports(trained)
+    for key in ("parameters", "ema", "logs"):
+        assert zero[key] == one[key]
+    assert not set(zero["losses"]) & set(one["losses"])
+    saved = load(run_directory(trained / "runs") / "last.pth")["model"]
+    assert digests(saved["nets"]) == zero["parameters"]
+
+
+def test_checkpoints_keep_the_key_module(trained: Path) -> None:
+    saved = load(run_directory(trained / "runs") / "last.pth")["model"]
+    for part in ("nets", "ema"):
+        assert saved[part]
+        for name in saved[part]:
+            assert name.startswith(("policy.obs_encoder.module.", "policy.noise_pred_net.module."))
+            assert name.count("module.") == 1
+
+
+def test_the_run_directory_is_the_hosts(trained: Path) -> None:
+    directory = run_directory(trained / "runs")
+    assert {"logs", "models", "videos", "vis"} <= {path.name for path in directory.iterdir()}
+    assert len(checkpoints(directory)) == 4
+
+
+def test_the_unedited_host_goes_on_from_it(
+    trained: Path, plain: Host, image_dataset: Path, tmp_path: Path
+) -> None:
+    """Learning rate and weight decay are 0, so the weights must come out as they were saved."""
+    source = run_directory(trained / "runs") / "last.pth"
+    frozen = {"learning_rate": {"initial": 0.0}, "regularization": {"L2": 0.0}}
+    changes = {
+        "experiment": {"ckpt_path": str(source)},
+        "train": {"num_epochs": 1},
+        "algo": {"optim_params": {"policy": frozen}},
+    }
+    config = make_config("diffusion_policy_images", image_dataset, tmp_path / "runs", changes)
+    file = write_config(tmp_path / "config.json", config)
+    result = python(plain, "robomimic.scripts.train", "--config", file)
+    require_clean(result)
+    assert FINISHED in result.stdout, result
+    after = load(run_directory(tmp_path / "runs") / "last.pth")["model"]["nets"]
+    before = load(source)["model"]["nets"]
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def rlds_config(data: Path, folder: Path, **changes: Any) -> dict[str, Any]:
+    """The host's own pipeline, on the made-up data in DROID's schema."""
+    config = make_config("diffusion_policy", data, folder / "runs")
+    more = {
+        "experiment": {"validate": False, "save": {"on_best_validation": False}},
+        "train": {
+            "data": [],
+            "data_format": "droid_rlds",
+            "data_path": str(data),
+            "dataset_names": ["made_up"],
+            "sample_weights": [1.0],
+            "shuffle_buffer_size": 20,
+            **changes,
+        },
+        "observation": {"modalities": {"obs": {"low_dim": ["position"]}}},
+    }
+    config = merged(config, more)
+    del config["train"]["hdf5_filter_key"], config["train"]["hdf5_validation_filter_key"]
+    return config
+
+
+@pytest.fixture(scope="module")
+def rlds_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder for train.data_path."""
+    pytest.importorskip("tensorflow_datasets", reason="the extra [rlds] is not installed")
+    from tests.rlds.conftest import write
+
+    folder = tmp_path_factory.mktemp("droid-rlds")
+    write(folder)
+    return folder
+
+
+def test_two_ranks_train_from_the_hosts_own_rlds_pipeline(
+    edited: Host, rlds_data: Path, tmp_path: Path
+) -> None:
+    result = train(edited, tmp_path, rlds_config(rlds_data, tmp_path))
+    require_clean(result)
+    zero, one = reports(tmp_path)
+    assert zero["parameters"] == one["parameters"] and zero["ema"] == one["ema"]
+    assert zero["logs"] == one["logs"] and len(zero["logs"]) == 2
+    assert not set(zero["losses"]) & set(one["losses"])
+    assert "each rank on files of its own" in result.stdout
+    kept = json.loads((run_directory(tmp_path / "runs") / "config.json").read_text())
+    assert "data_cache_dir" not in kept["train"], "the host has its own RLDS keys"
+
+
+def test_a_missing_dataset_is_one_clear_error(
+    edited: Host, rlds_data: Path, tmp_path: Path
+) -> None:
+    config = rlds_config(rlds_data, tmp_path, data_path="/path/to/rlds")
+    result = train(edited, tmp_path, config)
+    assert result.returncode != 0 and not result.timed_out and not result.leftovers, result
+    root_cause = result.stderr.partition("Root Cause")[2]
+    assert "train.data_path='/path/to/rlds' is not a folder" in root_cause, result
+    assert FINISHED not in result.stdout and not result.abort_texts(), result

@@ -1,0 +1,176 @@
+"""Pipelines of a host's own, cut by file: on real tfds data, in the shape of octo's calls."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from robomimic_ddp import api
+from robomimic_ddp.errors import DataError
+from robomimic_ddp.rlds.host_pipeline import make_sharded, require_datasets
+
+
+@pytest.fixture
+def octo():
+    """The stand-in, with nothing on its record."""
+    from tests.rlds import octo_shaped
+
+    octo_shaped.BUFFERS.clear()
+    return octo_shaped
+
+
+@pytest.fixture
+def sets(stored):
+    """octo's list of datasets: the made-up one."""
+    return [{"name": stored.folder.parent.name, "data_dir": str(stored.folder.parent.parent)}]
+
+
+def count_files(sets, split):
+    """Files that hold episodes of `split`; the writer may make fewer or more than it was told."""
+    import tensorflow_datasets as tfds
+
+    return len(tfds.builder(**sets[0]).info.splits[split].file_instructions)
+
+
+def keys(dataset):
+    """(episode, step) of each frame of a pass, with its multiplicity."""
+    frames = dataset.map(lambda frame: (frame["file_path"], frame["step"]))
+    return Counter((path.decode(), int(step)) for path, step in frames.as_numpy_iterator())
+
+
+def one_pass(octo, sets, rank, world, **more):
+    kwargs = {"train": True, "shuffle_buffer_size": 40, "repeat": False, **more}
+    made = make_sharded(octo.make_interleaved_dataset, (sets,), kwargs, rank=rank, world_size=world)
+    return keys(made)
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_ranks_read_disjoint_files_and_together_all(octo, sets, world):
+    whole = keys(
+        octo.make_interleaved_dataset(sets, train=True, shuffle_buffer_size=1, repeat=False)
+    )
+    parts = [one_pass(octo, sets, rank, world) for rank in range(world)]
+    assert all(parts)
+    assert sum(parts, Counter()) == whole
+    assert set(whole.values()) == {1}
+
+
+def test_shards_are_fixed_for_the_run_though_the_host_shuffles_files(octo, sets):
+    """Repeated passes of one dataset, and datasets made anew, give the same episodes."""
+    made = make_sharded(
+        octo.make_interleaved_dataset,
+        (sets,),
+        {"train": True, "shuffle_buffer_size": 40, "repeat": False},
+        rank=1,
+        world_size=2,
+    )
+    first = keys(made)
+    assert keys(made) == first == one_pass(octo, sets, 1, 2)
+
+
+def test_the_buffer_is_divided_and_statistics_cover_all_files(octo, sets):
+    seen = []
+
+    def make(*args, **kwargs):
+        seen.append(octo.make_dataset_from_rlds(**sets[0], train=True)[1]["num_transitions"])
+        return octo.make_interleaved_dataset(*args, **kwargs)
+
+    whole = octo.make_dataset_from_rlds(**sets[0], train=True)[1]["num_transitions"]
+    for buffer, expected in ((41, 13), (2, 1)):
+        kwargs = {"train": True, "shuffle_buffer_size": buffer}
+        make_sharded(make, (sets,), kwargs, rank=0, world_size=3)
+        assert octo.BUFFERS.pop() == expected
+        assert kwargs["shuffle_buffer_size"] == buffer, "the host's own dict was changed"
+    assert seen == [whole, whole]
+
+
+def test_everything_is_restored_also_after_an_error(octo, sets):
+    import tensorflow as tf
+    import tensorflow_datasets as tfds
+
+    def stored():
+        of_data = [tf.data.Dataset.__dict__[name] for name in ("__iter__", "reduce")]
+        return [tfds.core.DatasetBuilder.__dict__["as_dataset"], *of_data]
+
+    def fail(**_):
+        raise ValueError("the host's own")
+
+    before = stored()
+    one_pass(octo, sets, 0, 2)
+    assert stored() == before
+    with pytest.raises(ValueError, match="the host's own"):
+        make_sharded(fail, (), {}, rank=0, world_size=2)
+    assert stored() == before
+
+
+def test_the_hosts_read_config_keeps_its_other_fields_and_is_not_changed(sets):
+    import tensorflow_datasets as tfds
+
+    config = tfds.ReadConfig(add_tfds_id=True)
+
+    def make():
+        builder = tfds.builder(**sets[0])
+        return builder.as_dataset(split="train", read_config=config)
+
+    made = make_sharded(make, (), {}, rank=0, world_size=2)
+    files = {one["tfds_id"].numpy().decode().split("__")[0] for one in made}
+    assert len(files) == (count_files(sets, "train") + 1) // 2
+    assert config.input_context is None
+
+
+def test_fewer_files_than_ranks(octo, sets):
+    files = count_files(sets, "train[:95%]")
+    message = rf"has {files} file\(s\) in split 'train\[:95%\]', fewer than the {files + 1} ranks"
+    with pytest.raises(DataError, match=message):
+        one_pass(octo, sets, 0, files + 1)
+
+
+def test_statistics_of_one_ranks_share_are_refused(octo, sets):
+    with pytest.raises(DataError, match="Compute them before"):
+        one_pass(octo, sets, 0, 2, statistics_split="train")
+    given = octo.make_dataset_from_rlds(**sets[0], train=True)[1]
+    assert one_pass(octo, sets, 0, 2, statistics_split="train", dataset_statistics=given)
+
+
+def test_training_on_the_whole_split_is_refused(octo, sets):
+    import tensorflow_datasets as tfds
+
+    def make():
+        return octo.read(tfds.builder(**sets[0]), "all", True).repeat().shuffle(4)
+
+    with pytest.raises(DataError, match="reads the whole of split 'all'"):
+        make_sharded(make, (), {}, rank=0, world_size=2)
+
+
+def test_a_pipeline_without_tfds_is_refused():
+    import tensorflow as tf
+
+    with pytest.raises(DataError, match="reads no tfds dataset"):
+        make_sharded(tf.data.Dataset.range, (4,), {}, rank=0, world_size=2)
+
+
+def test_a_host_that_chooses_files_itself_is_refused(sets):
+    import tensorflow as tf
+    import tensorflow_datasets as tfds
+
+    def make():
+        own = tfds.ReadConfig(input_context=tf.distribute.InputContext(2, 0))
+        return tfds.builder(**sets[0]).as_dataset(split="train", read_config=own)
+
+    with pytest.raises(DataError, match="ReadConfig.input_context"):
+        make_sharded(make, (), {}, rank=0, world_size=2)
+
+
+def test_without_several_ranks_it_is_the_function_itself(octo):
+    assert api.sharded(octo.make_interleaved_dataset) is octo.make_interleaved_dataset
+
+
+def test_a_missing_folder_is_named(stored, tmp_path):
+    root, name = stored.folder.parent.parent, stored.folder.parent.name
+    require_datasets(str(root), [name, f"{name}:1.0.0"])
+    require_datasets("gs://bucket/data", ["droid"])
+    with pytest.raises(DataError, match="train.data_path='/path/to/rlds' is not a folder"):
+        require_datasets("/path/to/rlds", ["droid"])
+    with pytest.raises(DataError, match=f"no data set 'droid' .* found {name}"):
+        require_datasets(str(root), ["droid"])

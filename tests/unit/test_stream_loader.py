@@ -1,0 +1,50 @@
+"""Streams that were split over ranks before they reach the train loader."""
+
+from __future__ import annotations
+
+import pytest
+from torch.utils.data import DataLoader, IterableDataset
+
+from robomimic_ddp.errors import DataError
+from robomimic_ddp.sampling import StreamLoader, train_loader, valid_loader
+
+
+class Stream(IterableDataset):
+    """22 samples of this rank, of a data set of 64."""
+
+    def __iter__(self):
+        return iter(range(22))
+
+    def __len__(self):
+        return 64
+
+
+def make(world_size=2, **more):
+    kwargs = {"dataset": Stream(), "batch_size": 8, "num_workers": 0, **more.pop("kwargs", {})}
+    options = {"rank": 1, "world_size": world_size, "seed": 1, "batch_size_per_rank": 4}
+    return train_loader(DataLoader, kwargs, **options, **more)
+
+
+def test_a_sharded_stream_gives_full_batches_of_the_plans_size():
+    loader = make(stream_is_sharded=True)
+    assert isinstance(loader, StreamLoader)
+    assert [batch.tolist() for batch in loader] == [list(range(i, i + 4)) for i in range(0, 20, 4)]
+    assert loader.samples_delivered == 20
+    assert len(loader) == 64 // (4 * 2), "steps of a pass over the data of all ranks"
+    assert loader.num_workers == 0 and isinstance(loader.dataset, Stream)
+
+
+def test_any_other_stream_is_refused():
+    with pytest.raises(DataError, match="DDPUtils.sharded"):
+        make()
+    with pytest.raises(DataError, match="batch_size=None"):
+        make(stream_is_sharded=True, kwargs={"batch_size": None})
+    with pytest.raises(DataError, match="IterableDataset"):
+        valid_loader(
+            DataLoader, {"dataset": Stream()}, rank=0, world_size=2, seed=1, batch_size_per_rank=4
+        )
+
+
+def test_one_rank_gets_the_hosts_own_loader():
+    loader = make(world_size=1, stream_is_sharded=True)
+    assert type(loader) is DataLoader and loader.batch_size == 8
