@@ -78,6 +78,14 @@ def counters(algo: Any) -> dict[str, Any]:
     return counts
 
 
+def steps(algo: Any) -> int:
+    """Optimizer steps that the model has had; of several optimizers, the most that one has."""
+    counts = [0]
+    for _, optimizer in named_optimizers(algo):
+        counts += [int(state["step"]) for state in optimizer.state.values() if "step" in state]
+    return max(counts)
+
+
 def named_optimizers(algo: Any) -> Iterator[tuple[str, torch.optim.Optimizer]]:
     """Each optimizer with its name in the host's dict; members of a list as `name[0]`, ..."""
     for name, optimizer in getattr(algo, "optimizers", {}).items():

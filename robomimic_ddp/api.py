@@ -237,7 +237,7 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
 
     Before the first epoch all ranks take the main rank's weights and buffers, build their parallel
     nets, take random streams of their own and prove it (`ddp.verify`); after every epoch they prove
-    to be equal still.
+    to be equal still. After the last one the run's record gets its outcome.
     """
     run = _run.current()
     if run is None:
@@ -250,6 +250,8 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
             host_algo.make_buffers_equal(model)
         if verifier is not None:
             verifier.epoch_end(epoch)
+    proven = verify.NOT_PROVEN if verifier is None else verifier.proven
+    run.write_outcome(host_algo.steps(model), proven)
 
 
 def _start_training(run: _run.Run, model: Any) -> Any:

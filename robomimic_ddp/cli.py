@@ -38,6 +38,7 @@ COMMANDS = {
     "revert": Command(
         "robomimic_ddp.patches.commands", "give back the host's files, byte for byte"
     ),
+    "plot": Command("robomimic_ddp.plot", "draw loss, learning rate and speed of training runs"),
 }
 
 

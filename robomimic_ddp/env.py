@@ -137,3 +137,14 @@ def share_of_cores(ranks_on_node: int) -> int:
     if cores < (os.cpu_count() or 1):
         return cores
     return max(1, cores // max(1, ranks_on_node))
+
+
+def child_environment(python_path: list[str]) -> dict[str, str]:
+    """The variables for a Python program of ours, with `python_path` first where it imports from.
+
+    One thread for each rank unless the user says otherwise; no TensorFlow inside of transformers
+    (hosts import it), and no start-up notes of TensorFlow's.
+    """
+    variables = {"OMP_NUM_THREADS": "1", "USE_TF": "0", "TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}
+    before = [variables["PYTHONPATH"]] if variables.get("PYTHONPATH") else []
+    return {**variables, "PYTHONPATH": os.pathsep.join([*python_path, *before])}

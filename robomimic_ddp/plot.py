@@ -4,14 +4,30 @@ runs.
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from robomimic_ddp import history
-from robomimic_ddp.errors import DataError
+from robomimic_ddp.errors import EXIT_DONE, DataError
 
 COLOURS = ("#2a6fdb", "#e07b39", "#2f9e5f", "#b04ac0", "#c23b3b", "#5b6b7a")
+
+
+def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
+    """Declares the arguments of `robomimic-ddp plot`."""
+    parser.add_argument("runs", nargs="+", metavar="RUN_DIR", help="folder with a history.jsonl")
+    parser.add_argument(
+        "-o", "--output", default="curves.png", help="the picture; its ending chooses the format"
+    )
+
+
+def run(command: str, args: argparse.Namespace) -> int:
+    """Draws the picture and returns the exit code. Raises DataError for runs without a history."""
+    plot(args.runs, args.output)
+    print(f"curves drawn to {args.output}")
+    return EXIT_DONE
 
 
 def plot(run_directories: Sequence[str], output: str) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import random
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -22,9 +23,8 @@ import torch
 from torch import nn
 
 import robomimic_ddp
-from robomimic_ddp import env, group, options, plan, verify, wrap
+from robomimic_ddp import env, group, main_rank, options, plan, verify, wrap
 from robomimic_ddp.errors import PlanError
-from robomimic_ddp.main_rank import atomic_open
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +37,9 @@ _NODE_LOCAL_KEYS = {
     "train.output_dir",
     "experiment.ckpt_path",
 }
+RECORD_NAME = "ddp.json"
+FRAMES_UNKNOWN = {"frames_decoded": None, "frames_delivered": None, "frames_prefetched": None}
+_SETTLING_SECONDS = 10.0
 LEARNING_RATE_SUFFIX = "learning_rate.initial"
 
 
@@ -78,6 +81,7 @@ class Run:
     learning_rates: list = field(default_factory=list)
     sharded_stream: bool = False
     directory: Path | None = None
+    record: dict = field(default_factory=dict)
 
     def scale_lr(self, lr: float) -> float:
         """The learning rate for this plan; remembers (before, after) for the printed plan."""
@@ -110,14 +114,53 @@ class Run:
         the plan.
         """
         self.directory = directory
-        record = {
+        self.record = {
             "version": robomimic_ddp.__version__,
             "options": asdict(self.options.values),
             "sources": dict(self.options.sources),
             "plan": asdict(self.plan),
+            "learning_rates": self.learning_rates,
         }
-        with atomic_open(directory / "ddp.json") as file:
-            file.write(json.dumps(record, indent=2) + "\n")
+        self._save_record()
+
+    def write_outcome(self, steps: int, proven: Mapping[str, bool | None]) -> None:
+        """Collective: adds to `ddp.json` what the finished training did.
+
+        `steps`: optimizer steps that the model has had; `frames_*`: camera frames of the train
+        loaders over all ranks (null for data without counters), decoded without those of batches
+        made ahead, which are `frames_prefetched`; and `proven`, what `ddp.verify` has seen.
+        """
+        counted = group.gather_objects(frame_counts(self.loaders.get("train")))
+        if self.directory is None:
+            return
+        frames = {name: sum(rank[name] for rank in counted) for name in counted[0] or ()}
+        self.record["learning_rates"] = self.learning_rates
+        self.record["outcome"] = {**FRAMES_UNKNOWN, "steps": steps, **frames, **proven}
+        self._save_record()
+
+    def _save_record(self) -> None:
+        with main_rank.atomic_open(self.directory / RECORD_NAME) as file:
+            file.write(json.dumps(self.record, indent=2) + "\n")
+
+
+def frame_counts(loader: Any) -> dict[str, int] | None:
+    """Frames of an RLDS train loader, as `Run.write_outcome` names them; None for other loaders.
+
+    Waits until no batch is half decoded. One that stays so is counted as decoded.
+    """
+    if not hasattr(loader, "frames_decoded"):
+        return None
+    deadline = time.monotonic() + _SETTLING_SECONDS
+    while time.monotonic() < deadline:
+        if loader.frames_decoded == loader.frames_delivered + loader.frames_prefetched:
+            break
+        time.sleep(0.05)
+    ahead = loader.frames_prefetched
+    return {
+        "frames_decoded": loader.frames_decoded - ahead,
+        "frames_delivered": loader.frames_delivered,
+        "frames_prefetched": ahead,
+    }
 
 
 def count_parameters(net: nn.Module) -> int:

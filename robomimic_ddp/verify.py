@@ -20,6 +20,7 @@ from robomimic_ddp import algo as host_algo
 from robomimic_ddp import group, wrap
 from robomimic_ddp.errors import VerifyError
 
+NOT_PROVEN = {"gradients_equal": None, "noise_differs": None}
 _CHUNK = 1 << 20
 _ODD = 0x9E3779B1  # any odd multiplier: makes the second sum depend on positions
 
@@ -134,6 +135,10 @@ class Verifier:
         self.train_loader = train_loader
         self._names = {id(parameter): name for name, parameter in host_algo.named_parameters(algo)}
         self._pending: list = []
+        self.proven: dict[str, bool | None] = dict(NOT_PROVEN)
+        """What the first step has shown: reduced gradients of equal bits on all ranks, and random
+        streams (of noise and timesteps) that differ. None: not come to it.
+        """
 
     def start(self) -> None:
         """Collective: coverage, equal weights and counters, different random streams; arms the
@@ -189,7 +194,9 @@ class Verifier:
                 for parameter in group_of["params"]
             }
             require_equal(when, gradients, self._cause())
+            self.proven["gradients_equal"] = True
             self._require_different_streams(when)
+            self.proven["noise_differs"] = True
             self._require_shared_pass(when)
 
         return check

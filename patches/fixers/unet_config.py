@@ -6,7 +6,7 @@ Off by default, because it changes the net: hosts train 67 million parameters wh
 
 from __future__ import annotations
 
-from typing import Iterator
+from collections.abc import Iterator
 
 import libcst as cst
 

@@ -1,0 +1,173 @@
+"""The demo in small, from nothing to the summary, and what a second run does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.hosts import ROOT, Result, python
+
+pytest.importorskip("tensorflow_datasets", reason="the extra [rlds] is not installed")
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(500)]
+
+STEPS, EPOCHS, BATCH = 2, 2, 4
+SETTINGS = [
+    f"experiment.epoch_every_n_steps={STEPS}",
+    f"train.num_epochs={EPOCHS}",
+    f"train.batch_size={BATCH}",
+    "algo.unet.down_dims=[16,32]",
+    "observation.image_dim=[32,32]",
+]
+
+
+def run_demo(root: Path, *settings: str) -> Result:
+    sizes = ["--demonstrations", 24, "--evaluations", 2, "--ranks", 2]
+    arguments = ["--root", root, *sizes, *SETTINGS, *settings]
+    return python(None, "robomimic_ddp.demo", *arguments, timeout=400.0)
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    """(root, result) of a first run."""
+    root = tmp_path_factory.mktemp("demo") / "root"
+    result = run_demo(root)
+    assert result.returncode == 0 and not result.leftovers, result
+    return root, result
+
+
+def summary_of(root: Path) -> dict[str, Any]:
+    return json.loads((root / "summary.json").read_text())
+
+
+def test_the_summary_says_what_the_run_did(demo: Any) -> None:
+    from robomimic_ddp.demo.summary import KEYS
+
+    root, result = demo
+    summary = summary_of(root)
+    assert tuple(summary) == KEYS
+    assert json.dumps(summary, indent=2) in result.stdout
+    assert (summary["mode"], summary["backend"], summary["world_size"]) == ("ddp", "gloo", 2)
+    assert summary["steps"] == STEPS * EPOCHS and summary["samples_per_step"] == 2 * BATCH
+    assert summary["gradients_equal"] is True and summary["noise_differs"] is True
+    config = json.loads((ROOT / "configs" / "demo.json").read_text())
+    cameras = len(config["observation"]["modalities"]["obs"]["rgb"])
+    frames = STEPS * EPOCHS * 2 * BATCH * config["train"]["frame_stack"] * cameras
+    assert summary["frames_decoded"] == summary["frames_delivered"] == frames
+    rate = config["algo"]["optim_params"]["policy"]["learning_rate"]["initial"]
+    assert summary["learning_rate"] == rate
+    assert 0 <= summary["success_before"] <= 1 and 0 <= summary["success_after"] <= 1
+    assert 0 < summary["last_loss"] < 3 and summary["samples_per_second"] > 0
+    assert Path(summary["checkpoint"]).is_file()
+    assert Path(summary["curves"]).read_bytes().startswith(b"\x89PNG")
+
+
+def test_everything_stays_under_the_root(demo: Any) -> None:
+    root, _ = demo
+    summary = summary_of(root)
+    for key in ("checkpoint", "curves"):
+        assert root in Path(summary[key]).parents
+    assert list((root / "cache").iterdir()), "the index of the data set belongs under the root"
+    assert (root / "host" / "robomimic" / "scripts" / "train_rlds.py").is_file()
+
+
+def test_a_second_run_does_nothing_again_and_says_the_same(demo: Any) -> None:
+    root, _ = demo
+    before = summary_of(root)
+    written = (root / "output").stat().st_mtime_ns
+    result = run_demo(root)
+    assert result.returncode == 0, result
+    steps = ("data", "host", "training", "evaluation", "curves")
+    assert all(f"=== {step}: done before" in result.stdout for step in steps), result
+    assert summary_of(root) == before and (root / "output").stat().st_mtime_ns == written
+
+
+def test_a_failing_step_is_one_error_and_is_not_taken_for_done(demo: Any) -> None:
+    root, _ = demo
+    stamp = (root / "training.done.json").read_text()
+    result = run_demo(root, "train.nun_epochs=3")
+    assert result.returncode == 1 and "the demo stopped" in result.stderr, result
+    assert "train.num_epochs" in result.stderr  # the nearest key
+    assert not (root / "training.done.json").exists() and stamp
+    assert (root / "data.done.json").exists()
+
+
+def test_stamps_follow_their_inputs(tmp_path: Path) -> None:
+    from robomimic_ddp.demo.stamps import Stamps, code_version
+
+    stamps, made = Stamps(tmp_path), []
+    for inputs in ({"seed": 1}, {"seed": 1}, {"seed": 2}, {"seed": 1}):
+        assert stamps.run("step", inputs, lambda: made.append(inputs) or len(made)) == len(made)
+    assert made == [{"seed": 1}, {"seed": 2}, {"seed": 1}]
+
+    def fails() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stamps.run("step", {"seed": 3}, fails)
+    assert stamps.run("step", {"seed": 1}, lambda: "again") == "again"
+    assert code_version("patches") == code_version("patches") != code_version("scripts")
+
+
+def test_rotations_survive_the_way_to_6d_and_back() -> None:
+    from robomimic_ddp.demo.evaluate import rot_6d_to_euler
+    from robomimic_ddp.rlds.actions import euler_to_rot_6d
+
+    for angles in np.random.default_rng(0).uniform(-1.4, 1.4, (50, 3)):
+        rows = euler_to_rot_6d(angles, np)
+        assert np.allclose(rot_6d_to_euler(rows * [2, 2, 2, 3, 3, 3]), angles)
+
+
+def test_an_expert_in_the_policys_place_succeeds() -> None:
+    """The evaluator itself: frame stack, chunks, rotations and the simulator, all but the net."""
+    from robomimic_ddp.demo import evaluate, expert
+
+    policy = ExpertPolicy()
+    assert evaluate.success_rate(policy, 10, 18, 32) >= 0.9
+    assert policy.shapes == {(2, 6), (2, 8, 8, 3)}
+    assert evaluate.FIRST_SEED > np.random.RandomState(0).randint(2**31, size=1000).max()
+    assert expert.LONGEST_EPISODE > 0
+
+
+class ExpertPolicy:
+    """Stands for a RolloutPolicy of one camera, and knows where the blocks are."""
+
+    def __init__(self) -> None:
+        from types import SimpleNamespace as Space
+
+        keys = ["robot_state/cartesian_position", "camera/image/varied_camera_1_left_image"]
+        observation = Space(image_dim=[8, 8], image_antialias=False)
+        config = Space(all_obs_keys=keys, observation=observation, train=Space(frame_stack=2))
+        self.policy = Space(global_config=config, get_action=None)
+        self.shapes: set[tuple[int, ...]] = set()
+        self.blocks: dict[bytes, np.ndarray] = {}
+
+    def start_episode(self) -> None:
+        from robomimic_ddp.demo.evaluate import FIRST_SEED
+        from robomimic_ddp.demo.simulator import ReachSimulator
+
+        simulator = ReachSimulator(18, 32)
+        for number in range(10):
+            simulator.reset(FIRST_SEED + number)
+            self.blocks[simulator.angles.tobytes()] = simulator.block.copy()
+
+    def __call__(self, batch: dict[str, np.ndarray], batched_ob: bool) -> np.ndarray:
+        from robomimic_ddp.demo import expert
+        from robomimic_ddp.demo.simulator import ReachSimulator
+        from robomimic_ddp.rlds.actions import euler_to_rot_6d
+
+        self.shapes.update(values.shape[1:] for values in batch.values())
+        actions = []
+        for pose in batch["robot_state/cartesian_position"][:, -1]:
+            simulator = ReachSimulator(18, 32)
+            near = min(self.blocks, key=lambda key: abs(np.frombuffer(key)[2] - pose[5]))
+            simulator.block, simulator.tip = self.blocks[near], pose[:3].copy()
+            for _ in range(8):
+                goal, gripper = expert.command(simulator, simulator.block[:2], 0.03)
+                goal[3:] = pose[3:]  # the yaw names the episode here: keep it
+                simulator.step(goal, gripper)
+                actions.append(np.concatenate([goal[:3], euler_to_rot_6d(goal[3:], np), [gripper]]))
+        return np.array(actions)
