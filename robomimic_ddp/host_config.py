@@ -11,10 +11,22 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
+from robomimic_ddp import main_rank
 from robomimic_ddp.errors import ConfigError
+from robomimic_ddp.rlds.keys import DATA_FORMAT, DEFAULTS
+from robomimic_ddp.rlds.source import is_rlds_folder
 from robomimic_ddp.run import Notes, attach_notes, notes_of
 
-RLDS_FORMAT = "droid_rlds"
+__all__ = [
+    "common_directory",
+    "declare_rlds_keys",
+    "fill_rlds_data",
+    "is_rlds_folder",
+    "prepare_config",
+    "reads_rlds_itself",
+    "uses_rlds",
+]
+
 OUR_KEY = "data_cache_dir"
 """A key that no host has, declared together with all others."""
 
@@ -43,8 +55,6 @@ def declare_rlds_keys(config: Any) -> None:
 
     A host that declares train.data_format by itself reads RLDS data by itself, and gets none.
     """
-    from robomimic_ddp.rlds.keys import DEFAULTS
-
     if reads_rlds_itself(config):
         return
     with config.unlocked():
@@ -65,12 +75,12 @@ def reads_rlds_itself(config: Any) -> bool:
 
 
 def _format_is_rlds(config: Any) -> bool:
-    return "data_format" in config.train and config.train.data_format == RLDS_FORMAT
+    return "data_format" in config.train and config.train.data_format == DATA_FORMAT
 
 
 def fill_rlds_data(config: Any) -> None:
-    """For an RLDS run, lists the dataset folders in `train.data`, which hosts check and iterate
-    over. For a host's own RLDS pipeline only sees whether the datasets are there.
+    """Collective: for an RLDS run, lists the dataset folders in `train.data`, which hosts check and
+    iterate over. For a host's own RLDS pipeline only sees whether the datasets are there.
 
     Raises DataError.
     """
@@ -78,19 +88,13 @@ def fill_rlds_data(config: Any) -> None:
         if _format_is_rlds(config):
             from robomimic_ddp.rlds import host_pipeline
 
-            host_pipeline.require_datasets(config.train.data_path, config.train.dataset_names)
+            places = config.train.data_path, config.train.dataset_names
+            main_rank.on_main(host_pipeline.require_datasets, *places)
         return
     from robomimic_ddp.rlds import host
 
     with config.values_unlocked():
-        config.train.data = host.dataset_configs(config)
-
-
-def is_rlds_folder(path: Any) -> bool:
-    """Whether `path` is a dataset version's folder as tensorflow-datasets writes it."""
-    return (
-        path is not None and (Path(os.path.expanduser(str(path))) / "dataset_info.json").is_file()
-    )
+        config.train.data = main_rank.on_main(host.dataset_configs, config)
 
 
 def common_directory(paths: Any) -> Path:

@@ -1,7 +1,8 @@
-"""The sizes of the diffusion policy's U-Net: `algo.unet` of the config, which hosts declare and never
-read.
+"""The sizes of the diffusion policy's U-Net: `algo.unet` of the config, which hosts declare and
+never read.
 
-Off by default, because it changes the net: hosts train 67 million parameters whatever the config says.
+Off by default, because it changes the net: hosts train 67 million parameters whatever the config
+says.
 """
 
 from __future__ import annotations

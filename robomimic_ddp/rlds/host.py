@@ -17,7 +17,7 @@ from robomimic_ddp import group
 from robomimic_ddp.errors import ConfigError, DataError
 from robomimic_ddp.rlds.dataset import LoadOptions, RLDSDataset
 from robomimic_ddp.rlds.index_cache import load_index
-from robomimic_ddp.rlds.keys import DATA_FORMAT, DEFAULTS
+from robomimic_ddp.rlds.keys import DEFAULTS
 from robomimic_ddp.rlds.pictures import PictureSize
 from robomimic_ddp.rlds.schema import DROID_OBSERVATIONS, Fields, find_fields, flat_features
 from robomimic_ddp.rlds.selection import kept_episodes, split_validation
@@ -31,7 +31,6 @@ __all__ = [
     "env_metadata",
     "is_rlds_folder",
     "shape_metadata",
-    "wants_rlds",
 ]
 
 GYM_TYPE = 2
@@ -39,11 +38,6 @@ GYM_TYPE = 2
 none.
 """
 LANGUAGE_EMBEDDING_KEY = "lang_emb"
-
-
-def wants_rlds(config: Any) -> bool:
-    """Whether the host's `config` selects this reader by train.data_format."""
-    return _setting(config, "train.data_format") == DATA_FORMAT
 
 
 def dataset_configs(config: Any) -> list[dict[str, Any]]:

@@ -21,9 +21,9 @@ SPLIT = "train"
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 
-def is_rlds_folder(path: str) -> bool:
+def is_rlds_folder(path: str | None) -> bool:
     """Whether `path` is the version folder of a data set prepared by tensorflow-datasets."""
-    return (Path(path).expanduser() / INFO_FILE).is_file()
+    return path is not None and (Path(path).expanduser() / INFO_FILE).is_file()
 
 
 def find_dataset(data_path: str, name: str, version: str | None = None) -> Path:

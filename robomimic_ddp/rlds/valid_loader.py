@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class RLDSValidLoader(RLDSLoader):
     """One rank's part of the validation windows, the same at every `iter`.
 
-    The last batch may be short.     Over ranks every window comes once: all of them, or
+    The last batch may be short. Over ranks every window comes once: all of them, or
     `most_windows` spread evenly over the episodes. A rank may have none. Windows come mixed, so
     that the first batches are a fair sample.
     """

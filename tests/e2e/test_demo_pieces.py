@@ -100,7 +100,9 @@ def test_stamps_follow_their_inputs(tmp_path: Path) -> None:
 
     stamps, made = Stamps(tmp_path), []
     for inputs in ({"seed": 1}, {"seed": 1}, {"seed": 2}, {"seed": 1}):
-        assert stamps.run("step", inputs, lambda: made.append(inputs) or len(made)) == len(made)
+        assert stamps.run("step", inputs, lambda one=inputs: made.append(one) or len(made)) == len(
+            made
+        )
     assert made == [{"seed": 1}, {"seed": 2}, {"seed": 1}]
 
     def fails() -> None:

@@ -29,7 +29,6 @@ def test_metadata_is_what_the_host_expects(make_config, modalities, stored):
     (entry,) = host.dataset_configs(config)
     assert host.is_rlds_folder(entry["path"]) and entry["path"] == str(stored.folder)
     assert not host.is_rlds_folder(str(stored.folder.parent))
-    assert host.wants_rlds(config)
     meta = host.env_metadata(entry["path"])
     assert meta["env_name"] == "made_up" and set(meta) == {"env_name", "type", "env_kwargs"}
     shapes = host.shape_metadata(entry, config.train.action_keys, config.all_obs_keys)
