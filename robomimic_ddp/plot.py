@@ -32,8 +32,13 @@ def run(command: str, args: argparse.Namespace) -> int:
 
 def plot(run_directories: Sequence[str], output: str) -> None:
     """Draws the runs' histories into the picture `output` (its ending chooses the format)."""
-    import matplotlib
-
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise DataError(
+            f"the curves are drawn with matplotlib, which cannot be imported: {error}. Install the "
+            'extra: pip install "robomimic-ddp[plot]".'
+        ) from error
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
