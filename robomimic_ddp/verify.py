@@ -117,11 +117,9 @@ def require_covered(algo: Any) -> None:
     if loose:
         raise VerifyError(
             f"{type(algo).__name__}: {loose[0]} ({len(loose)} parameter(s) in all) is outside "
-            "the nets that the "
-            f"retrofit synchronises, so {group.world_size()} ranks would train "
-            f"{group.world_size()} different models. "
-            "The diffusion policy's obs_encoder and noise_pred_net are covered; train this "
-            "algorithm with one process."
+            f"the nets that the retrofit synchronises, so {group.world_size()} ranks would train "
+            f"{group.world_size()} different models. The diffusion policy's obs_encoder and "
+            "noise_pred_net are covered; train this algorithm with one process."
         )
 
 

@@ -28,7 +28,9 @@ def test_the_failing_rank_is_named_with_its_traceback(attempt):
     result = run(None, *LAUNCH, "-m", "tests.e2e.racing", "fails", "1")
     assert "rank      : 1" in root_cause_of(result)
     assert "ValueError: planted on purpose" in root_cause_of(result)
-    assert result.stderr.count("rank 0: stopped, because another rank failed") == 1
+    # One line, or none where torchrun ended rank 0 before it noticed; never a traceback of its own.
+    assert result.stderr.count("rank 0: stopped, because another rank failed") <= 1
+    assert "Connection closed by peer" not in root_cause_of(result)
 
 
 @pytest.mark.parametrize(
