@@ -20,6 +20,7 @@ import pickle
 import sys
 import tempfile
 import time
+import warnings
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Callable
@@ -31,10 +32,12 @@ GRACE_SECONDS = 5.0
 
 
 class RankError(AssertionError):
-    """A rank failed, died or hung. `by_rank`: rank -> its traceback or fate, earliest first."""
+    """A rank failed, died or hung. `by_rank`: rank -> its traceback or fate, earliest first;
+    `silent`: the ranks that did not answer in time.
+    """
 
-    def __init__(self, by_rank: dict[int, str]) -> None:
-        self.by_rank = by_rank
+    def __init__(self, by_rank: dict[int, str], silent: frozenset[int] = frozenset()) -> None:
+        self.by_rank, self.silent = by_rank, silent
         parts = [f"----- rank {rank} -----\n{text.rstrip()}" for rank, text in by_rank.items()]
         super().__init__("\n" + "\n".join(parts))
 
@@ -66,7 +69,30 @@ class RankPool:
         for the rendezvous is in the variable RANKS_RENDEZVOUS). `environment` is added to the
         workers' variables.
         Raises `RankError` if a rank raised, died, or did not answer within `timeout` seconds.
+
+        Workers form hundreds of groups in one process, which gloo is not made for: seldom a message
+        between two ranks is lost, and all ranks are silent. They are then replaced and the call is
+        made once more, with a warning; what hangs by itself hangs again and fails.
         """
+        call = (function, arguments, world_size, timeout, process_group, environment)
+        try:
+            return self._run_once(*call)
+        except RankError as error:
+            if len(error.silent) < world_size:
+                raise
+            text = f"all ranks were silent in {function.__name__}; once more: {error}"
+            warnings.warn(text, stacklevel=2)
+            return self._run_once(*call)
+
+    def _run_once(
+        self,
+        function: Callable[..., Any],
+        arguments: tuple,
+        world_size: int,
+        timeout: float,
+        process_group: bool,
+        environment: dict[str, str] | None,
+    ) -> list[Any]:
         workers = self._ready_workers(world_size)
         self._runs += 1
         rendezvous = Path(self._folder.name) / f"rendezvous{self._runs}"
@@ -138,7 +164,8 @@ class RankPool:
             self._discard(rank)
         if failures:
             in_time = sorted(failures.items(), key=lambda item: item[1][0])
-            raise RankError({rank: text for rank, (_, text) in in_time})
+            silent = frozenset(pending.values())
+            raise RankError({rank: text for rank, (_, text) in in_time}, silent)
         return [results[rank] for rank in range(len(workers))]
 
     def _receive(
