@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import random
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -39,7 +38,6 @@ _NODE_LOCAL_KEYS = {
 }
 RECORD_NAME = "ddp.json"
 FRAMES_UNKNOWN = {"frames_decoded": None, "frames_delivered": None, "frames_prefetched": None}
-_SETTLING_SECONDS = 10.0
 LEARNING_RATE_SUFFIX = "learning_rate.initial"
 
 
@@ -127,10 +125,10 @@ class Run:
         """Collective: adds to `ddp.json` what the finished training did.
 
         `steps`: optimizer steps that the model has had; `frames_*`: camera frames of the train
-        loaders over all ranks (null for data without counters), decoded without those of batches
-        made ahead, which are `frames_prefetched`; and `proven`, what `ddp.verify` has seen.
+        loaders over all ranks (null for data without counters; see RLDSLoader.settled_frames); and
+        `proven`, what `ddp.verify` has seen.
         """
-        counted = group.gather_objects(frame_counts(self.loaders.get("train")))
+        counted = group.gather_objects(_frames(self.loaders.get("train")))
         if self.directory is None:
             return
         frames = {name: sum(rank[name] for rank in counted) for name in counted[0] or ()}
@@ -143,24 +141,8 @@ class Run:
             file.write(json.dumps(self.record, indent=2) + "\n")
 
 
-def frame_counts(loader: Any) -> dict[str, int] | None:
-    """Frames of an RLDS train loader, as `Run.write_outcome` names them; None for other loaders.
-
-    Waits until no batch is half decoded. One that stays so is counted as decoded.
-    """
-    if not hasattr(loader, "frames_decoded"):
-        return None
-    deadline = time.monotonic() + _SETTLING_SECONDS
-    while time.monotonic() < deadline:
-        if loader.frames_decoded == loader.frames_delivered + loader.frames_prefetched:
-            break
-        time.sleep(0.05)
-    ahead = loader.frames_prefetched
-    return {
-        "frames_decoded": loader.frames_decoded - ahead,
-        "frames_delivered": loader.frames_delivered,
-        "frames_prefetched": ahead,
-    }
+def _frames(loader: Any) -> dict[str, int] | None:
+    return loader.settled_frames() if hasattr(loader, "settled_frames") else None
 
 
 def count_parameters(net: nn.Module) -> int:

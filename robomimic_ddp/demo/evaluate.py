@@ -57,7 +57,9 @@ def untrained(checkpoint: dict[str, Any]) -> dict[str, Any]:
     return {**checkpoint, "model": model.serialize()}
 
 
-def success_rate(policy: Any, episodes: int = EPISODES, height: int = HEIGHT, width: int = WIDTH):
+def success_rate(
+    policy: Any, episodes: int = EPISODES, height: int = HEIGHT, width: int = WIDTH
+) -> float:
     """The share of `episodes` episodes in which `policy` closes the gripper on the block.
 
     All episodes run side by side: one inference gives each of them its next chunk of actions.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +14,8 @@ from robomimic_ddp.rlds.tf_import import import_tensorflow
 
 if TYPE_CHECKING:
     from robomimic_ddp.rlds.dataset import RLDSDataset
+
+_SETTLING_SECONDS = 10.0
 
 
 def to_torch(batch: dict[str, Any], pin_memory: bool = False) -> dict[str, Any]:
@@ -61,6 +64,25 @@ class RLDSLoader:
     def frames_prefetched(self) -> int:
         """Frames in batches that are complete but not yet delivered."""
         return int(self._counters.batched.numpy()) - self.frames_delivered
+
+    def settled_frames(self) -> dict[str, int]:
+        """Frames decoded for delivered batches, delivered, and prefetched, once no batch is half
+        made.
+
+        What is decoded and never becomes part of a batch counts as decoded.
+        """
+        deadline = time.monotonic() + _SETTLING_SECONDS
+        while True:
+            decoded, ahead = self.frames_decoded, self.frames_prefetched
+            settled = decoded == self.frames_delivered + ahead
+            if settled or time.monotonic() > deadline:
+                break
+            time.sleep(0.05)
+        return {
+            "frames_decoded": decoded - ahead,
+            "frames_delivered": self.frames_delivered,
+            "frames_prefetched": ahead,
+        }
 
     def _next(self, iterator: Any) -> dict[str, Any]:
         tf = import_tensorflow()

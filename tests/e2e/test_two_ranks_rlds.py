@@ -118,7 +118,12 @@ def test_validation_windows_come_once_and_are_not_trained_on(trained: Any) -> No
 
 
 def test_decoded_frames_are_the_delivered_ones(trained: Any) -> None:
-    _, _, reports = trained
+    output, _, reports = trained
+    outcome = json.loads((run_directory(output) / "ddp.json").read_text())["outcome"]
+    assert outcome["frames_decoded"] == outcome["frames_delivered"]
+    assert outcome["frames_delivered"] == sum(report["frames_delivered"] for report in reports)
+    assert outcome["steps"] == len(reports[0]["indices"]) // BATCH
+    assert outcome["gradients_equal"] is True and outcome["noise_differs"] is True
     for report in reports:
         assert report["frames_delivered"] == len(report["indices"]) * 2 * len(CAMERAS)
         ahead = report["frames_prefetched"]
