@@ -1,0 +1,60 @@
+"""The process's random streams: a captured state is the state, and forks leave no trace."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from robomimic_ddp import random_streams
+
+
+def draw():
+    """A number of each stream, Gaussian ones included: numpy and Python keep every second one."""
+    return (
+        torch.randn(3).tolist(),
+        np.random.standard_normal(),
+        random.gauss(0, 1),
+        np.random.rand(),
+        random.random(),
+    )
+
+
+@pytest.fixture(autouse=True)
+def streams_left_alone():
+    with random_streams.kept():
+        yield
+
+
+@pytest.mark.parametrize("drawn_before", [0, 1, 2, 700])
+def test_a_restored_state_goes_on_alike(drawn_before, tmp_path):
+    for _ in range(drawn_before):
+        draw()
+    torch.save(random_streams.capture(), tmp_path / "state")
+    expected = [draw() for _ in range(700)]
+    random_streams.restore(torch.load(tmp_path / "state", weights_only=True))
+    assert [draw() for _ in range(700)] == expected
+
+
+def test_a_fork_is_a_function_of_its_entropy_and_leaves_no_trace():
+    before = random_streams.capture()
+    outside = draw()
+    random_streams.restore(before)
+    forks = []
+    for entropy in ((7, 0, 1), (7, 1, 1), (7, 0, 2), (7, 0, 1), (-7, 0, 1)):
+        with random_streams.forked(*entropy):
+            forks.append(draw())
+    assert forks[0] == forks[3] and len({str(fork) for fork in forks}) == 4
+    assert draw() == outside
+
+
+def test_a_fork_that_fails_leaves_no_trace():
+    before = random_streams.capture()
+    outside = draw()
+    random_streams.restore(before)
+    with pytest.raises(ZeroDivisionError), random_streams.forked(1):
+        draw()
+        raise ZeroDivisionError
+    assert draw() == outside
