@@ -74,7 +74,6 @@ __all__ = [
     "valid_loader",
 ]
 
-rollouts = _rollouts.rollouts
 save = checkpoint.save
 prepare_config = host_config.prepare_config
 
@@ -294,6 +293,13 @@ def epoch_log(run_epoch: Callable) -> Callable:
     return history.recorded(
         metrics.epoch_log(run_epoch), directory, lambda: _run.current().plan.samples_per_step
     )
+
+
+def rollouts(rollout_with_stats: Callable) -> Callable:
+    """Collective: decorates `rollout_with_stats`: the episodes split over ranks, each drawing from
+    streams of its own; the statistics of all of them on every rank, the video on the main rank.
+    """
+    return _rollouts.split_rollouts(rollout_with_stats, lambda: _run.current().seed)
 
 
 def run_directory(get_exp_dir: Callable) -> Callable:

@@ -88,23 +88,41 @@ def broadcast_object(value: Any, source: int = 0) -> Any:
     return box[0]
 
 
-def gather_objects(value: Any) -> list[Any]:
-    """Collective: every rank's picklable `value`, in rank order, on every rank."""
+def gather_objects(value: Any, within: Any = None) -> list[Any]:
+    """Collective: every rank's picklable `value`, in rank order, on every rank.
+
+    `within`: a group made by `without_time_limit`, where the wait may be long.
+    """
     if world_size() == 1:
         return [value]
     # all_gather_object picks the device of the group's default backend (CUDA beside NCCL); a tensor
     # of bytes on the CPU keeps it on gloo.
     data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
     sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(world_size())]
-    dist.all_gather(sizes, torch.tensor([data.numel()]))
+    dist.all_gather(sizes, torch.tensor([data.numel()]), group=within)
     longest = max(int(size) for size in sizes)
     padded = torch.zeros(longest, dtype=torch.uint8)
     padded[: data.numel()] = data
     gathered = [torch.empty(longest, dtype=torch.uint8) for _ in range(world_size())]
-    dist.all_gather(gathered, padded)
+    dist.all_gather(gathered, padded, group=within)
     return [
         pickle.loads(part[: int(size)].numpy().tobytes()) for part, size in zip(gathered, sizes)
     ]
+
+
+@contextmanager
+def without_time_limit() -> Iterator[Any]:
+    """Collective: a gloo group of all ranks for `gather_objects(..., within=)`; None on one rank.
+
+    In it a rank waits for the others as long as they live. It is formed at once, while all ranks
+    are here, and dissolved on a clean exit.
+    """
+    if world_size() == 1:
+        yield None
+        return
+    waiting = dist.new_group(backend="gloo", timeout=timedelta(days=365))
+    yield waiting
+    dist.destroy_process_group(waiting)
 
 
 def sum_over_ranks(tensor: torch.Tensor) -> torch.Tensor:

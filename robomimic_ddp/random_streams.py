@@ -76,8 +76,13 @@ def forked(*entropy: int) -> Iterator[None]:
     where they were.
     """
     with kept():
-        seed = int(np.random.SeedSequence([word % 2**64 for word in entropy]).generate_state(1)[0])
-        torch.manual_seed(seed)
-        np.random.seed(seed)
-        random.seed(seed)
+        seed(*entropy)
         yield
+
+
+def seed(*entropy: int) -> None:
+    """Starts the streams of torch (CPU, CUDA), numpy and Python anew: a function of `entropy`."""
+    word = int(np.random.SeedSequence([word % 2**64 for word in entropy]).generate_state(1)[0])
+    torch.manual_seed(word)
+    np.random.seed(word)
+    random.seed(word)

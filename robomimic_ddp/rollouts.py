@@ -1,38 +1,151 @@
-"""Evaluation episodes on several ranks: one set of statistics, one video.
+"""Evaluation episodes, split over the ranks: each rank simulates its share on a policy of its own.
 
-Every rank runs the episodes on a policy of its own and the main rank's statistics are told to all,
-so that "best so far" is decided alike. They are told over gloo: no rank waits inside NCCL while
-another simulates.
+Rank r runs episodes r, r + world size, ...; a rank may have none. Each episode draws from random
+streams of its own, a function of (seed, epoch, environment, episode), so the episodes are the same
+ones whatever the number of ranks. The statistics are merged over gloo, in a group without a time
+limit: a rank that is done early may wait for hours, and never inside NCCL.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, Callable
 
-from robomimic_ddp import group
+from robomimic_ddp import group, random_streams
+from robomimic_ddp.errors import RobomimicDDPError
+from robomimic_ddp.metrics import swapped
+
+logger = logging.getLogger(__name__)
+
+_STREAM = 0x5EED
+"""Keeps the streams of rollouts apart from all others that are drawn from the run's seed."""
+_VIDEO = ("video_dir", "video_path")
 
 
-def rollouts(rollout_with_stats: Callable) -> Callable:
-    """Collective: decorates the host's function; the main rank's result on every rank, its video
-    alone.
+def split_rollouts(rollout_with_stats: Callable, seed: Callable[[], int]) -> Callable:
+    """Collective: decorates the host's `rollout_with_stats(policy, envs, ..., num_episodes, ...)`.
+
+    Every rank gets the statistics of all episodes; the video is the main rank's, of its own ones.
+    `seed` gives the run's. On one rank the host's function is called as it is.
     """
+    signature = inspect.signature(rollout_with_stats)
 
     @functools.wraps(rollout_with_stats)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         if group.world_size() == 1:
             return rollout_with_stats(*args, **kwargs)
-        bound = inspect.signature(rollout_with_stats).bind(*args, **kwargs)
+        call = signature.bind(*args, **kwargs)
+        call.apply_defaults()
+        envs, episodes = _argument(call, "envs"), _episodes(call)
+        own = range(group.rank(), episodes, group.world_size())
+        _announce(episodes)
+        call.arguments["num_episodes"] = len(own)
         if not group.is_main():
-            for name in ("video_dir", "video_path"):
-                if name in bound.arguments:
-                    bound.arguments[name] = None
-        result = group.broadcast_object(rollout_with_stats(*bound.args, **bound.kwargs))
-        if group.is_main() or not isinstance(result, tuple):
-            return result
-        statistics, videos, *rest = result
-        # Hosts of the DROID family remove the videos that they do not keep: only one rank may.
-        return (statistics, type(videos)(), *rest) if videos is not None else result
+            call.arguments.update((name, None) for name in _VIDEO if name in call.arguments)
+        entropy = (seed(), call.arguments.get("epoch") or 0)
+        with group.without_time_limit() as waiting:
+            with random_streams.kept(), _seeded(envs, own, entropy):
+                result = rollout_with_stats(*call.args, **call.kwargs) if own else None
+            return _merged(result, len(own), waiting)
 
     return wrapped
+
+
+def _argument(call: inspect.BoundArguments, name: str) -> Any:
+    if name not in call.arguments:
+        raise RobomimicDDPError(
+            f"rollout_with_stats{call.signature} has no parameter {name!r}, so its episodes cannot "
+            "be split over ranks. Name it as robomimic does: rollout_with_stats(policy, envs, "
+            "horizon, ..., num_episodes=None, ..., epoch=None, ...)."
+        )
+    return call.arguments[name]
+
+
+def _episodes(call: inspect.BoundArguments) -> int:
+    """The number of episodes asked for; the main rank is given at least one of them."""
+    episodes = _argument(call, "num_episodes")
+    if not isinstance(episodes, int) or episodes < 1:
+        raise RobomimicDDPError(
+            f"rollouts with num_episodes={episodes!r}: expected at least 1, since there would be "
+            "no statistics. Set experiment.rollout.n to 1 or more, or "
+            "experiment.rollout.enabled=false."
+        )
+    return episodes
+
+
+def _announce(episodes: int) -> None:
+    if group.is_main():
+        world = group.world_size()
+        shares = (f"rank {rank}: {_listed(range(rank, episodes, world))}" for rank in range(world))
+        print(f"rollouts: episodes of each environment over {world} ranks: {'; '.join(shares)}")
+
+
+def _listed(episodes: range) -> str:
+    shown = [str(episode) for episode in episodes[:8]]
+    return (", ".join(shown) + (", ..." if len(episodes) > 8 else "")) or "none"
+
+
+@contextmanager
+def _seeded(envs: dict[str, Any], own: Iterable[int], entropy: tuple[int, int]) -> Iterator[None]:
+    """For the block, each `reset` of an environment begins its next episode's random streams.
+
+    The host resets once an episode, before the policy draws anything; wrappers that reset again
+    stay within the episode, since only the outermost environment is watched.
+    """
+    with ExitStack() as stack:
+        for number, env in enumerate(envs.values()):
+            reset = _reset_of(env.reset, iter(own), (_STREAM, *entropy, number))
+            stack.enter_context(swapped(env, "reset", reset))
+        yield
+
+
+def _reset_of(reset: Callable, episodes: Iterator[int], entropy: tuple[int, ...]) -> Callable:
+    def seeded_reset(*args: Any, **kwargs: Any) -> Any:
+        episode = next(episodes, None)
+        if episode is not None:
+            random_streams.seed(*entropy, episode)
+        return reset(*args, **kwargs)
+
+    return seeded_reset
+
+
+def _merged(result: Any, episodes: int, waiting: Any) -> Any:
+    """Collective: the host's result for the episodes of all ranks, its statistics equal on each.
+
+    A host returns statistics, {environment: {name: mean over its episodes}}, alone or first in a
+    tuple with the videos' paths. Only the main rank keeps the paths: hosts of the DROID family
+    remove the videos that they do not keep, and only one rank may.
+    """
+    statistics, *rest = result if isinstance(result, tuple) else (result,)
+    kinds = [type(part) for part in rest] if isinstance(result, tuple) else None
+    parts = group.gather_objects((statistics, episodes, kinds), within=waiting)
+    merged = merge([part[:2] for part in parts])
+    of_main = parts[0][2]  # rank 0 has the first episode, so it has a result
+    if of_main is None:
+        return merged
+    if not group.is_main():
+        rest = [None if kind is type(None) else kind() for kind in of_main]
+    return (merged, *rest)
+
+
+def merge(parts: list[tuple[dict[str, dict[str, float]] | None, int]]) -> dict[str, Any]:
+    """Statistics of all ranks from each rank's (statistics or None, number of episodes).
+
+    Means are weighted by episodes. `Time_Episode`, the host's minutes of all episodes together, is
+    summed.
+    """
+    ran = [(statistics, episodes) for statistics, episodes in parts if episodes]
+    total = sum(episodes for _, episodes in ran)
+    merged = type(ran[0][0])()
+    for env in ran[0][0]:
+        merged[env] = {}
+        for name in ran[0][0][env]:
+            values = [(statistics[env][name], episodes) for statistics, episodes in ran]
+            weighted = sum(value * episodes for value, episodes in values)
+            summed = sum(value for value, _ in values)
+            merged[env][name] = summed if name == "Time_Episode" else weighted / total
+    return merged

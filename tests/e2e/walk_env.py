@@ -1,0 +1,130 @@
+"""An environment with the host's interface, and a training run that rolls out in it.
+
+    torchrun ... -m tests.e2e.walk_env REPORTS --config cfg.json
+
+A point must come near the place that the reset draws from numpy's global stream. Writes
+REPORTS/rank<k>.json: where each episode of this rank began, and the statistics it was given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import robomimic.envs.env_base as EnvBases
+import robomimic.scripts.train as host_train
+import robomimic.utils.env_utils as EnvUtils
+
+RANK = int(os.environ.get("RANK", "0"))
+BEGINNINGS: list[float] = []
+"""The first place of each episode that this rank has run."""
+
+
+class WalkEnv(EnvBases.EnvBase):
+    """Observations and actions as in tests/datasets.py; over after 5 steps or near the place."""
+
+    def __init__(self, env_name: str, **_: Any) -> None:
+        self.env_name = env_name
+        self.reset()
+        BEGINNINGS.clear()  # episodes only, not this one
+
+    def reset(self) -> dict[str, np.ndarray]:
+        self.place = np.random.standard_normal(3)
+        self.steps = 0
+        BEGINNINGS.append(float(self.place[0]))
+        return self.get_observation()
+
+    def step(self, action: np.ndarray) -> tuple[dict, float, bool, dict]:
+        self.place = self.place + 0.3 * np.asarray(action)[:3]
+        self.steps += 1
+        return self.get_observation(), self.get_reward(), self.is_done(), {}
+
+    def get_observation(self) -> dict[str, np.ndarray]:
+        return {"position": self.place.astype(np.float32), "gripper": np.zeros(1, np.float32)}
+
+    def get_reward(self) -> float:
+        return -float(np.linalg.norm(self.place))
+
+    def is_done(self) -> bool:
+        return self.steps >= 5
+
+    def is_success(self) -> dict[str, bool]:
+        return {"task": bool(np.linalg.norm(self.place) < 1.0)}
+
+    def reset_to(self, state: Any) -> dict[str, np.ndarray]:
+        raise NotImplementedError
+
+    def render(self, mode: str = "human", height: int = 8, width: int = 8, **_: Any) -> np.ndarray:
+        return np.zeros((height, width, 3), np.uint8)
+
+    def get_state(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def get_goal(self) -> None:
+        raise NotImplementedError
+
+    def set_goal(self, **_: Any) -> None:
+        raise NotImplementedError
+
+    def serialize(self) -> dict[str, Any]:
+        return {"env_name": self.env_name, "type": self.type, "env_kwargs": {}}
+
+    @classmethod
+    def create_for_data_processing(cls, *_: Any, **__: Any) -> WalkEnv:
+        raise NotImplementedError
+
+    @property
+    def action_dimension(self) -> int:
+        return 4
+
+    @property
+    def name(self) -> str:
+        return self.env_name
+
+    @property
+    def type(self) -> int:
+        return EnvBases.EnvType.GYM_TYPE
+
+    @property
+    def version(self) -> str:
+        return "1"
+
+    @property
+    def rollout_exceptions(self) -> tuple:
+        return ()
+
+    @property
+    def base_env(self) -> WalkEnv:
+        return self
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("reports", type=Path)
+    parser.add_argument("--config")
+    given = parser.parse_args(sys.argv[1:])
+    EnvUtils.get_env_class = lambda **_: WalkEnv
+    statistics = []
+    rollouts = host_train.TrainUtils.rollout_with_stats
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        result = rollouts(*args, **kwargs)
+        timeless = {"time": 0, "Time_Episode": 0}
+        statistics.append({name: {**log, **timeless} for name, log in result[0].items()})
+        return result
+
+    host_train.TrainUtils.rollout_with_stats = watched
+    chosen = {"algo": None, "name": None, "dataset": None, "debug": False, "resume": False}
+    host_train.main(argparse.Namespace(config=given.config, **chosen))
+    given.reports.mkdir(exist_ok=True)
+    report = {"beginnings": BEGINNINGS, "statistics": statistics}
+    (given.reports / f"rank{RANK}.json").write_text(json.dumps(report, default=float))
+
+
+if __name__ == "__main__":
+    main()

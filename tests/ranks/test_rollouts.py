@@ -1,0 +1,152 @@
+"""Rollouts on several ranks: the episodes are split, and they are the same ones as on one rank."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from datetime import timedelta
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from robomimic_ddp import group, random_streams
+from robomimic_ddp.rollouts import merge, split_rollouts
+from tests.ranks.pool import RankError
+
+SEED = 7
+
+
+class Env:
+    """Its block lies where numpy's global stream says, as in robosuite and gym environments."""
+
+    name = "reach"
+
+    def __init__(self):
+        self.resets = 0
+
+    def reset(self):
+        self.resets += 1
+        self.place = np.random.rand()
+        return self.place
+
+
+def host_rollouts(policy, envs, horizon, num_episodes=None, video_dir=None, epoch=None):
+    """A host's function in small: a policy that draws torch noise, means over its episodes."""
+    statistics = OrderedDict()
+    for key, env in envs.items():
+        logs = [policy(env.reset()) for _ in range(num_episodes)]
+        statistics[key] = {name: np.mean([log[name] for log in logs]) for name in logs[0]}
+        statistics[key]["Time_Episode"] = float(num_episodes)
+    return statistics, OrderedDict.fromkeys(envs, video_dir)
+
+
+def noisy(seen):
+    def policy(place):
+        found = place + torch.rand(()).item()
+        seen.append(found)
+        return {"Return": found, "Success_Rate": float(found > 1.0)}
+
+    return policy
+
+
+def run(episodes, epoch=3, envs=("a", "b")):
+    seen, before = [], random_streams.capture()["torch"]
+    made = {name: Env() for name in envs}
+    function = split_rollouts(host_rollouts, lambda: SEED)
+    result = function(noisy(seen), made, 5, num_episodes=episodes, video_dir="v", epoch=epoch)
+    untouched = torch.equal(before, random_streams.capture()["torch"])
+    put_back = all("reset" not in vars(env) for env in made.values())
+    return result, seen, [env.resets for env in made.values()], untouched and put_back
+
+
+def every_episode(answers, episodes):
+    """What the policies saw, in the order of (environment, episode)."""
+    world = len(answers)
+    seen = [iter(answer[1]) for answer in answers]
+    return [next(seen[episode % world]) for _ in range(2) for episode in range(episodes)]
+
+
+@pytest.mark.parametrize("episodes", [1, 2, 5])
+def test_statistics_are_those_of_all_episodes_on_every_rank(ranks, episodes):
+    for world in (2, 3):
+        answers = ranks.run(run, episodes, world_size=world)
+        found = every_episode(answers, episodes)
+        assert len(set(found)) == 2 * episodes  # each draws for itself
+        for rank, ((statistics, videos), seen, resets, clean) in enumerate(answers):
+            share = len(range(rank, episodes, world))
+            assert resets == [share, share] and len(seen) == 2 * share
+            assert clean
+            for number, env in enumerate("ab"):
+                own = found[number * episodes : (number + 1) * episodes]
+                np.testing.assert_allclose(statistics[env]["Return"], np.mean(own), rtol=1e-12)
+                hits = np.mean([place > 1.0 for place in own])
+                np.testing.assert_allclose(statistics[env]["Success_Rate"], hits, rtol=1e-12)
+                assert statistics[env]["Time_Episode"] == episodes
+            assert videos == ({"a": "v", "b": "v"} if rank == 0 else {})
+        assert all(answer[0][0] == answers[0][0][0] for answer in answers)
+
+
+def test_the_episodes_do_not_depend_on_the_number_of_ranks(ranks):
+    two = every_episode(ranks.run(run, 5), 5)
+    three = every_episode(ranks.run(run, 5, world_size=3), 5)
+    assert two == three
+
+
+def test_another_epoch_has_other_episodes(ranks):
+    assert every_episode(ranks.run(run, 4, 3), 4) != every_episode(ranks.run(run, 4, 4), 4)
+
+
+def test_one_rank_is_the_host():
+    with random_streams.kept():
+        torch.manual_seed(0), np.random.seed(0)
+        seen, envs = [], {"a": Env()}
+        plain = host_rollouts(noisy(seen), envs, 5, num_episodes=3)
+        torch.manual_seed(0), np.random.seed(0)
+        function = split_rollouts(host_rollouts, lambda: SEED)
+        assert function(noisy(seen), envs, 5, num_episodes=3) == plain
+
+
+def without_episodes(number):
+    split_rollouts(host_rollouts, lambda: SEED)(noisy([]), {"a": Env()}, 5, num_episodes=number)
+
+
+@pytest.mark.parametrize("number", [0, None])
+def test_no_episodes_is_one_clear_error(ranks, number):
+    with pytest.raises(RankError, match="experiment.rollout.n to 1 or more"):
+        ranks.run(without_episodes, number)
+
+
+def other_signature():
+    split_rollouts(lambda policy, envs, count: None, lambda: SEED)(None, {}, 3)
+
+
+def test_a_function_without_num_episodes_is_one_clear_error(ranks):
+    with pytest.raises(RankError, match="no parameter 'num_episodes'"):
+        ranks.run(other_signature)
+
+
+def patient(folder, rank_of_slow):
+    rank = dist.get_rank()
+    dist.destroy_process_group()
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/again",
+        rank=rank,
+        world_size=2,
+        timeout=timedelta(seconds=2),
+    )
+    with group.without_time_limit() as waiting:
+        if rank == rank_of_slow:
+            time.sleep(4)
+        return group.gather_objects(rank, within=waiting)
+
+
+def test_a_rank_that_is_done_early_waits_beyond_the_time_limit(ranks, tmp_path):
+    assert ranks.run(patient, str(tmp_path), 1) == [[0, 1], [0, 1]]
+
+
+def test_merge_weights_by_episodes_and_skips_ranks_without_any():
+    parts = [({"e": {"Return": 1.0}}, 3), ({"e": {"Return": 5.0}}, 1), (None, 0)]
+    assert merge(parts) == {"e": {"Return": 2.0}}
