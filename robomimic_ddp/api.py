@@ -25,6 +25,7 @@ from robomimic_ddp import (
     host_config,
     main_rank,
     metrics,
+    places,
     plan,
     sampling,
     verify,
@@ -245,6 +246,7 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
     verifier = _start_training(run, model)
     for epoch in iterable:
         yield epoch
+        places.reached(f"end of epoch {epoch}")
         if run.plan.several_ranks:
             host_algo.make_buffers_equal(model)
         if verifier is not None:
@@ -257,6 +259,7 @@ def _start_training(run: _run.Run, model: Any) -> Any:
     """Collective: the one point at which weights are made equal and random streams part."""
     if group.is_main():
         print(f"\n============= robomimic-ddp =============\n{run.describe()}\n")
+    places.reached("start of training")
     parallel_nets = [
         (name, module)
         for name, module in host_algo.named_modules(model)
@@ -309,6 +312,8 @@ def run_directory(get_exp_dir: Callable) -> Callable:
 
     @functools.wraps(get_exp_dir)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
+        places.reached("run directory")
+
         def make() -> Any:
             paths = get_exp_dir(*args, **kwargs)
             run = _run.current()

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from robomimic_ddp import places
 from robomimic_ddp.errors import LaunchError
 
 logger = logging.getLogger(__name__)
@@ -66,7 +67,11 @@ def process_group(backend: str, timeout_seconds: float, **rendezvous: Any) -> It
             "that no "
             "firewall or stale process holds the port."
         ) from error
-    yield
+    store = dist.distributed_c10d._get_default_store()
+    with places.watched(store, rank(), world_size(), timeout_seconds):
+        # After this, every rank has told where it is, so that none waits in the store for another.
+        barrier()
+        yield
     dist.destroy_process_group()
 
 

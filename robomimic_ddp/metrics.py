@@ -10,7 +10,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from robomimic_ddp import group
+from robomimic_ddp import group, places
 from robomimic_ddp.errors import RobomimicDDPError
 
 MISSING = object()
@@ -140,8 +140,12 @@ def epoch_log(run_epoch: Callable[..., Any]) -> Callable[..., Any]:
             return run_epoch(*call.args, **call.kwargs)
         model = _argument(call, "model")
         logs = BatchLogs()
-        with _recording(model, logs), _schedules_stand_still(model, call):
+        phase = "validation" if call.arguments.get("validate") else "train"
+        place = f"epoch {call.arguments.get('epoch')} {phase}"
+        places.reached(place)
+        with _recording(model, logs, phase), _schedules_stand_still(model, call):
             result = run_epoch(*call.args, **call.kwargs)
+        places.reached(f"{place} log")
         if isinstance(result, tuple):
             return (mean_over_ranks(result[0], logs), *result[1:])
         return mean_over_ranks(result, logs)
@@ -188,12 +192,14 @@ def _schedules_stand_still(model: Any, call: inspect.BoundArguments) -> Iterator
 
 
 @contextmanager
-def _recording(model: Any, logs: BatchLogs) -> Iterator[None]:
+def _recording(model: Any, logs: BatchLogs, phase: str) -> Iterator[None]:
     """For the block, `logs` hears of every batch and of every step log of `model`."""
     process_batch, log_info = model.process_batch_for_training, model.log_info
 
     def process_batch_for_training(batch: Any, *args: Any, **kwargs: Any) -> Any:
         logs.see_batch(batch)
+        if phase == "train":  # ranks validate on unequal numbers of batches
+            places.stepped()
         return process_batch(batch, *args, **kwargs)
 
     def logged(*args: Any, **kwargs: Any) -> Any:
