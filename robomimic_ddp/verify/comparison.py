@@ -32,14 +32,15 @@ class Evidence:
 
     equal: name -> a value with a stable repr, to be the same on all ranks; the first name that is
     not is reported, so causes stand before what follows from them. complaints: what this rank sees
-    to be wrong by itself. hints: what may have caused a difference, as this rank sees it.
+    to be wrong by itself. hints: beginning of a name -> what may make such items differ, as this
+    rank sees it; the longest beginning counts.
     """
 
     when: str
     equal: dict[str, Hashable] = field(default_factory=dict)
     different: list[Different] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
-    hints: list[str] = field(default_factory=list)
+    hints: dict[str, str] = field(default_factory=dict)
 
     def require(self) -> None:
         """Collective: raises VerifyError on all ranks, naming the first thing wrong and the ranks.
@@ -66,8 +67,9 @@ class Evidence:
             values = [rank_items.get(name, "absent") for rank_items in items]
             if len(set(values)) > 1:
                 odd = odd_ranks(values)
+                # A rank that differs knows more about the cause than the others.
                 ordered = sorted(range(len(parts)), key=lambda rank: rank not in odd)
-                hints = dict.fromkeys(hint for rank in ordered for hint in parts[rank][1])
+                hints = dict.fromkeys(_hint(parts[rank][1], name) for rank in ordered)
                 raise VerifyError(
                     f"{self.when}: {name} is not the same on all ranks; found {_shown(values)}, so "
                     f"rank(s) {odd} differ from the others. Expected equal bits: ranks that "
@@ -88,7 +90,12 @@ def require_equal(what: str, items: Mapping[str, Hashable], cause: str = "") -> 
 
     `items` maps names to values with a stable repr. `what` begins the message, `cause` ends it.
     """
-    Evidence(what, equal=dict(items), hints=[cause] if cause else []).require()
+    Evidence(what, equal=dict(items), hints={"": cause}).require()
+
+
+def _hint(hints: Mapping[str, str], name: str) -> str:
+    fitting = [beginning for beginning in hints if name.startswith(beginning)]
+    return hints[max(fitting, key=len)] if fitting else ""
 
 
 def _require_one_place(summaries: list) -> None:

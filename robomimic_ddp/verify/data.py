@@ -16,6 +16,13 @@ from robomimic_ddp.verify.comparison import Different
 
 _FILES, _BLOCKS, _BLOCK_BYTES = 64, 16, 4096
 """At most so many files of a data set are looked at, so many places in each, so much at a place."""
+HINTS = {
+    "train ": "Every rank must read the same data, normalised alike, in as many batches: copies on "
+    "nodes must be equal, and nothing before the loader may depend on the rank.",
+    "number of training": "Every rank must train on each batch that its loader gives it.",
+    "the order of": "The host's sampler draws from a generator of its own that differs by rank, so "
+    "samples would be repeated and missed. Seed it with train.seed.",
+}
 _REPEATS_THAT_TELL = 10
 """Samples repeated in an unbroken row: by chance below 1e-9 where a pass has no sample twice."""
 
@@ -25,16 +32,14 @@ def loader_items(loader: Any) -> dict[str, Hashable]:
     if loader is None:
         return {}
     dataset = getattr(loader, "dataset", None)
-    items: dict[str, Hashable] = {
-        "train loader": type(loader).__name__,
-        "train loader: batch size": getattr(loader, "batch_size", None),
-        "train loader: number of batches": _length(loader),
-        "train data set: number of samples": _length(dataset),
-    }
+    items: dict[str, Hashable] = {"train data set: number of samples": _length(dataset)}
     for name in ("action_normalization_stats", "obs_normalization_stats"):
         statistics = _statistics(dataset, name)
         items[f"train data set: {name}"] = None if statistics is None else digest(statistics)
     items["train data set: bytes of its files"] = fingerprint(dataset)
+    items["train loader"] = type(loader).__name__
+    items["train loader: batch size"] = getattr(loader, "batch_size", None)
+    items["train loader: number of batches"] = _length(loader)
     return items
 
 
@@ -111,16 +116,6 @@ def order_items(loader: Any) -> dict[str, Hashable]:
     """The order of the present pass over the data, which all ranks share."""
     found = getattr(loader, "order_digest", None)
     return {} if found is None else {"the order of the present pass over the data": found()}
-
-
-def order_hints(loader: Any) -> list[str]:
-    """Why the order of a pass may differ."""
-    if getattr(loader, "order_digest", None) is None:
-        return []
-    return [
-        "(If it is the order: the host's sampler draws from a generator of its own that differs by "
-        "rank, so samples would be repeated and missed. Seed it with train.seed.)"
-    ]
 
 
 def share(loader: Any) -> list[Different]:

@@ -20,6 +20,9 @@ from robomimic_ddp.verify.comparison import Evidence, require_equal
 NUMBERS = (bool, int, float, str, tuple, type(None))
 """Types of an optimizer's settings that are compared; learning rates are (`algo.counters`)."""
 
+_ALIKE = "Build nets and optimizers alike on every rank, and freeze or add alike."
+HINTS = {"kind of": _ALIKE, "the parallel nets": _ALIKE, "optimizer": _ALIKE}
+
 
 def require_same_structure(algo: Any) -> None:
     """Collective: every rank holds the same nets, of which the retrofit synchronises every
@@ -27,7 +30,7 @@ def require_same_structure(algo: Any) -> None:
 
     Raises VerifyError on all ranks; also with `ddp.verify` off, since nothing else would notice.
     """
-    evidence = Evidence("before weights are made equal", equal=structure_items(algo))
+    evidence = Evidence("before weights are made equal", equal=structure_items(algo), hints=HINTS)
     evidence.complaints = [*nested(algo), *uncovered(algo)]
     evidence.require()
 

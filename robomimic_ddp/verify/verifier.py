@@ -16,10 +16,15 @@ from robomimic_ddp.verify.comparison import Evidence
 from robomimic_ddp.verify.streams import Streams
 
 NOT_PROVEN = {"gradients_equal": None, "noise_differs": None}
-STATE_HINT = (
-    "Common causes: a net trained past its parallel forward, a rank that skipped a step or loaded "
-    "another checkpoint."
-)
+HINTS = {
+    "": "Common causes: a net trained past its parallel forward, a rank that skipped a step or "
+    "loaded another checkpoint.",
+    "torch.": "Set it alike on every rank: the arithmetic depends on it.",
+    "mode of": "A net in eval() is not synchronised; call model.set_train() on every rank.",
+    "buffer": "It was written on some ranks only, and DDP did not copy the main rank's over.",
+    **structure.HINTS,
+    **data.HINTS,
+}
 SETTINGS = ("get_default_dtype", "get_float32_matmul_precision")
 """Getters of torch's settings that change the arithmetic of a whole process."""
 
@@ -47,7 +52,7 @@ class Verifier:
 
     def start(self) -> None:
         """Collective: equal data, weights, optimizers and counters, different random streams."""
-        evidence = Evidence("before the first step", hints=[STATE_HINT])
+        evidence = Evidence("before the first step", hints=HINTS)
         evidence.equal.update(data.loader_items(self.train_loader))
         for name in SETTINGS:
             evidence.equal[f"torch.{name}()"] = str(getattr(torch, name)())
@@ -84,13 +89,12 @@ class Verifier:
             f"buffer {name}": "unchanged" if value == self._buffers.get(name) else "changed"
             for name, value in found.items()
         }
-        hint = "A buffer was written on some ranks only, and DDP did not copy the main rank's over."
-        Evidence(f"end of epoch {epoch}", equal=items, hints=[hint]).require()
+        Evidence(f"end of epoch {epoch}", equal=items, hints=HINTS).require()
 
     def epoch_end(self, epoch: Any) -> None:
         """Collective: equal steps, weights, averages, buffers; different streams and shares."""
         self._disarm()
-        evidence = Evidence(f"end of epoch {epoch}", hints=[STATE_HINT])
+        evidence = Evidence(f"end of epoch {epoch}", hints=HINTS)
         evidence.complaints = self._trained.complaints(self.train_loader)
         evidence.equal.update(self._trained.items())
         for name, net in structure.parallel_nets(self.algo):
@@ -142,7 +146,7 @@ class Verifier:
     def _before_forward(self, epoch: Any) -> None:
         """Collective, within the first training forward of the epoch on every rank."""
         self._disarm()
-        evidence = Evidence(f"before the first training forward of epoch {epoch}")
+        evidence = Evidence(f"before the first training forward of epoch {epoch}", hints=HINTS)
         self._add_structure(evidence)
         for name, net in structure.parallel_nets(self.algo):
             evidence.equal[f"mode of {name}"] = "train" if net.training else "eval"
@@ -169,14 +173,14 @@ class Verifier:
         held = [one for entry in optimizer.param_groups for one in entry["params"]]
         reduced = [one for one in held if one.grad is not None]
         sums = dict(zip(map(id, reduced), checksums(one.grad for one in reduced)))
-        evidence = Evidence(f"first step of optimizer {name}", hints=[self._gradient_hint()])
+        hints = {**HINTS, "gradient of": self._gradient_hint()}
+        evidence = Evidence(f"first step of optimizer {name}", hints=hints)
         evidence.complaints += structure.unreduced(self.algo)
         evidence.complaints += structure.uncovered(self.algo)
         for parameter in held:
             of = self._names.get(id(parameter), "a parameter outside nets")
             evidence.equal[f"gradient of {of}"] = sums.get(id(parameter), "none")
         evidence.equal.update(data.order_items(self.train_loader))
-        evidence.hints += data.order_hints(self.train_loader)
         evidence.different = [*Streams.now().different(), *data.share(self.train_loader)]
         evidence.require()
         self.proven.update(gradients_equal=True, noise_differs=True)
