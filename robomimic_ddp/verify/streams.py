@@ -33,7 +33,7 @@ class Streams(NamedTuple):
         Python's global ones.
         """
         states = [torch.get_rng_state()]
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
+        if torch.cuda.is_initialized():
             states.append(torch.cuda.get_rng_state())
         return cls(tuple(states), (np.random.get_state(), random.getstate()))
 

@@ -160,3 +160,18 @@ def foreign(algo: Any) -> Iterator[str]:
                 f"no optimizer holds a parameter of {name}: it would never be trained. Give it to "
                 "an optimizer, or set requires_grad=False on its parameters to keep it frozen."
             )
+
+
+def gradient_hint(algo: Any) -> str:
+    """Why reduced gradients may differ, as this rank sees it."""
+    nets = parallel_nets(algo)
+    unused = [name for name, net in nets if wrap.state_of(net).training_forwards == 0]
+    if unused:
+        return (
+            f"{', '.join(unused)} was never called in training mode: it was trained past its "
+            "parallel forward (through net.forward, another method, or while in eval())."
+        )
+    return (
+        "A part of a net was trained past its parallel forward, for example through another "
+        "method, or gradients were changed on some ranks only."
+    )

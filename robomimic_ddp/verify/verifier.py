@@ -173,7 +173,7 @@ class Verifier:
         held = [one for entry in optimizer.param_groups for one in entry["params"]]
         reduced = [one for one in held if one.grad is not None]
         sums = dict(zip(map(id, reduced), checksums(one.grad for one in reduced)))
-        hints = {**HINTS, "gradient of": self._gradient_hint()}
+        hints = {**HINTS, "gradient of": structure.gradient_hint(self.algo)}
         evidence = Evidence(f"first step of optimizer {name}", hints=hints)
         evidence.complaints += structure.unreduced(self.algo)
         evidence.complaints += structure.uncovered(self.algo)
@@ -184,19 +184,6 @@ class Verifier:
         evidence.different = [*Streams.now().different(), *data.share(self.train_loader)]
         evidence.require()
         self.proven.update(gradients_equal=True, noise_differs=True)
-
-    def _gradient_hint(self) -> str:
-        nets = structure.parallel_nets(self.algo)
-        unused = [name for name, net in nets if wrap.state_of(net).training_forwards == 0]
-        if unused:
-            return (
-                f"{', '.join(unused)} was never called in training mode: it was trained past its "
-                "parallel forward (through net.forward, another method, or while in eval())."
-            )
-        return (
-            "A part of a net was trained past its parallel forward, for example through another "
-            "method, or gradients were changed on some ranks only."
-        )
 
     def _watch_batches(self) -> None:
         process = getattr(self.algo, "process_batch_for_training", None)
