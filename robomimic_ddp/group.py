@@ -11,13 +11,14 @@ from __future__ import annotations
 import logging
 import pickle
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from robomimic_ddp import roll_call
 from robomimic_ddp.errors import LaunchError
 
 logger = logging.getLogger(__name__)
@@ -91,17 +92,23 @@ def broadcast_object(value: Any, source: int = 0) -> Any:
     return box[0]
 
 
-def gather_objects(value: Any, within: Any = None) -> list[Any]:
+def gather_objects(
+    value: Any, place: str = "an exchange between ranks", within: Any = None
+) -> list[Any]:
     """Collective: every rank's picklable `value`, in rank order, on every rank.
 
-    Values below 1 kB take one message, larger ones two. `within`: a group made by
-    `without_time_limit`, where the wait may be long.
+    Values below 1 kB take one message, larger ones two. `place` names the exchange where a rank is
+    late for it; see `roll_call`. `within`: a group made by `without_time_limit`, where the wait may
+    be long and nobody is called late.
     """
     if world_size() == 1:
         return [value]
-    # all_gather_object picks the device of the group's default backend (CUDA beside NCCL), and
-    # always sends twice; tensors of bytes on the CPU keep it on gloo.
-    data = pickle.dumps(value)
+    with roll_call.at(place) if within is None else nullcontext():
+        return _gather(pickle.dumps(value), within)
+
+
+def _gather(data: bytes, within: Any) -> list[Any]:
+    """Collective: every rank's pickled `data`, unpickled."""
     heads = _gather_bytes(len(data).to_bytes(8, "little") + data[: _HEAD - 8], _HEAD, within)
     sizes = [int.from_bytes(head[:8], "little") for head in heads]
     longest = max(sizes)
@@ -113,7 +120,11 @@ def gather_objects(value: Any, within: Any = None) -> list[Any]:
 
 
 def _gather_bytes(data: bytes, size: int, within: Any) -> list[bytes]:
-    """Collective: every rank's `data`, filled up to `size` bytes, which is equal on all ranks."""
+    """Collective: every rank's `data`, filled up to `size` bytes, which is equal on all ranks.
+
+    all_gather_object picks the device of the group's default backend (CUDA beside NCCL), and always
+    sends twice; tensors of bytes on the CPU keep it on gloo.
+    """
     own = torch.frombuffer(bytearray(data.ljust(size, b"\0")), dtype=torch.uint8)
     gathered = [torch.empty(size, dtype=torch.uint8) for _ in range(world_size())]
     dist.all_gather(gathered, own, group=within)

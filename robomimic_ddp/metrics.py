@@ -96,7 +96,7 @@ def mean_over_ranks(host_log: dict[str, Any], logs: BatchLogs) -> dict[str, Any]
     value (so Time_Epoch is the ranks' mean, in the host's minutes). Anything else: the lowest
     such rank's value. A rank without batches counts for its times only.
     """
-    parts = group.gather_objects((host_log, logs.totals))
+    parts = group.gather_objects((host_log, logs.totals), "the log of an epoch's steps")
     totals: dict[str, list[float]] = {}
     for _, rank_totals in parts:
         for key, (value, samples) in rank_totals.items():

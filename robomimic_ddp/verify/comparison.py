@@ -51,7 +51,7 @@ class Evidence:
         digest = hashlib.blake2b(text, digest_size=16).digest()
         values = tuple(one.value for one in self.different)
         summary = _Summary(self.when, digest, values, tuple(self.complaints))
-        summaries = group.gather_objects(summary)
+        summaries = group.gather_objects(summary, self.when)
         _require_one_place(summaries)
         _require_no_complaints(self.when, summaries)
         if len({one.digest for one in summaries}) > 1:

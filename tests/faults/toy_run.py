@@ -129,7 +129,7 @@ class ToyJob(SimpleNamespace):
 
     def __init__(self, plants: dict[str, Callable[[Any], None]]) -> None:
         assert set(plants) <= set(MOMENTS)
-        super().__init__(plants=plants, rank=group.rank(), step_number=0)
+        super().__init__(plants=plants, rank=group.rank(), step_number=0, steps=STEPS)
         self.fine_tuning = self.skip_step = self.skip_schedule = False
         self.options: dict = {}
         self.change_batch: Callable = lambda batch: batch
@@ -145,7 +145,7 @@ class ToyJob(SimpleNamespace):
 
 def train(job: ToyJob) -> dict:
     """Collective: the first epoch; what `verify` has proven."""
-    job.reach("config")
+    job.reach("config")  # by the variables of the launcher: the group may not be there yet
     run.attach_notes(job.config, run.Notes(file_options=job.options))
     with run.start(job.config, use_cuda=False, fine_tuning=job.fine_tuning) as present:
         torch.manual_seed(job.config.train.seed)
@@ -160,6 +160,6 @@ def train(job: ToyJob) -> dict:
         job.reach("construction")
         for epoch in api.epochs(range(1, 2), job.algo):
             job.reach("epoch begins")
-            run_epoch(job.algo, job.loader, epoch, num_steps=STEPS)
+            run_epoch(job.algo, job.loader, epoch, num_steps=job.steps)
             job.reach("epoch ends")
         return dict(present.record)

@@ -17,6 +17,7 @@ LAYERS = (
     {"errors"},
     {"env", "options"},
     {"plan"},
+    {"roll_call"},
     {"group", "random_streams"},
     {"wrap", "sampling", "rlds", "main_rank", "metrics", "algo", "history"},
     {"rollouts", "step", "checkpoint", "verify", "entry"},
