@@ -67,7 +67,7 @@ class _Wait:
         return min(PATIENCE_SECONDS, self._store.timeout.total_seconds() / 2)
 
     def missing(self) -> str:
-        """Who is late and for what, after giving other waiting ranks time to say that they are not."""
+        """Who is late and for what, after giving other waiting ranks time to say so."""
         self._said = True
         ranks, late = range(dist.get_world_size()), []
         with suppress(RuntimeError):  # the store is gone with the main rank
