@@ -61,21 +61,33 @@ def _averaged(algo: Any) -> list[tuple[str, nn.Module]]:
 
 
 def counters(algo: Any) -> dict[str, Any]:
-    """What steers the next step and must agree over ranks: step counts of average and optimizers,
-    learning rates.
+    """What steers the next step and must agree over ranks: step counts of average, optimizers and
+    schedules, learning rates.
     """
     counts: dict[str, Any] = {}
     step = getattr(getattr(algo, "ema", None), "optimization_step", None)
     if step is not None:
         counts["ema.optimization_step"] = int(step)
     for name, optimizer in named_optimizers(algo):
-        state = next(iter(optimizer.state.values()), {})
-        if "step" in state:
-            counts[f"optimizer {name} step"] = int(state["step"])
+        taken = [int(state["step"]) for state in optimizer.state.values() if "step" in state]
+        if taken:
+            counts[f"optimizer {name} step"] = (min(taken), max(taken))
         counts[f"optimizer {name} learning rates"] = [
             entry["lr"] for entry in optimizer.param_groups
         ]
+    for name, schedule in _named(getattr(algo, "lr_schedulers", None)):
+        counts[f"schedule {name} steps"] = getattr(schedule, "last_epoch", None)
     return counts
+
+
+def named_optimizer_state(algo: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Every tensor that an optimizer keeps for a parameter of the nets, such as Adam's moments."""
+    names = {id(parameter): name for name, parameter in named_parameters(algo)}
+    for optimizer_name, optimizer in named_optimizers(algo):
+        for parameter, state in optimizer.state.items():
+            of = names.get(id(parameter), "a parameter outside nets")
+            for key in sorted(key for key, value in state.items() if torch.is_tensor(value)):
+                yield f"optimizer {optimizer_name}: {key} of {of}", state[key]
 
 
 def steps(algo: Any) -> int:
@@ -88,11 +100,15 @@ def steps(algo: Any) -> int:
 
 def named_optimizers(algo: Any) -> Iterator[tuple[str, torch.optim.Optimizer]]:
     """Each optimizer with its name in the host's dict; members of a list as `name[0]`, ..."""
-    for name, optimizer in getattr(algo, "optimizers", {}).items():
-        if isinstance(optimizer, (list, tuple)):
-            yield from ((f"{name}[{index}]", one) for index, one in enumerate(optimizer))
-        elif optimizer is not None:
-            yield name, optimizer
+    yield from _named(getattr(algo, "optimizers", None))
+
+
+def _named(members: Any) -> Iterator[tuple[str, Any]]:
+    for name, member in (members or {}).items():
+        if isinstance(member, (list, tuple)):
+            yield from ((f"{name}[{index}]", one) for index, one in enumerate(member))
+        elif member is not None:
+            yield name, member
 
 
 def make_equal(algo: Any) -> None:

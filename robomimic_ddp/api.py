@@ -244,13 +244,21 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
         yield from iterable
         return
     verifier = _start_training(run, model)
-    for epoch in iterable:
-        yield epoch
-        places.reached(f"end of epoch {epoch}")
-        if run.plan.several_ranks:
-            host_algo.make_buffers_equal(model)
+    try:
+        for epoch in iterable:
+            if verifier is not None:
+                verifier.epoch_begin(epoch)
+            yield epoch
+            places.reached(f"end of epoch {epoch}")
+            if verifier is not None:
+                verifier.before_buffers_are_made_equal(epoch)
+            if run.plan.several_ranks:
+                host_algo.make_buffers_equal(model)
+            if verifier is not None:
+                verifier.epoch_end(epoch)
+    finally:
         if verifier is not None:
-            verifier.epoch_end(epoch)
+            verifier.stop()
     proven = verify.NOT_PROVEN if verifier is None else verifier.proven
     run.write_outcome(host_algo.steps(model), proven)
 
@@ -269,7 +277,9 @@ def _start_training(run: _run.Run, model: Any) -> Any:
         wrap.state_of(module).name = name
     if not run.plan.several_ranks:
         return None
-    verify.require_covered(model)
+    verify.require_same_structure(model)
+    if run.options.values.verify and (run.fine_tuning or host_algo.steps(model)):
+        verify.require_same_weights(model)
     _run.share_cores(env.read_launch_env().local_world_size)
     host_algo.make_equal(model)
     for _, module in parallel_nets:

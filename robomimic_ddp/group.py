@@ -23,6 +23,9 @@ from robomimic_ddp.errors import LaunchError
 
 logger = logging.getLogger(__name__)
 
+_HEAD = 1024
+"""Bytes of the first message of `gather_objects`."""
+
 
 def is_initialized() -> bool:
     """Whether this process belongs to a process group of any size."""
@@ -96,23 +99,32 @@ def broadcast_object(value: Any, source: int = 0) -> Any:
 def gather_objects(value: Any, within: Any = None) -> list[Any]:
     """Collective: every rank's picklable `value`, in rank order, on every rank.
 
-    `within`: a group made by `without_time_limit`, where the wait may be long.
+    Values below 1 kB take one message, larger ones two. `within`: a group made by
+    `without_time_limit`, where the wait may be long.
     """
     if world_size() == 1:
         return [value]
-    # all_gather_object picks the device of the group's default backend (CUDA beside NCCL); a tensor
-    # of bytes on the CPU keeps it on gloo.
-    data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
-    sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(world_size())]
-    dist.all_gather(sizes, torch.tensor([data.numel()]), group=within)
-    longest = max(int(size) for size in sizes)
-    padded = torch.zeros(longest, dtype=torch.uint8)
-    padded[: data.numel()] = data
-    gathered = [torch.empty(longest, dtype=torch.uint8) for _ in range(world_size())]
-    dist.all_gather(gathered, padded, group=within)
-    return [
-        pickle.loads(part[: int(size)].numpy().tobytes()) for part, size in zip(gathered, sizes)
-    ]
+    data = pickle.dumps(value)
+    heads = _gather_bytes(len(data).to_bytes(8, "little") + data[: _HEAD - 8], _HEAD, within)
+    sizes = [int.from_bytes(head[:8], "little") for head in heads]
+    longest = max(sizes)
+    parts = [head[8:] for head in heads]
+    if longest > _HEAD - 8:
+        rests = _gather_bytes(data[_HEAD - 8 :], longest - (_HEAD - 8), within)
+        parts = [part + rest for part, rest in zip(parts, rests)]
+    return [pickle.loads(part[:size]) for part, size in zip(parts, sizes)]
+
+
+def _gather_bytes(data: bytes, size: int, within: Any) -> list[bytes]:
+    """Collective: every rank's `data`, filled up to `size` bytes, which is equal on all ranks.
+
+    all_gather_object picks the device of the group's default backend (CUDA beside NCCL), and always
+    sends twice; tensors of bytes on the CPU keep it on gloo.
+    """
+    own = torch.frombuffer(bytearray(data.ljust(size, b"\0")), dtype=torch.uint8)
+    gathered = [torch.empty(size, dtype=torch.uint8) for _ in range(world_size())]
+    dist.all_gather(gathered, own, group=within)
+    return [part.numpy().tobytes() for part in gathered]
 
 
 @contextmanager

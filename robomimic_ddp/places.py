@@ -12,7 +12,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -63,19 +63,24 @@ class Places:
         self._thread.join()
 
     def late(self) -> str:
-        """One line about the ranks that have not come as far as this one; empty where there is
-        none.
-        """
-        behind = []
+        """The ranks that have not come as far as this one, in one line; empty for none."""
+        return self._elsewhere(lambda theirs, mine: theirs < mine)
+
+    def ahead(self) -> str:
+        """The ranks that have come farther than this one, in one line; empty for none."""
+        return self._elsewhere(lambda theirs, mine: theirs > mine)
+
+    def _elsewhere(self, chosen: Callable[[tuple, tuple], bool]) -> str:
+        found = []
         for rank in range(self.world_size):
             if rank == self.rank:
                 continue
             number, step, place, told = self._read(rank)
-            if (number, step) < (self._number, self._step):
+            if chosen((number, step), (self._number, self._step)):
                 heard = max(0.0, time.time() - told)
                 at = f"{place}, step {step}" if step else place
-                behind.append(f"rank {rank} is at: {at} (heard of {heard:.0f} s ago)")
-        return "; ".join(behind)
+                found.append(f"rank {rank} is at: {at} (heard of {heard:.0f} s ago)")
+        return "; ".join(found)
 
     def describe(self) -> str:
         """This rank's own place."""
@@ -145,11 +150,14 @@ def missing() -> str | None:
     """Where this rank is and which ranks are behind it, for an error; None when unknown."""
     for places in _current:
         try:
-            late = places.late()
+            late, ahead = places.late(), places.ahead()
         except Exception:  # the store is gone
             return None
+        others = f"Not there yet: {late}" if late else _NOBODY
+        if ahead and not late:
+            others = f"The others went another way: {ahead}"
         return (
             f"rank {places.rank} waited at: {places.describe()}, for at least {places.timeout:g} s "
-            f"(ddp.timeout). {late or _NOBODY}"
+            f"(ddp.timeout). {others}"
         )
     return None

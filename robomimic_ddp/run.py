@@ -199,8 +199,7 @@ def _require_same_job(config: Any, run: Run) -> None:
     """
     made = run.plan
     items = {
-        "robomimic_ddp version": robomimic_ddp.__version__,
-        "torch version": torch.__version__,
+        **verify.software(type(config).__module__.split(".")[0]),
         "plan": repr((made.mode, made.backend, made.device.split(":")[0], made.batch_per_rank)),
     }
     items.update(

@@ -42,11 +42,18 @@ class _State:
         self.parallel: nn.Module | None = None
         self.inside = False
         self.training_forwards = 0
+        self.reduced: list = []
+        """The parameters that the parallel object knows: those that wanted a gradient when it was
+        built.
+        """
+        self.before_training_forward: Callable[[], None] | None = None
+        """Called once, before the next training forward of the net."""
 
     def build(self, net: nn.Module) -> None:
         """Collective under DDP: builds the parallel object on the parameters' present device."""
         if self.parallel is not None or not has_trainable_parameters(net):
             return
+        self.reduced = [parameter for parameter in net.parameters() if parameter.requires_grad]
         if self.mode == "ddp":
             device = next(net.parameters()).device
             self.parallel = DistributedDataParallel(
@@ -59,6 +66,9 @@ class _State:
 
     def forward(self, net: nn.Module, args: tuple, kwargs: dict) -> Any:
         self.build(net)
+        if self.before_training_forward is not None:
+            call, self.before_training_forward = self.before_training_forward, None
+            call()
         self.training_forwards += 1
         self.inside = True
         try:
@@ -192,12 +202,10 @@ def _forbid_gradient(output: Any, name: str) -> None:
 
     def refuse(gradient: torch.Tensor) -> None:
         raise WrapError(
-            f"net {name} received a gradient through a forward made in eval(): gradients of such a "
-            "forward are "
-            "not synchronised, and each rank would train a model of its own. Call "
-            "model.set_train() (or "
-            f"{name}.train()) before the training forward; to use it as a frozen net, set "
-            "requires_grad=False."
+            f"net {name} received a gradient on rank {group.rank()} through a forward made in "
+            "eval(): gradients of such a forward are not synchronised, and each rank would train a "
+            f"model of its own. Call model.set_train() (or {name}.train()) before the training "
+            "forward; to use it as a frozen net, set requires_grad=False."
         )
 
     _for_each_tensor(

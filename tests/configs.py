@@ -12,6 +12,11 @@ from tests.datasets import CAMERA, LOW_DIM
 NAME = "test"
 """Every run's experiment name."""
 SMALL = [16, 16]
+RLDS_CAMERAS = (
+    "camera/image/varied_camera_1_left_image",
+    "camera/image/varied_camera_2_left_image",
+)
+RLDS_STATES = ("robot_state/cartesian_position", "robot_state/gripper_position")
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -189,6 +194,31 @@ def make_config(
     config = merged(merged(base(algo, dataset, output), own), changes or {})
     if config["observation"].get("modalities", {}) is None:  # hierarchical: one set for each part
         del config["observation"]["modalities"]
+    return config
+
+
+def make_rlds_config(
+    folder: Path, output: Path, changes: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """A small image policy on the demo task's RLDS data in `folder` (fixture `demo_dataset`)."""
+    actions = ["action/abs_pos", "action/abs_rot_6d", "action/gripper_position"]
+    own = {
+        "train": {
+            "data_format": "droid_rlds",
+            "data_path": str(folder),
+            "dataset_names": ["reach_demo"],
+            "data_cache_dir": str(output.parent / "cache"),
+            "action_keys": actions,
+            "action_config": {key: {"normalization": "min_max"} for key in actions},
+        },
+        "observation": {
+            "image_dim": [32, 32],
+            "modalities": {"obs": {"rgb": list(RLDS_CAMERAS), "low_dim": list(RLDS_STATES)}},
+        },
+    }
+    config = make_config("diffusion_policy_images", folder, output, merged(own, changes or {}))
+    for key in ("data", "hdf5_filter_key", "hdf5_validation_filter_key"):
+        del config["train"][key]
     return config
 
 

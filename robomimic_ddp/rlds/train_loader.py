@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.rlds.loader import RLDSLoader
-from robomimic_ddp.rlds.partition import batches_in_pass
+from robomimic_ddp.rlds.partition import batches_in_pass, pass_order
 from robomimic_ddp.rlds.pipeline import build
 from robomimic_ddp.rlds.plans import PassPlan, Reading
 
@@ -21,6 +22,9 @@ class RLDSTrainLoader(RLDSLoader):
     Every rank takes the same number of full batches in a pass (`len`); windows left over open the
     next pass. Hosts iterate anew at every epoch, whatever its length: nothing is lost by that.
     """
+
+    each_sample_once = True
+    """No window comes twice in a pass."""
 
     def __init__(
         self, dataset: RLDSDataset, rank: int, world_size: int, reading: Reading, seed: int
@@ -65,6 +69,13 @@ class RLDSTrainLoader(RLDSLoader):
             if self._delivered_in_pass == len(self):
                 self.pass_number, self._delivered_in_pass = this_pass + 1, 0
             yield batch
+
+    def order_digest(self) -> str:
+        """Hex digest of what decides who reads what in the current pass: equal on every rank."""
+        dataset = self.dataset
+        order = pass_order(dataset.index.file[dataset.rows], self._seed, self.pass_number)
+        decided = (self._seed, self.pass_number, self.world_size, len(dataset))
+        return hashlib.sha256(order.tobytes() + repr(decided).encode()).hexdigest()
 
     def index_stream_digest(self) -> str:
         """Hex digest of what this rank reads in the current pass: differs between ranks."""

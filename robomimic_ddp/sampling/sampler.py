@@ -71,7 +71,17 @@ class ShardedSampler(Sampler):
         most d ** -d: from 10 on below 1e-9.
         """
         digest = self.digest()
-        return digest if len(np.unique(self._share)) >= TELLING_INDICES else None
+        # The beginning tells for most data, and is cheap however large they are.
+        telling = any(
+            len(np.unique(part)) >= TELLING_INDICES for part in (self._share[:1000], self._share)
+        )
+        return digest if telling else None
+
+    @property
+    def each_sample_once(self) -> bool:
+        """Whether this rank's share of the current pass holds no sample twice."""
+        self._begin_if_none()
+        return len(np.unique(self._share)) == len(self._share)
 
     def order_digest(self) -> str:
         """Hex SHA-256 of the whole order of the current pass: must be equal on every rank."""

@@ -75,6 +75,11 @@ class ShardedLoader:
         """Hex digest of all ranks' indices of the current pass, in order: equal on every rank."""
         return self.sampler.order_digest()
 
+    @property
+    def each_sample_once(self) -> bool:
+        """Whether this rank's share of the current pass holds no sample twice."""
+        return self.sampler.each_sample_once
+
 
 class ShardedValidLoader:
     """The validation samples in one drawn order, split over ranks; nothing is padded or repeated.

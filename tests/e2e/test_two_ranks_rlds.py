@@ -9,54 +9,25 @@ from typing import Any
 
 import pytest
 
-from tests.configs import make_config, write_config
+from tests.configs import RLDS_CAMERAS, make_rlds_config, write_config
 from tests.hosts import FINISHED, Host, Result, require_clean, torchrun
 from tests.runs import checkpoints, digests, epoch_logs, load, run_directory
 
 pytest.importorskip("tensorflow_datasets", reason="the extra [rlds] is not installed")
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
-CAMERAS = ["camera/image/varied_camera_1_left_image", "camera/image/varied_camera_2_left_image"]
-STATES = ["robot_state/cartesian_position", "robot_state/gripper_position"]
-ACTIONS = ["action/abs_pos", "action/abs_rot_6d", "action/gripper_position"]
 EPOCHS, BATCH = 3, 4
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo task in small; the folder for train.data_path."""
-    from robomimic_ddp.demo.write_dataset import write_demo_dataset
-
-    folder = tmp_path_factory.mktemp("rlds")
-    write_demo_dataset(str(folder), 20, seed=0, files=6, height=36, width=64)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def config(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def config(demo_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small image policy on it, as a user writes it: whole passes, with validation."""
     folder = tmp_path_factory.mktemp("config")
     changes = {
         "experiment": {"epoch_every_n_steps": None, "validation_epoch_every_n_steps": None},
-        "train": {
-            "data_format": "droid_rlds",
-            "data_path": str(data),
-            "dataset_names": ["reach_demo"],
-            "data_cache_dir": str(folder / "cache"),
-            "validation_fraction": 0.2,
-            "action_keys": ACTIONS,
-            "action_config": {key: {"normalization": "min_max"} for key in ACTIONS},
-            "batch_size": 2,
-            "num_epochs": EPOCHS,
-        },
-        "observation": {
-            "image_dim": [32, 32],
-            "modalities": {"obs": {"rgb": CAMERAS, "low_dim": STATES}},
-        },
+        "train": {"validation_fraction": 0.2, "batch_size": 2, "num_epochs": EPOCHS},
     }
-    made = make_config("diffusion_policy_images", data, folder / "runs", changes)
-    for key in ("data", "hdf5_filter_key", "hdf5_validation_filter_key"):
-        del made["train"][key]
+    made = make_rlds_config(demo_dataset, folder / "runs", changes)
     return write_config(folder / "config.json", made)
 
 
@@ -125,23 +96,23 @@ def test_decoded_frames_are_the_delivered_ones(trained: Any) -> None:
     assert outcome["steps"] == len(reports[0]["indices"]) // BATCH
     assert outcome["gradients_equal"] is True and outcome["noise_differs"] is True
     for report in reports:
-        assert report["frames_delivered"] == len(report["indices"]) * 2 * len(CAMERAS)
+        assert report["frames_delivered"] == len(report["indices"]) * 2 * len(RLDS_CAMERAS)
         ahead = report["frames_prefetched"]
         assert report["frames_decoded"] == report["frames_delivered"] + ahead
-        assert ahead <= 4 * BATCH * 2 * len(CAMERAS)
+        assert ahead <= 4 * BATCH * 2 * len(RLDS_CAMERAS)
 
 
 @pytest.mark.bad_input
 @pytest.mark.parametrize("mistake", ["missing", "cut off"])
 def test_bad_data_is_one_clear_error(
-    mistake: str, config: Path, data: Path, host_copy: Host, tmp_path: Path
+    mistake: str, config: Path, demo_dataset: Path, host_copy: Host, tmp_path: Path
 ) -> None:
     settings = [f"load_from={config}", f"train.output_dir={tmp_path / 'runs'}"]
     if mistake == "missing":
         settings.append("train.dataset_names=[droid]")
         expected = "there is no data set 'droid'"
     else:
-        shutil.copytree(data, tmp_path / "data")
+        shutil.copytree(demo_dataset, tmp_path / "data")
         file = sorted((tmp_path / "data").rglob("*tfrecord*"))[3]
         file.write_bytes(file.read_bytes()[:-77])
         settings.append(f"train.data_path={tmp_path / 'data'}")

@@ -1,25 +1,44 @@
-"""Trains the host's diffusion policy a few steps: on one rank of several, and in one process that
-stands for all.
+"""Trains the host's diffusion policy a few steps on one rank of several.
 
-The one process draws every random number from the rank's own stream: for each rank it keeps the
-whole state of torch's generator, and batch, noise and timesteps are the concatenation of what each
-rank would draw.
+`tests.parity.reference` does the same in one process that stands for all of them.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, Callable
+from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
 import torch
 
-from robomimic_ddp import api, run, sampling, train_rlds
+from robomimic_ddp import api, host_config, run, train_rlds
+
+
+class Job(NamedTuple):
+    """`steps` steps of the edited host in folder `host` with the configuration file `settings`.
+
+    max_grad_norm: goes to the host's `backprop_for_loss`, which clips; its diffusion policy leaves
+    `train.max_grad_norm` unread.
+    """
+
+    host: str
+    settings: str
+    steps: int
+    max_grad_norm: float | None = None
+
+    def clipping(self) -> AbstractContextManager:
+        """Gradients are clipped inside."""
+        if self.max_grad_norm is None:
+            return nullcontext()
+        import robomimic.utils.torch_utils as TorchUtils
+
+        clipped = partial(TorchUtils.backprop_for_loss, max_grad_norm=self.max_grad_norm)
+        return mock.patch.object(TorchUtils, "backprop_for_loss", clipped)
 
 
 def use_host(host: str) -> None:
@@ -41,6 +60,7 @@ def build(settings: str) -> SimpleNamespace:
     from robomimic.algo import algo_factory
 
     config, _ = train_rlds.build_config([f"load_from={settings}"])
+    host_config.fill_rlds_data(config)
     np.random.seed(config.train.seed)
     torch.manual_seed(config.train.seed)
     ObsUtils.initialize_obs_utils_with_config(config)
@@ -95,122 +115,22 @@ def result_of(model: Any, losses: list) -> dict:
     }
 
 
-def train_on_rank(host: str, settings: str, steps: int) -> dict:
-    """Collective: `steps` steps through the patched host's own lines; losses are this rank's."""
-    use_host(host)
-    os.environ.update(
-        MASTER_ADDR="unused", MASTER_PORT="1"
-    )  # the pool has formed the group already
-    config, _ = train_rlds.build_config([f"load_from={settings}"])
-    with run.start(config, use_cuda=False):
-        built = build(settings)
+def train_on_rank(job: Job) -> dict:
+    """Collective: the job through the patched host's own lines; losses are this rank's."""
+    use_host(job.host)
+    # The pool has formed the group already.
+    os.environ.update(MASTER_ADDR="unused", MASTER_PORT="1")
+    config, _ = train_rlds.build_config([f"load_from={job.settings}"])
+    with run.start(config, use_cuda=False), job.clipping():
+        built = build(job.settings)
         loader = api.train_loader(**built.loader_arguments)
         losses: list = []
         for _ in api.epochs(range(1), built.model):
             built.model.set_train()
-            while len(losses) < steps:
+            while len(losses) < job.steps:
                 for batch in loader:
                     losses.append(one_step(built.model, batch))
-                    if len(losses) == steps:
+                    if len(losses) == job.steps:
                         break
-        return result_of(built.model, losses)
-
-
-class RankStreams:
-    """torch's default generator, one state for each rank; `of(rank)` switches to it and back."""
-
-    def __init__(self, seed: int, world_size: int) -> None:
-        start = torch.get_rng_state()
-        self.states = []
-        for rank in range(world_size):
-            torch.set_rng_state(start)
-            run.seed_streams(seed, rank)
-            self.states.append(torch.get_rng_state())
-        torch.set_rng_state(start)
-
-    def draw(self, rank: int, function: Callable) -> Any:
-        """`function()` with rank's stream, which moves on."""
-        kept = torch.get_rng_state()
-        torch.set_rng_state(self.states[rank])
-        value = function()
-        self.states[rank] = torch.get_rng_state()
-        torch.set_rng_state(kept)
-        return value
-
-
-def train_for_all_ranks(host: str, settings: str, steps: int, world_size: int) -> dict:
-    """One plain process with the batch of all ranks: `losses[step]` is the loss over the whole
-    batch.
-    """
-    use_host(host)
-    built = build(settings)
-    model, size = built.model, built.config.train.batch_size
-    streams = RankStreams(built.config.train.seed, world_size)
-    loaders = [
-        sampling.train_loader(
-            torch.utils.data.DataLoader,
-            built.loader_arguments,
-            rank=rank,
-            world_size=world_size,
-            seed=built.config.train.seed,
-            batch_size_per_rank=size,
-        )
-        for rank in range(world_size)
-    ]
-    iterators = [streams.draw(rank, partial(iter, loaders[rank])) for rank in range(world_size)]
-    real_randn, real_randint, real_randn_like = torch.randn, torch.randint, torch.randn_like
-
-    def randn(shape: Any, **kwargs: Any) -> torch.Tensor:
-        return torch.cat(
-            [
-                streams.draw(r, lambda: real_randn((size, *shape[1:]), **kwargs))
-                for r in range(world_size)
-            ]
-        )
-
-    def randint(low: int, high: int, shape: Any, **kwargs: Any) -> torch.Tensor:
-        return torch.cat(
-            [
-                streams.draw(r, lambda: real_randint(low, high, (size,), **kwargs))
-                for r in range(world_size)
-            ]
-        )
-
-    def randn_like(tensor: torch.Tensor, **kwargs: Any) -> torch.Tensor:
-        # SpatialSoftmax draws its noise in training even at noise_std 0; rows are ordered by rank.
-        return torch.cat(
-            [
-                streams.draw(r, partial(real_randn_like, part, **kwargs))
-                for r, part in enumerate(tensor.chunk(world_size))
-            ]
-        )
-
-    losses: list = []
-    model.set_train()
-    while len(losses) < steps:
-        parts = []
-        for rank in range(world_size):
-
-            def following(rank: int = rank) -> Any:
-                try:
-                    return next(iterators[rank])
-                except StopIteration:
-                    iterators[rank] = iter(loaders[rank])
-                    return next(iterators[rank])
-
-            parts.append(streams.draw(rank, following))
-        batch = concatenate(parts)
-        with ExitStack() as stack:
-            stack.enter_context(mock.patch.object(torch, "randn", randn))
-            stack.enter_context(mock.patch.object(torch, "randint", randint))
-            stack.enter_context(mock.patch.object(torch, "randn_like", randn_like))
-            losses.append(one_step(model, batch))
-    return result_of(model, losses)
-
-
-def concatenate(parts: list) -> Any:
-    """Nested dictionaries of tensors [B, ...], joined along B."""
-    first = parts[0]
-    if isinstance(first, dict):
-        return {key: concatenate([part[key] for part in parts]) for key in first}
-    return torch.cat(parts)
+        samples = len(built.loader_arguments["dataset"])
+        return {**result_of(built.model, losses), "samples": samples}

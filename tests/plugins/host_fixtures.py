@@ -43,6 +43,17 @@ def image_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_hdf5(tmp_path_factory.mktemp("data") / "images.hdf5", image_size=32)
 
 
+@pytest.fixture(scope="session")
+def demo_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo task's RLDS data set in small; the folder for train.data_path."""
+    pytest.importorskip("tensorflow_datasets", reason="the extra [rlds] is not installed")
+    from robomimic_ddp.demo.write_dataset import write_demo_dataset
+
+    folder = tmp_path_factory.mktemp("demo-rlds")
+    write_demo_dataset(str(folder), 20, seed=0, files=6, height=36, width=64)
+    return folder
+
+
 @pytest.fixture
 def config_file(tmp_path: Path, low_dim_dataset: Path, image_dataset: Path) -> ConfigMaker:
     """Makes a JSON file: `config_file(variant, changes)`; runs write into `tmp_path / "runs"`."""

@@ -1,0 +1,26 @@
+"""Run-time proof: equal where ranks must be equal, different where they must differ.
+
+Equality is of bits: every tensor is reduced to two 64-bit sums on its own device, and only their
+digest travels. Differences are of whole random states and whole index streams, never of single
+values, which may collide by chance; the states of differently seeded ranks differ by construction
+(`run.seed_streams`).
+"""
+
+from __future__ import annotations
+
+from robomimic_ddp.verify.bits import checksum, checksums
+from robomimic_ddp.verify.comparison import require_equal
+from robomimic_ddp.verify.software import software
+from robomimic_ddp.verify.structure import require_same_structure, require_same_weights
+from robomimic_ddp.verify.verifier import NOT_PROVEN, Verifier
+
+__all__ = [
+    "NOT_PROVEN",
+    "Verifier",
+    "checksum",
+    "checksums",
+    "require_equal",
+    "require_same_structure",
+    "require_same_weights",
+    "software",
+]

@@ -1,0 +1,135 @@
+"""Compares what the ranks hold, in one exchange of a few bytes; in two when something is wrong."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from robomimic_ddp import group, places
+from robomimic_ddp.errors import VerifyError
+
+
+class Different(NamedTuple):
+    """A value that no two ranks may share, and what it means if they do. None: not known."""
+
+    what: str
+    value: Hashable
+    cause: str
+
+
+class _Summary(NamedTuple):
+    when: str
+    digest: bytes
+    different: tuple
+    complaints: tuple
+
+
+@dataclass
+class Evidence:
+    """What one rank brings to a comparison at the place `when`.
+
+    equal: name -> a value with a stable repr, to be the same on all ranks; the first name that is
+    not is reported, so causes stand before what follows from them. complaints: what this rank sees
+    to be wrong by itself. hints: beginning of a name -> what may make such items differ, as this
+    rank sees it; the longest beginning counts.
+    """
+
+    when: str
+    equal: dict[str, Hashable] = field(default_factory=dict)
+    different: list[Different] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+    hints: dict[str, str] = field(default_factory=dict)
+
+    def require(self) -> None:
+        """Collective: raises VerifyError on all ranks, naming the first thing wrong and the ranks.
+
+        Ranks that come from different places are told so.
+        """
+        text = repr(list(self.equal.items())).encode()
+        digest = hashlib.blake2b(text, digest_size=16).digest()
+        values = tuple(one.value for one in self.different)
+        summary = _Summary(self.when, digest, values, tuple(self.complaints))
+        places.reached(self.when)
+        summaries = group.gather_objects(summary)
+        _require_one_place(summaries)
+        _require_no_complaints(self.when, summaries)
+        if len({one.digest for one in summaries}) > 1:
+            self._name_the_difference()
+        for number, one in enumerate(self.different):
+            _require_distinct(self.when, one, [summary.different[number] for summary in summaries])
+
+    def _name_the_difference(self) -> None:
+        """Collective: the long exchange that follows when digests differ."""
+        parts = group.gather_objects((self.equal, self.hints))
+        items = [rank_items for rank_items, _ in parts]
+        for name in dict.fromkeys(name for rank_items in items for name in rank_items):
+            values = [rank_items.get(name, "absent") for rank_items in items]
+            if len(set(values)) > 1:
+                odd = odd_ranks(values)
+                # A rank that differs knows more about the cause than the others.
+                ordered = sorted(range(len(parts)), key=lambda rank: rank not in odd)
+                hints = dict.fromkeys(_hint(parts[rank][1], name) for rank in ordered)
+                raise VerifyError(
+                    f"{self.when}: {name} is not the same on all ranks; found {_shown(values)}, so "
+                    f"rank(s) {odd} differ from the others. Expected equal bits: ranks that "
+                    f"disagree train different models. {' '.join(hints)}".rstrip()
+                )
+        raise VerifyError(f"{self.when}: ranks hold the same items in another order.")
+
+
+def odd_ranks(values: list) -> list[int]:
+    """The ranks that differ from the value that most ranks hold (from rank 0's in a tie)."""
+    usual = max(values, key=values.count)
+    return [rank for rank, value in enumerate(values) if value != usual]
+
+
+def require_equal(what: str, items: Mapping[str, Hashable], cause: str = "") -> None:
+    """Collective: raises VerifyError on all ranks, naming the first item that differs and the
+    ranks.
+
+    `items` maps names to values with a stable repr. `what` begins the message, `cause` ends it.
+    """
+    Evidence(what, equal=dict(items), hints={"": cause}).require()
+
+
+def _hint(hints: Mapping[str, str], name: str) -> str:
+    fitting = [beginning for beginning in hints if name.startswith(beginning)]
+    return hints[max(fitting, key=len)] if fitting else ""
+
+
+def _require_one_place(summaries: list) -> None:
+    places = [getattr(one, "when", "elsewhere in the job") for one in summaries]
+    if len(set(places)) > 1:
+        raise VerifyError(
+            f"the ranks are at different places of the job: {_shown(places)}; rank(s) "
+            f"{odd_ranks(places)} differ from the others. Every rank must take the same steps: "
+            "look for a condition on the rank, a net that was replaced or left in eval() on one "
+            "rank, or data that end early there."
+        )
+
+
+def _require_no_complaints(when: str, summaries: list[_Summary]) -> None:
+    said = [one.complaints for one in summaries]
+    for complaint in dict.fromkeys(text for complaints in said for text in complaints):
+        ranks = [rank for rank, complaints in enumerate(said) if complaint in complaints]
+        raise VerifyError(f"{when}, on rank(s) {ranks}: {complaint}")
+
+
+def _require_distinct(when: str, one: Different, values: list) -> None:
+    known = [value for value in values if value is not None]
+    if len(set(known)) < len(known):
+        same = [
+            rank
+            for rank, value in enumerate(values)
+            if value is not None and values.count(value) > 1
+        ]
+        raise VerifyError(
+            f"{when}: {one.what}: ranks {same} hold the same; expected a different one on each "
+            f"rank. {one.cause}"
+        )
+
+
+def _shown(values: list) -> str:
+    return "; ".join(f"rank {rank}: {str(value)[:80]}" for rank, value in enumerate(values))

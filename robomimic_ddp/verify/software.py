@@ -1,0 +1,49 @@
+"""Which code a rank runs."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import sys
+from pathlib import Path
+
+import numpy
+import torch
+
+import robomimic_ddp
+
+
+def software(host_package: str | None) -> dict[str, str]:
+    """Versions, and digests of our source files and of the host's package (a name such as
+    "robomimic"): nodes may have checkouts of their own, and an edit may not have reached all.
+    """
+    found = {
+        "robomimic_ddp version": robomimic_ddp.__version__,
+        "torch version": torch.__version__,
+        "numpy version": numpy.__version__,
+        "Python version": platform.python_version(),
+        "robomimic_ddp's code": source_digest(Path(robomimic_ddp.__file__).parent),
+    }
+    folder = _folder(host_package)
+    if folder is not None:
+        found[f"the host's code ({host_package})"] = source_digest(folder)
+    return found
+
+
+def source_digest(folder: Path) -> str:
+    """Digest of the names and bytes of every .py file below `folder`.
+
+    Not of robomimic's `macros_private.py`, which holds what is a machine's own.
+    """
+    digest = hashlib.blake2b(digest_size=8)
+    for path in sorted(folder.rglob("*.py")):
+        if path.name.endswith("_private.py"):
+            continue
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\0")
+        digest.update(path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def _folder(package: str | None) -> Path | None:
+    file = getattr(sys.modules.get(package or ""), "__file__", None)
+    return Path(file).parent if file and Path(file).name == "__init__.py" else None

@@ -1,0 +1,60 @@
+"""The random streams of a rank: torch's, and those that host augmentations draw from."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Hashable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from robomimic_ddp.verify.comparison import Different
+
+TORCH_CAUSE = (
+    "Ranks would draw the same noise and timesteps, and the batch would count as one rank's. "
+    "Something re-seeds torch with the same value on every rank."
+)
+OTHERS_CAUSE = (
+    "Ranks would draw the same augmentation. Something re-seeds numpy or random on every rank."
+)
+
+
+class Streams(NamedTuple):
+    """States of the generators at one moment; taking them draws nothing."""
+
+    torch_states: tuple
+    other_states: tuple
+
+    @classmethod
+    def now(cls) -> Streams:
+        """Those of this process: torch's CPU generator and the present CUDA device's; numpy's and
+        Python's global ones.
+        """
+        states = [torch.get_rng_state()]
+        if torch.cuda.is_initialized():
+            states.append(torch.cuda.get_rng_state())
+        return cls(tuple(states), (np.random.get_state(), random.getstate()))
+
+    def torch_digest(self) -> str:
+        """Equal for equal states of torch's generators."""
+        digest = hashlib.blake2b(digest_size=16)
+        for state in self.torch_states:
+            digest.update(state.numpy().tobytes())
+        return digest.hexdigest()
+
+    def others_digest(self) -> str:
+        """Equal for equal states of numpy's and Python's generators."""
+        (name, keys, position, *_), python_state = self.other_states
+        digest = hashlib.blake2b(np.asarray(keys).tobytes(), digest_size=16)
+        digest.update(repr((name, position, python_state)).encode())
+        return digest.hexdigest()
+
+    def different(self, others_too: bool = True) -> list[Different]:
+        """What ranks must not share; `others_too`: numpy's and Python's streams as well."""
+        others: Hashable = self.others_digest() if others_too else None
+        return [
+            Different("torch's random state", self.torch_digest(), TORCH_CAUSE),
+            Different("numpy's and Python's random state", others, OTHERS_CAUSE),
+        ]

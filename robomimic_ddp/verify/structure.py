@@ -1,0 +1,177 @@
+"""What a rank trains: its nets, which parameters the retrofit synchronises, its optimizers.
+
+Faults that a rank can see by itself are complaints (texts); what must be the same on all ranks are
+items (name -> value).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import Any
+
+from torch import nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+from robomimic_ddp import algo as host_algo
+from robomimic_ddp import group, wrap
+from robomimic_ddp.verify.bits import checksums
+from robomimic_ddp.verify.comparison import Evidence, require_equal
+
+NUMBERS = (bool, int, float, str, tuple, type(None))
+"""Types of an optimizer's settings that are compared; learning rates are (`algo.counters`)."""
+
+_ALIKE = "Build nets and optimizers alike on every rank, and freeze or add alike."
+HINTS = {"kind of": _ALIKE, "the parallel nets": _ALIKE, "optimizer": _ALIKE}
+
+
+def require_same_structure(algo: Any) -> None:
+    """Collective: every rank holds the same nets, of which the retrofit synchronises every
+    trainable parameter. Comes before weights are made equal, which needs equal shapes.
+
+    Raises VerifyError on all ranks; also with `ddp.verify` off, since nothing else would notice.
+    """
+    evidence = Evidence("before weights are made equal", equal=structure_items(algo), hints=HINTS)
+    evidence.complaints = [*nested(algo), *uncovered(algo)]
+    evidence.require()
+
+
+def require_same_weights(algo: Any) -> None:
+    """Collective: for a model that was loaded; equal weights and optimizer state on all ranks.
+
+    Comes before weights are made equal, which would hide that a rank loaded another file.
+    """
+    named = [*host_algo.named_state(algo), *host_algo.named_optimizer_state(algo)]
+    counters = host_algo.counters(algo)
+    items: dict[str, Hashable] = {name: repr(value) for name, value in counters.items()}
+    sums = checksums(tensor for _, tensor in named)
+    items.update((name, pair) for (name, _), pair in zip(named, sums))
+    require_equal(
+        "after loading a checkpoint",
+        items,
+        "Every rank must load the same file: a node may hold another one, or an older copy, under "
+        "that path.",
+    )
+
+
+def parallel_nets(algo: Any) -> list[tuple[str, nn.Module]]:
+    """(name, net) of every net that was made parallel and has something to train."""
+    return [
+        (name, module)
+        for name, module in host_algo.named_modules(algo)
+        if wrap.is_parallel(module) and wrap.has_trainable_parameters(module)
+    ]
+
+
+def structure_items(algo: Any) -> dict[str, Hashable]:
+    """Shape, dtype and trainability of every tensor; parameters and settings of the optimizers."""
+    items: dict[str, Hashable] = {
+        "the parallel nets": tuple(name for name, _ in parallel_nets(algo))
+    }
+    for name, tensor in host_algo.named_state(algo):
+        kind = "trainable" if tensor.requires_grad else "frozen"
+        items[f"kind of {name}"] = f"{kind} {str(tensor.dtype)[6:]} {list(tensor.shape)}"
+    names = {id(parameter): name for name, parameter in host_algo.named_parameters(algo)}
+    for optimizer_name, optimizer in host_algo.named_optimizers(algo):
+        for number, entry in enumerate(optimizer.param_groups):
+            place = f"optimizer {optimizer_name}, group {number}"
+            held = tuple(names.get(id(parameter), "none of nets'") for parameter in entry["params"])
+            items[f"{place}: parameters"] = held
+            for key in sorted(entry):
+                if isinstance(entry[key], NUMBERS) and key not in ("lr", "initial_lr"):
+                    items[f"{place}: {key}"] = entry[key]
+    return items
+
+
+def uncovered(algo: Any) -> list[str]:
+    """A complaint when a trainable parameter belongs to no parallel net."""
+    covered = {
+        id(parameter)
+        for _, module in host_algo.named_modules(algo)
+        if wrap.is_parallel(module)
+        for parameter in module.parameters()
+    }
+    loose = [
+        name
+        for name, parameter in host_algo.named_parameters(algo)
+        if parameter.requires_grad and id(parameter) not in covered
+    ]
+    if not loose:
+        return []
+    return [
+        f"{type(algo).__name__}: {loose[0]} ({len(loose)} parameter(s) in all) is outside the nets "
+        f"that the retrofit synchronises, so {group.world_size()} ranks would train "
+        f"{group.world_size()} different models. The diffusion policy's obs_encoder and "
+        "noise_pred_net are covered, as they were when training began; a net put in their place "
+        "must go through DDPUtils.parallel before. Train other algorithms with one process."
+    ]
+
+
+def nested(algo: Any) -> list[str]:
+    """A complaint when nets hold a DataParallel or DistributedDataParallel that is not ours."""
+    for name, module in host_algo.named_modules(algo):
+        if isinstance(module, (DataParallel, DistributedDataParallel)):
+            return [
+                f"{name} is a {type(module).__name__}, in or around a net that robomimic-ddp makes "
+                "parallel: gradients would be reduced twice or on one rank's devices only. Take "
+                "that wrapping out; DDPUtils.parallel(net) replaces it."
+            ]
+    return []
+
+
+def unreduced(algo: Any) -> Iterator[str]:
+    """Complaints about parameters that a net gained, or had unfrozen, after its parallel object was
+    built, which synchronises only those that it was built with; and about one that is told to wait.
+    """
+    for name, module in parallel_nets(algo):
+        state = wrap.state_of(module)
+        if not isinstance(state.parallel, DistributedDataParallel):
+            continue
+        known = {id(parameter) for parameter in state.reduced}
+        for own, parameter in module.named_parameters():
+            if parameter.requires_grad and id(parameter) not in known:
+                yield (
+                    f"{name}.{own} was added, replaced or unfrozen after training began, so its "
+                    "gradients are not synchronised. Do that before the epoch loop."
+                )
+        if not state.parallel.require_backward_grad_sync:
+            yield (
+                f"{name} is inside DDP's no_sync(), so its gradients are not synchronised. Leave "
+                "it before the last backward of a step."
+            )
+
+
+def foreign(algo: Any) -> Iterator[str]:
+    """Complaints about optimizers that hold parameters of no net, and nets that none holds."""
+    mine = {id(parameter) for _, parameter in host_algo.named_parameters(algo)}
+    held: set[int] = set()
+    for name, optimizer in host_algo.named_optimizers(algo):
+        own = [parameter for entry in optimizer.param_groups for parameter in entry["params"]]
+        held.update(id(parameter) for parameter in own)
+        strangers = sum(id(parameter) not in mine for parameter in own)
+        if strangers:
+            yield (
+                f"optimizer {name} updates {strangers} parameter(s) that are in none of the "
+                "model's nets: they are not synchronised, or belong to a net that was replaced "
+                "after the optimizer was made. Make the optimizer from the nets that are trained."
+            )
+    for name, module in parallel_nets(algo):
+        if not any(id(parameter) in held for parameter in module.parameters()):
+            yield (
+                f"no optimizer holds a parameter of {name}: it would never be trained. Give it to "
+                "an optimizer, or set requires_grad=False on its parameters to keep it frozen."
+            )
+
+
+def gradient_hint(algo: Any) -> str:
+    """Why reduced gradients may differ, as this rank sees it."""
+    nets = parallel_nets(algo)
+    unused = [name for name, net in nets if wrap.state_of(net).training_forwards == 0]
+    if unused:
+        return (
+            f"{', '.join(unused)} was never called in training mode: it was trained past its "
+            "parallel forward (through net.forward, another method, or while in eval())."
+        )
+    return (
+        "A part of a net was trained past its parallel forward, for example through another "
+        "method, or gradients were changed on some ranks only."
+    )

@@ -1,0 +1,198 @@
+"""The proof of one training run: when what is compared."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+
+from robomimic_ddp import algo as host_algo
+from robomimic_ddp import metrics, wrap
+from robomimic_ddp.verify import data, structure
+from robomimic_ddp.verify.bits import checksums
+from robomimic_ddp.verify.comparison import Evidence
+from robomimic_ddp.verify.streams import Streams
+
+NOT_PROVEN = {"gradients_equal": None, "noise_differs": None}
+HINTS = {
+    "": "Common causes: a net trained past its parallel forward, a rank that skipped a step or "
+    "loaded another checkpoint.",
+    "torch.": "Set it alike on every rank: the arithmetic depends on it.",
+    "mode of": "A net in eval() is not synchronised; call model.set_train() on every rank.",
+    "buffer": "It was written on some ranks only, and DDP did not copy the main rank's over.",
+    **structure.HINTS,
+    **data.HINTS,
+}
+SETTINGS = ("get_default_dtype", "get_float32_matmul_precision")
+"""Getters of torch's settings that change the arithmetic of a whole process."""
+
+
+class Verifier:
+    """Checks one training run: `start` before the first step; then `epoch_begin` and `epoch_end`
+    around each epoch; `stop` at last. In between it looks by itself: before an epoch's first
+    training forward, and at the first step of each optimizer.
+    """
+
+    def __init__(self, algo: Any, train_loader: Any = None) -> None:
+        self.algo = algo
+        self.train_loader = train_loader
+        self.proven: dict[str, bool | None] = dict(NOT_PROVEN)
+        """What the first step has shown: reduced gradients of equal bits on all ranks, and random
+        streams (of noise and timesteps) that differ. None: not come to it.
+        """
+        self._names = {id(parameter): name for name, parameter in host_algo.named_parameters(algo)}
+        self._undo = ExitStack()
+        self._trained = data.TrainedBatches()
+        self._forwards: dict[str, int] = {}
+        self._buffers: dict[str, Hashable] = {}
+        self._streams: list[Streams] = []
+        """At the first and at the last step of the present epoch."""
+
+    def start(self) -> None:
+        """Collective: equal data, weights, optimizers and counters, different random streams."""
+        evidence = Evidence("before the first step", hints=HINTS)
+        evidence.equal.update(data.loader_items(self.train_loader))
+        for name in SETTINGS:
+            evidence.equal[f"torch.{name}()"] = str(getattr(torch, name)())
+        self._add_structure(evidence)
+        self._add_state(evidence, [*self._state(), *host_algo.named_optimizer_state(self.algo)])
+        evidence.different = Streams.now().different()
+        evidence.require()
+        self._buffers = self._buffer_sums()
+        for name, optimizer in host_algo.named_optimizers(self.algo):
+            self._watch_steps(name, optimizer)
+        self._watch_batches()
+
+    def stop(self) -> None:
+        """Takes every watch away again."""
+        self._disarm()
+        self._undo.close()
+
+    def epoch_begin(self, epoch: Any) -> None:
+        """Not collective: makes the epoch's first training forward compare what is trained."""
+        self._trained.begin()
+        self._streams.clear()
+        nets = structure.parallel_nets(self.algo)
+        self._forwards = {name: wrap.state_of(net).training_forwards for name, net in nets}
+        for _, net in nets:
+            wrap.state_of(net).before_training_forward = lambda: self._before_forward(epoch)
+
+    def before_buffers_are_made_equal(self, epoch: Any) -> None:
+        """Collective: a buffer that training leaves alone on one rank changed on none.
+
+        Running means differ between ranks by design, and so they change on all.
+        """
+        found = self._buffer_sums()
+        items = {
+            f"buffer {name}": "unchanged" if value == self._buffers.get(name) else "changed"
+            for name, value in found.items()
+        }
+        Evidence(f"end of epoch {epoch}", equal=items, hints=HINTS).require()
+
+    def epoch_end(self, epoch: Any) -> None:
+        """Collective: equal steps, weights, averages, buffers; different streams and shares."""
+        self._disarm()
+        evidence = Evidence(f"end of epoch {epoch}", hints=HINTS)
+        evidence.complaints = self._trained.complaints(self.train_loader)
+        evidence.equal.update(self._trained.items())
+        for name, net in structure.parallel_nets(self.algo):
+            forwards = wrap.state_of(net).training_forwards - self._forwards.get(name, 0)
+            evidence.equal[f"training forwards of {name} in the epoch"] = forwards
+        evidence.equal.update(data.order_items(self.train_loader))
+        self._add_structure(evidence)
+        self._add_state(evidence, self._state())
+        evidence.different = [*self._epoch_streams(), *data.share(self.train_loader)]
+        evidence.require()
+        self._buffers = self._buffer_sums()
+
+    def _state(self) -> list[tuple[str, torch.Tensor]]:
+        return host_algo.named_state(self.algo)
+
+    def _add_structure(self, evidence: Evidence) -> None:
+        evidence.complaints += structure.nested(self.algo)
+        evidence.complaints += structure.uncovered(self.algo)
+        evidence.complaints += structure.unreduced(self.algo)
+        evidence.complaints += structure.foreign(self.algo)
+        evidence.equal.update(structure.structure_items(self.algo))
+
+    def _add_state(self, evidence: Evidence, named: list[tuple[str, torch.Tensor]]) -> None:
+        counters = host_algo.counters(self.algo)
+        evidence.equal.update((name, repr(value)) for name, value in counters.items())
+        sums = checksums(tensor for _, tensor in named)
+        evidence.equal.update((name, pair) for (name, _), pair in zip(named, sums))
+
+    def _buffer_sums(self) -> dict[str, Hashable]:
+        named = [
+            (f"{prefix}.{name}", buffer)
+            for prefix, nets in host_algo.named_nets(self.algo)
+            for name, buffer in nets.named_buffers()
+        ]
+        return dict(zip((name for name, _ in named), checksums(one for _, one in named)))
+
+    def _epoch_streams(self) -> list:
+        if not self._streams:
+            return []
+        # Streams that training draws nothing from may be equal: a simulator may have seeded numpy.
+        first, last = self._streams[0], self._streams[-1]
+        return last.different(others_too=first.others_digest() != last.others_digest())
+
+    def _disarm(self) -> None:
+        for _, module in host_algo.named_modules(self.algo):
+            if wrap.is_parallel(module):
+                wrap.state_of(module).before_training_forward = None
+
+    def _before_forward(self, epoch: Any) -> None:
+        """Collective, within the first training forward of the epoch on every rank."""
+        self._disarm()
+        evidence = Evidence(f"before the first training forward of epoch {epoch}", hints=HINTS)
+        self._add_structure(evidence)
+        for name, net in structure.parallel_nets(self.algo):
+            evidence.equal[f"mode of {name}"] = "train" if net.training else "eval"
+        evidence.equal.update((f"{k}", repr(v)) for k, v in host_algo.counters(self.algo).items())
+        evidence.require()
+
+    def _watch_steps(self, name: str, optimizer: torch.optim.Optimizer) -> None:
+        checked: list[bool] = []
+
+        def before_step(stepped: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+            if not checked:
+                checked.append(True)
+                self._first_step(name, stepped)
+            if len(self._streams) == 2:
+                self._streams.pop()
+            self._streams.append(Streams.now())
+
+        self._undo.callback(optimizer.register_step_pre_hook(before_step).remove)
+
+    def _first_step(self, name: str, optimizer: torch.optim.Optimizer) -> None:
+        """Collective: reduced gradients of equal bits; streams and shares of the data that differ;
+        one order of the data.
+        """
+        held = [one for entry in optimizer.param_groups for one in entry["params"]]
+        reduced = [one for one in held if one.grad is not None]
+        sums = dict(zip(map(id, reduced), checksums(one.grad for one in reduced)))
+        hints = {**HINTS, "gradient of": structure.gradient_hint(self.algo)}
+        evidence = Evidence(f"first step of optimizer {name}", hints=hints)
+        evidence.complaints += structure.unreduced(self.algo)
+        evidence.complaints += structure.uncovered(self.algo)
+        for parameter in held:
+            of = self._names.get(id(parameter), "a parameter outside nets")
+            evidence.equal[f"gradient of {of}"] = sums.get(id(parameter), "none")
+        evidence.equal.update(data.order_items(self.train_loader))
+        evidence.different = [*Streams.now().different(), *data.share(self.train_loader)]
+        evidence.require()
+        self.proven.update(gradients_equal=True, noise_differs=True)
+
+    def _watch_batches(self) -> None:
+        process = getattr(self.algo, "process_batch_for_training", None)
+        if process is None:
+            return
+
+        def watched(batch: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.algo.nets.training:
+                self._trained.see(batch)
+            return process(batch, *args, **kwargs)
+
+        self._undo.enter_context(metrics.swapped(self.algo, "process_batch_for_training", watched))

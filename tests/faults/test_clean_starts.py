@@ -1,0 +1,79 @@
+"""No false alarm: 10,000 clean first steps at tiny batches."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from robomimic_ddp import group, run, sampling, verify, wrap
+from tests.faults.toy_run import BATCH, Numbers
+
+CALLS, STARTS = 10, 1000
+
+
+def tiny_algo():
+    """One net of 16 parameters, wrapped once; it keeps training over all starts."""
+    torch.manual_seed(0)
+    net = wrap.parallelise(nn.Linear(4, 4, bias=False), "ddp", {}, "policy.noise_pred_net")
+    nets = nn.ModuleDict({"policy": nn.ModuleDict({"noise_pred_net": net})})
+    return SimpleNamespace(
+        nets=nets, optimizers={"policy": torch.optim.SGD(nets.parameters(), 1e-3)}
+    )
+
+
+def clean_starts(first_seed: int, count: int, samples: int) -> int:
+    """Collective: for each seed new streams, a new order of the data and a new `Verifier`, which
+    sees the start and a first step; every tenth also an epoch's first forward and its end.
+    """
+    algo, dataset = tiny_algo(), Numbers()
+    dataset.rows = dataset.rows[:samples]
+    net, optimizer = algo.nets["policy"]["noise_pred_net"], algo.optimizers["policy"]
+    for seed in range(first_seed, first_seed + count):
+        # torch.manual_seed keeps a traceback of every call for a CUDA that is not there.
+        torch.default_generator.manual_seed(seed)
+        np.random.seed(seed)
+        loader = loader_of(dataset, seed)
+        run.seed_streams(seed, group.rank())
+        verifier = verify.Verifier(algo, loader)
+        verifier.start()
+        if seed % 10 == 0:
+            verifier.epoch_begin(seed)
+        batch = dataset.rows[list(loader.sampler)[:BATCH]]
+        optimizer.zero_grad()
+        (net(batch) - torch.randn(BATCH, 4)).pow(2).mean().backward()
+        optimizer.step()
+        assert verifier.proven == {"gradients_equal": True, "noise_differs": True}
+        if seed % 10 == 0:
+            verifier.before_buffers_are_made_equal(seed)
+            verifier.epoch_end(seed)
+        verifier.stop()
+    return count
+
+
+def loader_of(dataset, seed):
+    """Of three orders two are weighted draws with repeats, in which shares may agree by chance."""
+    weights = torch.ones(len(dataset))
+    if seed % 3 == 1:
+        weights[0] = 1000.0
+    sampler = torch.utils.data.WeightedRandomSampler(weights, 2 * BATCH + seed % 30)
+    return sampling.train_loader(
+        torch.utils.data.DataLoader,
+        {"dataset": dataset, **({"sampler": sampler} if seed % 3 else {"shuffle": True})},
+        rank=group.rank(),
+        world_size=group.world_size(),
+        seed=seed,
+        batch_size_per_rank=BATCH,
+    )
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("call", range(CALLS))
+def test_no_false_alarm(call, ranks):
+    """The processes, the group and the net's wrapping are made once for each 1,000 starts."""
+    samples = (8, 9, 24, 96)[call % 4]
+    counts = ranks.run(clean_starts, call * STARTS, STARTS, samples, timeout=120)
+    assert counts == [STARTS] * 2

@@ -1,0 +1,24 @@
+"""A rank that takes a step more than the others is named when the group's time is up."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.faults.toy_run import STEPS
+from tests.hosts import run
+
+pytestmark = [pytest.mark.planted_fault, pytest.mark.timeout(300)]
+LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=3"]
+
+
+def test_a_step_more_on_one_rank_names_it_and_ends_the_job():
+    """The others are at the step log, which the rank with the step more waits for in DDP."""
+    result = run(None, *LAUNCH, "-m", "tests.faults.late_rank", timeout=120)
+    assert result.returncode != 0 and not result.timed_out and not result.leftovers, result
+    # Whose time is up first says it: rank 1, which waits in DDP, or one of the others.
+    waited = "for at least 10 s (ddp.timeout)."
+    behind = f"waited at: epoch 1 train log, {waited} Not there yet: rank 1 is at: epoch 1 train"
+    own = f"rank 1 waited at: epoch 1 train, step {STEPS + 1}, {waited} The others went another way"
+    assert behind in result.stderr or own in result.stderr, result

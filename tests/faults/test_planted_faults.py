@@ -1,0 +1,49 @@
+"""Every fault of the catalogue on three real ranks: loud before the first epoch is over."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import robomimic_ddp
+from tests.faults.catalogue import CATALOGUE
+from tests.faults.toy_run import MOMENTS, STEPS, ToyJob, train
+from tests.ranks.pool import RankError
+
+pytestmark = pytest.mark.planted_fault
+ENVIRONMENT = {"MASTER_ADDR": "unused", "MASTER_PORT": "1"}
+"""The pool has formed the group already."""
+
+
+def train_with(title: str) -> None:
+    """Collective: one epoch with the fault; puts back what the fault changes for the process."""
+    fault, version = CATALOGUE[title], robomimic_ddp.__version__
+    try:
+        train(ToyJob(fault.plants))
+    finally:
+        robomimic_ddp.__version__ = version
+        torch.set_float32_matmul_precision("highest")
+
+
+@pytest.mark.parametrize("title", CATALOGUE)
+def test_the_fault_is_named(title, ranks):
+    with pytest.raises(RankError) as caught:
+        ranks.run(train_with, title, world_size=3, environment=ENVIRONMENT)
+    text = str(caught.value)
+    assert "WrapError" in text or "VerifyError" in text, text
+    assert not caught.value.silent, "a rank hung"
+    for words in CATALOGUE[title].says:
+        assert words in text, f"{words!r} is not in {text}"
+
+
+def clean() -> int:
+    reached = []
+    train(ToyJob({moment: lambda job: reached.append(job) for moment in MOMENTS}))
+    return len(reached)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_the_same_job_without_a_fault_passes(world_size, ranks):
+    """Else the messages above could come from the job itself."""
+    reached = ranks.run(clean, world_size=world_size, environment=ENVIRONMENT)
+    assert reached == [len(MOMENTS) - 3 + 3 * STEPS] * world_size
