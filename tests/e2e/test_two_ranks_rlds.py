@@ -131,6 +131,13 @@ def test_decoded_frames_are_the_delivered_ones(trained: Any) -> None:
         assert ahead <= 4 * BATCH * 2 * len(CAMERAS)
 
 
+def test_images_stay_uint8_until_on_the_device(trained: Any) -> None:
+    for report in trained[2]:
+        moved = report["moved"]
+        assert [moved[camera] for camera in CAMERAS] == ["torch.uint8"] * len(CAMERAS)
+        assert "torch.uint8" not in [moved[state] for state in STATES]
+
+
 @pytest.mark.bad_input
 @pytest.mark.parametrize("mistake", ["missing", "cut off"])
 def test_bad_data_is_one_clear_error(
