@@ -47,6 +47,10 @@ class DataError(RobomimicDDPError):
     """A dataset is missing, damaged, or too small for the ranks."""
 
 
+class LossError(RobomimicDDPError):
+    """The loss is NaN or infinite: the training has diverged."""
+
+
 class WrapError(RobomimicDDPError):
     """A net is used in a way that would stop it from being synchronised."""
 

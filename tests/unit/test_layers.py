@@ -18,8 +18,9 @@ LAYERS = (
     {"env", "options"},
     {"plan"},
     {"group", "random_streams"},
-    {"wrap", "sampling", "rlds", "main_rank", "metrics", "algo", "history"},
-    {"rollouts", "step", "checkpoint", "verify", "entry"},
+    {"wrap", "sampling", "rlds", "main_rank", "metrics", "algo", "history"}
+    | {"config_check", "hdf5_check"},
+    {"rollouts", "step", "checkpoint", "checkpoint_check", "finite", "verify", "entry"},
     {"state"},
     {"run"},
     {"host_config"},
