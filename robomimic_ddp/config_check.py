@@ -32,6 +32,8 @@ _WHOLE = {
 }
 """Dotted key -> its smallest value; a whole number is needed."""
 _MAY_BE_NULL = {"experiment.epoch_every_n_steps", "experiment.validation_epoch_every_n_steps"}
+_SEVERAL_KINDS = {"train.data", "train.dataset_names"}
+"""One name, or a list of them."""
 _CACHE_MODES = ("all", "low_dim", None)
 
 
@@ -70,7 +72,7 @@ def require_known(config: Any, settings: Mapping, prefix: str = "", root: Any = 
 def _require_kind(dotted: str, value: Any, default: Any) -> None:
     """The kinds that no host can mix up: numbers for text, text for a list, and so on."""
     kind = list if isinstance(default, (list, tuple)) else type(default)
-    if value is None or kind not in _KINDS or dotted == "train.data":
+    if value is None or kind not in _KINDS or dotted in _SEVERAL_KINDS:
         return
     fits = {
         bool: value in (0, 1),

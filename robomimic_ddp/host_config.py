@@ -106,7 +106,14 @@ def check_inputs(config: Any) -> None:
     names, before anything is made. Raises DataError, ConfigError or CheckpointError on all ranks.
     """
     main_rank.on_main(_check_output, config.train.get("output_dir", None))
-    if config.train.get("data_format", ROBOMIMIC_FORMAT) == ROBOMIMIC_FORMAT:
+    data_format = config.train.get("data_format", ROBOMIMIC_FORMAT)
+    formats = (ROBOMIMIC_FORMAT, DATA_FORMAT)
+    if OUR_KEY in config.train and data_format not in formats:
+        raise ConfigError(
+            f"train.data_format={data_format!r}: expected {' or '.join(map(repr, formats))} (HDF5 "
+            "or RLDS; this host knows no other)."
+        )
+    if data_format == ROBOMIMIC_FORMAT:
         main_rank.on_main(hdf5_check.check, config)
     checkpoint_path = config.experiment.get("ckpt_path", None)
     if checkpoint_path is not None:
