@@ -46,7 +46,7 @@ def train_loader(
             f"the training set has {size} samples, but one step takes {global_batch} "
             f"({world_size} ranks x {batch_size_per_rank}): no rank could take a single step. "
             + _smaller_batch(size, world_size)
-        )
+        ).on_all_ranks()
     sampler = ShardedSampler(order, size, rank=rank, world_size=world_size, drop_last=True)
     return ShardedLoader(make_loader, kwargs, sampler, batch_size_per_rank, drop_last=True)
 
