@@ -152,7 +152,7 @@ def _require_folders(values: Mapping[str, Any]) -> None:
 
 
 def _require_horizons(values: Mapping[str, Any]) -> None:
-    """The diffusion policy cuts its horizons out of the windows that the data set gives."""
+    """The policy cuts its horizons out of windows of frame_stack - 1 + seq_length steps."""
     frames, steps = values.get("train.frame_stack"), values.get("train.seq_length")
     observed = values.get("algo.horizon.observation_horizon")
     predicted = values.get("algo.horizon.prediction_horizon")
@@ -162,11 +162,14 @@ def _require_horizons(values: Mapping[str, Any]) -> None:
             f"algo.horizon.observation_horizon={observed} frames. Set train.frame_stack to "
             f"{observed} or more."
         )
-    if isinstance(predicted, int) and isinstance(steps, int) and steps < predicted:
+    if not all(isinstance(number, int) for number in (predicted, steps, frames)):
+        return
+    if frames - 1 + steps < predicted:
         raise ConfigError(
-            f"train.seq_length={steps}, but the policy predicts "
-            f"algo.horizon.prediction_horizon={predicted} actions. Set train.seq_length to "
-            f"{predicted} or more."
+            f"train.seq_length={steps} and train.frame_stack={frames} give windows of "
+            f"{frames - 1 + steps} actions, but the policy predicts "
+            f"algo.horizon.prediction_horizon={predicted}. Set train.seq_length to "
+            f"{predicted - frames + 1} or more."
         )
 
 

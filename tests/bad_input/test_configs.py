@@ -133,7 +133,7 @@ VALUES = tuple(
         (["train.num_epochs=-1"], ("train.num_epochs=-1", "at least 1")),
         (["train.num_epochs=ten"], ("train.num_epochs='ten'", "whole number")),
         (["train.seq_length=0"], ("train.seq_length=0", "at least 1")),
-        (["train.seq_length=4"], ("train.seq_length=4", "prediction_horizon=16", "16 or more")),
+        (["train.seq_length=4"], ("train.seq_length=4", "prediction_horizon=16", "15 or more")),
         (["train.frame_stack=0"], ("train.frame_stack=0", "at least 1")),
         (
             ["train.frame_stack=1"],

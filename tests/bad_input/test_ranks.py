@@ -21,7 +21,7 @@ def place(tmp_path: Path, low_dim_dataset: Path) -> Place:
 
 
 def train(host: Host, place: Place, *arguments: str) -> tuple[Result, str]:
-    """The failed run on two ranks, and torchrun's root-cause block; the files stayed as they were."""
+    """The failed run on two ranks, and torchrun's root-cause block; files stayed as they were."""
     before = contents(place.folder)
     result = torchrun(host, "robomimic.scripts.train_rlds", *arguments)
     assert result.returncode != 0 and not result.timed_out and not result.leftovers, result
