@@ -65,6 +65,8 @@ def find_host(path: str | None) -> Host:
     if path is None:
         package = _importable()
         return Host(package, _git_root(package) or package.parent)
+    if not path:  # `apply "$UNSET"` must not mean the present folder
+        raise UsageError("PATH is '' (an unset variable?): there is no such file or folder.")
     given = Path(path).expanduser()
     if not given.exists():
         raise UsageError(f"{path}: there is no such file or folder.")

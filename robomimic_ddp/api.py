@@ -18,8 +18,11 @@ from torch import nn
 from robomimic_ddp import algo as host_algo
 from robomimic_ddp import (
     checkpoint,
+    checkpoint_check,
+    config_check,
     entry,
     env,
+    finite,
     group,
     history,
     host_config,
@@ -123,6 +126,7 @@ def distributed(train: Callable) -> Callable:
         fine_tuning = bool(config.experiment.get("ckpt_path", None)) and not bound.arguments.get(
             "resume", False
         )
+        config_check.require_possible(config)
         with _run.start(config, device.type == "cuda", fine_tuning) as run:
             chosen = torch.device(run.plan.device)
             if run.plan.mode == "single" and device.index and not env.read_launch_env().launched:
@@ -132,7 +136,15 @@ def distributed(train: Callable) -> Callable:
             if "device" in bound.arguments:
                 bound.arguments["device"] = chosen
             host_config.fill_rlds_data(config)
-            return train(*bound.args, **bound.kwargs)
+            host_config.check_inputs(config)
+            try:
+                return train(*bound.args, **bound.kwargs)
+            except RuntimeError as error:
+                path = config.experiment.get("ckpt_path", None)
+                found = checkpoint_check.shapes_differ(path, error)
+                if found is None:
+                    raise
+                raise found from error
 
     wrapped.is_distributed = True  # how our own entry recognises a patched host
     return wrapped
@@ -296,16 +308,20 @@ def epoch_log(run_epoch: Callable) -> Callable:
     """Collective: decorates `run_epoch`: its log averaged over ranks, weighted by samples, alike on
     every rank.
 
-    The main rank appends it to the run's `history.jsonl`.
+    The main rank appends it to the run's `history.jsonl`. A rank whose loss is NaN or infinite
+    raises LossError or DataError.
     """
 
     def directory() -> Path | None:
         run = _run.current()
         return run.directory if run is not None and group.is_main() else None
 
-    return history.recorded(
-        metrics.epoch_log(run_epoch), directory, lambda: _run.current().plan.samples_per_step
-    )
+    def is_watched() -> bool:
+        run = _run.current()
+        return run is not None and bool(run.nets)
+
+    watched = finite.guarded(metrics.epoch_log(run_epoch), is_watched)
+    return history.recorded(watched, directory, lambda: _run.current().plan.samples_per_step)
 
 
 def rollouts(rollout_with_stats: Callable) -> Callable:

@@ -79,13 +79,21 @@ def _end_for(error: BaseException, launch: env.LaunchEnv) -> None:
             # end now, it could be named as the root cause. torchrun's signal ends the wait.
             time.sleep(_FOLLOW_UP_SECONDS)
         _end(EXIT_REFUSED)
-    if is_time_limit(error) and places.missing():
-        _log(traceback.format_exc())
-        error = LateRankError(
-            f"{places.missing()}. A rank that crashed, hangs or is much slower keeps the others "
-            "waiting: see its log (log_rank<k>.txt). If it was only slow (a first index of a large "
-            "data set, a busy disk), raise ddp.timeout."
-        )
+    missing = places.missing() if is_time_limit(error) else None
+    if missing is not None:
+        try:  # raised, because torchrun's record holds the traceback of the error in hand
+            raise LateRankError(
+                f"{missing}. A rank that crashed, hangs or is much slower keeps the others "
+                "waiting: see its log (log_rank<k>.txt). If it was only slow (a first index of a "
+                "large data set, a busy disk), raise ddp.timeout."
+            ) from error
+        except LateRankError as late:
+            _record_and_end(late, launch)
+    _record_and_end(error, launch)
+
+
+def _record_and_end(error: BaseException, launch: env.LaunchEnv) -> None:
+    """For the error in hand; returns where it should pass unchanged."""
     get_error_handler().record_exception(error)
     if isinstance(error, RobomimicDDPError):
         text = f"error: {error}\n"

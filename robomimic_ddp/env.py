@@ -14,6 +14,7 @@ from robomimic_ddp.errors import LaunchError
 
 OPTION_PREFIX = "ROBOMIMIC_DDP_"
 _LAUNCH_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+_LAST_PORT = 65535
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,12 @@ def _check_ranges(rank: int, world_size: int, local_rank: int, local_world_size:
         raise LaunchError(
             f"WORLD_SIZE={world_size} is not a number of ranks; it must be 1 or more."
         )
+    if not 1 <= local_world_size <= world_size:
+        raise LaunchError(
+            f"LOCAL_WORLD_SIZE={local_world_size} does not fit WORLD_SIZE={world_size}: a node "
+            f"runs 1 to {world_size} of its ranks. A stale variable of another job may be set; "
+            "unset both and start the ranks with torchrun."
+        )
     for name, value, limit_name, limit in (
         ("RANK", rank, "WORLD_SIZE", world_size),
         ("LOCAL_RANK", local_rank, "LOCAL_WORLD_SIZE", local_world_size),
@@ -118,6 +125,12 @@ def _check_rendezvous(environ: Mapping[str, str], world_size: int) -> None:
             "meet. "
             "torchrun sets both; with another launcher, export the address and a free port of the "
             "main node."
+        )
+    port = environ.get("MASTER_PORT", "1")
+    if world_size > 1 and not (port.isdecimal() and 1 <= int(port) <= _LAST_PORT):
+        raise LaunchError(
+            f"MASTER_PORT={port!r} is no port: expected 1 to {_LAST_PORT}, the same one on every "
+            "rank and free on the main node. torchrun chooses one by itself."
         )
 
 

@@ -3,6 +3,8 @@
 A message states what was found, what was expected, why it matters and what to do.
 """
 
+from __future__ import annotations
+
 EXIT_DONE = 0
 """Done, or nothing to do."""
 EXIT_REFUSED = 1
@@ -19,6 +21,11 @@ class RobomimicDDPError(Exception):
     """
 
     everywhere = False
+
+    def on_all_ranks(self) -> RobomimicDDPError:
+        """Itself, for `raise`: every rank raises this one in this place."""
+        self.everywhere = True
+        return self
 
 
 class LaunchError(RobomimicDDPError):
@@ -49,6 +56,10 @@ class ConfigError(RobomimicDDPError):
 
 class DataError(RobomimicDDPError):
     """A dataset is missing, damaged, or too small for the ranks."""
+
+
+class LossError(RobomimicDDPError):
+    """The loss is NaN or infinite: the training has diverged."""
 
 
 class WrapError(RobomimicDDPError):

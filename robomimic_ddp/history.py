@@ -87,14 +87,31 @@ def read(directory: Path) -> list:
             "retrofit (the one with logs/ and models/)."
         )
     records = []
-    lines = path.read_text(encoding="utf-8").splitlines()
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"{path} cannot be read as UTF-8 text ({error}): it is damaged, or another program's. "
+            "Copy it again from where the run was trained."
+        ) from error
     for number, line in enumerate(lines, start=1):
         try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError as error:
+            records.append(_record(json.loads(line)))
+        except ValueError as error:
             if number == len(lines):
                 break
             raise DataError(
-                f"{path}, line {number}, is no JSON ({error}); remove the line to read the rest."
+                f"{path}, line {number}, is no JSON record of an epoch ({error}); remove the line "
+                "to read the rest."
             ) from error
     return records
+
+
+def _record(found: Any) -> dict:
+    """`found`, where it is a line that `recorded` wrote; else ValueError."""
+    if not isinstance(found, dict) or not isinstance(found.get("log"), dict):
+        raise ValueError('expected an object with "epoch", "phase" and "log"')
+    missing = {"epoch", "phase"} - set(found)
+    if missing:
+        raise ValueError(f"it has no {', '.join(sorted(missing))}")
+    return found

@@ -11,13 +11,14 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import main_rank
+from robomimic_ddp import checkpoint_check, config_check, hdf5_check, main_rank
 from robomimic_ddp.errors import ConfigError
 from robomimic_ddp.rlds.keys import DATA_FORMAT, DEFAULTS
 from robomimic_ddp.rlds.source import is_rlds_folder
 from robomimic_ddp.run import Notes, attach_notes, notes_of
 
 __all__ = [
+    "check_inputs",
     "common_directory",
     "declare_rlds_keys",
     "fill_rlds_data",
@@ -27,6 +28,7 @@ __all__ = [
     "uses_rlds",
 ]
 
+ROBOMIMIC_FORMAT = "robomimic"
 OUR_KEY = "data_cache_dir"
 """A key that no host has, declared together with all others."""
 
@@ -34,7 +36,8 @@ OUR_KEY = "data_cache_dir"
 def prepare_config(config: Any, external: MutableMapping) -> Any:
     """Takes the section "ddp" out of `external` (in place) and declares the RLDS keys that it uses.
 
-    Returns the host's `config`, with the section's options noted beside it.
+    Returns the host's `config`, with the section's options noted beside it. Raises ConfigError for
+    a key that the host does not declare, and for a value of another kind than its default's.
     """
     section = external.pop("ddp", None) or {}
     if not isinstance(section, Mapping):
@@ -47,6 +50,7 @@ def prepare_config(config: Any, external: MutableMapping) -> Any:
     train = external.get("train")
     if isinstance(train, Mapping) and train.get("data_format") is not None:
         declare_rlds_keys(config)
+    config_check.require_known(config, external)
     return config
 
 
@@ -95,6 +99,43 @@ def fill_rlds_data(config: Any) -> None:
 
     with config.values_unlocked():
         config.train.data = main_rank.on_main(host.dataset_configs, config)
+
+
+def check_inputs(config: Any) -> None:
+    """Collective: the main rank looks over the HDF5 data sets and the checkpoint that `config`
+    names, before anything is made. Raises DataError, ConfigError or CheckpointError on all ranks.
+    """
+    main_rank.on_main(_check_output, config.train.get("output_dir", None))
+    data_format = config.train.get("data_format", ROBOMIMIC_FORMAT)
+    formats = (ROBOMIMIC_FORMAT, DATA_FORMAT)
+    if OUR_KEY in config.train and data_format not in formats:
+        raise ConfigError(
+            f"train.data_format={data_format!r}: expected {' or '.join(map(repr, formats))} (HDF5 "
+            "or RLDS; this host knows no other)."
+        )
+    if data_format == ROBOMIMIC_FORMAT:
+        main_rank.on_main(hdf5_check.check, config)
+    checkpoint_path = config.experiment.get("ckpt_path", None)
+    if checkpoint_path is not None:
+        main_rank.on_main(checkpoint_check.check, checkpoint_path, config.algo_name)
+
+
+def _check_output(output: Any) -> None:
+    """Raises ConfigError where no run directory can be made in `output`."""
+    if output is None:
+        return
+    folder = Path(os.path.expanduser(str(output))).absolute()
+    nearest = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    if not nearest.is_dir():
+        raise ConfigError(
+            f"train.output_dir={output}: {nearest} is a file, so no run directory can be made "
+            "there. Name a folder; it is made if need be."
+        )
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"train.output_dir={output}: nothing may be written in {nearest}. Name a folder of "
+            "yours, or change its permissions."
+        )
 
 
 def common_directory(paths: Any) -> Path:

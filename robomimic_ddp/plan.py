@@ -12,6 +12,7 @@ from robomimic_ddp.errors import LaunchError, PlanError
 from robomimic_ddp.options import Options, ResolvedOptions
 
 AUTO_SQRT_FROM_PARAMETERS = 100_000_000
+_MOST_WORKERS, _WORKERS_PER_CORE = 32, 4
 MODE_NAMES = {"ddp": "DistributedDataParallel", "dp": "DataParallel", "single": "one device"}
 
 
@@ -95,6 +96,7 @@ def make_plan(
     mode = _mode(env, options, gpus)
     device = _device(env, mode, gpus)
     batch = _batch_per_rank(options, batch_size, env.world_size)
+    _check_workers(data_workers, cores)
     lr_scaling, notes = options.lr_scaling, ()
     if (
         lr_on_command_line
@@ -197,6 +199,16 @@ def _batch_per_rank(options: Options, batch: int, world: int) -> int:
             "ddp.batch=per_rank."
         )
     return batch // world
+
+
+def _check_workers(workers: int, cores: int) -> None:
+    most = max(_MOST_WORKERS, _WORKERS_PER_CORE * cores)
+    if workers > most:
+        raise PlanError(
+            f"train.num_data_workers={workers} on {cores} CPU core(s): each is a process with a "
+            f"copy of the data set's cache, and every rank starts its own. Use at most {most}; "
+            "a few for each core are plenty."
+        )
 
 
 def describe_lr(before: float, after: float) -> str:

@@ -57,7 +57,7 @@ def plot(run_directories: Sequence[str], output: str) -> None:
         train = [record for record in records if record["phase"] == "train"]
         speed.plot(
             [r["epoch"] for r in train],
-            [r["samples_per_second"] for r in train],
+            [r.get("samples_per_second", 0.0) for r in train],
             color=colour,
             label=name,
         )
@@ -69,9 +69,16 @@ def plot(run_directories: Sequence[str], output: str) -> None:
         _finish(axes, title)
     loss.set_yscale("log")
     speed.set_ylim(bottom=0)
-    Path(output).parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(output, dpi=130)
-    plt.close(figure)
+    try:
+        Path(output).parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(output, dpi=130)
+    except (OSError, ValueError) as error:  # ValueError: an ending that stands for no format
+        raise DataError(
+            f"the picture {output} cannot be written: {error}. Name a file in a folder that may be "
+            "written, such as -o curves.png."
+        ) from error
+    finally:
+        plt.close(figure)
 
 
 def _label(folder: Path, runs: list) -> str:

@@ -7,19 +7,19 @@ dot-list of settings.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import json
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
-from robomimic_ddp import entry, env, host_config
+from robomimic_ddp import config_check, entry, env, host_config
 from robomimic_ddp.errors import ConfigError
 from robomimic_ddp.run import Notes, attach_notes, notes_of
 
@@ -67,12 +67,20 @@ def build_config(arguments: Sequence[str]) -> tuple[Any, Mapping[str, Any]]:
 
     command_line = parse_dotlist(arguments)
     flags = {name: command_line.pop(name, None) for name in _FLAGS}
+    for name in _FLAGS[1:]:
+        if flags[name] not in (None, True, False):
+            raise ConfigError(f"{name}={flags[name]!r}: expected true or false.")
     settings = read_json(flags["load_from"]) if flags["load_from"] is not None else {}
     for tree in (settings, command_line):
         _move_misplaced(tree)
     command_line_options = command_line.pop("ddp", None) or {}
-    keys = tuple(key for key, _ in flatten(command_line))
-    settings = OmegaConf.to_container(OmegaConf.merge(settings, command_line), resolve=True)
+    if not isinstance(command_line_options, Mapping):
+        raise ConfigError(
+            f"ddp={command_line_options!r}, but ddp is a section of options. Set one of them, such "
+            "as ddp.lr_scaling=linear."
+        )
+    keys = tuple(key for key, _ in config_check.flatten(command_line))
+    settings = _merged(settings, command_line)
     algo_name = settings.get("algo_name")
     if algo_name is None:
         raise ConfigError(
@@ -82,13 +90,23 @@ def build_config(arguments: Sequence[str]) -> tuple[Any, Mapping[str, Any]]:
     config = _host_config(config_factory, algo_name)
     host_config.prepare_config(config, settings)
     attach_notes(config, Notes(notes_of(config).file_options, dict(command_line_options), keys))
-    _require_known(config, settings)
     with config.values_unlocked():
         config.update(settings)
     if flags["debug"]:
         _shorten(config)
     config.lock()
     return config, flags
+
+
+def _merged(settings: Mapping, command_line: Mapping) -> dict:
+    """`command_line` over `settings`, references such as ${train.seed} filled in."""
+    try:
+        return OmegaConf.to_container(OmegaConf.merge(settings, command_line), resolve=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(
+            f"the settings could not be put together: {error}\nText with a dollar sign and a brace "
+            "is a reference to another key; write \\${ for the characters themselves."
+        ) from error
 
 
 def _host_config(config_factory: Any, algo_name: str) -> Any:
@@ -109,7 +127,7 @@ def parse_dotlist(arguments: Sequence[str]) -> dict:
             raise ConfigError(f"argument {argument!r} is not key=value.\n{USAGE}")
     try:
         return OmegaConf.to_container(OmegaConf.from_dotlist(list(arguments)))
-    except (OmegaConfBaseException, ValueError) as error:
+    except (OmegaConfBaseException, YAMLError, ValueError) as error:
         raise ConfigError(
             f"the command line could not be read as key=value settings: {error}\n{USAGE}"
         ) from error
@@ -119,12 +137,14 @@ def read_json(path: Any) -> dict:
     """The settings in a host's JSON config."""
     file = Path(str(path)).expanduser()
     try:
-        settings = json.loads(file.read_text(encoding="utf-8"))
+        settings = json.loads(
+            file.read_text(encoding="utf-8"), object_pairs_hook=_without_duplicates
+        )
     except FileNotFoundError:
         raise ConfigError(
             f"load_from={path}: no such file (looked for {file.absolute()})."
         ) from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"load_from={path} could not be read as JSON: {error}.") from error
     if not isinstance(settings, dict):
         raise ConfigError(
@@ -132,6 +152,15 @@ def read_json(path: Any) -> dict:
             "algo_name."
         )
     return settings
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"an object has the key {key!r} twice, and one would be lost")
+        found[key] = value
+    return found
 
 
 def _move_misplaced(tree: dict) -> None:
@@ -146,56 +175,6 @@ def _move_misplaced(tree: dict) -> None:
                 f"warning: {_MISPLACED}.* is read as algo.optim_params.*, where hosts keep it",
                 file=sys.stderr,
             )
-
-
-def flatten(tree: Mapping, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted key, value) of every leaf."""
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from flatten(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
-def _require_known(config: Any, settings: Mapping, prefix: str = "", root: Any = None) -> None:
-    """Raises ConfigError at the first key that the host's config does not declare, with the closest
-    one.
-    """
-    root = config if root is None else root
-    for key, value in settings.items():
-        if key not in config:
-            if not config.key_lockable:
-                continue
-            raise ConfigError(_unknown_message(root, config, prefix, key))
-        is_section = hasattr(config[key], "key_lockable") and bool(config[key])
-        if is_section and not isinstance(value, Mapping):
-            raise ConfigError(
-                f"{prefix}{key}={value!r}, but {prefix}{key} is a section with the keys "
-                f"{', '.join(sorted(config[key]))}. Set one of them, such as "
-                f"{prefix}{key}.{min(config[key])}=VALUE."
-            )
-        if is_section:
-            _require_known(config[key], value, f"{prefix}{key}.", root)
-
-
-def _unknown_message(root: Any, config: Any, prefix: str, key: str) -> str:
-    here = difflib.get_close_matches(str(key), list(config), n=1, cutoff=0.6)
-    if here:
-        closest = prefix + here[0]
-    else:  # the right name in the wrong section, or a misspelt section
-        dotted = [name for name, _ in flatten(root)]
-        same_name = [name for name in dotted if name.rpartition(".")[2] == str(key)]
-        closest = (
-            same_name
-            or difflib.get_close_matches(prefix + str(key), dotted, n=1, cutoff=0.4)
-            or [""]
-        )[0]
-    hint = f" The closest valid key is {closest}." if closest else ""
-    return (
-        f"unknown key {prefix}{key}: this host's config does not declare it, so it would have no "
-        f"effect.{hint} "
-        f"Valid {'in ' + prefix[:-1] if prefix else 'at the top'}: {', '.join(sorted(config))}."
-    )
 
 
 def _shorten(config: Any) -> None:

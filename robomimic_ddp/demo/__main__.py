@@ -23,7 +23,7 @@ from robomimic_ddp import env
 from robomimic_ddp.demo.evaluate import EPISODES
 from robomimic_ddp.demo.stamps import CHECKOUT, Stamps, code_version, fresh_folder
 from robomimic_ddp.demo.summary import summarise
-from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, DataError, RobomimicDDPError
+from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, DataError, RobomimicDDPError, UsageError
 
 CPU_RANKS = 2
 HOST = "praxis-robomimic"
@@ -145,6 +145,24 @@ def visible_gpus() -> int:
     return torch.cuda.device_count()
 
 
+def _check(options: argparse.Namespace) -> None:
+    """Raises UsageError for arguments that the demo could only fail with later."""
+    root, nearest = options.root, options.root.absolute()
+    while not nearest.exists():
+        nearest = nearest.parent
+    if not nearest.is_dir():
+        raise UsageError(f"--root {root}: {nearest} is no folder. Name one; it is made if need be.")
+    if not options.config.is_file():
+        raise UsageError(f"--config {options.config}: there is no such file.")
+    for name, least in (("ranks", 1), ("demonstrations", 2), ("evaluations", 1)):
+        value = getattr(options, name)
+        if value is not None and value < least:
+            raise UsageError(f"--{name} {value}: expected a whole number of at least {least}.")
+    for setting in options.settings:
+        if "=" not in setting:
+            raise UsageError(f"{setting!r} is no setting: expected key=value.")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line above; returns the exit code."""
     parser = argparse.ArgumentParser(prog="robomimic_ddp.demo", description=__doc__)
@@ -156,6 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("settings", nargs="*", metavar="key=value")
     options = parser.parse_args(arguments)
     try:
+        _check(options)
         demo = Demo(options.root, options.config, options.settings, options)
         summary = demo.run()
     except RobomimicDDPError as error:

@@ -15,12 +15,13 @@ import numpy as np
 
 from robomimic_ddp import group
 from robomimic_ddp.errors import ConfigError, DataError
+from robomimic_ddp.rlds import settings
 from robomimic_ddp.rlds.dataset import LoadOptions, RLDSDataset
 from robomimic_ddp.rlds.index_cache import load_index
-from robomimic_ddp.rlds.keys import DEFAULTS
 from robomimic_ddp.rlds.pictures import PictureSize
 from robomimic_ddp.rlds.schema import DROID_OBSERVATIONS, Fields, find_fields, flat_features
 from robomimic_ddp.rlds.selection import kept_episodes, split_validation
+from robomimic_ddp.rlds.settings import setting
 from robomimic_ddp.rlds.source import Source, find_dataset, is_rlds_folder
 from robomimic_ddp.rlds.statistics import Index
 from robomimic_ddp.rlds.windows import WindowShape
@@ -37,6 +38,7 @@ GYM_TYPE = 2
 """robomimic.envs.env_base.EnvType.GYM_TYPE: a data set names no simulator, and this type asks for
 none.
 """
+_ROUNDING = 1e-4
 LANGUAGE_EMBEDDING_KEY = "lang_emb"
 
 
@@ -46,17 +48,17 @@ def dataset_configs(config: Any) -> list[dict[str, Any]]:
 
     Reads folder names only.
     """
-    names = _setting(config, "train.dataset_names")
-    names = [names] if isinstance(names, str) else list(names)
+    names = settings.dataset_names(config)
     if len(names) != 1:
         raise ConfigError(
             f"train.dataset_names={names}: this version reads one RLDS data set at a time; "
             "mixtures by train.sample_weights are not there yet. Name one."
         )
+    settings.check(config)
     path = find_dataset(
-        _setting(config, "train.data_path"), names[0], _setting(config, "train.dataset_version")
+        setting(config, "train.data_path") or "", names[0], setting(config, "train.dataset_version")
     )
-    return [{"path": str(path), "weight": 1.0, "image_dim": _image_dim(config)}]
+    return [{"path": str(path), "weight": 1.0, "image_dim": settings.image_dim(config)}]
 
 
 def env_metadata(path: str) -> dict[str, Any]:
@@ -116,32 +118,49 @@ def datasets_from_config(
     shape = WindowShape(
         train.frame_stack, train.seq_length, train.pad_frame_stack, train.pad_seq_length
     )
-    index = _index_for_all(source, fields, _setting(config, "train.data_cache_dir"))
+    index = _index_for_all(source, fields, setting(config, "train.data_cache_dir"))
     kept = kept_episodes(
         index,
         shape.count(index.length),
-        bool(_setting(config, "train.success_only")) and fields.has_file_path,
-        bool(_setting(config, "train.skip_unlabeled")) and fields.language is not None,
+        bool(setting(config, "train.success_only")) and fields.has_file_path,
+        bool(setting(config, "train.skip_unlabeled")) and fields.language is not None,
         str(source.folder),
     )
     options = LoadOptions(
-        int(_setting(config, "train.shuffle_buffer_size")),
-        _setting(config, "train.subsample_length"),
-        _setting(config, "train.num_parallel_calls"),
+        int(setting(config, "train.shuffle_buffer_size")),
+        setting(config, "train.subsample_length"),
+        setting(config, "train.num_parallel_calls"),
         int(train.batch_size),
     )
-    size = PictureSize(*entry["image_dim"], bool(_setting(config, "observation.image_antialias")))
+    size = PictureSize(*entry["image_dim"], bool(setting(config, "observation.image_antialias")))
 
     def dataset(rows: np.ndarray, role: str) -> RLDSDataset:
         return RLDSDataset(
             source, fields, index, rows, kept, shape, size, train.action_config, options, role
         )
 
+    if config.get("algo_name") == "diffusion_policy":
+        _require_range(dataset(kept, "train"))
     if not config.experiment.validate:
         return dataset(kept, "train"), None
-    fraction = float(_setting(config, "train.validation_fraction"))
+    fraction = float(setting(config, "train.validation_fraction"))
     train_rows, valid_rows = split_validation(index, kept, fraction, str(source.folder))
     return dataset(train_rows, "train"), dataset(valid_rows, "valid")
+
+
+def _require_range(dataset: RLDSDataset) -> None:
+    """Raises DataError for normalised actions beyond [-1, 1]: the diffusion policy refuses them."""
+    normalization = dataset.get_action_normalization_stats()
+    for key, stats in dataset.get_action_stats().items():
+        scale, offset = normalization[key]["scale"], normalization[key]["offset"]
+        low = float(((stats["min"] - offset) / scale).min())
+        high = float(((stats["max"] - offset) / scale).max())
+        if low < -1 - _ROUNDING or high > 1 + _ROUNDING:
+            raise DataError(
+                f"{dataset.source.folder}: after normalisation the action {key!r} reaches from "
+                f"{low:g} to {high:g}, and the diffusion policy needs it within [-1, 1]. Set "
+                f'train.action_config[{key!r}].normalization to "min_max".'
+            )
 
 
 def _index_for_all(source: Source, fields: Fields, cache: str | None) -> Index:
@@ -168,18 +187,3 @@ def _fields(
             "config."
         )
     return find_fields(source.features, str(source.folder), obs_keys, image_keys, action_keys)
-
-
-def _image_dim(config: Any) -> list[int]:
-    found = _setting(config, "observation.image_dim")
-    if len(found) != 2 or min(int(number) for number in found) < 1:
-        raise ConfigError(
-            f"observation.image_dim={list(found)}: [height, width] in pixels is needed."
-        )
-    return [int(number) for number in found]
-
-
-def _setting(config: Any, dotted: str) -> Any:
-    """The value of an RLDS key, or its default where the host's config does not declare it."""
-    section, name = dotted.split(".")
-    return config[section][name] if name in config[section] else DEFAULTS[dotted]

@@ -51,7 +51,7 @@ class RLDSTrainLoader(RLDSLoader):
                 "would have no batch. Use a smaller batch, fewer ranks, or more data "
                 "(train.success_only, train.skip_unlabeled and train.subsample_length take some "
                 "away)."
-            )
+            ).on_all_ranks()
 
     def __len__(self) -> int:
         """Full batches of every rank in the current pass."""

@@ -33,6 +33,7 @@ def train_loader(
     IterableDataset, a `batch_sampler`, batching switched off, or a sampler that cannot be split.
     """
     if world_size == 1:
+        _require_one_batch(kwargs, "training")
         return make_loader(**kwargs)
     if stream_is_sharded and isinstance(kwargs["dataset"], IterableDataset):
         _require_plain_batches(kwargs)
@@ -45,7 +46,7 @@ def train_loader(
             f"the training set has {size} samples, but one step takes {global_batch} "
             f"({world_size} ranks x {batch_size_per_rank}): no rank could take a single step. "
             + _smaller_batch(size, world_size)
-        )
+        ).on_all_ranks()
     sampler = ShardedSampler(order, size, rank=rank, world_size=world_size, drop_last=True)
     return ShardedLoader(make_loader, kwargs, sampler, batch_size_per_rank, drop_last=True)
 
@@ -67,6 +68,7 @@ def valid_loader(
     Raises `DataError` as `train_loader` does, except for a small dataset, which is fine here.
     """
     if world_size == 1:
+        _require_one_batch(kwargs, "validation")
         return make_loader(**kwargs)
     order, size = _order_and_size(kwargs, seed)
     return ShardedValidLoader(
@@ -78,6 +80,21 @@ def valid_loader(
         world_size=world_size,
         batch_size_per_rank=batch_size_per_rank,
     )
+
+
+def _require_one_batch(kwargs: dict[str, Any], role: str) -> None:
+    """On one rank, where the host's DataLoader drops a short last batch: there must be another."""
+    batch, dataset = kwargs.get("batch_size", 1), kwargs["dataset"]
+    if not kwargs.get("drop_last") or isinstance(dataset, IterableDataset) or not batch:
+        return
+    sampler = kwargs.get("sampler")
+    size = int(len(dataset) if sampler is None else len(sampler))
+    if size < batch:
+        raise DataError(
+            f"the {role} set has {size} samples, but a batch takes {batch} "
+            "(train.batch_size), and the host drops batches that are not full: there would be "
+            "none. Use a smaller batch, or more data."
+        )
 
 
 def _order_and_size(kwargs: dict[str, Any], seed: int) -> tuple[Order, int]:

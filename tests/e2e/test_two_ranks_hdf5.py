@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.configs import ConfigMaker
+from tests.datasets import CAMERA, LOW_DIM
 from tests.hosts import FINISHED, Host, Result, require_clean, torchrun
 from tests.runs import checkpoints, digests, epoch_logs, load, run_directory
 
@@ -76,6 +77,14 @@ def test_random_numbers_and_data_differ(trained: Any) -> None:
         drawn = Counter(zero["indices"][part] + one["indices"][part])
         assert sum(drawn.values()) == 2 * steps * batch
         assert max(drawn.values()) == 1
+
+
+def test_images_stay_as_they_are_stored_until_on_the_device(trained: Any) -> None:
+    _, _, reports = trained
+    for report in reports:
+        moved = report["moved"]
+        assert set(LOW_DIM) <= set(moved)
+        assert all((kind == "torch.uint8") == (key == CAMERA) for key, kind in moved.items())
 
 
 @pytest.mark.planted_fault

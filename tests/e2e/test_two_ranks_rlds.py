@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.configs import RLDS_CAMERAS, make_rlds_config, write_config
+from tests.configs import RLDS_CAMERAS, RLDS_STATES, make_rlds_config, write_config
 from tests.hosts import FINISHED, Host, Result, require_clean, torchrun
 from tests.runs import checkpoints, digests, epoch_logs, load, run_directory
 
@@ -100,6 +100,13 @@ def test_decoded_frames_are_the_delivered_ones(trained: Any) -> None:
         ahead = report["frames_prefetched"]
         assert report["frames_decoded"] == report["frames_delivered"] + ahead
         assert ahead <= 4 * BATCH * 2 * len(RLDS_CAMERAS)
+
+
+def test_images_stay_uint8_until_on_the_device(trained: Any) -> None:
+    for report in trained[2]:
+        moved = report["moved"]
+        assert [moved[camera] for camera in RLDS_CAMERAS] == ["torch.uint8"] * len(RLDS_CAMERAS)
+        assert "torch.uint8" not in [moved[state] for state in RLDS_STATES]
 
 
 @pytest.mark.bad_input

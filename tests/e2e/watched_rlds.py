@@ -15,6 +15,7 @@ from typing import Any, Callable
 
 import robomimic.scripts.train as host_train
 import robomimic.scripts.train_rlds as entry
+import robomimic.utils.tensor_utils as TensorUtils
 
 from robomimic_ddp.rlds.dataset import RLDSDataset
 from tests.e2e.watched_train import RANK, Watch, around
@@ -31,6 +32,7 @@ class RLDSWatch(Watch):
     def install(self) -> None:
         around(host_train, "algo_factory", self.construct)
         around(host_train.TrainUtils, "run_epoch", self.epoch)
+        around(TensorUtils, "to_device", self.move)
         make_loader = RLDSDataset.make_loader
 
         def kept(dataset: RLDSDataset, *args: Any, **kwargs: Any) -> Any:

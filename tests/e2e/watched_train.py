@@ -22,6 +22,7 @@ from typing import Any, Callable
 
 import robomimic.scripts.train as host_train
 import robomimic.utils.dataset as host_dataset
+import robomimic.utils.tensor_utils as TensorUtils
 import robomimic.utils.torch_utils as host_torch
 import torch
 
@@ -46,6 +47,7 @@ class Watch:
         self.indices: list[int] = []
         self.logs: list[dict[str, float]] = []
         self.losses: list[float] = []
+        self.moved: dict[str, str] = {}
         self.steps = 0
 
     def fail(self, where: str) -> None:
@@ -76,6 +78,7 @@ class Watch:
             (host_torch, "backprop_for_loss", "backward"),
         ):
             around(owner, name, functools.partial(self.call, where))
+        around(TensorUtils, "to_device", self.move)
 
     def construct(self, factory: Callable, *args: Any, **kwargs: Any) -> Any:
         self.fail("construction")
@@ -117,6 +120,11 @@ class Watch:
         self.fail("save")
         return save_model(*args, **kwargs)
 
+    def move(self, to_device: Callable, x: Any, device: Any) -> Any:
+        if isinstance(x, dict) and "actions" in x:
+            self.moved = {key: str(value.dtype) for key, value in x["obs"].items()}
+        return to_device(x, device)
+
     def report(self) -> dict[str, Any]:
         """All of it as JSON values, tensors as digests."""
         return {
@@ -127,6 +135,7 @@ class Watch:
             "indices": self.indices,
             "losses": self.losses,
             "logs": self.logs,
+            "moved": self.moved,
         }
 
 

@@ -68,7 +68,7 @@ def test_other_names_are_found_without_a_table(load):
     """A step feature's own name works as an observation or action key."""
     train, _ = load(
         cameras=["wrist_image_left"], states=["joint_position"], action_keys=["actions"],
-        action_config={"actions": {"normalization": "gaussian"}},
+        action_config={"actions": {"normalization": "min_max"}},
     )  # fmt: skip
     batch = next(iter(train.make_loader(4, 0, 1, 0)))
     assert set(batch["obs"]) == {"wrist_image_left", "joint_position"}

@@ -19,8 +19,9 @@ LAYERS = (
     {"plan"},
     {"places", "random_streams"},
     {"group"},
-    {"wrap", "sampling", "rlds", "main_rank", "metrics", "algo", "history"},
-    {"rollouts", "step", "checkpoint", "verify", "entry"},
+    {"wrap", "sampling", "rlds", "main_rank", "metrics", "algo", "history"}
+    | {"config_check", "hdf5_check"},
+    {"rollouts", "step", "checkpoint", "checkpoint_check", "finite", "verify", "entry"},
     {"state"},
     {"run"},
     {"host_config"},

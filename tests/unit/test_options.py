@@ -40,6 +40,7 @@ def test_booleans_from_text(text, value):
     assert options.resolve(environment={"verify": text}).values.verify is value
 
 
+@pytest.mark.bad_input
 @pytest.mark.parametrize(
     "layer, words",
     [

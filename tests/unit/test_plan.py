@@ -89,6 +89,7 @@ def test_mode_override(env, gpus, asked, mode):
     assert planned(env, gpus, mode=asked).mode == mode
 
 
+@pytest.mark.bad_input
 @pytest.mark.parametrize(
     "env, gpus, options, error, words",
     [
@@ -122,6 +123,7 @@ def test_batch_per_rank_and_global():
     assert (shared.batch_per_rank, shared.samples_per_step) == (8, 32)
 
 
+@pytest.mark.bad_input
 @pytest.mark.parametrize(
     "batch, words", [(30, ["28 or 32", "2 samples would be dropped"]), (3, ["Use 4,"])]
 )
@@ -138,6 +140,7 @@ def test_global_batch_that_does_not_split(batch, words):
         assert word in str(caught.value)
 
 
+@pytest.mark.bad_input
 @pytest.mark.parametrize("batch", [0, -1, "16", 2.5, None, True])
 def test_batch_size_that_is_no_batch_size(batch):
     with pytest.raises(PlanError, match="train.batch_size="):

@@ -7,7 +7,6 @@ import json
 import pytest
 
 from robomimic_ddp import host_config, train_rlds
-from robomimic_ddp.errors import ConfigError
 from robomimic_ddp.run import notes_of
 
 
@@ -84,61 +83,3 @@ def test_sections_that_the_host_leaves_open_take_new_keys(cfg):
     )
     assert config.algo.optim_params.policy.learning_rate.mine == 3
     assert config.train.action_config["x"]["normalization"] == "min_max"
-
-
-@pytest.mark.bad_input
-@pytest.mark.parametrize(
-    "argument, words",
-    [
-        (
-            "train.batchsize=16",
-            ["unknown key train.batchsize", "closest valid key is train.batch_size"],
-        ),
-        ("batch_size=16", ["unknown key batch_size", "train.batch_size"]),
-        ("trian.batch_size=16", ["unknown key trian", "train"]),
-        (
-            "experiment.save.every=1",
-            ["unknown key experiment.save.every", "experiment.save.every_n"],
-        ),
-        ("train.data_pat=/x", ["unknown key train.data_pat"]),
-        ("train=3", ["train=3", "is a section", "batch_size"]),
-        (
-            "algo_name=nothing",
-            ["algo_name='nothing'", "none of this host's algorithms", "diffusion_policy"],
-        ),
-        ("just_a_word", ["'just_a_word' is not key=value", "usage:"]),
-        ("--train.batch_size=3", ["is not key=value"]),
-    ],
-)
-def test_bad_arguments(cfg, argument, words):
-    with pytest.raises(ConfigError) as caught:
-        build(cfg(), argument)
-    for word in words:
-        assert word in str(caught.value)
-
-
-@pytest.mark.bad_input
-@pytest.mark.parametrize(
-    "text, words",
-    [(None, ["no such file"]), ("{", ["could not be read as JSON"]), ("[1]", ["holds a list"])],
-)
-def test_bad_files(tmp_path, text, words):
-    path = tmp_path / "bad $(name).json"
-    if text is not None:
-        path.write_text(text)
-    with pytest.raises(ConfigError) as caught:
-        build(f"load_from={path}")
-    for word in [*words, str(path)]:
-        assert word in str(caught.value)
-
-
-@pytest.mark.bad_input
-def test_no_algorithm_at_all():
-    with pytest.raises(ConfigError, match="no algo_name"):
-        build("train.batch_size=3")
-
-
-@pytest.mark.bad_input
-def test_a_ddp_section_that_is_no_section(cfg):
-    with pytest.raises(ConfigError, match="expected a section of options"):
-        build(cfg(ddp="linear"))

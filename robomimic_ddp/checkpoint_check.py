@@ -1,0 +1,113 @@
+"""Looks over a checkpoint that the config names, before a run begins and before the host loads it.
+
+Hosts load with torch.load(weights_only=False), which runs whatever code a file asks for; this look
+runs none.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from robomimic_ddp.errors import CheckpointError
+
+_LEGACY_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+"""How a file of torch before 1.6 begins; read by the host, not looked into here."""
+_HARMLESS = ("numpy._core.multiarray.", "numpy.core.multiarray.", "numpy.dtype", "numpy.ndarray")
+_RUN_PROGRAMS = {"builtins", "os", "posix", "nt", "pty", "subprocess", "sys", "shutil", "runpy"} | {
+    "importlib", "socket", "ctypes", "code", "webbrowser", "pickle", "operator", "functools"
+}  # fmt: skip
+_REMEDY = "Check experiment.ckpt_path, or set it to null to train from the beginning."
+
+
+def check(path: Any, algo_name: str) -> None:
+    """Raises CheckpointError for a `path` that holds no checkpoint of this algorithm.
+
+    Not collective. Tensors are mapped, not read.
+    """
+    file = Path(os.path.expanduser(str(path)))
+    shown = f"experiment.ckpt_path={path}"
+    if not file.exists():
+        raise CheckpointError(
+            f"{shown}: there is no such file (looked for {file.absolute()}). {_REMEDY}"
+        )
+    if file.is_dir():
+        raise CheckpointError(
+            f"{shown} is a folder: name the file in it, such as {file}/models/model_epoch_50.pth."
+        )
+    if _is_legacy(file, shown) or not hasattr(
+        torch.serialization, "get_unsafe_globals_in_checkpoint"
+    ):
+        return
+    content = _load(file, shown)
+    if content is None:
+        return
+    if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
+        found = list(content) if isinstance(content, dict) else type(content).__name__
+        raise CheckpointError(
+            f'{shown} holds {found}, not a robomimic checkpoint (which has "model", "config", '
+            f'"algo_name"). {_REMEDY}'
+        )
+    written_by = content.get("algo_name", algo_name)
+    if written_by != algo_name:
+        raise CheckpointError(
+            f"{shown} was written by the algorithm {written_by!r}, and this run trains "
+            f"{algo_name!r}: their nets have nothing in common. {_REMEDY}"
+        )
+
+
+def shapes_differ(path: Any, error: BaseException) -> CheckpointError | None:
+    """`error`, raised while the host loaded `path`, as one clear error; None if it is another."""
+    text = str(error)
+    if path is None or "Error(s) in loading state_dict" not in text:
+        return None
+    lines = [line.strip() for line in text.splitlines()[1:] if line.strip()]
+    return CheckpointError(
+        f"experiment.ckpt_path={path} does not fit this run's nets: {lines[0][:300]}"
+        f"{f' (and {len(lines) - 1} more)' if len(lines) > 1 else ''} Use the config that it was "
+        "trained with (the same observations, action keys and net sizes), or another checkpoint."
+    )
+
+
+def _is_legacy(file: Path, shown: str) -> bool:
+    try:
+        with open(file, "rb") as opened:
+            start = opened.read(len(_LEGACY_MAGIC))
+    except OSError as error:
+        raise CheckpointError(f"{shown} cannot be read: {error.strerror}. {_REMEDY}") from error
+    if not zipfile.is_zipfile(file) and start != _LEGACY_MAGIC:
+        kind = "cut off while it was written" if start.startswith(b"PK") else "of another kind"
+        raise CheckpointError(
+            f"{shown} is no checkpoint of torch: the file is damaged, {kind}, or empty "
+            f"({file.stat().st_size} bytes). It was not loaded. Use last_bak.pth beside it, or "
+            "an earlier one."
+        )
+    return start == _LEGACY_MAGIC
+
+
+def _load(file: Path, shown: str) -> Any:
+    """The checkpoint's contents, None where it asks for classes that are not known here; a file
+    that would run a program is an error.
+    """
+    try:
+        asked = torch.serialization.get_unsafe_globals_in_checkpoint(file)
+        programs = [name for name in asked if name.partition(".")[0] in _RUN_PROGRAMS]
+        if programs:
+            raise CheckpointError(
+                f"{shown} asks for {', '.join(programs)} when it is loaded, which no robomimic "
+                "checkpoint needs and which could run any program. It was not loaded. Use a "
+                "checkpoint that you trust."
+            )
+        if not all(name.startswith(_HARMLESS) for name in asked):
+            return None
+        return torch.load(file, map_location="cpu", weights_only=False, mmap=True)
+    except (RuntimeError, ValueError, KeyError, EOFError, OSError, pickle.UnpicklingError) as error:
+        raise CheckpointError(
+            f"{shown} cannot be read ({str(error).splitlines()[0][:200]}): the file is damaged. "
+            "Use last_bak.pth beside it, or an earlier one."
+        ) from error

@@ -1,0 +1,183 @@
+"""Mistakes in a host's configuration that would stop, or silently spoil, its training later.
+
+Pure functions of the config: every rank finds the same. Only what no host can train with is
+refused; what a key means is the host's business.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import PurePath
+from typing import Any
+
+from robomimic_ddp.errors import ConfigError
+
+_KINDS = {
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    str: "text in quotes",
+    list: "a list",
+}
+_WHOLE = {
+    "train.num_epochs": 1,
+    "train.seq_length": 1,
+    "train.frame_stack": 1,
+    "train.seed": 0,
+    "train.num_data_workers": 0,
+    "experiment.epoch_every_n_steps": 1,
+    "experiment.validation_epoch_every_n_steps": 1,
+}
+"""Dotted key -> its smallest value; a whole number is needed."""
+_MAY_BE_NULL = {"experiment.epoch_every_n_steps", "experiment.validation_epoch_every_n_steps"}
+_SEVERAL_KINDS = {"train.data", "train.dataset_names"}
+"""One name, or a list of them."""
+_CACHE_MODES = ("all", "low_dim", None)
+
+
+def flatten(tree: Mapping, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of every leaf."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def require_known(config: Any, settings: Mapping, prefix: str = "", root: Any = None) -> None:
+    """Raises ConfigError at the first key of `settings` that the host's `config` does not declare,
+    with the closest one, and at a value of another kind than the default's.
+    """
+    root = config if root is None else root
+    for key, value in settings.items():
+        if key not in config:
+            if not getattr(config, "key_lockable", False):
+                continue
+            raise ConfigError(_unknown_message(root, config, prefix, key))
+        is_section = hasattr(config[key], "key_lockable") and bool(config[key])
+        if is_section and not isinstance(value, Mapping):
+            raise ConfigError(
+                f"{prefix}{key}={value!r}, but {prefix}{key} is a section with the keys "
+                f"{', '.join(sorted(config[key]))}. Set one of them, such as "
+                f"{prefix}{key}.{min(config[key])}=VALUE."
+            )
+        if is_section:
+            require_known(config[key], value, f"{prefix}{key}.", root)
+        else:
+            _require_kind(f"{prefix}{key}", value, config[key])
+
+
+def _require_kind(dotted: str, value: Any, default: Any) -> None:
+    """The kinds that no host can mix up: numbers for text, text for a list, and so on."""
+    kind = list if isinstance(default, (list, tuple)) else type(default)
+    if value is None or kind not in _KINDS or dotted in _SEVERAL_KINDS:
+        return
+    fits = {
+        bool: value in (0, 1),
+        int: _is_number(value),
+        float: _is_number(value),
+        str: isinstance(value, str),
+        list: isinstance(value, (list, tuple)),
+    }[kind]
+    if not fits and dotted not in _WHOLE and dotted != "train.batch_size":
+        raise ConfigError(
+            f"{dotted}={value!r}: expected {_KINDS[kind]}, such as this host's default {default!r}."
+        )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _unknown_message(root: Any, config: Any, prefix: str, key: str) -> str:
+    here = difflib.get_close_matches(str(key), list(config), n=1, cutoff=0.6)
+    if here:
+        closest = prefix + here[0]
+    else:  # the right name in the wrong section, or a misspelt section
+        dotted = [name for name, _ in flatten(root)]
+        same_name = [name for name in dotted if name.rpartition(".")[2] == str(key)]
+        closest = (
+            same_name
+            or difflib.get_close_matches(prefix + str(key), dotted, n=1, cutoff=0.4)
+            or [""]
+        )[0]
+    hint = f" The closest valid key is {closest}." if closest else ""
+    return (
+        f"unknown key {prefix}{key}: this host's config does not declare it, so it would have no "
+        f"effect.{hint} "
+        f"Valid {'in ' + prefix[:-1] if prefix else 'at the top'}: {', '.join(sorted(config))}."
+    )
+
+
+def require_possible(config: Any) -> None:
+    """Raises ConfigError for numbers of a finished `config` that no training can begin with."""
+    values = dict(flatten(config))
+    for dotted, least in _WHOLE.items():
+        value = values.get(dotted)
+        if dotted not in values or (value is None and dotted in _MAY_BE_NULL):
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            null = ", or null for a whole pass" if dotted in _MAY_BE_NULL else ""
+            raise ConfigError(
+                f"{dotted}={value!r}: expected a whole number of at least {least}{null}."
+            )
+    if values.get("train.hdf5_cache_mode") not in _CACHE_MODES:
+        raise ConfigError(
+            f"train.hdf5_cache_mode={values['train.hdf5_cache_mode']!r}: expected "
+            '"all" (everything in memory), "low_dim" (all but images), or null.'
+        )
+    for dotted, value in values.items():
+        rate = dotted.startswith("algo.") and dotted.endswith("learning_rate.initial")
+        if rate and not (_is_number(value) and math.isfinite(value) and value >= 0):
+            raise ConfigError(f"{dotted}={value!r}: expected a number of at least 0.")
+    _require_folders(values)
+    if config.algo_name == "diffusion_policy":
+        _require_horizons(values)
+    _require_observations(values)
+
+
+def _require_folders(values: Mapping[str, Any]) -> None:
+    """Runs go to train.output_dir/experiment.name: below that folder, and nowhere else."""
+    output, name = values.get("train.output_dir"), values.get("experiment.name")
+    if output is not None and not str(output).strip():
+        raise ConfigError(f"train.output_dir={output!r}: expected a folder for the runs.")
+    if isinstance(name, str):
+        path = PurePath(name)
+        if not name.strip() or path.is_absolute() or ".." in path.parts:
+            raise ConfigError(
+                f"experiment.name={name!r}: expected the name of a folder below train.output_dir."
+            )
+
+
+def _require_horizons(values: Mapping[str, Any]) -> None:
+    """The policy cuts its horizons out of windows of frame_stack - 1 + seq_length steps."""
+    frames, steps = values.get("train.frame_stack"), values.get("train.seq_length")
+    observed = values.get("algo.horizon.observation_horizon")
+    predicted = values.get("algo.horizon.prediction_horizon")
+    if isinstance(observed, int) and isinstance(frames, int) and frames < observed:
+        raise ConfigError(
+            f"train.frame_stack={frames}, but the policy looks at "
+            f"algo.horizon.observation_horizon={observed} frames. Set train.frame_stack to "
+            f"{observed} or more."
+        )
+    if not all(isinstance(number, int) for number in (predicted, steps, frames)):
+        return
+    if frames - 1 + steps < predicted:
+        raise ConfigError(
+            f"train.seq_length={steps} and train.frame_stack={frames} give windows of "
+            f"{frames - 1 + steps} actions, but the policy predicts "
+            f"algo.horizon.prediction_horizon={predicted}. Set train.seq_length to "
+            f"{predicted - frames + 1} or more."
+        )
+
+
+def _require_observations(values: Mapping[str, Any]) -> None:
+    prefix = "observation.modalities.obs."
+    kinds = [value for dotted, value in values.items() if dotted.startswith(prefix)]
+    if kinds and not any(kinds):
+        raise ConfigError(
+            "observation.modalities.obs names no observation, so the policy would act blindly. "
+            "List the data set's keys under low_dim or rgb."
+        )

@@ -1,0 +1,161 @@
+"""A loss that is no number any more, and actions out of range: which rank, and where in the data.
+
+Costs a look at a number that the host has fetched already; data is searched only after a failure.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Iterator
+from typing import Any, Callable
+
+import torch
+
+from robomimic_ddp import group
+from robomimic_ddp.errors import DataError, LossError, RobomimicDDPError
+from robomimic_ddp.metrics import swapped
+
+LOSS = "Loss"
+
+
+def guarded(run_epoch: Callable, is_watched: Callable[[], bool]) -> Callable:
+    """Decorates a host's `run_epoch(model, data_loader, ...)`: stops at the first loss that is NaN
+    or infinite, and tells where the host refuses a batch's actions.
+
+    Not collective: the rank that sees it raises LossError or DataError. Where `is_watched()` is
+    False, or run_epoch has other parameters, the host's function is called as it is.
+    """
+    signature = inspect.signature(run_epoch)
+
+    @functools.wraps(run_epoch)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs).arguments
+        if not is_watched() or "model" not in given:
+            return run_epoch(*args, **kwargs)
+        guard = _Guard(given["model"], given.get("data_loader"), given.get("epoch"))
+        with swapped(guard.model, "process_batch_for_training", guard.process):
+            with swapped(guard.model, "log_info", guard.log):
+                return run_epoch(*args, **kwargs)
+
+    return wrapped
+
+
+class _Guard:
+    """Sees every batch and every step log of one epoch on this rank."""
+
+    def __init__(self, model: Any, loader: Any, epoch: Any) -> None:
+        self.model, self.loader, self.epoch = model, loader, epoch
+        self.batch: Any = None
+        self._process, self._log = model.process_batch_for_training, model.log_info
+
+    def process(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        self.batch = batch
+        try:
+            return self._process(batch, *args, **kwargs)
+        except ValueError as error:
+            found = self._refused_actions()
+            if found is None:
+                raise
+            raise found from error
+
+    def log(self, *args: Any, **kwargs: Any) -> Any:
+        step_log = self._log(*args, **kwargs)
+        loss = step_log.get(LOSS)
+        if isinstance(loss, (int, float)) and not math.isfinite(loss):
+            raise self._broken_loss(loss)
+        return step_log
+
+    def _refused_actions(self) -> RobomimicDDPError | None:
+        """Why the host's check of the actions failed, if it was that."""
+        broken = self._broken_places()
+        if broken:
+            return DataError(f"{self._here()}: the batch holds {broken}")
+        actions = self.batch.get("actions")
+        if not isinstance(actions, torch.Tensor) or bool((actions.abs() <= 1).all()):
+            return None
+        where = _place_of(self.loader, ("actions",), lambda values: abs(values) > 1)
+        return DataError(
+            f"{self._here()}: actions reach from {float(actions.min()):g} to "
+            f"{float(actions.max()):g}{where}, and the diffusion policy needs them within "
+            '[-1, 1]. Set train.action_config.<action key>.normalization="min_max" (older hosts: '
+            "train.hdf5_normalize_action=true), or scale the data set's actions."
+        )
+
+    def _broken_loss(self, loss: float) -> RobomimicDDPError:
+        broken = self._broken_places()
+        if broken:
+            return DataError(f"{self._here()}: the loss is {loss}: the batch holds {broken}")
+        return LossError(
+            f"{self._here()}: the loss is {loss}, though all numbers of its batch are finite: the "
+            "training diverged, and every later checkpoint would be useless. Go on from an earlier "
+            "checkpoint with a lower learning rate, a longer warm-up, or train.max_grad_norm."
+        )
+
+    def _broken_places(self) -> str:
+        """The batch's keys with NaN or infinity, and where the first lies; "" for none."""
+        keys = [
+            key
+            for key, value in _leaves(self.batch)
+            if isinstance(value, torch.Tensor)
+            and value.is_floating_point()
+            and not bool(torch.isfinite(value).all())
+        ]
+        if not keys:
+            return ""
+        names = ", ".join("/".join(key) for key in keys)
+        where = _place_of(self.loader, keys[0], _is_broken)
+        return (
+            f"NaN or infinity in {names}{where}. Training on it ends in NaN: repair or remove "
+            "these episodes."
+        )
+
+    def _here(self) -> str:
+        return f"rank {group.rank()} of {group.world_size()}, epoch {self.epoch}"
+
+
+def _leaves(nest: Any, prefix: tuple = ()) -> Iterator[tuple[tuple, Any]]:
+    if isinstance(nest, dict):
+        for key, value in nest.items():
+            yield from _leaves(value, (*prefix, str(key)))
+    else:
+        yield prefix, nest
+
+
+def _is_broken(values: Any) -> Any:
+    import numpy as np
+
+    return ~np.isfinite(values)
+
+
+def _place_of(loader: Any, key: tuple[str, ...], is_bad: Callable) -> str:
+    """Where the first bad number lies: file, episode, step, key; "" where no HDF5 file is read."""
+    dataset = getattr(loader, "dataset", None)
+    for part in getattr(dataset, "datasets", None) or [dataset]:
+        path, episodes = getattr(part, "hdf5_path", None), getattr(part, "demos", None)
+        if path is None or episodes is None:
+            continue
+        places = ["/".join(key)]
+        if key == ("actions",):  # the batch's actions are these, one after the other
+            places = list(getattr(part, "action_keys", None) or places)
+        for name, place, step in _bad_steps(path, episodes, places, is_bad):
+            return f" (first in {path}: {name}, step {step}, {place!r})"
+    return ""
+
+
+def _bad_steps(
+    path: str, episodes: list, places: list[str], is_bad: Callable
+) -> Iterator[tuple[str, str, int]]:
+    import h5py
+    import numpy as np
+
+    with h5py.File(path, "r") as file:
+        for name in episodes:
+            for place in places:
+                stored = file.get(f"data/{name}/{place}")
+                if stored is None or stored.dtype.kind != "f":
+                    continue
+                bad = is_bad(stored[()])
+                if bad.any():
+                    yield str(name), place, int(np.argwhere(bad)[0][0])

@@ -1,0 +1,111 @@
+"""The RLDS keys of a config, looked over before a file is opened.
+
+What one key may hold is said here once; the meanings are in `keys`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from robomimic_ddp.errors import ConfigError
+from robomimic_ddp.rlds.keys import DEFAULTS
+
+_WHOLE = {
+    "train.shuffle_buffer_size": 1,
+    "train.subsample_length": 1,
+    "train.num_parallel_calls": 1,
+}
+"""Dotted key -> smallest value; null is allowed where it is the default."""
+
+
+def setting(config: Any, dotted: str) -> Any:
+    """The value of an RLDS key, or its default where the host's config does not declare it."""
+    section, name = dotted.split(".")
+    return config[section][name] if name in config[section] else DEFAULTS[dotted]
+
+
+def dataset_names(config: Any) -> list[str]:
+    """`train.dataset_names` as a list. Raises ConfigError for no name, and for what is no name."""
+    names = setting(config, "train.dataset_names")
+    names = [names] if isinstance(names, str) else names
+    if not _is_list(names) or not names or not all(isinstance(n, str) and n for n in names):
+        raise ConfigError(
+            f"train.dataset_names={_plain(names)!r}: expected the names of the data sets in "
+            'train.data_path, such as ["droid"].'
+        )
+    return list(names)
+
+
+def check(config: Any) -> None:
+    """Raises ConfigError for the first RLDS key of `config` with an impossible value."""
+    for dotted, least in _WHOLE.items():
+        value = setting(config, dotted)
+        if value is None and DEFAULTS[dotted] is None:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            null = ", or null" if DEFAULTS[dotted] is None else ""
+            raise ConfigError(
+                f"{dotted}={value!r}: expected a whole number of at least {least}{null}."
+            )
+    for dotted in ("train.data_path", "train.dataset_version", "train.data_cache_dir"):
+        value = setting(config, dotted)
+        if value is not None and not isinstance(value, str):
+            raise ConfigError(f"{dotted}={value!r}: expected text in quotes.")
+    _check_weights(config)
+    _check_fraction(config)
+    _check_actions(config)
+    image_dim(config)
+
+
+def image_dim(config: Any) -> list[int]:
+    """`observation.image_dim` as [height, width]. Raises ConfigError."""
+    found = setting(config, "observation.image_dim")
+    if not _is_list(found) or len(found) != 2 or not all(_is_size(number) for number in found):
+        raise ConfigError(
+            f"observation.image_dim={_plain(found)!r}: [height, width] in pixels is needed."
+        )
+    return [int(number) for number in found]
+
+
+def _check_weights(config: Any) -> None:
+    names, weights = dataset_names(config), setting(config, "train.sample_weights")
+    numbers = _is_list(weights) and all(_is_number(weight) for weight in weights)
+    if not numbers or len(weights) != len(names) or min(weights) < 0 or not sum(weights) > 0:
+        raise ConfigError(
+            f"train.sample_weights={_plain(weights)!r}: expected one number of at least 0 for each "
+            f"of the {len(names)} data set(s) of train.dataset_names, not all 0."
+        )
+
+
+def _check_fraction(config: Any) -> None:
+    fraction = setting(config, "train.validation_fraction")
+    if config.experiment.validate and not (_is_number(fraction) and 0 < fraction < 1):
+        raise ConfigError(
+            f"train.validation_fraction={fraction!r}: a share between 0 and 1 is needed. For no "
+            "validation set experiment.validate=false."
+        )
+
+
+def _check_actions(config: Any) -> None:
+    keys = config.train.action_keys
+    if not _is_list(keys) or not keys:
+        raise ConfigError(f"train.action_keys={_plain(keys)!r}: expected at least one action key.")
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+def _is_number(value: Any) -> bool:
+    plain = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return plain and math.isfinite(value)
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if _is_list(value) else value

@@ -1,0 +1,77 @@
+"""Runs all selected rows of the tables in one process with the edited host."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Callable
+
+import pytest
+
+from tests.bad_input.table import Case, Outcome, Place
+from tests.hosts import Host, python
+
+
+@pytest.fixture(scope="session")
+def outcomes(
+    request: pytest.FixtureRequest,
+    host_copy: Host,
+    low_dim_dataset: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, Outcome]:
+    """Name of a case -> how it ended, for every case among the tests that were asked for."""
+    cases = [
+        item.callspec.params["case"]
+        for item in request.session.items
+        if "outcome" in getattr(item, "fixturenames", ()) and hasattr(item, "callspec")
+    ]
+    root = tmp_path_factory.mktemp("bad-input")
+    shared = root / "shared"
+    shared.mkdir()
+    (shared / "low_dim.hdf5").write_bytes(low_dim_dataset.read_bytes())
+    table = []
+    for number, case in enumerate(cases):
+        place = Place(root / f"case{number}", shared)
+        place.folder.mkdir()
+        table.append(
+            {
+                "arguments": [str(argument) for argument in case.make(place)],
+                "environ": dict(case.environ),
+                "entry": case.entry,
+                "folder": str(place.folder),
+                "shared": str(shared),
+            }
+        )
+    (root / "cases.json").write_text(json.dumps(table))
+    done = python(
+        host_copy, "tests.bad_input.runner", root / "cases.json", root / "answers.json", timeout=500
+    )
+    assert done.returncode == 0 and not done.leftovers and not done.abort_texts(), done
+    answers = json.loads((root / "answers.json").read_text())
+    return {case.name: Outcome(**answer) for case, answer in zip(cases, answers)}
+
+
+@pytest.fixture
+def outcome(outcomes: dict[str, Outcome], case: Case) -> Outcome:
+    """How the test's own case ended."""
+    return outcomes[case.name]
+
+
+def rows(*cases: Case) -> Callable:
+    """Parametrises a test over `cases`, under their names."""
+    return pytest.mark.parametrize("case", cases, ids=lambda case: case.name)
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture) -> Callable[..., tuple[int, str, str]]:
+    """Runs `robomimic-ddp` in this process: (exit code, standard output, standard error)."""
+    from robomimic_ddp import cli
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        try:
+            code = cli.main([str(argument) for argument in arguments])
+        except SystemExit as stop:  # argparse
+            code = stop.code
+        return (code, *capsys.readouterr())
+
+    return run

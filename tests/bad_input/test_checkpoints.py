@@ -1,0 +1,110 @@
+"""Checkpoints that this run cannot begin from, through the entry."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any, Callable
+
+import pytest
+import torch
+
+from tests.bad_input.conftest import rows
+from tests.bad_input.table import Case, Outcome, Place, require_one_clear_error
+
+pytestmark = [pytest.mark.bad_input, pytest.mark.timeout(580)]
+
+
+def checkpoint(write: Callable[[Path], Any], *more: str, name: str = "model.pth"):
+    """A run that is to begin from what `write(path)` made."""
+
+    def make(place: Place) -> list[str]:
+        path = place.folder / name
+        write(path)
+        return [f"load_from={place.config({'experiment': {'ckpt_path': str(path)}})}", *more]
+
+    return make
+
+
+def saved(content: Any):
+    return lambda path: torch.save(content, path)
+
+
+def nets(**changes: Any) -> dict[str, Any]:
+    """What a robomimic checkpoint looks like from outside."""
+    return {"model": {"nets": {}}, "algo_name": "diffusion_policy", "config": "{}", **changes}
+
+
+class Touches:
+    """Unpickling this makes a file: what a hostile checkpoint could do."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple:
+        import os
+
+        return os.mkdir, (str(self.path),)
+
+
+def hostile(path: Path) -> None:
+    torch.save({"model": Touches(path.parent / "executed")}, path)
+
+
+def hostile_pickle(path: Path) -> None:
+    path.write_bytes(pickle.dumps({"model": Touches(path.parent / "executed")}))
+
+
+def cut_off(path: Path) -> None:
+    torch.save(nets(model={"nets": {"weight": torch.zeros(5000)}}), path)
+    path.write_bytes(path.read_bytes()[:9000])
+
+
+CASES = (
+    Case("checkpoint: no such file", checkpoint(lambda path: None), ("model.pth", "no such file")),
+    Case("checkpoint: a folder", checkpoint(lambda path: path.mkdir()), ("is a folder",)),
+    Case("checkpoint: empty", checkpoint(lambda path: path.touch()), ("damaged", "0 bytes")),
+    Case("checkpoint: cut off", checkpoint(cut_off), ("model.pth", "damaged", "last_bak.pth")),
+    Case(
+        "checkpoint: text",
+        checkpoint(lambda path: path.write_text("weights")),
+        ("is no checkpoint of torch", "not loaded"),
+    ),
+    Case(
+        "checkpoint: a pickle",
+        checkpoint(lambda path: path.write_bytes(pickle.dumps([1, 2]))),
+        ("is no checkpoint of torch", "not loaded"),
+    ),
+    Case(
+        "checkpoint: a pickle that runs a program",
+        checkpoint(hostile_pickle),
+        ("is no checkpoint of torch", "not loaded"),
+    ),
+    Case(
+        "checkpoint: runs a program",
+        checkpoint(hostile),
+        ("asks for", "mkdir", "not loaded"),
+    ),
+    Case(
+        "checkpoint: something else",
+        checkpoint(saved({"weights": torch.zeros(2)})),
+        ("holds ['weights']", "not a robomimic checkpoint"),
+    ),
+    Case("checkpoint: a tensor", checkpoint(saved(torch.zeros(2))), ("holds Tensor", '"model"')),
+    Case(
+        "checkpoint: another algorithm",
+        checkpoint(saved(nets(algo_name="bc"))),
+        ("written by the algorithm 'bc'", "'diffusion_policy'"),
+    ),
+    Case(
+        "checkpoint: other shapes",
+        checkpoint(saved(nets(model={"nets": {"policy.extra": torch.zeros(3)}}))),
+        ("model.pth does not fit this run's nets", "config that it was trained with"),
+        late=True,
+    ),
+)
+
+
+@rows(*CASES)
+def test_one_clear_error(case: Case, outcome: Outcome) -> None:
+    require_one_clear_error(case, outcome)

@@ -1,0 +1,263 @@
+"""`robomimic-ddp COMMAND`: wrong paths, damaged checkouts, no permission, bad runs to plot."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable
+
+import pytest
+
+from robomimic_ddp.history import FILE_NAME
+from robomimic_ddp.patches import manifest
+from tests.patches.support import snapshot, write_host
+
+pytestmark = pytest.mark.bad_input
+
+
+@dataclass(frozen=True)
+class Row:
+    """`spoil(package)` on a fresh small host in folder/checkout; then each command must fail with
+    `code` and an error that holds `words`. `arguments`: in place of the checkout's path.
+    """
+
+    name: str
+    spoil: Callable[[Path], object]
+    commands: tuple[str, ...]
+    code: int
+    words: tuple[str, ...]
+    arguments: tuple[str, ...] = ("{folder}/checkout",)
+
+
+ALL = ("status", "diff", "apply", "revert")
+EDITING = ("status", "diff", "apply")
+
+
+def nothing(package: Path) -> None:
+    """A sound checkout."""
+
+
+def replaced(name: str, old: str, new: str) -> Callable[[Path], object]:
+    def change(package: Path) -> None:
+        path = package / name
+        assert old in path.read_text()
+        path.write_text(path.read_text().replace(old, new))
+
+    return change
+
+
+def appended(name: str, data: bytes) -> Callable[[Path], object]:
+    return lambda package: (package / name).write_bytes((package / name).read_bytes() + data)
+
+
+def emptied(package: Path) -> None:
+    (package / "utils/train_utils.py").write_bytes(b"")
+
+
+def damaged_record(content: str) -> Callable[[Path], object]:
+    return lambda package: (package / manifest.NAME).write_text(content)
+
+
+ROWS = (
+    Row("missing path", nothing, ALL, 2, ("none", "no such file or folder"), ("{folder}/none",)),
+    Row("a file", nothing, ALL, 2, ("cli.txt is a file", "give the folder"), ("{folder}/cli.txt",)),
+    Row("an empty folder", nothing, ALL, 2, ("no robomimic-style package",), ("{folder}/empty",)),
+    Row("an empty argument", nothing, ALL, 2, ("no such file or folder", "''"), ("",)),
+    Row("two paths", nothing, ALL, 2, ("unrecognized arguments",), ("{folder}", "{folder}")),
+    Row(
+        "a folder inside", nothing, ALL, 2, ("did you mean",), ("{folder}/checkout/robomimic/algo",)
+    ),
+    Row(
+        "two checkouts",
+        lambda package: write_host(package.parent.parent / "checkout" / "other"),
+        ALL,
+        2,
+        ("several", "other"),
+        ("{folder}/several",),
+    ),
+    Row(
+        "an unknown fixer",
+        nothing,
+        EDITING,
+        2,
+        ("Did you mean nets_dict", "Known:"),
+        ("{folder}/checkout", "--without", "net_dict"),
+    ),
+    Row("an unknown option", nothing, ALL, 2, ("unrecognized",), ("{folder}/checkout", "--quick")),
+    Row(
+        "a syntax error",
+        replaced("scripts/train.py", "def train(config, device):", "def train(config, device:"),
+        EDITING,
+        1,
+        ("scripts/train.py:", "not valid Python"),
+    ),
+    Row(
+        "a conflict of git",
+        appended("utils/train_utils.py", b"<<<<<<< HEAD\n"),
+        EDITING,
+        1,
+        ("utils/train_utils.py:", "not valid Python"),
+    ),
+    Row(
+        "not UTF-8",
+        appended("utils/torch_utils.py", b"# caf\xe9\n"),
+        EDITING,
+        1,
+        ("utils/torch_utils.py", "Python"),
+    ),
+    Row(
+        "a null byte",
+        appended("utils/torch_utils.py", b"\0"),
+        EDITING,
+        1,
+        ("utils/torch_utils.py", "Python"),
+    ),
+    Row("an emptied file", emptied, EDITING, 1, ("cannot do without the seam", "by hand")),
+    Row(
+        "a link to nowhere",
+        lambda package: (
+            (package / "utils/train_utils.py").unlink(),
+            (package / "utils/train_utils.py").symlink_to("gone.py"),
+        ),
+        ALL,
+        2,
+        ("no robomimic-style package",),
+    ),
+    Row("a damaged record", damaged_record("{"), ("status", "apply", "revert"), 1, ("is damaged",)),
+    Row(
+        "a record of another version",
+        damaged_record(json.dumps({"format": 99, "files": {}})),
+        ("status", "apply", "revert"),
+        1,
+        ("format 99", "another version"),
+    ),
+    Row(
+        "a record that leaves the package",
+        damaged_record(
+            json.dumps({"format": 1, "files": {"../x": {"original": None, "patched_sha256": ""}}})
+        ),
+        ("apply", "revert"),
+        1,
+        ("is damaged", "../x"),
+    ),
+)
+PLOTS = (
+    Row("plot: no run", nothing, ("plot",), 2, ("RUN_DIR",), ()),
+    Row("plot: missing folder", nothing, ("plot",), 1, ("none", FILE_NAME), ("{folder}/none",)),
+    Row(
+        "plot: an empty folder", nothing, ("plot",), 1, ("holds no", FILE_NAME), ("{folder}/empty",)
+    ),
+    Row("plot: a file", nothing, ("plot",), 1, ("cli.txt", FILE_NAME), ("{folder}/cli.txt",)),
+    Row(
+        "plot: no epoch yet", nothing, ("plot",), 1, ("no training epoch yet",), ("{folder}/young",)
+    ),
+    Row("plot: damaged", nothing, ("plot",), 1, ("line 1", "is no JSON"), ("{folder}/damaged",)),
+    Row("plot: another file", nothing, ("plot",), 1, ("line 1", "epoch"), ("{folder}/other",)),
+    Row("plot: not text", nothing, ("plot",), 1, (FILE_NAME, "UTF-8"), ("{folder}/binary",)),
+    Row(
+        "plot: an ending that is no picture",
+        nothing,
+        ("plot",),
+        1,
+        ("curves.xyz", "png"),
+        ("{folder}/run", "-o", "{folder}/curves.xyz"),
+    ),
+    Row(
+        "plot: onto a folder",
+        nothing,
+        ("plot",),
+        1,
+        ("empty.png", "cannot be written"),
+        ("{folder}/run", "-o", "{folder}/empty.png"),
+    ),
+    Row(
+        "plot: below a file",
+        nothing,
+        ("plot",),
+        1,
+        ("cli.txt", "cannot be written"),
+        ("{folder}/run", "-o", "{folder}/cli.txt/curves.png"),
+    ),
+)
+HISTORIES = {
+    "run": b'{"epoch": 1, "phase": "train", "samples_per_second": 1.0, "log": {"Loss": 1.0, '
+    b'"Optimizer/policy0_lr": 0.1}}\n',
+    "young": b'{"epoch": 1, "phase": "valid", "samples_per_second": 0.0, "log": {}}\n',
+    "damaged": b"not JSON\n{}\n",
+    "other": b'{"a": 1}\n{"b": 2}\n',
+    "binary": b"\xff\xfe\x00\x01\n",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A checkout, an empty folder, a file, and runs in various states."""
+    write_host(tmp_path / "checkout")
+    for name in ("one", "other"):
+        write_host(tmp_path / "several" / name)
+    for name in ("empty", "empty.png", *HISTORIES):
+        (tmp_path / name).mkdir()
+    for name, content in HISTORIES.items():
+        (tmp_path / name / FILE_NAME).write_bytes(content)
+    (tmp_path / "cli.txt").write_text("a file")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("row", "name"),
+    [(row, name) for row in (*ROWS, *PLOTS) for name in row.commands],
+    ids=lambda value: value.name if isinstance(value, Row) else value,
+)
+def test_one_clear_error(row: Row, name: str, folder: Path, command) -> None:
+    row.spoil(folder / "checkout" / "robomimic")
+    before = snapshot(folder)
+    code, out, err = command(name, *(text.format(folder=folder) for text in row.arguments))
+    shown = out + err if name == "status" else err
+    assert code == row.code, shown
+    assert not [word for word in row.words if word not in shown], shown
+    assert "Traceback" not in shown and shown.count("robomimic-ddp: ") <= 1
+    assert snapshot(folder) == before
+
+
+def test_a_half_patched_checkout_is_completed_and_given_back(folder: Path, command) -> None:
+    """As after a merge that took one of our files and not the other."""
+    package = folder / "checkout" / "robomimic"
+    plain = snapshot(package)
+    assert command("apply", folder / "checkout")[0] == 0
+    (package / "utils/train_utils.py").write_bytes(plain["utils/train_utils.py"][0])
+    code, out, _ = command("status", folder / "checkout")
+    assert code == 0 and "partly patched: apply would edit 1 file." in out
+    assert command("apply", "--check", folder / "checkout")[0] == 1
+    assert command("apply", folder / "checkout")[0] == 0
+    assert command("revert", folder / "checkout")[0] == 0
+    assert snapshot(package) == plain
+
+
+@pytest.mark.parametrize("name", ["apply", "revert"])
+def test_a_read_only_checkout(name: str, folder: Path, command) -> None:
+    package = folder / "checkout" / "robomimic"
+    if name == "revert":
+        assert command("apply", package)[0] == 0
+    before = snapshot(package)
+    folders = [path for path in (package, *package.rglob("*")) if path.is_dir()]
+    for path in folders:
+        path.chmod(0o555)
+    try:
+        code, out, err = command(name, package)
+        assert (code, out) == (1, "")
+        assert str(package) in err and "Nothing was written" in err and "permissions" in err
+        assert snapshot(package) == before
+    finally:
+        for path in folders:
+            path.chmod(0o755)
+
+
+@pytest.mark.parametrize("name", EDITING)
+def test_a_file_that_may_not_be_read(name: str, folder: Path, command) -> None:
+    """A disk's fault, which the super-user has too: this file can be opened and not be read."""
+    path = folder / "checkout" / "robomimic" / "utils/torch_utils.py"
+    path.unlink()
+    path.symlink_to("/proc/self/mem")
+    code, _, err = command(name, folder / "checkout")
+    assert code == 1 and str(path) in err and "cannot be read" in err and "Traceback" not in err

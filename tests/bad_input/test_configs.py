@@ -1,0 +1,209 @@
+"""Configurations that cannot train, through the entry."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.bad_input.conftest import rows
+from tests.bad_input.table import Case, Outcome, Place, require_one_clear_error
+
+pytestmark = [pytest.mark.bad_input, pytest.mark.timeout(580)]
+
+
+def dotlist(*arguments: str):
+    """The sound config with `arguments` over it."""
+    return lambda place: [f"load_from={place.config()}", *arguments]
+
+
+def text(content: str | bytes, name: str = "config.json"):
+    """A config file with just this content."""
+
+    def make(place: Place) -> list[str]:
+        path = place.folder / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return [f"load_from={path}"]
+
+    return make
+
+
+def changed(**sections):
+    """The sound config file with nested changes."""
+    return lambda place: [f"load_from={place.config(sections)}"]
+
+
+def without_algorithm(place: Place) -> list[str]:
+    path = place.config()
+    config = json.loads(path.read_text())
+    del config["algo_name"]
+    path.write_text(json.dumps(config))
+    return [f"load_from={path}"]
+
+
+def hosts_entry(make):
+    """The config file alone, as the host's own --config takes it."""
+    return lambda place: [make(place)[0].partition("=")[2]]
+
+
+FILES = (
+    Case(
+        "config: no such file",
+        lambda place: [f"load_from={place.folder / 'none.json'}"],
+        ("none.json: no such file", "looked for"),
+    ),
+    Case("config: a folder", lambda place: [f"load_from={place.folder}"], ("could not be read",)),
+    Case("config: empty file", text(""), ("config.json could not be read as JSON",)),
+    Case("config: not JSON", text("batch_size: 3"), ("could not be read as JSON", "line 1")),
+    Case("config: cut off", text('{"algo_name": "diff'), ("could not be read as JSON",)),
+    Case("config: a list", text("[1, 2]"), ("holds a list", "algo_name")),
+    Case("config: not UTF-8", text(b'{"algo_name": "\xff"}'), ("could not be read as JSON",)),
+    Case(
+        "config: a key twice",
+        text('{"algo_name": "diffusion_policy", "train": {"seed": 1, "seed": 2}}'),
+        ("config.json", "'seed' twice"),
+    ),
+    Case("config: no algo_name", without_algorithm, ("found no algo_name", "algo_name=NAME")),
+    Case("config: nothing at all", lambda place: [], ("found no algo_name", "usage:")),
+    Case(
+        "config: unknown algorithm",
+        dotlist("algo_name=difusion_policy"),
+        ("algo_name='difusion_policy'", "none of this host's algorithms", "diffusion_policy"),
+    ),
+    Case(
+        "config: algo_name is no text",
+        dotlist("algo_name=[bc]"),
+        ("algo_name=['bc']", "none of this host's algorithms"),
+    ),
+    Case(
+        "config: ddp is no section",
+        changed(ddp="linear"),
+        ("expected a section of options",),
+    ),
+)
+
+KEYS = (
+    Case(
+        "key: unknown in the file",
+        changed(train={"batchsize": 3}),
+        ("unknown key train.batchsize", "train.batch_size"),
+    ),
+    Case(
+        "key: unknown in the host's own entry",
+        hosts_entry(changed(train={"batchsize": 3})),
+        ("unknown key train.batchsize", "train.batch_size"),
+        entry="train",
+    ),
+    Case(
+        "key: a misspelt section",
+        dotlist("trian.batch_size=3"),
+        ("unknown key trian", "closest valid key is train"),
+    ),
+    Case(
+        "key: in the wrong section",
+        dotlist("experiment.batch_size=3"),
+        ("unknown key experiment.batch_size", "train.batch_size"),
+    ),
+    Case("key: at the top", dotlist("batch_size=16"), ("key batch_size", "train.batch_size")),
+    Case(
+        "key: the beginning of several",
+        dotlist("experiment.save.every=1"),
+        ("unknown key experiment.save.every", "experiment.save.every_n"),
+    ),
+    Case("key: of RLDS data", dotlist("train.data_pat=/x"), ("unknown key train.data_pat",)),
+    Case("key: a value for a section", dotlist("train=3"), ("train=3", "is a section")),
+    Case("key: a word", dotlist("debug"), ("'debug' is not key=value", "usage:")),
+    Case("key: a dash", dotlist("--resume"), ("'--resume' is not key=value",)),
+    Case("key: a broken list", dotlist("train.x=[1,2"), ("could not be read as key=value",)),
+    Case(
+        "key: an open reference",
+        dotlist("train.seed=${nothing}"),
+        ("nothing", "train.seed", "reference"),
+    ),
+)
+
+VALUES = tuple(
+    Case(f"value: {arguments[-1]}", dotlist(*arguments), words)
+    for arguments, words in (
+        (["train.batch_size=0"], ("train.batch_size=0", "at least 1")),
+        (["train.batch_size=-4"], ("train.batch_size=-4", "at least 1")),
+        (["train.batch_size=2.5"], ("train.batch_size=2.5", "whole number")),
+        (["train.batch_size=many"], ("train.batch_size='many'", "whole number")),
+        (["train.batch_size=null"], ("train.batch_size=None", "whole number")),
+        (["train.num_epochs=-1"], ("train.num_epochs=-1", "at least 1")),
+        (["train.num_epochs=ten"], ("train.num_epochs='ten'", "whole number")),
+        (["train.seq_length=0"], ("train.seq_length=0", "at least 1")),
+        (["train.seq_length=4"], ("train.seq_length=4", "prediction_horizon=16", "15 or more")),
+        (["train.frame_stack=0"], ("train.frame_stack=0", "at least 1")),
+        (
+            ["train.frame_stack=1"],
+            ("train.frame_stack=1", "observation_horizon=2", "2 or more"),
+        ),
+        (["train.seed=-1"], ("train.seed=-1", "at least 0")),
+        (["train.seed=now"], ("train.seed='now'", "whole number")),
+        (["train.num_data_workers=-2"], ("train.num_data_workers=-2", "at least 0")),
+        (["train.num_data_workers=few"], ("train.num_data_workers='few'", "whole number")),
+        (
+            ["train.num_data_workers=100000"],
+            ("train.num_data_workers=100000", "CPU core"),
+        ),
+        (["train.hdf5_cache_mode=disk"], ("train.hdf5_cache_mode='disk'", "low_dim")),
+        (["experiment.epoch_every_n_steps=0"], ("experiment.epoch_every_n_steps=0", "at least 1")),
+        (
+            ["experiment.validation_epoch_every_n_steps=-1"],
+            ("experiment.validation_epoch_every_n_steps=-1", "at least 1"),
+        ),
+        (["experiment.validate=maybe"], ("experiment.validate='maybe'", "true or false")),
+        (["experiment.name=[a]"], ("experiment.name=['a']", "text")),
+        (
+            ["observation.modalities.obs.low_dim=position"],
+            ("observation.modalities.obs.low_dim='position'", "list"),
+        ),
+        (
+            ["observation.modalities.obs.low_dim=[]"],
+            ("observation.modalities.obs", "no observation"),
+        ),
+        (
+            ["algo.optim_params.policy.learning_rate.initial=-0.1"],
+            ("learning_rate.initial=-0.1", "at least 0"),
+        ),
+        (
+            ["algo.optim_params.policy.learning_rate.initial=.nan"],
+            ("learning_rate.initial=nan", "number"),
+        ),
+        (
+            ["algo.optim_params.policy.learning_rate.initial=fast"],
+            ("learning_rate.initial='fast'", "number"),
+        ),
+        (["resume=perhaps"], ("resume='perhaps'", "true or false")),
+        (["debug=3"], ("debug=3", "true or false")),
+    )
+)
+
+OPTIONS = (
+    Case("option: unknown", dotlist("ddp.colour=red"), ("ddp.colour is not an option", "mode")),
+    Case("option: near miss", dotlist("ddp.lr_scalin=sqrt"), ("Did you mean ddp.lr_scaling?",)),
+    Case(
+        "option: bad value", dotlist("ddp.lr_scaling=cubic"), ("ddp.lr_scaling='cubic'", "linear")
+    ),
+    Case("option: nested", dotlist("ddp.batch.size=3"), ("ddp.batch=", "per_rank | global")),
+    Case("option: no section", dotlist("ddp=fast"), ("ddp='fast'", "section of options")),
+    Case("option: bad value in the file", changed(ddp={"timeout": "x"}), ("ddp.timeout='x'",)),
+    Case(
+        "option: unknown in the environment",
+        dotlist(),
+        ("ROBOMIMIC_DDP_LR_SCALIN", "Did you mean ROBOMIMIC_DDP_LR_SCALING?"),
+        environ={"ROBOMIMIC_DDP_LR_SCALIN": "sqrt"},
+    ),
+    Case(
+        "option: bad value in the environment",
+        dotlist(),
+        ("ROBOMIMIC_DDP_BATCH='huge'", "per_rank | global"),
+        environ={"ROBOMIMIC_DDP_BATCH": "huge"},
+    ),
+)
+
+
+@rows(*FILES, *KEYS, *VALUES, *OPTIONS)
+def test_one_clear_error(case: Case, outcome: Outcome) -> None:
+    require_one_clear_error(case, outcome)

@@ -1,0 +1,97 @@
+"""What a launcher's variables and our options can contradict, through the entry."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.bad_input.conftest import rows
+from tests.bad_input.table import Case, Outcome, require_one_clear_error
+
+pytestmark = [pytest.mark.bad_input, pytest.mark.timeout(580)]
+
+RANKS = {
+    "RANK": "1",
+    "WORLD_SIZE": "4",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "1",
+}
+
+MAIN = {"RANK": "0", "LOCAL_RANK": "0"}
+"""What all ranks find alike, the main rank says."""
+
+
+def launch(name: str, words: tuple[str, ...], entry: str = "train_rlds", **changes: str | None):
+    """A sound config under RANKS with `changes` (None: not set)."""
+    environ = {key: text for key, text in {**RANKS, **changes}.items() if text is not None}
+
+    def make(place):
+        config = place.config()
+        return [f"load_from={config}" if entry == "train_rlds" else str(config)]
+
+    return Case(f"launch: {name}", make, words, environ, entry)
+
+
+ENVIRONMENT = (
+    launch("WORLD_SIZE alone", ("but not RANK and LOCAL_RANK",), RANK=None, LOCAL_RANK=None),
+    launch("no RANK", ("WORLD_SIZE and LOCAL_RANK but not RANK", "torchrun"), RANK=None),
+    launch("no LOCAL_RANK", ("but not LOCAL_RANK", "torchrun"), LOCAL_RANK=None),
+    launch("no WORLD_SIZE", ("but not WORLD_SIZE", "torchrun"), WORLD_SIZE=None),
+    launch("RANK beyond", ("RANK=4 does not fit WORLD_SIZE=4", "0 to 3"), RANK="4"),
+    launch("RANK below", ("RANK=-1 does not fit",), RANK="-1"),
+    launch("RANK a word", ("RANK='one' is not a whole number",), RANK="one"),
+    launch("RANK a fraction", ("RANK='1.0' is not a whole number",), RANK="1.0"),
+    launch("RANK empty", ("RANK='' is not a whole number", "unset it"), RANK=""),
+    launch("LOCAL_RANK beyond", ("LOCAL_RANK=2 does not fit LOCAL_WORLD_SIZE=2",), LOCAL_RANK="2"),
+    launch("WORLD_SIZE 0", ("WORLD_SIZE=0 is not a number of ranks",), WORLD_SIZE="0"),
+    launch("WORLD_SIZE a word", ("WORLD_SIZE='all'",), WORLD_SIZE="all"),
+    launch(
+        "more local ranks than ranks",
+        ("LOCAL_WORLD_SIZE=8", "WORLD_SIZE=4"),
+        LOCAL_WORLD_SIZE="8",
+    ),
+    launch("no address", ("MASTER_ADDR is not set", "cannot meet"), MASTER_ADDR=None),
+    launch("no port", ("MASTER_PORT is not set", "cannot meet"), MASTER_PORT=""),
+    launch("port a word", ("MASTER_PORT='http'", "1 to 65535"), MASTER_PORT="http"),
+    launch("port too large", ("MASTER_PORT='70000'", "1 to 65535"), MASTER_PORT="70000"),
+    launch("in the host's own entry", ("RANK='x' is not a whole number",), "train", RANK="x"),
+)
+
+MODES = (
+    launch("dp under torchrun", ("mode dp", "WORLD_SIZE=4"), **MAIN, ROBOMIMIC_DDP_MODE="dp"),
+    launch(
+        "single under torchrun",
+        ("mode single", "WORLD_SIZE=4"),
+        **MAIN,
+        ROBOMIMIC_DDP_MODE="single",
+    ),
+    launch(
+        "NCCL on the CPU",
+        ("ddp.backend=nccl", "runs on the CPU"),
+        **MAIN,
+        ROBOMIMIC_DDP_BACKEND="nccl",
+    ),
+    Case(
+        "launch: ddp without a launcher",
+        lambda place: [f"load_from={place.config()}", "ddp.mode=ddp"],
+        ("mode ddp in a plain python process", "torchrun --nproc_per_node"),
+    ),
+    Case(
+        "launch: global batch below the ranks",
+        lambda place: [f"load_from={place.config()}", "ddp.batch=global", "train.batch_size=3"],
+        ("train.batch_size=3", "4 ranks", "Use 4"),
+        {**RANKS, **MAIN},
+    ),
+    Case(
+        "launch: global batch that does not split",
+        lambda place: [f"load_from={place.config()}", "ddp.batch=global", "train.batch_size=6"],
+        ("train.batch_size=6", "2 samples would be dropped", "4 or 8"),
+        {**RANKS, **MAIN},
+    ),
+)
+
+
+@rows(*ENVIRONMENT, *MODES)
+def test_one_clear_error(case: Case, outcome: Outcome) -> None:
+    require_one_clear_error(case, outcome)
