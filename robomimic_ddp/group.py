@@ -12,6 +12,7 @@ import logging
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -144,3 +145,51 @@ def broadcast_tensors(tensors: list[torch.Tensor], source: int = 0) -> None:
     with torch.no_grad():
         for tensor in tensors:
             dist.broadcast(tensor.detach(), src=source)
+
+
+def broadcast_nest(nest: Any, source: int = 0) -> Any:
+    """Collective: the nest of dicts, lists and plain values over CPU tensors that rank `source`
+    holds, on every rank.
+
+    Tensors travel one by one as bytes, so that no rank holds more than one further copy.
+    """
+    if world_size() == 1:
+        return nest
+    tensors: list[torch.Tensor] = []
+    outline = None
+    if rank() == source:
+        outline = _outline(nest, tensors), [(tensor.shape, tensor.dtype) for tensor in tensors]
+    outline, kinds = broadcast_object(outline, source)
+    if rank() != source:
+        tensors = [torch.empty(shape, dtype=dtype) for shape, dtype in kinds]
+    parts = [tensor.reshape(-1).view(torch.uint8) for tensor in tensors if tensor.numel()]
+    broadcast_tensors(parts, source)
+    return _filled(outline, tensors)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Stands for a tensor that travels by itself."""
+
+    index: int
+
+
+def _outline(nest: Any, tensors: list[torch.Tensor]) -> Any:
+    if isinstance(nest, torch.Tensor):
+        tensors.append(nest.contiguous())
+        return _Place(len(tensors) - 1)
+    if isinstance(nest, dict):
+        return {key: _outline(value, tensors) for key, value in nest.items()}
+    if isinstance(nest, (list, tuple)):
+        return type(nest)([_outline(value, tensors) for value in nest])
+    return nest
+
+
+def _filled(outline: Any, tensors: list[torch.Tensor]) -> Any:
+    if isinstance(outline, _Place):
+        return tensors[outline.index]
+    if isinstance(outline, dict):
+        return {key: _filled(value, tensors) for key, value in outline.items()}
+    if isinstance(outline, (list, tuple)):
+        return type(outline)([_filled(value, tensors) for value in outline])
+    return outline
