@@ -22,9 +22,9 @@ class LaunchEnv:
 
     `launched` is True when a launcher exported RANK, WORLD_SIZE and LOCAL_RANK; without one the
     process is rank 0 of 1. `run_id` and `restart_count` are torchrun's: its job's id, and how
-    often it has started the ranks anew. `option_texts` maps option names in lower case to the unparsed text of
-    ROBOMIMIC_DDP_<NAME>. SLURM_* alone never counts as a launcher: interactive shells of a cluster
-    export them too.
+    often it has started the ranks anew. `option_texts` maps option names in lower case to the
+    unparsed text of ROBOMIMIC_DDP_<NAME>. SLURM_* alone never counts as a launcher: interactive
+    shells of a cluster export them too.
     """
 
     launched: bool = False
