@@ -6,6 +6,7 @@ Functions that all ranks must call together say "Collective" first.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Iterable, Iterator
@@ -26,7 +27,10 @@ from robomimic_ddp import (
     main_rank,
     metrics,
     plan,
+    random_streams,
+    resume,
     sampling,
+    state,
     verify,
     wrap,
 )
@@ -62,6 +66,7 @@ __all__ = [
     "parallel",
     "prepare_config",
     "print_logger",
+    "restored",
     "rlds_datasets",
     "rlds_env_metadata",
     "rlds_shape_metadata",
@@ -76,6 +81,10 @@ __all__ = [
 
 save = checkpoint.save
 prepare_config = host_config.prepare_config
+restored = resume.restored
+
+_VALIDATION, _ROLLOUTS = 1, 2
+"""What random streams are forked for."""
 
 
 def __getattr__(name: str) -> Any:
@@ -130,6 +139,11 @@ def distributed(train: Callable) -> Callable:
                 torch.cuda.set_device(chosen)
             if "device" in bound.arguments:
                 bound.arguments["device"] = chosen
+            can_resume = "resume" in signature.parameters
+            asked = can_resume and bool(bound.arguments.get("resume"))
+            host_resumes = resume.decide(config, run, asked, can_resume)
+            if can_resume:
+                bound.arguments["resume"] = host_resumes
             host_config.fill_rlds_data(config)
             return train(*bound.args, **bound.kwargs)
 
@@ -227,6 +241,8 @@ def _loader(role: str, args: tuple, kwargs: dict) -> Iterable:
             batch_size_per_rank=run.plan.batch_per_rank,
             **more,
         )
+    if role == "train" and run.plan.world_size == 1 and not hasattr(loader, "go_to"):
+        loader = sampling.ReplayedLoader(loader)
     run.loaders[role] = loader
     return loader
 
@@ -236,25 +252,32 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
 
     Before the first epoch all ranks take the main rank's weights and buffers, build their parallel
     nets, take random streams of their own and prove it (`ddp.verify`); after every epoch they prove
-    to be equal still. After the last one the run's record gets its outcome.
+    to be equal still, and the run's state is saved. A run that goes on begins after the last epoch
+    that it finished. After the last one the run's record gets its outcome.
     """
     run = _run.current()
     if run is None:
         yield from iterable
         return
-    verifier = _start_training(run, model)
+    keeper = resume.Keeper(run, model)
+    verifier, finished = _start_training(run, model, keeper)
     for epoch in iterable:
+        if finished is not None and epoch <= finished:
+            continue
         yield epoch
         if run.plan.several_ranks:
             host_algo.make_buffers_equal(model)
         if verifier is not None:
             verifier.epoch_end(epoch)
+        keeper.epoch_end(epoch)
     proven = verify.NOT_PROVEN if verifier is None else verifier.proven
     run.write_outcome(host_algo.steps(model), proven)
 
 
-def _start_training(run: _run.Run, model: Any) -> Any:
-    """Collective: the one point at which weights are made equal and random streams part."""
+def _start_training(run: _run.Run, model: Any, keeper: resume.Keeper) -> tuple[Any, int | None]:
+    """Collective: the one point at which weights are made equal and random streams part, and a
+    saved state is put back. Returns the verifier, and the last epoch that was finished before.
+    """
     if group.is_main():
         print(f"\n============= robomimic-ddp =============\n{run.describe()}\n")
     parallel_nets = [
@@ -265,34 +288,76 @@ def _start_training(run: _run.Run, model: Any) -> Any:
     for name, module in parallel_nets:
         wrap.state_of(module).name = name
     if not run.plan.several_ranks:
-        return None
+        return None, keeper.restore()
     verify.require_covered(model)
     _run.share_cores(env.read_launch_env().local_world_size)
     host_algo.make_equal(model)
     for _, module in parallel_nets:
         wrap.build(module)
     _run.seed_streams(run.seed, run.plan.rank)
+    finished = keeper.restore()
     if not run.options.values.verify:
-        return None
+        return None, finished
     verifier = verify.Verifier(model, run.loaders.get("train"))
     verifier.start()
-    return verifier
+    return verifier, finished
 
 
 def epoch_log(run_epoch: Callable) -> Callable:
     """Collective: decorates `run_epoch`: its log averaged over ranks, weighted by samples, alike on
     every rank.
 
-    The main rank appends it to the run's `history.jsonl`.
+    The main rank appends it to the run's `history.jsonl`. On several ranks validation draws from
+    random streams of its own, so that training does not depend on it.
     """
+    signature = inspect.signature(run_epoch)
+    over_ranks = metrics.epoch_log(run_epoch)
+
+    @functools.wraps(run_epoch)
+    def forked(*args: Any, **kwargs: Any) -> Any:
+        call = signature.bind(*args, **kwargs)
+        call.apply_defaults()
+        if call.arguments.get("validate"):
+            with _forked(_VALIDATION, call):
+                return over_ranks(*args, **kwargs)
+        result = over_ranks(*args, **kwargs)
+        if not isinstance(result, tuple):  # else the host keeps the iterator: (log, iterator)
+            run = _run.current()
+            getattr(run and run.loaders.get("train"), "let_go", lambda: None)()
+        return result
 
     def directory() -> Path | None:
         run = _run.current()
         return run.directory if run is not None and group.is_main() else None
 
-    return history.recorded(
-        metrics.epoch_log(run_epoch), directory, lambda: _run.current().plan.samples_per_step
-    )
+    return history.recorded(forked, directory, lambda: _run.current().plan.samples_per_step)
+
+
+def rollouts(rollout_with_stats: Callable) -> Callable:
+    """Collective: decorates the host's function; see `rollouts.rollouts`. On several ranks episodes
+    draw from random streams of their own, so that training does not depend on them.
+    """
+    signature = inspect.signature(rollout_with_stats)
+    on_all_ranks = _rollouts.rollouts(rollout_with_stats)
+
+    @functools.wraps(rollout_with_stats)
+    def forked(*args: Any, **kwargs: Any) -> Any:
+        with _forked(_ROLLOUTS, signature.bind(*args, **kwargs)):
+            return on_all_ranks(*args, **kwargs)
+
+    return forked
+
+
+def _forked(purpose: int, call: inspect.BoundArguments) -> Any:
+    """Random streams for the present epoch and purpose; on one rank the host's own, since its
+    arithmetic is kept to the bit.
+    """
+    run = _run.current()
+    if run is None or not run.plan.several_ranks:
+        return contextlib.nullcontext()
+    epoch = call.arguments.get("epoch")
+    number = epoch if isinstance(epoch, int) else 0
+    return random_streams.forked(run.seed, run.plan.rank, purpose, number)
 
 
 def rollouts(rollout_with_stats: Callable) -> Callable:
@@ -304,16 +369,25 @@ def rollouts(rollout_with_stats: Callable) -> Callable:
 
 def run_directory(get_exp_dir: Callable) -> Callable:
     """Collective: decorates `get_exp_dir`: made once, by the main rank; the same paths, or error,
-    on all ranks.
+    on all ranks. A run that goes on gets the paths that it had, and nothing is asked or removed.
     """
 
     @functools.wraps(get_exp_dir)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         def make() -> Any:
-            paths = get_exp_dir(*args, **kwargs)
             run = _run.current()
+            if run is not None and run.found is not None and run.found.paths:
+                paths, directory = run.found.paths, run.found.directory
+                for path in paths:
+                    if path is not None:
+                        Path(path).mkdir(exist_ok=True)
+            else:
+                paths = get_exp_dir(*args, **kwargs)
+                directory = host_config.common_directory(paths)
             if run is not None:
-                run.write_record(host_config.common_directory(paths))
+                job = state.job_name(env.read_launch_env())
+                place = {"job": job, "paths": state.relative_paths(directory, paths)}
+                run.write_record(directory, place)
             return paths
 
         return main_rank.on_main(make)

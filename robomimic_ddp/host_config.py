@@ -20,6 +20,7 @@ from robomimic_ddp.run import Notes, attach_notes, notes_of
 __all__ = [
     "common_directory",
     "declare_rlds_keys",
+    "experiment_directory",
     "fill_rlds_data",
     "is_rlds_folder",
     "prepare_config",
@@ -100,3 +101,15 @@ def fill_rlds_data(config: Any) -> None:
 def common_directory(paths: Any) -> Path:
     """The run directory: the deepest folder that holds all paths that `get_exp_dir` returned."""
     return Path(os.path.commonpath([os.fspath(path) for path in paths if path is not None]))
+
+
+def experiment_directory(config: Any) -> Path:
+    """The folder that holds the run directories of this experiment name, as hosts build it:
+    relative to the host's package unless `train.output_dir` is absolute.
+    """
+    output = Path(os.path.expanduser(config.train.output_dir))
+    if not output.is_absolute():
+        import robomimic
+
+        output = Path(robomimic.__path__[0]) / output
+    return output / config.experiment.name

@@ -51,12 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "train a model of its own. Run `robomimic-ddp apply` on it first."
         )
     device = TorchUtils.get_torch_device(try_to_use_cuda=config.train.cuda)
-    if flags["resume"] and "resume" not in inspect.signature(train).parameters:
-        raise ConfigError(
-            "resume=true, but this host's train() cannot resume. Start a new run without it."
-        )
-    extra = {"resume": True} if flags["resume"] else {}
-    train(config, device=device, **extra)
+    train(config, device=device)
     if env.read_launch_env().rank == 0:
         print("finished run successfully!")
 
@@ -71,6 +66,8 @@ def build_config(arguments: Sequence[str]) -> tuple[Any, Mapping[str, Any]]:
     for tree in (settings, command_line):
         _move_misplaced(tree)
     command_line_options = command_line.pop("ddp", None) or {}
+    if flags["resume"]:
+        command_line_options.setdefault("resume", flags["resume"])
     keys = tuple(key for key, _ in flatten(command_line))
     settings = OmegaConf.to_container(OmegaConf.merge(settings, command_line), resolve=True)
     algo_name = settings.get("algo_name")

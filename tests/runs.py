@@ -38,8 +38,9 @@ def epoch_logs(directory: Path) -> dict[tuple[str, int], dict[str, float]]:
 
 
 def checkpoints(directory: Path) -> dict[str, Path]:
-    """Every checkpoint of a run, by file name (which holds the best loss)."""
-    return {path.name: path for path in sorted(directory.rglob("*.pth"))}
+    """Every checkpoint of the host's in a run, by file name (which holds the best loss)."""
+    found = sorted(directory.rglob("*.pth"))
+    return {path.name: path for path in found if not path.name.startswith("ddp_state")}
 
 
 def load(path: Path) -> dict[str, Any]:

@@ -23,6 +23,7 @@ LAYERS = (
     {"state"},
     {"run"},
     {"host_config"},
+    {"resume"},
     {"api"},
     {"train_rlds", "doctor", "bench", "plot"},
     {"demo"},

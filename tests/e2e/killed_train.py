@@ -1,0 +1,102 @@
+"""Runs the host's train script and kills this rank, as SIGKILL does, at a moment that is planned.
+
+    torchrun ... -m tests.e2e.killed_train PLAN FOLDER --config cfg.json [--resume]
+
+PLAN: "none", or moments joined by "+", each `RANK|all@STEP` (just before that training step of the
+process, counted from 1) or `RANK|all@save:N` (inside the N-th save of the state). Each moment
+happens once: FOLDER remembers it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import robomimic.scripts.train as host_train
+
+from robomimic_ddp import checkpoint
+from tests.e2e.watched_train import around
+
+RANK = int(os.environ.get("RANK", "0"))
+
+
+class Killer:
+    """Kills this rank at each of its moments, once over all attempts of the job."""
+
+    def __init__(self, plan: str, folder: Path) -> None:
+        self.folder = folder
+        self.moments = [] if plan == "none" else [part.split("@") for part in plan.split("+")]
+        self.steps = self.saves = 0
+
+    def install(self) -> None:
+        """Puts itself around the host's functions and our save."""
+        around(host_train, "algo_factory", self.construct)
+        around(checkpoint, "save", self.save)
+
+    def construct(self, factory: Any, *args: Any, **kwargs: Any) -> Any:
+        model = factory(*args, **kwargs)
+        around(model, "train_on_batch", self.step)
+        return model
+
+    def step(self, train_on_batch: Any, *args: Any, **kwargs: Any) -> Any:
+        if not kwargs.get("validate"):
+            self.steps += 1
+            self.at(str(self.steps))
+        return train_on_batch(*args, **kwargs)
+
+    def save(self, save: Any, obj: Any, path: Any) -> None:
+        if Path(path).name != "ddp_state.pth":
+            return save(obj, path)
+        self.saves += 1
+        if any(moment[1] == f"save:{self.saves}" for moment in self.moments):
+            import torch
+
+            write = torch.save
+
+            def half(content: Any, target: Any) -> None:
+                write(content, target)
+                os.truncate(target, os.path.getsize(target) // 2)
+                self.at(f"save:{self.saves}")
+
+            torch.save = half
+            try:
+                return save(obj, path)
+            finally:
+                torch.save = write
+        return save(obj, path)
+
+    def at(self, moment: str) -> None:
+        for who, when in self.moments:
+            once = self.folder / f"{who}-{when.replace(':', '-')}-rank{RANK}"
+            if when == moment and who in ("all", str(RANK)) and not once.exists():
+                once.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("plan")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--config")
+    parser.add_argument("--resume", action="store_true")
+    given = parser.parse_args(sys.argv[1:])
+    given.folder.mkdir(exist_ok=True)
+    Killer(given.plan, given.folder).install()
+    host_train.main(
+        argparse.Namespace(
+            config=given.config,
+            algo=None,
+            name=None,
+            dataset=None,
+            debug=False,
+            resume=given.resume,
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
