@@ -31,6 +31,7 @@ from robomimic_ddp import (
     resume,
     sampling,
     state,
+    stopping,
     verify,
     wrap,
 )
@@ -145,7 +146,8 @@ def distributed(train: Callable) -> Callable:
             if can_resume:
                 bound.arguments["resume"] = host_resumes
             host_config.fill_rlds_data(config)
-            return train(*bound.args, **bound.kwargs)
+            with run.stopper.listening(*stopping.ALWAYS):
+                return train(*bound.args, **bound.kwargs)
 
     wrapped.is_distributed = True  # how our own entry recognises a patched host
     return wrapped
@@ -311,7 +313,7 @@ def epoch_log(run_epoch: Callable) -> Callable:
     random streams of its own, so that training does not depend on it.
     """
     signature = inspect.signature(run_epoch)
-    over_ranks = metrics.epoch_log(run_epoch)
+    over_ranks = metrics.epoch_log(run_epoch, lambda: getattr(_run.current(), "part", None))
 
     @functools.wraps(run_epoch)
     def forked(*args: Any, **kwargs: Any) -> Any:
@@ -320,10 +322,14 @@ def epoch_log(run_epoch: Callable) -> Callable:
         if call.arguments.get("validate"):
             with _forked(_VALIDATION, call):
                 return over_ranks(*args, **kwargs)
-        result = over_ranks(*args, **kwargs)
+        run = _run.current()
+        if run is None or run.part is None:
+            return over_ranks(*args, **kwargs)
+        run.part.epoch = call.arguments.get("epoch")
+        with run.stopper.listening(*stopping.IN_STEPS):
+            result = over_ranks(*args, **kwargs)
         if not isinstance(result, tuple):  # else the host keeps the iterator: (log, iterator)
-            run = _run.current()
-            getattr(run and run.loaders.get("train"), "let_go", lambda: None)()
+            getattr(run.loaders.get("train"), "let_go", lambda: None)()
         return result
 
     def directory() -> Path | None:

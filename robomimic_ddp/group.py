@@ -68,7 +68,13 @@ def process_group(backend: str, timeout_seconds: float, **rendezvous: Any) -> It
             "firewall or stale process holds the port."
         ) from error
     yield
-    dist.destroy_process_group()
+    leave()
+
+
+def leave() -> None:
+    """Collective: leaves the process group, if there is one, once every rank has come to do so."""
+    if is_initialized():
+        dist.destroy_process_group()
 
 
 def barrier() -> None:

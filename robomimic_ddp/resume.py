@@ -17,9 +17,18 @@ from typing import Any
 
 import robomimic_ddp
 from robomimic_ddp import algo as host_algo
-from robomimic_ddp import env, group, history, host_config, main_rank, random_streams, state
+from robomimic_ddp import (
+    env,
+    group,
+    history,
+    host_config,
+    main_rank,
+    metrics,
+    random_streams,
+    state,
+)
 from robomimic_ddp import run as _run
-from robomimic_ddp.errors import CheckpointError
+from robomimic_ddp.errors import CheckpointError, Stopped
 
 
 def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> bool:
@@ -28,7 +37,8 @@ def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> bool
 
     Returns whether the host shall resume by itself: from its own checkpoint, in a directory without
     a state of ours. `host_can`: its train() has a parameter `resume`. Raises CheckpointError where
-    there is nothing to resume.
+    there is nothing to resume, and Stopped where torchrun starts the ranks anew of a job that has
+    stopped on request.
     """
     launch = env.read_launch_env()
     asked = run.options.values.resume or host_asked
@@ -46,8 +56,16 @@ def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> bool
             print(f"restart {launch.restart_count}: this job has no folder in {experiment} yet")
         return found
 
-    run.found = main_rank.on_main(find)
+    run.found, stopped = main_rank.on_main(lambda: (found := find(), _has_stopped(found)))
+    if stopped and launch.restart_count:
+        _say("this job has stopped on request (requeue marker): not started again by torchrun")
+        group.leave()
+        raise Stopped()
     return run.found is not None and run.found.kind == "host"
+
+
+def _has_stopped(found: state.Found | None) -> bool:
+    return found is not None and (found.directory / state.REQUEUE_NAME).exists()
 
 
 def saved_state(run: _run.Run) -> dict[str, Any] | None:
@@ -91,6 +109,8 @@ class Keeper:
 
     def __init__(self, run: _run.Run, model: Any) -> None:
         self.run, self.model = run, model
+        self.finished = 0
+        run.part = metrics.EpochPart(self.after_step)
         self.best: dict[str, Any] = {}
 
     def restore(self) -> int | None:
@@ -102,6 +122,7 @@ class Keeper:
         if run.found is not None and run.found.kind != "host" and group.is_main():
             main_epoch = 0 if saved is None else saved["epoch"]
             _trim_history(run.found.directory, main_epoch)
+            (run.found.directory / state.REQUEUE_NAME).unlink(missing_ok=True)
         if saved is None:
             if run.found is not None and run.found.kind == "begun":
                 _say(f"no epoch was finished: training begins anew in {run.found.directory}")
@@ -111,6 +132,8 @@ class Keeper:
         parts, rank, epoch = saved["ranks"], group.rank(), saved["epoch"]
         own = parts[rank] if rank < len(parts) else None
         data = self._restore_data(saved, own)
+        if saved["inside"] is not None:
+            self._restore_part(saved, own)
         self.best = saved["best"]
         for line in self._changes(saved, data):
             _say(line)
@@ -118,6 +141,7 @@ class Keeper:
             _run.seed_streams(run.seed, rank, epoch)
         else:
             random_streams.restore(own["random"])
+        self.finished = epoch
         return epoch
 
     def _restore_data(self, saved: dict[str, Any], own: dict[str, Any] | None) -> str:
@@ -128,10 +152,27 @@ class Keeper:
         place = (own or saved["ranks"][0])["data"]
         return loader.go_to(place, saved["world_size"], saved["epoch"])
 
+    def _restore_part(self, saved: dict[str, Any], own: dict[str, Any] | None) -> None:
+        """The steps of an epoch that the run was stopped in, and their logs. On another number of
+        ranks the main rank takes all of the logs, where they are sums.
+        """
+        part, parts = self.run.part, saved["ranks"]
+        part.steps = saved["inside"]["steps"]
+        if saved["world_size"] == self.run.plan.world_size:
+            part.logs.samples, part.logs.totals = own["samples"], own["totals"]
+            part.step_logs = own["step_logs"]
+        elif group.is_main() and group.world_size() > 1:
+            for other in parts:
+                part.logs.samples += other["samples"]
+                for key, (value, samples) in other["totals"].items():
+                    total = part.logs.totals.setdefault(key, [0.0, 0])
+                    total[0] += value
+                    total[1] += samples
+
     def _changes(self, saved: dict[str, Any], data: str) -> Iterable[str]:
         made = self.run.plan
         yield (
-            f"resuming training from epoch {saved['epoch'] + 1}, step {saved['steps']} "
+            f"resuming training from epoch {saved['epoch'] + 1}{_inside(saved)} "
             f"(save {saved['save_id'][:8]} in {self.run.found.directory})"
         )
         yield data
@@ -163,15 +204,46 @@ class Keeper:
             )
 
     def epoch_end(self, epoch: Any) -> None:
-        """Collective: saves the state. A save that fails is a warning, and tried again at the next
-        epoch's end; what was saved before stays.
+        """Collective: saves the state, and stops if a rank was asked to. A save that fails is a
+        warning, and tried again at the next epoch's end; what was saved before stays.
         """
-        self._save(int(epoch))
+        self.finished = int(epoch)
+        self._save(None)
+        if self.run.stopper.agreed_at_last():
+            self._stop(f"after epoch {epoch}")
 
-    def _save(self, epoch: int) -> bool:
+    def after_step(self) -> None:
+        """Collective: after a training step, stops if a rank was asked to, with the place inside
+        the epoch in the state.
+        """
+        if self.run.stopper.agreed():
+            part = self.run.part
+            inside = {"epoch": part.epoch, "steps": part.steps}
+            self._save(inside)
+            self._stop(f"in epoch {part.epoch} after {part.steps} steps of it")
+
+    def _stop(self, where: str) -> None:
+        run = self.run
+        if group.is_main() and run.directory is not None:
+            heard = run.stopper.heard or "a signal to another rank"
+            content = {"stopped": where, "signal": heard, "saved": run.record.get("saved")}
+            try:
+                state.write_requeue(run.directory, content)
+            except OSError as error:
+                print(f"warning: no requeue marker in {run.directory}: {error}", file=sys.stderr)
+            print(f"stopped {where} ({heard}); it goes on with ddp.resume=true")
+        group.barrier()  # nobody leaves before the file is whole
+        group.leave()
+        raise Stopped()
+
+    def _save(self, inside: dict[str, Any] | None) -> None:
+        part = self.run.part
         loader = self.run.loaders.get("train")
         position = loader.position() if hasattr(loader, "position") else None
         own = {"random": random_streams.capture(), "data": position}
+        if inside is not None:
+            own.update(samples=part.logs.samples, totals=part.logs.totals)
+            own.update(step_logs=part.step_logs)
         parts = group.gather_objects(state.plain(own))
         best = self._best_values()
 
@@ -179,26 +251,25 @@ class Keeper:
             if self.run.directory is None:
                 return False
             try:
-                content = self._content(epoch, parts, best)
+                content = self._content(inside, parts, best)
                 improved = best != self.best and bool(best)
                 state.write(self.run.directory, content, improved)
-                self.run.note_save(content["save_id"], epoch, content["export"])
+                self.run.note_save(content["save_id"], self.finished, content["export"])
             except (CheckpointError, OSError) as error:
                 print(f"warning: {error} The next try is at the next epoch's end.", file=sys.stderr)
                 return False
             return True
 
-        done = main_rank.on_main(write)
-        if done:
+        if main_rank.on_main(write):
             self.best = best
-        return done
 
-    def _content(self, epoch: int, parts: list, best: dict[str, Any]) -> dict[str, Any]:
+    def _content(self, inside: Any, parts: list, best: dict[str, Any]) -> dict[str, Any]:
         run = self.run
         return {
             "save_id": uuid.uuid4().hex,
             "version": robomimic_ddp.__version__,
-            "epoch": epoch,
+            "epoch": self.finished,
+            "inside": inside,
             "steps": host_algo.steps(self.model),
             "world_size": run.plan.world_size,
             "batch_per_rank": run.plan.batch_per_rank,
@@ -224,6 +295,12 @@ class Keeper:
                 return state.plain({name: held[name] for name in sorted(names) if name in held})
             frame = frame.f_back
         return {}
+
+
+def _inside(saved: dict[str, Any]) -> str:
+    inside = saved["inside"]
+    done = "" if inside is None else f", after {inside['steps']} steps of it"
+    return f"{done}, step {saved['steps']} of the run"
 
 
 def _trim_history(directory: Path, last_epoch: int) -> None:

@@ -28,8 +28,11 @@ class ReplayedLoader:
 
     def __iter__(self) -> Iterator[Any]:
         position, self._next = self._next, None
-        iteration = _Iteration(self.loader)
-        if position is not None:
+        if position is None:
+            iteration = _Iteration(self.loader)
+        else:
+            with random_streams.kept():  # the run has drawn for this iteration long ago
+                iteration = _Iteration(self.loader)
             iteration.go_to(position)
         self._last = weakref.ref(iteration)
         return iteration

@@ -10,6 +10,7 @@ from robomimic_ddp.state.directories import (
     find_run,
     job_name,
     relative_paths,
+    write_requeue,
 )
 from robomimic_ddp.state.files import BEST, PREVIOUS, STATE, export_digest, read, write
 from robomimic_ddp.state.restore import restore_model
@@ -30,4 +31,5 @@ __all__ = [
     "relative_paths",
     "restore_model",
     "write",
+    "write_requeue",
 ]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from robomimic_ddp import main_rank
 from robomimic_ddp.env import LaunchEnv
 from robomimic_ddp.errors import CheckpointError
 from robomimic_ddp.state import files
@@ -35,6 +36,12 @@ class Found:
     directory: Path
     kind: str
     paths: tuple = ()
+
+
+def write_requeue(directory: Path, content: dict) -> None:
+    """Main rank: leaves the marker that tells a script to start the job again."""
+    with main_rank.atomic_open(directory / REQUEUE_NAME) as file:
+        file.write(json.dumps(content) + "\n")
 
 
 def job_name(launch: LaunchEnv) -> str | None:

@@ -3,8 +3,9 @@
     torchrun ... -m tests.e2e.killed_train PLAN FOLDER --config cfg.json [--resume]
 
 PLAN: "none", or moments joined by "+", each `RANK|all@STEP` (just before that training step of the
-process, counted from 1) or `RANK|all@save:N` (inside the N-th save of the state). Each moment
-happens once: FOLDER remembers it.
+process, counted from 1), `RANK|all@save:N` (inside the N-th save of the state), or
+`RANK|all@SIGNAL:STEP` (sends itself SIGUSR1 or SIGTERM, twice). Each moment happens once: FOLDER
+remembers it.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ class Killer:
         if not kwargs.get("validate"):
             self.steps += 1
             self.at(str(self.steps))
+            for name in ("SIGUSR1", "SIGTERM"):
+                self.at(f"{name}:{self.steps}", getattr(signal, name), times=2)
         return train_on_batch(*args, **kwargs)
 
     def save(self, save: Any, obj: Any, path: Any) -> None:
@@ -69,12 +72,13 @@ class Killer:
                 torch.save = write
         return save(obj, path)
 
-    def at(self, moment: str) -> None:
+    def at(self, moment: str, number: int = signal.SIGKILL, times: int = 1) -> None:
         for who, when in self.moments:
             once = self.folder / f"{who}-{when.replace(':', '-')}-rank{RANK}"
             if when == moment and who in ("all", str(RANK)) and not once.exists():
                 once.touch()
-                os.kill(os.getpid(), signal.SIGKILL)
+                for _ in range(times):
+                    os.kill(os.getpid(), number)
 
 
 def main() -> None:

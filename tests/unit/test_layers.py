@@ -19,7 +19,7 @@ LAYERS = (
     {"plan"},
     {"group", "random_streams"},
     {"wrap", "sampling", "rlds", "main_rank", "metrics", "algo", "history"},
-    {"rollouts", "step", "checkpoint", "verify", "entry"},
+    {"rollouts", "step", "checkpoint", "verify", "entry", "stopping"},
     {"state"},
     {"run"},
     {"host_config"},
