@@ -45,8 +45,14 @@ def is_main() -> bool:
 
 
 @contextmanager
-def process_group(backend: str, timeout_seconds: float, **rendezvous: Any) -> Iterator[None]:
+def process_group(
+    backend: str, timeout_seconds: float, attempt: int = 0, **rendezvous: Any
+) -> Iterator[None]:
     """Collective: joins the launcher's process group, and leaves it on a clean exit.
+
+    `attempt`: how often the launcher has started the ranks anew. torchrun keeps its key-value store
+    over attempts, and ranks would find the addresses that those before them have left there
+    (torch 2.12: "connectFullMesh failed"), so later attempts use keys of their own.
 
     `rendezvous` goes to `init_process_group`; empty means the launcher's environment (MASTER_ADDR,
     ...), which is read and never written. A group that already exists is used and left alone. After
@@ -58,8 +64,13 @@ def process_group(backend: str, timeout_seconds: float, **rendezvous: Any) -> It
         yield
         return
     logger.info("joining the process group (backend %s)", backend)
+    timeout = timedelta(seconds=timeout_seconds)
     try:
-        dist.init_process_group(backend, timeout=timedelta(seconds=timeout_seconds), **rendezvous)
+        if attempt:
+            store, rank, world_size = next(dist.rendezvous("env://", timeout=timeout))
+            store = dist.PrefixStore(f"robomimic_ddp/attempt_{attempt}", store)
+            rendezvous = {"store": store, "rank": rank, "world_size": world_size}
+        dist.init_process_group(backend, timeout=timeout, **rendezvous)
     except (RuntimeError, ValueError) as error:
         raise LaunchError(
             f"the process group could not be formed with backend {backend}: {error}\n"

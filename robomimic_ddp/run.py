@@ -201,7 +201,7 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
         if made.mode != "ddp":
             yield run
             return
-        with group.process_group(made.backend, made.timeout_seconds):
+        with group.process_group(made.backend, made.timeout_seconds, launch.restart_count):
             _require_same_job(config, run)
             yield run
     finally:

@@ -65,7 +65,7 @@ def checkpoint_differences(one: Path, two: Path) -> list[str]:
     first, second = (dict(flat(_comparable(load(path)))) for path in (one, two))
     faults = [f"only in one: {path}" for path in sorted(set(first) ^ set(second))]
     for path in sorted(set(first) & set(second)):
-        if not _same_bits(first[path], second[path]):
+        if not same_bits(first[path], second[path]):
             faults.append(f"{path}: {_short(first[path])} != {_short(second[path])}")
     return faults
 
@@ -76,7 +76,7 @@ def _comparable(checkpoint: dict[str, Any]) -> dict[str, Any]:
     return {**checkpoint, "config": config}
 
 
-def _same_bits(one: Any, two: Any) -> bool:
+def same_bits(one: Any, two: Any) -> bool:
     if isinstance(one, torch.Tensor) and isinstance(two, torch.Tensor):
         if one.dtype != two.dtype or one.shape != two.shape:
             return False
@@ -94,3 +94,21 @@ def digests(state: dict[str, torch.Tensor]) -> dict[str, str]:
         name: hashlib.sha256(tensor.detach().contiguous().cpu().numpy().tobytes()).hexdigest()
         for name, tensor in state.items()
     }
+
+
+STATE_VARIES = ("/save_id", "/export", "/random/python/")
+"""Not of the training: names of saves and files, and Python's stream, which the host never seeds.
+"""
+
+
+def state_differences(one: dict[str, Any], two: dict[str, Any]) -> list[str]:
+    """Where two of our own states differ in any bit of the training."""
+    first, second = dict(flat(one)), dict(flat(two))
+    names = [name for name in {**first, **second} if not any(part in name for part in STATE_VARIES)]
+    for telling in ("/ema_nets/", "/exp_avg", "/random/torch"):
+        assert any(telling in name for name in names), f"the states hold no {telling}"
+    return [
+        name
+        for name in names
+        if name not in first or name not in second or not same_bits(first[name], second[name])
+    ]

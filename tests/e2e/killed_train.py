@@ -4,8 +4,8 @@
 
 PLAN: "none", or moments joined by "+", each `RANK|all@STEP` (just before that training step of the
 process, counted from 1), `RANK|all@save:N` (inside the N-th save of the state), or
-`RANK|all@SIGNAL:STEP` (sends itself SIGUSR1 or SIGTERM, twice). Each moment happens once: FOLDER
-remembers it.
+`RANK|all@SIGUSR1:STEP` (sends itself the signal, twice) or `RANK@SIGTERM:STEP` (sends it to
+torchrun). Each moment happens once: FOLDER remembers it.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Killer:
         if not kwargs.get("validate"):
             self.steps += 1
             self.at(str(self.steps))
-            for name in ("SIGUSR1", "SIGTERM"):
-                self.at(f"{name}:{self.steps}", getattr(signal, name), times=2)
+            self.at(f"SIGUSR1:{self.steps}", signal.SIGUSR1, times=2)
+            self.at(f"SIGTERM:{self.steps}", signal.SIGTERM, process=os.getppid())
         return train_on_batch(*args, **kwargs)
 
     def save(self, save: Any, obj: Any, path: Any) -> None:
@@ -72,13 +72,19 @@ class Killer:
                 torch.save = write
         return save(obj, path)
 
-    def at(self, moment: str, number: int = signal.SIGKILL, times: int = 1) -> None:
+    def at(
+        self,
+        moment: str,
+        number: int = signal.SIGKILL,
+        times: int = 1,
+        process: int | None = None,
+    ) -> None:
         for who, when in self.moments:
             once = self.folder / f"{who}-{when.replace(':', '-')}-rank{RANK}"
             if when == moment and who in ("all", str(RANK)) and not once.exists():
                 once.touch()
                 for _ in range(times):
-                    os.kill(os.getpid(), number)
+                    os.kill(process or os.getpid(), number)
 
 
 def main() -> None:
