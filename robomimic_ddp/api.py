@@ -31,7 +31,6 @@ from robomimic_ddp import (
     resume,
     sampling,
     state,
-    stopping,
     verify,
     wrap,
 )
@@ -146,7 +145,7 @@ def distributed(train: Callable) -> Callable:
             if can_resume:
                 bound.arguments["resume"] = host_resumes
             host_config.fill_rlds_data(config)
-            with run.stopper.listening(*stopping.ALWAYS):
+            with run.stopper.scope():
                 return train(*bound.args, **bound.kwargs)
 
     wrapped.is_distributed = True  # how our own entry recognises a patched host
@@ -263,6 +262,7 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
         return
     keeper = resume.Keeper(run, model)
     verifier, finished = _start_training(run, model, keeper)
+    run.stopper.listen()
     for epoch in iterable:
         if finished is not None and epoch <= finished:
             continue
@@ -326,8 +326,7 @@ def epoch_log(run_epoch: Callable) -> Callable:
         if run is None or run.part is None:
             return over_ranks(*args, **kwargs)
         run.part.epoch = call.arguments.get("epoch")
-        with run.stopper.listening(*stopping.IN_STEPS):
-            result = over_ranks(*args, **kwargs)
+        result = over_ranks(*args, **kwargs)
         if not isinstance(result, tuple):  # else the host keeps the iterator: (log, iterator)
             getattr(run.loaders.get("train"), "let_go", lambda: None)()
         return result

@@ -55,7 +55,7 @@ class Killer:
         if Path(path).name != "ddp_state.pth":
             return save(obj, path)
         self.saves += 1
-        if any(moment[1] == f"save:{self.saves}" for moment in self.moments):
+        if self.due(f"save:{self.saves}"):
             import torch
 
             write = torch.save
@@ -79,12 +79,19 @@ class Killer:
         times: int = 1,
         process: int | None = None,
     ) -> None:
-        for who, when in self.moments:
-            once = self.folder / f"{who}-{when.replace(':', '-')}-rank{RANK}"
-            if when == moment and who in ("all", str(RANK)) and not once.exists():
-                once.touch()
-                for _ in range(times):
-                    os.kill(process or os.getpid(), number)
+        for once in self.due(moment):
+            once.touch()
+            for _ in range(times):
+                os.kill(process or os.getpid(), number)
+
+    def due(self, moment: str) -> list[Path]:
+        """Files to remember what is planned for this rank at this moment and has not happened."""
+        found = [
+            self.folder / f"{who}-{when.replace(':', '-')}-rank{RANK}"
+            for who, when in self.moments
+            if when == moment and who in ("all", str(RANK))
+        ]
+        return [path for path in found if not path.exists()]
 
 
 def main() -> None:

@@ -105,7 +105,7 @@ def test_by_hand_with_the_newest_file_damaged(
     (directory / STATE).write_bytes(data[: len(data) // 2])
     result = killed(host_copy, tmp_path, file, "none", "--resume")
     require_finished(result)
-    assert f"{directory / STATE} is damaged" in result.stderr
+    assert f"{directory / STATE} is damaged" in result.stdout + result.stderr
     assert "resuming training from epoch 3" in result.stdout
     assert state_differences(newest(tmp_path), whole) == []
     history = (directory / "history.jsonl").read_text().splitlines()

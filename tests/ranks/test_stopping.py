@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 import pytest
 import torch
 
-from robomimic_ddp import group
+from robomimic_ddp import group, stopping
 from robomimic_ddp.stopping import Stopper
+from tests.ranks.pool import RankError
 
 
 def stop_after(asked_rank, asked_step, number, times):
     """The step after which this rank stops; other collectives run between, as in training."""
     before = signal.getsignal(number)
     stopper = Stopper()
-    with stopper.listening(number):
+    with stopper.scope():
+        stopper.listen()
         for step in range(1, 10):
             if group.rank() == asked_rank and step == asked_step:
                 for _ in range(times):
@@ -46,7 +49,8 @@ def test_nobody_stops_unasked(ranks):
 def between_epochs(asked_rank, last_step):
     """Asked in the last step of an epoch: its answer is still on its way when the epoch ends."""
     stopper, answers = Stopper(), []
-    with stopper.listening(signal.SIGUSR1):
+    with stopper.scope():
+        stopper.listen()
         for epoch in range(3):
             for step in range(3):
                 if (group.rank(), epoch, step) == (asked_rank, 1, last_step):
@@ -66,6 +70,23 @@ def test_between_epochs(asked_rank, expected, ranks):
 def test_one_process():
     stopper = Stopper()
     assert not stopper.agreed() and not stopper.agreed_at_last()
-    with stopper.listening(signal.SIGUSR1):
+    with stopper.scope():
+        stopper.listen()
         os.kill(os.getpid(), signal.SIGUSR1)
         assert stopper.agreed() and stopper.agreed_at_last()
+
+
+def simulate_for_ever(seconds):
+    """No place to stop at: as a rank in a rollout of a job that has failed."""
+    stopping.PATIENCE_SECONDS = 0.2
+    stopper = Stopper()
+    with stopper.scope():
+        stopper.listen()
+        if group.rank() == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(seconds)
+
+
+def test_patience_ends(ranks):
+    with pytest.raises(RankError, match=f"died with exit code {128 + signal.SIGTERM}"):
+        ranks.run(simulate_for_ever, 60)
