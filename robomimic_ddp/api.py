@@ -83,8 +83,8 @@ save = checkpoint.save
 prepare_config = host_config.prepare_config
 restored = resume.restored
 
-_VALIDATION, _ROLLOUTS = 1, 2
-"""What random streams are forked for."""
+_VALIDATION = 0xEA1
+"""Keeps the streams of validation apart from all others that are drawn from the run's seed."""
 
 
 def __getattr__(name: str) -> Any:
@@ -320,7 +320,7 @@ def epoch_log(run_epoch: Callable) -> Callable:
         call = signature.bind(*args, **kwargs)
         call.apply_defaults()
         if call.arguments.get("validate"):
-            with _forked(_VALIDATION, call):
+            with _forked(call):
                 return over_ranks(*args, **kwargs)
         run = _run.current()
         if run is None or run.part is None:
@@ -338,23 +338,8 @@ def epoch_log(run_epoch: Callable) -> Callable:
     return history.recorded(forked, directory, lambda: _run.current().plan.samples_per_step)
 
 
-def rollouts(rollout_with_stats: Callable) -> Callable:
-    """Collective: decorates the host's function; see `rollouts.rollouts`. On several ranks episodes
-    draw from random streams of their own, so that training does not depend on them.
-    """
-    signature = inspect.signature(rollout_with_stats)
-    on_all_ranks = _rollouts.rollouts(rollout_with_stats)
-
-    @functools.wraps(rollout_with_stats)
-    def forked(*args: Any, **kwargs: Any) -> Any:
-        with _forked(_ROLLOUTS, signature.bind(*args, **kwargs)):
-            return on_all_ranks(*args, **kwargs)
-
-    return forked
-
-
-def _forked(purpose: int, call: inspect.BoundArguments) -> Any:
-    """Random streams for the present epoch and purpose; on one rank the host's own, since its
+def _forked(call: inspect.BoundArguments) -> Any:
+    """Random streams for the validation of the present epoch; on one rank the host's own, since its
     arithmetic is kept to the bit.
     """
     run = _run.current()
@@ -362,7 +347,7 @@ def _forked(purpose: int, call: inspect.BoundArguments) -> Any:
         return contextlib.nullcontext()
     epoch = call.arguments.get("epoch")
     number = epoch if isinstance(epoch, int) else 0
-    return random_streams.forked(run.seed, run.plan.rank, purpose, number)
+    return random_streams.forked(_VALIDATION, run.seed, run.plan.rank, number)
 
 
 def rollouts(rollout_with_stats: Callable) -> Callable:
