@@ -1,107 +1,18 @@
-"""Going on where a run stopped: which directory, what is put back, what each epoch's end keeps.
-
-`ddp_state.pth` is read alone. The main rank reads it and tells the others, tensor by tensor: nodes
-need not share a disk, and all ranks go on from one file even where two nodes would see different
-ones.
-"""
+"""What is kept at the end of each epoch and where a run is stopped, and how it is put back."""
 
 from __future__ import annotations
 
-import json
 import sys
 import uuid
-from collections.abc import Iterable
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import robomimic_ddp
 from robomimic_ddp import algo as host_algo
-from robomimic_ddp import (
-    env,
-    group,
-    history,
-    host_config,
-    main_rank,
-    metrics,
-    random_streams,
-    state,
-)
+from robomimic_ddp import group, main_rank, metrics, random_streams, state
 from robomimic_ddp import run as _run
 from robomimic_ddp.errors import CheckpointError, Stopped
-
-
-def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> bool:
-    """Collective: looks for the run to continue, where one is asked for (`ddp.resume`, the host's
-    own flag) or torchrun has started the ranks anew. What it finds is `run.found`.
-
-    Returns whether the host shall resume by itself: from its own checkpoint, in a directory without
-    a state of ours. `host_can`: its train() has a parameter `resume`. Raises CheckpointError where
-    there is nothing to resume, and Stopped where torchrun starts the ranks anew of a job that has
-    stopped on request.
-    """
-    launch = env.read_launch_env()
-    asked = run.options.values.resume or host_asked
-    if not asked and not launch.restart_count:
-        return False
-
-    def find() -> state.Found | None:
-        experiment = host_config.experiment_directory(config)
-        found = None
-        if launch.restart_count:
-            found = state.find_job(experiment, state.job_name(launch))
-        if found is None and asked:
-            return state.find_run(experiment, host_can)
-        if found is None:
-            print(f"restart {launch.restart_count}: this job has no folder in {experiment} yet")
-        return found
-
-    run.found, stopped = main_rank.on_main(lambda: (found := find(), _has_stopped(found)))
-    if stopped and launch.restart_count:
-        _say("this job has stopped on request (requeue marker): not started again by torchrun")
-        group.leave()
-        raise Stopped()
-    return run.found is not None and run.found.kind == "host"
-
-
-def _has_stopped(found: state.Found | None) -> bool:
-    return found is not None and (found.directory / state.REQUEUE_NAME).exists()
-
-
-def saved_state(run: _run.Run) -> dict[str, Any] | None:
-    """Collective, the first time: the state that the run goes on from, or None."""
-    if run.found is None or run.found.kind != "state":
-        return None
-    if run.saved is None:
-        box: dict[str, Any] = {}
-
-        def read() -> None:
-            box["state"], notes = state.read(run.found.directory)
-            for note in notes:
-                print(f"warning: {note}", file=sys.stderr)
-
-        main_rank.on_main(read)
-        run.saved = group.broadcast_nest(box.get("state"))
-    return run.saved
-
-
-def restored(name: str, default: Any) -> Any:
-    """Collective: the value that the host's variable `name` had when the run was saved, or
-    `default`. The name is remembered, so that its value is saved from now on.
-
-    A dictionary gets the saved entries over its own.
-    """
-    run = _run.current()
-    if run is None:
-        return default
-    run.best_names.append(name)
-    saved = saved_state(run)
-    if saved is None or name not in saved["best"]:
-        return default
-    value = saved["best"][name]
-    if isinstance(default, dict) and isinstance(value, dict):
-        return type(default)({**default, **value})
-    return value
+from robomimic_ddp.resume import report, start
 
 
 class Keeper:
@@ -118,14 +29,14 @@ class Keeper:
         it has finished, else None. The main rank says what goes on, and what has changed.
         """
         run = self.run
-        saved = saved_state(run)
+        saved = start.saved_state(run)
         if run.found is not None and run.found.kind != "host" and group.is_main():
             main_epoch = 0 if saved is None else saved["epoch"]
-            _trim_history(run.found.directory, main_epoch)
+            start.trim_history(run.found.directory, main_epoch)
             (run.found.directory / state.REQUEUE_NAME).unlink(missing_ok=True)
         if saved is None:
             if run.found is not None and run.found.kind == "begun":
-                _say(f"no epoch was finished: training begins anew in {run.found.directory}")
+                start.say(f"no epoch was finished: training begins anew in {run.found.directory}")
             return None
         run.saved = None  # frees the memory once the tensors are in the model
         state.restore_model(self.model, saved["model"])
@@ -135,8 +46,8 @@ class Keeper:
         if saved["inside"] is not None:
             self._restore_part(saved, own)
         self.best = saved["best"]
-        for line in self._changes(saved, data):
-            _say(line)
+        for line in report.changes(run, self.model, saved, data):
+            start.say(line)
         if own is None:
             _run.seed_streams(run.seed, rank, epoch)
         else:
@@ -168,40 +79,6 @@ class Keeper:
                     total = part.logs.totals.setdefault(key, [0.0, 0])
                     total[0] += value
                     total[1] += samples
-
-    def _changes(self, saved: dict[str, Any], data: str) -> Iterable[str]:
-        made = self.run.plan
-        yield (
-            f"resuming training from epoch {saved['epoch'] + 1}{_inside(saved)} "
-            f"(save {saved['save_id'][:8]} in {self.run.found.directory})"
-        )
-        yield data
-        old, new = saved["world_size"], made.world_size
-        if old != new:
-            ranks = (
-                f"ranks {old} to {new - 1} begin random streams of their own" if new > old else ""
-            )
-            yield f"world size: {old} -> {new}" + (f"; {ranks}" if ranks else "")
-        if saved["samples_per_step"] != made.samples_per_step:
-            yield f"samples per step: {saved['samples_per_step']} -> {made.samples_per_step}"
-        rates = [
-            entry["lr"]
-            for _, optimizer in host_algo.named_optimizers(self.model)
-            for entry in optimizer.param_groups
-        ]
-        yield f"learning rate: {', '.join(f'{rate:g}' for rate in rates)}, as saved"
-        configured = [list(pair) for pair in self.run.learning_rates]
-        if configured != saved["learning_rates"]:
-            yield (
-                "learning rate: the present config and ranks would give "
-                f"{', '.join(f'{after:g}' for _, after in configured)}; not applied, since a "
-                "resumed learning rate is never changed silently"
-            )
-        if saved["export"] != state.export_digest(self.run.found.directory):
-            yield (
-                f"note: last.pth was not written together with save {saved['save_id'][:8]} (the "
-                "run ended between the two, or the file was changed); the state alone is used"
-            )
 
     def epoch_end(self, epoch: Any) -> None:
         """Collective: saves the state, and stops if a rank was asked to. A save that fails is a
@@ -295,24 +172,3 @@ class Keeper:
                 return state.plain({name: held[name] for name in sorted(names) if name in held})
             frame = frame.f_back
         return {}
-
-
-def _inside(saved: dict[str, Any]) -> str:
-    inside = saved["inside"]
-    done = "" if inside is None else f", after {inside['steps']} steps of it"
-    return f"{done}, step {saved['steps']} of the run"
-
-
-def _trim_history(directory: Path, last_epoch: int) -> None:
-    """Removes the lines of epochs that are trained again, and a last line cut off by a crash."""
-    path = directory / history.FILE_NAME
-    if not path.is_file():
-        return
-    kept = [record for record in history.read(directory) if (record["epoch"] or 0) <= last_epoch]
-    with main_rank.atomic_open(path, encoding="utf-8") as file:
-        file.writelines(json.dumps(record, sort_keys=True) + "\n" for record in kept)
-
-
-def _say(line: str) -> None:
-    if group.is_main():
-        print(line)
