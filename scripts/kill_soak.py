@@ -10,6 +10,7 @@ was done and exits with 0 when every finished run has the bits of the uninterrup
 from __future__ import annotations
 
 import argparse
+import contextlib
 import random
 import signal
 import subprocess
@@ -123,12 +124,12 @@ class Soak:
         found = [job.pid] if kind == "agent" else workers_of(output)
         if kind == "rank" and found:
             found = [self.draw.choice(found)]
+        hit = False
         for pid in found:
-            try:
+            with contextlib.suppress(psutil.NoSuchProcess):
                 psutil.Process(pid).send_signal(signal.SIGKILL)
-            except psutil.NoSuchProcess:
-                return False
-        return bool(found)
+                hit = True
+        return hit
 
 
 def workers_of(output: Path) -> list[int]:
