@@ -96,8 +96,9 @@ def digests(state: dict[str, torch.Tensor]) -> dict[str, str]:
     }
 
 
-STATE_VARIES = ("/save_id", "/export", "/random/python/")
-"""Not of the training: names of saves and files, and Python's stream, which the host never seeds.
+STATE_VARIES = ("/save_id", "/export", "/options/resume", "/random/python/")
+"""Not of the training: names of saves and files, whether the run was resumed, and Python's stream,
+which the host never seeds.
 """
 
 

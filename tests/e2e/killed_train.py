@@ -14,6 +14,7 @@ import argparse
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ import robomimic.scripts.train as host_train
 from robomimic_ddp import checkpoint
 from tests.e2e.watched_train import around
 
+ANSWER_SECONDS = 3.0
+"""Time for torchrun to pass a signal on, before this rank takes its next step."""
 RANK = int(os.environ.get("RANK", "0"))
 
 
@@ -83,6 +86,8 @@ class Killer:
             once.touch()
             for _ in range(times):
                 os.kill(process or os.getpid(), number)
+            if process is not None:
+                time.sleep(ANSWER_SECONDS)
 
     def due(self, moment: str) -> list[Path]:
         """Files to remember what is planned for this rank at this moment and has not happened."""
