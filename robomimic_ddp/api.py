@@ -6,6 +6,7 @@ Functions that all ranks must call together say "Collective" first.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Iterable, Iterator
@@ -30,7 +31,10 @@ from robomimic_ddp import (
     metrics,
     places,
     plan,
+    random_streams,
+    resume,
     sampling,
+    state,
     verify,
     wrap,
 )
@@ -66,6 +70,7 @@ __all__ = [
     "parallel",
     "prepare_config",
     "print_logger",
+    "restored",
     "rlds_datasets",
     "rlds_env_metadata",
     "rlds_shape_metadata",
@@ -80,6 +85,10 @@ __all__ = [
 
 save = checkpoint.save
 prepare_config = host_config.prepare_config
+restored = resume.restored
+
+_VALIDATION = 0xEA1
+"""Keeps the streams of validation apart from all others that are drawn from the run's seed."""
 
 
 def __getattr__(name: str) -> Any:
@@ -135,10 +144,16 @@ def distributed(train: Callable) -> Callable:
                 torch.cuda.set_device(chosen)
             if "device" in bound.arguments:
                 bound.arguments["device"] = chosen
+            can_resume = "resume" in signature.parameters
+            asked = can_resume and bool(bound.arguments.get("resume"))
+            host_resumes = resume.decide(config, run, asked, can_resume)
+            if can_resume:
+                bound.arguments["resume"] = host_resumes
             host_config.fill_rlds_data(config)
             host_config.check_inputs(config)
             try:
-                return train(*bound.args, **bound.kwargs)
+                with run.stopper.scope():
+                    return train(*bound.args, **bound.kwargs)
             except RuntimeError as error:
                 path = config.experiment.get("ckpt_path", None)
                 found = checkpoint_check.shapes_differ(path, error)
@@ -240,6 +255,8 @@ def _loader(role: str, args: tuple, kwargs: dict) -> Iterable:
             batch_size_per_rank=run.plan.batch_per_rank,
             **more,
         )
+    if role == "train" and run.plan.world_size == 1 and not hasattr(loader, "go_to"):
+        loader = sampling.ReplayedLoader(loader)
     run.loaders[role] = loader
     return loader
 
@@ -249,15 +266,20 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
 
     Before the first epoch all ranks take the main rank's weights and buffers, build their parallel
     nets, take random streams of their own and prove it (`ddp.verify`); after every epoch they prove
-    to be equal still. After the last one the run's record gets its outcome.
+    to be equal still, and the run's state is saved. A run that goes on begins after the last epoch
+    that it finished. After the last one the run's record gets its outcome.
     """
     run = _run.current()
     if run is None:
         yield from iterable
         return
-    verifier = _start_training(run, model)
+    keeper = resume.Keeper(run, model)
+    verifier, finished = _start_training(run, model, keeper)
+    run.stopper.listen()
     try:
         for epoch in iterable:
+            if finished is not None and epoch <= finished:
+                continue
             if verifier is not None:
                 verifier.epoch_begin(epoch)
             yield epoch
@@ -268,6 +290,7 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
                 host_algo.make_buffers_equal(model)
             if verifier is not None:
                 verifier.epoch_end(epoch)
+            keeper.epoch_end(epoch)
     finally:
         if verifier is not None:
             verifier.stop()
@@ -275,8 +298,10 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
     run.write_outcome(host_algo.steps(model), proven)
 
 
-def _start_training(run: _run.Run, model: Any) -> Any:
-    """Collective: the one point at which weights are made equal and random streams part."""
+def _start_training(run: _run.Run, model: Any, keeper: resume.Keeper) -> tuple[Any, int | None]:
+    """Collective: the one point at which weights are made equal and random streams part, and a
+    saved state is put back. Returns the verifier, and the last epoch that was finished before.
+    """
     if group.is_main():
         print(f"\n============= robomimic-ddp =============\n{run.describe()}\n")
     places.reached("start of training")
@@ -288,7 +313,7 @@ def _start_training(run: _run.Run, model: Any) -> Any:
     for name, module in parallel_nets:
         wrap.state_of(module).name = name
     if not run.plan.several_ranks:
-        return None
+        return None, keeper.restore()
     verify.require_same_structure(model)
     if run.options.values.verify and (run.fine_tuning or host_algo.steps(model)):
         verify.require_same_weights(model)
@@ -297,20 +322,40 @@ def _start_training(run: _run.Run, model: Any) -> Any:
     for _, module in parallel_nets:
         wrap.build(module)
     _run.seed_streams(run.seed, run.plan.rank)
+    finished = keeper.restore()
     if not run.options.values.verify:
-        return None
+        return None, finished
     verifier = verify.Verifier(model, run.loaders.get("train"))
     verifier.start()
-    return verifier
+    return verifier, finished
 
 
 def epoch_log(run_epoch: Callable) -> Callable:
     """Collective: decorates `run_epoch`: its log averaged over ranks, weighted by samples, alike on
     every rank.
 
-    The main rank appends it to the run's `history.jsonl`. A rank whose loss is NaN or infinite
-    raises LossError or DataError.
+    The main rank appends it to the run's `history.jsonl`. On several ranks validation draws from
+    random streams of its own, so that training does not depend on it. A rank whose loss is NaN or
+    infinite raises LossError or DataError.
     """
+    signature = inspect.signature(run_epoch)
+    over_ranks = metrics.epoch_log(run_epoch, lambda: getattr(_run.current(), "part", None))
+
+    @functools.wraps(run_epoch)
+    def forked(*args: Any, **kwargs: Any) -> Any:
+        call = signature.bind(*args, **kwargs)
+        call.apply_defaults()
+        if call.arguments.get("validate"):
+            with _forked(call):
+                return over_ranks(*args, **kwargs)
+        run = _run.current()
+        if run is None or run.part is None:
+            return over_ranks(*args, **kwargs)
+        run.part.epoch = call.arguments.get("epoch")
+        result = over_ranks(*args, **kwargs)
+        if not isinstance(result, tuple):  # else the host keeps the iterator: (log, iterator)
+            getattr(run.loaders.get("train"), "let_go", lambda: None)()
+        return result
 
     def directory() -> Path | None:
         run = _run.current()
@@ -320,8 +365,20 @@ def epoch_log(run_epoch: Callable) -> Callable:
         run = _run.current()
         return run is not None and bool(run.nets)
 
-    watched = finite.guarded(metrics.epoch_log(run_epoch), is_watched)
+    watched = finite.guarded(forked, is_watched)
     return history.recorded(watched, directory, lambda: _run.current().plan.samples_per_step)
+
+
+def _forked(call: inspect.BoundArguments) -> Any:
+    """Random streams for the validation of the present epoch; on one rank the host's own, since its
+    arithmetic is kept to the bit.
+    """
+    run = _run.current()
+    if run is None or not run.plan.several_ranks:
+        return contextlib.nullcontext()
+    epoch = call.arguments.get("epoch")
+    number = epoch if isinstance(epoch, int) else 0
+    return random_streams.forked(_VALIDATION, run.seed, run.plan.rank, number)
 
 
 def rollouts(rollout_with_stats: Callable) -> Callable:
@@ -333,7 +390,7 @@ def rollouts(rollout_with_stats: Callable) -> Callable:
 
 def run_directory(get_exp_dir: Callable) -> Callable:
     """Collective: decorates `get_exp_dir`: made once, by the main rank; the same paths, or error,
-    on all ranks.
+    on all ranks. A run that goes on gets the paths that it had, and nothing is asked or removed.
     """
 
     @functools.wraps(get_exp_dir)
@@ -341,10 +398,19 @@ def run_directory(get_exp_dir: Callable) -> Callable:
         places.reached("run directory")
 
         def make() -> Any:
-            paths = get_exp_dir(*args, **kwargs)
             run = _run.current()
+            if run is not None and run.found is not None and run.found.paths:
+                paths, directory = run.found.paths, run.found.directory
+                for path in paths:
+                    if path is not None:
+                        Path(path).mkdir(exist_ok=True)
+            else:
+                paths = get_exp_dir(*args, **kwargs)
+                directory = host_config.common_directory(paths)
             if run is not None:
-                run.write_record(host_config.common_directory(paths))
+                job = state.job_name(env.read_launch_env())
+                place = {"job": job, "paths": state.relative_paths(directory, paths)}
+                run.write_record(directory, place)
             return paths
 
         return main_rank.on_main(make)

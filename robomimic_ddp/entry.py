@@ -15,7 +15,7 @@ from typing import Any, Callable, NoReturn
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
 from robomimic_ddp import env, group, main_rank, places
-from robomimic_ddp.errors import EXIT_REFUSED, LateRankError, RobomimicDDPError
+from robomimic_ddp.errors import EXIT_REFUSED, LateRankError, RobomimicDDPError, Stopped
 
 _INTERRUPTED = 130  # what a shell reports for Ctrl-C
 _PARENT_POLL_SECONDS = 2.0
@@ -66,6 +66,8 @@ def _end_for(error: BaseException, launch: env.LaunchEnv) -> None:
     """Shows and records `error`, and ends the process; returns where it should pass unchanged."""
     if isinstance(error, KeyboardInterrupt):
         _end(_INTERRUPTED)
+    if isinstance(error, Stopped):
+        _end(error.code)
     if isinstance(error, SystemExit):
         if error.code not in (None, 0):
             get_error_handler().record_exception(error)

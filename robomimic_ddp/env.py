@@ -22,9 +22,10 @@ class LaunchEnv:
     """What the environment says about this process; the same on one rank as on many.
 
     `launched` is True when a launcher exported RANK, WORLD_SIZE and LOCAL_RANK; without one the
-    process is rank 0 of 1. `option_texts` maps option names in lower case to the unparsed text of
-    ROBOMIMIC_DDP_<NAME>. SLURM_* alone never counts as a launcher: interactive shells of a cluster
-    export them too.
+    process is rank 0 of 1. `run_id` and `restart_count` are torchrun's: its job's id, and how
+    often it has started the ranks anew. `option_texts` maps option names in lower case to the
+    unparsed text of ROBOMIMIC_DDP_<NAME>. SLURM_* alone never counts as a launcher: interactive
+    shells of a cluster export them too.
     """
 
     launched: bool = False
@@ -34,6 +35,7 @@ class LaunchEnv:
     local_world_size: int = 1
     restart_count: int = 0
     elastic: bool = False
+    run_id: str | None = None
     cuda_visible_devices: str | None = None
     option_texts: Mapping[str, str] = field(default_factory=dict)
 
@@ -76,6 +78,7 @@ def read_launch_env(environ: Mapping[str, str] | None = None) -> LaunchEnv:
         local_world_size=local_world_size,
         restart_count=_integer(environ, "TORCHELASTIC_RESTART_COUNT", default=0),
         elastic="TORCHELASTIC_RUN_ID" in environ,
+        run_id=environ.get("TORCHELASTIC_RUN_ID"),
         **common,
     )
 

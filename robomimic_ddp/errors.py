@@ -11,6 +11,8 @@ EXIT_REFUSED = 1
 """A required seam could not be handled, or a check failed; nothing was written."""
 EXIT_USAGE = 2
 """The command line itself is wrong."""
+EXIT_STOPPED = 75
+"""Training stopped on request and can go on (EX_TEMPFAIL of sysexits.h)."""
 
 
 class RobomimicDDPError(Exception):
@@ -82,3 +84,12 @@ class PatchError(RobomimicDDPError):
 
 class UsageError(RobomimicDDPError):
     """The command line names a path or a fixer that is not there (exit code 2)."""
+
+
+class Stopped(SystemExit):
+    """Training ends here on request, alike on every rank; its state is saved. No failure, so hosts'
+    `except Exception` must not see it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(EXIT_STOPPED)

@@ -12,6 +12,7 @@ import logging
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -48,8 +49,14 @@ def is_main() -> bool:
 
 
 @contextmanager
-def process_group(backend: str, timeout_seconds: float, **rendezvous: Any) -> Iterator[None]:
+def process_group(
+    backend: str, timeout_seconds: float, attempt: int = 0, **rendezvous: Any
+) -> Iterator[None]:
     """Collective: joins the launcher's process group, and leaves it on a clean exit.
+
+    `attempt`: how often the launcher has started the ranks anew. torchrun keeps its key-value store
+    over attempts, and ranks would find the addresses that those before them have left there
+    (torch 2.12: "connectFullMesh failed"), so later attempts use keys of their own.
 
     `rendezvous` goes to `init_process_group`; empty means the launcher's environment (MASTER_ADDR,
     ...), which is read and never written. A group that already exists is used and left alone. After
@@ -61,8 +68,13 @@ def process_group(backend: str, timeout_seconds: float, **rendezvous: Any) -> It
         yield
         return
     logger.info("joining the process group (backend %s)", backend)
+    timeout = timedelta(seconds=timeout_seconds)
     try:
-        dist.init_process_group(backend, timeout=timedelta(seconds=timeout_seconds), **rendezvous)
+        if attempt:
+            store, own_rank, ranks = next(dist.rendezvous("env://", timeout=timeout))
+            store = dist.PrefixStore(f"robomimic_ddp/attempt_{attempt}", store)
+            rendezvous = {"store": store, "rank": own_rank, "world_size": ranks}
+        dist.init_process_group(backend, timeout=timeout, **rendezvous)
     except (RuntimeError, ValueError) as error:
         raise LaunchError(
             f"the process group could not be formed with backend {backend}: {error}\n"
@@ -71,11 +83,17 @@ def process_group(backend: str, timeout_seconds: float, **rendezvous: Any) -> It
             "firewall or stale process holds the port."
         ) from error
     store = dist.distributed_c10d._get_default_store()
-    with places.watched(store, rank(), world_size(), timeout_seconds):
-        # After this, every rank has told where it is, so that none waits in the store for another.
-        barrier()
-        yield
-    dist.destroy_process_group()
+    places.begin(store, dist.get_rank(), dist.get_world_size(), timeout_seconds)
+    barrier()
+    yield
+    leave()
+
+
+def leave() -> None:
+    """Collective: leaves the process group, if there is one, once every rank has come to do so."""
+    if is_initialized():
+        places.end()
+        dist.destroy_process_group()
 
 
 def barrier() -> None:
@@ -161,3 +179,51 @@ def broadcast_tensors(tensors: list[torch.Tensor], source: int = 0) -> None:
     with torch.no_grad():
         for tensor in tensors:
             dist.broadcast(tensor.detach(), src=source)
+
+
+def broadcast_nest(nest: Any, source: int = 0) -> Any:
+    """Collective: the nest of dicts, lists and plain values over CPU tensors that rank `source`
+    holds, on every rank.
+
+    Tensors travel one by one as bytes, so that no rank holds more than one further copy.
+    """
+    if world_size() == 1:
+        return nest
+    tensors: list[torch.Tensor] = []
+    outline = None
+    if rank() == source:
+        outline = _outline(nest, tensors), [(tensor.shape, tensor.dtype) for tensor in tensors]
+    outline, kinds = broadcast_object(outline, source)
+    if rank() != source:
+        tensors = [torch.empty(shape, dtype=dtype) for shape, dtype in kinds]
+    parts = [tensor.reshape(-1).view(torch.uint8) for tensor in tensors if tensor.numel()]
+    broadcast_tensors(parts, source)
+    return _filled(outline, tensors)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Stands for a tensor that travels by itself."""
+
+    index: int
+
+
+def _outline(nest: Any, tensors: list[torch.Tensor]) -> Any:
+    if isinstance(nest, torch.Tensor):
+        tensors.append(nest.contiguous())
+        return _Place(len(tensors) - 1)
+    if isinstance(nest, dict):
+        return {key: _outline(value, tensors) for key, value in nest.items()}
+    if isinstance(nest, (list, tuple)):
+        return type(nest)([_outline(value, tensors) for value in nest])
+    return nest
+
+
+def _filled(outline: Any, tensors: list[torch.Tensor]) -> Any:
+    if isinstance(outline, _Place):
+        return tensors[outline.index]
+    if isinstance(outline, dict):
+        return {key: _filled(value, tensors) for key, value in outline.items()}
+    if isinstance(outline, (list, tuple)):
+        return type(outline)([_filled(value, tensors) for value in outline])
+    return outline

@@ -21,6 +21,7 @@ __all__ = [
     "check_inputs",
     "common_directory",
     "declare_rlds_keys",
+    "experiment_directory",
     "fill_rlds_data",
     "is_rlds_folder",
     "prepare_config",
@@ -141,3 +142,15 @@ def _check_output(output: Any) -> None:
 def common_directory(paths: Any) -> Path:
     """The run directory: the deepest folder that holds all paths that `get_exp_dir` returned."""
     return Path(os.path.commonpath([os.fspath(path) for path in paths if path is not None]))
+
+
+def experiment_directory(config: Any) -> Path:
+    """The folder that holds the run directories of this experiment name, as hosts build it:
+    relative to the host's package unless `train.output_dir` is absolute.
+    """
+    output = Path(os.path.expanduser(config.train.output_dir))
+    if not output.is_absolute():
+        import robomimic
+
+        output = Path(robomimic.__path__[0]) / output
+    return output / config.experiment.name

@@ -60,6 +60,33 @@ class BatchLogs:
             total[1] += self._batch_samples
 
 
+class EpochPart:
+    """The steps of one train epoch that are done, and what they have logged: enough to stop inside
+    the epoch and to go on later.
+
+    logs: the sums of several ranks' `BatchLogs`; step_logs: on one rank each step's log, since the
+    host's own mean is kept to the bit. after_step: called after each step; may raise.
+    """
+
+    def __init__(self, after_step: Callable[[], None] = lambda: None) -> None:
+        self.after_step = after_step
+        self.begin()
+
+    def begin(self) -> None:
+        """No step is done."""
+        self.epoch: int | None = None
+        self.steps = 0
+        self.logs = BatchLogs()
+        self.step_logs: list[dict[str, float]] = []
+
+    def step_done(self, step_log: dict[str, Any]) -> None:
+        """Notes a step with its log, and tells `after_step`."""
+        if group.world_size() == 1:
+            self.step_logs.append({key: float(np.mean(value)) for key, value in step_log.items()})
+        self.steps += 1
+        self.after_step()
+
+
 def samples_in(batch: Any) -> int:
     """Number of samples in a host's batch: the length of its actions, else of its first array.
 
@@ -88,13 +115,16 @@ def _first_length(nest: Any) -> int | None:
     return None
 
 
-def mean_over_ranks(host_log: dict[str, Any], logs: BatchLogs) -> dict[str, Any]:
+def mean_over_ranks(
+    host_log: dict[str, Any], logs: BatchLogs, continued: bool = False
+) -> dict[str, Any]:
     """Collective: the log of the epoch over all ranks, with equal keys, order and values on each.
 
     Keys logged per batch: the mean over all samples of all ranks that logged the key. Time_* and
     other numbers of the host's log: the mean over the ranks that have them of the rank's own
     value (so Time_Epoch is the ranks' mean, in the host's minutes). Anything else: the lowest
-    such rank's value. A rank without batches counts for its times only.
+    such rank's value. A rank without batches counts for its times only. `continued`: the host's
+    log is of the rest of an epoch, which may be no step at all; `logs` is of all of it.
     """
     parts = group.gather_objects((host_log, logs.totals))
     totals: dict[str, list[float]] = {}
@@ -105,7 +135,7 @@ def mean_over_ranks(host_log: dict[str, Any], logs: BatchLogs) -> dict[str, Any]
             total[1] += samples
     hosts = [rank_log for rank_log, _ in parts]
     # Per-batch keys first, as the host's log has them: the main rank may have had no batch.
-    per_batch = [key for key in totals if any(key in rank_log for rank_log in hosts)]
+    per_batch = [key for key in totals if continued or any(key in rank_log for rank_log in hosts)]
     rest = dict.fromkeys(key for rank_log in hosts for key in rank_log if key not in totals)
     merged: dict[str, Any] = {key: totals[key][0] / totals[key][1] for key in per_batch}
     for key in rest:
@@ -120,13 +150,18 @@ def _mean_or_first(values: list[Any]) -> Any:
         return values[0]
 
 
-def epoch_log(run_epoch: Callable[..., Any]) -> Callable[..., Any]:
+def epoch_log(
+    run_epoch: Callable[..., Any], part_of: Callable[[], EpochPart | None] = lambda: None
+) -> Callable[..., Any]:
     """Decorates a host's `run_epoch(model, data_loader, epoch, validate, num_steps, ...)`.
 
     Collective: on several ranks the returned log (alone, or first in a tuple) is that of all
     ranks together, equal on each; see `mean_over_ranks`. When validating, the loader's exact
     share of the first `num_steps` batches takes the loader's place, so that each sample counts
     once over all ranks. On one rank the host's function is called as it is.
+
+    `part_of` gives the part of the train epoch that is done already, or None: then the host runs
+    the rest, and the log is of the whole epoch (Time_*: of the rest).
     """
     signature = inspect.signature(run_epoch)
 
@@ -136,19 +171,26 @@ def epoch_log(run_epoch: Callable[..., Any]) -> Callable[..., Any]:
         call.apply_defaults()
         if call.arguments.get("validate"):
             _take_own_share(call)
-        if group.world_size() == 1:
+        part = None if call.arguments.get("validate") else part_of()
+        if group.world_size() == 1 and (part is None or "model" not in call.arguments):
             return run_epoch(*call.args, **call.kwargs)
-        model = _argument(call, "model")
-        logs = BatchLogs()
+        part, model = part or EpochPart(), _argument(call, "model")
+        continued = part.steps > 0
+        if continued:
+            _leave_out(call, part.steps)
         phase = "validation" if call.arguments.get("validate") else "train"
         place = f"epoch {call.arguments.get('epoch')} {phase}"
         places.reached(place)
-        with _recording(model, logs, phase), _schedules_stand_still(model, call):
+        with _recording(model, part, phase), _schedules_stand_still(model, call):
             result = run_epoch(*call.args, **call.kwargs)
         places.reached(f"{place} log")
-        if isinstance(result, tuple):
-            return (mean_over_ranks(result[0], logs), *result[1:])
-        return mean_over_ranks(result, logs)
+        log, *rest = result if isinstance(result, tuple) else (result,)
+        if group.world_size() > 1:
+            log = mean_over_ranks(log, part.logs, continued)
+        elif continued:
+            log = {**_means(part.step_logs), **{k: v for k, v in log.items() if k[:5] == "Time_"}}
+        part.begin()
+        return (log, *rest) if isinstance(result, tuple) else log
 
     return run_epoch_on_all_ranks
 
@@ -161,6 +203,22 @@ def _argument(call: inspect.BoundArguments, name: str) -> Any:
             "validate=False, num_steps=None, ...)."
         )
     return call.arguments[name]
+
+
+def _leave_out(call: inspect.BoundArguments, steps: int) -> None:
+    """The host runs so many steps less. A number, not None: DROID's run_epoch has no reading of
+    None.
+    """
+    total = _argument(call, "num_steps")
+    if total is None:
+        total = len(_argument(call, "data_loader"))
+    call.arguments["num_steps"] = max(0, total - steps)
+
+
+def _means(step_logs: list[dict[str, float]]) -> dict[str, float]:
+    """The host's mean of each key over the steps that logged it."""
+    keys = dict.fromkeys(key for log in step_logs for key in log)
+    return {key: float(np.mean([log[key] for log in step_logs if key in log])) for key in keys}
 
 
 def _take_own_share(call: inspect.BoundArguments) -> None:
@@ -192,19 +250,23 @@ def _schedules_stand_still(model: Any, call: inspect.BoundArguments) -> Iterator
 
 
 @contextmanager
-def _recording(model: Any, logs: BatchLogs, phase: str) -> Iterator[None]:
-    """For the block, `logs` hears of every batch and of every step log of `model`."""
+def _recording(model: Any, part: EpochPart, phase: str) -> Iterator[None]:
+    """For the block, `part` hears of every batch and of every step log of `model`."""
     process_batch, log_info = model.process_batch_for_training, model.log_info
+    several = group.world_size() > 1
 
     def process_batch_for_training(batch: Any, *args: Any, **kwargs: Any) -> Any:
-        logs.see_batch(batch)
+        if several:
+            part.logs.see_batch(batch)
         if phase == "train":  # ranks validate on unequal numbers of batches
             places.stepped()
         return process_batch(batch, *args, **kwargs)
 
     def logged(*args: Any, **kwargs: Any) -> Any:
         step_log = log_info(*args, **kwargs)
-        logs.see_log(step_log)
+        if several:
+            part.logs.see_log(step_log)
+        part.step_done(step_log)
         return step_log
 
     with swapped(model, "process_batch_for_training", process_batch_for_training):

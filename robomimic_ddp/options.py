@@ -64,6 +64,11 @@ class Options:
     buffer_sync: bool = _option(
         True, "DDP copies the main rank's buffers to all ranks before each training forward."
     )
+    resume: bool = _option(
+        False,
+        "Go on with the newest run of the same experiment name, in its directory, from its "
+        "`ddp_state.pth`.",
+    )
     verify: bool = _option(
         True, "Prove at run time that ranks agree where they must and differ where they must."
     )

@@ -12,8 +12,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 logger = logging.getLogger(__name__)
@@ -121,17 +120,18 @@ _current: list[Places] = []
 """The places of the present process group, if any: it begins and ends with the group."""
 
 
-@contextmanager
-def watched(store: Any, rank: int, world_size: int, timeout: float) -> Iterator[None]:
-    """For the life of a process group; after an exception the process ends, and `late` still
-    answers.
+def begin(store: Any, rank: int, world_size: int, timeout: float) -> None:
+    """With a process group: this rank's place is told from now on. After an exception the process
+    ends without `end`, and `missing` still answers.
     """
-    places = Places(store, rank, world_size, timeout)
-    _current.append(places)
-    places.start()
-    yield
-    places.stop()
-    _current.remove(places)
+    _current.append(Places(store, rank, world_size, timeout))
+    _current[-1].start()
+
+
+def end() -> None:
+    """Before the process group is left."""
+    while _current:
+        _current.pop().stop()
 
 
 def reached(place: str) -> None:

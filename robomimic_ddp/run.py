@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 import robomimic_ddp
-from robomimic_ddp import env, group, main_rank, options, plan, verify, wrap
+from robomimic_ddp import env, group, main_rank, metrics, options, plan, stopping, verify, wrap
 from robomimic_ddp.errors import PlanError
 
 logger = logging.getLogger(__name__)
@@ -80,6 +80,15 @@ class Run:
     sharded_stream: bool = False
     directory: Path | None = None
     record: dict = field(default_factory=dict)
+    found: Any = None
+    """The directory that the run goes on in (`state.Found`), or None."""
+    saved: dict | None = None
+    """The state that the run goes on from, between reading it and putting it back."""
+    part: metrics.EpochPart | None = None
+    """What is done of the present train epoch; None before the first."""
+    stopper: stopping.Stopper = field(default_factory=stopping.Stopper)
+    best_names: list = field(default_factory=list)
+    """Variables of the host's train() that are saved and restored (`api.restored`)."""
 
     def scale_lr(self, lr: float) -> float:
         """The learning rate for this plan; remembers (before, after) for the printed plan."""
@@ -107,12 +116,13 @@ class Run:
         lines += (plan.describe_lr(*pair) for pair in dict.fromkeys(self.learning_rates))
         return "\n".join(lines)
 
-    def write_record(self, directory: Path) -> None:
+    def write_record(self, directory: Path, place: Mapping[str, Any] | None = None) -> None:
         """Main rank: `ddp.json` beside the host's config.json, with the options, their sources and
-        the plan.
+        the plan. `place`: what a restart needs to find the directory again.
         """
         self.directory = directory
         self.record = {
+            **(place or {}),
             "version": robomimic_ddp.__version__,
             "options": asdict(self.options.values),
             "sources": dict(self.options.sources),
@@ -134,6 +144,11 @@ class Run:
         frames = {name: sum(rank[name] for rank in counted) for name in counted[0] or ()}
         self.record["learning_rates"] = self.learning_rates
         self.record["outcome"] = {**FRAMES_UNKNOWN, "steps": steps, **frames, **proven}
+        self._save_record()
+
+    def note_save(self, save_id: str, epoch: int, export: str | None) -> None:
+        """Main rank: `ddp.json` names the newest state, and the host's checkpoint beside it."""
+        self.record["saved"] = {"save_id": save_id, "epoch": epoch, "export": export}
         self._save_record()
 
     def _save_record(self) -> None:
@@ -186,7 +201,7 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
         if made.mode != "ddp":
             yield run
             return
-        with group.process_group(made.backend, made.timeout_seconds):
+        with group.process_group(made.backend, made.timeout_seconds, launch.restart_count):
             _require_same_job(config, run)
             yield run
     finally:
@@ -237,18 +252,20 @@ def parallelise(net: nn.Module) -> nn.Module:
     return net
 
 
-def seed_streams(seed: int, rank: int) -> None:
+def seed_streams(seed: int, rank: int, epoch: int = 0) -> None:
     """Gives ranks above 0 random streams of their own, reproducible from (seed, rank); rank 0 keeps
-    the host's.
+    the host's. `epoch`: the last one before a rank came newly into a resumed run, so that it does
+    not draw again what a rank of its number has drawn.
 
     Called after construction, so that weights start equal while noise, timesteps and augmentation
     differ.
     """
     if rank == 0:
         return
+    entropy = [seed % 2**32, epoch] if epoch else seed % 2**32
     # torch's CPU generator uses 32 bits of a seed, numpy takes no more: ranks get neighbouring
     # seeds, which differ by construction, in a range that does not hold the main rank's.
-    base = int(np.random.SeedSequence(seed % 2**32).generate_state(1)[0])
+    base = int(np.random.SeedSequence(entropy).generate_state(1)[0])
     if (seed - base) % 2**32 < _MOST_RANKS:
         base += _MOST_RANKS
     own = (base + rank) % 2**32

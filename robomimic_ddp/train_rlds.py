@@ -51,12 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "train a model of its own. Run `robomimic-ddp apply` on it first."
         )
     device = TorchUtils.get_torch_device(try_to_use_cuda=config.train.cuda)
-    if flags["resume"] and "resume" not in inspect.signature(train).parameters:
-        raise ConfigError(
-            "resume=true, but this host's train() cannot resume. Start a new run without it."
-        )
-    extra = {"resume": True} if flags["resume"] else {}
-    train(config, device=device, **extra)
+    train(config, device=device)
     if env.read_launch_env().rank == 0:
         print("finished run successfully!")
 
@@ -79,6 +74,8 @@ def build_config(arguments: Sequence[str]) -> tuple[Any, Mapping[str, Any]]:
             f"ddp={command_line_options!r}, but ddp is a section of options. Set one of them, such "
             "as ddp.lr_scaling=linear."
         )
+    if flags["resume"]:
+        command_line_options.setdefault("resume", flags["resume"])
     keys = tuple(key for key, _ in config_check.flatten(command_line))
     settings = _merged(settings, command_line)
     algo_name = settings.get("algo_name")

@@ -141,10 +141,18 @@ def environment(host: Host | None, added: Mapping[str, str] | None = None) -> di
 
 
 def torchrun(
-    host: Host, module: str, *arguments: object, ranks: int = 2, **options: object
+    host: Host,
+    module: str,
+    *arguments: object,
+    ranks: int = 2,
+    restarts: int = 0,
+    **options: object,
 ) -> Result:
-    """Runs `module` on `ranks` ranks of this machine under the real torchrun, on a free port."""
+    """Runs `module` on `ranks` ranks of this machine under the real torchrun, on a free port.
+    `restarts`: how often torchrun may start the ranks anew.
+    """
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"]
+    launcher.append(f"--max-restarts={restarts}")
     return run(host, sys.executable, *launcher, "-m", module, *arguments, **options)
 
 

@@ -38,8 +38,9 @@ def epoch_logs(directory: Path) -> dict[tuple[str, int], dict[str, float]]:
 
 
 def checkpoints(directory: Path) -> dict[str, Path]:
-    """Every checkpoint of a run, by file name (which holds the best loss)."""
-    return {path.name: path for path in sorted(directory.rglob("*.pth"))}
+    """Every checkpoint of the host's in a run, by file name (which holds the best loss)."""
+    found = sorted(directory.rglob("*.pth"))
+    return {path.name: path for path in found if not path.name.startswith("ddp_state")}
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -64,7 +65,7 @@ def checkpoint_differences(one: Path, two: Path) -> list[str]:
     first, second = (dict(flat(_comparable(load(path)))) for path in (one, two))
     faults = [f"only in one: {path}" for path in sorted(set(first) ^ set(second))]
     for path in sorted(set(first) & set(second)):
-        if not _same_bits(first[path], second[path]):
+        if not same_bits(first[path], second[path]):
             faults.append(f"{path}: {_short(first[path])} != {_short(second[path])}")
     return faults
 
@@ -75,7 +76,7 @@ def _comparable(checkpoint: dict[str, Any]) -> dict[str, Any]:
     return {**checkpoint, "config": config}
 
 
-def _same_bits(one: Any, two: Any) -> bool:
+def same_bits(one: Any, two: Any) -> bool:
     if isinstance(one, torch.Tensor) and isinstance(two, torch.Tensor):
         if one.dtype != two.dtype or one.shape != two.shape:
             return False
@@ -93,3 +94,22 @@ def digests(state: dict[str, torch.Tensor]) -> dict[str, str]:
         name: hashlib.sha256(tensor.detach().contiguous().cpu().numpy().tobytes()).hexdigest()
         for name, tensor in state.items()
     }
+
+
+STATE_VARIES = ("/save_id", "/export", "/options/resume", "/random/python/")
+"""Not of the training: names of saves and files, whether the run was resumed, and Python's stream,
+which the host never seeds.
+"""
+
+
+def state_differences(one: dict[str, Any], two: dict[str, Any]) -> list[str]:
+    """Where two of our own states differ in any bit of the training."""
+    first, second = dict(flat(one)), dict(flat(two))
+    names = [name for name in {**first, **second} if not any(part in name for part in STATE_VARIES)]
+    for telling in ("/ema_nets/", "/exp_avg", "/random/torch"):
+        assert any(telling in name for name in names), f"the states hold no {telling}"
+    return [
+        name
+        for name in names
+        if name not in first or name not in second or not same_bits(first[name], second[name])
+    ]

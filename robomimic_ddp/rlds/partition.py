@@ -73,6 +73,14 @@ def shard_bounds(windows: int, pass_number: int, rank: int, world_size: int) -> 
     return cut(rank), cut(rank + 1)
 
 
+def windows_before(windows: int, pass_number: int, rank: int, world_size: int) -> int:
+    """Windows that `rank` is given in all passes before `pass_number`: the sum of their stretches
+    (`shard_bounds`), in closed form.
+    """
+    before = pass_number * windows
+    return (rank + 1) * before // world_size - rank * before // world_size
+
+
 def batches_through(windows: int, pass_number: int, batch_size: int, world_size: int) -> int:
     """Full batches that every rank has taken when pass `pass_number` ends; -1 is before the run."""
     return (pass_number + 1) * windows // (world_size * batch_size)

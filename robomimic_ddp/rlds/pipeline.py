@@ -100,14 +100,18 @@ def build(
     passes: int | None,
     reading: Reading,
     counters: FrameCounters,
+    first_pass: int = 0,
+    passed_over: int = 0,
 ) -> Any:
-    """tf.data of batches over the plans of pass 0, 1, ... (`passes` of them; None: without end).
+    """tf.data of batches over the plans of `first_pass` and the passes after it (`passes` of them;
+    None: without end), less the first `passed_over` windows, which are read but not decoded.
 
     One row of windows, cut every `batch_size` across the ends of passes; a pass's windows are
     shuffled among themselves. The short batch at the end of the last pass is kept.
     """
     tf = import_tensorflow()
-    windows = _windows(recipe, plan_of, passes or ENDLESS, reading)
+    last_pass = first_pass + passes if passes else ENDLESS
+    windows = _windows(recipe, plan_of, (first_pass, last_pass), reading).skip(passed_over)
     batches = windows.batch(reading.batch_size).map(
         lambda batch: finish(recipe, counters, batch),
         num_parallel_calls=reading.threads,
@@ -124,7 +128,7 @@ def build(
 
 
 def _windows(
-    recipe: Recipe, plan_of: Callable[[int], PassPlan], passes: int, reading: Reading
+    recipe: Recipe, plan_of: Callable[[int], PassPlan], passes: tuple[int, int], reading: Reading
 ) -> Any:
     """tf.data of single windows, still encoded, pass after pass."""
     tf = import_tensorflow()
@@ -158,4 +162,4 @@ def _windows(
             )
         return windows
 
-    return tf.data.Dataset.range(passes).map(plan).flat_map(read_pass)
+    return tf.data.Dataset.range(*passes).map(plan).flat_map(read_pass)

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.rlds.loader import RLDSLoader
-from robomimic_ddp.rlds.partition import batches_in_pass, pass_order
+from robomimic_ddp.rlds.partition import (
+    batches_in_pass,
+    batches_through,
+    pass_order,
+    windows_before,
+)
 from robomimic_ddp.rlds.pipeline import build
 from robomimic_ddp.rlds.plans import PassPlan, Reading
 
@@ -36,8 +41,59 @@ class RLDSTrainLoader(RLDSLoader):
         self.pass_number = 0
         """The pass that the next batch belongs to."""
         self._delivered_in_pass = 0
-        self._pipeline = build(dataset.recipe, self._plan_of, None, reading, self._counters)
+        self._start_at(0, 0)
+
+    def _start_at(self, first_pass: int, passed_over: int) -> None:
+        self._pipeline = build(
+            self.dataset.recipe,
+            self._plan_of,
+            None,
+            self.reading,
+            self._counters,
+            first_pass,
+            passed_over,
+        )
         self._iterator: Any = None
+
+    def position(self) -> dict[str, Any]:
+        """What `go_to` needs: the same on every rank."""
+        return {
+            "kind": "windows",
+            "pass": self.pass_number,
+            "batches": self._delivered_in_pass,
+            "batch_size": self.batch_size,
+        }
+
+    def let_go(self) -> None:
+        """Nothing: the stream goes on, whoever iterates over it."""
+
+    def go_to(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
+        """Continues at a `position` of a run with `world_size` ranks; says what that means.
+
+        The order is a pure function of (seed, pass, place): windows of the present pass that were
+        delivered are read again, but not decoded. With another number of ranks, or another batch,
+        the stretches are others, and the pass begins anew.
+        """
+        if position is None or position.get("kind") != "windows":
+            return "data: the first pass begins"
+        self.pass_number, self._delivered_in_pass = position["pass"], 0
+        if (position["batch_size"], world_size) != (self.batch_size, self.world_size):
+            self._start_at(self.pass_number, 0)
+            return (
+                f"data: pass {self.pass_number} begins anew, since ranks or batch have changed: "
+                f"{position['batches']} batches of a rank are read again"
+            )
+        self._delivered_in_pass = position["batches"]
+        batches = batches_through(
+            len(self.dataset), self.pass_number - 1, self.batch_size, self.world_size
+        )
+        taken = (batches + self._delivered_in_pass) * self.batch_size
+        first = self.pass_number
+        while windows_before(len(self.dataset), first, self.rank, self.world_size) > taken:
+            first -= 1  # the end of the pass before waits in this rank's row
+        before = windows_before(len(self.dataset), first, self.rank, self.world_size)
+        self._start_at(first, taken - before)
+        return f"data: pass {self.pass_number} goes on after {self._delivered_in_pass} batches"
 
     def _plan_of(self, pass_number: int) -> PassPlan:
         return self.dataset.pass_plan(self._seed, pass_number, self.rank, self.world_size)

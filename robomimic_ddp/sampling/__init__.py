@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from robomimic_ddp.sampling.loaders import train_loader, valid_loader
 from robomimic_ddp.sampling.orders import order_of
+from robomimic_ddp.sampling.replayed import ReplayedLoader
 from robomimic_ddp.sampling.sampler import ShardedSampler
 from robomimic_ddp.sampling.sharded import ShardedLoader, ShardedValidLoader
 from robomimic_ddp.sampling.stream import StreamLoader
 
 __all__ = [
+    "ReplayedLoader",
     "ShardedLoader",
     "ShardedSampler",
     "ShardedValidLoader",

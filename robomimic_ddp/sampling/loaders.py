@@ -48,7 +48,9 @@ def train_loader(
             + _smaller_batch(size, world_size)
         ).on_all_ranks()
     sampler = ShardedSampler(order, size, rank=rank, world_size=world_size, drop_last=True)
-    return ShardedLoader(make_loader, kwargs, sampler, batch_size_per_rank, drop_last=True)
+    return ShardedLoader(
+        make_loader, kwargs, sampler, batch_size_per_rank, drop_last=True, seed=seed
+    )
 
 
 def valid_loader(

@@ -25,6 +25,8 @@ class ShardedSampler(Sampler):
     piece of it.
 
     next_pass: number of the pass that the next iteration delivers; set it to resume.
+    next_offset: so many items of that pass, of all ranks together, are left out at its beginning:
+    they were delivered before the run was resumed, on as many ranks as it had then.
     current_pass: number of the pass begun last, None before the first.
     """
 
@@ -37,13 +39,14 @@ class ShardedSampler(Sampler):
         self.world_size = world_size
         self.drop_last = drop_last
         self.next_pass = 0
+        self.next_offset = 0
         self.current_pass: int | None = None
         self._order = order
         self._share = np.empty(0, dtype=np.int64)
         self._order_digest = ""
 
     def __len__(self) -> int:
-        """Number of items of this rank per pass."""
+        """Number of items of this rank per whole pass."""
         if self.drop_last:
             return self.size // self.world_size
         return len(range(self.rank, self.size, self.world_size))
@@ -90,15 +93,20 @@ class ShardedSampler(Sampler):
 
     def _begin_if_none(self) -> None:
         if self.current_pass is None:
+            offset = self.next_offset
             self._begin(self.next_pass)
-            self.next_pass -= 1
+            self.next_pass, self.next_offset = self.next_pass - 1, offset
 
     def _begin(self, number: int) -> None:
+        offset, self.next_offset = self.next_offset, 0
         self.next_pass = number + 1
         if number == self.current_pass:
             return  # drawn already, by `digest`; an iterated host sampler must not be drawn twice
         order = self._order(number)
         assert len(order) == self.size, (len(order), self.size)
         self._order_digest = hashlib.sha256(order.tobytes()).hexdigest()
-        self._share = order[self.rank :: self.world_size][: len(self)].copy()
+        rest = order[offset:]
+        if self.drop_last:
+            rest = rest[: len(rest) // self.world_size * self.world_size]
+        self._share = rest[self.rank :: self.world_size].copy()
         self.current_pass = number

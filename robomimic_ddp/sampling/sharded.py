@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Callable
 
+import numpy as np
+import torch
+
 from robomimic_ddp.sampling.orders import Order
 from robomimic_ddp.sampling.sampler import ShardedSampler
 
@@ -17,6 +20,9 @@ class ShardedLoader:
 
     samples_delivered: samples of this rank handed out so far, over all passes, without
     prefetched ones.
+    `seed`: worker processes are seeded from (seed, rank, pass), not from the global random stream
+    as torch has it, so that an iteration that is continued later leaves that stream alone. None:
+    as torch has it.
     """
 
     def __init__(
@@ -26,11 +32,17 @@ class ShardedLoader:
         sampler: ShardedSampler,
         batch_size: int,
         drop_last: bool,
+        seed: int | None = None,
     ) -> None:
         own = {"sampler", "shuffle", "batch_size", "drop_last", "batch_sampler"}
         kept = {name: value for name, value in kwargs.items() if name not in own}
         self.samples_delivered = 0
         self.sampler = sampler
+        self._seed = seed
+        self._begun: int | None = None
+        """Samples of all ranks that the present iteration has delivered; None: it is over."""
+        if seed is not None:
+            kept["generator"] = torch.Generator()
         self.loader = make_loader(
             **kept, sampler=sampler, batch_size=batch_size, drop_last=drop_last
         )
@@ -42,12 +54,53 @@ class ShardedLoader:
     def __iter__(self) -> Iterator[Any]:
         if len(self) == 0:
             return  # a rank without samples starts no worker processes
-        left = len(self.sampler)
+        sampler = self.sampler
+        if self._seed is not None:
+            words = [self._seed % 2**64, sampler.rank, sampler.next_pass]
+            mixed = np.random.SeedSequence(words).generate_state(1, np.uint64)
+            self.loader.generator.manual_seed(int(mixed[0]))
+        begun = sampler.next_offset
+        left = len(sampler) - begun // sampler.world_size
         for batch in self.loader:
             size = min(self.loader.batch_size, left)
             left -= size
             self.samples_delivered += size
+            begun += size * sampler.world_size
+            self._begun = begun
             yield batch
+        self._begun = None
+
+    def let_go(self) -> None:
+        """The host has let its iterator go: the next one is of the next pass, whatever was left.
+
+        Told, not seen: an iterator that was begun while StopIteration was handled, as hosts do,
+        is in a cycle with that exception and lives on until Python looks for cycles.
+        """
+        self._begun = None
+
+    def position(self) -> dict[str, Any]:
+        """What `go_to` needs to deliver what would come next: the same on every rank."""
+        if self._begun is None:
+            return {"kind": "pass", "pass": self.sampler.next_pass, "samples": 0}
+        return {"kind": "pass", "pass": self.sampler.next_pass - 1, "samples": self._begun}
+
+    def go_to(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
+        """Continues at a `position` of a run with `world_size` ranks; says what that means.
+
+        On another number of ranks the rest of the pass is split anew. Without a position that fits
+        (the run had one rank, and the host's own sampler) pass number `epoch` begins, which no
+        epoch before has drawn from.
+        """
+        sampler = self.sampler
+        if position is None or position.get("kind") != "pass":
+            sampler.next_pass, sampler.next_offset = max(epoch, sampler.next_pass), 0
+            return f"data: a new pass begins (number {sampler.next_pass})"
+        sampler.next_pass, sampler.next_offset = position["pass"], position["samples"]
+        split = "" if world_size == sampler.world_size else ", the rest split over the ranks anew"
+        return (
+            f"data: pass {position['pass']} goes on after {position['samples']} of "
+            f"{sampler.size} samples{split}"
+        )
 
     def __getattr__(self, name: str) -> Any:
         if name == "loader":  # not made yet: unpickling, or a failed constructor

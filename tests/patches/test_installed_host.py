@@ -27,6 +27,11 @@ ADDED = {
         "train_loader = DDPUtils.train_loader(",
         "valid_loader = DDPUtils.valid_loader(",
         "with DDPUtils.open_on_main(os.path.join(log_dir, '..', 'config.json'), 'w') as outfile:",
+        'best_valid_loss = DDPUtils.restored("best_valid_loss", None)',
+        'best_return = DDPUtils.restored("best_return", {k: -np.inf for k in envs} '
+        "if config.experiment.rollout.enabled else None)",
+        'best_success_rate = DDPUtils.restored("best_success_rate", {k: -1. for k in envs} '
+        "if config.experiment.rollout.enabled else None)",
         "for epoch in DDPUtils.epochs(range(start_epoch, config.train.num_epochs + 1), model):",
         "time_check = DDPUtils.agree((config.experiment.save.every_n_seconds is not None) and \\",
         "(time.time() - last_ckpt_time > config.experiment.save.every_n_seconds))",
@@ -60,7 +65,7 @@ ADDED = {
 }
 REPLACED = {
     "algo/diffusion_policy.py": 3,
-    "scripts/train.py": 8,
+    "scripts/train.py": 11,
     "utils/file_utils.py": 0,
     "utils/log_utils.py": 0,
     "utils/torch_utils.py": 2,

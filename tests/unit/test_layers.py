@@ -21,10 +21,12 @@ LAYERS = (
     {"group"},
     {"wrap", "sampling", "rlds", "main_rank", "metrics", "algo", "history"}
     | {"config_check", "hdf5_check"},
-    {"rollouts", "step", "checkpoint", "checkpoint_check", "finite", "verify", "entry"},
+    {"rollouts", "step", "checkpoint", "checkpoint_check", "finite", "verify", "entry"}
+    | {"stopping"},
     {"state"},
     {"run"},
     {"host_config"},
+    {"resume"},
     {"api"},
     {"train_rlds", "doctor", "bench", "plot"},
     {"demo"},

@@ -1,0 +1,174 @@
+"""What is kept at the end of each epoch and where a run is stopped, and how it is put back."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from dataclasses import asdict
+from typing import Any
+
+import robomimic_ddp
+from robomimic_ddp import algo as host_algo
+from robomimic_ddp import group, main_rank, metrics, random_streams, state
+from robomimic_ddp import run as _run
+from robomimic_ddp.errors import CheckpointError, Stopped
+from robomimic_ddp.resume import report, start
+
+
+class Keeper:
+    """Restores and saves the state of one run."""
+
+    def __init__(self, run: _run.Run, model: Any) -> None:
+        self.run, self.model = run, model
+        self.finished = 0
+        run.part = metrics.EpochPart(self.after_step)
+        self.best: dict[str, Any] = {}
+
+    def restore(self) -> int | None:
+        """Collective: puts back the saved state, if the run goes on from one; the last epoch that
+        it has finished, else None. The main rank says what goes on, and what has changed.
+        """
+        run = self.run
+        saved = start.saved_state(run)
+        if run.found is not None and run.found.kind != "host" and group.is_main():
+            main_epoch = 0 if saved is None else saved["epoch"]
+            start.trim_history(run.found.directory, main_epoch)
+            (run.found.directory / state.REQUEUE_NAME).unlink(missing_ok=True)
+        if saved is None:
+            if run.found is not None and run.found.kind == "begun":
+                start.say(f"no epoch was finished: training begins anew in {run.found.directory}")
+            return None
+        run.saved = None  # frees the memory once the tensors are in the model
+        state.restore_model(self.model, saved["model"])
+        parts, rank, epoch = saved["ranks"], group.rank(), saved["epoch"]
+        own = parts[rank] if rank < len(parts) else None
+        data = self._restore_data(saved, own)
+        if saved["inside"] is not None:
+            self._restore_part(saved, own)
+        self.best = saved["best"]
+        for line in report.changes(run, self.model, saved, data):
+            start.say(line)
+        if own is None:
+            _run.seed_streams(run.seed, rank, epoch)
+        else:
+            random_streams.restore(own["random"])
+        self.finished = epoch
+        return epoch
+
+    def _restore_data(self, saved: dict[str, Any], own: dict[str, Any] | None) -> str:
+        loader = self.run.loaders.get("train")
+        if not hasattr(loader, "go_to"):
+            return "data: the host's own pipeline begins anew (its place cannot be found again)"
+        # Places are of all ranks together, so a rank that did not exist takes the main rank's.
+        place = (own or saved["ranks"][0])["data"]
+        return loader.go_to(place, saved["world_size"], saved["epoch"])
+
+    def _restore_part(self, saved: dict[str, Any], own: dict[str, Any] | None) -> None:
+        """The steps of an epoch that the run was stopped in, and their logs. On another number of
+        ranks the main rank takes all of the logs, where they are sums.
+        """
+        part, parts = self.run.part, saved["ranks"]
+        part.steps = saved["inside"]["steps"]
+        if saved["world_size"] == self.run.plan.world_size:
+            part.logs.samples, part.logs.totals = own["samples"], own["totals"]
+            part.step_logs = own["step_logs"]
+        elif group.is_main() and group.world_size() > 1:
+            for other in parts:
+                part.logs.samples += other["samples"]
+                for key, (value, samples) in other["totals"].items():
+                    total = part.logs.totals.setdefault(key, [0.0, 0])
+                    total[0] += value
+                    total[1] += samples
+
+    def epoch_end(self, epoch: Any) -> None:
+        """Collective: saves the state, and stops if a rank was asked to. A save that fails is a
+        warning, and tried again at the next epoch's end; what was saved before stays.
+        """
+        self.finished = int(epoch)
+        self._save(None)
+        if self.run.stopper.agreed_at_last():
+            self._stop(f"after epoch {epoch}")
+
+    def after_step(self) -> None:
+        """Collective: after a training step, stops if a rank was asked to, with the place inside
+        the epoch in the state.
+        """
+        if self.run.stopper.agreed():
+            part = self.run.part
+            inside = {"epoch": part.epoch, "steps": part.steps}
+            self._save(inside)
+            self._stop(f"in epoch {part.epoch} after {part.steps} steps of it")
+
+    def _stop(self, where: str) -> None:
+        run = self.run
+        if group.is_main() and run.directory is not None:
+            heard = run.stopper.heard or "a signal to another rank"
+            content = {"stopped": where, "signal": heard, "saved": run.record.get("saved")}
+            try:
+                state.write_requeue(run.directory, content)
+            except OSError as error:
+                print(f"warning: no requeue marker in {run.directory}: {error}", file=sys.stderr)
+            print(f"stopped {where} ({heard}); it goes on with ddp.resume=true")
+        group.barrier()  # nobody leaves before the file is whole
+        group.leave()
+        raise Stopped()
+
+    def _save(self, inside: dict[str, Any] | None) -> None:
+        part = self.run.part
+        loader = self.run.loaders.get("train")
+        position = loader.position() if hasattr(loader, "position") else None
+        own = {"random": random_streams.capture(), "data": position}
+        if inside is not None:
+            own.update(samples=part.logs.samples, totals=part.logs.totals)
+            own.update(step_logs=part.step_logs)
+        parts = group.gather_objects(state.plain(own))
+        best = self._best_values()
+
+        def write() -> bool:
+            if self.run.directory is None:
+                return False
+            try:
+                content = self._content(inside, parts, best)
+                improved = best != self.best and bool(best)
+                state.write(self.run.directory, content, improved)
+                self.run.note_save(content["save_id"], self.finished, content["export"])
+            except (CheckpointError, OSError) as error:
+                print(f"warning: {error} The next try is at the next epoch's end.", file=sys.stderr)
+                return False
+            return True
+
+        if main_rank.on_main(write):
+            self.best = best
+
+    def _content(self, inside: Any, parts: list, best: dict[str, Any]) -> dict[str, Any]:
+        run = self.run
+        return {
+            "save_id": uuid.uuid4().hex,
+            "version": robomimic_ddp.__version__,
+            "epoch": self.finished,
+            "inside": inside,
+            "steps": host_algo.steps(self.model),
+            "world_size": run.plan.world_size,
+            "batch_per_rank": run.plan.batch_per_rank,
+            "samples_per_step": run.plan.samples_per_step,
+            "learning_rates": [list(pair) for pair in run.learning_rates],
+            "options": asdict(run.options.values),
+            "best": best,
+            "export": state.export_digest(run.directory),
+            "model": state.capture_model(self.model),
+            "ranks": parts,
+        }
+
+    def _best_values(self) -> dict[str, Any]:
+        """The present values of the host's variables that `restored` was asked for, read where they
+        live: among the variables of the function that holds the epoch loop.
+        """
+        names = set(self.run.best_names)
+        frame = sys._getframe(1)
+        while names and frame is not None:
+            code = frame.f_code
+            if names <= {*code.co_varnames, *code.co_cellvars}:
+                held = frame.f_locals
+                return state.plain({name: held[name] for name in sorted(names) if name in held})
+            frame = frame.f_back
+        return {}

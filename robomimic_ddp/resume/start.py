@@ -1,0 +1,105 @@
+"""Which run is continued, and its state: read by the main rank, told to the others.
+
+`ddp_state.pth` is read alone. The main rank sends it tensor by tensor: nodes need not share a disk,
+and all ranks go on from one file even where two nodes would see different ones.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from robomimic_ddp import env, group, history, host_config, main_rank, state
+from robomimic_ddp import run as _run
+from robomimic_ddp.errors import Stopped
+
+
+def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> bool:
+    """Collective: looks for the run to continue, where one is asked for (`ddp.resume`, the host's
+    own flag) or torchrun has started the ranks anew. What it finds is `run.found`.
+
+    Returns whether the host shall resume by itself: from its own checkpoint, in a directory without
+    a state of ours. `host_can`: its train() has a parameter `resume`. Raises CheckpointError where
+    there is nothing to resume, and Stopped where torchrun starts the ranks anew of a job that has
+    stopped on request.
+    """
+    launch = env.read_launch_env()
+    asked = run.options.values.resume or host_asked
+    if not asked and not launch.restart_count:
+        return False
+
+    def find() -> state.Found | None:
+        experiment = host_config.experiment_directory(config)
+        found = None
+        if launch.restart_count:
+            found = state.find_job(experiment, state.job_name(launch))
+        if found is None and asked:
+            return state.find_run(experiment, host_can)
+        if found is None:
+            print(f"restart {launch.restart_count}: this job has no folder in {experiment} yet")
+        return found
+
+    run.found, stopped = main_rank.on_main(lambda: (found := find(), _has_stopped(found)))
+    if stopped and launch.restart_count:
+        say("this job has stopped on request (requeue marker): not started again by torchrun")
+        group.leave()
+        raise Stopped()
+    return run.found is not None and run.found.kind == "host"
+
+
+def _has_stopped(found: state.Found | None) -> bool:
+    return found is not None and (found.directory / state.REQUEUE_NAME).exists()
+
+
+def saved_state(run: _run.Run) -> dict[str, Any] | None:
+    """Collective, the first time: the state that the run goes on from, or None."""
+    if run.found is None or run.found.kind != "state":
+        return None
+    if run.saved is None:
+        box: dict[str, Any] = {}
+
+        def read() -> None:
+            box["state"], notes = state.read(run.found.directory)
+            for note in notes:
+                print(f"warning: {note}", file=sys.stderr)
+
+        main_rank.on_main(read)
+        run.saved = group.broadcast_nest(box.get("state"))
+    return run.saved
+
+
+def restored(name: str, default: Any) -> Any:
+    """Collective: the value that the host's variable `name` had when the run was saved, or
+    `default`. The name is remembered, so that its value is saved from now on.
+
+    A dictionary gets the saved entries over its own.
+    """
+    run = _run.current()
+    if run is None:
+        return default
+    run.best_names.append(name)
+    saved = saved_state(run)
+    if saved is None or name not in saved["best"]:
+        return default
+    value = saved["best"][name]
+    if isinstance(default, dict) and isinstance(value, dict):
+        return type(default)({**default, **value})
+    return value
+
+
+def trim_history(directory: Path, last_epoch: int) -> None:
+    """Removes the lines of epochs that are trained again, and a last line cut off by a crash."""
+    path = directory / history.FILE_NAME
+    if not path.is_file():
+        return
+    kept = [record for record in history.read(directory) if (record["epoch"] or 0) <= last_epoch]
+    with main_rank.atomic_open(path, encoding="utf-8") as file:
+        file.writelines(json.dumps(record, sort_keys=True) + "\n" for record in kept)
+
+
+def say(line: str) -> None:
+    """Prints on the main rank."""
+    if group.is_main():
+        print(line)

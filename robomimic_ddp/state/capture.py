@@ -1,0 +1,107 @@
+"""The host's Algo as a nest of dicts, lists, tensors and plain values: all that a step changes.
+
+Nothing else is allowed in a state file, so that `torch.load(weights_only=True)` reads it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from robomimic_ddp.errors import CheckpointError
+
+PLAIN = (str, bool, int, float, type(None))
+STATEFUL = ("optimizers", "lr_schedulers")
+"""Attributes of a host's Algo: nests of objects with state_dict, and None."""
+
+
+def parts(algo: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """("", algo), and the algorithms that a hierarchical one is made of: ("planner", ...)."""
+    yield prefix, algo
+    for name, value in vars(algo).items():
+        if hasattr(type(value), "serialize"):  # asked of the class: hosts' configs raise for names
+            yield from parts(value, f"{prefix}.{name}" if prefix else name)
+
+
+def capture_model(algo: Any) -> dict[str, Any]:
+    """Of each part of `algo`: nets with buffers, optimizers, schedules, averages with counters,
+    and its numbers. Tensors are on the CPU and may share memory with the model's.
+
+    Raises CheckpointError for a value that the file could not hold.
+    """
+    return {name: _capture_part(part) for name, part in parts(algo)}
+
+
+def _capture_part(part: Any) -> dict[str, Any]:
+    held = vars(part)
+    state: dict[str, Any] = {
+        name: module.state_dict()
+        for name, module in held.items()
+        if name in ("nets", "ema_nets") and isinstance(module, nn.Module)
+    }
+    for name in STATEFUL:
+        state[name] = _state_dicts(held.get(name))
+    if held.get("ema") is not None:
+        state["ema"] = _capture_average(held["ema"])
+    state["numbers"] = numbers(part)
+    return plain(state)
+
+
+def _state_dicts(nest: Any) -> Any:
+    if isinstance(nest, Mapping):
+        return {key: _state_dicts(value) for key, value in nest.items()}
+    if isinstance(nest, (list, tuple)):
+        return [_state_dicts(value) for value in nest]
+    return nest.state_dict() if hasattr(nest, "state_dict") else None
+
+
+def _capture_average(ema: Any) -> dict[str, Any]:
+    """diffusers' EMAModel: `shadow_params` (current API) or `averaged_model` (0.11), and its
+    numbers. Its own state_dict exists in neither API as a whole: 0.11 has none.
+    """
+    state: dict[str, Any] = {"numbers": numbers(ema)}
+    shadow, averaged = vars(ema).get("shadow_params"), vars(ema).get("averaged_model")
+    if shadow is not None:
+        state["shadow_params"] = list(shadow)
+    if isinstance(averaged, nn.Module):
+        state["averaged_model"] = averaged.state_dict()
+    return state
+
+
+def numbers(owner: Any) -> dict[str, Any]:
+    """Attributes of `owner` that are numbers or flags: step counts, decays, "checked already"."""
+    kinds = (bool, int, float, np.generic)
+    return {name: value for name, value in vars(owner).items() if isinstance(value, kinds)}
+
+
+def plain(value: Any, path: str = "state") -> Any:
+    """`value` with mappings as dict, sequences as list, arrays and tensors as CPU tensors, numpy
+    numbers as Python's. Raises CheckpointError, naming the place, for anything else.
+    """
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu()
+    if type(value) in PLAIN:
+        return value
+    if isinstance(value, np.generic):
+        return plain(value.item(), path)
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(np.ascontiguousarray(value))
+    if isinstance(value, Mapping):
+        return {_key(key, path): plain(part, f"{path}.{key}") for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(part, f"{path}[{index}]") for index, part in enumerate(value)]
+    raise CheckpointError(
+        f"{path} is a {type(value).__name__}, which a state file cannot hold: it takes tensors, "
+        "numbers, text, lists and dictionaries only, so that reading it never runs code. Give the "
+        "object that holds it a state_dict of such values."
+    )
+
+
+def _key(key: Any, path: str) -> Any:
+    if type(key) not in (str, int):
+        key = plain(key, f"a key of {path}")
+    return key

@@ -1,0 +1,121 @@
+"""Which run directory is to be continued.
+
+A host names its directories with a time stamp, so a restarted process cannot make the name again.
+Each run leaves `ddp.json` in its directory, with the job that it belongs to and the paths that the
+host's `get_exp_dir` returned; a restart looks for its own job there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from robomimic_ddp import main_rank
+from robomimic_ddp.env import LaunchEnv
+from robomimic_ddp.errors import CheckpointError
+from robomimic_ddp.state import files
+
+RECORD_NAME = "ddp.json"
+REQUEUE_NAME = "requeue"
+_NO_ID = "none"
+"""What torchrun exports as TORCHELASTIC_RUN_ID when it was started without --rdzv_id."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A directory to continue. kind: "state" (ours is there), "begun" (made by this job, nothing
+    saved yet) or "host" (only the host's own `last.pth`).
+
+    paths: what `get_exp_dir` returned for it (kind "host": empty).
+    """
+
+    directory: Path
+    kind: str
+    paths: tuple = ()
+
+
+def write_requeue(directory: Path, content: dict) -> None:
+    """Main rank: leaves the marker that tells a script to start the job again."""
+    with main_rank.atomic_open(directory / REQUEUE_NAME) as file:
+        file.write(json.dumps(content) + "\n")
+
+
+def job_name(launch: LaunchEnv) -> str | None:
+    """What all attempts of one torchrun job share, and other jobs do not; None without torchrun.
+
+    The run id, which torchrun wants unique for each job. Without --rdzv_id all jobs have the same:
+    then also the agent's process, which outlives its workers (and such a job has one rendezvous
+    for its whole life, so the main rank stays on its node).
+    """
+    if launch.run_id is None:
+        return None
+    if launch.run_id != _NO_ID:
+        return launch.run_id
+    return f"{launch.run_id}@{socket.gethostname()}:{os.getppid()}"
+
+
+def find_job(experiment: Path, job: str | None) -> Found | None:
+    """Main rank: the directory that an earlier attempt of `job` made, if there is one."""
+    for directory, record in _records(experiment):
+        if job is not None and record.get("job") == job and "outcome" not in record:
+            kind = "state" if files.exists(directory) else "begun"
+            return Found(directory, kind, _paths(directory, record))
+    return None
+
+
+def find_run(experiment: Path, host_resumes: bool) -> Found:
+    """Main rank: the newest run below `experiment` that can be continued.
+
+    `host_resumes`: whether the host can continue from its own `last.pth`. Raises CheckpointError
+    when there is none.
+    """
+    records = dict(_records(experiment))
+    for directory in _newest_first(experiment):
+        record = records.get(directory)
+        if record is not None and files.exists(directory):
+            return Found(directory, "state", _paths(directory, record))
+        if host_resumes and (directory / "last.pth").exists():
+            return Found(directory, "host")
+    raise CheckpointError(
+        f"nothing to resume: no folder in {experiment} holds {files.STATE}, which a run writes at "
+        "every epoch's end. Expected the output_dir and experiment.name of the run that is to go "
+        "on. Check both, or start without resume."
+    )
+
+
+def relative_paths(directory: Path, paths: Any) -> list:
+    """The host's paths, relative to the run directory, for `ddp.json`."""
+    return [None if path is None else os.path.relpath(path, directory) for path in paths]
+
+
+def _paths(directory: Path, record: dict) -> tuple:
+    return tuple(
+        None if path is None else os.path.normpath(directory / path)
+        for path in record.get("paths", ())
+    )
+
+
+def _records(experiment: Path) -> list[tuple[Path, dict]]:
+    """(directory, its ddp.json), newest first; directories whose record cannot be read are left
+    out.
+    """
+    found = []
+    for directory in _newest_first(experiment):
+        try:
+            record = json.loads((directory / RECORD_NAME).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if isinstance(record, dict) and record.get("paths"):
+            found.append((directory, record))
+    return found
+
+
+def _newest_first(experiment: Path) -> list[Path]:
+    """By name, as hosts do: the names are time stamps."""
+    if not experiment.is_dir():
+        return []
+    return sorted((path for path in experiment.iterdir() if path.is_dir()), reverse=True)

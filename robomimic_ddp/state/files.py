@@ -1,0 +1,155 @@
+"""`ddp_state.pth` and its like: whole at every instant, and never read when damaged.
+
+A file holds {"format", "digest", "state"}; the digest covers every bit of the state. It is read
+with `weights_only=True`: reading runs no code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import zipfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from robomimic_ddp import checkpoint
+from robomimic_ddp.errors import CheckpointError
+from robomimic_ddp.main_rank import files
+
+STATE, PREVIOUS, BEST = "ddp_state.pth", "ddp_state_previous.pth", "ddp_state_best.pth"
+FORMAT = 1
+"""Raised when an older reader would misread the file."""
+
+
+def write(directory: Path, state: dict[str, Any], best: bool) -> None:
+    """Main rank: makes `state` the newest, and what was the newest the previous one; `best`: also
+    keeps it as the best. At every instant the newest file that is there is whole.
+
+    Raises CheckpointError (the files stay as they were) when it cannot be written.
+    """
+    sealed = {"format": FORMAT, "digest": digest(state), "state": state}
+    newest = directory / STATE
+    older = _second_name(newest, directory / PREVIOUS) if newest.exists() else None
+    try:
+        checkpoint.save(sealed, newest)
+    except BaseException:
+        if older is not None:
+            with suppress(OSError):
+                older.unlink()
+        raise
+    try:
+        if older is not None:
+            os.replace(older, directory / PREVIOUS)
+        if best:
+            os.replace(_second_name(newest, directory / BEST), directory / BEST)
+    except OSError as error:
+        raise CheckpointError(f"{newest} was saved, but not its older copies: {error}") from error
+
+
+def _second_name(path: Path, final: Path) -> Path:
+    """Another name for the file at `path` (a hard link, else a copy), beside `final`."""
+    files.remove_left_over(final)
+    temporary = files.temporary_beside(final)
+    try:
+        os.link(path, temporary)
+    except OSError:  # a file system without links, or a full one: then the copy says so
+        try:
+            shutil.copyfile(path, temporary)
+        except OSError as error:
+            raise CheckpointError(f"{final} could not be written: {error}.") from error
+    return temporary
+
+
+def exists(directory: Path) -> bool:
+    """Whether the directory holds a state of ours, readable or not."""
+    return any((directory / name).exists() for name in (STATE, PREVIOUS))
+
+
+def read(directory: Path) -> tuple[dict[str, Any], list[str]]:
+    """Main rank: the newest state that is whole, and notes on what was passed over.
+
+    A damaged newest file is put aside under the name ddp_state_damaged.pth, so that it never
+    becomes the previous one. Raises CheckpointError when no file is whole.
+    """
+    notes = []
+    for name in (STATE, PREVIOUS):
+        path = directory / name
+        if not path.exists():
+            continue
+        try:
+            state = read_file(path)
+        except CheckpointError as error:
+            notes.append(str(error))
+            continue
+        if notes:
+            notes.append(f"using {path} of epoch {state['epoch']}")
+            with suppress(OSError):
+                os.replace(directory / STATE, directory / "ddp_state_damaged.pth")
+        return state, notes
+    found = " ".join(notes) or f"neither {STATE} nor {PREVIOUS} is there."
+    raise CheckpointError(
+        f"{directory} holds no state to resume from: {found} Resume another run, or start a new "
+        "one (the host's own checkpoints can start it: experiment.ckpt_path)."
+    )
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """The state in the file at `path`. Raises CheckpointError for a damaged or half file, and for
+    one of a newer format.
+    """
+    try:
+        sealed = torch.load(path, map_location="cpu", weights_only=True)
+        version, expected, state = sealed["format"], sealed["digest"], sealed["state"]
+    except Exception as error:  # whatever a reader of damaged bytes may raise
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
+        raise CheckpointError(f"{path} is damaged and cannot be used ({first}).") from error
+    if version != FORMAT:
+        raise CheckpointError(
+            f"{path} has format {version}; this version of robomimic-ddp reads {FORMAT}. Resume "
+            "with the version that wrote it."
+        )
+    if digest(state) != expected:
+        raise CheckpointError(f"{path} is damaged and cannot be used (its checksum is wrong).")
+    return state
+
+
+def digest(nest: Any) -> str:
+    """Hex digest of every bit of a nest of plain values and CPU tensors, and of its structure."""
+    hashed = hashlib.blake2b(digest_size=16)
+
+    def add(value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            hashed.update(f"tensor {value.dtype} {tuple(value.shape)};".encode())
+            flat = value.contiguous().reshape(-1)
+            hashed.update(flat.view(torch.uint8).numpy() if flat.numel() else b"")
+        elif isinstance(value, dict):
+            hashed.update(f"dict {len(value)};".encode())
+            for key, part in value.items():
+                hashed.update(f"{key!r}:".encode())
+                add(part)
+        elif isinstance(value, (list, tuple)):
+            hashed.update(f"list {len(value)};".encode())
+            for part in value:
+                add(part)
+        else:
+            hashed.update(f"{value!r};".encode())
+
+    add(nest)
+    return hashed.hexdigest()
+
+
+def export_digest(directory: Path) -> str | None:
+    """Digest of the host's `last.pth`, from the checksums that its archive holds; None without one.
+
+    Cheap whatever its size, and the host's pickled objects are not loaded.
+    """
+    try:
+        with zipfile.ZipFile(directory / "last.pth") as archive:
+            records = sorted((info.filename, info.CRC, info.file_size) for info in archive.filelist)
+    except (OSError, zipfile.BadZipFile):
+        return None
+    return hashlib.blake2b(repr(records).encode(), digest_size=16).hexdigest()

@@ -1,0 +1,116 @@
+"""Puts a captured model state into a host's Algo, in place where tensors are shared."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from robomimic_ddp.errors import CheckpointError
+from robomimic_ddp.state.capture import STATEFUL, parts
+
+
+def restore_model(algo: Any, state: Mapping[str, Any]) -> None:
+    """Puts what `capture_model` returned into `algo`: parameters and buffers are overwritten in
+    place, so that optimizers and parallel nets keep seeing them.
+
+    Raises CheckpointError, naming the part, where the model is another one.
+    """
+    found = dict(parts(algo))
+    _require_same_names("parts of the algorithm", found, state)
+    for name, part in found.items():
+        _restore_part(part, state[name], f"{name}." if name else "")
+
+
+def _restore_part(part: Any, state: Mapping[str, Any], prefix: str) -> None:
+    for name in ("nets", "ema_nets"):
+        module = vars(part).get(name)
+        if isinstance(module, nn.Module) or name in state:
+            _load_module(module, state.get(name), prefix + name)
+    for name in STATEFUL:
+        _load_nest(vars(part).get(name), state[name], prefix + name)
+    ema = vars(part).get("ema")
+    if (ema is not None) != ("ema" in state):
+        raise _other_model(f"{prefix}ema: averaging was {'on' if 'ema' in state else 'off'}")
+    if ema is not None:
+        _restore_average(ema, state["ema"], prefix)
+    _restore_numbers(part, state["numbers"])
+
+
+def _load_module(module: Any, state: Any, name: str) -> None:
+    if not isinstance(module, nn.Module) or state is None:
+        raise _other_model(f"{name}: found in the {'model' if state is None else 'state'} alone")
+    try:
+        module.load_state_dict(state)
+    except RuntimeError as error:
+        raise _other_model(f"{name}: {error}") from error
+
+
+def _load_nest(nest: Any, state: Any, name: str) -> None:
+    if isinstance(nest, Mapping):
+        _require_same_names(name, nest, state or {})
+        for key, value in nest.items():
+            _load_nest(value, state[key], f"{name}[{key!r}]")
+    elif isinstance(nest, (list, tuple)):
+        if len(nest) != len(state):
+            raise _other_model(f"{name}: {len(state)} were saved, the model has {len(nest)}")
+        for index, value in enumerate(nest):
+            _load_nest(value, state[index], f"{name}[{index}]")
+    elif hasattr(nest, "load_state_dict"):
+        if state is None:
+            raise _other_model(f"{name}: none was saved, the model has one")
+        try:
+            nest.load_state_dict(_with_kinds(nest, state))
+        except (ValueError, KeyError, RuntimeError) as error:
+            raise _other_model(f"{name}: {error}") from error
+    elif state is not None:
+        raise _other_model(f"{name}: one was saved, the model has none")
+
+
+def _with_kinds(owner: Any, state: Mapping[str, Any]) -> dict[str, Any]:
+    """MultiStepLR keeps its milestones in a Counter and asks it for its elements."""
+    kinds = {name: type(value) for name, value in vars(owner).items()}
+    return {
+        name: Counter(value) if kinds.get(name) is Counter else value
+        for name, value in state.items()
+    }
+
+
+def _restore_average(ema: Any, state: Mapping[str, Any], prefix: str) -> None:
+    shadow = vars(ema).get("shadow_params")
+    saved = state.get("shadow_params")
+    if (shadow is None) != (saved is None):
+        raise _other_model(f"{prefix}ema: another version of diffusers averaged the saved weights")
+    if shadow is not None:
+        if [tensor.shape for tensor in shadow] != [tensor.shape for tensor in saved]:
+            raise _other_model(f"{prefix}ema.shadow_params: other shapes")
+        with torch.no_grad():
+            for tensor, value in zip(shadow, saved):
+                tensor.copy_(value)
+    averaged = vars(ema).get("averaged_model")
+    if isinstance(averaged, nn.Module) or "averaged_model" in state:
+        _load_module(averaged, state.get("averaged_model"), f"{prefix}ema.averaged_model")
+    _restore_numbers(ema, state["numbers"])
+
+
+def _restore_numbers(owner: Any, saved: Mapping[str, Any]) -> None:
+    """Sets attributes that exist; `cur_decay_value` of diffusers is None before the first step."""
+    for name, value in saved.items():
+        if name in vars(owner):
+            setattr(owner, name, value)
+
+
+def _require_same_names(what: str, model: Any, state: Any) -> None:
+    if set(model) != set(state):
+        raise _other_model(f"{what}: saved {sorted(state)}, the model has {sorted(model)}")
+
+
+def _other_model(difference: str) -> CheckpointError:
+    return CheckpointError(
+        f"the saved state is of another model than the config describes: {difference}. Expected "
+        "the same nets, optimizers and averages, since all of them are continued. Resume with the "
+        "run's own config (config.json in its directory), or start a new run."
+    )

@@ -1,0 +1,22 @@
+"""The kill harness, for two kills; `scripts/kill_soak.py --kills 100` is the long version."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+
+from tests.hosts import ROOT, require_clean, run
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
+
+
+def test_two_kills_at_random_moments() -> None:
+    script = ROOT / "scripts" / "kill_soak.py"
+    result = run(None, sys.executable, script, "--kills", 2, "--kills-per-run", 2, timeout=1100)
+    require_clean(result)
+    figures = re.search(r"(\d+) kills, (\d+) runs, (\d+) equal to the bit", result.stdout)
+    assert figures, result
+    kills, runs, equal = map(int, figures.groups())
+    assert kills == 2 and equal == runs >= 1

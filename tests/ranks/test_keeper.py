@@ -1,0 +1,130 @@
+"""Saving and going on, on real ranks with the toy model: what is kept, what a failed save does."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shutil
+
+import pytest
+import torch
+
+from robomimic_ddp import group, options, plan, random_streams, resume
+from robomimic_ddp import run as _run
+from robomimic_ddp.env import LaunchEnv
+from robomimic_ddp.state import BEST, PREVIOUS, STATE, Found, files
+from robomimic_ddp.state.files import read_file
+from tests.ranks.toy import make_algo, step
+
+
+@contextlib.contextmanager
+def running(directory, found=None):
+    """A run of this rank, as `api.distributed` starts it; only the main rank knows the folder."""
+    rank, world = group.rank(), group.world_size()
+    launch = LaunchEnv(True, rank, world, rank, world)
+    resolved = options.resolve()
+    made = plan.make_plan(launch, resolved, visible_gpus=0, use_cuda=False, batch_size=4)
+    run = _run.Run(made, resolved, 7, False, found=found)
+    run.learning_rates = [(0.1, 0.1)]
+    if group.is_main():
+        run.write_record(directory)
+    token = _run._current.set(run)
+    try:
+        yield run
+    finally:
+        _run._current.reset(token)
+
+
+def train(directory, losses, found=None):
+    """The host's train(): one step an epoch, and the best of the given losses."""
+    with running(directory, found) as run:
+        algo = make_algo()
+        keeper = resume.Keeper(run, algo)
+        best_valid_loss = resume.restored("best_valid_loss", None)
+        first = best_valid_loss
+        _run.seed_streams(7, group.rank())
+        finished = keeper.restore() or 0
+        for epoch, loss in enumerate(losses, start=1):
+            if epoch <= finished:
+                continue
+            step(algo, torch.randn(4, 4))
+            if best_valid_loss is None or loss < best_valid_loss:
+                best_valid_loss = loss
+            keeper.epoch_end(epoch)
+        return first, finished, torch.randn(1).item(), files.digest(dict(algo.nets.state_dict()))
+
+
+def test_newest_previous_best_and_on(ranks, tmp_path):
+    losses = [0.5, 0.7, 0.4, 0.6, 0.9]
+    whole = ranks.run(train, tmp_path / "whole", losses)
+    assert whole[0][2] != whole[1][2] and whole[0][3] == whole[1][3]
+    part = tmp_path / "part"
+    ranks.run(train, part, losses[:4])
+    for name, epoch, best in ((STATE, 4, 0.4), (PREVIOUS, 3, 0.4), (BEST, 3, 0.4)):
+        state = read_file(part / name)
+        assert (state["epoch"], state["best"]) == (epoch, {"best_valid_loss": best})
+    resumed = ranks.run(train, part, losses, Found(part, "state"))
+    assert [rank[:2] for rank in resumed] == [(0.4, 4)] * 2
+    assert [rank[2:] for rank in resumed] == [rank[2:] for rank in whole]
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path):
+    for name in ("whole", "part"):
+        (tmp_path / name).mkdir()
+
+
+def failing(directory):
+    """Epoch 1 is saved; the folder vanishes for epoch 2 and is there again for epoch 3."""
+    errors = io.StringIO()
+    away = f"{directory}-away"
+    with running(directory) as run, contextlib.redirect_stderr(errors):
+        algo = make_algo()
+        keeper = resume.Keeper(run, algo)
+        keeper.epoch_end(1)
+        if group.is_main():
+            os.rename(directory, away)
+        keeper.epoch_end(2)
+        if group.is_main():
+            shutil.move(away, directory)
+            assert read_file(directory / STATE)["epoch"] == 1
+        group.barrier()
+        keeper.epoch_end(3)
+    return errors.getvalue()
+
+
+def test_a_failed_save_is_a_warning_and_tried_again(ranks, tmp_path):
+    main, other = ranks.run(failing, tmp_path / "part")
+    assert main.count("warning:") == 1 and "could not be saved" in main
+    assert "The next try is at the next epoch's end" in main and other == ""
+    assert read_file(tmp_path / "part" / STATE)["epoch"] == 3
+    assert read_file(tmp_path / "part" / PREVIOUS)["epoch"] == 1
+
+
+def streams_of(directory, world_before):
+    """After going on, the first number of each rank's stream."""
+    with running(directory, Found(directory, "state")) as run:
+        algo = make_algo()
+        keeper = resume.Keeper(run, algo)
+        _run.seed_streams(7, group.rank())
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            keeper.restore()
+        return torch.get_rng_state().sum().item(), printed.getvalue()
+
+
+def test_ranks_that_did_not_exist_draw_from_new_streams(ranks, tmp_path):
+    part = tmp_path / "part"
+    ranks.run(train, part, [0.5, 0.4])
+    saved = read_file(part / STATE)
+    found = ranks.run(streams_of, part, 2, world_size=3)
+    streams = [stream for stream, _ in found]
+    assert streams[:2] == [rank["random"]["torch"].sum().item() for rank in saved["ranks"]]
+    with random_streams.kept():
+        _run.seed_streams(7, 2)
+        first_life = torch.get_rng_state().sum().item()
+    assert streams[2] not in (*streams[:2], first_life)
+    text = found[0][1]
+    assert "world size: 2 -> 3; ranks 2 to 2 begin random streams of their own" in text
+    assert "samples per step: 8 -> 12" in text and "learning rate: 0.01, as saved" in text

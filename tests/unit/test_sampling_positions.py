@@ -1,0 +1,164 @@
+"""A loader that goes on at a saved position delivers exactly what would have come."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader, Dataset
+
+from robomimic_ddp import random_streams
+from robomimic_ddp.sampling import ReplayedLoader, train_loader
+
+
+class Samples(Dataset):
+    """Sample i, with noise as an augmentation in the training process would draw."""
+
+    def __init__(self, size):
+        self.size = size
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        return index, np.random.rand(), torch.rand(())
+
+
+def sharded(size, world, rank, batch):
+    kwargs = {"dataset": Samples(size), "batch_size": batch, "shuffle": True}
+    return train_loader(
+        DataLoader, kwargs, rank=rank, world_size=world, seed=3, batch_size_per_rank=batch
+    )
+
+
+def indices(batches):
+    return [batch[0].tolist() for batch in batches]
+
+
+class Host:
+    """Takes batches as hosts do: `held` keeps the iterator over epochs (DROID), else anew."""
+
+    def __init__(self, loader, held):
+        self.loader, self.held = loader, held
+        self.iterator = iter(loader) if held else None
+
+    def epoch(self, steps):
+        iterator = self.iterator if self.held else iter(self.loader)
+        taken = []
+        for _ in range(steps):
+            try:
+                taken.append(next(iterator))
+            except StopIteration:
+                iterator = iter(self.loader)
+                taken.append(next(iterator))
+        if self.held:
+            self.iterator = iterator
+        else:
+            self.loader.let_go()
+        return taken
+
+
+@given(
+    size=st.integers(8, 60),
+    batch=st.integers(1, 4),
+    steps=st.integers(1, 20),
+    held=st.booleans(),
+    epochs=st.integers(1, 3),
+)
+def test_the_same_ranks_go_on_to_the_index(size, batch, steps, held, epochs):
+    for rank in range(2):
+        whole = Host(sharded(size, 2, rank, batch), held)
+        for _ in range(epochs):
+            whole.epoch(steps)
+        position = whole.loader.position()
+        resumed_loader = sharded(size, 2, rank, batch)
+        resumed = Host(resumed_loader, held)  # begun before the position is known, as in train()
+        resumed_loader.go_to(position, 2, epochs)
+        for _ in range(2):
+            assert indices(whole.epoch(steps)) == indices(resumed.epoch(steps))
+        assert whole.loader.position() == resumed_loader.position()
+
+
+@given(
+    size=st.integers(60, 120),
+    batch=st.integers(1, 3),
+    steps=st.integers(1, 4),
+    before=st.integers(2, 4),
+    after=st.integers(2, 5),
+)
+def test_another_number_of_ranks_shares_the_rest(size, batch, steps, before, after):
+    taken, positions = [], []
+    for rank in range(before):
+        host = Host(sharded(size, before, rank, batch), held=True)
+        taken += [index for part in indices(host.epoch(steps)) for index in part]
+        positions.append(host.loader.position())
+    assert all(position == positions[0] for position in positions)
+    rest, lengths = [], []
+    for rank in range(after):
+        loader = sharded(size, after, rank, batch)
+        loader.go_to(positions[0], before, 1)
+        own = [index for part in indices(loader) for index in part]
+        rest += own
+        lengths.append(len(own))
+    assert len(set(lengths)) == 1
+    assert len(set(taken + rest)) == len(taken) + len(rest), "a sample came twice in one pass"
+    assert size - len(taken) - len(rest) < batch * after, "more than one global batch was lost"
+
+
+def test_iterating_leaves_the_random_streams_alone():
+    before = random_streams.capture()
+    kwargs = {"dataset": range(20), "batch_size": 2, "shuffle": True}
+    loader = train_loader(DataLoader, kwargs, rank=1, world_size=2, seed=3, batch_size_per_rank=2)
+    list(loader)
+    assert str(random_streams.capture()) == str(before)
+
+
+def test_a_run_of_one_rank_leaves_no_position_for_two():
+    loader = sharded(40, 2, 0, 4)
+    assert "new pass" in loader.go_to({"kind": "replay", "batches": None}, 1, 7)
+    assert loader.next_pass == 7
+
+
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("steps", [3, 11, 25])
+@pytest.mark.parametrize("before_pass_ends", [1, 2, 3])
+def test_one_rank_goes_on_to_the_bit(held, steps, before_pass_ends):
+    def make():
+        loader = DataLoader(Samples(43), batch_size=4, shuffle=True, drop_last=True)
+        return Host(ReplayedLoader(loader), held)
+
+    def train(host):
+        return [
+            (i.tolist(), n.tolist(), t.tolist(), float(torch.rand(())))
+            for i, n, t in host.epoch(steps)
+        ]
+
+    with random_streams.kept():
+        torch.manual_seed(0)
+        np.random.seed(0)
+        whole = make()
+        for _ in range(before_pass_ends):
+            train(whole)
+        position, streams = whole.loader.position(), random_streams.capture()
+        expected = [train(whole) for _ in range(3)]
+        torch.manual_seed(9)
+        resumed = make()
+        random_streams.restore(streams)
+        resumed.loader.go_to(position, 1, before_pass_ends)
+        assert [train(resumed) for _ in range(3)] == expected
+
+
+def test_one_rank_sees_the_hosts_own_batches():
+    def loader():
+        torch.manual_seed(0)
+        np.random.seed(0)
+        return DataLoader(Samples(20), batch_size=3, shuffle=True)
+
+    with random_streams.kept():
+        plain = loader()
+        expected = [str(list(plain)) for _ in range(2)]
+        replayed = ReplayedLoader(loader())
+        assert len(replayed) == len(plain) and replayed.batch_size == 3
+        assert [str(list(replayed)) for _ in range(2)] == expected

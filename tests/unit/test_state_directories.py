@@ -1,0 +1,78 @@
+"""Which directory a run goes on in: by hand the newest, after a restart the job's own."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from robomimic_ddp.env import LaunchEnv
+from robomimic_ddp.errors import CheckpointError
+from robomimic_ddp.state import STATE, find_job, find_run, job_name, relative_paths
+
+
+def run(folder, name, job=None, state=True, **record):
+    """A run directory with DROID's four paths, one of them None (saving is off)."""
+    directory = folder / name
+    directory.mkdir(parents=True)
+    paths = [directory / "logs", None, directory / "videos", directory]
+    content = {"job": job, "paths": relative_paths(directory, paths), **record}
+    (directory / "ddp.json").write_text(json.dumps(content))
+    if state:
+        (directory / STATE).write_bytes(b"")
+    return directory, tuple(None if path is None else str(path) for path in paths)
+
+
+def test_by_hand_the_newest_that_has_a_state(tmp_path):
+    run(tmp_path, "20250101000000")
+    directory, paths = run(tmp_path, "20250102000000")
+    run(tmp_path, "20250103000000", state=False)
+    (tmp_path / "20250104000000").mkdir()
+    found = find_run(tmp_path, host_resumes=True)
+    assert (found.directory, found.kind, found.paths) == (directory, "state", paths)
+
+
+def test_a_directory_that_was_moved_is_found_with_its_new_paths(tmp_path):
+    run(tmp_path / "here", "a")
+    os.rename(tmp_path / "here", tmp_path / "there")
+    found = find_run(tmp_path / "there", host_resumes=False)
+    assert found.paths[0] == str(tmp_path / "there" / "a" / "logs")
+
+
+def test_a_run_of_the_unedited_host_is_the_hosts_to_resume(tmp_path):
+    run(tmp_path, "1")
+    (tmp_path / "2").mkdir()
+    (tmp_path / "2" / "last.pth").write_bytes(b"")
+    assert find_run(tmp_path, host_resumes=True).kind == "host"
+    assert find_run(tmp_path, host_resumes=False).directory == tmp_path / "1"
+
+
+@pytest.mark.parametrize("content", [None, "{", "[]", '{"paths": []}'])
+def test_nothing_to_resume_names_the_place(content, tmp_path):
+    if content is not None:
+        (tmp_path / "1").mkdir()
+        (tmp_path / "1" / "ddp.json").write_text(content)
+        (tmp_path / "1" / STATE).write_bytes(b"")
+    with pytest.raises(CheckpointError, match="nothing to resume") as caught:
+        find_run(tmp_path, host_resumes=True)
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_a_restart_finds_its_own_job_only(tmp_path):
+    mine, paths = run(tmp_path, "1", job="mine", state=False)
+    run(tmp_path, "2", job="other")
+    run(tmp_path, "3", job="mine", outcome={"steps": 3})  # finished: a job of an equal name
+    found = find_job(tmp_path, "mine")
+    assert (found.directory, found.kind, found.paths) == (mine, "begun", paths)
+    (mine / STATE).write_bytes(b"")
+    assert find_job(tmp_path, "mine").kind == "state"
+    assert find_job(tmp_path, "third") is None and find_job(tmp_path, None) is None
+    assert find_job(tmp_path / "absent", "mine") is None
+
+
+def test_the_name_of_a_job():
+    assert job_name(LaunchEnv()) is None
+    assert job_name(LaunchEnv(launched=True, run_id="4711")) == "4711"
+    unnamed = job_name(LaunchEnv(launched=True, run_id="none"))
+    assert unnamed.startswith("none@") and unnamed.endswith(f":{os.getppid()}")

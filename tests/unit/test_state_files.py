@@ -1,0 +1,170 @@
+"""The state file: whole or refused by name, the previous one used, never code in it."""
+
+from __future__ import annotations
+
+import os
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+from robomimic_ddp.errors import CheckpointError
+from robomimic_ddp.state import BEST, PREVIOUS, STATE, capture, export_digest, files, read, write
+
+
+def state(epoch, size=2000):
+    generator = torch.Generator().manual_seed(epoch)
+    return {
+        "epoch": epoch,
+        "weights": torch.randn(size, generator=generator),
+        "nest": [{"empty": torch.empty(0), 3: None, "half": torch.ones(3, dtype=torch.bfloat16)}],
+        "best": {"walk": -float("inf")},
+    }
+
+
+def same(one, two):
+    return files.digest(one) == files.digest(two)
+
+
+def test_newest_previous_and_best(tmp_path):
+    for epoch in range(1, 5):
+        write(tmp_path, state(epoch), best=epoch == 2)
+    for name, epoch in ((STATE, 4), (PREVIOUS, 3), (BEST, 2)):
+        assert same(files.read_file(tmp_path / name), state(epoch))
+    assert sorted(os.listdir(tmp_path)) == sorted([STATE, PREVIOUS, BEST])
+    found, notes = read(tmp_path)
+    assert same(found, state(4)) and notes == []
+
+
+def half(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def nothing(path):
+    path.write_bytes(b"")
+
+
+def one_bit(path):
+    """In the middle of the weights."""
+    data = bytearray(path.read_bytes())
+    weights = state(2)["weights"].numpy().tobytes()
+    data[data.index(weights) + 4000] ^= 1
+    path.write_bytes(data)
+
+
+class Harm:
+    def __reduce__(self):
+        return os.mkdir, ("harm",)
+
+
+def code(path):
+    path.write_bytes(pickle.dumps(Harm()))
+
+
+def code_of_torch(path):
+    torch.save({"format": 1, "digest": "", "state": Harm()}, path)
+
+
+def another_object(path):
+    torch.save([1, 2], path)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [half, nothing, one_bit, code, code_of_torch, another_object],
+    ids=lambda f: f.__name__,
+)
+def test_a_damaged_newest_file_is_named_and_the_previous_one_used(damage, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, state(1), best=False)
+    write(tmp_path, state(2), best=False)
+    damage(tmp_path / STATE)
+    found, notes = read(tmp_path)
+    assert same(found, state(1))
+    assert f"{tmp_path / STATE} is damaged" in notes[0]
+    assert f"using {tmp_path / PREVIOUS} of epoch 1" in notes[1]
+    assert not (tmp_path / "harm").exists()
+    write(tmp_path, state(3), best=False)  # the damaged one must not become the previous one
+    assert same(files.read_file(tmp_path / PREVIOUS), state(1))
+    half(tmp_path / STATE)
+    assert same(read(tmp_path)[0], state(1))
+
+
+def test_every_byte_of_the_archive_matters_or_changes_nothing(tmp_path):
+    write(tmp_path, state(1, size=8), best=False)
+    path = tmp_path / STATE
+    whole = path.read_bytes()
+    draw = np.random.default_rng(0)
+    refused = 0
+    for position in draw.choice(len(whole), 150, replace=False):
+        data = bytearray(whole)
+        data[position] ^= 0xFF
+        path.write_bytes(data)
+        try:
+            assert same(files.read_file(path), state(1, size=8))
+        except CheckpointError as error:
+            assert str(path) in str(error)
+            refused += 1
+    assert refused > 10
+
+
+def test_nothing_whole_is_one_clear_error(tmp_path):
+    with pytest.raises(CheckpointError, match="neither ddp_state.pth nor"):
+        read(tmp_path)
+    write(tmp_path, state(1), best=False)
+    half(tmp_path / STATE)
+    with pytest.raises(CheckpointError, match="damaged"):
+        read(tmp_path)
+
+
+def test_a_newer_format_is_no_damage(tmp_path):
+    torch.save({"format": 99, "digest": "", "state": {}}, tmp_path / STATE)
+    with pytest.raises(CheckpointError, match="format 99"):
+        read(tmp_path)
+
+
+def test_a_failed_save_leaves_everything_as_it_was(tmp_path, monkeypatch):
+    write(tmp_path, state(1), best=True)
+    write(tmp_path, state(2), best=False)
+    before = {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)}
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(CheckpointError, match="Free disk space"):
+        write(tmp_path, state(3), best=True)
+    assert {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)} == before
+
+
+def test_without_links_copies_are_made(tmp_path, monkeypatch):
+    def refused(*args):
+        raise PermissionError("links are not for this file system")
+
+    monkeypatch.setattr(os, "link", refused)
+    for epoch in range(1, 4):
+        write(tmp_path, state(epoch), best=epoch == 1)
+    for name, epoch in ((STATE, 3), (PREVIOUS, 2), (BEST, 1)):
+        assert same(files.read_file(tmp_path / name), state(epoch))
+
+
+def test_a_vanished_directory_is_one_clear_error(tmp_path):
+    with pytest.raises(CheckpointError, match="could not be saved"):
+        write(tmp_path / "gone", state(1), best=False)
+
+
+def test_what_a_file_cannot_hold_is_named():
+    with pytest.raises(CheckpointError, match=r"state\.a\[1\] is a function"):
+        capture.plain({"a": [1, lambda: 0]})
+    assert capture.plain({"a": (np.float64(2), np.arange(2))})["a"][0] == 2.0
+
+
+def test_the_export_is_known_by_its_bits(tmp_path):
+    assert export_digest(tmp_path) is None
+    torch.save({"a": torch.ones(3)}, tmp_path / "last.pth")
+    first = export_digest(tmp_path)
+    torch.save({"a": torch.ones(3)}, tmp_path / "last.pth")
+    assert export_digest(tmp_path) == first
+    torch.save({"a": torch.zeros(3)}, tmp_path / "last.pth")
+    assert export_digest(tmp_path) != first
