@@ -151,16 +151,3 @@ def test_a_rank_that_hangs_is_named(
     # Both are inside their second step: which of them waits, only their stacks tell.
     assert "No other rank is behind it: all are inside the same step" in result.stderr, result
     assert not result.abort_texts(), result
-
-
-@pytest.mark.timeout(1800)
-def test_ten_runs_in_a_row_end_well(
-    host_copy: Host, config_file: ConfigMaker, tmp_path: Path
-) -> None:
-    changes = {"train": {"num_epochs": 1}, "experiment": {"epoch_every_n_steps": 1}}
-    for number in range(10):
-        changes["experiment"]["name"] = f"run{number}"
-        file = config_file("diffusion_policy", changes)
-        result = torchrun(host_copy, "robomimic.scripts.train", "--config", file)
-        require_clean(result)
-        assert result.stdout.count(FINISHED) == 1
