@@ -2,7 +2,8 @@
 
 Every run is a real torchrun job of the host's own train script (odd runs: HDF5; even runs: RLDS
 data, so that TensorFlow, torch and a process group share each process). Every run must exit with 0,
-say nothing of an abort, and leave no process, listening port, semaphore or shared-memory segment.
+say nothing of an abort, and leave no process (so no port), semaphore or shared-memory segment.
+Other programs that train on this machine at the same time may look like the latter two.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-
-import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -32,14 +31,9 @@ ONE_STEP = {
 
 
 def traces() -> set[str]:
-    """Listening ports, shared-memory segments and semaphores of this machine."""
-    ports = {
-        f"port {connection.laddr.port}"
-        for connection in psutil.net_connections("inet")
-        if connection.status == psutil.CONN_LISTEN
-    }
+    """Shared-memory segments and semaphores of this machine. (A listening port needs a process.)"""
     segments = SHARED_MEMORY.iterdir() if SHARED_MEMORY.is_dir() else ()
-    return ports | {f"shared memory {path.name}" for path in segments}
+    return {f"left in {SHARED_MEMORY}: {path.name}" for path in segments}
 
 
 def faults(result: Result, before: set[str]) -> list[str]:
@@ -49,7 +43,6 @@ def faults(result: Result, before: set[str]) -> list[str]:
         found.append(f"exit code {result.returncode}")
     found += [f"abort text {text!r}" for text in result.abort_texts()]
     found += [f"process left: {line}" for line in result.leftovers]
-    # Other programs of this machine come and go too: only what stays for a while counts.
     left = traces() - before
     for _ in range(20):
         if not left:
