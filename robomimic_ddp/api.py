@@ -21,6 +21,7 @@ from robomimic_ddp import (
     checkpoint,
     checkpoint_check,
     config_check,
+    config_file,
     entry,
     env,
     finite,
@@ -116,7 +117,16 @@ def entry_point(api_version: int) -> Callable:
             "its edited lines would not mean what they say. Run `robomimic-ddp revert` and "
             "`robomimic-ddp apply`."
         )
-    return entry.entry_point
+
+    def decorate(main: Callable) -> Callable:
+        @functools.wraps(main)
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            config_file.require_config_file(getattr(args[0], "config", None) if args else None)
+            return main(*args, **kwargs)
+
+        return entry.entry_point(checked)
+
+    return decorate
 
 
 def distributed(train: Callable) -> Callable:
@@ -150,7 +160,7 @@ def distributed(train: Callable) -> Callable:
             if can_resume:
                 bound.arguments["resume"] = host_resumes
             host_config.fill_rlds_data(config)
-            host_config.check_inputs(config)
+            host_config.check_inputs(config, resuming=bool(bound.arguments.get("resume")))
             try:
                 with run.stopper.scope():
                     return train(*bound.args, **bound.kwargs)

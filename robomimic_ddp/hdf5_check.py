@@ -69,6 +69,8 @@ class _File:
 
     def __init__(self, entry: Mapping[str, Any], config: Any, filters: Sequence[str | None]):
         self.path = os.path.expanduser(entry["path"])
+        # Hosts take an entry's own key for training and for validation alike.
+        self.own_filter = "filter_key" in entry
         self.filters = [entry.get("filter_key", key) for key in filters]
         self.actions = list(config.train.get("action_keys", ["actions"]))
         self.observations = [
@@ -99,7 +101,7 @@ class _File:
         with file:
             self._check_frame(file)
             chosen = [self._episodes(file, key) for key in self.filters]
-            if len(chosen) == 2 and set(chosen[0]) & set(chosen[1]):
+            if len(chosen) == 2 and not self.own_filter and set(chosen[0]) & set(chosen[1]):
                 both = sorted(set(chosen[0]) & set(chosen[1]))
                 raise DataError(
                     f"{self.path}: {both[0]} is in both filter keys, {self.filters[0]!r} for "

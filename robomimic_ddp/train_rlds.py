@@ -8,7 +8,6 @@ dot-list of settings.
 from __future__ import annotations
 
 import inspect
-import json
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from robomimic_ddp import config_check, entry, env, host_config
+from robomimic_ddp import config_check, config_file, entry, env, host_config
 from robomimic_ddp.errors import ConfigError
 from robomimic_ddp.run import Notes, attach_notes, notes_of
 
@@ -65,7 +64,9 @@ def build_config(arguments: Sequence[str]) -> tuple[Any, Mapping[str, Any]]:
     for name in _FLAGS[1:]:
         if flags[name] not in (None, True, False):
             raise ConfigError(f"{name}={flags[name]!r}: expected true or false.")
-    settings = read_json(flags["load_from"]) if flags["load_from"] is not None else {}
+    settings = {}
+    if flags["load_from"] is not None:
+        settings = config_file.read_json(flags["load_from"], "load_from=")
     for tree in (settings, command_line):
         _move_misplaced(tree)
     command_line_options = command_line.pop("ddp", None) or {}
@@ -128,36 +129,6 @@ def parse_dotlist(arguments: Sequence[str]) -> dict:
         raise ConfigError(
             f"the command line could not be read as key=value settings: {error}\n{USAGE}"
         ) from error
-
-
-def read_json(path: Any) -> dict:
-    """The settings in a host's JSON config."""
-    file = Path(str(path)).expanduser()
-    try:
-        settings = json.loads(
-            file.read_text(encoding="utf-8"), object_pairs_hook=_without_duplicates
-        )
-    except FileNotFoundError:
-        raise ConfigError(
-            f"load_from={path}: no such file (looked for {file.absolute()})."
-        ) from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"load_from={path} could not be read as JSON: {error}.") from error
-    if not isinstance(settings, dict):
-        raise ConfigError(
-            f"load_from={path} holds a {type(settings).__name__}; expected an object with "
-            "algo_name."
-        )
-    return settings
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise ValueError(f"an object has the key {key!r} twice, and one would be lost")
-        found[key] = value
-    return found
 
 
 def _move_misplaced(tree: dict) -> None:

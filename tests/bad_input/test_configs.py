@@ -64,6 +64,24 @@ FILES = (
         ("config.json", "'seed' twice"),
     ),
     Case("config: no algo_name", without_algorithm, ("found no algo_name", "algo_name=NAME")),
+    Case(
+        "config: no such file in the host's own entry",
+        lambda place: [place.folder / "none.json"],
+        ("--config", "none.json: no such file"),
+        entry="train",
+    ),
+    Case(
+        "config: not JSON in the host's own entry",
+        hosts_entry(text("{")),
+        ("--config", "config.json could not be read as JSON"),
+        entry="train",
+    ),
+    Case(
+        "config: no algo_name in the host's own entry",
+        hosts_entry(text("{}")),
+        ("--config", "found no algo_name"),
+        entry="train",
+    ),
     Case("config: nothing at all", lambda place: [], ("found no algo_name", "usage:")),
     Case(
         "config: unknown algorithm",

@@ -20,7 +20,7 @@ LAYERS = (
     {"places", "random_streams"},
     {"group"},
     {"wrap", "sampling", "rlds", "main_rank", "metrics", "algo", "history"}
-    | {"config_check", "hdf5_check"},
+    | {"config_check", "config_file", "hdf5_check"},
     {"rollouts", "step", "checkpoint", "checkpoint_check", "finite", "verify", "entry"}
     | {"stopping"},
     {"state"},
