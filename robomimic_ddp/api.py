@@ -26,6 +26,7 @@ from robomimic_ddp import (
     host_config,
     main_rank,
     metrics,
+    places,
     plan,
     random_streams,
     resume,
@@ -267,6 +268,7 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
         if finished is not None and epoch <= finished:
             continue
         yield epoch
+        places.reached(f"end of epoch {epoch}")
         if run.plan.several_ranks:
             host_algo.make_buffers_equal(model)
         if verifier is not None:
@@ -282,6 +284,7 @@ def _start_training(run: _run.Run, model: Any, keeper: resume.Keeper) -> tuple[A
     """
     if group.is_main():
         print(f"\n============= robomimic-ddp =============\n{run.describe()}\n")
+    places.reached("start of training")
     parallel_nets = [
         (name, module)
         for name, module in host_algo.named_modules(model)
@@ -364,6 +367,8 @@ def run_directory(get_exp_dir: Callable) -> Callable:
 
     @functools.wraps(get_exp_dir)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
+        places.reached("run directory")
+
         def make() -> Any:
             run = _run.current()
             if run is not None and run.found is not None and run.found.paths:

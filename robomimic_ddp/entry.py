@@ -14,8 +14,8 @@ from typing import Any, Callable, NoReturn
 
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
-from robomimic_ddp import env, group, main_rank
-from robomimic_ddp.errors import EXIT_REFUSED, RobomimicDDPError, Stopped
+from robomimic_ddp import env, group, main_rank, places
+from robomimic_ddp.errors import EXIT_REFUSED, LateRankError, RobomimicDDPError, Stopped
 
 _INTERRUPTED = 130  # what a shell reports for Ctrl-C
 _PARENT_POLL_SECONDS = 2.0
@@ -30,6 +30,8 @@ _FOLLOW_UP_TEXTS = (
     "remote process exited",
     "Connection was likely closed",
 )
+_TIME_LIMIT_TEXTS = ("Timed out waiting", "Watchdog caught collective")
+"""Of gloo and, where the process survives it, NCCL."""
 
 
 def entry_point(main: Callable) -> Callable:
@@ -79,6 +81,13 @@ def _end_for(error: BaseException, launch: env.LaunchEnv) -> None:
             # end now, it could be named as the root cause. torchrun's signal ends the wait.
             time.sleep(_FOLLOW_UP_SECONDS)
         _end(EXIT_REFUSED)
+    if is_time_limit(error) and places.missing():
+        _log(traceback.format_exc())
+        error = LateRankError(
+            f"{places.missing()}. A rank that crashed, hangs or is much slower keeps the others "
+            "waiting: see its log (log_rank<k>.txt). If it was only slow (a first index of a large "
+            "data set, a busy disk), raise ddp.timeout."
+        )
     get_error_handler().record_exception(error)
     if isinstance(error, RobomimicDDPError):
         text = f"error: {error}\n"
@@ -93,18 +102,25 @@ def _end_for(error: BaseException, launch: env.LaunchEnv) -> None:
         _end(EXIT_REFUSED)
 
 
+def is_time_limit(error: BaseException) -> bool:
+    """Whether a collective gave up waiting for another rank."""
+    return _raised_by_torch(error) and any(text in str(error) for text in _TIME_LIMIT_TEXTS)
+
+
 def is_follow_up(error: BaseException) -> bool:
     """Whether `error` only reports that another rank's connection went away: by its text, and
     raised by a collective (a broken connection of wandb or of a file system is a failure of its
     own).
     """
+    return _raised_by_torch(error) and any(text in str(error) for text in _FOLLOW_UP_TEXTS)
+
+
+def _raised_by_torch(error: BaseException) -> bool:
     if not isinstance(error, (RuntimeError, ConnectionError)):
         return False
     frames = traceback.extract_tb(error.__traceback__)
     place = frames[-1].filename.replace(os.sep, "/") if frames else ""
-    return any(part in place for part in _FOLLOW_UP_PLACES) and any(
-        text in str(error) for text in _FOLLOW_UP_TEXTS
-    )
+    return any(part in place for part in _FOLLOW_UP_PLACES)
 
 
 def _show(text: str) -> None:

@@ -27,6 +27,10 @@ class LaunchError(RobomimicDDPError):
     """The environment variables of the launcher contradict each other or the machine."""
 
 
+class LateRankError(RobomimicDDPError):
+    """A collective's time was up before all ranks had come to it."""
+
+
 class OptionError(RobomimicDDPError):
     """An unknown `ddp.*` option, or a value that it does not take."""
 

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from robomimic_ddp import places
 from robomimic_ddp.errors import LaunchError
 
 logger = logging.getLogger(__name__)
@@ -78,12 +79,17 @@ def process_group(
             "that no "
             "firewall or stale process holds the port."
         ) from error
-    yield
+    store = dist.distributed_c10d._get_default_store()
+    with places.watched(store, rank(), world_size(), timeout_seconds):
+        # After this, every rank has told where it is, so that none waits in the store for another.
+        barrier()
+        yield
     leave()
 
 
 def leave() -> None:
     """Collective: leaves the process group, if there is one, once every rank has come to do so."""
+    places.end()  # its thread uses the group's store
     if is_initialized():
         dist.destroy_process_group()
 

@@ -10,7 +10,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from robomimic_ddp import group
+from robomimic_ddp import group, places
 from robomimic_ddp.errors import RobomimicDDPError
 
 MISSING = object()
@@ -178,8 +178,12 @@ def epoch_log(
         continued = part.steps > 0
         if continued:
             _leave_out(call, part.steps)
-        with _recording(model, part), _schedules_stand_still(model, call):
+        phase = "validation" if call.arguments.get("validate") else "train"
+        place = f"epoch {call.arguments.get('epoch')} {phase}"
+        places.reached(place)
+        with _recording(model, part, phase), _schedules_stand_still(model, call):
             result = run_epoch(*call.args, **call.kwargs)
+        places.reached(f"{place} log")
         log, *rest = result if isinstance(result, tuple) else (result,)
         if group.world_size() > 1:
             log = mean_over_ranks(log, part.logs, continued)
@@ -246,7 +250,7 @@ def _schedules_stand_still(model: Any, call: inspect.BoundArguments) -> Iterator
 
 
 @contextmanager
-def _recording(model: Any, part: EpochPart) -> Iterator[None]:
+def _recording(model: Any, part: EpochPart, phase: str) -> Iterator[None]:
     """For the block, `part` hears of every batch and of every step log of `model`."""
     process_batch, log_info = model.process_batch_for_training, model.log_info
     several = group.world_size() > 1
@@ -254,6 +258,8 @@ def _recording(model: Any, part: EpochPart) -> Iterator[None]:
     def process_batch_for_training(batch: Any, *args: Any, **kwargs: Any) -> Any:
         if several:
             part.logs.see_batch(batch)
+        if phase == "train":  # ranks validate on unequal numbers of batches
+            places.stepped()
         return process_batch(batch, *args, **kwargs)
 
     def logged(*args: Any, **kwargs: Any) -> Any:

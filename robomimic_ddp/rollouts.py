@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Callable
 
-from robomimic_ddp import group, random_streams
+from robomimic_ddp import group, places, random_streams
 from robomimic_ddp.errors import RobomimicDDPError
 from robomimic_ddp.metrics import swapped
 
@@ -48,6 +48,7 @@ def split_rollouts(rollout_with_stats: Callable, seed: Callable[[], int]) -> Cal
             call.arguments.update((name, None) for name in _VIDEO if name in call.arguments)
         entropy = (seed(), call.arguments.get("epoch") or 0)
         with group.without_time_limit() as waiting:
+            places.reached(f"epoch {call.arguments.get('epoch')} rollouts")
             with random_streams.kept(), _seeded(envs, own, entropy):
                 result = rollout_with_stats(*call.args, **call.kwargs) if own else None
             return _merged(result, len(own), waiting)
@@ -122,6 +123,7 @@ def _merged(result: Any, episodes: int, waiting: Any) -> Any:
     """
     statistics, *rest = result if isinstance(result, tuple) else (result,)
     kinds = [type(part) for part in rest] if isinstance(result, tuple) else None
+    places.reached("rollout statistics")
     parts = group.gather_objects((statistics, episodes, kinds), within=waiting)
     merged = merge([part[:2] for part in parts])
     of_main = parts[0][2]  # rank 0 has the first episode, so it has a result

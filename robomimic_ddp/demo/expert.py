@@ -12,9 +12,9 @@ from robomimic_ddp.demo.simulator import HEIGHT, WIDTH, ReachSimulator
 
 HOVER_HEIGHT, GRASP_AT, LONGEST_EPISODE = 0.13, 0.03, 70
 SENTENCES = (
-    "reach the red block",
+    "reach the yellow block",
     "touch the block",
-    "close the gripper on the red block",
+    "close the gripper on the yellow block",
     "move to the block and grasp it",
 )
 FAILING, WORDLESS = 0.15, 0.15

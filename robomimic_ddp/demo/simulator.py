@@ -23,8 +23,9 @@ BLOCK_HALF = 0.03
 
 EXTERIOR_1 = Camera((1.05, -0.55, 0.65), (0.5, 0.0, 0.06), 1.7)
 EXTERIOR_2 = Camera((1.05, 0.55, 0.65), (0.5, 0.0, 0.06), 1.7)
-TABLE_COLOUR, FLOOR_COLOUR, TOOL_COLOUR = (150, 130, 105), (60, 66, 72), (40, 40, 45)
-BLOCK_COLOUR, OPEN_COLOUR, CLOSED_COLOUR = (215, 40, 35), (60, 120, 230), (240, 200, 40)
+TABLE_COLOUR, FLOOR_COLOUR, TOOL_COLOUR = (24, 25, 28), (12, 12, 14), (70, 70, 75)
+BLOCK_COLOUR, OPEN_COLOUR, CLOSED_COLOUR = (255, 235, 90), (40, 60, 150), (40, 120, 40)
+"""A bright block on a dark mat: the untrained convolutions of an encoder already answer to it."""
 
 
 class ReachSimulator:

@@ -79,7 +79,13 @@ def test_random_numbers_and_data_differ(trained: Any) -> None:
 
 
 @pytest.mark.planted_fault
-@pytest.mark.parametrize("fault", ["construction@1", "data@1", "step@1", "save@1", "save@0"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        *("datasets@1", "construction@1", "data@1", "step@1", "backward@1", "log@1"),
+        *("epoch_end@0", "validation@1", "save@1", "save@0"),
+    ],
+)
 def test_a_fault_on_one_rank_ends_the_job_and_is_the_root_cause(
     fault: str, host_copy: Host, config_file: ConfigMaker, tmp_path: Path
 ) -> None:
@@ -96,6 +102,45 @@ def test_a_fault_on_one_rank_ends_the_job_and_is_the_root_cause(
     assert f"PlantedFault: planted at {where} on rank {rank}" in root_cause, result
     assert "Traceback (most recent call last)" in root_cause, result
     assert not list(tmp_path.glob("reports/*")), "a rank believes that it finished"
+    assert not result.abort_texts(), result
+
+
+@pytest.mark.planted_fault
+def test_a_fault_while_the_run_directory_is_made_ends_every_rank(
+    host_copy: Host, config_file: ConfigMaker, tmp_path: Path
+) -> None:
+    file = config_file("diffusion_policy")
+    watched = ("tests.e2e.watched_train", tmp_path, "run_directory@0", "--config", file)
+    result = torchrun(host_copy, *watched)
+    assert result.returncode != 0 and not result.timed_out and not result.leftovers, result
+    assert "PlantedFault: planted at run_directory on rank 0" in result.stderr, result
+
+
+@pytest.mark.planted_fault
+@pytest.mark.parametrize(("ending", "code"), [("exit", "3"), ("kill", "-9")])
+def test_a_rank_that_goes_away_ends_the_job(
+    ending: str, code: str, host_copy: Host, config_file: ConfigMaker, tmp_path: Path
+) -> None:
+    file = config_file("diffusion_policy")
+    watched = ("tests.e2e.watched_train", tmp_path, f"{ending}@1", "--config", file)
+    result = torchrun(host_copy, *watched)
+    assert result.returncode != 0 and not result.timed_out and not result.leftovers, result
+    root_cause = result.stderr.partition("Root Cause")[2]
+    assert "rank      : 1 " in root_cause and f"exitcode  : {code} " in root_cause, result
+    assert not result.abort_texts(), result
+
+
+@pytest.mark.planted_fault
+def test_a_rank_that_hangs_is_named(
+    host_copy: Host, config_file: ConfigMaker, tmp_path: Path
+) -> None:
+    file = config_file("diffusion_policy", {"ddp": {"timeout": 15}})
+    watched = ("tests.e2e.watched_train", tmp_path, "hang@1", "--config", file)
+    result = torchrun(host_copy, *watched)
+    assert result.returncode != 0 and not result.timed_out and not result.leftovers, result
+    assert "rank 0 waited at: epoch 1 train, step 2, for at least 15 s" in result.stderr, result
+    # Both are inside their second step: which of them waits, only their stacks tell.
+    assert "No other rank is behind it: all are inside the same step" in result.stderr, result
     assert not result.abort_texts(), result
 
 

@@ -3,22 +3,26 @@
     torchrun ... -m tests.e2e.watched_train REPORTS FAULT --config cfg.json
 
 Writes REPORTS/rank<k>.json after a run that ended well. FAULT is "none" or "<where>@<rank>" with
-where = construction, data, step, save. Only functions around the host's are replaced; what the
+where is a name given to `Watch.fail`. Only functions around the host's are replaced; what the
 retrofit edited runs as it stands.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import json
 import os
+import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any, Callable
 
 import robomimic.scripts.train as host_train
 import robomimic.utils.dataset as host_dataset
+import robomimic.utils.torch_utils as host_torch
 import torch
 
 from tests.runs import digests
@@ -49,18 +53,41 @@ class Watch:
         if self.where == where:
             raise PlantedFault(f"planted at {where} on rank {RANK}")
 
+    def end_at(self, step: int) -> None:
+        """Ends this rank, or lets it hang, where that was planted."""
+        if step != STEP_OF_FAULT:
+            return
+        if self.where == "exit":
+            sys.exit(3)
+        if self.where == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.where == "hang":
+            time.sleep(3600)
+
     def install(self) -> None:
         """Puts the watch around the host's functions."""
         around(host_train, "algo_factory", self.construct)
         around(host_dataset.SequenceDataset, "__getitem__", self.read)
         around(host_train.TrainUtils, "run_epoch", self.epoch)
         around(host_train.TrainUtils, "save_model", self.save)
+        for owner, name, where in (
+            (host_train.TrainUtils, "get_exp_dir", "run_directory"),
+            (host_train.TrainUtils, "load_data_for_training", "datasets"),
+            (host_torch, "backprop_for_loss", "backward"),
+        ):
+            around(owner, name, functools.partial(self.call, where))
 
     def construct(self, factory: Callable, *args: Any, **kwargs: Any) -> Any:
         self.fail("construction")
         self.model = factory(*args, **kwargs)
         around(self.model, "train_on_batch", self.step)
+        around(self.model, "log_info", functools.partial(self.call, "log"))
+        around(self.model, "on_epoch_end", functools.partial(self.call, "epoch_end"))
         return self.model
+
+    def call(self, where: str, function: Callable, *args: Any, **kwargs: Any) -> Any:
+        self.fail(where)
+        return function(*args, **kwargs)
 
     def read(self, getitem: Callable, dataset: Any, index: int) -> Any:
         if dataset.filter_by_attribute == "train":
@@ -73,6 +100,9 @@ class Watch:
         self.steps += 1
         if self.steps == STEP_OF_FAULT:
             self.fail("step")
+        self.end_at(self.steps)
+        if kwargs.get("validate"):
+            self.fail("validation")
         info = train_on_batch(*args, **kwargs)
         self.losses.append(float(sum(loss.item() for loss in info["losses"].values())))
         return info

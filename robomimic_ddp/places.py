@@ -1,0 +1,160 @@
+"""Where each rank is, so that a rank which keeps the others waiting can be named.
+
+Before each collective of a run a rank notes the place that it has come to ("epoch 3 train log").
+A thread tells the others through the process group's store, beside and never inside collectives;
+after a while of standing still it warns, on the waiting ranks, of those that are behind. When a
+collective's time is up, `late` says who was missing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+_KEY = "robomimic_ddp/place/{}"
+_LONGEST_BEAT = 5.0
+_FIRST_WARNING = 60.0
+_NOBODY = (
+    "No other rank is behind it: all are inside the same step, and one of them hangs there. "
+    "`py-spy dump --pid` of each rank shows which"
+)
+
+
+class Places:
+    """This rank's place and the others', as far as the store has heard of them.
+
+    `store`: the process group's. `timeout`: seconds after which collectives give up; the first
+    warning comes after a third of it, 60 s at most.
+    """
+
+    def __init__(self, store: Any, rank: int, world_size: int, timeout: float) -> None:
+        self.store, self.rank, self.world_size, self.timeout = store, rank, world_size, timeout
+        self.beat = min(_LONGEST_BEAT, timeout / 10)
+        self._place, self._number, self._step = "start", 0, 0
+        self._since = time.monotonic()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._tell, name="robomimic-ddp-places", daemon=True)
+
+    def reached(self, place: str) -> None:
+        """Notes that this rank has come to `place`; all ranks pass the same ones in this order."""
+        self._place, self._number, self._step = place, self._number + 1, 0
+        self._since = time.monotonic()
+
+    def stepped(self) -> None:
+        """Notes one more training step, which all ranks take together, at the present place."""
+        self._step += 1
+        self._since = time.monotonic()
+
+    def start(self) -> None:
+        """Begins to tell the others."""
+        self._publish()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the telling; returns once the thread no longer uses the store."""
+        self._stop.set()
+        self._thread.join()
+
+    def late(self) -> str:
+        """One line about the ranks that have not come as far as this one; empty where there is
+        none.
+        """
+        behind = []
+        for rank in range(self.world_size):
+            if rank == self.rank:
+                continue
+            number, step, place, told = self._read(rank)
+            if (number, step) < (self._number, self._step):
+                heard = max(0.0, time.time() - told)
+                at = f"{place}, step {step}" if step else place
+                behind.append(f"rank {rank} is at: {at} (heard of {heard:.0f} s ago)")
+        return "; ".join(behind)
+
+    def describe(self) -> str:
+        """This rank's own place."""
+        return f"{self._place}, step {self._step}" if self._step else self._place
+
+    def _read(self, rank: int) -> tuple[int, int, str, float]:
+        key = _KEY.format(rank)
+        if not self.store.check([key]):  # `get` would wait for it
+            return -1, 0, "not started", time.time()
+        return tuple(json.loads(self.store.get(key)))
+
+    def _publish(self) -> None:
+        told = [self._number, self._step, self._place, time.time()]
+        self.store.set(_KEY.format(self.rank), json.dumps(told))
+
+    def _tell(self) -> None:
+        patience = min(_FIRST_WARNING, self.timeout / 3)
+        warned_of = None
+        while not self._stop.wait(self.beat):
+            try:
+                self._publish()
+                here = (self._number, self._step)
+                waited = time.monotonic() - self._since
+                if waited < patience or warned_of == here:
+                    continue
+                late = self.late()
+            except Exception:  # the store went away with the rank or agent that held it
+                return
+            if late and here == (self._number, self._step):
+                warned_of = here
+                logger.warning(
+                    "rank %d waits since %.0f s at: %s. Not there yet: %s",
+                    *(self.rank, waited, self.describe(), late),
+                )
+
+
+_current: list[Places] = []
+"""The places of the present process group, if any: it begins and ends with the group."""
+
+
+@contextmanager
+def watched(store: Any, rank: int, world_size: int, timeout: float) -> Iterator[None]:
+    """For the life of a process group; after an exception the process ends, and `late` still
+    answers.
+    """
+    places = Places(store, rank, world_size, timeout)
+    _current.append(places)
+    places.start()
+    yield
+    end()
+
+
+def end() -> None:
+    """Stops telling, before the process group goes."""
+    while _current:
+        _current.pop().stop()
+
+
+def reached(place: str) -> None:
+    """Notes that this rank has come to `place`; nothing without a process group of ours."""
+    for places in _current:
+        places.reached(place)
+
+
+def stepped() -> None:
+    """Notes one more training step."""
+    for places in _current:
+        places.stepped()
+
+
+def missing() -> str | None:
+    """Where this rank is and which ranks are behind it, for an error; None when unknown."""
+    for places in _current:
+        try:
+            late = places.late()
+        except Exception:  # the store is gone
+            return None
+        return (
+            f"rank {places.rank} waited at: {places.describe()}, for at least {places.timeout:g} s "
+            f"(ddp.timeout). {late or _NOBODY}"
+        )
+    return None

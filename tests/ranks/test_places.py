@@ -1,0 +1,100 @@
+"""A rank that keeps the others waiting is named: while they wait, and when their time is up."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+
+import pytest
+import torch.distributed as dist
+
+from robomimic_ddp import entry, group, places
+from robomimic_ddp.places import Places
+
+
+class Lines(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+def come_late(late_rank, seconds, timeout, steps):
+    """(collective's error is one of time, what is missing, warnings) of this rank."""
+    lines = Lines()
+    logging.getLogger("robomimic_ddp.places").addHandler(lines)
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    dist.destroy_process_group()
+    method = f"file://{os.environ['RANKS_RENDEZVOUS']}-again"
+    rendezvous = {"init_method": method, "rank": rank, "world_size": world_size}
+    answer = None
+    with group.process_group("gloo", timeout, **rendezvous):
+        places.reached("epoch 3 train")
+        for _ in range(steps + (rank != late_rank)):
+            places.stepped()
+        if rank == late_rank:
+            time.sleep(seconds)
+        else:
+            places.reached("epoch 3 train log")
+        try:
+            group.gather_objects(rank)
+        except RuntimeError as error:
+            answer = entry.is_time_limit(error) or entry.is_follow_up(error), places.missing()
+            time.sleep(seconds)  # a real rank ends here, and its sockets with it
+        # No farewell in a broken group.
+        dist.destroy_process_group()
+        dist.init_process_group("gloo", **{**rendezvous, "init_method": method + "-end"})
+    return answer, lines.lines
+
+
+@pytest.mark.timeout(120)
+def test_the_rank_that_others_wait_for_is_named(ranks):
+    zero, one, two = ranks.run(come_late, 2, 11.0, 5.0, 17, world_size=3)
+    for rank, (answer, warnings) in ((0, zero), (1, one)):
+        in_time, missing = answer
+        assert in_time
+        assert (
+            f"rank {rank} waited at: epoch 3 train log, for at least 5 s (ddp.timeout)" in missing
+        )
+        assert "rank 2 is at: epoch 3 train, step 17 (heard of " in missing
+        assert missing.count("is at:") == 1  # the other rank that waits is not blamed
+        assert len(warnings) == 1 and "Not there yet: rank 2 is at: epoch 3 train" in warnings[0]
+    assert not two[1]
+
+
+class Store(dict):
+    """What Places uses of a process group's store."""
+
+    def set(self, key, value):
+        self[key] = value
+
+    def check(self, keys):
+        return all(key in self for key in keys)
+
+
+def test_a_rank_within_the_same_place_is_late_by_its_steps():
+    store = Store()
+    mine, other = Places(store, 0, 2, 60.0), Places(store, 1, 2, 60.0)
+    for one in (mine, other):
+        one.reached("epoch 1 train")
+        one.stepped()
+        one._publish()
+    assert mine.late() == ""
+    mine.stepped()
+    assert mine.late().startswith("rank 1 is at: epoch 1 train, step 1 (heard of 0 s ago)")
+    assert other.late() == ""
+
+
+def test_a_rank_that_has_told_nothing_has_not_started():
+    assert Places(Store(), 0, 2, 60.0).late().startswith("rank 1 is at: not started")
+
+
+def test_nothing_is_noted_without_a_process_group():
+    places.reached("epoch 1 train")
+    places.stepped()
+    assert places.missing() is None
