@@ -68,9 +68,9 @@ def process_group(
     timeout = timedelta(seconds=timeout_seconds)
     try:
         if attempt:
-            store, rank, world_size = next(dist.rendezvous("env://", timeout=timeout))
+            store, own, size = next(dist.rendezvous("env://", timeout=timeout))
             store = dist.PrefixStore(f"robomimic_ddp/attempt_{attempt}", store)
-            rendezvous = {"store": store, "rank": rank, "world_size": world_size}
+            rendezvous = {"store": store, "rank": own, "world_size": size}
         dist.init_process_group(backend, timeout=timeout, **rendezvous)
     except (RuntimeError, ValueError) as error:
         raise LaunchError(
