@@ -92,7 +92,7 @@ def process_group(
 def leave() -> None:
     """Collective: leaves the process group, if there is one, once every rank has come to do so."""
     if is_initialized():
-        places.end()
+        places.end()  # its thread uses the group's store
         dist.destroy_process_group()
 
 

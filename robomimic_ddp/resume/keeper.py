@@ -9,7 +9,7 @@ from typing import Any
 
 import robomimic_ddp
 from robomimic_ddp import algo as host_algo
-from robomimic_ddp import group, main_rank, metrics, random_streams, state
+from robomimic_ddp import group, main_rank, metrics, places, random_streams, state
 from robomimic_ddp import run as _run
 from robomimic_ddp.errors import CheckpointError, Stopped
 from robomimic_ddp.resume import report, start
@@ -114,6 +114,7 @@ class Keeper:
         raise Stopped()
 
     def _save(self, inside: dict[str, Any] | None) -> None:
+        places.reached(f"saving the state after epoch {self.finished}")
         part = self.run.part
         loader = self.run.loaders.get("train")
         position = loader.position() if hasattr(loader, "position") else None
