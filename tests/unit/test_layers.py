@@ -27,6 +27,7 @@ LAYERS = (
     {"run"},
     {"host_config"},
     {"resume"},
+    {"seams"},
     {"api"},
     {"train_rlds", "doctor", "bench", "plot"},
     {"demo"},

@@ -1,0 +1,127 @@
+"""The seams where a host makes its datasets and loaders."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Iterable
+from typing import Any, Callable
+
+import torch
+
+from robomimic_ddp import host_config, sampling
+from robomimic_ddp import run as _run
+
+
+def train_loader(*args: Any, **kwargs: Any) -> Iterable:
+    """The train DataLoader: on several ranks each reads its own part, reshuffled every pass, last
+    batch dropped.
+
+    Takes `torch.utils.data.DataLoader`'s arguments; on one rank it returns exactly that.
+    """
+    return _loader("train", args, kwargs)
+
+
+def valid_loader(*args: Any, **kwargs: Any) -> Iterable:
+    """The validation DataLoader: on several ranks every sample is counted once over all of them."""
+    return _loader("valid", args, kwargs)
+
+
+def _loader(role: str, args: tuple, kwargs: dict) -> Iterable:
+    loader_kwargs = inspect.signature(torch.utils.data.DataLoader).bind(*args, **kwargs).arguments
+    run = _run.current()
+    if run is None:
+        return torch.utils.data.DataLoader(**loader_kwargs)
+    dataset = loader_kwargs["dataset"]
+    if hasattr(dataset, "make_loader"):  # an RLDS dataset shards itself, before anything is decoded
+        loader = dataset.make_loader(
+            run.plan.batch_per_rank, run.plan.rank, run.plan.world_size, run.seed
+        )
+    else:
+        more = {}
+        make = sampling.valid_loader
+        if role == "train":
+            make, more = sampling.train_loader, {"stream_is_sharded": run.sharded_stream}
+        loader = make(
+            torch.utils.data.DataLoader,
+            loader_kwargs,
+            rank=run.plan.rank,
+            world_size=run.plan.world_size,
+            seed=run.seed,
+            batch_size_per_rank=run.plan.batch_per_rank,
+            **more,
+        )
+    if role == "train" and run.plan.world_size == 1 and not hasattr(loader, "go_to"):
+        loader = sampling.ReplayedLoader(loader)
+    run.loaders[role] = loader
+    return loader
+
+
+def sharded(make_dataset: Callable) -> Callable:
+    """Around a host's own maker of a tf.data pipeline (octo, dlimp): on several ranks each reads
+    files of its own, and `shuffle_buffer_size` is divided by the ranks; else `make_dataset` itself.
+
+    Raises DataError for fewer files than ranks, and for statistics of one rank's share.
+    """
+    run = _run.current()
+    if run is None or not run.plan.several_ranks:
+        return make_dataset
+    from robomimic_ddp.rlds import host_pipeline
+
+    @functools.wraps(make_dataset)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        dataset = host_pipeline.make_sharded(
+            make_dataset, args, kwargs, rank=run.plan.rank, world_size=run.plan.world_size
+        )
+        run.sharded_stream = True
+        return dataset
+
+    return wrapped
+
+
+def rlds_datasets(load_data_for_training: Callable) -> Callable:
+    """Decorates `load_data_for_training`: RLDS datasets when `train.data_format` says so, else the
+    host's own.
+    """
+
+    @functools.wraps(load_data_for_training)
+    def wrapped(config: Any, *args: Any, **kwargs: Any) -> Any:
+        if not host_config.uses_rlds(config):
+            return load_data_for_training(config, *args, **kwargs)
+        from robomimic_ddp.rlds import host
+
+        return host.datasets_from_config(config, *args, **kwargs)
+
+    return wrapped
+
+
+def rlds_env_metadata(get_env_metadata_from_dataset: Callable) -> Callable:
+    """Decorates `get_env_metadata_from_dataset`: also answers for the folder of an RLDS dataset."""
+
+    @functools.wraps(get_env_metadata_from_dataset)
+    def wrapped(dataset_path: Any, *args: Any, **kwargs: Any) -> Any:
+        if not host_config.is_rlds_folder(dataset_path):
+            return get_env_metadata_from_dataset(dataset_path, *args, **kwargs)
+        from robomimic_ddp.rlds import host
+
+        return host.env_metadata(dataset_path)
+
+    return wrapped
+
+
+def rlds_shape_metadata(get_shape_metadata_from_dataset: Callable) -> Callable:
+    """Decorates `get_shape_metadata_from_dataset`: also answers for RLDS dataset entries."""
+
+    @functools.wraps(get_shape_metadata_from_dataset)
+    def wrapped(
+        dataset_config: Any, action_keys: Any, all_obs_keys: Any = None, **kwargs: Any
+    ) -> Any:
+        if not host_config.is_rlds_folder(dataset_config["path"]):
+            return get_shape_metadata_from_dataset(
+                dataset_config, action_keys, all_obs_keys, **kwargs
+            )
+        from robomimic_ddp.rlds import host
+
+        return host.shape_metadata(dataset_config, action_keys, all_obs_keys)
+
+    return wrapped

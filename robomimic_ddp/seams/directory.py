@@ -1,0 +1,40 @@
+"""The seam where a host makes its run directory."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any, Callable
+
+from robomimic_ddp import env, host_config, main_rank, places, state
+from robomimic_ddp import run as _run
+
+
+def run_directory(get_exp_dir: Callable) -> Callable:
+    """Collective: decorates `get_exp_dir`: made once, by the main rank; the same paths, or error,
+    on all ranks. A run that goes on gets the paths that it had, and nothing is asked or removed.
+    """
+
+    @functools.wraps(get_exp_dir)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        places.reached("run directory")
+
+        def make() -> Any:
+            run = _run.current()
+            if run is not None and run.found is not None and run.found.paths:
+                paths, directory = run.found.paths, run.found.directory
+                for path in paths:
+                    if path is not None:
+                        Path(path).mkdir(exist_ok=True)
+            else:
+                paths = get_exp_dir(*args, **kwargs)
+                directory = host_config.common_directory(paths)
+            if run is not None:
+                job = state.job_name(env.read_launch_env())
+                place = {"job": job, "paths": state.relative_paths(directory, paths)}
+                run.write_record(directory, place)
+            return paths
+
+        return main_rank.on_main(make)
+
+    return wrapped

@@ -1,0 +1,39 @@
+"""The seams where a host makes its nets, its optimizer and its device."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from robomimic_ddp import checkpoint, env, plan, wrap
+from robomimic_ddp import run as _run
+
+
+def cuda_device() -> torch.device:
+    """This process's CUDA device, made the current one: cuda:LOCAL_RANK under a launcher, else
+    cuda:0; the CPU where no CUDA device is visible.
+
+    Raises LaunchError when this node has fewer visible devices than local ranks.
+    """
+    gpus = torch.cuda.device_count()
+    if gpus == 0:
+        return torch.device("cpu")
+    device = torch.device(plan.local_device(env.read_launch_env(), gpus))
+    torch.cuda.set_device(device)
+    return device
+
+
+def parallel(net: nn.Module, module_key: bool = False) -> nn.Module:
+    """The net, trained in parallel by the present run's mode: DDP, DataParallel or one device.
+
+    The net keeps its class, methods and parameter names. `module_key` holds it under the attribute
+    `module`, so that hosts whose checkpoints carry DataParallel's key keep it.
+    """
+    net = checkpoint.accept_any_layout(_run.parallelise(net))
+    return checkpoint.accept_any_layout(wrap.ModuleKey(net)) if module_key else net
+
+
+def scale_lr(lr: float) -> float:
+    """The learning rate after the plan's scaling; `lr` itself where nothing is scaled."""
+    run = _run.current()
+    return lr if run is None else run.scale_lr(lr)

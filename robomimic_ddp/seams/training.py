@@ -1,0 +1,207 @@
+"""The seams of `train()` and its epoch loop."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Callable
+
+import torch
+
+from robomimic_ddp import algo as host_algo
+from robomimic_ddp import (
+    checkpoint_check,
+    config_check,
+    env,
+    finite,
+    group,
+    history,
+    host_config,
+    metrics,
+    places,
+    random_streams,
+    resume,
+    verify,
+    wrap,
+)
+from robomimic_ddp import rollouts as _rollouts
+from robomimic_ddp import run as _run
+
+_VALIDATION = 0xEA1
+"""Keeps the streams of validation apart from all others that are drawn from the run's seed."""
+
+
+def distributed(train: Callable) -> Callable:
+    """Collective: decorates `train(config, device, ...)` with a run: plan, process group, quiet
+    other ranks.
+
+    The device is replaced by this rank's own when the host chose CUDA.
+    """
+    signature = inspect.signature(train)
+
+    @functools.wraps(train)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        config = bound.arguments.get("config", next(iter(bound.arguments.values())))
+        device = torch.device(bound.arguments.get("device", "cpu"))
+        fine_tuning = bool(config.experiment.get("ckpt_path", None)) and not bound.arguments.get(
+            "resume", False
+        )
+        config_check.require_possible(config)
+        with _run.start(config, device.type == "cuda", fine_tuning) as run:
+            chosen = torch.device(run.plan.device)
+            if run.plan.mode == "single" and device.index and not env.read_launch_env().launched:
+                chosen = device  # one plain process keeps the GPU that its caller chose
+            if chosen.type == "cuda":
+                torch.cuda.set_device(chosen)
+            if "device" in bound.arguments:
+                bound.arguments["device"] = chosen
+            can_resume = "resume" in signature.parameters
+            asked = can_resume and bool(bound.arguments.get("resume"))
+            host_resumes = resume.decide(config, run, asked, can_resume)
+            if can_resume:
+                bound.arguments["resume"] = host_resumes
+            host_config.fill_rlds_data(config)
+            host_config.check_inputs(config, resuming=bool(bound.arguments.get("resume")))
+            try:
+                with run.stopper.scope():
+                    return train(*bound.args, **bound.kwargs)
+            except RuntimeError as error:
+                path = config.experiment.get("ckpt_path", None)
+                found = checkpoint_check.shapes_differ(path, error)
+                if found is None:
+                    raise
+                raise found from error
+
+    wrapped.is_distributed = True  # how our own entry recognises a patched host
+    return wrapped
+
+
+def epochs(iterable: Iterable, model: Any) -> Iterator:
+    """Collective: goes around the epoch loop's `range(...)`.
+
+    Before the first epoch all ranks take the main rank's weights and buffers, build their parallel
+    nets, take random streams of their own and prove it (`ddp.verify`); after every epoch they prove
+    to be equal still, and the run's state is saved. A run that goes on begins after the last epoch
+    that it finished. After the last one the run's record gets its outcome.
+    """
+    run = _run.current()
+    if run is None:
+        yield from iterable
+        return
+    keeper = resume.Keeper(run, model)
+    verifier, finished = _start_training(run, model, keeper)
+    run.stopper.listen()
+    try:
+        for epoch in iterable:
+            if finished is not None and epoch <= finished:
+                continue
+            if verifier is not None:
+                verifier.epoch_begin(epoch)
+            yield epoch
+            places.reached(f"end of epoch {epoch}")
+            if verifier is not None:
+                verifier.before_buffers_are_made_equal(epoch)
+            if run.plan.several_ranks:
+                host_algo.make_buffers_equal(model)
+            if verifier is not None:
+                verifier.epoch_end(epoch)
+            keeper.epoch_end(epoch)
+    finally:
+        if verifier is not None:
+            verifier.stop()
+    proven = verify.NOT_PROVEN if verifier is None else verifier.proven
+    run.write_outcome(host_algo.steps(model), proven)
+
+
+def _start_training(run: _run.Run, model: Any, keeper: resume.Keeper) -> tuple[Any, int | None]:
+    """Collective: the one point at which weights are made equal and random streams part, and a
+    saved state is put back. Returns the verifier, and the last epoch that was finished before.
+    """
+    if group.is_main():
+        print(f"\n============= robomimic-ddp =============\n{run.describe()}\n")
+    places.reached("start of training")
+    parallel_nets = [
+        (name, module)
+        for name, module in host_algo.named_modules(model)
+        if wrap.is_parallel(module)
+    ]
+    for name, module in parallel_nets:
+        wrap.state_of(module).name = name
+    if not run.plan.several_ranks:
+        return None, keeper.restore()
+    verify.require_same_structure(model)
+    if run.options.values.verify and (run.fine_tuning or host_algo.steps(model)):
+        verify.require_same_weights(model)
+    _run.share_cores(env.read_launch_env().local_world_size)
+    host_algo.make_equal(model)
+    for _, module in parallel_nets:
+        wrap.build(module)
+    _run.seed_streams(run.seed, run.plan.rank)
+    finished = keeper.restore()
+    if not run.options.values.verify:
+        return None, finished
+    verifier = verify.Verifier(model, run.loaders.get("train"))
+    verifier.start()
+    return verifier, finished
+
+
+def epoch_log(run_epoch: Callable) -> Callable:
+    """Collective: decorates `run_epoch`: its log averaged over ranks, weighted by samples, alike on
+    every rank.
+
+    The main rank appends it to the run's `history.jsonl`. On several ranks validation draws from
+    random streams of its own, so that training does not depend on it. A rank whose loss is NaN or
+    infinite raises LossError or DataError.
+    """
+    signature = inspect.signature(run_epoch)
+    over_ranks = metrics.epoch_log(run_epoch, lambda: getattr(_run.current(), "part", None))
+
+    @functools.wraps(run_epoch)
+    def forked(*args: Any, **kwargs: Any) -> Any:
+        call = signature.bind(*args, **kwargs)
+        call.apply_defaults()
+        if call.arguments.get("validate"):
+            with _forked(call):
+                return over_ranks(*args, **kwargs)
+        run = _run.current()
+        if run is None or run.part is None:
+            return over_ranks(*args, **kwargs)
+        run.part.epoch = call.arguments.get("epoch")
+        result = over_ranks(*args, **kwargs)
+        if not isinstance(result, tuple):  # else the host keeps the iterator: (log, iterator)
+            getattr(run.loaders.get("train"), "let_go", lambda: None)()
+        return result
+
+    def directory() -> Path | None:
+        run = _run.current()
+        return run.directory if run is not None and group.is_main() else None
+
+    def is_watched() -> bool:
+        run = _run.current()
+        return run is not None and bool(run.nets)
+
+    watched = finite.guarded(forked, is_watched)
+    return history.recorded(watched, directory, lambda: _run.current().plan.samples_per_step)
+
+
+def _forked(call: inspect.BoundArguments) -> Any:
+    """Random streams for the validation of the present epoch; on one rank the host's own, since its
+    arithmetic is kept to the bit.
+    """
+    run = _run.current()
+    if run is None or not run.plan.several_ranks:
+        return contextlib.nullcontext()
+    epoch = call.arguments.get("epoch")
+    number = epoch if isinstance(epoch, int) else 0
+    return random_streams.forked(_VALIDATION, run.seed, run.plan.rank, number)
+
+
+def rollouts(rollout_with_stats: Callable) -> Callable:
+    """Collective: decorates `rollout_with_stats`: the episodes split over ranks, each drawing from
+    streams of its own; the statistics of all of them on every rank, the video on the main rank.
+    """
+    return _rollouts.split_rollouts(rollout_with_stats, lambda: _run.current().seed)
