@@ -51,9 +51,12 @@ def _statistics(dataset: Any, name: str) -> Any:
 
 
 def _length(sized: Any) -> int | None:
+    """None where there is none, or the host's own is faulty: that of DROID's RLDS data set uses a
+    name which it does not import, and nothing in the host asks for it.
+    """
     try:
         return len(sized)
-    except TypeError:
+    except Exception:
         return None
 
 

@@ -144,6 +144,10 @@ class TorchRLDSDataset(IterableDataset):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         yield from self._rlds_dataset.as_numpy_iterator()
 
+    def __len__(self) -> int:
+        """Faulty, as in DROID's code, where nothing asks for it."""
+        raise NameError("name 'np' is not defined")
+
     def get_dataset_sampler(self) -> None:
         """robomimic asks every data set."""
 
