@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 _STREAM = 0x5EED
 """Keeps the streams of rollouts apart from all others that are drawn from the run's seed."""
 _VIDEO = ("video_dir", "video_path")
+_MOST_LISTED = 8
 
 
 def split_rollouts(rollout_with_stats: Callable, seed: Callable[[], int]) -> Callable:
@@ -86,8 +87,11 @@ def _announce(episodes: int) -> None:
 
 
 def _listed(episodes: range) -> str:
-    shown = [str(episode) for episode in episodes[:8]]
-    return (", ".join(shown) + (", ..." if len(episodes) > 8 else "")) or "none"
+    """The episodes' numbers; of many, the first and the last, and how many they are."""
+    if len(episodes) <= _MOST_LISTED:
+        return ", ".join(str(episode) for episode in episodes) or "none"
+    first = ", ".join(str(episode) for episode in episodes[:3])
+    return f"{first}, ..., {episodes[-1]} ({len(episodes)} episodes)"
 
 
 @contextmanager

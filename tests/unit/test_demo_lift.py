@@ -1,0 +1,108 @@
+"""The Lift demo without its simulator: the scripted expert, the configuration, the summary."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from robomimic_ddp import rollouts
+from robomimic_ddp.demo.lift import expert, summary, write_dataset
+from robomimic_ddp.errors import DataError
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = ROOT / "configs" / "demo_robosuite.json"
+FAR = np.array([-0.10, 0.02, 1.01])
+CUBE = np.array([0.02, -0.01, 0.82])
+
+
+def drive(style: expert.Style, noise: float = 0.0, steps: int = 70):
+    """The expert moves a hand that goes where it is told; yields hand and action of each move."""
+    random, hand, closing = np.random.default_rng(0), FAR.copy(), 0
+    for _ in range(steps):
+        action, closing = expert.command(hand, CUBE, closing, style)
+        action = expert.noisy(action, random, noise)
+        yield hand.copy(), action
+        hand += action[:3] * expert.STEP * 0.5  # the arm lags behind its commands
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.15])
+@pytest.mark.parametrize("style", [expert.Style(), expert.Style(0.5, (0.006, -0.006))])
+def test_it_goes_over_the_cube_down_closes_and_lifts(style: expert.Style, noise: float) -> None:
+    moves = list(drive(style, noise))
+    closed = [number for number, (_, action) in enumerate(moves) if action[-1] == 1.0]
+    first = closed[0]
+    assert closed == list(range(first, len(moves)))  # closed once, never opened again
+    aim = CUBE + [*style.aim, 0.0]
+    assert np.linalg.norm((moves[first][0] - aim)[:2]) < expert.ALIGNED
+    assert abs(moves[first][0][2] - CUBE[2]) < expert.LOW
+    for hand, _ in moves[:first]:  # never beside the cube at its height
+        assert np.linalg.norm((hand - aim)[:2]) < 2 * expert.ALIGNED or hand[2] > CUBE[2] + 0.03
+    resting = [action[2] for _, action in moves[first : first + expert.CLOSING_STEPS]]
+    assert np.abs(resting).max() < 0.5 + noise
+    assert moves[-1][0][2] > CUBE[2] + 0.1
+
+
+def test_actions_are_what_the_host_takes() -> None:
+    actions = [action for _, action in drive(expert.Style(), 0.5)]
+    assert np.abs(actions).max() == 1.0 and np.shape(actions)[1] == expert.ACTION_DIM
+    assert {action[-1] for action in actions} == {-1.0, 1.0}  # noise never moves the gripper
+
+
+def test_styles_differ_and_are_drawn_from_the_generator() -> None:
+    one, two = (expert.draw_style(np.random.default_rng(seed)) for seed in (0, 1))
+    assert one == expert.draw_style(np.random.default_rng(0)) != two
+
+
+def test_the_configuration_is_one_the_host_takes() -> None:
+    config_factory = pytest.importorskip("robomimic.config").config_factory
+    given = json.loads(CONFIG.read_text())
+    config = config_factory(given["algo_name"])
+    with config.values_unlocked():
+        config.update(given)  # raises for keys that the host does not declare
+    (data,) = config.train.data
+    assert data["lang"] is None, "without it the host loads a language model for the environment"
+    assert config.train.seq_length == config.algo.horizon.prediction_horizon
+    assert config.train.frame_stack == config.algo.horizon.observation_horizon
+    assert tuple(config.observation.modalities.obs.low_dim) == write_dataset.KEYS
+    rollout = config.experiment.rollout
+    assert rollout.enabled and config.train.num_epochs % rollout.rate == 0
+    assert rollout.rate == config.train.num_epochs, "success is measured once, at the end"
+    assert not config.experiment.render_video and not config.observation.modalities.obs.rgb
+
+
+RESULTS = """
+Epoch {} Rollouts took 1.5s (avg) with results:
+Env: lift
+{{
+    "Horizon": 40.5,
+    "Success_Rate": {}
+}}
+"""
+LOG = f"""
+rollouts: episodes of each environment over 2 ranks: rank 0: 0; rank 1: none
+{RESULTS.format(10, 0.5)}
+rollouts: episodes of each environment over 2 ranks: rank 0: 0, 2; rank 1: 1
+{RESULTS.format(20, 0.75)}
+"""
+
+
+def test_episodes_and_success_are_the_last_in_the_log() -> None:
+    assert summary.episodes_per_rank(LOG) == {"rank 0": 2, "rank 1": 1}
+    assert summary.episodes_per_rank(LOG.splitlines()[1]) == {"rank 0": 1, "rank 1": 0}
+    assert summary.success_rate(LOG) == 0.75
+    for read in (summary.episodes_per_rank, summary.success_rate):
+        with pytest.raises(DataError, match="rollouts"):
+            read("rollout: env=Lift")
+
+
+@pytest.mark.parametrize("episodes", [1, 16, 17, 50])
+def test_episodes_are_counted_as_they_are_announced(
+    episodes: int, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollouts.group, "world_size", lambda: 2)
+    rollouts._announce(episodes)
+    counts = summary.episodes_per_rank(capsys.readouterr().out)
+    assert counts == {"rank 0": (episodes + 1) // 2, "rank 1": episodes // 2}
