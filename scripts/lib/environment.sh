@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by scripts/test.sh, scripts/demo.sh and scripts/demo_robosuite.sh:
 #   make_environment CHECKOUT EXTRAS [FOLDER] [CONSTRAINTS]
 # makes CHECKOUT/FOLDER (.venv) with the package (editable), its extras and the tested versions
@@ -61,6 +62,6 @@ make_environment() {
     if [ -e "$stamp" ]; then return 0; fi
     echo "installing robomimic-ddp[$extras]; the first time fetches torch (minutes)" >&2
     "$environment_python" -m pip install --quiet --disable-pip-version-check \
-        --constraint "$checkout/$constraints" --editable "$checkout[$extras]" || return 1
+        --constraint "$checkout/$constraints" --editable "${checkout}[$extras]" || return 1
     touch "$stamp"
 }
