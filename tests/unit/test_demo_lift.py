@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from robomimic_ddp import rollouts
+from robomimic_ddp import history, rollouts
 from robomimic_ddp.demo.lift import expert, summary, write_dataset
 from robomimic_ddp.errors import DataError
 
@@ -106,3 +106,28 @@ def test_episodes_are_counted_as_they_are_announced(
     rollouts._announce(episodes)
     counts = summary.episodes_per_rank(capsys.readouterr().out)
     assert counts == {"rank 0": (episodes + 1) // 2, "rank 1": episodes // 2}
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_every_value_of_the_summary_is_the_runs(tmp_path: Path, world_size: int) -> None:
+    before, after = tmp_path / "before", tmp_path / "after"
+    for run, log in ((before, RESULTS.format(1, 0.0)), (after, LOG)):
+        (run / "logs").mkdir(parents=True)
+        (run / "logs" / "log.txt").write_text(log)
+    plan = {"mode": "ddp", "backend": "gloo", "world_size": world_size, "samples_per_step": 8}
+    record = {"plan": plan, "learning_rates": [[0.1, 0.1]]}
+    (after / "ddp.json").write_text(json.dumps(record))
+    (after / "config.json").write_text(json.dumps({"experiment": {"rollout": {"n": 3}}}))
+    with pytest.raises(DataError, match="cut short"):
+        summary.summarise(before, after, {})
+    record["outcome"] = {"steps": 6, "gradients_equal": True, "noise_differs": True}
+    (after / "ddp.json").write_text(json.dumps(record))
+    for epoch, loss in ((1, 0.9), (2, 0.1)):
+        line = {"epoch": epoch, "phase": "train", "steps": 3, "seconds": 1.0, "log": {"Loss": loss}}
+        history.append(after, line)
+    found = summary.summarise(before, after, {"training": 12.34})
+    assert tuple(found) == summary.KEYS
+    assert (found["success_before"], found["success_after"]) == (0.0, 0.75)
+    assert (found["first_loss"], found["last_loss"], found["steps"]) == (0.9, 0.1, 6)
+    shares = {"rank 0": 3} if world_size == 1 else {"rank 0": 2, "rank 1": 1}
+    assert found["episodes_per_rank"] == shares and found["seconds"] == {"training": 12.3}

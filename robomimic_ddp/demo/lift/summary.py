@@ -41,14 +41,16 @@ def summarise(untrained: Path, trained: Path, seconds: Mapping[str, float]) -> d
     episodes together; `episodes_per_rank` is what the host's rollout loop was given on each rank;
     `seconds` those of each step. Raises DataError for a run that was cut short.
     """
-    config = json.loads((trained / "config.json").read_text())
+    episodes = json.loads((trained / "config.json").read_text())["experiment"]["rollout"]["n"]
     before, after = ((run / "logs" / "log.txt").read_text() for run in (untrained, trained))
+    facts = summary.trained(trained)
+    split = facts["world_size"] > 1
     values = {
-        **summary.trained(trained),
+        **facts,
         "success_before": success_rate(before),
         "success_after": success_rate(after),
-        "episodes": config["experiment"]["rollout"]["n"],
-        "episodes_per_rank": episodes_per_rank(after),
+        "episodes": episodes,
+        "episodes_per_rank": episodes_per_rank(after) if split else {"rank 0": episodes},
         "seconds": {name: round(took, 1) for name, took in seconds.items()},
         "checkpoint": str(trained / "last.pth"),
     }
