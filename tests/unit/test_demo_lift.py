@@ -20,11 +20,12 @@ CUBE = np.array([0.02, -0.01, 0.82])
 
 def drive(style: expert.Style, noise: float = 0.0, steps: int = 70):
     """The expert moves a hand that goes where it is told; yields hand and action of each move."""
-    random, hand, closing = np.random.default_rng(0), FAR.copy(), 0
+    random, hand, closing, opening = np.random.default_rng(0), FAR.copy(), 0, 0.08
     for _ in range(steps):
-        action, closing = expert.command(hand, CUBE, closing, style)
+        action, closing = expert.command(hand, CUBE, opening, closing, style)
         action = expert.noisy(action, random, noise)
         yield hand.copy(), action
+        opening = max(0.042, opening - 0.01) if closing else 0.08
         hand += action[:3] * expert.STEP * 0.5  # the arm lags behind its commands
 
 
@@ -51,9 +52,22 @@ def test_actions_are_what_the_host_takes() -> None:
     assert {action[-1] for action in actions} == {-1.0, 1.0}  # noise never moves the gripper
 
 
-def test_styles_differ_and_are_drawn_from_the_generator() -> None:
-    one, two = (expert.draw_style(np.random.default_rng(seed)) for seed in (0, 1))
-    assert one == expert.draw_style(np.random.default_rng(0)) != two
+def test_a_grip_that_holds_nothing_opens_and_is_tried_again() -> None:
+    there = CUBE + [0.04, 0.0, 0.0]
+    action, closing = expert.command(there, CUBE, 0.002, 9)
+    assert closing == 0 and action[-1] == -1.0 and action[2] > 0 and action[0] < 0  # up and back
+    action, closing = expert.command(CUBE, CUBE, 0.04, 0)
+    assert closing == 0 and action[-1] == -1.0  # not before the fingers are open
+    assert expert.command(CUBE, CUBE, 0.08, 0)[1] == 1
+
+
+def test_styles_differ_some_miss_and_all_are_drawn_from_the_generator() -> None:
+    styles = [expert.draw_styles(np.random.default_rng(seed)) for seed in range(200)]
+    assert styles[0] == expert.draw_styles(np.random.default_rng(0)) != styles[1]
+    missing = [first for first, then in styles if first != then]
+    assert 0.15 < len(missing) / len(styles) < 0.35
+    assert all(0.03 < abs(first.aim[0]) < 0.06 for first in missing)
+    assert all(max(map(abs, then.aim)) <= 0.006 for _, then in styles)
 
 
 def test_the_configuration_is_one_the_host_takes() -> None:

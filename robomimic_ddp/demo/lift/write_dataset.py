@@ -25,8 +25,8 @@ KEYS = ("robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos", "object")
 """Low-dimensional observations kept: [3], [4] (x, y, z, w), [2] and [10] (the cube's position and
 quaternion, and where it is seen from the hand), in metres.
 """
-LONGEST, FEWEST_SUCCESSES = 70, 0.8
-_LOOSE = 0.15
+LONGEST, FEWEST_SUCCESSES = 100, 0.8
+_LOOSE = 0.05
 """Largest spread of the noise that an episode's actions carry."""
 
 
@@ -57,12 +57,15 @@ def record(env: Any, seed: int, index: int) -> dict[str, Any] | None:
     # robosuite draws from a generator of its own, which its parts share: set in place.
     started = np.random.default_rng([seed, index, 1])
     env.base_env.rng.bit_generator.state = started.bit_generator.state
-    style, spread, closing = expert.draw_style(random), random.uniform(0.0, _LOOSE), 0
+    style, corrected = expert.draw_styles(random)
+    spread, closing = random.uniform(0.0, _LOOSE), 0
     seen, actions, rewards = [], [], []
     observation = env.reset()
     while len(actions) < LONGEST and not (rewards and env.is_success()["task"]):
         hand, cube = observation["robot0_eef_pos"], observation["object"][:3]
-        wanted, closing = expert.command(hand, cube, closing, style)
+        opening, before = float(np.ptp(observation["robot0_gripper_qpos"])), closing
+        wanted, closing = expert.command(hand, cube, opening, closing, style)
+        style = corrected if before and not closing else style
         actions.append(expert.noisy(wanted, random, spread))
         seen.append({key: np.asarray(observation[key], np.float64) for key in KEYS})
         observation, reward, _, _ = env.step(actions[-1])
