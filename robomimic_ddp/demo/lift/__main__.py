@@ -22,7 +22,7 @@ from robomimic_ddp.demo.lift.summary import summarise
 from robomimic_ddp.demo.stamps import CHECKOUT, code_version, fresh_folder
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, RobomimicDDPError
 
-ATTEMPTS, SEED = 120, 0
+ATTEMPTS, SEED = 200, 0
 SIMULATOR = ("robosuite", "mujoco", "numpy")
 
 
