@@ -41,6 +41,7 @@ setup(
     install_requires=["libcst>=1.1", "omegaconf>=2.1"],
     extras_require={
         "robomimic": ["praxis-robomimic>=0.5.0"],
+        "robosuite": ["robosuite>=1.5.2,<1.6", "mujoco>=3.3,<4"],
         "rlds": ["tensorflow-cpu>=2.15", "tensorflow-datasets>=4.9.4"],
         "plot": ["matplotlib>=3.5"],
         "test": [

@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Callable
 
+import numpy as np
+
 from robomimic_ddp import group, places, random_streams
 from robomimic_ddp.errors import RobomimicDDPError
 from robomimic_ddp.metrics import swapped
@@ -24,6 +26,7 @@ logger = logging.getLogger(__name__)
 _STREAM = 0x5EED
 """Keeps the streams of rollouts apart from all others that are drawn from the run's seed."""
 _VIDEO = ("video_dir", "video_path")
+_MOST_LISTED = 8
 
 
 def split_rollouts(rollout_with_stats: Callable, seed: Callable[[], int]) -> Callable:
@@ -86,8 +89,11 @@ def _announce(episodes: int) -> None:
 
 
 def _listed(episodes: range) -> str:
-    shown = [str(episode) for episode in episodes[:8]]
-    return (", ".join(shown) + (", ..." if len(episodes) > 8 else "")) or "none"
+    """The episodes' numbers; of many, the first and the last, and how many they are."""
+    if len(episodes) <= _MOST_LISTED:
+        return ", ".join(str(episode) for episode in episodes) or "none"
+    first = ", ".join(str(episode) for episode in episodes[:3])
+    return f"{first}, ..., {episodes[-1]} ({len(episodes)} episodes)"
 
 
 @contextmanager
@@ -99,19 +105,46 @@ def _seeded(envs: dict[str, Any], own: Iterable[int], entropy: tuple[int, int]) 
     """
     with ExitStack() as stack:
         for number, env in enumerate(envs.values()):
-            reset = _reset_of(env.reset, iter(own), (_STREAM, *entropy, number))
+            reset = _reset_of(env, iter(own), (_STREAM, *entropy, number))
             stack.enter_context(swapped(env, "reset", reset))
         yield
 
 
-def _reset_of(reset: Callable, episodes: Iterator[int], entropy: tuple[int, ...]) -> Callable:
+def _reset_of(env: Any, episodes: Iterator[int], entropy: tuple[int, ...]) -> Callable:
+    reset = env.reset
+
     def seeded_reset(*args: Any, **kwargs: Any) -> Any:
         episode = next(episodes, None)
         if episode is not None:
             random_streams.seed(*entropy, episode)
+            for number, generator in enumerate(_own_generators(env)):
+                _seed_in_place(generator, *entropy, episode, number)
         return reset(*args, **kwargs)
 
     return seeded_reset
+
+
+def _own_generators(env: Any) -> Iterator[np.random.Generator]:
+    """numpy generators that an environment, or one that it wraps as `env`, keeps for itself.
+
+    robosuite's `rng` (1.5), gymnasium's `_np_random`. Given a seed they would draw the same
+    episodes on every rank, and without one, others each time.
+    """
+    seen: list[Any] = []
+    while env is not None and not any(env is one for one in seen):
+        seen.append(env)
+        own = getattr(env, "__dict__", {})
+        for value in (own.get("rng"), own.get("_np_random")):
+            if isinstance(value, np.random.Generator):
+                yield value
+        env = own.get("env")
+
+
+def _seed_in_place(generator: np.random.Generator, *entropy: int) -> None:
+    """Starts `generator` anew for all who hold it (robosuite's samplers share one)."""
+    kind = type(generator.bit_generator)
+    seed = np.random.SeedSequence([word % 2**64 for word in entropy])
+    generator.bit_generator.state = kind(seed).state
 
 
 def _merged(result: Any, episodes: int, waiting: Any) -> Any:

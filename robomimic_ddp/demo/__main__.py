@@ -9,66 +9,43 @@ settings go to the training's dot-list.
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
-import shutil
-import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import env
 from robomimic_ddp.demo.evaluate import EPISODES
-from robomimic_ddp.demo.stamps import CHECKOUT, Stamps, code_version, fresh_folder
+from robomimic_ddp.demo.job import CPU_RANKS, Job, runtime_version, visible_gpus
+from robomimic_ddp.demo.stamps import CHECKOUT, code_version, fresh_folder
 from robomimic_ddp.demo.summary import summarise
-from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, DataError, RobomimicDDPError, UsageError
+from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, RobomimicDDPError, UsageError
 
-CPU_RANKS = 2
-HOST = "praxis-robomimic"
 DEMONSTRATIONS, SEED = 300, 0
 
 
-class Demo:
+class Demo(Job):
     """The steps, each under `root`; `settings` are added to the training's dot-list."""
 
     def __init__(self, root: Path, config: Path, settings: Sequence[str], options: Any):
-        self.root, self.config, self.settings = root.absolute(), config.absolute(), list(settings)
-        self.options = options
+        super().__init__(root)
+        self.config, self.settings, self.options = config.absolute(), list(settings), options
         self.ranks = options.ranks or visible_gpus() or CPU_RANKS
-        root.mkdir(parents=True, exist_ok=True)
-        self.stamps = Stamps(self.root)
 
     def run(self) -> dict[str, Any]:
         """Does what is left to do; returns the summary, which is also in `root/summary.json`."""
-        data = self._step("data", self._data_inputs(), self._write_data)
-        host = self._step("host", self._host_inputs(), self._patch_host)
-        training = {"data": self._data_inputs(), **self._host_inputs(), **self._training_inputs()}
-        directory = Path(self._step("training", training, lambda: self._train(data, host)))
+        data = self.step("data", self._data_inputs(), self._write_data)
+        host = self.step("host", self.host_inputs(), self.patch_host)
+        training = {"data": self._data_inputs(), **self.host_inputs(), **self._training_inputs()}
+        directory = Path(self.step("training", training, lambda: self._train(data, host)))
         checkpoint = directory / "last.pth"
         judged = {"training": training, "code": code_version("robomimic_ddp/demo")}
         judged["episodes"] = self.options.evaluations
-        evaluation = self._step("evaluation", judged, lambda: self._evaluate(host, checkpoint))
-        curves = self._step("curves", training, lambda: self._draw(directory))
+        evaluation = self.step("evaluation", judged, lambda: self._evaluate(host, checkpoint))
+        curves = self.step("curves", training, lambda: self._draw(directory))
         summary = summarise(directory, evaluation, checkpoint, Path(curves))
         (self.root / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
         return summary
-
-    def _step(self, name: str, inputs: dict[str, Any], make: Any) -> Any:
-        made = []
-
-        def timed() -> Any:
-            print(f"\n=== {name} ===", flush=True)
-            started = time.perf_counter()
-            made.append(make())
-            print(f"=== {name}: {time.perf_counter() - started:.0f} s", flush=True)
-            return made[0]
-
-        result = self.stamps.run(name, inputs, timed)
-        if not made:
-            print(f"=== {name}: done before", flush=True)
-        return result
 
     def _data_inputs(self) -> dict[str, Any]:
         writers = ("simulator", "drawing", "expert", "write_dataset")
@@ -80,69 +57,36 @@ class Demo:
         folder = fresh_folder(self.root / "data")
         count = self.options.demonstrations
         arguments = ["--out", folder, "--episodes", count, "--seed", SEED]
-        self._python("robomimic_ddp.demo.write_dataset", *arguments)
-        return str(folder)
-
-    def _host_inputs(self) -> dict[str, Any]:
-        return {"host": importlib.metadata.version(HOST), "patches": code_version("patches")}
-
-    def _patch_host(self) -> str:
-        folder = fresh_folder(self.root / "host")
-        package = importlib.metadata.distribution(HOST).locate_file("robomimic")
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(str(package), folder / "robomimic", ignore=ignored)
-        self._python("robomimic_ddp", "apply", "--with", "unet_config", folder / "robomimic")
+        self.python("robomimic_ddp.demo.write_dataset", *arguments)
         return str(folder)
 
     def _training_inputs(self) -> dict[str, Any]:
-        runtime = [file.name for file in (CHECKOUT / "robomimic_ddp").glob("*.py")]
-        folders = [f"robomimic_ddp/{name}" for name in ("rlds", "sampling", "main_rank")]
         return {
             "config": self.config.read_text(),
             "settings": self.settings,
             "ranks": self.ranks,
-            "runtime": code_version(*folders, *(f"robomimic_ddp/{name}" for name in runtime)),
+            "runtime": runtime_version(["rlds", "sampling", "main_rank"]),
         }
 
     def _train(self, data: str, host: str) -> str:
         output = fresh_folder(self.root / "output")
-        launcher = ["--standalone", f"--nproc_per_node={self.ranks}"]
-        launcher += ["-m", "robomimic.scripts.train_rlds", f"load_from={self.config}"]
         places = [f"train.data_path={data}", f"train.output_dir={output}"]
         places.append(f"train.data_cache_dir={self.root / 'cache'}")
-        settings = ["train.batch_size=16", *places, *self.settings]
-        self._python("torch.distributed.run", *launcher, *settings, host=host)
+        settings = [f"load_from={self.config}", "train.batch_size=16", *places, *self.settings]
+        self.torchrun(self.ranks, "robomimic.scripts.train_rlds", *settings, host=host)
         (record,) = output.glob("*/*/ddp.json")
         return str(record.parent)
 
     def _evaluate(self, host: str, checkpoint: Path) -> dict[str, Any]:
         out = self.root / "evaluation.json"
         arguments = [checkpoint, "--episodes", self.options.evaluations, "--out", out]
-        self._python("robomimic_ddp.demo.evaluate", *arguments, host=host)
+        self.python("robomimic_ddp.demo.evaluate", *arguments, host=host)
         return json.loads(out.read_text())
 
     def _draw(self, directory: Path) -> str:
         curves = self.root / "curves.png"
-        self._python("robomimic_ddp", "plot", directory, "-o", curves)
+        self.python("robomimic_ddp", "plot", directory, "-o", curves)
         return str(curves)
-
-    def _python(self, module: str, *arguments: object, host: str | None = None) -> None:
-        """Runs `python -m module` with the patched host, if any, first on its path."""
-        path = ([host] if host else []) + [str(CHECKOUT)]
-        command = [sys.executable, "-m", module, *(str(word) for word in arguments)]
-        done = subprocess.run(command, env=env.child_environment(path), check=False)
-        if done.returncode != 0:
-            raise DataError(
-                f"the demo stopped: {module} ended with exit code {done.returncode}, see above. "
-                f"Nothing of that step is kept; {self.root} holds what came before it."
-            )
-
-
-def visible_gpus() -> int:
-    """CUDA devices that this process sees, after CUDA_VISIBLE_DEVICES."""
-    import torch
-
-    return torch.cuda.device_count()
 
 
 def _check(options: argparse.Namespace) -> None:

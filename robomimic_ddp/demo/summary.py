@@ -40,23 +40,33 @@ def summarise(
     second are those of all training epochs together, over all ranks; `learning_rate` is the initial
     one after scaling. Raises DataError when the run has not come to its end.
     """
+    values = {
+        **trained(run_directory),
+        **{key: evaluation[key] for key in ("success_before", "success_after")},
+        "checkpoint": str(checkpoint),
+        "curves": str(curves),
+    }
+    return {key: values[key] for key in KEYS}
+
+
+def trained(run_directory: Path) -> dict[str, Any]:
+    """What a finished training's record and history say: its plan, its outcome, losses and speed.
+
+    Raises DataError when the run has not come to its end.
+    """
     record = json.loads((run_directory / "ddp.json").read_text())
     if "outcome" not in record:
         raise DataError(
             f"{run_directory}/ddp.json holds no outcome: that training was cut short. Train again."
         )
-    plan, outcome = record["plan"], record["outcome"]
-    epochs = [line for line in history.read(run_directory) if line["phase"] == "train"]
+    plan, epochs = record["plan"], history.read(run_directory)
+    epochs = [line for line in epochs if line["phase"] == "train"]
     samples = sum(line["steps"] for line in epochs) * plan["samples_per_step"]
-    values = {
+    return {
         **{key: plan[key] for key in ("mode", "backend", "world_size", "samples_per_step")},
-        **{key: outcome[key] for key in KEYS if key in outcome},
-        **{key: evaluation[key] for key in ("success_before", "success_after")},
+        **record["outcome"],
         "learning_rate": record["learning_rates"][0][1],
         "first_loss": epochs[0]["log"]["Loss"],
         "last_loss": epochs[-1]["log"]["Loss"],
         "samples_per_second": samples / sum(line["seconds"] for line in epochs),
-        "checkpoint": str(checkpoint),
-        "curves": str(curves),
     }
-    return {key: values[key] for key in KEYS}

@@ -1,10 +1,11 @@
-# Sourced by scripts/test.sh and scripts/demo.sh:
-#   make_environment CHECKOUT EXTRAS
-# makes CHECKOUT/.venv with the package (editable), its extras and the tested versions, and sets
-# $environment_python. A second call finds the stamp of the first and returns at once.
-# PYTHON=/path/to/python chooses the interpreter.
+# shellcheck shell=bash
+# Sourced by scripts/test.sh, scripts/demo.sh and scripts/demo_robosuite.sh:
+#   make_environment CHECKOUT EXTRAS [FOLDER] [CONSTRAINTS]
+# makes CHECKOUT/FOLDER (.venv) with the package (editable), its extras and the tested versions
+# (constraints.txt), and sets $environment_python. A second call finds the stamp of the first and
+# returns at once. PYTHON=/path/to/python chooses the interpreter.
 
-# The host's and TensorFlow's wheels of constraints.txt exist for these.
+# The wheels of constraints.txt exist for these; a script with other constraints sets others.
 oldest_python="3.10"
 newest_python="3.13"
 
@@ -28,7 +29,7 @@ find_python() {
     done
     {
         echo "error: found no Python from $oldest_python to $newest_python (tried: ${candidates[*]})."
-        echo "The tested versions of torch and TensorFlow have wheels for these only. Install one, or name"
+        echo "The tested versions of all packages have wheels for these only. Install one, or name"
         echo "one: PYTHON=/path/to/python3.11 $0"
     } >&2
     return 1
@@ -36,18 +37,18 @@ find_python() {
 
 # A new setup.py, constraints file, extras, place or interpreter means a new installation.
 installation_stamp() {
-    "$1" - "$2" "$3" <<'PYTHON_END'
+    "$1" - "$2" "$3" "$4" <<'PYTHON_END'
 import hashlib, pathlib, sys
-checkout, extras = sys.argv[1:]
-parts = [(pathlib.Path(checkout) / name).read_bytes() for name in ("setup.py", "constraints.txt")]
+checkout, extras, constraints = sys.argv[1:]
+parts = [(pathlib.Path(checkout) / name).read_bytes() for name in ("setup.py", constraints)]
 parts += [text.encode() for text in (checkout, extras, sys.version)]
 print(hashlib.sha256(b"\0".join(parts)).hexdigest()[:16])
 PYTHON_END
 }
 
 make_environment() {
-    local checkout="$1" extras="$2" base stamp
-    local folder="$checkout/.venv"
+    local checkout="$1" extras="$2" constraints="${4:-constraints.txt}" base stamp
+    local folder="$checkout/${3:-.venv}"
     environment_python="$folder/bin/python"
     if ! suits "$environment_python"; then
         base="$(find_python)" || return 1
@@ -57,10 +58,10 @@ make_environment() {
             return 1
         }
     fi
-    stamp="$folder/installed-$(installation_stamp "$environment_python" "$checkout" "$extras")"
+    stamp="$folder/installed-$(installation_stamp "$environment_python" "$checkout" "$extras" "$constraints")"
     if [ -e "$stamp" ]; then return 0; fi
-    echo "installing robomimic-ddp[$extras]; the first time fetches torch and TensorFlow (minutes)" >&2
+    echo "installing robomimic-ddp[$extras]; the first time fetches torch (minutes)" >&2
     "$environment_python" -m pip install --quiet --disable-pip-version-check \
-        --constraint "$checkout/constraints.txt" --editable "$checkout[$extras]" || return 1
+        --constraint "$checkout/$constraints" --editable "${checkout}[$extras]" || return 1
     touch "$stamp"
 }

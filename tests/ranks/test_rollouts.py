@@ -32,6 +32,26 @@ class Env:
         return self.place
 
 
+class Simulator:
+    """As robosuite 1.5: a generator of its own, with the same seed on every rank."""
+
+    def __init__(self):
+        self.rng = np.random.default_rng(0)
+
+
+class SimulatorEnv(Env):
+    """As the host's wrapper of it: `env` is the simulator, whose parts hold its generator."""
+
+    def __init__(self):
+        super().__init__()
+        self.env = Simulator()
+        self.sampler = self.env.rng
+
+    def reset(self):
+        self.resets += 1
+        return self.sampler.random()
+
+
 def host_rollouts(policy, envs, horizon, num_episodes=None, video_dir=None, epoch=None):
     """A host's function in small: a policy that draws torch noise, means over its episodes."""
     statistics = OrderedDict()
@@ -92,6 +112,24 @@ def test_the_episodes_do_not_depend_on_the_number_of_ranks(ranks):
     two = every_episode(ranks.run(run, 5), 5)
     three = every_episode(ranks.run(run, 5, world_size=3), 5)
     assert two == three
+
+
+def places(episodes):
+    seen, envs = [], {"a": SimulatorEnv()}
+
+    def policy(place):
+        seen.append(place)
+        return {"Return": place}
+
+    split_rollouts(host_rollouts, lambda: SEED)(policy, envs, 5, num_episodes=episodes)
+    return seen
+
+
+def test_a_simulator_with_a_generator_of_its_own_draws_each_episode_once(ranks):
+    """Without care, ranks would simulate the same episodes twice, and count them twice."""
+    two, three = ranks.run(places, 5), ranks.run(places, 5, world_size=3)
+    assert len({place for seen in two for place in seen}) == 5
+    assert [two[n % 2][n // 2] for n in range(5)] == [three[n % 3][n // 3] for n in range(5)]
 
 
 def test_another_epoch_has_other_episodes(ranks):
