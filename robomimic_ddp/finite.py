@@ -15,7 +15,7 @@ import torch
 
 from robomimic_ddp import group
 from robomimic_ddp.errors import DataError, LossError, RobomimicDDPError
-from robomimic_ddp.metrics import swapped
+from robomimic_ddp.swapping import swapped
 
 LOSS = "Loss"
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from robomimic_ddp import group, places, random_streams
 from robomimic_ddp.errors import RobomimicDDPError
-from robomimic_ddp.metrics import swapped
+from robomimic_ddp.swapping import swapped
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 import robomimic_ddp
-from robomimic_ddp import env, group, main_rank, metrics, options, plan, stopping, verify, wrap
+from robomimic_ddp import env, group, main_rank, options, plan, step_logs, stopping, verify, wrap
 from robomimic_ddp.errors import PlanError
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class Run:
     """The directory that the run goes on in (`state.Found`), or None."""
     saved: dict | None = None
     """The state that the run goes on from, between reading it and putting it back."""
-    part: metrics.EpochPart | None = None
+    part: step_logs.EpochPart | None = None
     """What is done of the present train epoch; None before the first."""
     stopper: stopping.Stopper = field(default_factory=stopping.Stopper)
     best_names: list = field(default_factory=list)

@@ -132,7 +132,7 @@ def _next_actions(policy: Any, observations: list[dict[str, np.ndarray]]) -> np.
     """
     import torch
 
-    from robomimic_ddp.metrics import swapped
+    from robomimic_ddp.swapping import swapped
 
     algo = policy.policy
     batch = {key: np.stack([one[key] for one in observations]) for key in observations[0]}

@@ -9,7 +9,7 @@ from typing import Any
 
 import robomimic_ddp
 from robomimic_ddp import algo as host_algo
-from robomimic_ddp import group, main_rank, metrics, places, random_streams, state
+from robomimic_ddp import group, main_rank, places, random_streams, state, step_logs
 from robomimic_ddp import run as _run
 from robomimic_ddp.errors import CheckpointError, Stopped
 from robomimic_ddp.resume import report, start
@@ -21,7 +21,7 @@ class Keeper:
     def __init__(self, run: _run.Run, model: Any) -> None:
         self.run, self.model = run, model
         self.finished = 0
-        run.part = metrics.EpochPart(self.after_step)
+        run.part = step_logs.EpochPart(self.after_step)
         self.best: dict[str, Any] = {}
 
     def restore(self) -> int | None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from robomimic_ddp import algo as host_algo
-from robomimic_ddp import metrics, wrap
+from robomimic_ddp import swapping, wrap
 from robomimic_ddp.verify import data, structure
 from robomimic_ddp.verify.bits import checksums
 from robomimic_ddp.verify.comparison import Evidence
@@ -195,4 +195,4 @@ class Verifier:
                 self._trained.see(batch)
             return process(batch, *args, **kwargs)
 
-        self._undo.enter_context(metrics.swapped(self.algo, "process_batch_for_training", watched))
+        self._undo.enter_context(swapping.swapped(self.algo, "process_batch_for_training", watched))

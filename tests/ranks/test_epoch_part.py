@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from robomimic_ddp import group
-from robomimic_ddp.metrics import EpochPart, epoch_log
+from robomimic_ddp.metrics import epoch_log
 from robomimic_ddp.state import plain
+from robomimic_ddp.step_logs import EpochPart
 from tests.ranks.test_metrics import Algo, other_order_run_epoch, real_run_epoch
 
 STEPS = 5

@@ -17,8 +17,9 @@ LAYERS = (
     {"errors"},
     {"env", "options"},
     {"plan"},
-    {"places", "random_streams"},
+    {"places", "random_streams", "swapping"},
     {"group"},
+    {"step_logs"},
     {"wrap", "sampling", "rlds", "main_rank", "metrics", "algo", "history"}
     | {"config_check", "config_file", "hdf5_check"},
     {"rollouts", "step", "checkpoint", "checkpoint_check", "finite", "verify", "entry"}

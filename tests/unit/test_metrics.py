@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from robomimic_ddp.errors import RobomimicDDPError
-from robomimic_ddp.metrics import epoch_log, samples_in, swapped
+from robomimic_ddp.metrics import epoch_log
+from robomimic_ddp.step_logs import samples_in
+from robomimic_ddp.swapping import swapped
 
 
 class Owner:

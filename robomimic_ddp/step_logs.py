@@ -1,0 +1,92 @@
+"""What one rank logs in an epoch, step by step, before it is averaged over ranks."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import numpy as np
+
+from robomimic_ddp import group
+from robomimic_ddp.errors import RobomimicDDPError
+
+
+class BatchLogs:
+    """What one rank logs during one epoch: per key, the sum over samples and their number."""
+
+    def __init__(self) -> None:
+        self.samples = 0
+        self.totals: dict[str, list[float]] = {}
+        self._batch_samples: int | None = None
+
+    def see_batch(self, batch: Any) -> None:
+        """Notes the number of samples of the batch whose log comes next."""
+        self._batch_samples = samples_in(batch)
+
+    def see_log(self, step_log: dict[str, Any]) -> None:
+        """Adds the log of the batch seen last; a value's mean is taken, as the host does."""
+        if self._batch_samples is None:
+            raise RobomimicDDPError(
+                "run_epoch called model.log_info before model.process_batch_for_training, so the "
+                "number of samples behind that log is unknown and it cannot be averaged over "
+                "ranks. Call process_batch_for_training on each batch first, as robomimic does."
+            )
+        self.samples += self._batch_samples
+        for key, value in step_log.items():
+            total = self.totals.setdefault(key, [0.0, 0])
+            total[0] += float(np.mean(value)) * self._batch_samples
+            total[1] += self._batch_samples
+
+
+class EpochPart:
+    """The steps of one train epoch that are done, and what they have logged: enough to stop inside
+    the epoch and to go on later.
+
+    logs: the sums of several ranks' `BatchLogs`; step_logs: on one rank each step's log, since the
+    host's own mean is kept to the bit. after_step: called after each step; may raise.
+    """
+
+    def __init__(self, after_step: Callable[[], None] = lambda: None) -> None:
+        self.after_step = after_step
+        self.begin()
+
+    def begin(self) -> None:
+        """No step is done."""
+        self.epoch: int | None = None
+        self.steps = 0
+        self.logs = BatchLogs()
+        self.step_logs: list[dict[str, float]] = []
+
+    def step_done(self, step_log: dict[str, Any]) -> None:
+        """Notes a step with its log, and tells `after_step`."""
+        if group.world_size() == 1:
+            self.step_logs.append({key: float(np.mean(value)) for key, value in step_log.items()})
+        self.steps += 1
+        self.after_step()
+
+
+def samples_in(batch: Any) -> int:
+    """Number of samples in a host's batch: the length of its actions, else of its first array.
+
+    `batch` is a nest of dicts, lists and tuples over arrays or tensors of shape [B, ...].
+    """
+    if isinstance(batch, dict) and "actions" in batch:
+        batch = batch["actions"]
+    found = _first_length(batch)
+    if found is None:
+        raise RobomimicDDPError(
+            f"a batch of type {type(batch).__name__} holds no array with a batch dimension, so its "
+            "samples cannot be counted for the average over ranks. Return arrays of shape [B, ...] "
+            "from the dataset."
+        )
+    return found
+
+
+def _first_length(nest: Any) -> int | None:
+    if getattr(nest, "shape", None):
+        return int(nest.shape[0])
+    if isinstance(nest, dict):
+        nest = list(nest.values())
+    if isinstance(nest, (list, tuple)):
+        lengths = (_first_length(part) for part in nest)
+        return next((length for length in lengths if length is not None), None)
+    return None
