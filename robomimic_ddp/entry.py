@@ -159,11 +159,12 @@ def _end(code: int) -> NoReturn:
 def _end_with_parent() -> None:
     """Ends this worker when torchrun itself was killed and could not end it."""
     parent = os.getppid()
+    orphaned = env.adopted_by_init(parent)  # it was killed while this process imported
 
     def watch() -> None:
-        while os.getppid() == parent:
+        while not orphaned and os.getppid() == parent:
             time.sleep(_PARENT_POLL_SECONDS)
-        _show(f"the launcher (process {parent}) is gone; this rank ends\n")
+        _show("the launcher of this rank is gone; the rank ends\n")
         os._exit(EXIT_REFUSED)
 
     threading.Thread(target=watch, name="robomimic-ddp-launcher-watch", daemon=True).start()

@@ -137,6 +137,23 @@ def _check_rendezvous(environ: Mapping[str, str], world_size: int) -> None:
         )
 
 
+def adopted_by_init(parent: int) -> bool:
+    """Whether `parent`, this process's parent, is the system's init, which takes in the children of
+    a process that has died. In a container process 1 may be the launcher itself: then it runs the
+    same Python.
+    """
+    if parent == 1:
+        try:
+            return os.readlink("/proc/1/exe") != os.path.realpath("/proc/self/exe")
+        except OSError:  # another user's process, or no /proc: a launcher would be our own user's
+            return True
+    try:
+        with open(f"/proc/{parent}/comm", encoding="utf-8") as file:
+            return file.read().strip() == "systemd"  # a user's own init
+    except OSError:
+        return False
+
+
 def usable_cores() -> int:
     """CPU cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):

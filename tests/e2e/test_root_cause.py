@@ -47,9 +47,12 @@ def test_failures_that_look_like_something_else_are_recorded_too(what, words):
     assert "rank 1: stopped" not in result.stderr
 
 
-def test_workers_end_when_torchrun_was_killed():
-    """kill -9: the agent cannot end its workers any more, so they must notice."""
-    command = [*LAUNCH, "-m", "tests.e2e.waiting"]
+@pytest.mark.parametrize("moment", ["early", "late"])
+def test_workers_end_when_torchrun_was_killed(moment):
+    """kill -9: the agent cannot end its workers any more, so they must notice. Early: while they
+    import, before anybody looks at the agent.
+    """
+    command = [*LAUNCH, "-m", "tests.e2e.waiting", moment]
     agent = subprocess.Popen(
         command, cwd=ROOT, env=environment(None), stdout=subprocess.PIPE, text=True
     )

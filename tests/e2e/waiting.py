@@ -1,18 +1,30 @@
-"""A rank that prints its process id and waits. Run under torchrun."""
+"""A rank that prints its process id and waits. Run under torchrun.
+
+With the argument "early" it prints before its entry point begins, as during a host's imports.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 import time
 
 from robomimic_ddp import entry
 
 
+def tell() -> None:
+    os.write(1, f"{os.getpid()}\n".encode())  # past the quiet stdout of other ranks
+
+
 @entry.entry_point
 def main() -> None:
-    os.write(1, f"{os.getpid()}\n".encode())  # past the quiet stdout of other ranks
+    if "early" not in sys.argv:
+        tell()
     time.sleep(600)
 
 
 if __name__ == "__main__":
+    if "early" in sys.argv:
+        tell()
+        time.sleep(3)
     main()
