@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from robomimic_ddp.demo.evaluate import EPISODES
-from robomimic_ddp.demo.job import CPU_RANKS, Job, runtime_version, visible_gpus
+from robomimic_ddp.demo.job import CPU_RANKS, Job, exit_code_of, runtime_version, visible_gpus
 from robomimic_ddp.demo.stamps import CHECKOUT, code_version, fresh_folder
 from robomimic_ddp.demo.summary import summarise
-from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, RobomimicDDPError, UsageError
+from robomimic_ddp.errors import UsageError
 
 DEMONSTRATIONS, SEED = 300, 0
 
@@ -117,15 +117,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ranks", type=int, help="default: the visible GPUs, or two CPU ranks")
     parser.add_argument("settings", nargs="*", metavar="key=value")
     options = parser.parse_args(arguments)
-    try:
+
+    def run() -> dict[str, Any]:
         _check(options)
-        demo = Demo(options.root, options.config, options.settings, options)
-        summary = demo.run()
-    except RobomimicDDPError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return EXIT_REFUSED
-    print(json.dumps(summary, indent=2))
-    return EXIT_DONE
+        return Demo(options.root, options.config, options.settings, options).run()
+
+    return exit_code_of(run)
 
 
 if __name__ == "__main__":

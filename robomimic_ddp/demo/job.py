@@ -5,6 +5,7 @@ programs that run with it.
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from typing import Any, Callable
 
 from robomimic_ddp import env
 from robomimic_ddp.demo.stamps import CHECKOUT, Stamps, code_version, fresh_folder
-from robomimic_ddp.errors import DataError
+from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, DataError, RobomimicDDPError
 
 CPU_RANKS = 2
 HOST = "praxis-robomimic"
@@ -86,3 +87,14 @@ def visible_gpus() -> int:
     import torch
 
     return torch.cuda.device_count()
+
+
+def exit_code_of(run: Callable[[], dict[str, Any]]) -> int:
+    """Runs a demo and prints its summary, or its error; returns the exit code."""
+    try:
+        summary = run()
+    except RobomimicDDPError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_REFUSED
+    print(json.dumps(summary, indent=2))
+    return EXIT_DONE

@@ -17,10 +17,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Callable
 
-from robomimic_ddp.demo.job import CPU_RANKS, Job, runtime_version, visible_gpus
+from robomimic_ddp.demo.job import CPU_RANKS, Job, exit_code_of, runtime_version, visible_gpus
 from robomimic_ddp.demo.lift.summary import summarise
 from robomimic_ddp.demo.stamps import CHECKOUT, code_version, fresh_folder
-from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, RobomimicDDPError
 
 ATTEMPTS, SEED = 200, 0
 SIMULATOR = ("robosuite", "mujoco", "numpy")
@@ -111,13 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ranks", type=int, help="default: the visible GPUs, or two CPU ranks")
     parser.add_argument("--seed", type=int, help="of the training; default: the config's")
     options = parser.parse_args(arguments)
-    try:
-        summary = LiftDemo(options.root, options.config, options).run()
-    except RobomimicDDPError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return EXIT_REFUSED
-    print(json.dumps(summary, indent=2))
-    return EXIT_DONE
+    return exit_code_of(lambda: LiftDemo(options.root, options.config, options).run())
 
 
 if __name__ == "__main__":
