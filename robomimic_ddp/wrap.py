@@ -14,7 +14,7 @@ broadcasts buffers, and a rank that did it alone would wait for the others.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Callable
 
@@ -22,7 +22,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from robomimic_ddp import group
+from robomimic_ddp import bucket_layout, group
 from robomimic_ddp.errors import WrapError
 from robomimic_ddp.options import FIELDS
 
@@ -48,6 +48,11 @@ class _State:
         """
         self.before_training_forward: Callable[[], None] | None = None
         """Called once, before the next training forward of the net."""
+        self.arrival: bucket_layout.ArrivalOrder | None = None
+        self.gradient_order: list[int] = []
+        """Indices into `reduced`, in the order of arrival; empty before the first step, and where
+        DDP's buckets do not depend on it.
+        """
 
     def build(self, net: nn.Module) -> None:
         """Collective under DDP: builds the parallel object on the parameters' present device."""
@@ -61,11 +66,35 @@ class _State:
                 device_ids=[device.index] if device.type == "cuda" else None,
                 **self.ddp_options,
             )
+            if bucket_layout.can_be_laid_out(self.parallel):
+                self.arrival = bucket_layout.ArrivalOrder(self.reduced)
         else:
             self.parallel = DataParallel(net)
 
+    def note_order(self) -> None:
+        """Keeps the order of arrival once it is known. Not to be called within a backward pass."""
+        if self.arrival is not None and self.arrival.complete:
+            self.gradient_order = self.arrival.seen
+            self.arrival.release()
+            self.arrival = None
+
+    def repeat_layout(self, order: list[int]) -> None:
+        """Collective, between `build` and the first training forward: lays the buckets out as in
+        the process that saw gradients arrive in `order`. One of another net is passed over.
+        """
+        if self.arrival is None or sorted(order) != list(range(len(self.reduced))):
+            return
+        self.arrival.release()
+        self.arrival, self.gradient_order = None, order
+        self.inside = True
+        try:
+            bucket_layout.lay_out(self.parallel, self.reduced, order)
+        finally:
+            self.inside = False
+
     def forward(self, net: nn.Module, args: tuple, kwargs: dict) -> Any:
         self.build(net)
+        self.note_order()
         if self.before_training_forward is not None:
             call, self.before_training_forward = self.before_training_forward, None
             call()
@@ -161,6 +190,11 @@ def parallelise(
 def is_parallel(module: nn.Module) -> bool:
     """Whether `module` was made parallel by `parallelise`."""
     return _STATE in module.__dict__
+
+
+def parallel_among(named: Iterable[tuple[str, nn.Module]]) -> list[tuple[str, nn.Module]]:
+    """Those of the named modules that were made parallel."""
+    return [(name, module) for name, module in named if is_parallel(module)]
 
 
 def state_of(net: nn.Module) -> _State:

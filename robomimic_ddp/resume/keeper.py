@@ -9,7 +9,7 @@ from typing import Any
 
 import robomimic_ddp
 from robomimic_ddp import algo as host_algo
-from robomimic_ddp import group, main_rank, places, random_streams, state, step_logs
+from robomimic_ddp import group, main_rank, places, random_streams, state, step_logs, wrap
 from robomimic_ddp import run as _run
 from robomimic_ddp.errors import CheckpointError, Stopped
 from robomimic_ddp.resume import report, start
@@ -40,6 +40,8 @@ class Keeper:
             return None
         run.saved = None  # frees the memory once the tensors are in the model
         state.restore_model(self.model, saved["model"])
+        for name, net in wrap.parallel_among(host_algo.named_modules(self.model)):
+            wrap.state_of(net).repeat_layout(saved.get("gradient_orders", {}).get(name, []))
         parts, rank, epoch = saved["ranks"], group.rank(), saved["epoch"]
         own = parts[rank] if rank < len(parts) else None
         data = self._restore_data(saved, own)
@@ -157,8 +159,16 @@ class Keeper:
             "best": best,
             "export": state.export_digest(run.directory),
             "model": state.capture_model(self.model),
+            "gradient_orders": self._gradient_orders(),
             "ranks": parts,
         }
+
+    def _gradient_orders(self) -> dict[str, list[int]]:
+        orders = {}
+        for name, net in wrap.parallel_among(host_algo.named_modules(self.model)):
+            wrap.state_of(net).note_order()
+            orders[name] = wrap.state_of(net).gradient_order
+        return orders
 
     def _best_values(self) -> dict[str, Any]:
         """The present values of the host's variables that `restored` was asked for, read where they

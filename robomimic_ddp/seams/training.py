@@ -124,11 +124,7 @@ def _start_training(run: _run.Run, model: Any, keeper: resume.Keeper) -> tuple[A
     if group.is_main():
         print(f"\n============= robomimic-ddp =============\n{run.describe()}\n")
     places.reached("start of training")
-    parallel_nets = [
-        (name, module)
-        for name, module in host_algo.named_modules(model)
-        if wrap.is_parallel(module)
-    ]
+    parallel_nets = wrap.parallel_among(host_algo.named_modules(model))
     for name, module in parallel_nets:
         wrap.state_of(module).name = name
     if not run.plan.several_ranks:

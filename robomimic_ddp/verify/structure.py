@@ -57,8 +57,8 @@ def parallel_nets(algo: Any) -> list[tuple[str, nn.Module]]:
     """(name, net) of every net that was made parallel and has something to train."""
     return [
         (name, module)
-        for name, module in host_algo.named_modules(algo)
-        if wrap.is_parallel(module) and wrap.has_trainable_parameters(module)
+        for name, module in wrap.parallel_among(host_algo.named_modules(algo))
+        if wrap.has_trainable_parameters(module)
     ]
 
 

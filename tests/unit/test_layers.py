@@ -19,7 +19,7 @@ LAYERS = (
     {"plan"},
     {"places", "random_streams", "swapping"},
     {"group"},
-    {"step_logs"},
+    {"step_logs", "bucket_layout"},
     {"wrap", "sampling", "rlds", "main_rank", "metrics", "algo", "history"}
     | {"config_check", "config_file", "hdf5_check"},
     {"rollouts", "step", "checkpoint", "checkpoint_check", "finite", "verify", "entry"}
