@@ -16,7 +16,7 @@ from torch import nn
 from robomimic_ddp.errors import CheckpointError
 from robomimic_ddp.main_rank import files
 
-_WRITER_TEXTS = ("PytorchStreamWriter", "inline_container", "unexpected pos")
+_WRITER_TEXTS = ("PytorchStreamWriter", "inline_container", "unexpected pos", "iostream error")
 """How torch reports a short write, as RuntimeError."""
 
 
@@ -38,16 +38,31 @@ def save(obj: Any, path: Any) -> None:
         os.replace(temporary / target.name, target)
         files.flush_folder(target.parent)
     except OSError as error:
-        raise _save_error(target, error) from error
+        raise save_error(target, error) from error
     except RuntimeError as error:
         if not any(text in str(error) for text in _WRITER_TEXTS):
             raise  # of the tensors, such as a CUDA error while they were copied
-        raise _save_error(target, error) from error
+        raise save_error(target, _refused_write(temporary) or error) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _save_error(path: Path, error: Exception) -> CheckpointError:
+def _refused_write(folder: Path) -> OSError | None:
+    """What the system says to another write beside the file that torch could not write: torch tells
+    no reason.
+    """
+    try:
+        with open(folder / "another", "wb") as file:
+            file.write(bytes(1 << 16))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return error
+    return None
+
+
+def save_error(path: Path, error: Exception) -> CheckpointError:
+    """What the user is told when `path` could not be written because of `error`."""
     full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
     remedy = (
         "Free disk space" if full else "Check that the folder exists, is writable and has space"

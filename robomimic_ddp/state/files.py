@@ -60,7 +60,7 @@ def _second_name(path: Path, final: Path) -> Path:
         try:
             shutil.copyfile(path, temporary)
         except OSError as error:
-            raise CheckpointError(f"{final} could not be written: {error}.") from error
+            raise checkpoint.save_error(final, error) from error
     return temporary
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
-import shutil
 
 import pytest
 import torch
@@ -73,33 +71,6 @@ def test_newest_previous_best_and_on(ranks, tmp_path):
 def folders(tmp_path):
     for name in ("whole", "part"):
         (tmp_path / name).mkdir()
-
-
-def failing(directory):
-    """Epoch 1 is saved; the folder vanishes for epoch 2 and is there again for epoch 3."""
-    errors = io.StringIO()
-    away = f"{directory}-away"
-    with running(directory) as run, contextlib.redirect_stderr(errors):
-        algo = make_algo()
-        keeper = resume.Keeper(run, algo)
-        keeper.epoch_end(1)
-        if group.is_main():
-            os.rename(directory, away)
-        keeper.epoch_end(2)
-        if group.is_main():
-            shutil.move(away, directory)
-            assert read_file(directory / STATE)["epoch"] == 1
-        group.barrier()
-        keeper.epoch_end(3)
-    return errors.getvalue()
-
-
-def test_a_failed_save_is_a_warning_and_tried_again(ranks, tmp_path):
-    main, other = ranks.run(failing, tmp_path / "part")
-    assert main.count("warning:") == 1 and "could not be saved" in main
-    assert "The next try is at the next epoch's end" in main and other == ""
-    assert read_file(tmp_path / "part" / STATE)["epoch"] == 3
-    assert read_file(tmp_path / "part" / PREVIOUS)["epoch"] == 1
 
 
 def streams_of(directory, world_before):

@@ -1,0 +1,150 @@
+"""A disk that is full, read-only, over its quota or gone while two ranks save.
+
+What was saved before stays. A state is tried again at the next epoch's end; in the host's own save
+the main rank fails, which ends the job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import subprocess
+from unittest import mock
+
+import pytest
+import torch
+
+from robomimic_ddp import api, checkpoint, group, resume
+from robomimic_ddp.state import PREVIOUS, STATE
+from robomimic_ddp.state.files import read_file
+from tests.ranks.pool import RankError
+from tests.ranks.test_keeper import running
+from tests.ranks.toy import make_algo
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 256 KB of its own."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
+    made = subprocess.run(mount, capture_output=True, text=True)
+    if made.returncode:
+        pytest.skip(f"this user may not mount a small disk: {made.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@contextlib.contextmanager
+def full(folder):
+    with contextlib.suppress(OSError), open(folder / "filler", "wb", buffering=0) as filler:
+        while True:
+            filler.write(bytes(4096))
+    try:
+        yield
+    finally:
+        os.unlink(folder / "filler")
+
+
+@contextlib.contextmanager
+def read_only(folder):
+    subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["mount", "-o", "remount,rw", str(folder)], check=True)
+
+
+@contextlib.contextmanager
+def over_quota(folder):
+    """Quotas cannot be had on any machine: the error is the one that the system gives."""
+
+    def refuse(*_):
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    with mock.patch.object(os, "fsync", refuse):
+        yield
+
+
+@contextlib.contextmanager
+def vanished(folder):
+    away = f"{folder}-away"
+    os.rename(folder, away)
+    try:
+        yield
+    finally:
+        os.rename(away, folder)
+
+
+WORDS = {
+    full: "No space left on device",
+    read_only: "Read-only file system",
+    over_quota: "Disk quota exceeded",
+    vanished: "No such file or directory",
+}
+
+
+def epochs(directory, fault):
+    """Epoch 1 is saved, epoch 2 meets the fault, epoch 3 is saved."""
+    errors = io.StringIO()
+    with running(directory) as run, contextlib.redirect_stderr(errors):
+        keeper = resume.Keeper(run, make_algo())
+        keeper.epoch_end(1)
+        with fault(directory) if group.is_main() else contextlib.nullcontext():
+            keeper.epoch_end(2)
+        left = sorted(os.listdir(directory)) if group.is_main() else None
+        saved = read_file(directory / STATE)["epoch"] if group.is_main() else None
+        group.barrier()
+        keeper.epoch_end(3)
+    return errors.getvalue(), saved, left
+
+
+def check_epochs(ranks, directory, fault):
+    (warned, saved, left), (of_other, *_) = ranks.run(epochs, directory, fault)
+    assert warned.count("warning:") == 1 and of_other == ""
+    assert "could not be saved" in warned and WORDS[fault] in warned
+    assert "The next try is at the next epoch's end" in warned
+    assert saved == 1 and not [name for name in left if name.endswith(".tmp")]
+    assert read_file(directory / STATE)["epoch"] == 3
+    assert read_file(directory / PREVIOUS)["epoch"] == 1
+
+
+@pytest.mark.parametrize("fault", [full, read_only])
+def test_a_state_on_a_faulty_disk(ranks, small_disk, fault):
+    check_epochs(ranks, small_disk, fault)
+
+
+@pytest.mark.parametrize("fault", [over_quota, vanished])
+def test_a_state_in_a_faulty_folder(ranks, tmp_path, fault):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    check_epochs(ranks, folder, fault)
+
+
+def host_saves(directory, fault):
+    save_model = api.main_rank_only(lambda: api.save({"epoch": 2}, directory / "last.pth"))
+    with fault(directory) if group.is_main() else contextlib.nullcontext():
+        save_model()
+
+
+def check_host_saves(ranks, folder, fault):
+    checkpoint.save({"epoch": 1}, folder / "last.pth")
+    with pytest.raises(RankError) as caught:
+        ranks.run(host_saves, folder, fault)
+    told = caught.value.by_rank[0]
+    assert "CheckpointError" in told and WORDS[fault] in told and "last.pth" in told
+    assert torch.load(folder / "last.pth") == {"epoch": 1}
+
+
+@pytest.mark.parametrize("fault", [full, read_only])
+def test_the_hosts_save_on_a_faulty_disk(ranks, small_disk, fault):
+    check_host_saves(ranks, small_disk, fault)
+
+
+@pytest.mark.parametrize("fault", [over_quota, vanished])
+def test_the_hosts_save_in_a_faulty_folder(ranks, tmp_path, fault):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    check_host_saves(ranks, folder, fault)
