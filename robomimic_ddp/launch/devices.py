@@ -1,0 +1,99 @@
+"""Which GPUs this node's ranks will use, without importing torch where it can be avoided."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from robomimic_ddp.errors import UsageError
+
+_DRIVER_FOLDER = Path("/proc/driver/nvidia/gpus")
+_PATIENCE_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Devices:
+    """`ranks` processes on this node; `visible`: what CUDA_VISIBLE_DEVICES is set to, None where it
+    stays as it is; `gpus`: GPUs that there are for them (0: the ranks run on the CPU).
+    """
+
+    ranks: int
+    visible: str | None
+    gpus: int
+
+
+def choose(asked: int | tuple[str, ...] | None, variables: Mapping[str, str]) -> Devices:
+    """The devices for --gpus. Numbers count the visible devices, as torch's do.
+
+    Raises UsageError where more are asked for than are visible.
+    """
+    visible = visible_devices(variables)
+    if not visible:
+        if isinstance(asked, tuple):
+            raise UsageError(
+                f"--gpus {','.join(asked)}: no GPU is visible here"
+                f"{_because(variables)}. For a trial on the CPU give a number of ranks: --gpus 2."
+            )
+        return Devices(asked or 1, None, 0)
+    if asked is None:
+        return Devices(len(visible), None, len(visible))
+    if isinstance(asked, int):
+        if asked > len(visible):
+            raise UsageError(
+                f"--gpus {asked}: {len(visible)} GPU(s) are visible{_because(variables)}. Two "
+                "ranks on one GPU would be slower than one; ask for at most as many as there are."
+            )
+        return Devices(asked, None, len(visible))
+    missing = [index for index in asked if int(index) >= len(visible)]
+    if missing:
+        raise UsageError(
+            f"--gpus {','.join(asked)}: no device {', '.join(missing)} among the {len(visible)} "
+            f"visible ones{_because(variables)}; they count from 0."
+        )
+    chosen = ",".join(visible[int(index)] for index in asked)
+    return Devices(len(asked), chosen, len(asked))
+
+
+def visible_devices(variables: Mapping[str, str]) -> list[str]:
+    """Names of the visible GPUs, as CUDA_VISIBLE_DEVICES spells them."""
+    named = variables.get("CUDA_VISIBLE_DEVICES")
+    if named is None:
+        return [str(index) for index in range(count_gpus())]
+    names = []
+    for name in named.split(","):
+        if name.strip() in ("", "-1"):  # CUDA ends the list at the first one that is none
+            break
+        names.append(name.strip())
+    return names
+
+
+def count_gpus() -> int:
+    """GPUs of this node: nvidia-smi's, else the driver's, else what torch says."""
+    if shutil.which("nvidia-smi"):
+        listed = _output("nvidia-smi", "--list-gpus")
+        return sum(line.startswith("GPU ") for line in listed.splitlines())
+    if _DRIVER_FOLDER.is_dir():
+        return len(list(_DRIVER_FOLDER.iterdir()))
+    if Path("/dev/kfd").exists():  # AMD's, which torch calls CUDA as well
+        text = _output(sys.executable, "-c", "import torch; print(torch.cuda.device_count())")
+        return int(text) if text.strip().isdecimal() else 0
+    return 0
+
+
+def _output(*command: str) -> str:
+    try:
+        result = subprocess.run(
+            command, capture_output=True, text=True, timeout=_PATIENCE_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return result.stdout if result.returncode == 0 else ""
+
+
+def _because(variables: Mapping[str, str]) -> str:
+    named = variables.get("CUDA_VISIBLE_DEVICES")
+    return "" if named is None else f" (CUDA_VISIBLE_DEVICES={named})"

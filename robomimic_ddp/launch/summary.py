@@ -1,0 +1,130 @@
+"""What the launcher says before it starts: ranks, samples per step, learning rate."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from robomimic_ddp import options
+from robomimic_ddp.env import OPTION_PREFIX, LaunchEnv
+from robomimic_ddp.errors import ConfigError
+from robomimic_ddp.launch import devices, torchrun
+from robomimic_ddp.launch.arguments import Settings
+from robomimic_ddp.plan import RunPlan, make_plan
+
+_UNKNOWN_BATCH = "train.batch_size is not in the config: the host's own default holds"
+
+
+def merged_config(settings: Settings) -> dict[str, Any]:
+    """The config file with the dot-list over it, as train_rlds merges them."""
+    config = OmegaConf.create(torchrun.config_of(settings))
+    if settings.takes_dot_list:
+        try:
+            given = [word for word in settings.overrides if "=" in word]
+            config = OmegaConf.merge(config, OmegaConf.from_dotlist(given))
+        except (OmegaConfBaseException, ValueError) as error:
+            words = " ".join(settings.overrides)
+            raise ConfigError(f"{words}: expected key=value ({error}).") from error
+    return OmegaConf.to_container(config)
+
+
+def lines(settings: Settings, variables: Mapping[str, str]) -> Iterator[str]:
+    """One line for each thing decided. Raises what the plan of the job itself would raise."""
+    chosen = devices.choose(settings.gpus, variables)
+    config = merged_config(settings)
+    where = "on GPUs" if chosen.gpus else "on the CPU, since no GPU is visible"
+    world = chosen.ranks * settings.nodes
+    yield f"ranks: {chosen.ranks} on each of {settings.nodes} node(s) = {world}, {where}"
+    batch = _at(config, "train.batch_size")
+    if batch is None:
+        yield f"batch: {_UNKNOWN_BATCH}"
+        return
+    plan = _plan(settings, variables, config, world, chosen.ranks, batch)
+    yield (
+        f"samples per step: {plan.batch_per_rank} per rank x {world} rank(s) = "
+        f"{plan.samples_per_step} (train.batch_size={batch})"
+    )
+    yield from plan.notes
+    yield from _learning_rates(plan, config)
+
+
+def _plan(
+    settings: Settings,
+    variables: Mapping[str, str],
+    config: Mapping[str, Any],
+    world: int,
+    ranks: int,
+    batch: Any,
+) -> RunPlan:
+    variables = {**variables, **torchrun.option_layers(settings, variables)}
+    texts = {
+        name[len(OPTION_PREFIX) :].lower(): value
+        for name, value in variables.items()
+        if name.startswith(OPTION_PREFIX)
+    }
+    pairs = [word.partition("=") for word in settings.overrides]
+    given = {name[len("ddp.") :]: value for name, _, value in pairs if name.startswith("ddp.")}
+    file = torchrun.config_of(settings).get("ddp") or {}
+    resolved = options.resolve(given, texts, file)
+    launch = LaunchEnv(True, 0, world, 0, ranks)
+    rate_given = any(
+        name.endswith("learning_rate.initial") for name, _, _ in pairs if settings.takes_dot_list
+    )
+    return make_plan(
+        launch,
+        resolved,
+        visible_gpus=0,  # the machine may be another than the one that trains
+        use_cuda=False,
+        batch_size=batch,
+        lr_on_command_line=rate_given,
+    )
+
+
+def _learning_rates(plan: RunPlan, config: Mapping[str, Any]) -> Iterator[str]:
+    factor = plan.samples_per_step / plan.configured_batch
+    choices = {"none": 1.0, "linear": factor, "sqrt": math.sqrt(factor)}
+    for name, entry in (_at(config, "algo.optim_params") or {}).items():
+        rate = _at(entry, "learning_rate.initial") if isinstance(entry, Mapping) else None
+        if not isinstance(rate, (int, float)):
+            continue
+        others = ", ".join(f"{rule} {rate * by:g}" for rule, by in choices.items())
+        if plan.lr_scaling == "auto":
+            yield f"learning rate ({name}): {rate:g}, by the size of the policy one of: {others}"
+            continue
+        after = rate * choices[plan.lr_scaling]
+        yield (
+            f"learning rate ({name}): {rate:g} -> {after:g} ({plan.lr_scaling} scaling; the "
+            f"choices of --lr-scaling: {others})"
+        )
+
+
+def runs_folder(settings: Settings) -> Path:
+    """Where the runs of the config's experiment name lie. Raises ConfigError where the config does
+    not say it.
+    """
+    config = merged_config(settings)
+    output, name = _at(config, "train.output_dir"), _at(config, "experiment.name")
+    if not output or not name:
+        raise ConfigError(
+            f"--config {settings.config}: found no train.output_dir and experiment.name, which "
+            "name the folder of the runs."
+        )
+    folder = Path(os.path.expanduser(output))
+    if not folder.is_absolute():
+        raise ConfigError(
+            f"--config {settings.config}: train.output_dir={output} is relative to the host's "
+            "package; give an absolute one."
+        )
+    return folder / name
+
+
+def _at(config: Any, dotted: str) -> Any:
+    for part in dotted.split("."):
+        config = config.get(part) if isinstance(config, Mapping) else None
+    return config

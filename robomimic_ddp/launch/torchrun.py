@@ -1,0 +1,91 @@
+"""Settings -> the torchrun command and the variables it is started with."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from robomimic_ddp.config_file import read_json
+from robomimic_ddp.env import OPTION_PREFIX
+from robomimic_ddp.launch import devices
+from robomimic_ddp.launch.arguments import Settings
+
+
+def config_of(settings: Settings) -> dict[str, Any]:
+    """The config file's settings. Raises ConfigError where it cannot be read."""
+    return read_json(settings.config, "--config ")
+
+
+SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
+"""Signals that torchrun passes on to its ranks: its own list, and Slurm's warning."""
+
+
+def _passes_on_signals() -> tuple[list[str], dict[str, str]]:
+    """The flag, or the variable, that tells this torchrun about SIGNALS: newer ones overwrite the
+    variable. Found in the source text, since importing torch takes seconds.
+    """
+    package = importlib.util.find_spec("torch")
+    source = Path(package.origin).parent / "distributed" / "run.py"
+    if "signals_to_handle" in source.read_text(encoding="utf-8"):
+        return [f"--signals_to_handle={SIGNALS}"], {}
+    return [], {"TORCHELASTIC_SIGNALS_TO_HANDLE": SIGNALS}
+
+
+def option_layers(settings: Settings, variables: Mapping[str, str]) -> dict[str, str]:
+    """Our options that the script sets, under their variables' names.
+
+    A config file or variable that sets an option wins over the script's own default.
+    """
+    section = config_of(settings).get("ddp")
+    in_file = set(section) if isinstance(section, dict) else set()
+    in_dot_list = {
+        item.partition("=")[0][len("ddp.") :]
+        for item in settings.overrides
+        if item.startswith("ddp.")
+    }
+    wanted = {"lr_scaling": settings.lr_scaling, "batch": settings.batch}
+    if settings.resume:
+        wanted["resume"] = "true"
+    added = {}
+    for name, value in wanted.items():
+        variable = OPTION_PREFIX + name.upper()
+        asked = name in settings.given
+        elsewhere = name in in_file | in_dot_list or variable in variables
+        if asked or (name == "lr_scaling" and not elsewhere):
+            added[variable] = value
+    return added
+
+
+def command(settings: Settings, variables: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+    """(the command, the variables that are added to the environment)."""
+    chosen = devices.choose(settings.gpus, variables)
+    added = option_layers(settings, variables)
+    if chosen.visible is not None:
+        added["CUDA_VISIBLE_DEVICES"] = chosen.visible
+    words = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={chosen.ranks}"]
+    words += _rendezvous(settings, variables)
+    signals, variable = _passes_on_signals()
+    words += signals
+    added.update(variable)
+    if settings.max_restarts:
+        words.append(f"--max_restarts={settings.max_restarts}")
+    path = str(Path(settings.config).expanduser())
+    own = [f"load_from={path}"] if settings.takes_dot_list else ["--config", path]
+    return [*words, "-m", settings.module, *own, *settings.overrides], added
+
+
+def _rendezvous(settings: Settings, variables: Mapping[str, str]) -> list[str]:
+    if settings.nodes == 1:
+        if settings.port is None:
+            return ["--standalone"]  # torchrun takes a free port
+        return ["--master_addr=127.0.0.1", f"--master_port={settings.port}"]
+    words = [f"--nnodes={settings.nodes}"]
+    if settings.node_rank is not None:
+        words.append(f"--node_rank={settings.node_rank}")
+    words += ["--rdzv_backend=c10d", f"--rdzv_endpoint={settings.rdzv}"]
+    if variables.get("SLURM_JOB_ID"):
+        words.append(f"--rdzv_id={variables['SLURM_JOB_ID']}")
+    return words

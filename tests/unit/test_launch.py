@@ -1,0 +1,212 @@
+"""The launcher's flags, devices and arithmetic, without starting anything."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from robomimic_ddp.errors import ConfigError, UsageError
+from robomimic_ddp.launch import arguments, devices, summary, torchrun
+from robomimic_ddp.launch.__main__ import main
+from tests.hosts import ROOT
+
+EIGHT = {"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}
+NONE = {"CUDA_VISIBLE_DEVICES": ""}
+
+
+@pytest.fixture
+def config(tmp_path):
+    def write(**sections):
+        path = tmp_path / "cfg.json"
+        rate = {"policy": {"learning_rate": {"initial": 1e-4}}}
+        base = {"algo_name": "x", "train": {"batch_size": 32}, "algo": {"optim_params": rate}}
+        path.write_text(json.dumps({**base, **sections}))
+        return str(path)
+
+    return write
+
+
+def settings(*argv, **variables):
+    return arguments.parse([str(word) for word in argv], variables)
+
+
+def test_every_flag_has_a_variable_and_the_flag_wins():
+    variables = {
+        "CONFIG_PATH": "a.json",
+        "NUM_GPUS": "4",
+        "LR_SCALING": "sqrt",
+        "BATCH": "per-rank",
+        "NUM_NODES": "2",
+        "NODE_RANK": "1",
+        "RDZV": "node0:29400",
+        "MASTER_PORT": "1234",
+        "MAX_RESTARTS": "3",
+        "RESUME": "true",
+        "MODULE": "lab.train",
+        "DRY_RUN": "1",
+    }
+    by_variables = settings(**variables)
+    by_flags = settings(
+        *("--config", "a.json", "--gpus", 4, "--lr-scaling", "sqrt", "--batch", "per-rank"),
+        *("--nodes", 2, "--node-rank", 1, "--rdzv", "node0:29400", "--port", 1234),
+        *("--max-restarts", 3, "--resume", "--module", "lab.train", "--dry-run"),
+    )
+    for name in arguments.VARIABLES:
+        assert getattr(by_variables, name) == getattr(by_flags, name), name
+    assert set(by_flags.given) == set(arguments.VARIABLES)
+    assert settings("--config", "b.json", **variables).config == "b.json"
+    assert settings("--config", "c", "--gpus", "0,2", **variables).gpus == ("0", "2")
+
+
+@pytest.mark.parametrize(
+    "argv, words",
+    [
+        ([], "no config"),
+        (["--config", "c", "--gpus", "two"], "--gpus two"),
+        (["--config", "c", "--gpus", "0"], None),
+        (["--config", "c", "--gpus", "1,1"], "each once"),
+        (["--config", "c", "--gpus", "-1"], "--gpus"),
+        (["--config", "c", "--nodes", "2"], "without --rdzv"),
+        (["--config", "c", "--nodes", "2", "--rdzv", "here"], "HOST:PORT"),
+        (["--config", "c", "--nodes", "2", "--rdzv", "h:1", "--node-rank", "2"], "0 to 1"),
+        (["--config", "c", "--lr-scaling", "cubic"], "--lr-scaling"),
+        (["--config", "c", "--max-restarts", "-2"], "--max-restarts"),
+        (["--config", "c", "--port", "99999"], "--port 99999"),
+        (["--config", "c", "--module", "a b"], "dotted name"),
+        (["--config", "c", "--conf", "d"], "unrecognized"),
+        (["--config", "c", "train.batch_size=8"], "unrecognized"),
+    ],
+)
+def test_what_cannot_be_meant(argv, words):
+    if words is None:  # one device, by its number
+        assert settings(*argv).gpus == ("0",)
+        return
+    with pytest.raises(UsageError, match=words.replace(".", r"\.")):
+        settings(*argv)
+
+
+@pytest.mark.parametrize(
+    "asked, variables, ranks, visible",
+    [
+        (None, EIGHT, 8, None),
+        (3, EIGHT, 3, None),
+        (("0", "2"), EIGHT, 2, "0,2"),
+        (("0", "2"), {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}, 2, "4,6"),
+        (("1",), {"CUDA_VISIBLE_DEVICES": "GPU-aa,MIG-bb"}, 1, "MIG-bb"),
+        (None, {"CUDA_VISIBLE_DEVICES": "3,-1,5"}, 1, None),
+        (2, NONE, 2, None),
+        (None, NONE, 1, None),
+    ],
+)
+def test_devices(asked, variables, ranks, visible):
+    chosen = devices.choose(asked, variables)
+    assert (chosen.ranks, chosen.visible) == (ranks, visible)
+    assert (chosen.gpus == 0) == (variables is NONE)
+
+
+@pytest.mark.parametrize(
+    "asked, variables, words",
+    [
+        (9, EIGHT, "8 GPU"),
+        (("2",), {"CUDA_VISIBLE_DEVICES": "4,5"}, "no device 2 among the 2"),
+        (("0",), NONE, "no GPU is visible"),
+    ],
+)
+def test_devices_that_are_not_there(asked, variables, words):
+    with pytest.raises(UsageError, match=words):
+        devices.choose(asked, variables)
+
+
+def test_gpus_are_counted_by_the_drivers_tool(tmp_path, monkeypatch):
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text('#!/bin/sh\n[ "$1" = --list-gpus ] && echo "GPU 0: H" && echo "GPU 1: H"\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert devices.visible_devices({}) == ["0", "1"]
+    tool.write_text("#!/bin/sh\necho failed because of the driver\nexit 9\n")
+    assert devices.visible_devices({}) == []
+
+
+def command_of(config, *argv, **variables):
+    made = settings("--config", config, *argv, **{**NONE, **variables})
+    command, added = torchrun.command(made, {**NONE, **variables})
+    return shlex.join(command[3:]), added
+
+
+def test_one_node(config):
+    path = config()
+    words, added = command_of(path, "--gpus", 2, "--max-restarts", 1, "--", "a=b c")
+    assert words == (
+        f"--nproc_per_node=2 --standalone --signals_to_handle={torchrun.SIGNALS} "
+        f"--max_restarts=1 -m robomimic.scripts.train_rlds load_from={path} 'a=b c'"
+    )
+    assert added == {"ROBOMIMIC_DDP_LR_SCALING": "linear"}
+    words, _ = command_of(path, "--port", 1234)
+    assert "--master_addr=127.0.0.1 --master_port=1234" in words
+
+
+def test_several_nodes(config):
+    words, _ = command_of(
+        config(), *("--nodes", 3, "--node-rank", 1, "--rdzv", "n0:1"), SLURM_JOB_ID="77"
+    )
+    assert "--nnodes=3 --node_rank=1 --rdzv_backend=c10d --rdzv_endpoint=n0:1 --rdzv_id=77" in words
+    words, _ = command_of(config(), "--nodes", 2, MASTER_ADDR="head", MASTER_PORT="5000")
+    assert "--rdzv_endpoint=head:5000" in words
+
+
+def test_who_sets_the_rule_of_the_learning_rate(config):
+    assert command_of(config(ddp={"lr_scaling": "sqrt"}))[1] == {}
+    assert command_of(config(), "--", "ddp.lr_scaling=none")[1] == {}
+    assert command_of(config(), ROBOMIMIC_DDP_LR_SCALING="auto")[1] == {}
+    asked = command_of(config(ddp={"lr_scaling": "sqrt"}), "--lr-scaling", "linear")
+    assert asked[1] == {"ROBOMIMIC_DDP_LR_SCALING": "linear"}
+
+
+@pytest.mark.parametrize(
+    "argv, samples, rate",
+    [
+        ([], "32 per rank x 4 rank(s) = 128", "0.0001 -> 0.0004 (linear"),
+        (["--lr-scaling", "sqrt"], "= 128", "0.0001 -> 0.0002 (sqrt"),
+        (["--lr-scaling", "none"], "= 128", "0.0001 -> 0.0001 (none"),
+        (["--batch", "global"], "8 per rank x 4 rank(s) = 32", "0.0001 -> 0.0001 (linear"),
+        (["--lr-scaling", "auto"], "= 128", "0.0001, by the size of the policy"),
+        (["--", "train.batch_size=4"], "4 per rank x 4 rank(s) = 16", "0.0001 -> 0.0004"),
+        (
+            ["--", "algo.optim_params.policy.learning_rate.initial=0.003"],
+            "= 128",
+            "0.003 -> 0.003 (none",
+        ),
+    ],
+)
+def test_samples_and_learning_rate(config, argv, samples, rate):
+    made = settings("--config", config(), "--gpus", 4, *argv)
+    text = "\n".join(summary.lines(made, NONE))
+    assert samples in text and f"learning rate (policy): {rate}" in text
+    assert "none" in text and "linear" in text and "sqrt" in text, "the other choices"
+
+
+def test_the_folder_of_the_runs(config, capsys):
+    path = config(train={"output_dir": "/data/my runs"}, experiment={"name": "e"})
+    assert main(["--config", path, "--print-runs"]) == 0
+    assert capsys.readouterr().out == "/data/my runs/e\n"
+    for train in ({}, {"output_dir": "../runs"}):
+        made = settings("--config", config(train=train, experiment={"name": "e"}))
+        with pytest.raises(ConfigError, match="train.output_dir"):
+            summary.runs_folder(made)
+
+
+def test_errors_are_one_line(config, capsys):
+    assert main(["--config", config(), "--gpus", "zero"]) == 2
+    assert main(["--config", "/no/such.json", "--dry-run"]) == 1
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 2 and all(line.startswith("train_multi_gpu: ") for line in told)
+
+
+def test_a_python_that_cannot_train_is_named(tmp_path):
+    bare = ["-S", "-m", "robomimic_ddp.launch", "--config", "x", "--dry-run"]
+    done = subprocess.run([sys.executable, *bare], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2 and "has no torch and no omegaconf" in done.stderr
