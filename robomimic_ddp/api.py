@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from typing import Any, Callable
 
-from robomimic_ddp import checkpoint, config_file, entry, host_config, resume
+from robomimic_ddp import API_VERSION, checkpoint, config_file, entry, host_config, resume
 from robomimic_ddp.errors import PatchError
 from robomimic_ddp.main_rank import (
     agree,
@@ -31,9 +31,6 @@ from robomimic_ddp.seams.data import (
 from robomimic_ddp.seams.directory import run_directory
 from robomimic_ddp.seams.model import cuda_device, parallel, scale_lr
 from robomimic_ddp.seams.training import distributed, epoch_log, epochs, rollouts
-
-API_VERSION = 1
-"""Raised when a name changes its meaning or goes; hosts patched for another version are refused."""
 
 __all__ = [
     "API_VERSION",

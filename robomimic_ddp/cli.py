@@ -38,6 +38,9 @@ COMMANDS = {
     "revert": Command(
         "robomimic_ddp.patches.commands", "give back the host's files, byte for byte"
     ),
+    "doctor": Command(
+        "robomimic_ddp.doctor.command", "look over this machine, its packages and a job's config"
+    ),
     "plot": Command("robomimic_ddp.plot", "draw loss, learning rate and speed of training runs"),
 }
 

@@ -1,0 +1,89 @@
+"""The command: runs every check and prints a line for each finding."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+
+from robomimic_ddp import env
+from robomimic_ddp.config_file import read_json
+from robomimic_ddp.doctor import machine, ranks, settings, software
+from robomimic_ddp.doctor.findings import FAIL, OK, WARN, Context, Finding, probe_torch
+from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, ConfigError, UsageError
+
+CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
+    software.check_python,
+    software.check_packages,
+    software.check_torch,
+    software.check_tensorflow,
+    machine.check_gpus,
+    machine.check_backends,
+    machine.check_shared_memory,
+    machine.check_limits,
+    machine.check_disk,
+    machine.check_cores,
+    machine.check_network,
+    settings.check_variables,
+    settings.check_host,
+    settings.check_config,
+    settings.check_memory,
+    ranks.check_ranks,
+)
+_COLOURS = {OK: "\033[32m", WARN: "\033[33m", FAIL: "\033[31m"}
+
+
+def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
+    """Declares the arguments of `robomimic-ddp doctor`."""
+    parser.add_argument(
+        "--ranks", type=int, metavar="N", help="also start N ranks and time their collectives"
+    )
+    parser.add_argument("--config", metavar="FILE", help="also look over a job's JSON config")
+    parser.add_argument("--json", action="store_true", help="print a list of findings as JSON")
+
+
+def run(command: str, args: argparse.Namespace) -> int:
+    """Prints the findings; 1 where one is a failure. Raises UsageError for a wrong number of ranks
+    and for a config that cannot be read.
+    """
+    if args.ranks is not None and args.ranks < 1:
+        raise UsageError(f"--ranks {args.ranks}: expected 1 or more.")
+    try:
+        config = read_json(args.config, "--config ") if args.config else None
+    except ConfigError as error:
+        raise UsageError(str(error)) from error
+    context = Context(env.variables(), probe_torch(), args.ranks, args.config, config)
+    findings = []
+    for finding in examine(context):
+        findings.append(finding)
+        if not args.json:
+            _print(finding)
+    levels = [finding.level for finding in findings]
+    if args.json:
+        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+    else:
+        counts = ", ".join(f"{levels.count(level)} {level}" for level in (OK, WARN, FAIL))
+        print(f"\n{counts}")
+    return EXIT_REFUSED if FAIL in levels else EXIT_DONE
+
+
+def examine(context: Context) -> Iterator[Finding]:
+    """Every check's findings. A check that breaks is a finding of its own."""
+    for check in CHECKS:
+        try:
+            yield from check(context)
+        except Exception as error:  # one odd machine must not hide the other checks
+            name = check.__name__.replace("check_", "").replace("_", " ")
+            found = f"the check failed: {type(error).__name__}: {error}"
+            yield Finding(name, WARN, found, "Please report it with this line.")
+
+
+def _print(finding: Finding) -> None:
+    label = f"{finding.level:4}"
+    if sys.stdout.isatty():
+        label = f"{_COLOURS[finding.level]}{label}\033[0m"
+    print(f"{label}  {finding.check}: {finding.found}")
+    if finding.remedy:
+        print(f"      -> {finding.remedy}")

@@ -1,0 +1,68 @@
+"""What one check found."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+OK, WARN, FAIL = "ok", "warn", "fail"
+_PATIENCE_SECONDS = 120
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report. `check`: the name that docs/troubleshooting.md lists it under."""
+
+    check: str
+    level: str
+    found: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the checks look at. `torch`: what torch_probe.py printed; {"error": ...} where it could
+    not be imported. `config`: the host's JSON config and its path, or None.
+    """
+
+    variables: Mapping[str, str]
+    torch: Mapping[str, Any]
+    ranks: int | None = None
+    config_path: str | None = None
+    config: Mapping[str, Any] | None = field(default=None, repr=False)
+
+    @property
+    def gpus(self) -> list[Mapping[str, Any]]:
+        """The GPUs that torch sees."""
+        return list(self.torch.get("gpus", ()))
+
+
+def output_of(*command: str) -> tuple[int, str]:
+    """(exit code, what a command printed); (-1, reason) where it could not run."""
+    try:
+        done = subprocess.run(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            timeout=_PATIENCE_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return -1, str(error)
+    return done.returncode, done.stdout
+
+
+def probe_torch() -> dict[str, Any]:
+    """What torch says, asked in another process: a broken build may end it with a signal."""
+    code, text = output_of(sys.executable, "-m", "robomimic_ddp.doctor.torch_probe")
+    lines = text.strip().splitlines() or [f"exit code {code}, no output"]
+    try:
+        return dict(json.loads(lines[-1]))
+    except ValueError:
+        return {"error": f"{lines[-1]} (exit code {code})"}

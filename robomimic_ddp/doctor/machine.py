@@ -1,0 +1,184 @@
+"""GPUs, shared memory, limits, disk, cores, the network of this node."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from robomimic_ddp import env
+from robomimic_ddp.doctor.findings import FAIL, OK, WARN, Context, Finding, output_of
+
+GIB = 2**30
+SHARED_MEMORY = Path("/dev/shm")
+_LEAST_SHARED_MEMORY = GIB
+_LEAST_OPEN_FILES = 4096
+_LEAST_DISK = 10 * GIB
+_CONTAINER = Path("/.dockerenv")
+
+
+def check_gpus(context: Context) -> Iterator[Finding]:
+    torch, gpus = context.torch, context.gpus
+    listed = _listed_gpus()
+    for index, gpu in enumerate(gpus):
+        free, memory = gpu.get("free", 0), gpu["memory"]
+        found = f"GPU {index}: {gpu['name']}, {free / GIB:.1f} of {memory / GIB:.1f} GiB free"
+        if "error" in gpu:
+            found = f"GPU {index}: {gpu['name']}: {gpu['error']}"
+            yield Finding("gpus", FAIL, found, "Restart the node or exclude the device.")
+        elif free < memory / 2:
+            remedy = f"Other processes use it ({_processes()}); end them or choose other GPUs."
+            yield Finding("gpus", WARN, found, remedy)
+        else:
+            yield Finding("gpus", OK, found)
+    if len({gpu["name"] for gpu in gpus}) > 1:
+        remedy = "Every step waits for the slowest; choose equal ones by CUDA_VISIBLE_DEVICES."
+        yield Finding("gpus", WARN, "the GPUs are of different kinds", remedy)
+    lonely = [index for index, gpu in enumerate(gpus) if len(gpus) > 1 and not gpu["peers"]]
+    if lonely:
+        found = f"GPU {lonely[0]} cannot read another's memory directly (peer access)"
+        yield Finding("gpus", WARN, found, "All-reduces go through the CPU: slower, not wrong.")
+    if not gpus and listed and "error" not in torch:
+        visible = context.variables.get("CUDA_VISIBLE_DEVICES")
+        why = torch.get("cuda_error") or "; ".join(torch.get("warnings", ()))
+        if visible is not None and not why:
+            why = f"CUDA_VISIBLE_DEVICES={visible!r} hides them"
+        remedy = "Install a torch whose CUDA is not newer than the driver's (nvidia-smi shows it)."
+        found = f"{listed} GPU(s) here, but torch sees none: {why or 'a build without CUDA'}"
+        yield Finding("gpus", FAIL, found, remedy)
+    elif not gpus:
+        yield Finding("gpus", OK, "no GPU: training runs on the CPU, ranks meet over gloo")
+
+
+def _listed_gpus() -> int:
+    code, text = output_of("nvidia-smi", "--list-gpus") if shutil.which("nvidia-smi") else (-1, "")
+    return sum(line.startswith("GPU ") for line in text.splitlines()) if code == 0 else 0
+
+
+def _processes() -> str:
+    query = ("--query-compute-apps=pid,used_memory", "--format=csv,noheader")
+    code, text = output_of("nvidia-smi", *query)
+    return "; ".join(text.strip().splitlines()) if code == 0 and text.strip() else "see nvidia-smi"
+
+
+def check_backends(context: Context) -> Iterator[Finding]:
+    torch = context.torch
+    if "error" in torch:
+        return
+    if context.gpus and not torch["nccl"]:
+        remedy = "Install a Linux build of torch with CUDA; gloo moves gradients over the CPU."
+        yield Finding("backends", WARN, "torch is built without NCCL", remedy)
+    else:
+        names = [name for name in ("nccl", "gloo") if torch[name]]
+        yield Finding("backends", OK, f"torch is built with {' and '.join(names)}")
+
+
+def check_shared_memory(_: Context) -> Iterator[Finding]:
+    if not SHARED_MEMORY.is_dir():
+        return
+    size = shutil.disk_usage(SHARED_MEMORY)
+    found = f"{SHARED_MEMORY}: {size.free / GIB:.1f} of {size.total / GIB:.1f} GiB free"
+    if size.free < _LEAST_SHARED_MEMORY:
+        where = "Docker: --shm-size=16g or --ipc=host. " if _CONTAINER.exists() else ""
+        remedy = f"{where}Data workers and NCCL share tensors through it (Bus error)."
+        yield Finding("shared memory", WARN, found, remedy)
+    else:
+        yield Finding("shared memory", OK, found)
+
+
+def check_limits(_: Context) -> Iterator[Finding]:
+    try:
+        import resource
+    except ImportError:  # Windows has none
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= soft < _LEAST_OPEN_FILES:
+        remedy = f"ulimit -n {_LEAST_OPEN_FILES} (Too many open files, with many data workers)"
+        yield Finding("limits", WARN, f"at most {soft} open files (hard limit {hard})", remedy)
+    else:
+        yield Finding("limits", OK, f"at most {soft} open files")
+
+
+def check_disk(context: Context) -> Iterator[Finding]:
+    train = (context.config or {}).get("train") or {}
+    folder = Path(os.path.expanduser(str(train.get("output_dir") or "."))).absolute()
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    size = shutil.disk_usage(nearest)
+    found = f"{nearest}: {size.free / GIB:.0f} GiB free for checkpoints"
+    if not os.access(nearest, os.W_OK):
+        yield Finding("disk", FAIL, f"{nearest}: not writable", "Name another train.output_dir.")
+    elif size.free < _LEAST_DISK:
+        yield Finding("disk", WARN, found, "Each checkpoint of a 67 M policy takes about 1 GB.")
+    else:
+        yield Finding("disk", OK, found)
+
+
+def check_cores(context: Context) -> Iterator[Finding]:
+    cores = env.usable_cores()
+    train = (context.config or {}).get("train") or {}
+    workers = train.get("num_data_workers") or 0
+    ranks = context.ranks or len(context.gpus) or 1
+    wanted = ranks * (1 + workers)
+    found = f"{cores} CPU core(s) for {ranks} rank(s) with {workers} data worker(s) each"
+    if wanted > cores:
+        remedy = f"Use at most {max(0, cores // ranks - 1)} train.num_data_workers, or fewer ranks."
+        yield Finding("cores", WARN, found, remedy)
+    else:
+        yield Finding("cores", OK, found)
+
+
+def check_network(context: Context) -> Iterator[Finding]:
+    name = socket.gethostname()
+    try:
+        address = socket.getaddrinfo(name, None)[0][4][0]
+        yield Finding("network", OK, f"this host's name resolves: {name} -> {address}")
+    except OSError as error:
+        yield Finding(
+            "network",
+            WARN,
+            f"this host's name does not resolve: {name} ({error})",
+            f"Add '127.0.0.1 {name}' to /etc/hosts; ranks look each other up by it.",
+        )
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+            socket.create_connection(("127.0.0.1", port), timeout=5).close()
+        yield Finding("network", OK, f"loopback works; a free port: {port}")
+    except OSError as error:
+        remedy = "A firewall blocks 127.0.0.1, or no port is free. Allow local connections."
+        yield Finding("network", FAIL, f"no connection to this machine itself: {error}", remedy)
+    if _CONTAINER.exists():
+        remedy = "For several nodes start it with network_mode: host (docker run --network=host)."
+        yield Finding("network", OK, f"inside a container. {remedy}")
+    yield from _interface(context)
+    yield from _master_port(context)
+
+
+def _interface(context: Context) -> Iterator[Finding]:
+    folder = Path("/sys/class/net")
+    if not folder.is_dir():
+        return
+    names = sorted(path.name for path in folder.iterdir())
+    for variable in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
+        value = context.variables.get(variable, "")
+        wanted = [part.strip("=^ ") for part in value.split(",") if part.strip()]
+        excluding = value.startswith("^")
+        known = [part for part in wanted if any(name.startswith(part) for name in names)]
+        if wanted and not known and not excluding:
+            found = f"{variable}={value} names no interface of this node ({', '.join(names)})"
+            remedy = "Name the one that reaches the other nodes (ip addr), or unset it."
+            yield Finding("network", FAIL, found, remedy)
+
+
+def _master_port(context: Context) -> Iterator[Finding]:
+    port = context.variables.get("MASTER_PORT", "")
+    if not port.isdecimal() or "RANK" in context.variables:
+        return
+    try:
+        with socket.create_server(("", int(port))):
+            return
+    except (OSError, OverflowError) as error:
+        found = f"MASTER_PORT={port} cannot be used: {error}"
+        yield Finding("network", FAIL, found, "Unset it; torchrun --standalone takes a free port.")

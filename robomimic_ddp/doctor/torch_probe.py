@@ -1,0 +1,63 @@
+"""`python -m robomimic_ddp.doctor.torch_probe`: prints, as one line of JSON, what torch says."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import warnings
+from typing import Any
+
+
+def probe() -> dict[str, Any]:
+    """torch's version, builds, devices; under "error" why it could not be imported."""
+    try:
+        import torch
+        import torch.distributed as dist
+    except Exception as error:  # whatever a broken build raises is the answer
+        return {"error": f"{type(error).__name__}: {error}"}
+    found: dict[str, Any] = {
+        "version": torch.__version__,
+        "cuda_build": torch.version.cuda or torch.version.hip,
+        "distributed": dist.is_available(),
+        "gloo": dist.is_available() and dist.is_gloo_available(),
+        "nccl": dist.is_available() and dist.is_nccl_available(),
+        "torchvision": _why_not("torchvision"),
+    }
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found["gpus"] = [_gpu(torch, index) for index in range(torch.cuda.device_count())]
+        if found["cuda_build"] and not found["gpus"]:
+            try:
+                torch.cuda.init()
+            except Exception as error:  # the driver's own words
+                found["cuda_error"] = str(error).splitlines()[0]
+    found["warnings"] = sorted({str(warning.message).splitlines()[0] for warning in caught})
+    return found
+
+
+def _why_not(module: str) -> str | None:
+    """None where the module imports, else the error."""
+    try:
+        importlib.import_module(module)
+    except Exception as error:  # "operator torchvision::nms does not exist" is a RuntimeError
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _gpu(torch: Any, index: int) -> dict[str, Any]:
+    properties = torch.cuda.get_device_properties(index)
+    others = [other for other in range(torch.cuda.device_count()) if other != index]
+    found = {
+        "name": properties.name,
+        "memory": properties.total_memory,
+        "peers": [o for o in others if torch.cuda.can_device_access_peer(index, o)],
+    }
+    try:
+        found["free"] = torch.cuda.mem_get_info(index)[0]
+    except Exception as error:  # a device in a bad state: its words say which
+        found["error"] = str(error).splitlines()[0]
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(probe()))

@@ -1,0 +1,300 @@
+"""doctor's checks, each with a machine that is well and one that is not; and that
+docs/troubleshooting.md is complete.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from robomimic_ddp import API_VERSION, cli
+from robomimic_ddp.doctor import command, machine, ranks, settings, software
+from robomimic_ddp.doctor.findings import FAIL, OK, WARN, Context, Finding
+
+ROOT = Path(__file__).resolve().parents[2]
+GUIDE = (ROOT / "docs" / "troubleshooting.md").read_text()
+GIB = 2**30
+GOOD_TORCH = {
+    "version": "2.12.1",
+    "cuda_build": "13.0",
+    "distributed": True,
+    "gloo": True,
+    "nccl": True,
+    "torchvision": None,
+    "gpus": [],
+}
+
+
+def gpu(name="H200", free=130, **more):
+    return {"name": name, "memory": 140 * GIB, "free": free * GIB, "peers": [1], **more}
+
+
+def context(variables=None, config=None, ranks=None, **torch):
+    return Context(variables or {}, {**GOOD_TORCH, **torch}, ranks, None, config)
+
+
+def worst(findings):
+    """(level, text) of the worst finding."""
+    ordered = sorted(findings, key=lambda finding: (OK, WARN, FAIL).index(finding.level))
+    last = ordered[-1]
+    assert last.level == OK or last.remedy, f"no remedy: {last}"
+    return last.level, f"{last.found} -> {last.remedy}"
+
+
+@pytest.mark.parametrize(
+    "installed, level, words",
+    [
+        ({"torch": "2.12.1+cu130", "torchvision": "0.27.1", "numpy": "2.4"}, OK, ""),
+        ({"torch": "2.0.1", "torchvision": "0.15.2", "numpy": "1.26"}, OK, ""),
+        ({"torch": "2.13.0", "torchvision": "0.27.1"}, FAIL, "torchvision==0.28"),
+        ({"torch": "2.0.1", "numpy": "2.1.0"}, FAIL, "numpy<2"),
+        ({"torch": "1.13.1"}, FAIL, "2.0.1 or later"),
+        ({"diffusers": "0.11.1", "huggingface_hub": "0.35.3"}, FAIL, "huggingface_hub<0.26"),
+        ({"diffusers": "0.11.1", "huggingface_hub": "0.23.4"}, OK, ""),
+        ({}, OK, ""),
+    ],
+)
+def test_pairs_of_versions(installed, level, words):
+    found = list(software.bad_pairs(installed))
+    assert bool(found) == (level == FAIL)
+    assert not found or words in worst(found)[1]
+
+
+@pytest.mark.parametrize(
+    "torch, level, words",
+    [
+        ({}, OK, "torch 2.12.1"),
+        ({"error": "ModuleNotFoundError: No module named 'torch'"}, FAIL, "not installed"),
+        ({"error": "OSError: libcudart.so.12"}, FAIL, "libcudart.so.12"),
+        ({"torchvision": "RuntimeError: operator torchvision::nms"}, FAIL, "nms"),
+        ({"gloo": False}, FAIL, "gloo"),
+    ],
+)
+def test_torch(torch, level, words):
+    found = worst(software.check_torch(context(**torch)))
+    assert found[0] == level and words in found[1]
+
+
+@pytest.mark.parametrize(
+    "gpus, level, words",
+    [
+        ([gpu(), gpu()], OK, "130.0 of 140.0 GiB free"),
+        ([gpu(), gpu(free=10)], WARN, "Other processes"),
+        ([gpu(), gpu("A100")], WARN, "different kinds"),
+        ([gpu(peers=[]), gpu()], WARN, "peer access"),
+        ([gpu(error="CUDA error: unspecified launch failure")], FAIL, "unspecified"),
+        ([], OK, "runs on the CPU"),
+    ],
+)
+def test_gpus(gpus, level, words):
+    found = worst(machine.check_gpus(context(gpus=gpus)))
+    assert found[0] == level and words in found[1]
+
+
+def test_gpus_that_torch_does_not_see(tmp_path, monkeypatch):
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho GPU 0: H200\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    old = "The NVIDIA driver on your system is too old (found version 11040)"
+    level, text = worst(machine.check_gpus(context(warnings=[old])))
+    assert level == FAIL and old in text
+    level, text = worst(machine.check_gpus(context({"CUDA_VISIBLE_DEVICES": ""})))
+    assert level == FAIL and "hides them" in text
+
+
+def test_backends():
+    assert worst(machine.check_backends(context(gpus=[gpu()])))[0] == OK
+    assert worst(machine.check_backends(context(gpus=[gpu()], nccl=False)))[0] == WARN
+
+
+def test_small_shared_memory_limits_and_disk(monkeypatch, tmp_path):
+    config = {"train": {"output_dir": str(tmp_path / "not" / "made" / "yet")}}
+    checks = {
+        "_LEAST_SHARED_MEMORY": machine.check_shared_memory,
+        "_LEAST_OPEN_FILES": machine.check_limits,
+        "_LEAST_DISK": machine.check_disk,
+    }
+    for name, check in checks.items():
+        for least, level in ((1, OK), (2**62, WARN)):
+            monkeypatch.setattr(machine, name, least)
+            assert worst(check(context(config=config)))[0] == level, name
+
+
+def test_cores(monkeypatch):
+    monkeypatch.setattr(machine.env, "usable_cores", lambda: 8)
+    for workers, level in ((1, OK), (2, WARN)):
+        config = {"train": {"num_data_workers": workers}}
+        assert worst(machine.check_cores(context(config=config, ranks=4)))[0] == level
+
+
+def test_network():
+    assert worst(machine.check_network(context()))[0] in (OK, WARN)
+    for variable in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
+        level, text = worst(machine.check_network(context({variable: "nosuch7"})))
+        assert level == FAIL and f"{variable}=nosuch7 names no interface" in text
+    level, _ = worst(machine.check_network(context({"NCCL_SOCKET_IFNAME": "^docker,nosuch"})))
+    assert level != FAIL
+    with socket.create_server(("", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        level, text = worst(machine.check_network(context({"MASTER_PORT": port})))
+        assert level == FAIL and "Address already in use" in text
+
+
+@pytest.mark.parametrize(
+    "variables, level, words",
+    [
+        ({}, OK, ""),
+        ({"NCCL_P2P_DISABLE": "0"}, OK, ""),
+        ({"NCCL_P2P_DISABLE": "1"}, WARN, "unset NCCL_P2P_DISABLE"),
+        ({"CUDA_LAUNCH_BLOCKING": "1"}, WARN, "every kernel"),
+        ({"RANK": "0"}, FAIL, "but not WORLD_SIZE"),
+        ({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}, WARN, "unset them"),
+        ({"ROBOMIMIC_DDP_LR_SCALNG": "sqrt"}, FAIL, "LR_SCALING"),
+    ],
+)
+def test_variables(variables, level, words):
+    found = worst(settings.check_variables(context(variables)))
+    assert found[0] == level and words in found[1]
+
+
+def test_host(tmp_path, monkeypatch):
+    package = tmp_path / "robomimic"
+    (package / "scripts").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "robomimic", raising=False)
+    script = package / "scripts" / "train.py"
+    script.write_text("def main(args): pass\n")
+    level, text = worst(settings.check_host(context()))
+    assert level == WARN and f"robomimic-ddp apply {tmp_path}" in text
+    for version, expected in ((API_VERSION, OK), (API_VERSION + 1, FAIL)):
+        script.write_text(f"import robomimic_ddp.api as D\n@D.entry_point(api_version={version})\n")
+        assert worst(settings.check_host(context()))[0] == expected
+
+
+@pytest.mark.parametrize(
+    "train, ddp, level, words",
+    [
+        ({"batch_size": 8}, {}, OK, "8 samples per rank x 3 = 24"),
+        ({"batch_size": 8}, {"batch": "global"}, FAIL, "6 or 9"),
+        ({"batch_size": 8}, {"bacth": "global"}, FAIL, "batch"),
+        ({"batch_size": 8, "data": "/no/such.hdf5"}, {}, FAIL, "/no/such.hdf5"),
+        ({"batch_size": 8, "data": [{"path": __file__}]}, {}, OK, ""),
+        ({"data_path": "/no", "dataset_names": ["droid"]}, {}, FAIL, "/no/droid"),
+    ],
+)
+def test_config(train, ddp, level, words):
+    found = worst(settings.check_config(context(config={"train": train, "ddp": ddp}, ranks=3)))
+    assert found[0] == level and words in found[1]
+
+
+def test_memory_of_shuffle_buffers():
+    for windows, level in ((1000, OK), (10**9, WARN)):
+        config = {"train": {"shuffle_buffer_size": windows}}
+        assert worst(settings.check_memory(context(config=config)))[0] == level
+
+
+def doctor(*arguments, folder=None, **variables):
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{folder or ''}:{ROOT}", **variables}
+    return subprocess.run(
+        [sys.executable, "-m", "robomimic_ddp", "doctor", *map(str, arguments)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("raise OSError('libcudart.so: cannot open shared object file')", "libcudart.so"),
+        ("import os; os.kill(os.getpid(), 11)", "exit code -11"),
+    ],
+)
+def test_a_broken_torch_is_a_finding(tmp_path, text, words):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text(text)
+    done = doctor("--json", folder=tmp_path)
+    assert done.returncode == 1, done.stderr
+    (found,) = [item for item in json.loads(done.stdout) if item["level"] == "fail"]
+    assert found["check"] == "torch" and words in found["found"]
+
+
+def test_usage(tmp_path):
+    for arguments in (("--ranks", "0"), ("--config", tmp_path / "none.json")):
+        done = doctor(*arguments)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+
+
+def test_a_check_that_breaks_hides_no_other(monkeypatch):
+    def check_odd(_):
+        raise ValueError("odd machine")
+
+    monkeypatch.setattr(command, "CHECKS", (check_odd, software.check_python))
+    odd, python = command.examine(context())
+    assert (odd.check, odd.level, python.level) == ("odd", WARN, OK) and "odd machine" in odd.found
+
+
+@pytest.mark.timeout(200)
+def test_two_real_ranks_and_two_that_cannot_meet(monkeypatch):
+    (well,) = ranks.check_ranks(context(ranks=2))
+    assert well.level == OK and re.search(
+        r"over gloo: round trip [\d.]+ ms, all-reduce of 268 MB", well.found
+    )
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nosuch7")
+    (ill,) = ranks.check_ranks(context(ranks=2))
+    assert ill.level == FAIL and "the job of 2 rank(s) ended with 1" in ill.found and ill.remedy
+
+
+def test_more_ranks_than_gpus():
+    (found,) = ranks.check_ranks(context(ranks=3, gpus=[gpu(), gpu()]))
+    assert found.level == FAIL and "at most 2" in found.remedy
+
+
+MESSAGES = re.findall(r"^### `(.+)`$", GUIDE, re.MULTILINE)
+OF_OTHERS = {
+    "Address already in use",
+    "operator torchvision::nms does not exist",
+    "The NVIDIA driver on your system is too old",
+    "ncclUnhandledCudaError",
+    "NCCL error",
+    "ncclSystemError",
+    "Watchdog caught collective operation timeout",
+    "connectFullMesh",
+    "CUDA out of memory",
+    "Bus error",
+    "Too many open files",
+    "Expected to have finished reduction in the prior iteration",
+}
+WELL_KNOWN = (
+    *("NCCL_IB_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SOCKET_IFNAME", "--shm-size", "--ipc=host"),
+    *("network_mode: host", "firewall", "Only one rank prints", "GPUs wait for data", "unequal"),
+)
+
+
+def test_the_guide_quotes_our_messages_as_they_are():
+    sources = [path.read_text() for path in (ROOT / "robomimic_ddp").rglob("*.py")]
+    plain = re.sub(r'"\s*f?"', "", "\n".join(sources))  # strings that go on in the next line
+    assert set(MESSAGES) >= OF_OTHERS
+    for message in set(MESSAGES) - OF_OTHERS:
+        said = re.sub(r"\b(RANK|WORLD_SIZE)\b", r".*?\\b\1\\b.*?", re.escape(message))
+        assert re.search(said.replace(r"\ ", r"\s"), plain), f"nobody says {message!r}"
+
+
+def test_the_guide_is_complete():
+    for words in WELL_KNOWN:
+        assert words in GUIDE, words
+    table = GUIDE.partition("## What each check")[2]
+    sources = "".join(path.read_text() for path in (ROOT / "robomimic_ddp/doctor").glob("*.py"))
+    for name in set(re.findall(r'Finding\(\s*"([a-z ]+)"', sources)):
+        assert name in table, f"the table lacks the check {name!r}"
+    assert all(isinstance(finding, Finding) for finding in command.examine(context()))
+    assert "doctor" in cli.COMMANDS
