@@ -52,6 +52,13 @@ class _Guard:
 
     def process(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
         self.batch = batch
+        actions = batch.get("actions") if isinstance(batch, dict) else None
+        if isinstance(actions, torch.Tensor) and len(actions) == 0:
+            raise DataError(
+                f"{self._here()}: the batch is empty, and its loss would be NaN. The loader's "
+                "batch sampler or the data set's collate function dropped every sample: return "
+                "full batches on every rank."
+            )
         try:
             return self._process(batch, *args, **kwargs)
         except ValueError as error:

@@ -72,6 +72,10 @@ class Options:
     verify: bool = _option(
         True, "Prove at run time that ranks agree where they must and differ where they must."
     )
+    debug: bool = _option(
+        False, "Every rank prints what it holds and reads, and a line at its first step and later."
+    )
+    debug_interval: float = _option(100.0, "Steps between a rank's lines of `debug`.", minimum=1)
 
 
 FIELDS = {field.name: field for field in dataclasses.fields(Options)}

@@ -15,6 +15,7 @@ from robomimic_ddp import algo as host_algo
 from robomimic_ddp import (
     checkpoint_check,
     config_check,
+    debug,
     env,
     finite,
     group,
@@ -95,6 +96,9 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
     keeper = resume.Keeper(run, model)
     verifier, finished = _start_training(run, model, keeper)
     run.stopper.listen()
+    if run.options.values.debug:
+        nets = wrap.parallel_among(host_algo.named_modules(model))
+        debug.tell_start(nets, run.loaders.get("train"), run.plan.device)
     try:
         for epoch in iterable:
             if finished is not None and epoch <= finished:
@@ -180,7 +184,17 @@ def epoch_log(run_epoch: Callable) -> Callable:
         run = _run.current()
         return run is not None and bool(run.nets)
 
+    def is_debugged() -> bool:
+        run = _run.current()
+        return run is not None and run.options.values.debug
+
     watched = finite.guarded(forked, is_watched)
+    watched = debug.told(
+        watched,
+        is_debugged,
+        lambda: int(_run.current().options.values.debug_interval),
+        lambda: _run.current().plan.device,
+    )
     return history.recorded(watched, directory, lambda: _run.current().plan.samples_per_step)
 
 

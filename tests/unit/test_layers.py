@@ -22,7 +22,7 @@ LAYERS = (
     {"step_logs", "bucket_layout"},
     {"wrap", "sampling", "rlds", "main_rank", "metrics", "algo", "history"}
     | {"config_check", "config_file", "hdf5_check"},
-    {"rollouts", "step", "checkpoint", "checkpoint_check", "finite", "verify", "entry"}
+    {"rollouts", "step", "checkpoint", "checkpoint_check", "finite", "debug", "verify", "entry"}
     | {"stopping"},
     {"state"},
     {"run"},
