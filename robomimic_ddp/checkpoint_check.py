@@ -44,7 +44,7 @@ def check(path: Any, algo_name: str) -> None:
         torch.serialization, "get_unsafe_globals_in_checkpoint"
     ):
         return
-    content = _load(file, shown)
+    content = read_known(file, shown)
     if content is None:
         return
     if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
@@ -90,9 +90,11 @@ def _is_legacy(file: Path, shown: str) -> bool:
     return start == _LEGACY_MAGIC
 
 
-def _load(file: Path, shown: str) -> Any:
-    """The checkpoint's contents, None where it asks for classes that are not known here; a file
-    that would run a program is an error.
+def read_known(file: Path, shown: str) -> Any:
+    """The contents of a checkpoint, None where it asks for classes that are not known here.
+
+    Raises CheckpointError, naming it as `shown`, for a damaged file and for one that would run a
+    program. Tensors are mapped, not read.
     """
     try:
         asked = torch.serialization.get_unsafe_globals_in_checkpoint(file)

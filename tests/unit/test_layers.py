@@ -30,7 +30,7 @@ LAYERS = (
     {"resume"},
     {"seams"},
     {"api"},
-    {"train_rlds", "doctor", "bench", "plot", "launch"},
+    {"train_rlds", "doctor", "bench", "plot", "launch", "ckpt"},
     {"demo"},
     {"cli"},
     {"__main__"},

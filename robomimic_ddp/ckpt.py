@@ -1,0 +1,252 @@
+"""`robomimic-ddp ckpt show|convert|average`: what a checkpoint holds, other layouts, means."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from robomimic_ddp import checkpoint, checkpoint_check
+from robomimic_ddp.errors import EXIT_DONE, CheckpointError, UsageError
+
+WRAPPED = "module"
+"""The component that DataParallel puts in front of a net's keys, and DROID's family keeps."""
+
+
+def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
+    """Declares the arguments of `robomimic-ddp ckpt`."""
+    actions = parser.add_subparsers(dest="action", metavar="show|convert|average", required=True)
+    show = actions.add_parser("show", help="what is inside")
+    show.add_argument("path")
+    show.add_argument("--keys", action="store_true", help="also every key with its shape")
+    convert = actions.add_parser("convert", help="the same weights in another layout")
+    convert.add_argument("path")
+    average = actions.add_parser("average", help="the mean of several checkpoints' weights")
+    average.add_argument("paths", nargs="+", metavar="path")
+    for sub in (convert, average):
+        sub.add_argument("-o", "--output", required=True, help="the file; .safetensors or .pth")
+        sub.add_argument(
+            "--layout",
+            choices=("keep", "plain", "host"),
+            default="keep",
+            help="plain: nets without `module.` in their keys; host: with it, as DataParallel "
+            "hosts (DROID's family) write them",
+        )
+        sub.add_argument("--ema", action="store_true", help="the averaged weights only, as nets")
+
+
+def run(command: str, args: argparse.Namespace) -> int:
+    """Does what was asked for. Raises CheckpointError and UsageError."""
+    if args.action == "show":
+        content = read(args.path)
+        print("\n".join(described(content, args.path, args.keys)))
+        return EXIT_DONE
+    paths = [args.path] if args.action == "convert" else args.paths
+    output = Path(args.output)
+    if output.suffix not in (".pth", ".pt", ".ckpt", ".safetensors"):
+        raise UsageError(f"--output {output}: expected a name ending in .pth or .safetensors.")
+    content = averaged([read(path) for path in paths], paths)
+    content = converted(content, args.layout, args.ema, paths[0])
+    _write(content, output)
+    print(f"{output}: {', '.join(_parts(content))}")
+    return EXIT_DONE
+
+
+def read(path: Any) -> dict[str, Any]:
+    """A host's checkpoint, or the model of a `ddp_state.pth`, as {"model": {"nets", "ema", ...}}.
+
+    Raises CheckpointError for anything else. Runs no code of the file's.
+    """
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise CheckpointError(f"{path}: there is no such file (looked for {file.absolute()}).")
+    content = checkpoint_check.read_known(file, str(path))
+    if content is None:
+        raise CheckpointError(
+            f"{path} asks for classes of its host's when it is loaded, so it was not loaded here. "
+            "Load it with the host, and save it with tensors and text only."
+        )
+    if isinstance(content, dict) and isinstance(content.get("state"), dict):
+        content = _of_state(content["state"], path)
+    if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
+        found = list(content)[:6] if isinstance(content, dict) else type(content).__name__
+        raise CheckpointError(
+            f'{path} holds {found}; expected a checkpoint of a host ("model", "config", '
+            '"algo_name") or a ddp_state.pth.'
+        )
+    return content
+
+
+def _of_state(state: Mapping[str, Any], path: Any) -> dict[str, Any]:
+    parts = state.get("model") or {}
+    if "" not in parts:
+        raise CheckpointError(f"{path}: found no single algorithm in this state.")
+    part = parts[""]
+    ema = part.get("ema_nets") or (part.get("ema") or {}).get("averaged_model")
+    kept = {key: value for key, value in state.items() if key not in ("model", "ranks")}
+    return {"model": {"nets": part.get("nets"), "ema": ema}, "ddp_state": kept}
+
+
+def described(content: Mapping[str, Any], path: Any, keys: bool = False) -> Iterator[str]:
+    """Lines for `show`."""
+    state = content.get("ddp_state")
+    kind = "a host's checkpoint" if state is None else "a state of robomimic-ddp"
+    yield f"{path}: {kind}, {Path(path).stat().st_size / 1e6:.1f} MB"
+    if state is not None:
+        inside = state.get("inside")
+        yield (
+            f"after epoch {state['epoch']}{f' and {inside} of the next' if inside else ''}, step "
+            f"{state['steps']}; {state['world_size']} rank(s), {state['samples_per_step']} samples "
+            f"per step; save {state['save_id']}"
+        )
+        yield f"best so far: {state['best'] or 'nothing'}"
+        yield f"options: {json.dumps(state['options'], sort_keys=True)}"
+    else:
+        config = _config(content)
+        name = (config.get("experiment") or {}).get("name")
+        yield f"algorithm {content.get('algo_name')}, experiment {name}"
+        variables = content.get("variable_state") or {}
+        if "epoch" in variables:
+            yield f"after epoch {variables['epoch']}"
+    for part, tensors in _tensors(content["model"]).items():
+        layout = "with module." if _wrapped_nets(tensors) else "plain"
+        yield f"{part}: {len(tensors)} tensors, {_count(tensors):,} numbers, {layout}"
+        for net, members in _by_net(tensors).items():
+            yield f"  {net}: {_count(members):,}"
+        if keys:
+            yield from (f"    {key} {list(value.shape)}" for key, value in tensors.items())
+    others = [key for key in content["model"] if key not in ("nets", "ema")]
+    if others:
+        yield f"also: {', '.join(others)}"
+
+
+def averaged(contents: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
+    """The first checkpoint with the mean of all checkpoints' nets and averages (in float64).
+
+    Raises CheckpointError, naming the file and the key, where they do not fit together. Tensors
+    that are no floating-point numbers are the first's. Optimizers are left out of a mean.
+    """
+    if len(contents) == 1:
+        return contents[0]
+    parts = [_tensors(content["model"]) for content in contents]
+    mean: dict[str, Any] = {}
+    for part, first in parts[0].items():
+        for name, other in zip(names[1:], parts[1:]):
+            _require_alike(first, other.get(part), f"{name} and {names[0]}: {part}")
+        mean[part] = {
+            key: torch.stack([one[part][key].double() for one in parts]).mean(0).to(value.dtype)
+            if value.is_floating_point()
+            else value
+            for key, value in first.items()
+        }
+    return {**contents[0], "model": mean}
+
+
+def _require_alike(first: Mapping, other: Mapping | None, where: str) -> None:
+    odd = [key for key in set(first) ^ set(other or {})]
+    odd += [key for key in set(first) & set(other or {}) if first[key].shape != other[key].shape]
+    if odd:
+        raise CheckpointError(
+            f"{where} differ in {len(odd)} tensor(s), such as {sorted(odd)[0]}: only checkpoints "
+            "of the same nets in the same layout can be averaged."
+        )
+
+
+def converted(content: dict[str, Any], layout: str, ema: bool, name: Any) -> dict[str, Any]:
+    """`content` in another layout; `ema`: the averaged weights in place of the nets.
+
+    Raises CheckpointError where there are none.
+    """
+    parts = _tensors(content["model"])
+    if ema:
+        if "ema" not in parts:
+            raise CheckpointError(f"{name} holds no averaged weights: it was trained without EMA.")
+        parts = {"nets": parts["ema"]}
+    model = {key: value for key, value in content["model"].items() if not ema and key not in parts}
+    for part, tensors in parts.items():
+        model[part] = tensors if layout == "keep" else _laid_out(tensors, layout)
+    if ema:
+        model["ema"] = None
+    return {**content, "model": model}
+
+
+def _laid_out(tensors: Mapping[str, torch.Tensor], layout: str) -> dict[str, torch.Tensor]:
+    wrapped = _wrapped_nets(tensors)
+    moved = {}
+    for key, value in tensors.items():
+        net, rest = _split(key)
+        if net in wrapped:
+            rest = rest[len(WRAPPED) + 1 :]
+        moved[f"{net}.{WRAPPED}.{rest}" if layout == "host" else f"{net}.{rest}"] = value
+    return moved
+
+
+def _split(key: str) -> tuple[str, str]:
+    """("policy.obs_encoder", "nets.0.weight"): nets lie two levels deep."""
+    words = key.split(".")
+    return ".".join(words[:2]), ".".join(words[2:])
+
+
+def _by_net(tensors: Mapping[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
+    nets: dict[str, dict[str, torch.Tensor]] = {}
+    for key, value in tensors.items():
+        net, rest = _split(key)
+        nets.setdefault(net, {})[rest] = value
+    return nets
+
+
+def _wrapped_nets(tensors: Mapping[str, torch.Tensor]) -> set[str]:
+    """Nets all of whose keys begin with `module.`."""
+    return {
+        net
+        for net, members in _by_net(tensors).items()
+        if all(rest.startswith(f"{WRAPPED}.") for rest in members)
+    }
+
+
+def _tensors(model: Mapping[str, Any]) -> dict[str, dict[str, torch.Tensor]]:
+    """The parts "nets" and "ema" that are there."""
+    return {part: dict(model[part]) for part in ("nets", "ema") if model.get(part)}
+
+
+def _count(tensors: Mapping[str, torch.Tensor]) -> int:
+    return sum(value.numel() for value in tensors.values())
+
+
+def _parts(content: Mapping[str, Any]) -> Iterator[str]:
+    for part, tensors in _tensors(content["model"]).items():
+        yield f"{part} ({_count(tensors):,} numbers)"
+
+
+def _config(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    try:
+        return json.loads(content.get("config") or "{}")
+    except (TypeError, ValueError):
+        return {}
+
+
+def _write(content: Mapping[str, Any], output: Path) -> None:
+    if output.suffix != ".safetensors":
+        checkpoint.save(dict(content), output)
+        return
+    try:
+        from safetensors.torch import save_file
+    except ImportError as error:
+        raise CheckpointError(
+            f"{output}: safetensors cannot be imported ({error}). pip install safetensors."
+        ) from error
+    parts = _tensors(content["model"])
+    flat = {
+        f"{part}.{key}": value.contiguous().clone()
+        for part, tensors in parts.items()
+        for key, value in tensors.items()
+    }
+    words = {"algo_name": str(content.get("algo_name")), "config": str(content.get("config"))}
+    try:
+        save_file(flat, str(output), metadata=words)
+    except OSError as error:
+        raise checkpoint.save_error(output, error) from error

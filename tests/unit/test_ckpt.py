@@ -1,0 +1,154 @@
+"""robomimic-ddp ckpt: what it shows, converts and averages; and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+import torch
+
+from robomimic_ddp import ckpt, cli
+from robomimic_ddp.errors import CheckpointError
+from robomimic_ddp.state import files
+
+
+def nets(seed, module):
+    torch.manual_seed(seed)
+    middle = "module." if module else ""
+    return {
+        f"policy.obs_encoder.{middle}grid": torch.arange(3),
+        f"policy.obs_encoder.{middle}net.weight": torch.randn(3, 2),
+        f"policy.noise_pred_net.{middle}module.bias": torch.randn(4),  # a part of that very name
+        f"policy.noise_pred_net.{middle}out.bias": torch.randn(4),
+    }
+
+
+@pytest.fixture
+def write(tmp_path):
+    def make(name="a.pth", seed=0, module=False, ema=True, **more):
+        path = tmp_path / name
+        model = {"nets": nets(seed, module), "optimizers": {}}
+        model["ema"] = nets(seed + 100, module) if ema else None
+        config = json.dumps({"experiment": {"name": "lift"}})
+        content = {"algo_name": "diffusion_policy", "config": config, "model": model}
+        torch.save({**content, "variable_state": {"epoch": 7}, **more}, path)
+        return str(path)
+
+    return make
+
+
+def command(*words):
+    return cli.main(["ckpt", *map(str, words)])
+
+
+def load(path):
+    return torch.load(path, weights_only=True)["model"]
+
+
+def test_show(write, capsys):
+    assert command("show", write(module=True), "--keys") == 0
+    text = capsys.readouterr().out
+    for words in (
+        "a host's checkpoint",
+        "algorithm diffusion_policy, experiment lift",
+        "after epoch 7",
+        "nets: 4 tensors, 17 numbers, with module.",
+        "policy.obs_encoder: 9",
+        "policy.noise_pred_net.module.module.bias [4]",
+        "also: optimizers",
+    ):
+        assert words in text, words
+    assert command("show", write("b.pth")) == 0
+    assert "17 numbers, plain" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("layout", ["plain", "host", "keep"])
+def test_layouts(write, tmp_path, before, layout):
+    after = before if layout == "keep" else layout == "host"
+    out = tmp_path / "out.pth"
+    assert command("convert", write(module=before), "-o", out, "--layout", layout) == 0
+    made = load(out)
+    for part, seed in (("nets", 0), ("ema", 100)):
+        expected = nets(seed, after)
+        assert list(made[part]) == list(expected)
+        assert all(torch.equal(made[part][key], expected[key]) for key in expected)
+    assert made["optimizers"] == {}
+
+
+def test_averaged_weights_as_nets_and_safetensors(write, tmp_path):
+    from safetensors.torch import load_file
+
+    source = write(module=True)
+    out = tmp_path / "ema.safetensors"
+    assert command("convert", source, "-o", out, "--ema", "--layout", "plain") == 0
+    expected = {f"nets.{key}": value for key, value in nets(100, False).items()}
+    made = load_file(out)
+    assert made.keys() == expected.keys()
+    assert all(torch.equal(made[key], expected[key]) for key in expected)
+    assert command("convert", source, "-o", tmp_path / "ema.pth", "--ema") == 0
+    assert load(tmp_path / "ema.pth")["ema"] is None
+    with pytest.raises(CheckpointError, match="trained without EMA"):
+        ckpt.converted(ckpt.read(write(ema=False)), "keep", True, "a.pth")
+
+
+def test_average(write, tmp_path):
+    paths = [write(f"{seed}.pth", seed) for seed in range(3)]
+    out = tmp_path / "mean.pth"
+    assert command("average", *paths, "-o", out) == 0
+    made = load(out)
+    for key, value in made["nets"].items():
+        each = torch.stack([nets(seed, False)[key].double() for seed in range(3)])
+        if value.is_floating_point():
+            assert torch.equal(value, each.mean(0).float()), key
+        else:
+            assert torch.equal(value, nets(0, False)[key])
+    assert "optimizers" not in made, "a mean of moments belongs to no weights"
+
+
+def test_what_does_not_fit_together(write, tmp_path, capsys):
+    out = tmp_path / "mean.pth"
+    assert command("average", write(), write("b.pth", module=True), "-o", out) == 1
+    assert "differ in 8 tensor(s)" in capsys.readouterr().err and not out.exists()
+
+
+def test_a_state_of_ours(tmp_path, capsys):
+    kept = {"epoch": 3, "inside": None, "steps": 12, "world_size": 2, "samples_per_step": 16}
+    kept |= {"save_id": "abc", "best": {"best_valid_loss": 0.5}, "options": {"verify": True}}
+    part = {"nets": nets(0, True), "ema": {"averaged_model": nets(100, True), "numbers": {}}}
+    files.write(tmp_path, {**kept, "model": {"": part}, "ranks": []}, best=False)
+    assert command("show", tmp_path / files.STATE) == 0
+    text = capsys.readouterr().out
+    assert "after epoch 3, step 12; 2 rank(s), 16 samples per step; save abc" in text
+    assert "best_valid_loss" in text and '"verify": true' in text
+    out = tmp_path / "out.pth"
+    assert command("convert", tmp_path / files.STATE, "-o", out, "--layout", "plain") == 0
+    expected = nets(100, False)
+    assert all(torch.equal(load(out)["ema"][key], expected[key]) for key in expected)
+
+
+class Program:
+    def __reduce__(self):
+        return os.system, ("touch hacked",)
+
+
+@pytest.mark.parametrize(
+    "content, words",
+    [
+        ({"weights": torch.zeros(1)}, "expected a checkpoint of a host"),
+        ([1, 2], "list"),
+        ({"model": Program()}, "could run any program"),
+    ],
+)
+def test_files_that_are_no_checkpoint(tmp_path, monkeypatch, capsys, content, words):
+    monkeypatch.chdir(tmp_path)
+    torch.save(content, "odd.pth")
+    assert command("show", "odd.pth") == 1
+    assert words in capsys.readouterr().err and not (tmp_path / "hacked").exists()
+
+
+def test_usage(write, tmp_path, capsys):
+    assert command("convert", write(), "-o", tmp_path / "out.txt") == 2
+    assert command("show", tmp_path / "none.pth") == 1
+    assert capsys.readouterr().err.count("\n") == 2
