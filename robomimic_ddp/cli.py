@@ -41,6 +41,7 @@ COMMANDS = {
     "doctor": Command(
         "robomimic_ddp.doctor.command", "look over this machine, its packages and a job's config"
     ),
+    "watch": Command("robomimic_ddp.watch", "show a live table of a run's ranks"),
     "ckpt": Command("robomimic_ddp.ckpt", "show, convert or average checkpoints"),
     "plot": Command("robomimic_ddp.plot", "draw loss, learning rate and speed of training runs"),
 }

@@ -146,6 +146,11 @@ def stepped() -> None:
         places.stepped()
 
 
+def here() -> str | None:
+    """The place that this rank has come to; None without a process group of ours."""
+    return _current[-1].describe() if _current else None
+
+
 def missing() -> str | None:
     """Where this rank is and which ranks are behind it, for an error; None when unknown."""
     for places in _current:

@@ -22,7 +22,18 @@ import torch
 from torch import nn
 
 import robomimic_ddp
-from robomimic_ddp import env, group, main_rank, options, plan, step_logs, stopping, verify, wrap
+from robomimic_ddp import (
+    env,
+    group,
+    heartbeat,
+    main_rank,
+    options,
+    plan,
+    step_logs,
+    stopping,
+    verify,
+    wrap,
+)
 from robomimic_ddp.errors import PlanError
 
 logger = logging.getLogger(__name__)
@@ -87,6 +98,8 @@ class Run:
     part: step_logs.EpochPart | None = None
     """What is done of the present train epoch; None before the first."""
     stopper: stopping.Stopper = field(default_factory=stopping.Stopper)
+    pulse: heartbeat.Pulse | None = None
+    """Tells what this rank is doing, once the run directory is known."""
     best_names: list = field(default_factory=list)
     """Variables of the host's train() that are saved and restored (`api.restored`)."""
 
@@ -146,6 +159,13 @@ class Run:
         self.record["outcome"] = {**FRAMES_UNKNOWN, "steps": steps, **frames, **proven}
         self._save_record()
 
+    def start_pulse(self, directory: Path) -> None:
+        """Begins to tell, in the run directory, what this rank is doing."""
+        if self.pulse is None:
+            made = self.plan
+            who = (made.rank, made.world_size, made.device)
+            self.pulse = heartbeat.Pulse(directory, *who, _memory).start()
+
     def note_save(self, save_id: str, epoch: int, export: str | None) -> None:
         """Main rank: `ddp.json` names the newest state, and the host's checkpoint beside it."""
         self.record["saved"] = {"save_id": save_id, "epoch": epoch, "export": export}
@@ -154,6 +174,13 @@ class Run:
     def _save_record(self) -> None:
         with main_rank.atomic_open(self.directory / RECORD_NAME) as file:
             file.write(json.dumps(self.record, indent=2) + "\n")
+
+
+def _memory() -> int:
+    """Bytes that torch holds on the GPU, else the most that this process has held."""
+    if torch.cuda.is_initialized():
+        return torch.cuda.memory_reserved()
+    return env.peak_memory()
 
 
 def _frames(loader: Any) -> dict[str, int] | None:
@@ -197,15 +224,19 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
     )
     run = Run(made, resolved, int(config.train.seed), fine_tuning)
     token = _current.set(run)
+    finished = False
     try:
         if made.mode != "ddp":
             yield run
-            return
-        with group.process_group(made.backend, made.timeout_seconds, launch.restart_count):
-            _require_same_job(config, run)
-            yield run
+        else:
+            with group.process_group(made.backend, made.timeout_seconds, launch.restart_count):
+                _require_same_job(config, run)
+                yield run
+        finished = True
     finally:
         _current.reset(token)
+        if run.pulse is not None:
+            run.pulse.stop(finished)
 
 
 def _require_same_job(config: Any, run: Run) -> None:

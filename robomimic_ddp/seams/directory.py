@@ -35,6 +35,10 @@ def run_directory(get_exp_dir: Callable) -> Callable:
                 run.write_record(directory, place)
             return paths
 
-        return main_rank.on_main(make)
+        paths = main_rank.on_main(make)
+        run = _run.current()
+        if run is not None:
+            run.start_pulse(host_config.common_directory(paths))
+        return paths
 
     return wrapped

@@ -19,6 +19,7 @@ from robomimic_ddp import (
     env,
     finite,
     group,
+    heartbeat,
     history,
     host_config,
     metrics,
@@ -189,6 +190,7 @@ def epoch_log(run_epoch: Callable) -> Callable:
         return run is not None and run.options.values.debug
 
     watched = finite.guarded(forked, is_watched)
+    watched = heartbeat.noted(watched, lambda: getattr(_run.current(), "pulse", None))
     watched = debug.told(
         watched,
         is_debugged,

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from robomimic_ddp import heartbeat
 from tests.configs import ConfigMaker
 from tests.datasets import CAMERA, LOW_DIM
 from tests.hosts import FINISHED, Host, Result, require_clean, torchrun
@@ -49,6 +50,8 @@ def test_one_run_directory_one_log_one_checkpoint(trained: Any) -> None:
     assert {"last.pth", "last_bak.pth"} < set(checkpoints(directory))
     assert len(checkpoints(directory)) == 4  # and one for each of two epochs
     assert not [path for path in output.rglob("*") if "tmp" in path.name], "a file half written"
+    told = heartbeat.read(directory)
+    assert [(one["rank"], one["step"], one["finished"]) for one in told] == [(0, 3, 1), (1, 3, 1)]
     # The train log and the validation log of each epoch, printed once; the helper raises on two.
     assert len(epoch_logs(directory)) == 4
     assert result.stdout.count(FINISHED) == 1

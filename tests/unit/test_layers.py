@@ -21,7 +21,7 @@ LAYERS = (
     {"group"},
     {"step_logs", "bucket_layout"},
     {"wrap", "sampling", "rlds", "main_rank", "metrics", "algo", "history"}
-    | {"config_check", "config_file", "hdf5_check"},
+    | {"config_check", "config_file", "hdf5_check", "heartbeat"},
     {"rollouts", "step", "checkpoint", "checkpoint_check", "finite", "debug", "verify", "entry"}
     | {"stopping"},
     {"state"},
@@ -30,7 +30,7 @@ LAYERS = (
     {"resume"},
     {"seams"},
     {"api"},
-    {"train_rlds", "doctor", "bench", "plot", "launch", "ckpt"},
+    {"train_rlds", "doctor", "bench", "plot", "launch", "ckpt", "watch"},
     {"demo"},
     {"cli"},
     {"__main__"},

@@ -1,0 +1,146 @@
+"""`heartbeats/rank<k>.json` in the run directory: every few seconds, what a rank is doing.
+
+Written by a thread, so that a rank whose training hangs still tells where; `robomimic-ddp watch`
+reads them. A folder that cannot be written costs nothing but the view.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Callable
+
+from robomimic_ddp import places
+from robomimic_ddp.errors import DataError
+from robomimic_ddp.swapping import swapped
+
+FOLDER = "heartbeats"
+LOSS = "Loss"
+_SECONDS, _RANKS_A_SECOND = 2.0, 50
+
+
+class Pulse:
+    """What this rank is doing, written while the block lasts that it is entered for.
+
+    `memory`: bytes that the rank's device holds, or its process.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        rank: int,
+        world_size: int,
+        device: str,
+        memory: Callable[[], int],
+    ) -> None:
+        self.path = directory / FOLDER / f"rank{rank}.json"
+        self.interval = _SECONDS + world_size / _RANKS_A_SECOND
+        self._memory = memory
+        self._told: dict[str, Any] = {
+            "rank": rank,
+            "world_size": world_size,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "device": device,
+            "epoch": None,
+            "step": 0,
+            "loss": None,
+            "step_seconds": None,
+            "finished": False,
+        }
+        self._last_step = time.monotonic()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="robomimic-ddp-pulse", daemon=True)
+
+    def start(self) -> Pulse:
+        """Begins to write."""
+        self._thread.start()
+        return self
+
+    def stop(self, finished: bool) -> None:
+        """Writes a last time, and returns once nothing more is written."""
+        self._stop.set()
+        self._thread.join()
+        self._told["finished"] = finished
+        self.write()
+
+    def step(self, epoch: Any, step_log: Mapping[str, Any]) -> None:
+        """Notes a training step."""
+        now = time.monotonic()
+        told, loss = self._told, step_log.get(LOSS)
+        if epoch == told["epoch"]:
+            before, seconds = told["step_seconds"], now - self._last_step
+            told["step_seconds"] = seconds if before is None else 0.9 * before + 0.1 * seconds
+        told["step"] = told["step"] + 1 if epoch == told["epoch"] else 1
+        told["epoch"] = epoch
+        told["loss"] = float(loss) if isinstance(loss, (int, float)) else None
+        self._last_step = now
+
+    def write(self) -> None:
+        """The file as of now; whole at every instant."""
+        told = {**self._told, "place": places.here(), "memory": self._memory()}
+        told.update(time=time.time(), idle_seconds=time.monotonic() - self._last_step)
+        temporary = self.path.with_suffix(".tmp")
+        try:
+            self.path.parent.mkdir(exist_ok=True)
+            temporary.write_text(json.dumps(told), encoding="utf-8")
+            os.replace(temporary, self.path)
+        except OSError:
+            return  # a full disk, another node's folder
+
+    def _beat(self) -> None:
+        self.write()
+        while not self._stop.wait(self.interval):
+            self.write()
+
+
+def noted(run_epoch: Callable, pulse_of: Callable[[], Pulse | None]) -> Callable:
+    """Decorates a host's `run_epoch`: each train step is noted by `pulse_of()`, if there is one.
+
+    Not collective.
+    """
+    signature = inspect.signature(run_epoch)
+
+    @functools.wraps(run_epoch)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs).arguments
+        pulse = pulse_of()
+        if pulse is None or given.get("validate") or "model" not in given:
+            return run_epoch(*args, **kwargs)
+        model = given["model"]
+        log_info = model.log_info
+
+        def logged(*log_args: Any, **log_kwargs: Any) -> Any:
+            step_log = log_info(*log_args, **log_kwargs)
+            pulse.step(given.get("epoch"), step_log)
+            return step_log
+
+        with swapped(model, "log_info", logged):
+            return run_epoch(*args, **kwargs)
+
+    return wrapped
+
+
+def read(directory: Path) -> list[dict[str, Any]]:
+    """Every rank's last word, in rank order. Raises DataError where there is none."""
+    found = []
+    for path in sorted((Path(directory) / FOLDER).glob("rank*.json")):
+        try:
+            told = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue  # being replaced, or cut off with its node
+        if isinstance(told, dict) and isinstance(told.get("rank"), int):
+            found.append(told)
+    if not found:
+        raise DataError(
+            f"{directory} holds no {FOLDER}/rank*.json; expected the folder of a run that trains "
+            "under the retrofit (the one with logs/ and models/)."
+        )
+    return sorted(found, key=lambda told: told["rank"])

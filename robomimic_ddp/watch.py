@@ -1,0 +1,113 @@
+"""`robomimic-ddp watch RUN_DIR`: a live table of all ranks, from their heartbeat files."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from robomimic_ddp import heartbeat
+from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, DataError, UsageError
+
+SILENT_SECONDS, STUCK_SECONDS = 15.0, 30.0
+"""Without a word; and with words, but at the same place while others have gone on."""
+COLUMNS = ("rank", "state", "epoch", "step", "s/step", "loss", "memory", "seen", "at")
+
+
+def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
+    """Declares the arguments of `robomimic-ddp watch`."""
+    parser.add_argument("run", metavar="RUN_DIR", help="folder of a run (with logs/ and models/)")
+    parser.add_argument("--once", action="store_true", help="print the table once and end")
+    parser.add_argument(
+        "--interval", type=float, default=2.0, metavar="SECONDS", help="between looks; default 2"
+    )
+
+
+def run(command: str, args: argparse.Namespace) -> int:
+    """Shows the table until all ranks have finished (0), or until interrupted; with --once, 1 where
+    a rank is silent or stuck. Raises DataError for a folder without heartbeats.
+    """
+    if not args.interval > 0:
+        raise UsageError(f"--interval {args.interval:g}: expected more than 0 seconds.")
+    directory = Path(args.run).expanduser()
+    told = heartbeat.read(directory)
+    if args.once or not sys.stdout.isatty():
+        return _plainly(directory, args.interval, args.once)
+    try:
+        from rich.live import Live
+    except ImportError as error:
+        raise DataError(
+            f"the live table is drawn with rich, which cannot be imported ({error}). pip install "
+            "rich, or use --once."
+        ) from error
+    with Live(_table(told), refresh_per_second=4) as live:
+        while not all(one["finished"] for one in told):
+            time.sleep(args.interval)
+            told = heartbeat.read(directory)
+            live.update(_table(told))
+    return EXIT_DONE
+
+
+def _plainly(directory: Path, interval: float, once: bool) -> int:
+    while True:
+        told = heartbeat.read(directory)
+        found = rows(told, time.time())
+        widths = [max(len(line[i]) for line in [COLUMNS, *found]) for i in range(len(COLUMNS))]
+        for line in [COLUMNS, *found]:
+            cells = (cell.ljust(width) for cell, width in zip(line, widths))
+            print("  ".join(cells).rstrip(), flush=True)
+        states = [line[1] for line in found]
+        if once:
+            return EXIT_REFUSED if {"SILENT", "STUCK"} & set(states) else EXIT_DONE
+        if all(one["finished"] for one in told):
+            return EXIT_DONE
+        time.sleep(interval)
+
+
+def rows(told: Sequence[dict[str, Any]], now: float) -> list[tuple[str, ...]]:
+    """The table's cells, a tuple of COLUMNS for each rank."""
+    farthest = max(_progress(one) for one in told)
+    return [_row(one, now, farthest) for one in told]
+
+
+def _progress(one: dict[str, Any]) -> tuple[int, int]:
+    return one["epoch"] or 0, one["step"]
+
+
+def _row(one: dict[str, Any], now: float, farthest: tuple[int, int]) -> tuple[str, ...]:
+    seen = max(0.0, now - one["time"])
+    loss, seconds = one["loss"], one["step_seconds"]
+    return (
+        f"{one['rank']}/{one['world_size']}",
+        _state(one, seen, farthest),
+        "-" if one["epoch"] is None else str(one["epoch"]),
+        str(one["step"]),
+        "-" if seconds is None else f"{seconds:.3f}",
+        "-" if loss is None else f"{loss:.4g}",
+        f"{one['memory'] / 2**20:.0f} MB",
+        f"{seen:.0f} s ago",
+        f"{one['place'] or '-'} ({one['host']}, pid {one['pid']}, {one['device']})",
+    )
+
+
+def _state(one: dict[str, Any], seen: float, farthest: tuple[int, int]) -> str:
+    if one["finished"]:
+        return "finished"
+    if seen > SILENT_SECONDS:
+        return "SILENT"
+    if one["idle_seconds"] + seen > STUCK_SECONDS and _progress(one) < farthest:
+        return "STUCK"
+    return "trains" if one["idle_seconds"] + seen < STUCK_SECONDS else "waits"
+
+
+def _table(told: Sequence[dict[str, Any]]) -> Any:
+    from rich.table import Table
+
+    table = Table(*COLUMNS)
+    styles = {"SILENT": "bold red", "STUCK": "bold red", "waits": "yellow", "finished": "green"}
+    for line in rows(told, time.time()):
+        table.add_row(*line, style=styles.get(line[1]))
+    return table

@@ -1,0 +1,127 @@
+"""What ranks tell of themselves while they train, and what `robomimic-ddp watch` makes of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+import pytest
+
+from robomimic_ddp import cli, heartbeat, watch
+from robomimic_ddp import run as _run
+from robomimic_ddp.errors import DataError
+from tests.faults.test_planted_faults import ENVIRONMENT
+from tests.faults.toy_run import STEPS, ToyJob, train
+
+
+def trained(directory):
+    """What this rank had told in the last step of the epoch, and at its end."""
+    seen = []
+
+    def begin(_):
+        _run.current().start_pulse(directory)
+
+    def look(job):
+        if job.step_number == STEPS - 1:
+            _run.current().pulse.write()
+            told = heartbeat.read(directory)
+            seen.append(next(one for one in told if one["rank"] == job.rank))
+
+    train(ToyJob({"construction": begin, "step": look}))
+    seen.append(heartbeat.read(directory)[_run_rank()])
+    return seen
+
+
+def _run_rank():
+    return int(os.environ["RANK"])
+
+
+def test_two_ranks_tell_where_they_are(ranks, tmp_path):
+    for rank, (within, after) in enumerate(
+        ranks.run(trained, tmp_path, world_size=2, environment=ENVIRONMENT)
+    ):
+        assert (within["rank"], within["world_size"], within["device"]) == (rank, 2, "cpu")
+        assert (within["epoch"], within["step"]) == (1, STEPS - 1)
+        assert within["memory"] > 2**20
+        assert within["loss"] > 0 and within["step_seconds"] > 0 and not within["finished"]
+        assert after["finished"] and after["step"] == STEPS
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def told(rank, now, **changes):
+    word = {
+        **{"rank": rank, "world_size": 3, "host": "node0", "pid": 100 + rank, "device": "cuda:0"},
+        **{"epoch": 2, "step": 40, "loss": 0.125, "step_seconds": 0.25, "finished": False},
+        **{"place": "epoch 2 train, step 40", "memory": 3 * 2**20, "time": now},
+    }
+    return {**word, "idle_seconds": 0.1, **changes}
+
+
+NOW = 1_000_000.0
+
+
+@pytest.mark.parametrize(
+    "changes, state",
+    [
+        ({}, "trains"),
+        ({"step": 39, "idle_seconds": 300.0}, "STUCK"),
+        ({"step": 39}, "trains"),
+        ({"idle_seconds": 300.0}, "waits"),
+        ({"time": NOW - 60}, "SILENT"),
+        ({"finished": True, "time": NOW - 60}, "finished"),
+        ({"epoch": None, "step": 0, "idle_seconds": 60.0}, "STUCK"),
+    ],
+)
+def test_the_odd_rank_stands_out(changes, state):
+    lines = watch.rows([told(0, NOW), told(1, NOW, **changes), told(2, NOW)], NOW)
+    assert [line[1] for line in lines] == ["trains", state, "trains"]
+    assert lines[0][2:] == (
+        *("2", "40", "0.250", "0.125", "3 MB", "0 s ago"),
+        "epoch 2 train, step 40 (node0, pid 100, cuda:0)",
+    )
+
+
+def write(directory, *words):
+    folder = directory / heartbeat.FOLDER
+    folder.mkdir(exist_ok=True)
+    for word in words:
+        (folder / f"rank{word['rank']}.json").write_text(json.dumps(word))
+
+
+def test_the_command(tmp_path, capsys):
+    now = time.time()
+    write(tmp_path, told(0, now), told(1, now - 99))
+    assert cli.main(["watch", str(tmp_path), "--once"]) == 1
+    header, first, second = capsys.readouterr().out.splitlines()
+    assert header.split()[:3] == ["rank", "state", "epoch"]
+    assert "trains" in first and "SILENT" in second and "99 s ago" in second
+    write(tmp_path, told(0, now, finished=True), told(1, now, finished=True))
+    assert cli.main(["watch", str(tmp_path)]) == 0  # not a terminal: plain lines until all ended
+    assert capsys.readouterr().out.count("finished") == 2
+
+
+def test_nothing_to_watch(tmp_path, capsys):
+    with pytest.raises(DataError, match="holds no heartbeats"):
+        heartbeat.read(tmp_path)
+    assert cli.main(["watch", str(tmp_path / "none")]) == 1
+    assert cli.main(["watch", str(tmp_path), "--interval", "0"]) == 2
+    write(tmp_path, told(0, 0.0))
+    (tmp_path / heartbeat.FOLDER / "rank1.json").write_text('{"rank": 1, "wor')
+    assert [word["rank"] for word in heartbeat.read(tmp_path)] == [0]
+    assert "none" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path):
+    (tmp_path / heartbeat.FOLDER).touch()
+    pulse = heartbeat.Pulse(tmp_path, 0, 1, "cpu", lambda: 0).start()
+    pulse.step(1, {"Loss": 0.5})
+    pulse.stop(True)
+
+
+def test_the_live_table_is_drawn(capsys):
+    from rich.console import Console
+
+    Console(width=160).print(watch._table([told(0, time.time()), told(1, 0.0)]))
+    text = capsys.readouterr().out
+    assert "SILENT" in text and "trains" in text and "0.125" in text
