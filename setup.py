@@ -20,6 +20,9 @@ RUNTIME = find_packages(include=["robomimic_ddp*"], exclude=["robomimic_ddp.patc
 PATCHES = ["robomimic_ddp." + name for name in find_packages(include=["patches", "patches.*"])]
 
 
+DOCS = ["furo", "myst-parser>=3", "sphinx>=7"]
+
+
 def shared(folder, *patterns):
     """Installs the matching files of `folder` as <prefix>/share/robomimic-ddp/<folder>/..."""
     found = [path for pattern in patterns for path in (HERE / folder).glob(pattern)]
@@ -44,7 +47,9 @@ setup(
         "robosuite": ["robosuite>=1.5.2,<1.6", "mujoco>=3.3,<4"],
         "rlds": ["tensorflow-cpu>=2.15", "tensorflow-datasets>=4.9.4"],
         "plot": ["matplotlib>=3.5"],
+        "docs": DOCS,
         "test": [
+            *DOCS,
             "hypothesis>=6.80",
             "matplotlib>=3.5",
             "pytest>=7.4",

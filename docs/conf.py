@@ -1,0 +1,33 @@
+"""How the documentation is built: sphinx-build -W docs docs/_build."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from robomimic_ddp import __version__
+from robomimic_ddp.options import markdown_table
+
+project = "robomimic-ddp"
+author = "robomimic-ddp authors"
+release = __version__
+extensions = ["myst_parser"]
+html_theme = "furo"
+html_title = f"robomimic-ddp {__version__}"
+myst_heading_anchors = 3
+exclude_patterns = ["_build"]
+
+OPTIONS_PAGE = """# Options
+
+Set each on the command line (`ddp.lr_scaling=sqrt`), in the environment
+(`ROBOMIMIC_DDP_LR_SCALING=sqrt`), or in the config file (`"ddp": {"lr_scaling": "sqrt"}`); the
+first found wins, else the default.
+
+"""
+
+
+def setup(_: object) -> None:
+    """Writes the page of options from the code, so that it cannot go stale."""
+    page = Path(__file__).parent / "options.md"
+    text = OPTIONS_PAGE + markdown_table() + "\n"
+    if not page.is_file() or page.read_text(encoding="utf-8") != text:
+        page.write_text(text, encoding="utf-8")
