@@ -22,7 +22,7 @@ DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
 BLOCK = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NOT_RUN = ("pip", "git", "docker", "sbatch", "torchrun", "scripts/test.sh", ".venv/bin/pip", "cd")
-"""Programs that need a network, a cluster or an hour; the tests start torchrun in their own ways."""
+"""They need a network, a cluster or an hour; other tests start torchrun in their own ways."""
 
 
 def commands(page: Path) -> list[str]:
