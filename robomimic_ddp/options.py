@@ -43,8 +43,14 @@ class Options:
     )
     batch: str = _option(
         "per_rank",
-        "Whether `train.batch_size` is for each rank or for all ranks together.",
+        "Whether `train.batch_size` is for each rank and micro-batch, or for all of them together.",
         ("per_rank", "global"),
+    )
+    accumulate: int = _option(
+        1,
+        "Micro-batches in one optimizer step: as a batch so many times as large, in the memory of "
+        "one.",
+        minimum=1,
     )
     lr_scaling: str = _option(
         "none",
@@ -52,6 +58,12 @@ class Options:
         "`auto`: "
         "linear under 100 M parameters, sqrt from there, none when fine-tuning from a checkpoint.",
         ("none", "linear", "sqrt", "auto"),
+    )
+    preset: str = _option(
+        "fast",
+        "`fast`: the host's steps in fewer operations, equal to about 1e-6; `safe`: its own "
+        "arithmetic, to the bit on one rank.",
+        ("fast", "safe"),
     )
     bucket_mb: float = _option(25.0, "Size of DDP's gradient buckets, in MiB.", minimum=0.1)
     gradient_as_bucket_view: bool = _option(True, "Gradients share the memory of DDP's buckets.")
@@ -139,7 +151,7 @@ def parse(name: str, raw: Any, spelled: str) -> Any:
             if choices
             else "true | false"
             if kind is bool
-            else f"a number of at least {minimum:g}"
+            else f"a {'whole ' if kind is int else ''}number of at least {minimum:g}"
         )
         raise OptionError(f"{spelled}={raw!r}: expected {expected} (default {field.default}).")
     return value
@@ -164,14 +176,15 @@ def _convert(kind: type, raw: Any) -> Any:
             "off": False,
             "no": False,
         }.get(str(raw).strip().lower())
-    if kind is float:
+    if kind in (int, float):
         if isinstance(raw, bool):
             return None
         try:
             value = float(raw)
-            return value if math.isfinite(value) else None
         except (TypeError, ValueError):
             return None
+        whole = math.isfinite(value) and (kind is float or value.is_integer())
+        return kind(value) if whole else None
     return (
         str(raw).strip().lower()
         if isinstance(raw, (str, int)) and not isinstance(raw, bool)

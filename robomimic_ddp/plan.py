@@ -21,7 +21,8 @@ class RunPlan:
     """Everything that is decided before training.
 
     `lr_scaling` is the rule after precedence (a learning rate given on the command line turns it
-    off); `samples_per_step` = batch per rank x world size. `notes` are sentences for the user.
+    off); `batch_per_rank` is that of one forward; `samples_per_step` = batch per rank x world size
+    x `accumulate`. `notes` are sentences for the user.
     """
 
     mode: str
@@ -40,6 +41,12 @@ class RunPlan:
     data_workers: int = 0
     cores: int = 1
     notes: tuple = ()
+    accumulate: int = 1
+
+    @property
+    def samples_per_rank(self) -> int:
+        """Samples that a rank takes in one step: a batch of its train loader."""
+        return self.batch_per_rank * self.accumulate
 
     @property
     def several_ranks(self) -> bool:
@@ -65,9 +72,10 @@ class RunPlan:
         """One line for each decision, as printed once by the main rank before training."""
         where = f"{self.visible_gpus} visible GPU(s)" if self.visible_gpus else "CPU"
         mode = MODE_NAMES[self.mode if any_parallel_net else "single"]
+        micro = f" x {self.accumulate} micro-batches" if self.accumulate > 1 else ""
         lines = [
             f"mode: {mode}, {self.world_size} rank(s), main rank on {self.device}, {where}",
-            f"batch: {self.batch_per_rank} per rank x {self.world_size} = "
+            f"batch: {self.batch_per_rank} per rank x {self.world_size}{micro} = "
             f"{self.samples_per_step} samples per step (train.batch_size={self.configured_batch})",
             f"data workers: {self.data_workers} per rank x {self.local_world_size} rank(s) on this "
             f"node, {self.cores} CPU core(s)",
@@ -118,13 +126,14 @@ def make_plan(
         timeout_seconds=options.timeout,
         configured_batch=batch_size,
         batch_per_rank=batch,
-        samples_per_step=batch * env.world_size,
+        samples_per_step=batch * env.world_size * options.accumulate,
         lr_scaling=lr_scaling,
         visible_gpus=gpus,
         local_world_size=env.local_world_size,
         data_workers=data_workers,
         cores=cores,
         notes=notes,
+        accumulate=options.accumulate,
     )
 
 
@@ -190,15 +199,17 @@ def _batch_per_rank(options: Options, batch: int, world: int) -> int:
         raise PlanError(f"train.batch_size={batch!r}: expected a whole number of at least 1.")
     if options.batch == "per_rank":
         return batch
-    if batch % world:
-        lower, upper = batch // world * world, -(-batch // world) * world
+    parts = world * options.accumulate
+    if batch % parts:
+        lower, upper = batch // parts * parts, -(-batch // parts) * parts
         choice = f"{lower} or {upper}" if lower else str(upper)
+        micro = f" x {options.accumulate} micro-batches" if options.accumulate > 1 else ""
         raise PlanError(
-            f"train.batch_size={batch} with ddp.batch=global does not split over {world} ranks: "
-            f"{batch % world} samples would be dropped each step. Use {choice}, or "
+            f"train.batch_size={batch} with ddp.batch=global does not split over {world} "
+            f"ranks{micro}: {batch % parts} samples would be dropped each step. Use {choice}, or "
             "ddp.batch=per_rank."
         )
-    return batch // world
+    return batch // parts
 
 
 def _check_workers(workers: int, cores: int) -> None:

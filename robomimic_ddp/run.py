@@ -11,7 +11,7 @@ import json
 import logging
 import random
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -100,6 +100,8 @@ class Run:
     stopper: stopping.Stopper = field(default_factory=stopping.Stopper)
     pulse: heartbeat.Pulse | None = None
     """Tells what this rank is doing, once the run directory is known."""
+    undo: ExitStack = field(default_factory=ExitStack)
+    """What training has changed on the host's objects is put back when it is closed."""
     best_names: list = field(default_factory=list)
     """Variables of the host's train() that are saved and restored (`api.restored`)."""
 
@@ -227,11 +229,13 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
     finished = False
     try:
         if made.mode != "ddp":
-            yield run
+            with run.undo:
+                yield run
         else:
             with group.process_group(made.backend, made.timeout_seconds, launch.restart_count):
                 _require_same_job(config, run)
-                yield run
+                with run.undo:
+                    yield run
         finished = True
     finally:
         _current.reset(token)

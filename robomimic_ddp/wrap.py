@@ -42,6 +42,8 @@ class _State:
         self.parallel: nn.Module | None = None
         self.inside = False
         self.training_forwards = 0
+        self.accumulating = False
+        """Whether the net is in `no_sync` on purpose: a micro-batch that is not a step's last."""
         self.reduced: list = []
         """The parameters that the parallel object knows: those that wanted a gradient when it was
         built.

@@ -53,12 +53,22 @@ class ReplayedLoader:
         live = self._live()
         if live is None or live.over:
             return {"kind": "replay", "batches": None}
-        return {"kind": "replay", "batches": live.batches, "random": live.random_state}
+        return {
+            "kind": "replay",
+            "batches": live.batches,
+            "batch_size": self._batch_size(),
+            "random": live.random_state,
+        }
+
+    def _batch_size(self) -> int | None:
+        return getattr(self.loader, "batch_size", None)
 
     def go_to(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
         """Continues at the `position` of a run on one rank; says what that means."""
         if position is None or position.get("kind") != "replay":
             return "data: the host's own sampler begins a new pass"
+        if position.get("batch_size", self._batch_size()) != self._batch_size():
+            return "data: the host's own sampler begins a new pass, since the batch has changed"
         if position["batches"] is None:
             return "data: the host's own sampler goes on with its next pass"
         live = self._live()

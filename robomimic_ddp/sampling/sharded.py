@@ -74,9 +74,13 @@ class ShardedLoader:
         """The host has let its iterator go: the next one is of the next pass, whatever was left.
 
         Told, not seen: an iterator that was begun while StopIteration was handled, as hosts do,
-        is in a cycle with that exception and lives on until Python looks for cycles.
+        is in a cycle with that exception and lives on until Python looks for cycles. A run that
+        was stopped after an epoch's last step goes on with an iteration that gives nothing.
         """
         self._begun = None
+        if self.sampler.next_offset:
+            self.sampler.next_pass += 1
+            self.sampler.next_offset = 0
 
     def position(self) -> dict[str, Any]:
         """What `go_to` needs to deliver what would come next: the same on every rank."""

@@ -33,22 +33,24 @@ def _loader(role: str, args: tuple, kwargs: dict) -> Iterable:
     if run is None:
         return torch.utils.data.DataLoader(**loader_kwargs)
     dataset = loader_kwargs["dataset"]
+    # A batch of the train loader is that of a whole step (see step/accumulation.py).
+    batch = run.plan.samples_per_rank if role == "train" else run.plan.batch_per_rank
     if hasattr(dataset, "make_loader"):  # an RLDS dataset shards itself, before anything is decoded
-        loader = dataset.make_loader(
-            run.plan.batch_per_rank, run.plan.rank, run.plan.world_size, run.seed
-        )
+        loader = dataset.make_loader(batch, run.plan.rank, run.plan.world_size, run.seed)
     else:
         more = {}
         make = sampling.valid_loader
         if role == "train":
             make, more = sampling.train_loader, {"stream_is_sharded": run.sharded_stream}
+            if run.plan.accumulate > 1:  # on one rank the host's own batch is delivered
+                loader_kwargs["batch_size"] = batch
         loader = make(
             torch.utils.data.DataLoader,
             loader_kwargs,
             rank=run.plan.rank,
             world_size=run.plan.world_size,
             seed=run.seed,
-            batch_size_per_rank=run.plan.batch_per_rank,
+            batch_size_per_rank=batch,
             **more,
         )
     if role == "train" and run.plan.world_size == 1 and not hasattr(loader, "go_to"):

@@ -26,6 +26,7 @@ from robomimic_ddp import (
     places,
     random_streams,
     resume,
+    step,
     verify,
     wrap,
 )
@@ -126,8 +127,9 @@ def _start_training(run: _run.Run, model: Any, keeper: resume.Keeper) -> tuple[A
     """Collective: the one point at which weights are made equal and random streams part, and a
     saved state is put back. Returns the verifier, and the last epoch that was finished before.
     """
+    steps = step.prepare(model, run.options.values, bool(run.nets), run.undo)
     if group.is_main():
-        print(f"\n============= robomimic-ddp =============\n{run.describe()}\n")
+        print(f"\n============= robomimic-ddp =============\n{run.describe()}\n{steps}\n")
     places.reached("start of training")
     parallel_nets = wrap.parallel_among(host_algo.named_modules(model))
     for name, module in parallel_nets:

@@ -133,7 +133,7 @@ def unreduced(algo: Any) -> Iterator[str]:
                     f"{name}.{own} was added, replaced or unfrozen after training began, so its "
                     "gradients are not synchronised. Do that before the epoch loop."
                 )
-        if not state.parallel.require_backward_grad_sync:
+        if not state.parallel.require_backward_grad_sync and not state.accumulating:
             yield (
                 f"{name} is inside DDP's no_sync(), so its gradients are not synchronised. Leave "
                 "it before the last backward of a step."

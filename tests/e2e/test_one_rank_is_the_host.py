@@ -1,4 +1,6 @@
-"""On one rank the edited host is the host: losses and checkpoints to the bit, every algorithm."""
+"""On one rank the edited host is the host: losses and checkpoints to the bit, every algorithm;
+with the default preset too, for algorithms that are not made parallel.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from robomimic_ddp.options import FIELDS
 from tests.configs import VARIANTS, make_config, uses_images, write_config
 from tests.hosts import FINISHED, Host, python, require_clean, run, torchrun
 from tests.runs import checkpoint_differences, checkpoints, epoch_logs, run_directory
@@ -36,12 +39,14 @@ def trained(
     low_dim_dataset: Path,
     image_dataset: Path,
 ) -> dict[str, tuple[Path, dict[str, str]]]:
-    """ "plain" and "edited" -> (folder of runs, variant -> "ok" or what went wrong)."""
+    """ "plain", and the edited host's presets -> (folder, variant -> "ok" or what went wrong)."""
     results = {}
-    for name, host in (("plain", plain_host), ("edited", host_copy)):
+    for name in ("plain", *FIELDS["preset"].metadata["choices"]):
         folder = tmp_path_factory.mktemp(name)
         files = config_files(folder, low_dim_dataset, image_dataset)
-        done = python(host, "tests.e2e.train_all", *files, timeout=400)
+        host = plain_host if name == "plain" else host_copy
+        added = {} if name == "plain" else {"ROBOMIMIC_DDP_PRESET": name}
+        done = python(host, "tests.e2e.train_all", *files, timeout=400, added=added)
         require_clean(done)
         results[name] = folder, json.loads(done.stdout.splitlines()[-1])
     return results
@@ -58,9 +63,23 @@ def test_every_algorithm_of_the_host_is_covered(plain_host: Host) -> None:
 def test_losses_and_checkpoints_are_equal_to_the_bit(variant: str, trained: Any) -> None:
     directories = {}
     for name, (folder, results) in trained.items():
-        assert results[variant] == "ok", f"{name} host: {results[variant]}"
+        assert results[variant] == "ok", f"{name}: {results[variant]}"
         directories[name] = run_directory(folder / variant)
-    plain, edited = directories["plain"], directories["edited"]
+    plain = directories.pop("plain")
+    for preset, edited in directories.items():
+        if preset == "safe" or VARIANTS[variant][0] != "diffusion_policy":
+            require_equal_bits(plain, edited)
+            continue
+        logs, changed = epoch_logs(plain), epoch_logs(edited)
+        assert logs.keys() == changed.keys()
+        for epoch, log in logs.items():
+            assert changed[epoch] == pytest.approx(log, rel=1e-5), (preset, epoch)
+        differences = checkpoint_differences(plain / "last.pth", edited / "last.pth")
+        assert not any("param_groups" in one or "only in one" in one for one in differences)
+
+
+def require_equal_bits(plain: Path, edited: Path) -> None:
+    """Logs, checkpoints and files of two runs."""
     logs = epoch_logs(plain)
     assert {kind for kind, _ in logs} == {"Train", "Validation"}
     assert all(log for log in logs.values())
@@ -100,6 +119,7 @@ def test_the_hosts_own_command_line_on_one_rank(
     file = write_config(tmp_path / "config.json", config)
     start = python if launcher == "python" else torchrun
     options = {} if launcher == "python" else {"ranks": 1}
+    options["added"] = {"ROBOMIMIC_DDP_PRESET": "safe"}
     done = start(host_copy, "robomimic.scripts.train", "--config", file, **options)
     require_clean(done)
     assert FINISHED in done.stdout

@@ -171,6 +171,34 @@ def test_one_process_goes_on_inside_an_epoch_to_the_bit(
     assert state_differences(states["stopped"], states["whole"]) == []
 
 
+def test_micro_batches_go_on_inside_an_epoch_to_the_bit(
+    host_copy: Host, config: Any, tmp_path: Path
+) -> None:
+    """Two ranks, two micro-batches; a pass of 43 windows has two steps of 16 samples."""
+    states = {}
+    for name, plan in (("whole", "none"), ("stopped", "0@SIGUSR1:7")):
+        folder = tmp_path / name
+        file = config(folder, ddp={"accumulate": 2})
+        result = killed(host_copy, folder, file, plan)
+        if plan != "none":
+            assert newest(folder)["inside"] == {"epoch": 2, "steps": 2}, result
+            result = killed(host_copy, folder, file, "none", "--resume")
+        require_finished(result)
+        assert "batch: 4 per rank x 2 x 2 micro-batches = 16 samples per step" in result.stdout
+        states[name] = newest(folder)
+    assert states["whole"]["steps"] == 12 and states["whole"]["samples_per_step"] == 16
+    counters = states["whole"]["model"][""]["ema"]["numbers"]
+    assert counters["optimization_step"] == 12
+    assert state_differences(states["stopped"], states["whole"]) == []
+    lines = (run_directory(folder / "runs") / "history.jsonl").read_text().splitlines()
+    trained = [json.loads(line) for line in lines if '"train"' in line]
+    assert [line["epoch"] for line in trained] == [1, 2, 3, 4]
+    for line in trained:
+        rate = line["samples_per_second"] * line["seconds"]
+        assert rate == pytest.approx(line["steps"] * 16)
+        assert line["log"]["Policy_Grad_Norms"] > 0
+
+
 def test_a_host_without_resume_gets_it(config: Any, tmp_path: Path) -> None:
     """DROID's shape: no flag, a data iterator that outlives epochs, other paths of a run."""
     host = droid_shaped(tmp_path / "host")

@@ -16,20 +16,57 @@ from unittest import mock
 import torch
 
 from robomimic_ddp import run, sampling
-from tests.parity.training import Job, build, one_step, result_of, use_host
+from tests.parity.training import Job, build, one_step, only_forward, result_of, use_host
 
 
 class RankStreams:
-    """torch's default generator, one state for each rank; `draw` switches to it and back."""
+    """torch's default generator, one state for each rank; `draw` switches to it and back.
 
-    def __init__(self, seed: int, world_size: int) -> None:
+    `micro_batches`: a rank draws for one after the other; see `begin_step`.
+    """
+
+    def __init__(self, seed: int, world_size: int, micro_batches: int = 1) -> None:
         start = torch.get_rng_state()
-        self.states = []
+        self.of_ranks, self.micro_batches = [], micro_batches
         for rank in range(world_size):
             torch.set_rng_state(start)
             run.seed_streams(seed, rank)
-            self.states.append(torch.get_rng_state())
+            self.of_ranks.append(torch.get_rng_state())
         torch.set_rng_state(start)
+        self.states = self.of_ranks
+
+    def begin_step(self, forward: Callable) -> None:
+        """Until `end_step`, `states` are those at the beginning of each micro-batch of each rank.
+
+        A rank draws everything for its first micro-batch, then everything for the next; in one
+        forward of all of them the first draw of each comes before the second of any. So
+        `forward()` is run beforehand, to see what is drawn.
+        """
+        if self.micro_batches == 1:
+            return
+        drawn: list[Callable] = []
+        kept = torch.get_rng_state()
+        self.states = [kept] * (len(self.of_ranks) * self.micro_batches)
+        with self.installed(drawn):
+            forward()
+        torch.set_rng_state(kept)
+        self.states, self.after = [], []
+        for state in self.of_ranks:
+            for _ in range(self.micro_batches):
+                self.states.append(state)
+                torch.set_rng_state(state)
+                for function in drawn:
+                    function()
+                state = torch.get_rng_state()
+            self.after.append(state)
+        torch.set_rng_state(kept)
+
+    def end_step(self) -> None:
+        """The ranks' streams are where the last micro-batch has left them."""
+        if self.micro_batches > 1:
+            last = self.states[self.micro_batches - 1 :: self.micro_batches]
+            assert all(map(torch.equal, last, self.after)), "the step drew something else"
+            self.of_ranks = self.states = self.after
 
     def draw(self, rank: int, function: Callable) -> Any:
         """`function()` with rank's stream, which moves on."""
@@ -40,14 +77,15 @@ class RankStreams:
         torch.set_rng_state(kept)
         return value
 
-    def draw_all(self, function: Callable) -> torch.Tensor:
-        """`function()` of every rank, joined along the first dimension."""
+    def draw_all(self, function: Callable, drawn: list) -> torch.Tensor:
+        """`function()` of every rank, joined along the first dimension; noted in `drawn`."""
+        drawn.append(function)
         return torch.cat([self.draw(rank, function) for rank in range(len(self.states))])
 
     @contextmanager
-    def installed(self) -> Any:
+    def installed(self, drawn: list | None = None) -> Any:
         """torch's functions that the host draws with take each rank's rows from its stream."""
-        ranks, real = len(self.states), {}
+        ranks, real, drawn = len(self.states), {}, [] if drawn is None else drawn
 
         def rows(shape: Any) -> tuple:
             assert shape[0] % ranks == 0, shape
@@ -55,18 +93,19 @@ class RankStreams:
 
         def randn(*shape: Any, **kwargs: Any) -> torch.Tensor:
             own = rows(shape[0] if isinstance(shape[0], (tuple, torch.Size)) else shape)
-            return self.draw_all(partial(real["randn"], own, **kwargs))
+            return self.draw_all(partial(real["randn"], own, **kwargs), drawn)
 
         def rand(*shape: Any, **kwargs: Any) -> torch.Tensor:
-            return self.draw_all(partial(real["rand"], rows(shape), **kwargs))
+            return self.draw_all(partial(real["rand"], rows(shape), **kwargs), drawn)
 
         def randint(low: int, high: int, shape: Any, **kwargs: Any) -> torch.Tensor:
-            return self.draw_all(partial(real["randint"], low, high, rows(shape), **kwargs))
+            own = partial(real["randint"], low, high, rows(shape), **kwargs)
+            return self.draw_all(own, drawn)
 
         def randn_like(tensor: torch.Tensor, **kwargs: Any) -> torch.Tensor:
             # SpatialSoftmax draws its noise in training even at noise_std 0.
             part = tensor[: len(tensor) // ranks]
-            return self.draw_all(partial(real["randn_like"], part, **kwargs))
+            return self.draw_all(partial(real["randn_like"], part, **kwargs), drawn)
 
         with ExitStack() as stack:
             for function in (randn, rand, randint, randn_like):
@@ -89,15 +128,15 @@ class EndlessBatches:
             return next(self.iterator)
 
 
-def loader_of(built: SimpleNamespace, rank: int, world_size: int) -> Any:
+def loader_of(built: SimpleNamespace, rank: int, world_size: int, micro_batches: int = 1) -> Any:
     """The train loader that `rank` would have."""
-    seed, size = built.config.train.seed, built.config.train.batch_size
+    seed, size = built.config.train.seed, built.config.train.batch_size * micro_batches
     dataset = built.loader_arguments["dataset"]
     if hasattr(dataset, "make_loader"):
         return dataset.make_loader(size, rank, world_size, seed)
     return sampling.train_loader(
         torch.utils.data.DataLoader,
-        built.loader_arguments,
+        {**built.loader_arguments, "batch_size": size},
         rank=rank,
         world_size=world_size,
         seed=seed,
@@ -105,18 +144,23 @@ def loader_of(built: SimpleNamespace, rank: int, world_size: int) -> Any:
     )
 
 
-def train_for_all_ranks(job: Job, world_size: int) -> dict:
-    """The job of `world_size` ranks; `losses[step]` is the loss over the whole batch."""
+def train_for_all_ranks(job: Job, world_size: int, micro_batches: int = 1) -> dict:
+    """The job of `world_size` ranks with `micro_batches` a step; `losses[step]` is the loss over
+    the whole batch, which takes one forward.
+    """
     use_host(job.host)
     built = build(job.settings)
-    streams = RankStreams(built.config.train.seed, world_size)
-    batches = [EndlessBatches(loader_of(built, rank, world_size)) for rank in range(world_size)]
+    streams = RankStreams(built.config.train.seed, world_size, micro_batches)
+    loaders = [loader_of(built, rank, world_size, micro_batches) for rank in range(world_size)]
+    batches = [EndlessBatches(loader) for loader in loaders]
     losses: list = []
     built.model.set_train()
     while len(losses) < job.steps:
-        parts = [streams.draw(rank, batches[rank]) for rank in range(world_size)]
+        joined = concatenate([streams.draw(rank, batches[rank]) for rank in range(world_size)])
+        streams.begin_step(partial(only_forward, built.model, joined))
         with streams.installed(), job.clipping():
-            losses.append(one_step(built.model, concatenate(parts)))
+            losses.append(one_step(built.model, joined))
+        streams.end_step()
     return result_of(built.model, losses)
 
 

@@ -20,12 +20,16 @@ pytestmark = [pytest.mark.parity, pytest.mark.timeout(300)]
 
 
 class Case(NamedTuple):
-    """What is trained, on how many ranks. `weights`: of the data set and a copy of it, shorter."""
+    """What is trained, on how many ranks. `weights`: of the data set and a copy of it, shorter.
+    `options`: of ours, for the ranks.
+    """
 
     variant: str
     ranks: int = 2
     weights: tuple = ()
     max_grad_norm: float | None = None
+    accumulate: int = 1
+    options: tuple = ()
 
 
 CASES = {
@@ -36,6 +40,14 @@ CASES = {
     "images, random crops": Case("diffusion_policy_crops"),
     "weighted mixture": Case("diffusion_policy", weights=(3.0, 1.0)),
     "clipped gradients": Case("diffusion_policy", max_grad_norm=0.2),
+    "2 micro-batches": Case("diffusion_policy", accumulate=2),
+    "3 micro-batches on one rank": Case("diffusion_policy", ranks=1, accumulate=3),
+    "2 micro-batches, 3 ranks": Case("diffusion_policy", ranks=3, accumulate=2),
+    "3 micro-batches, clipped": Case("diffusion_policy", max_grad_norm=0.2, accumulate=3),
+    "2 micro-batches, static graph": Case(
+        "diffusion_policy", accumulate=2, options=(("static_graph", True),)
+    ),
+    "2 micro-batches, images, random crops": Case("diffusion_policy_crops", accumulate=2),
 }
 
 
@@ -63,9 +75,9 @@ def make_job(host_copy, config_file, low_dim_dataset, tmp_path):
 @pytest.mark.parametrize("name", CASES)
 def test_ranks_equal_one_process_with_all_batches(name, make_job, ranks):
     case = CASES[name]
-    job = make_job(case)
+    job = make_job(case, {"accumulate": case.accumulate, **dict(case.options)})
     of_ranks = ranks.run(train_on_rank, job, world_size=case.ranks, timeout=120)
-    (reference,) = ranks.run(train_for_all_ranks, job, case.ranks, world_size=1)
+    (reference,) = ranks.run(train_for_all_ranks, job, case.ranks, case.accumulate, world_size=1)
     require_parity(of_ranks, reference)
 
 

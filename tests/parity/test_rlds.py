@@ -7,6 +7,7 @@ both ranks' streams. The tolerances and their reasons: tests/parity/comparison.p
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,14 @@ def test_two_ranks_equal_one_process_with_both_batches(job, own_ranks):
     assert STEPS * BATCH * 2 > of_ranks[0]["samples"]
     (alone,) = own_ranks.run(train_for_all_ranks, job, 1, world_size=1, timeout=120)
     assert faults(of_ranks[0], alone) == ["nets", "ema", "exp_avg", "exp_avg_sq"]
+
+
+def test_two_ranks_with_half_the_batch_twice(job, own_ranks):
+    """Equal to the same process: samples, shares and passes are those of the whole batch."""
+    config = json.loads(Path(job.settings).read_text())
+    config["train"]["batch_size"] = BATCH // 2
+    config["ddp"] = {"accumulate": 2}
+    halves = job._replace(settings=str(write_config(Path(job.settings + ".halves.json"), config)))
+    of_ranks = own_ranks.run(train_on_rank, halves, timeout=200)
+    (reference,) = own_ranks.run(train_for_all_ranks, halves, 2, 2, world_size=1, timeout=120)
+    require_parity(of_ranks, reference)

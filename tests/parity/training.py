@@ -89,6 +89,13 @@ def build(settings: str) -> SimpleNamespace:
     return SimpleNamespace(config=config, model=model, loader_arguments=loader_arguments)
 
 
+def only_forward(model: Any, batch: dict) -> None:
+    """The forward of a step, in training mode; nothing is learned."""
+    prepared = model.process_batch_for_training(batch)
+    prepared = model.postprocess_batch_for_training(prepared, obs_normalization_stats=None)
+    model.train_on_batch(prepared, epoch=1, validate=True)
+
+
 def one_step(model: Any, batch: dict) -> float:
     """The body of the host's run_epoch; the loss."""
     prepared = model.process_batch_for_training(batch)

@@ -58,6 +58,8 @@ def test_booleans_from_text(text, value):
         ({"file": {"verify": None}}, ["ddp.verify=None"]),
         ({"command_line": {"timeout": "soon"}}, ["ddp.timeout='soon'", "number"]),
         ({"command_line": {"timeout": "nan"}}, ["ddp.timeout"]),
+        ({"command_line": {"accumulate": "2.5"}}, ["ddp.accumulate='2.5'", "a whole number"]),
+        ({"file": {"accumulate": 0}}, ["ddp.accumulate=0", "at least 1"]),
         ({"command_line": {"timeout": "inf"}}, ["ddp.timeout"]),
         ({"command_line": {"timeout": True}}, ["ddp.timeout=True"]),
         ({"command_line": {"bucket_mb": 0}}, ["at least 0.1"]),

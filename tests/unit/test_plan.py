@@ -35,8 +35,10 @@ def planned(
     use_cuda=True,
     lr_on_command_line=False,
     file=None,
+    batch_policy="per_rank",
     **command_line,
 ):
+    command_line["batch"] = batch_policy
     return make_plan(
         env,
         resolve(command_line, file=file),
@@ -121,6 +123,17 @@ def test_batch_per_rank_and_global():
         launched(0, 4), resolve({"batch": "global"}), visible_gpus=0, use_cuda=True, batch_size=32
     )
     assert (shared.batch_per_rank, shared.samples_per_step) == (8, 32)
+
+
+def test_micro_batches_count_as_samples_of_a_step():
+    plan = planned(launched(0, 2), batch=8, accumulate="3", lr_scaling="linear")
+    assert (plan.batch_per_rank, plan.samples_per_rank, plan.samples_per_step) == (8, 24, 48)
+    assert plan.lr_factor(1, fine_tuning=False) == 6
+    assert "batch: 8 per rank x 2 x 3 micro-batches = 48 samples per step" in plan.describe()
+    shared = planned(launched(0, 2), batch=48, accumulate=3, batch_policy="global")
+    assert (shared.batch_per_rank, shared.samples_per_step) == (8, 48)
+    with pytest.raises(PlanError, match="2 ranks x 3 micro-batches: 4 samples .* Use 36 or 42"):
+        planned(launched(0, 2), batch=40, accumulate=3, batch_policy="global")
 
 
 @pytest.mark.bad_input

@@ -81,6 +81,21 @@ def test_the_same_ranks_go_on_to_the_index(size, batch, steps, held, epochs):
         assert whole.loader.position() == resumed_loader.position()
 
 
+def test_a_stop_after_an_epochs_last_step_ends_its_pass():
+    """What is left of the epoch is nothing, and the next one begins the pass after, as ever."""
+    whole = Host(sharded(43, 2, 0, 4), held=False)
+    iterator = iter(whole.loader)
+    for _ in range(3):
+        next(iterator)
+    position = whole.loader.position()
+    assert position["samples"] == 24
+    whole.loader.let_go()
+    resumed = Host(sharded(43, 2, 0, 4), held=False)
+    resumed.loader.go_to(position, 2, 1)
+    assert resumed.epoch(0) == []
+    assert indices(whole.epoch(3)) == indices(resumed.epoch(3))
+
+
 @given(
     size=st.integers(60, 120),
     batch=st.integers(1, 3),

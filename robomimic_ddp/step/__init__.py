@@ -1,0 +1,7 @@
+"""One optimizer update: accumulated over micro-batches."""
+
+from __future__ import annotations
+
+from robomimic_ddp.step.prepare import prepare
+
+__all__ = ["prepare"]

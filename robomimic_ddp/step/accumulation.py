@@ -1,0 +1,136 @@
+"""Accumulation: one iteration of the host's loop is one optimizer step over several micro-batches.
+
+The train loader hands out the batch of a whole step, so that passes, positions, sample counts and
+step counts are those of the batch so many times as large. It is cut where the host processes it,
+and the host's own `train_on_batch` runs on each part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any
+
+from torch.nn.parallel import DistributedDataParallel
+
+from robomimic_ddp import algo as host_algo
+from robomimic_ddp import wrap
+from robomimic_ddp.errors import PlanError
+from robomimic_ddp.step.backward import NAME, WHOLE, Backward, Part, Pending
+from robomimic_ddp.step.micro_batches import MicroBatches, split
+from robomimic_ddp.swapping import swapped
+
+_AVERAGING = ("step", "copy_to")
+
+
+class Infos(list):
+    """What `train_on_batch` returned for each micro-batch, with the `weights` of these."""
+
+    weights: list[float]
+
+
+class Accumulation:
+    """Runs `model` on `micro_batches` parts of each training batch, and updates it once.
+
+    Under DDP forward and backward of all parts but the last are in `no_sync`, so that gradients
+    are reduced once; the averaged copy is stepped once. `backward` stands in for the host's
+    `backprop_for_loss`.
+    """
+
+    def __init__(self, model: Any, micro_batches: int, backward: Backward) -> None:
+        self.model, self.micro_batches, self.backward = model, micro_batches, backward
+        self._train, self._log = model.train_on_batch, model.log_info
+        self._process = model.process_batch_for_training
+        self._postprocess = getattr(model, "postprocess_batch_for_training", None)
+        self._nets = [
+            wrap.state_of(module)
+            for _, module in host_algo.named_modules(model)
+            if wrap.is_parallel(module)
+        ]
+        self._steps = 0
+
+    def install(self, undo: ExitStack) -> None:
+        """Replaces the model's methods until `undo` is closed."""
+        methods = {
+            "process_batch_for_training": self.process,
+            "train_on_batch": self.train,
+            "log_info": self.log,
+        }
+        if self._postprocess is not None:
+            methods["postprocess_batch_for_training"] = self.postprocess
+        for name, method in methods.items():
+            undo.enter_context(swapped(self.model, name, method))
+
+    def process(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        """The host's, of each micro-batch while training; of the whole batch while validating."""
+        if not self.model.nets.training:
+            return self._process(batch, *args, **kwargs)
+        parts = split(batch, self.micro_batches)
+        return MicroBatches([self._process(one, *args, **kwargs) for one in parts], parts.weights)
+
+    def postprocess(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        """The host's, of each micro-batch."""
+        if not isinstance(batch, MicroBatches):
+            return self._postprocess(batch, *args, **kwargs)
+        done = [self._postprocess(one, *args, **kwargs) for one in batch]
+        return MicroBatches(done, batch.weights)
+
+    def train(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        """Collective under DDP: one optimizer step; the host's info of each micro-batch."""
+        if not isinstance(batch, MicroBatches):
+            return self._train(batch, *args, **kwargs)
+        infos = Infos()
+        infos.weights, last = batch.weights, len(batch) - 1
+        try:
+            for index, weight in enumerate(batch.weights):
+                self.backward.part = Part(weight, index == 0, index == last)
+                before = self.backward.calls
+                with nullcontext() if index == last else self._waiting():
+                    # Taken out of the list, so that a part's memory is free when it is done.
+                    infos.append(self._train(batch.pop(0), *args, **kwargs))
+                if self.backward.calls == before:
+                    raise _not_called(self.model)
+        finally:
+            self.backward.part = WHOLE
+        self._steps += 1
+        for info in infos[:-1]:
+            for key in [key for key, value in info.items() if isinstance(value, Pending)]:
+                info[key] = infos[-1][key]
+        return infos
+
+    def log(self, info: Any, *args: Any, **kwargs: Any) -> Any:
+        """The mean of the micro-batches' logs, by samples; what is no number, of the last."""
+        if not isinstance(info, Infos):
+            return self._log(info, *args, **kwargs)
+        logs = [self._log(one, *args, **kwargs) for one in info]
+        mean = dict(logs[-1])
+        for key, value in mean.items():
+            values = [log.get(key, value) for log in logs]
+            if isinstance(value, (int, float)) and any(one != value for one in values):
+                mean[key] = sum(one * weight for one, weight in zip(values, info.weights))
+        return mean
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """For a part that is not the last: gradients stay on the rank, averages where they are."""
+        with ExitStack() as stack:
+            for state in self._nets:
+                if isinstance(state.parallel, DistributedDataParallel):
+                    # A static graph is recorded with reductions, at its first backward. Reducing
+                    # what was reduced and a rank's own sum gives the same mean.
+                    if self._steps or not state.parallel.static_graph:
+                        stack.enter_context(state.parallel.no_sync())
+                        stack.enter_context(swapped(state, "accumulating", True))
+            ema = getattr(self.model, "ema", None)
+            for name in _AVERAGING:
+                if callable(getattr(ema, name, None)):
+                    stack.enter_context(swapped(ema, name, lambda *_, **__: None))
+            yield
+
+
+def _not_called(model: Any) -> PlanError:
+    return PlanError(
+        f"{type(model).__name__}.train_on_batch does not call {NAME} of the host's torch_utils, so "
+        "its micro-batches would each be a step of their own. Train with ddp.accumulate=1, or let "
+        "it step its optimizer through that function."
+    )

@@ -1,0 +1,92 @@
+"""torch's fused Adam and AdamW on the host's own optimizers.
+
+One kernel for all parameters: the same arithmetic but for the last bits. The flag is ours: what
+`state_dict` returns, and so every checkpoint of the host's, holds the host's own options.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+
+from robomimic_ddp import algo as host_algo
+
+KINDS = (torch.optim.Adam, torch.optim.AdamW)
+_STEP = "step"
+
+
+def install(model: Any, undo: ExitStack) -> bool:
+    """Fuses the model's optimizers until `undo` is closed; False where none can be."""
+    fused = [one for _, one in host_algo.named_optimizers(model) if _can_be_fused(one)]
+    for optimizer in fused:
+        host_options = [entry.get("fused") for entry in optimizer.param_groups]
+        handles = (
+            optimizer.register_state_dict_post_hook(_Export(host_options)),
+            optimizer.register_load_state_dict_post_hook(_fuse),
+        )
+        _fuse(optimizer)
+        for handle in handles:
+            undo.callback(handle.remove)
+        undo.callback(_part, optimizer, host_options)
+    return bool(fused)
+
+
+def _can_be_fused(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether this torch has the kernel for these parameters, and the host has not chosen one."""
+    if type(optimizer) not in KINDS or not hasattr(optimizer, "register_state_dict_post_hook"):
+        return False
+    for entry in optimizer.param_groups:
+        chosen = any(entry.get(name) for name in ("fused", "foreach", "capturable"))
+        if chosen or entry.get("differentiable") or isinstance(entry["lr"], torch.Tensor):
+            return False
+        devices = {one.device for one in entry["params"]}
+        kinds = {one.dtype for one in entry["params"]}
+        for device in devices:
+            for kind in kinds:
+                probe = torch.zeros(1, device=device, dtype=kind).requires_grad_()
+                try:
+                    type(optimizer)([probe], fused=True)
+                except (RuntimeError, TypeError):
+                    return False
+    return True
+
+
+def _fuse(optimizer: torch.optim.Optimizer) -> None:
+    """Sets the flag, and has step counts where the kernel wants them: beside the parameters."""
+    for entry in optimizer.param_groups:
+        entry["fused"] = True
+        for parameter in entry["params"]:
+            state = optimizer.state.get(parameter, {})
+            if _STEP in state:
+                step = torch.as_tensor(state[_STEP], dtype=torch.float32)
+                state[_STEP] = step.to(parameter.device)
+
+
+def _part(optimizer: torch.optim.Optimizer, host_options: list) -> None:
+    for entry, option in zip(optimizer.param_groups, host_options):
+        entry["fused"] = option
+    for state in optimizer.state.values():
+        if torch.is_tensor(state.get(_STEP)):
+            state[_STEP] = state[_STEP].cpu()
+
+
+class _Export:
+    """`state_dict` with the host's options, and step counts on the CPU as it has them."""
+
+    def __init__(self, host_options: list) -> None:
+        self.host_options = host_options
+
+    def __call__(self, optimizer: Any, state_dict: dict) -> dict:
+        groups = [
+            {**entry, "fused": option}
+            for entry, option in zip(state_dict["param_groups"], self.host_options)
+        ]
+        states = {key: _with_step_on_cpu(state) for key, state in state_dict["state"].items()}
+        return {**state_dict, "param_groups": groups, "state": states}
+
+
+def _with_step_on_cpu(state: dict) -> dict:
+    step = state.get(_STEP)
+    return {**state, _STEP: step.cpu()} if torch.is_tensor(step) else state

@@ -1,0 +1,64 @@
+"""`backprop_for_loss` without one read-back for each parameter.
+
+The host asks each gradient for its norm with `.item()`: on a GPU the program waits once for every
+tensor. Here norms are added up on the device and read once, after the optimizer's step.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import inspect
+import textwrap
+from typing import Callable
+
+import torch
+
+KNOWN = {"c597491bb179ec44"}
+"""Digests of the host functions that `update` stands for, without comments and docstring. All of
+robomimic's lineage have one text; a fork that changed it keeps its own function.
+"""
+
+
+def stands_for(host: Callable) -> bool:
+    """Whether `update` computes what `host` does (a partial of it counts as it)."""
+    while isinstance(host, functools.partial):
+        host = host.func
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(host)))
+    except (OSError, TypeError, SyntaxError):
+        return False
+    return digest(tree) in KNOWN
+
+
+def digest(tree: ast.Module) -> str:
+    """Digest of the first function of a module, however it is laid out or commented."""
+    function = tree.body[0]
+    if not isinstance(function, ast.FunctionDef):
+        return ""
+    function.decorator_list = []
+    if ast.get_docstring(function) is not None:
+        function.body = function.body[1:]
+    return hashlib.sha256(ast.unparse(function).encode()).hexdigest()[:16]
+
+
+def update(
+    net: torch.nn.Module,
+    optim: torch.optim.Optimizer,
+    loss: torch.Tensor,
+    max_grad_norm: float | None = None,
+    retain_graph: bool = False,
+) -> float:
+    """One step of `optim`; the sum over `net`'s parameters of their squared gradient norms, after
+    clipping to `max_grad_norm`.
+    """
+    optim.zero_grad(set_to_none=True)
+    loss.backward(retain_graph=retain_graph)
+    gradients = [one.grad for one in net.parameters() if one.grad is not None]
+    if max_grad_norm is not None:
+        torch.nn.utils.clip_grad_norm_(net.parameters(), max_grad_norm)
+    norms = torch._foreach_norm(gradients)
+    total = torch.stack(norms).double().square().sum() if norms else torch.zeros(())
+    optim.step()
+    return total.item()

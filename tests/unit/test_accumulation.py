@@ -1,0 +1,126 @@
+"""A step's batch is cut without losing or repeating a sample; what cannot accumulate is refused."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from robomimic_ddp import step
+from robomimic_ddp.errors import DataError, PlanError
+from robomimic_ddp.options import Options
+from robomimic_ddp.step.micro_batches import split
+
+
+def batch_of(samples: int) -> dict:
+    numbers = torch.arange(samples)
+    return {
+        "obs": {"x": numbers[:, None].float(), "text": [f"t{i}" for i in range(samples)]},
+        "lists": [[f"{step}-{i}" for i in range(samples)] for step in range(2)],
+        "actions": numbers,
+        "array": np.arange(samples),
+        "goal_obs": None,
+        "scale": 2.0,
+    }
+
+
+@given(st.integers(1, 40), st.integers(1, 9))
+def test_every_sample_is_in_one_part_in_its_place(samples, count):
+    batch = batch_of(samples)
+    parts = split(batch, count)
+    assert len(parts) == min(samples, count)
+    sizes = [len(part["actions"]) for part in parts]
+    assert max(sizes) - min(sizes) <= 1
+    assert parts.weights == [size / samples for size in sizes]
+    joined = [int(one) for part in parts for one in part["actions"]]
+    assert joined == list(range(samples))
+    for part in parts:
+        own = part["actions"].tolist()
+        assert part["obs"]["x"][:, 0].tolist() == own and part["array"].tolist() == own
+        assert part["obs"]["text"] == [f"t{i}" for i in own]
+        assert part["lists"] == [[f"{step}-{i}" for i in own] for step in range(2)]
+        assert part["goal_obs"] is None and part["scale"] == 2.0
+
+
+def test_an_array_of_another_length_is_named():
+    with pytest.raises(DataError, match="batch/obs/odd has 3 entries in a batch of 4 samples"):
+        split({"actions": torch.zeros(4), "obs": {"odd": torch.zeros(3)}}, 2)
+
+
+class Algo:
+    """Steps its optimizer by itself: `calls` says whether through the host's function."""
+
+    def __init__(self, calls: bool = True) -> None:
+        self.nets, self.calls = nn.ModuleDict({"policy": nn.Linear(1, 1)}), calls
+        self.optimizers = {"policy": torch.optim.SGD(self.nets.parameters(), lr=0.1)}
+        self.process_batch_for_training = lambda batch: batch
+
+    def train_on_batch(self, batch: dict, epoch: int) -> dict:
+        loss = self.nets["policy"](batch["actions"][:, None].float()).mean()
+        if self.calls:
+            backprop = sys.modules["tests.utils.torch_utils"].backprop_for_loss
+            return {"loss": loss.detach(), "norm": backprop(self.nets, self.optimizers, loss)}
+        return {"loss": loss.detach()}
+
+    def log_info(self, info: dict) -> dict:
+        return {"Loss": info["loss"].item(), "lr": 0.1, "norm": info.get("norm"), "text": "kept"}
+
+
+@pytest.fixture
+def torch_utils(monkeypatch):
+    """The module that a host with tests' name would have."""
+    module = ModuleType("tests.utils.torch_utils")
+    module.backprop_for_loss = lambda net, optim, loss, max_grad_norm=None: 3.0
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return module
+
+
+def prepared(algo: Algo, undo: ExitStack, accumulate: int = 3, is_parallel: bool = True) -> None:
+    step.prepare(algo, Options(accumulate=accumulate), is_parallel, undo)
+
+
+def test_logs_are_the_mean_by_samples_and_everything_is_put_back(torch_utils):
+    algo, host = Algo(), torch_utils.backprop_for_loss
+    algo.optimizers = {"policy": [algo.optimizers["policy"]]}  # as a host's lists
+    before = dict(vars(algo))
+    with ExitStack() as undo:
+        prepared(algo, undo)
+        assert torch_utils.backprop_for_loss is not host
+        batch = algo.process_batch_for_training({"actions": torch.arange(7)})
+        info = algo.train_on_batch(batch, 1)
+        whole = algo.nets["policy"](torch.arange(7)[:, None].float()).mean().item()
+        log = algo.log_info(info)
+        assert log["Loss"] == pytest.approx(whole, rel=1e-6)
+        assert log["lr"] == 0.1 and log["norm"] == 3.0 and log["text"] == "kept"
+        algo.nets.eval()
+        assert isinstance(algo.process_batch_for_training({"actions": torch.arange(7)}), dict)
+    assert vars(algo) == before and torch_utils.backprop_for_loss is host
+
+
+def test_one_micro_batch_changes_nothing(torch_utils):
+    algo = Algo()
+    before, host = dict(vars(algo)), torch_utils.backprop_for_loss
+    with ExitStack() as undo:
+        prepared(algo, undo, accumulate=1)
+        assert vars(algo) == before and torch_utils.backprop_for_loss is host
+
+
+@pytest.mark.bad_input
+def test_what_cannot_accumulate_is_refused(torch_utils):
+    with ExitStack() as undo, pytest.raises(PlanError, match="none of its nets is made parallel"):
+        prepared(Algo(), undo, is_parallel=False)
+    algo = Algo(calls=False)
+    with ExitStack() as undo:
+        prepared(algo, undo)
+        with pytest.raises(PlanError, match="train_on_batch does not call backprop_for_loss"):
+            algo.train_on_batch(algo.process_batch_for_training({"actions": torch.ones(6)}), 1)
+    del torch_utils.backprop_for_loss
+    with ExitStack() as undo, pytest.raises(PlanError, match="its host has no utils.torch_utils"):
+        prepared(SimpleNamespace(nets=nn.ModuleDict()), undo)

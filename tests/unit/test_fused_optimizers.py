@@ -1,0 +1,126 @@
+"""Fused optimizers: the host's results, and its options in everything that leaves the optimizer."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import ExitStack
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from robomimic_ddp.step import optimizers
+
+STEPS = 25
+LEARNING_RATE = 1e-3
+KINDS = {
+    "AdamW": lambda held: torch.optim.AdamW(held, lr=LEARNING_RATE, weight_decay=0.01),
+    "Adam": lambda held: torch.optim.Adam(held, lr=LEARNING_RATE, weight_decay=1e-3),
+}
+
+
+def make(kind):
+    torch.manual_seed(0)
+    nets = nn.ModuleDict({"policy": nn.Sequential(nn.Linear(5, 9), nn.Tanh(), nn.Linear(9, 2))})
+    return SimpleNamespace(nets=nets, optimizers={"policy": KINDS[kind](nets.parameters())})
+
+
+def train(model, first, steps=STEPS):
+    """Steps number first, first + 1, ...; each has data of its own."""
+    optimizer = model.optimizers["policy"]
+    for number in range(first, first + steps):
+        x = torch.randn(8, 5, generator=torch.Generator().manual_seed(number))
+        optimizer.zero_grad()
+        model.nets["policy"](x).pow(2).mean().backward()
+        optimizer.step()
+
+
+def require_close(ours, theirs):
+    """2e-3 learning rates: Adam divides by a gradient's own size, so rounding of a gradient near
+    zero may move a parameter by more than rounding.
+    """
+    for one, other in zip(ours.nets.parameters(), theirs.nets.parameters()):
+        assert float((one - other).abs().max()) < 2e-3 * LEARNING_RATE
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_steps_and_the_hosts_options_outside(kind):
+    plain, fused = make(kind), make(kind)
+    train(plain, 0, 3)
+    train(fused, 0, 3)  # an optimizer that was used, as after the host's own resume
+    with ExitStack() as undo:
+        assert optimizers.install(fused, undo)
+        train(plain, 3)
+        train(fused, 3)
+        require_close(fused, plain)
+        inside = fused.optimizers["policy"]
+        assert all(entry["fused"] is True for entry in inside.param_groups)
+        theirs, ours = plain.optimizers["policy"].state_dict(), inside.state_dict()
+        assert ours["param_groups"] == theirs["param_groups"]
+        assert [state["step"] for state in ours["state"].values()] == [torch.tensor(28.0)] * 4
+        assert all(state["step"].device.type == "cpu" for state in ours["state"].values())
+        assert all(entry["fused"] is True for entry in inside.param_groups), "export changed it"
+        saved = copy.deepcopy(theirs)
+        inside.load_state_dict(saved)  # of a host's checkpoint: the flag is put back
+        assert all(entry["fused"] is True for entry in inside.param_groups)
+        fused.nets.load_state_dict(plain.nets.state_dict())
+        train(plain, 60, 2)
+        train(fused, 60, 2)
+        require_close(fused, plain)
+    assert fused.optimizers["policy"].param_groups[0]["fused"] is None
+    train(plain, 70, 2)
+    train(fused, 70, 2)
+    require_close(fused, plain)
+
+
+def test_what_the_host_has_chosen_stays():
+    for options in ({"foreach": True}, {"lr": torch.tensor(0.1)}, {"capturable": False}):
+        model = make("Adam")
+        held = model.nets.parameters()
+        model.optimizers["policy"] = torch.optim.Adam(held, **options)
+        with ExitStack() as undo:
+            assert optimizers.install(model, undo) is (options == {"capturable": False})
+    model.optimizers["policy"] = torch.optim.SGD(model.nets.parameters(), lr=0.1)
+    with ExitStack() as undo:
+        assert not optimizers.install(model, undo)
+        assert "fused" in model.optimizers["policy"].param_groups[0]
+        assert model.optimizers["policy"].param_groups[0]["fused"] is None
+
+
+def test_only_known_text_is_replaced():
+    import functools
+
+    from robomimic.utils.torch_utils import backprop_for_loss
+
+    from robomimic_ddp.step import quick
+
+    assert quick.stands_for(backprop_for_loss)
+    assert quick.stands_for(functools.partial(backprop_for_loss, max_grad_norm=1.0))
+    assert not quick.stands_for(lambda net, optim, loss: 0.0)
+    assert not quick.stands_for(require_close)
+    assert not quick.stands_for(print)
+
+
+@pytest.mark.parametrize("max_grad_norm", [None, 0.05])
+def test_the_gradient_norm_is_the_hosts(max_grad_norm):
+    from robomimic.utils.torch_utils import backprop_for_loss
+
+    from robomimic_ddp.step import quick
+
+    results = []
+    for function in (backprop_for_loss, quick.update):
+        model = make("AdamW")
+        frozen = model.nets["policy"][0].bias.requires_grad_(False)
+        before, norms = frozen.clone(), []
+        for number in range(STEPS):
+            x = torch.randn(8, 5, generator=torch.Generator().manual_seed(number))
+            loss = model.nets["policy"](x).pow(2).mean()
+            optimizer = model.optimizers["policy"]
+            norms.append(function(model.nets, optimizer, loss, max_grad_norm=max_grad_norm))
+        assert torch.equal(before, frozen)
+        results.append((norms, model))
+    (theirs, plain), (ours, model) = results
+    assert ours == pytest.approx(theirs, rel=1e-5)
+    assert max_grad_norm is None or max(ours) < max_grad_norm**2 * 1.001
+    require_close(model, plain)
