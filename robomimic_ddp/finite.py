@@ -18,14 +18,22 @@ from robomimic_ddp.errors import DataError, LossError, RobomimicDDPError
 from robomimic_ddp.swapping import swapped
 
 LOSS = "Loss"
+MOST_OVERFLOWS = 20
+"""Steps in a row that fp16 may leave out: torch halves its scale, 2**16 at first, at each."""
 
 
-def guarded(run_epoch: Callable, is_watched: Callable[[], bool]) -> Callable:
+def guarded(
+    run_epoch: Callable,
+    is_watched: Callable[[], bool],
+    may_overflow: Callable[[], bool] = lambda: False,
+) -> Callable:
     """Decorates a host's `run_epoch(model, data_loader, ...)`: stops at the first loss that is NaN
     or infinite, and tells where the host refuses a batch's actions.
 
     Not collective: the rank that sees it raises LossError or DataError. Where `is_watched()` is
-    False, or run_epoch has other parameters, the host's function is called as it is.
+    False, or run_epoch has other parameters, the host's function is called as it is. Where
+    `may_overflow()` (fp16), steps that overflowed are left out of the log, up to MOST_OVERFLOWS in
+    a row.
     """
     signature = inspect.signature(run_epoch)
 
@@ -35,6 +43,7 @@ def guarded(run_epoch: Callable, is_watched: Callable[[], bool]) -> Callable:
         if not is_watched() or "model" not in given:
             return run_epoch(*args, **kwargs)
         guard = _Guard(given["model"], given.get("data_loader"), given.get("epoch"))
+        guard.overflows_left = guard.most_overflows = MOST_OVERFLOWS if may_overflow() else 0
         with swapped(guard.model, "process_batch_for_training", guard.process):
             with swapped(guard.model, "log_info", guard.log):
                 return run_epoch(*args, **kwargs)
@@ -48,6 +57,7 @@ class _Guard:
     def __init__(self, model: Any, loader: Any, epoch: Any) -> None:
         self.model, self.loader, self.epoch = model, loader, epoch
         self.batch: Any = None
+        self.overflows_left = self.most_overflows = 0
         self._process, self._log = model.process_batch_for_training, model.log_info
 
     def process(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
@@ -70,8 +80,17 @@ class _Guard:
     def log(self, *args: Any, **kwargs: Any) -> Any:
         step_log = self._log(*args, **kwargs)
         loss = step_log.get(LOSS)
-        if isinstance(loss, (int, float)) and not math.isfinite(loss):
-            raise self._broken_loss(loss)
+        if not isinstance(loss, (int, float)):
+            return step_log
+        if not math.isfinite(loss):
+            if not self.overflows_left or self._broken_places():
+                raise self._broken_loss(loss)
+            self.overflows_left -= 1
+        else:
+            self.overflows_left = self.most_overflows
+        if self.most_overflows:  # what a step that overflowed has logged: its mean would be none
+            kept = {key: value for key, value in step_log.items() if not _is_overflow(value)}
+            step_log = type(step_log)(kept)
         return step_log
 
     def _refused_actions(self) -> RobomimicDDPError | None:
@@ -128,6 +147,10 @@ def _leaves(nest: Any, prefix: tuple = ()) -> Iterator[tuple[tuple, Any]]:
             yield from _leaves(value, (*prefix, str(key)))
     else:
         yield prefix, nest
+
+
+def _is_overflow(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 def _is_broken(values: Any) -> Any:

@@ -65,6 +65,12 @@ class Options:
         "arithmetic, to the bit on one rank.",
         ("fast", "safe"),
     )
+    precision: str = _option(
+        "fp32",
+        "What the nets compute in while training (torch's autocast); weights, loss and optimizer "
+        "stay in fp32.",
+        ("fp32", "bf16", "fp16"),
+    )
     bucket_mb: float = _option(25.0, "Size of DDP's gradient buckets, in MiB.", minimum=0.1)
     gradient_as_bucket_view: bool = _option(True, "Gradients share the memory of DDP's buckets.")
     static_graph: bool = _option(

@@ -29,6 +29,7 @@ from robomimic_ddp import (
     main_rank,
     options,
     plan,
+    step,
     step_logs,
     stopping,
     verify,
@@ -100,6 +101,8 @@ class Run:
     stopper: stopping.Stopper = field(default_factory=stopping.Stopper)
     pulse: heartbeat.Pulse | None = None
     """Tells what this rank is doing, once the run directory is known."""
+    steps: step.Prepared | None = None
+    """How the model takes its steps; None before training."""
     undo: ExitStack = field(default_factory=ExitStack)
     """What training has changed on the host's objects is put back when it is closed."""
     best_names: list = field(default_factory=list)
@@ -129,6 +132,8 @@ class Run:
                 "(exact passes and exact resume are for robomimic-ddp's loader only)"
             )
         lines += (plan.describe_lr(*pair) for pair in dict.fromkeys(self.learning_rates))
+        if self.steps is not None:
+            lines.append(self.steps.line)
         return "\n".join(lines)
 
     def write_record(self, directory: Path, place: Mapping[str, Any] | None = None) -> None:

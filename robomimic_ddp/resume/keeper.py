@@ -45,6 +45,9 @@ class Keeper:
         parts, rank, epoch = saved["ranks"], group.rank(), saved["epoch"]
         own = parts[rank] if rank < len(parts) else None
         data = self._restore_data(saved, own)
+        scaler = None if run.steps is None else run.steps.scaler
+        if scaler is not None and saved.get("grad_scaler"):
+            scaler.load_state_dict(saved["grad_scaler"])
         if saved["inside"] is not None:
             self._restore_part(saved, own)
         self.best = saved["best"]
@@ -145,7 +148,9 @@ class Keeper:
 
     def _content(self, inside: Any, parts: list, best: dict[str, Any]) -> dict[str, Any]:
         run = self.run
+        scaler = None if run.steps is None else run.steps.scaler
         return {
+            "grad_scaler": None if scaler is None else state.plain(scaler.state_dict()),
             "save_id": uuid.uuid4().hex,
             "version": robomimic_ddp.__version__,
             "epoch": self.finished,

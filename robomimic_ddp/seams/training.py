@@ -127,9 +127,9 @@ def _start_training(run: _run.Run, model: Any, keeper: resume.Keeper) -> tuple[A
     """Collective: the one point at which weights are made equal and random streams part, and a
     saved state is put back. Returns the verifier, and the last epoch that was finished before.
     """
-    steps = step.prepare(model, run.options.values, bool(run.nets), run.undo)
+    run.steps = step.prepare(model, run.options.values, run.nets, run.undo)
     if group.is_main():
-        print(f"\n============= robomimic-ddp =============\n{run.describe()}\n{steps}\n")
+        print(f"\n============= robomimic-ddp =============\n{run.describe()}\n")
     places.reached("start of training")
     parallel_nets = wrap.parallel_among(host_algo.named_modules(model))
     for name, module in parallel_nets:
@@ -191,7 +191,10 @@ def epoch_log(run_epoch: Callable) -> Callable:
         run = _run.current()
         return run is not None and run.options.values.debug
 
-    watched = finite.guarded(forked, is_watched)
+    def may_overflow() -> bool:
+        return _run.current().options.values.precision == "fp16"
+
+    watched = finite.guarded(forked, is_watched, may_overflow)
     watched = heartbeat.noted(watched, lambda: getattr(_run.current(), "pulse", None))
     watched = debug.told(
         watched,

@@ -1,7 +1,7 @@
-"""One optimizer update: accumulated over micro-batches."""
+"""One optimizer update: precision, accumulation, gradient norm, averaged copy."""
 
 from __future__ import annotations
 
-from robomimic_ddp.step.prepare import prepare
+from robomimic_ddp.step.prepare import Prepared, prepare
 
-__all__ = ["prepare"]
+__all__ = ["Prepared", "prepare"]

@@ -42,11 +42,18 @@ class Backward:
 
     Losses of a micro-batch count with its share. Gradients are dropped before the first one; those
     of the last are clipped, measured and stepped with, by `update`: the host's own function, or
-    one that stands for it. With other optimizers it is the host's function.
+    one that stands for it. With other optimizers it is the host's function. `scaler`: torch's
+    GradScaler, for fp16.
     """
 
-    def __init__(self, host: Callable, optimizers: list, update: Callable | None = None) -> None:
-        self.host, self.update = host, update or host
+    def __init__(
+        self,
+        host: Callable,
+        optimizers: list,
+        update: Callable | None = None,
+        scaler: Any = None,
+    ) -> None:
+        self.host, self.update, self.scaler = host, update or host, scaler
         self.part = WHOLE
         self.calls = 0
         self._signature = inspect.signature(host)
@@ -65,7 +72,9 @@ class Backward:
         if not part.last:
             if part.first:
                 optimizer.zero_grad()
-            call.arguments["loss"].backward(retain_graph=call.arguments.get("retain_graph", False))
+            loss = call.arguments["loss"]
+            loss = loss if self.scaler is None else self.scaler.scale(loss)
+            loss.backward(retain_graph=call.arguments.get("retain_graph", False))
             return Pending("nan")
         with swapped(optimizer, "zero_grad", lambda *_, **__: None):
             return self.update(*call.args, **call.kwargs)

@@ -3,55 +3,80 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from robomimic_ddp import algo as host_algo
 from robomimic_ddp.errors import PlanError
 from robomimic_ddp.options import Options
-from robomimic_ddp.step import averaging, optimizers, quick
+from robomimic_ddp.step import averaging, optimizers, precision, quick
 from robomimic_ddp.step.accumulation import Accumulation
 from robomimic_ddp.step.backward import NAME, Backward, host_module
 from robomimic_ddp.swapping import swapped
 
 
-def prepare(model: Any, options: Options, is_parallel: bool, undo: ExitStack) -> str:
-    """Changes how `model` takes its steps, until `undo` is closed; returns the plan's line on it.
+class Prepared(NamedTuple):
+    """`line`: of the printed plan. `scaler`: torch's GradScaler under fp16, else None; its state
+    belongs to the run's.
+    """
 
-    `is_parallel`: whether any of its nets went through `api.parallel`; other algorithms are left
-    alone. Raises PlanError where micro-batches are asked for and cannot be.
+    line: str
+    scaler: Any = None
+
+
+def prepare(model: Any, options: Options, nets: list, undo: ExitStack) -> Prepared:
+    """Changes how `model` takes its steps, until `undo` is closed.
+
+    `nets`: those that went through `api.parallel`; an algorithm without any is left alone. Raises
+    PlanError where micro-batches or a precision are asked for and cannot be.
     """
     module = host_module(model)
-    if options.accumulate > 1:
-        _require_accumulation(model, options, is_parallel, module)
-    if not is_parallel:
-        return f"preset: {options.preset}, without effect: {type(model).__name__} is left as it is"
-    line = "preset: safe, the host's own arithmetic"
-    update = None
+    host = getattr(module, NAME, None)
+    _require_possible(model, options, bool(nets), host)
+    if not nets:
+        name = type(model).__name__
+        return Prepared(f"preset: {options.preset}, without effect: {name} is left as it is")
+    line, update, scaler = "preset: safe, the host's own arithmetic", None, None
     if options.preset != "safe":
         done = {"averages in one pass": averaging.install(model, undo)}
         done["fused optimizer"] = optimizers.install(model, undo)
-        if module is not None and quick.stands_for(getattr(module, NAME)):
-            update, done["gradient norm read once"] = quick.update, True
+        done["gradient norm read once"] = quick.stands_for(host)
+        update = quick.update if done["gradient norm read once"] else None
         said = ", ".join(name for name in done if done[name])
         line = f"preset: {options.preset} ({said or 'nothing that is known here to change'})"
-    if module is not None and (update is not None or options.accumulate > 1):
+    if options.precision != "fp32":
+        line += f"; nets compute in {options.precision}"
+        precision.install(nets, options.precision, undo)
+        scaler = precision.make_scaler(options.precision, next(nets[-1].parameters()).device)
+        if scaler is not None:
+            update = partial(quick.update, scaler=scaler)
+    if update is not None or options.accumulate > 1:
         owned = [optimizer for _, optimizer in host_algo.named_optimizers(model)]
-        backward = Backward(getattr(module, NAME), owned, update)
+        backward = Backward(host, owned, update, scaler)
         undo.enter_context(swapped(module, NAME, backward))
         if options.accumulate > 1:
             Accumulation(model, options.accumulate, backward).install(undo)
-    return line
+    return Prepared(line, scaler)
 
 
-def _require_accumulation(model: Any, options: Options, is_parallel: bool, module: Any) -> None:
-    if is_parallel and module is not None:
+def _require_possible(model: Any, options: Options, is_parallel: bool, host: Any) -> None:
+    asked = {
+        f"ddp.accumulate={options.accumulate}": options.accumulate > 1,
+        f"ddp.precision={options.precision}": options.precision != "fp32",
+    }
+    name = next((name for name, is_asked in asked.items() if is_asked), None)
+    if name is None:
         return
-    reason = (
-        f"its host has no utils.torch_utils.{NAME}(net, optim, loss)"
-        if is_parallel
-        else "none of its nets is made parallel, and only those are known to step once a batch"
-    )
-    raise PlanError(
-        f"ddp.accumulate={options.accumulate}, but {type(model).__name__} cannot accumulate: "
-        f"{reason}. Train it with ddp.accumulate=1 and a larger train.batch_size."
-    )
+    reason = None
+    if not is_parallel:
+        reason = "none of its nets is made parallel, and only those are known to step once a batch"
+    elif host is None and options.accumulate > 1:
+        reason = f"its host has no utils.torch_utils.{NAME}(net, optim, loss)"
+    elif options.precision == "fp16" and not quick.stands_for(host):
+        reason = f"its host's {NAME} is not robomimic's, so gradients cannot be scaled in it"
+        name = "ddp.precision=fp16"
+    if reason is not None:
+        raise PlanError(
+            f"{name} is not possible with {type(model).__name__}: {reason}. Leave the option at "
+            "its default."
+        )

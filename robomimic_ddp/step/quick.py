@@ -11,7 +11,7 @@ import functools
 import hashlib
 import inspect
 import textwrap
-from typing import Callable
+from typing import Any, Callable
 
 import torch
 
@@ -49,16 +49,24 @@ def update(
     loss: torch.Tensor,
     max_grad_norm: float | None = None,
     retain_graph: bool = False,
+    scaler: Any = None,
 ) -> float:
     """One step of `optim`; the sum over `net`'s parameters of their squared gradient norms, after
-    clipping to `max_grad_norm`.
+    clipping to `max_grad_norm`. `scaler`: torch's GradScaler, which leaves a step out where a
+    gradient has overflowed.
     """
     optim.zero_grad(set_to_none=True)
-    loss.backward(retain_graph=retain_graph)
+    (loss if scaler is None else scaler.scale(loss)).backward(retain_graph=retain_graph)
+    if scaler is not None:
+        scaler.unscale_(optim)
     gradients = [one.grad for one in net.parameters() if one.grad is not None]
     if max_grad_norm is not None:
         torch.nn.utils.clip_grad_norm_(net.parameters(), max_grad_norm)
     norms = torch._foreach_norm(gradients)
     total = torch.stack(norms).double().square().sum() if norms else torch.zeros(())
-    optim.step()
+    if scaler is None:
+        optim.step()
+    else:
+        scaler.step(optim)
+        scaler.update()
     return total.item()

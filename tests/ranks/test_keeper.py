@@ -10,6 +10,7 @@ import torch
 
 from robomimic_ddp import group, options, plan, random_streams, resume
 from robomimic_ddp import run as _run
+from robomimic_ddp import step as step_of_run
 from robomimic_ddp.env import LaunchEnv
 from robomimic_ddp.state import BEST, PREVIOUS, STATE, Found, files
 from robomimic_ddp.state.files import read_file
@@ -99,3 +100,20 @@ def test_ranks_that_did_not_exist_draw_from_new_streams(ranks, tmp_path):
     text = found[0][1]
     assert "world size: 2 -> 3; ranks 2 to 2 begin random streams of their own" in text
     assert "samples per step: 8 -> 12" in text and "learning rate: 0.01, as saved" in text
+
+
+def keep_scaler(directory, scale, found=None):
+    """The scale of fp16's gradients after going on, if `found`; else it is saved."""
+    with running(directory, found) as run:
+        run.steps = step_of_run.Prepared("", torch.amp.GradScaler("cpu", init_scale=scale))
+        keeper = resume.Keeper(run, make_algo())
+        keeper.restore()
+        if found is None:
+            keeper.epoch_end(1)
+        return run.steps.scaler.get_scale()
+
+
+def test_the_scale_of_gradients_goes_on(ranks, tmp_path):
+    assert ranks.run(keep_scaler, tmp_path, 1024.0) == [1024.0] * 2
+    assert read_file(tmp_path / STATE)["grad_scaler"]["scale"] == 1024.0
+    assert ranks.run(keep_scaler, tmp_path, 2.0, Found(tmp_path, "state")) == [1024.0] * 2

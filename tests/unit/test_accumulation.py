@@ -83,7 +83,7 @@ def torch_utils(monkeypatch):
 
 
 def prepared(algo: Algo, undo: ExitStack, accumulate: int = 3, is_parallel: bool = True) -> None:
-    step.prepare(algo, Options(accumulate=accumulate), is_parallel, undo)
+    step.prepare(algo, Options(accumulate=accumulate), [algo.nets] * is_parallel, undo)
 
 
 def test_logs_are_the_mean_by_samples_and_everything_is_put_back(torch_utils):

@@ -1,0 +1,71 @@
+"""Mixed precision: parallel nets compute in bf16 or fp16 and hand out fp32.
+
+Weights, the loss and the optimizer stay in fp32, as torch's autocast wants it. The averaged copy
+acts in fp32.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import nn
+
+KINDS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def install(nets: list, precision: str, undo: ExitStack) -> None:
+    """Has `nets` compute in `precision` until `undo` is closed, in training and in validation."""
+    for net in nets:
+        cast = _Cast(KINDS[precision])
+        for handle in (
+            net.register_forward_pre_hook(cast.enter),
+            net.register_forward_hook(cast.leave, always_call=True),
+        ):
+            undo.callback(handle.remove)
+
+
+class _Cast:
+    """Hooks around a net's forward. A thread for each replica: DataParallel runs them at once."""
+
+    def __init__(self, kind: torch.dtype) -> None:
+        self.kind, self._local = kind, threading.local()
+
+    def __deepcopy__(self, memo: dict) -> _Cast:
+        return _Cast(self.kind)  # locks and contexts cannot be copied
+
+    def __reduce__(self) -> tuple:
+        return _Cast, (self.kind,)
+
+    def enter(self, net: nn.Module, args: tuple) -> None:
+        device = next(net.parameters(), torch.empty(0)).device.type
+        context = torch.autocast(device, self.kind)
+        context.__enter__()
+        if not hasattr(self._local, "contexts"):
+            self._local.contexts = []
+        self._local.contexts.append(context)
+
+    def leave(self, net: nn.Module, args: tuple, output: Any) -> Any:
+        contexts = getattr(self._local, "contexts", [])
+        if contexts:
+            contexts.pop().__exit__(None, None, None)
+        return _as_fp32(output)
+
+
+def _as_fp32(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.float() if value.dtype in KINDS.values() else value
+    if isinstance(value, dict):
+        return type(value)((key, _as_fp32(item)) for key, item in value.items())
+    if type(value) in (list, tuple):
+        return type(value)(_as_fp32(item) for item in value)
+    return value
+
+
+def make_scaler(precision: str, device: torch.device | str) -> Any:
+    """torch's GradScaler for fp16, whose gradients are too small for its exponents; else None."""
+    if precision != "fp16":
+        return None
+    return torch.amp.GradScaler(torch.device(device).type)

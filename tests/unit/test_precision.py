@@ -1,0 +1,128 @@
+"""Mixed precision around a net's forward, and gradients that overflow."""
+
+from __future__ import annotations
+
+import copy
+import math
+from contextlib import ExitStack
+
+import pytest
+import torch
+from torch import nn
+
+from robomimic_ddp import finite
+from robomimic_ddp.errors import DataError, LossError
+from robomimic_ddp.step import precision, quick
+
+
+class Net(nn.Module):
+    """Notes what it computes in; may fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.seen, self.fails = nn.Linear(4, 4), [], False
+
+    def forward(self, x: torch.Tensor) -> dict:
+        if self.fails:
+            raise ValueError("planted")
+        inside = self.layer(x)
+        self.seen.append(inside.dtype)
+        return {"out": inside, "parts": [inside, (inside, 1)]}
+
+
+@pytest.mark.parametrize("kind", precision.KINDS)
+def test_a_net_computes_in_it_and_hands_out_fp32(kind):
+    net = Net()
+    with ExitStack() as undo:
+        precision.install([net], kind, undo)
+        out = net(torch.ones(2, 4))
+        assert net.seen == [precision.KINDS[kind]]
+        assert {out["out"].dtype, out["parts"][0].dtype, out["parts"][1][0].dtype} == {
+            torch.float32
+        }
+        assert net.layer.weight.dtype == torch.float32
+        copied = copy.deepcopy(net)
+        copied(torch.ones(2, 4))
+        assert copied.seen[-1] == precision.KINDS[kind]
+        net.fails = True
+        with pytest.raises(ValueError, match="planted"):
+            net(torch.ones(2, 4))
+        assert not torch.is_autocast_enabled("cpu"), "a failed forward left autocast on"
+        net.fails = False
+    net(torch.ones(2, 4))
+    assert net.seen[-1] == torch.float32
+
+
+def steps(scaler, count=8):
+    """Weights after each of `count` steps of one parameter."""
+    torch.manual_seed(0)
+    net = nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
+    weights = []
+    for number in range(count):
+        x = torch.randn(4, 3, generator=torch.Generator().manual_seed(number))
+        loss = (net(x) * 10).pow(2).mean()
+        norm = quick.update(net, optimizer, loss, scaler=scaler)
+        weights.append(net.weight.detach().clone())
+        assert scaler is None or math.isfinite(norm) or torch.equal(weights[0], weights[-1])
+    return weights
+
+
+def test_a_step_that_overflows_is_left_out_and_the_scale_found():
+    """Scales are powers of two, so that scaling rounds nothing: equal bits."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**60)
+    assert all(map(torch.equal, steps(scaler), steps(None)))
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**126)
+    left_out = steps(scaler)
+    assert torch.equal(left_out[0], left_out[1]), "the step was not left out"
+    assert not torch.equal(left_out[1], left_out[-1])
+    assert 1 < scaler.get_scale() < 2.0**126
+
+
+class Algo:
+    """Logs the losses that it is given."""
+
+    def __init__(self, losses: list) -> None:
+        self.losses = iter(losses)
+
+    def process_batch_for_training(self, batch: dict) -> dict:
+        return batch
+
+    def log_info(self, info: dict) -> dict:
+        return {"Loss": next(self.losses), "Norm": math.inf if info else 1.0}
+
+
+def run_epoch(model, data_loader, epoch, num_steps):
+    logs = []
+    for _ in range(num_steps):
+        model.process_batch_for_training(data_loader)
+        logs.append(model.log_info({}))
+    return logs
+
+
+def train(losses, may_overflow, batch=None):
+    guarded = finite.guarded(run_epoch, lambda: True, lambda: may_overflow)
+    return guarded(Algo(losses), batch or {"actions": torch.zeros(2)}, 1, len(losses))
+
+
+def test_overflows_of_fp16_are_left_out_of_the_log():
+    losses = [1.0, math.inf, math.nan, 2.0]
+    logs = train(losses, True)
+    assert [log.get("Loss") for log in logs] == [1.0, None, None, 2.0]
+    assert all(log["Norm"] == 1.0 for log in logs)
+    with pytest.raises(LossError, match="the training diverged"):
+        train(losses, False)
+
+
+def test_training_that_never_comes_back_and_broken_data_still_stop():
+    most = finite.MOST_OVERFLOWS
+    train([math.nan] * most + [1.0] + [math.nan] * most, True)
+    with pytest.raises(LossError):
+        train([math.nan] * (most + 1), True)
+    with pytest.raises(DataError, match="NaN or infinity in actions"):
+        train([math.nan], True, {"actions": torch.tensor([math.nan])})
+
+
+def test_only_fp16_is_scaled():
+    assert precision.make_scaler("bf16", "cpu") is None
+    assert precision.make_scaler("fp16", torch.device("cpu")).is_enabled()
