@@ -62,14 +62,20 @@ class Options:
     preset: str = _option(
         "fast",
         "`fast`: the host's steps in fewer operations, equal to about 1e-6; `safe`: its own "
-        "arithmetic, to the bit on one rank.",
-        ("fast", "safe"),
+        "arithmetic, to the bit on one rank; `max`: `fast`, `precision=bf16` on GPUs that have it, "
+        "and `comm=bf16` between ranks.",
+        ("fast", "safe", "max"),
     )
     precision: str = _option(
         "fp32",
         "What the nets compute in while training (torch's autocast); weights, loss and optimizer "
         "stay in fp32.",
         ("fp32", "bf16", "fp16"),
+    )
+    comm: str = _option(
+        "none",
+        "Gradients travel between ranks in 16 bits, by torch's own hooks; half the bytes.",
+        ("none", "fp16", "bf16"),
     )
     bucket_mb: float = _option(25.0, "Size of DDP's gradient buckets, in MiB.", minimum=0.1)
     gradient_as_bucket_view: bool = _option(True, "Gradients share the memory of DDP's buckets.")

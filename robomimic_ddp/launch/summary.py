@@ -46,8 +46,9 @@ def lines(settings: Settings, variables: Mapping[str, str]) -> Iterator[str]:
         yield f"batch: {_UNKNOWN_BATCH}"
         return
     plan = _plan(settings, variables, config, world, chosen.ranks, batch)
+    micro = f" x {plan.accumulate} micro-batches" if plan.accumulate > 1 else ""
     yield (
-        f"samples per step: {plan.batch_per_rank} per rank x {world} rank(s) = "
+        f"samples per step: {plan.batch_per_rank} per rank x {world} rank(s){micro} = "
         f"{plan.samples_per_step} (train.batch_size={batch})"
     )
     yield from plan.notes

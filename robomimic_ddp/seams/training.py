@@ -127,7 +127,8 @@ def _start_training(run: _run.Run, model: Any, keeper: resume.Keeper) -> tuple[A
     """Collective: the one point at which weights are made equal and random streams part, and a
     saved state is put back. Returns the verifier, and the last epoch that was finished before.
     """
-    run.steps = step.prepare(model, run.options.values, run.nets, run.undo)
+    chosen = step.effective(run.options, run.plan.device, run.plan.several_ranks)
+    run.steps = step.prepare(model, chosen, run.nets, run.undo)
     if group.is_main():
         print(f"\n============= robomimic-ddp =============\n{run.describe()}\n")
     places.reached("start of training")
@@ -143,6 +144,9 @@ def _start_training(run: _run.Run, model: Any, keeper: resume.Keeper) -> tuple[A
     host_algo.make_equal(model)
     for _, module in parallel_nets:
         wrap.build(module)
+    sent = step.compress([module for _, module in parallel_nets], chosen.comm)
+    if sent is not None and group.is_main():
+        print(sent)
     _run.seed_streams(run.seed, run.plan.rank)
     finished = keeper.restore()
     if not run.options.values.verify:

@@ -12,7 +12,8 @@ from torch import nn
 
 from robomimic_ddp import finite
 from robomimic_ddp.errors import DataError, LossError
-from robomimic_ddp.step import precision, quick
+from robomimic_ddp.options import resolve
+from robomimic_ddp.step import effective, precision, quick
 
 
 class Net(nn.Module):
@@ -126,3 +127,22 @@ def test_training_that_never_comes_back_and_broken_data_still_stop():
 def test_only_fp16_is_scaled():
     assert precision.make_scaler("bf16", "cpu") is None
     assert precision.make_scaler("fp16", torch.device("cpu")).is_enabled()
+
+
+def test_max_fills_in_what_applies_and_was_left_open(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
+    for device, several, precision_is, comm_is in (
+        ("cuda:1", True, "bf16", "bf16"),
+        ("cuda:0", False, "bf16", "none"),
+        ("cpu", True, "fp32", "bf16"),
+        ("cpu", False, "fp32", "none"),
+    ):
+        found = effective(resolve({"preset": "max"}), device, several)
+        assert (found.precision, found.comm) == (precision_is, comm_is)
+    asked = resolve({"preset": "max", "comm": "none"}, {"precision": "fp32"})
+    assert effective(asked, "cuda:0", True) == asked.values
+    for preset in ("fast", "safe"):
+        resolved = resolve({"preset": preset})
+        assert effective(resolved, "cuda:0", True) == resolved.values
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: False)
+    assert effective(resolve({"preset": "max"}), "cuda:0", False).precision == "fp32"

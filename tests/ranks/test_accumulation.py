@@ -1,0 +1,126 @@
+"""Micro-batches on real ranks: one reduction a step, one average, and `verify` stays awake."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+from robomimic_ddp import group, run, step, verify, wrap
+from robomimic_ddp.options import Options
+from tests.ranks.pool import RankError
+from tests.ranks.toy import loss_of, make_algo
+
+MICRO_BATCHES = 3
+
+
+def backprop_for_loss(net, optim, loss, max_grad_norm=None, retain_graph=False):
+    """Stands for the host's: a text of its own, so that no preset replaces it."""
+    optim.zero_grad()
+    loss.backward()
+    before = {name: one.grad.clone() for name, one in net.named_parameters()}
+    optim.step()
+    return before
+
+
+class Algo:
+    """The toy's nets with the methods that a host's loop calls."""
+
+    def __init__(self):
+        vars(self).update(vars(make_algo()))
+        self.averaged = 0
+        self.ema.step = self.average
+        self.forwards = []
+
+    def average(self, nets):
+        self.averaged += 1
+
+    def process_batch_for_training(self, batch):
+        return batch
+
+    def train_on_batch(self, batch, epoch):
+        loss = loss_of(self, batch["actions"])
+        self.forwards.append(len(batch["actions"]))
+        backprop = sys.modules["tests.utils.torch_utils"].backprop_for_loss
+        norms = backprop(self.nets, self.optimizers["policy"], loss)
+        self.ema.step(self.nets)
+        return {"loss": loss.item(), "gradients": norms}
+
+    def log_info(self, info):
+        return {"Loss": info["loss"]}
+
+
+def prepared(undo, **options):
+    """Collective: an Algo that takes its steps as the options say; its nets are built."""
+    module = ModuleType("tests.utils.torch_utils")
+    module.backprop_for_loss = backprop_for_loss
+    sys.modules[module.__name__] = module
+    undo.callback(sys.modules.pop, module.__name__)
+    algo = Algo()
+    nets = [net for _, net in verify.structure.parallel_nets(algo)]
+    step.prepare(algo, Options(accumulate=MICRO_BATCHES, **options), nets, undo)
+    for net in nets:
+        wrap.build(net)
+    return algo, nets
+
+
+def count_reductions():
+    """(buckets reduced a step, steps, averages, micro-batches, gradients) of this rank."""
+    reduced = []
+
+    def counted(state, bucket):
+        reduced.append(bucket.index())
+        return default_hooks.allreduce_hook(state, bucket)
+
+    with ExitStack() as undo:
+        algo, nets = prepared(undo)
+        for net in nets:
+            wrap.state_of(net).parallel.register_comm_hook(None, counted)
+        torch.manual_seed(group.rank())
+        batch = algo.process_batch_for_training({"actions": torch.randn(8, 4)})
+        infos = algo.train_on_batch(batch, 1)
+        taken = algo.optimizers["policy"].state_dict()["state"][0]["step"]
+        return len(reduced), float(taken), algo.averaged, algo.forwards, infos[-1]["gradients"]
+
+
+def test_gradients_are_reduced_once_and_the_rest_happens_once(ranks):
+    zero, one = ranks.run(count_reductions)
+    for reductions, steps, averages, micro_batches, _ in (zero, one):
+        assert (reductions, steps, averages) == (2, 1.0, 1)  # a bucket of each of two nets
+        assert micro_batches == [2, 3, 3]
+    for name, gradient in zero[4].items():
+        assert torch.equal(gradient, one[4][name]), name
+
+
+def an_epoch(fault):
+    """Collective: one verified step; `fault`: a net is left in no_sync by mistake."""
+    with ExitStack() as undo:
+        algo, nets = prepared(undo)
+        run.seed_streams(7, group.rank())
+        np.random.seed(group.rank())
+        verifier = verify.Verifier(algo)
+        undo.callback(verifier.stop)
+        verifier.start()
+        verifier.epoch_begin(1)
+        if fault:
+            wrap.state_of(nets[0]).parallel.require_backward_grad_sync = False
+        algo.train_on_batch(
+            algo.process_batch_for_training({"actions": torch.randn(6, 4)}),
+            1,
+        )
+        return verifier.proven
+
+
+def test_verify_raises_no_false_alarm(ranks):
+    assert ranks.run(an_epoch, False) == [{"gradients_equal": True, "noise_differs": True}] * 2
+
+
+@pytest.mark.planted_fault
+def test_verify_still_sees_a_no_sync_that_is_left_on(ranks):
+    with pytest.raises(RankError, match="is inside DDP's no_sync"):
+        ranks.run(an_epoch, True)
