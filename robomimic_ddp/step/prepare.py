@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from robomimic_ddp import algo as host_algo
 from robomimic_ddp.errors import PlanError
 from robomimic_ddp.options import Options
-from robomimic_ddp.step import averaging, optimizers, precision, quick
+from robomimic_ddp.step import averaging, convolutions, optimizers, precision, quick
 from robomimic_ddp.step.accumulation import Accumulation
 from robomimic_ddp.step.backward import NAME, Backward, host_module
 from robomimic_ddp.swapping import swapped
@@ -40,6 +40,7 @@ def prepare(model: Any, options: Options, nets: list, undo: ExitStack) -> Prepar
     if options.preset != "safe":
         done = {"averages in one pass": averaging.install(model, undo)}
         done["fused optimizer"] = optimizers.install(model, undo)
+        done["short convolutions as products"] = convolutions.install(nets, undo)
         done["gradient norm read once"] = quick.stands_for(host)
         update = quick.update if done["gradient norm read once"] else None
         said = ", ".join(name for name in done if done[name])

@@ -7,10 +7,12 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import pytest
 import torch
 
+from robomimic_ddp.step import convolutions
 from tests.configs import merged
 from tests.parity.comparison import CHANGES, PARTS, STEPS, faults, largest_and_mean, require_parity
 from tests.parity.reference import train_for_all_ranks
@@ -79,6 +81,22 @@ def test_ranks_equal_one_process_with_all_batches(name, make_job, ranks):
     of_ranks = ranks.run(train_on_rank, job, world_size=case.ranks, timeout=120)
     (reference,) = ranks.run(train_for_all_ranks, job, case.ranks, case.accumulate, world_size=1)
     require_parity(of_ranks, reference)
+
+
+def train_with_products(job: Job) -> dict:
+    """Collective: as `train_on_rank`, with every convolution as a product, small ones too."""
+    bounds = {"LEAST_WEIGHTS": 0, "WEIGHTS_PER_ROW": 0}
+    with mock.patch.multiple(convolutions, **bounds):
+        return train_on_rank(job)
+
+
+def test_convolutions_as_products(make_job, ranks, plain_result):
+    case = CASES["low-dim"]
+    job = make_job(case)
+    of_ranks = ranks.run(train_with_products, job, timeout=120)
+    (reference,) = ranks.run(train_for_all_ranks, job, case.ranks, world_size=1)
+    require_parity(of_ranks, reference)
+    assert of_ranks[0]["losses"] != plain_result["losses"], "no convolution was a product"
 
 
 def test_clipping_changes_what_is_trained(make_job, ranks):
