@@ -61,7 +61,7 @@ class Options:
     )
     preset: str = _option(
         "fast",
-        "`fast`: the host's steps in fewer operations, equal to about 1e-6; `safe`: its own "
+        "`fast`: the host's steps in fewer operations, equal but for rounding; `safe`: its own "
         "arithmetic, to the bit on one rank; `max`: `fast`, `precision=bf16` on GPUs that have it, "
         "and `comm=bf16` between ranks.",
         ("fast", "safe", "max"),

@@ -25,11 +25,11 @@ def split(batch: Any, count: int) -> MicroBatches:
     array of another length.
     """
     samples = samples_in(batch)
-    count = min(count, samples)
+    count = max(1, min(count, samples))
     edges = [samples * index // count for index in range(count + 1)]
     ranges = list(zip(edges, edges[1:]))
     parts = [_cut(batch, samples, slice(*edge), "batch") for edge in ranges]
-    return MicroBatches(parts, [(end - begin) / samples for begin, end in ranges])
+    return MicroBatches(parts, [(end - begin) / max(samples, 1) for begin, end in ranges])
 
 
 def _cut(value: Any, samples: int, part: slice, path: str) -> Any:

@@ -49,6 +49,11 @@ def test_every_sample_is_in_one_part_in_its_place(samples, count):
         assert part["goal_obs"] is None and part["scale"] == 2.0
 
 
+def test_an_empty_batch_is_one_part():
+    parts = split({"actions": torch.zeros(0, 2)}, 3)
+    assert [tuple(part["actions"].shape) for part in parts] == [(0, 2)] and parts.weights == [0]
+
+
 def test_an_array_of_another_length_is_named():
     with pytest.raises(DataError, match="batch/obs/odd has 3 entries in a batch of 4 samples"):
         split({"actions": torch.zeros(4), "obs": {"odd": torch.zeros(3)}}, 2)
