@@ -41,7 +41,7 @@ def require_close(ours, theirs):
     zero may move a parameter by more than rounding.
     """
     for one, other in zip(ours.nets.parameters(), theirs.nets.parameters()):
-        assert float((one - other).abs().max()) < 2e-3 * LEARNING_RATE
+        assert float((one - other).detach().abs().max()) < 2e-3 * LEARNING_RATE
 
 
 @pytest.mark.parametrize("kind", KINDS)
