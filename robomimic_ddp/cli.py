@@ -38,6 +38,9 @@ COMMANDS = {
     "revert": Command(
         "robomimic_ddp.patches.commands", "give back the host's files, byte for byte"
     ),
+    "stats": Command(
+        "robomimic_ddp.stats", "compute the statistics of a config's RLDS data ahead of training"
+    ),
     "plot": Command("robomimic_ddp.plot", "draw loss, learning rate and speed of training runs"),
 }
 

@@ -30,7 +30,7 @@ LAYERS = (
     {"resume"},
     {"seams"},
     {"api"},
-    {"train_rlds", "doctor", "bench", "plot"},
+    {"train_rlds", "doctor", "bench", "plot", "stats"},
     {"demo"},
     {"cli"},
     {"__main__"},
