@@ -38,6 +38,9 @@ COMMANDS = {
     "revert": Command(
         "robomimic_ddp.patches.commands", "give back the host's files, byte for byte"
     ),
+    "stats": Command(
+        "robomimic_ddp.stats", "compute the statistics of a config's RLDS data ahead of training"
+    ),
     "doctor": Command(
         "robomimic_ddp.doctor.command", "look over this machine, its packages and a job's config"
     ),

@@ -4,9 +4,10 @@ each pass.
 
 from __future__ import annotations
 
+import hashlib
 from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from robomimic_ddp.rlds import normalisation, partition
 from robomimic_ddp.rlds.actions import split_by_key
+from robomimic_ddp.rlds.course import Course, Leg
 from robomimic_ddp.rlds.pictures import PictureSize
 from robomimic_ddp.rlds.plans import (
     PREFETCHED_BATCHES,
@@ -24,8 +26,9 @@ from robomimic_ddp.rlds.plans import (
 )
 from robomimic_ddp.rlds.records import episode_parser, step_features_read
 from robomimic_ddp.rlds.schema import Fields, flat_features
+from robomimic_ddp.rlds.shuffle import Shuffle
 from robomimic_ddp.rlds.source import Source
-from robomimic_ddp.rlds.statistics import Index
+from robomimic_ddp.rlds.statistics import Index, merged_statistics
 from robomimic_ddp.rlds.train_loader import RLDSTrainLoader
 from robomimic_ddp.rlds.valid_loader import RLDSValidLoader
 from robomimic_ddp.rlds.windows import WindowShape, pick_offsets, windows_per_pass
@@ -69,14 +72,23 @@ class RLDSDataset:
         self.rows, self.all_rows = rows, all_rows
         self.shape, self.size, self.options = shape, size, options
         self.action_config, self.role = action_config, role
+        self.normalised_with: Sequence[RLDSDataset] = (self,)
+        """The data sets whose statistics are joined: all of a mixture."""
         every_count = shape.count(index.length)
         self._base = (np.cumsum(every_count) - every_count)[rows]
+        self.windows_of_all = int(every_count.sum())
+        """Windows of all episodes, used or not: one more than the largest `index`."""
         self._counts = every_count[rows]
         self._taken = windows_per_pass(self._counts, options.subsample_length)
 
     def __len__(self) -> int:
         """Windows in a pass."""
         return int(self._taken.sum())
+
+    @property
+    def name(self) -> str:
+        """Where it lies, for people."""
+        return str(self.source.folder)
 
     def __repr__(self) -> str:
         shown = {
@@ -99,7 +111,12 @@ class RLDSDataset:
         """{action key: n, and mean, sqdiff, min, max float64 [1, D]} over all steps, in the host's
         form.
         """
-        merged = self.index.actions.merged(self.index.length, self.all_rows)
+        merged = merged_statistics(
+            [
+                one.index.actions.merged(one.index.length, one.all_rows)
+                for one in self.normalised_with
+            ]
+        )
         parts = {
             name: split_by_key(value, self.fields.actions)
             for name, value in merged.items()
@@ -120,7 +137,12 @@ class RLDSDataset:
         """{obs key: {"scale", "offset"}}, float32 [1, ...]: mean and deviation of states; cameras
         are left as they are.
         """
-        merged = self.index.states.merged(self.index.length, self.all_rows)
+        merged = merged_statistics(
+            [
+                one.index.states.merged(one.index.length, one.all_rows)
+                for one in self.normalised_with
+            ]
+        )
         stats = normalisation.state_normalization(merged, self.fields.low_dim_shapes)
         picture = (1, 3, self.size.height, self.size.width)
         for key in self.fields.images:
@@ -146,13 +168,40 @@ class RLDSDataset:
         ranks where None) share the machine's cores. Raises DataError for fewer windows than one
         step needs.
         """
-        options = self.options
-        threads = decoding_threads(options.num_parallel_calls, ranks_on_node or world_size)
-        buffer = max(1, options.shuffle_buffer_size // world_size)
-        reading = Reading(batch_size, buffer, threads, prefetch, pin_memory)
+        reading = self._reading(1.0, batch_size, world_size, ranks_on_node, prefetch)
+        reading = replace(reading, pin_memory=pin_memory)
         if self.role == "train":
             return RLDSTrainLoader(self, rank, world_size, reading, seed)
         return RLDSValidLoader(self, rank, world_size, reading)
+
+    def make_member(
+        self,
+        weight: float,
+        batch_size: int,
+        rank: int,
+        world_size: int,
+        seed: int,
+        ranks_on_node: int | None = None,
+        prefetch: int = PREFETCHED_BATCHES,
+    ) -> RLDSTrainLoader:
+        """As the train loader of `make_loader`, for a mixture in which it has the share `weight` of
+        the samples, and of threads and buffer. Raises DataError for fewer windows than ranks.
+        """
+        reading = self._reading(weight, batch_size, world_size, ranks_on_node, prefetch)
+        return RLDSTrainLoader(self, rank, world_size, reading, seed, in_mixture=True)
+
+    def _reading(
+        self,
+        weight: float,
+        batch_size: int,
+        world_size: int,
+        ranks_on_node: int | None,
+        prefetch: int,
+    ) -> Reading:
+        options = self.options
+        threads = decoding_threads(options.num_parallel_calls, ranks_on_node or world_size)
+        buffer = int(options.shuffle_buffer_size * weight) // world_size
+        return Reading(batch_size, max(1, buffer), max(1, round(threads * weight)), prefetch)
 
     @cached_property
     def recipe(self) -> Recipe:
@@ -175,40 +224,60 @@ class RLDSDataset:
             limit,
         )
 
-    def pass_plan(self, seed: int, pass_number: int, rank: int, world_size: int) -> PassPlan:
-        """What `rank` reads in pass `pass_number`: a pure function of that and the index."""
-        pieces = partition.shard(
-            self.index.file[self.rows], self._taken, seed, pass_number, rank, world_size
-        )
-        pick = pick_offsets(self._counts, seed, pass_number)
-        return self._plan(
-            pieces, self._taken, pick, partition.shuffle_seed(seed, pass_number, rank)
-        )
+    def course(self, seed: int, first_pass: int, legs: Sequence[tuple[Leg, int]]) -> Course:
+        """The ranks' course through this data set: see `Course.over`."""
+        return Course.over(self.index.file[self.rows], self._taken, seed, first_pass, legs)
 
-    def valid_plan(self, rank: int, world_size: int, most_windows: int | None) -> PassPlan:
+    def part_plan(self, course: Course, part: int, rank: int) -> PassPlan:
+        """What `rank` reads in `part` of `course`: a pure function of that and the index."""
+        share = course.share(part, rank)
+        return self._plan(share.pieces, self._taken, share.shuffle, course.seed, share.before)
+
+    def valid_plan(
+        self, rank: int, world_size: int, most_windows: int | None, buffer: int = 1
+    ) -> PassPlan:
         """The rank's stretch of all windows in file order, or of `most_windows` spread evenly over
-        the episodes.
+        the episodes; mixed by a shuffle buffer of `buffer` windows.
         """
         ends, total = np.cumsum(self._counts), int(self._counts.sum())
         wanted = total if most_windows is None else min(most_windows, total)
         taken = ends * wanted // total - (ends - self._counts) * wanted // total
-        start, stop = partition.shard_bounds(wanted, 0, rank, world_size)
-        pieces = partition.cut_pieces(np.arange(len(self.rows)), taken, start, stop)
-        return self._plan(pieces, taken, self._counts // 2, 1)
+        row = partition.whole_row(taken, np.arange(len(self.rows)), 0)
+        pieces = row.cut(*partition.stretch(0, wanted, rank, world_size))
+        buffer = max(1, min(buffer, pieces.windows))
+        return self._plan(pieces, taken, Shuffle(pieces.windows, buffer, 1, rank), None, 0)
 
     def _plan(
-        self, pieces: partition.Pieces, taken: np.ndarray, pick: np.ndarray, seed: int
+        self,
+        pieces: partition.Pieces,
+        taken: np.ndarray,
+        shuffle: Shuffle,
+        seed: int | None,
+        first_key: int,
     ) -> PassPlan:
-        chosen = pieces.episode
-        rows = self.rows[chosen]
+        chosen, rows = pieces.episode, self.rows[pieces.episode]
+        pick = self._counts[chosen] // 2  # the middle of each stretch of windows
+        for number in np.unique(pieces.number) if seed is not None else ():
+            of_pass = pieces.number == number
+            pick[of_pass] = pick_offsets(self._counts, seed, int(number))[chosen[of_pass]]
         return PassPlan(
+            pieces,
             self.index.file[rows],
             self.index.offset[rows],
-            pieces.start,
-            pieces.stop,
             taken[chosen],
             self._counts[chosen],
-            pick[chosen],
+            pick,
             self._base[chosen],
-            seed,
+            shuffle,
+            first_key,
         )
+
+    @cached_property
+    def digest(self) -> str:
+        """Names the table of windows that positions of a stream refer to."""
+        total = hashlib.blake2b(digest_size=8)
+        for column in (self.index.file, self.index.offset):
+            total.update(np.asarray(column[self.rows], np.int64).tobytes())
+        for column in (self._counts, self._taken):
+            total.update(np.asarray(column, np.int64).tobytes())
+        return total.hexdigest()

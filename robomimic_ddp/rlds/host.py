@@ -7,17 +7,17 @@ Nothing here imports the host at module level; its `ObsUtils` are read where the
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from robomimic_ddp import group
 from robomimic_ddp.errors import ConfigError, DataError
 from robomimic_ddp.rlds import settings
 from robomimic_ddp.rlds.dataset import LoadOptions, RLDSDataset
 from robomimic_ddp.rlds.index_cache import load_index
+from robomimic_ddp.rlds.mixture import RLDSMixture
 from robomimic_ddp.rlds.pictures import PictureSize
 from robomimic_ddp.rlds.schema import DROID_OBSERVATIONS, Fields, find_fields, flat_features
 from robomimic_ddp.rlds.selection import kept_episodes, split_validation
@@ -30,6 +30,7 @@ __all__ = [
     "dataset_configs",
     "datasets_from_config",
     "env_metadata",
+    "indices_from_config",
     "is_rlds_folder",
     "shape_metadata",
 ]
@@ -43,22 +44,24 @@ LANGUAGE_EMBEDDING_KEY = "lang_emb"
 
 
 def dataset_configs(config: Any) -> list[dict[str, Any]]:
-    """The entries of `config.train.data`, one per data set: path, weight, image_dim. Raises
-    DataError, ConfigError.
+    """The entries of `config.train.data`, one per data set with a weight above 0: path, weight,
+    image_dim. Raises DataError, ConfigError.
 
     Reads folder names only.
     """
-    names = settings.dataset_names(config)
-    if len(names) != 1:
-        raise ConfigError(
-            f"train.dataset_names={names}: this version reads one RLDS data set at a time; "
-            "mixtures by train.sample_weights are not there yet. Name one."
-        )
     settings.check(config)
-    path = find_dataset(
-        setting(config, "train.data_path") or "", names[0], setting(config, "train.dataset_version")
-    )
-    return [{"path": str(path), "weight": 1.0, "image_dim": settings.image_dim(config)}]
+    root, version = setting(config, "train.data_path"), setting(config, "train.dataset_version")
+    size = settings.image_dim(config)
+    entries = zip(settings.dataset_names(config), setting(config, "train.sample_weights"))
+    return [
+        {
+            "path": str(find_dataset(root or "", name, version)),
+            "weight": float(weight),
+            "image_dim": size,
+        }
+        for name, weight in entries
+        if weight > 0
+    ]
 
 
 def env_metadata(path: str) -> dict[str, Any]:
@@ -103,52 +106,106 @@ def shape_metadata(
 
 
 def datasets_from_config(
-    config: Any, obs_keys: Sequence[str]
-) -> tuple[RLDSDataset, RLDSDataset | None]:
+    config: Any, obs_keys: Sequence[str], skip_corrupt: bool = False
+) -> tuple[RLDSDataset | RLDSMixture, RLDSDataset | RLDSMixture | None]:
     """Collective: the train data set, and with experiment.validate the validation one, of `config`.
 
-    The main rank reads the data set once for its index (or finds it cached) and tells all; an error
-    there is raised on every rank. Raises DataError, ConfigError.
+    Together the ranks read the data sets once for their indices, unless the main rank finds them
+    cached; an error of one is raised on all. `skip_corrupt`: damaged episodes are counted and left
+    out. Raises DataError, ConfigError.
     """
-    entry = dataset_configs(config)[0]
-    source = Source(Path(entry["path"]))
+    entries = dataset_configs(config)
+    found = list(indices_from_config(config, obs_keys, skip_corrupt))
+    _require_alike(found)
+    everything = [_dataset(config, one, one[3], "train") for one in found]
+    if config.get("algo_name") == "diffusion_policy":
+        _require_range(_together(everything, entries))
+    if not config.experiment.validate:
+        return _together(everything, entries), None
+    fraction = float(setting(config, "train.validation_fraction"))
+    train, valid = [], []
+    for one in found:
+        source, _, index, kept = one
+        rows = split_validation(index, kept, fraction, str(source.folder))
+        train.append(_dataset(config, one, rows[0], "train"))
+        valid.append(_dataset(config, one, rows[1], "valid"))
+    return _together(train, entries), _together(valid, entries)
+
+
+def _dataset(
+    config: Any, found: tuple[Source, Fields, Index, np.ndarray], rows: np.ndarray, role: str
+) -> RLDSDataset:
+    """The episodes `rows` of a data set that `indices_from_config` has found."""
+    source, fields, index, kept = found
     train = config.train
-    image_keys = [key for key in config.observation.modalities.obs.rgb if key in obs_keys]
-    fields = _fields(source, obs_keys, image_keys, train.action_keys)
-    shape = WindowShape(
-        train.frame_stack, train.seq_length, train.pad_frame_stack, train.pad_seq_length
-    )
-    index = _index_for_all(source, fields, setting(config, "train.data_cache_dir"))
-    kept = kept_episodes(
-        index,
-        shape.count(index.length),
-        bool(setting(config, "train.success_only")) and fields.has_file_path,
-        bool(setting(config, "train.skip_unlabeled")) and fields.language is not None,
-        str(source.folder),
-    )
     options = LoadOptions(
         int(setting(config, "train.shuffle_buffer_size")),
         setting(config, "train.subsample_length"),
         setting(config, "train.num_parallel_calls"),
         int(train.batch_size),
     )
-    size = PictureSize(*entry["image_dim"], bool(setting(config, "observation.image_antialias")))
+    antialias = bool(setting(config, "observation.image_antialias"))
+    size = PictureSize(*settings.image_dim(config), antialias)
+    return RLDSDataset(
+        source, fields, index, rows, kept, _window_shape(train), size, train.action_config,
+        options, role,
+    )  # fmt: skip
 
-    def dataset(rows: np.ndarray, role: str) -> RLDSDataset:
-        return RLDSDataset(
-            source, fields, index, rows, kept, shape, size, train.action_config, options, role
+
+def _together(datasets: list[RLDSDataset], entries: list[dict]) -> RLDSDataset | RLDSMixture:
+    """One data set as it is, several as a mixture; all normalised by the same numbers."""
+    for dataset in datasets:
+        dataset.normalised_with = datasets
+    if len(datasets) == 1:
+        return datasets[0]
+    return RLDSMixture(datasets, [entry["weight"] for entry in entries])
+
+
+def _require_alike(found: list[tuple[Source, Fields, Index, np.ndarray]]) -> None:
+    """Raises DataError for data sets of a mixture whose states or actions differ in shape."""
+    (first, wanted, *_), *others = found
+    for source, fields, *_ in others:
+        sizes = [
+            ({key: part.size for key, part in one.actions.items()}, dict(one.low_dim_shapes))
+            for one in (wanted, fields)
+        ]
+        if sizes[0] != sizes[1]:
+            raise DataError(
+                f"{source.folder} and {first.folder} cannot be mixed: sizes of actions and states "
+                f"are {sizes[1]} and {sizes[0]}. Take the key out that differs, or the data set."
+            )
+
+
+def indices_from_config(
+    config: Any, obs_keys: Sequence[str], skip_corrupt: bool = False
+) -> Iterator[tuple[Source, Fields, Index, np.ndarray]]:
+    """Collective: of each data set of `config` its files, places, index, and the rows of episodes
+    that pass the filters. Raises DataError, ConfigError.
+    """
+    train = config.train
+    image_keys = [key for key in config.observation.modalities.obs.rgb if key in obs_keys]
+    for entry in dataset_configs(config):
+        source = Source(Path(entry["path"]))
+        fields = _fields(source, obs_keys, image_keys, train.action_keys)
+        cache = setting(config, "train.data_cache_dir")
+        index = load_index(source, fields, cache, skip_corrupt)
+        kept = kept_episodes(
+            index,
+            _window_shape(train).count(index.length),
+            bool(setting(config, "train.success_only")) and fields.has_file_path,
+            bool(setting(config, "train.skip_unlabeled")) and fields.language is not None,
+            str(source.folder),
         )
-
-    if config.get("algo_name") == "diffusion_policy":
-        _require_range(dataset(kept, "train"))
-    if not config.experiment.validate:
-        return dataset(kept, "train"), None
-    fraction = float(setting(config, "train.validation_fraction"))
-    train_rows, valid_rows = split_validation(index, kept, fraction, str(source.folder))
-    return dataset(train_rows, "train"), dataset(valid_rows, "valid")
+        yield source, fields, index, kept
 
 
-def _require_range(dataset: RLDSDataset) -> None:
+def _window_shape(train: Any) -> WindowShape:
+    return WindowShape(
+        train.frame_stack, train.seq_length, train.pad_frame_stack, train.pad_seq_length
+    )
+
+
+def _require_range(dataset: RLDSDataset | RLDSMixture) -> None:
     """Raises DataError for normalised actions beyond [-1, 1]: the diffusion policy refuses them."""
     normalization = dataset.get_action_normalization_stats()
     for key, stats in dataset.get_action_stats().items():
@@ -157,24 +214,10 @@ def _require_range(dataset: RLDSDataset) -> None:
         high = float(((stats["max"] - offset) / scale).max())
         if low < -1 - _ROUNDING or high > 1 + _ROUNDING:
             raise DataError(
-                f"{dataset.source.folder}: after normalisation the action {key!r} reaches from "
+                f"{dataset.name}: after normalisation the action {key!r} reaches from "
                 f"{low:g} to {high:g}, and the diffusion policy needs it within [-1, 1]. Set "
                 f'train.action_config[{key!r}].normalization to "min_max".'
             )
-
-
-def _index_for_all(source: Source, fields: Fields, cache: str | None) -> Index:
-    """Collective: the main rank's index, or its error, on every rank."""
-    found: Any = None
-    if group.is_main():
-        try:
-            found = load_index(source, fields, cache)
-        except DataError as error:
-            found = error
-    found = group.broadcast_object(found)
-    if isinstance(found, DataError):
-        raise found
-    return found
 
 
 def _fields(

@@ -1,8 +1,8 @@
-"""Makes the index of a data set by reading every record once; pictures stay encoded."""
+"""Makes the index of record files by reading every record once; pictures stay encoded."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,43 +13,127 @@ from robomimic_ddp.rlds.records import (
     FRAMING_BYTES,
     damaged_data,
     episode_parser,
+    find_damage,
     raw_records,
     step_features_read,
+    whole_records,
 )
 from robomimic_ddp.rlds.schema import SUCCESS_PATTERN, Fields
 from robomimic_ddp.rlds.source import Source
-from robomimic_ddp.rlds.statistics import Index, Moments, moments
+from robomimic_ddp.rlds.statistics import (
+    QUANTILE_STEPS,
+    Index,
+    Moments,
+    moments,
+    sampled_steps,
+)
 from robomimic_ddp.rlds.tf_import import import_tensorflow
 
-READING_THREADS = 2
+_ALL = -1
+"""Of tf.data's `take`: as many as there are."""
 
 
-def make_index(source: Source, fields: Fields) -> Index:
-    """Reads every record of `source`. Raises DataError naming a damaged or short file, or a NaN's
-    episode.
+def files_of_rank(source: Source, rank: int, world_size: int) -> list[int]:
+    """The numbers of the files that `rank` indexes: stretches of about as many bytes each, over
+    ranks disjoint and complete.
     """
-    rows: list[tuple] = []
+    ends = np.cumsum([path.stat().st_size for path in source.files], dtype=np.float64)
+    owner = np.minimum(ends * world_size / max(ends[-1], 1), world_size - 1e-9).astype(int)
+    return np.flatnonzero(owner == rank).tolist()
+
+
+def make_index(
+    source: Source,
+    fields: Fields,
+    files: Sequence[int] | None = None,
+    threads: int = 2,
+    show_progress: bool = False,
+    skip_corrupt: bool = False,
+) -> Index:
+    """Reads every record of the `files` of `source` (all where None). Raises DataError naming a
+    damaged or short file, or a NaN's episode; with `skip_corrupt` those episodes are left out.
+    """
+    files = list(range(len(source.files)) if files is None else files)
     tf = import_tensorflow()
+
+    def rows_of(places: list[tuple[int, int, int]]) -> list[tuple]:
+        rows = _episodes(source, fields, places, threads)
+        return list(_with_bar(rows, source, files) if show_progress else rows)
+
     try:
-        rows.extend(_episodes(source, fields))
+        rows = rows_of([(number, 0, _ALL) for number in files])
     except tf.errors.OpError as error:
-        raise damaged_data(error, source.files, f"making the index of {source.folder}") from error
-    columns = [np.stack(column) for column in zip(*rows)] if rows else []
-    found = (
-        np.bincount(columns[0], minlength=len(source.files))
-        if rows
-        else np.zeros(len(source.files), int)
-    )
-    short = np.flatnonzero(found != np.asarray(source.episodes_per_file))
-    if len(short):
-        first = int(short[0])
-        raise DataError(
-            f"{source.files[first]} holds {found[first]} episodes, its metadata promises "
-            f"{source.episodes_per_file[first]}: cut off, or still being written. Copy it again."
-        )
-    index = Index(*columns[:5], Moments(*columns[5:9]), Moments(*columns[9:13]))
+        if not skip_corrupt:
+            paths = [source.files[number] for number in files]
+            doing = f"making the index of {source.folder}"
+            raise damaged_data(error, paths, doing) from error
+        rows = rows_of([place for number in files for place in _whole_places(source, number)])
+    if not skip_corrupt:
+        _require_whole(source, files, rows)
+    index = _as_index(rows, fields)
+    if skip_corrupt:
+        finite = [np.isfinite(kind.mean).all(1) for kind in (index.actions, index.states)]
+        return index.taken(np.flatnonzero(finite[0] & finite[1]))
     _check_finite(index, source)
     return index
+
+
+def _whole_places(source: Source, number: int) -> list[tuple[int, int, int]]:
+    """What can be read of file `number`: all of it at once, or its whole records one by one."""
+    if find_damage([source.files[number]]) is None:
+        return [(number, 0, _ALL)]
+    return [(number, offset, 1) for offset in whole_records(source.files[number])]
+
+
+def left_out(index: Index, source: Source) -> str | None:
+    """How many episodes that the metadata promises are not in the index, and in which files."""
+    found = np.bincount(index.file, minlength=len(source.files))
+    missing = np.maximum(np.asarray(source.episodes_per_file) - found, 0)
+    if not missing.any():
+        return None
+    files = [f"{missing[n]} of {source.files[n]}" for n in np.flatnonzero(missing)[:10]]
+    more = int(np.count_nonzero(missing)) - len(files)
+    return (
+        f"ddp.skip_corrupt=true: {missing.sum()} of {sum(source.episodes_per_file)} episodes of "
+        f"{source.name} are left out, as they are damaged, cut off, or hold NaN or infinity: "
+        + ", ".join(files)
+        + (f", and some of {more} more files" if more else "")
+    )
+
+
+def _with_bar(rows: Iterable[tuple], source: Source, files: Sequence[int]) -> Iterable[tuple]:
+    """A progress bar beside it, where there is a terminal."""
+    from tqdm import tqdm
+
+    total = sum(source.episodes_per_file[number] for number in files)
+    return tqdm(rows, f"index of {source.name}", total, unit="episode", disable=None)
+
+
+def _as_index(rows: list[tuple], fields: Fields) -> Index:
+    """The rows of `_episodes` as columns."""
+    if rows:
+        columns = [np.stack(column) for column in zip(*rows)]
+    else:
+        states = sum(int(np.prod(shape)) for shape in fields.low_dim_shapes.values())
+        none = [np.zeros(0, np.int64)] * 3 + [np.zeros(0, bool)] * 2
+        sampled = np.zeros((0, QUANTILE_STEPS, fields.action_size), np.float32)
+        action, state = np.zeros((0, fields.action_size)), np.zeros((0, states))
+        columns = [*none, sampled, *[action] * 4, *[state] * 4]
+    return Index(*columns[:6], Moments(*columns[6:10]), Moments(*columns[10:14]))
+
+
+def _require_whole(source: Source, files: Sequence[int], rows: list[tuple]) -> None:
+    """Raises DataError for a file with another number of episodes than its metadata promises."""
+    found = dict.fromkeys(files, 0)
+    for row in rows:
+        found[int(row[0])] += 1
+    for number in files:
+        promised = source.episodes_per_file[number]
+        if found[number] != promised:
+            raise DataError(
+                f"{source.files[number]} holds {found[number]} episodes, its metadata promises "
+                f"{promised}: cut off, or still being written. Copy it again."
+            )
 
 
 def _check_finite(index: Index, source: Source) -> None:
@@ -64,12 +148,16 @@ def _check_finite(index: Index, source: Source) -> None:
             )
 
 
-def _episodes(source: Source, fields: Fields) -> Iterator[tuple]:
-    """One row of numpy values per episode, in file order; see `Index` for the columns."""
+def _episodes(
+    source: Source, fields: Fields, places: Sequence[tuple[int, int, int]], threads: int
+) -> Iterator[tuple]:
+    """One row of numpy values per episode; see `Index` for the columns. `places`: in which file,
+    from which byte on, and how many records are read.
+    """
     tf = import_tensorflow()
     parse = episode_parser(source.features, step_features_read(fields, False), fields.has_file_path)
 
-    def describe(file: Any, size: Any, serialized: Any) -> tuple:
+    def describe(file: Any, start: Any, size: Any, serialized: Any) -> tuple:
         episode = parse(serialized)
         actions = action_vectors(episode, fields.actions)
         length = tf.shape(actions)[0]
@@ -84,20 +172,24 @@ def _episodes(source: Source, fields: Fields) -> Iterator[tuple]:
         success = tf.constant(True)
         if fields.has_file_path:
             success = tf.strings.regex_full_match(episode["file_path"], SUCCESS_PATTERN)
-        return (file, size, length, labelled, success, *moments(actions), *moments(state))
+        known = (file, start, size, length, labelled, success, sampled_steps(actions))
+        return (*known, *moments(actions), *moments(state))
 
-    def read_file(number: Any, name: Any) -> Any:
-        return raw_records(name, tf.constant(0, tf.int64)).map(
-            lambda serialized: (number, tf.strings.length(serialized), serialized)
+    def read(number: Any, name: Any, start: Any, count: Any) -> Any:
+        return (
+            raw_records(name, start)
+            .take(count)
+            .map(lambda raw: (number, start, tf.strings.length(raw), raw))
         )
 
-    names = [str(path) for path in source.files]
-    records = tf.data.Dataset.from_tensor_slices((np.arange(len(names)), names)).flat_map(read_file)
-    described = records.map(
-        describe, num_parallel_calls=READING_THREADS, deterministic=True
-    ).prefetch(2)
-    offset, last_file = 0, -1
-    for file, size, *rest in described.as_numpy_iterator():
-        offset = 0 if file != last_file else offset
+    if not len(places):
+        return
+    numbers, starts, counts = (np.asarray(column, np.int64) for column in zip(*places))
+    names = [str(source.files[number]) for number in numbers]
+    records = tf.data.Dataset.from_tensor_slices((numbers, names, starts, counts)).flat_map(read)
+    described = records.map(describe, num_parallel_calls=threads, deterministic=True).prefetch(2)
+    offset, last = 0, None
+    for file, start, size, *rest in described.as_numpy_iterator():
+        offset = int(start) if (file, start) != last else offset
         yield (file, np.int64(offset), *rest)
-        offset, last_file = offset + int(size) + FRAMING_BYTES, file
+        offset, last = offset + int(size) + FRAMING_BYTES, (file, start)

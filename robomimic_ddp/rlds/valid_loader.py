@@ -29,8 +29,8 @@ class RLDSValidLoader(RLDSLoader):
         reading: Reading,
         most_windows: int | None = None,
     ):
-        self._plan = dataset.valid_plan(rank, world_size, most_windows)
-        self.windows = int((self._plan.stop - self._plan.start).sum())
+        self._plan = dataset.valid_plan(rank, world_size, most_windows, reading.shuffle_buffer)
+        self.windows = self._plan.pieces.windows
         super().__init__(dataset, rank, world_size, reading.for_windows(self.windows))
         self._pipeline = build(
             dataset.recipe, lambda _: self._plan, 1, self.reading, self._counters
@@ -45,7 +45,12 @@ class RLDSValidLoader(RLDSLoader):
         """
         if num_steps is None:
             return self
-        wanted = num_steps * (self.dataset.options.host_batch_size or self.batch_size)
+        return self.limited_to(
+            num_steps * (self.dataset.options.host_batch_size or self.batch_size)
+        )
+
+    def limited_to(self, wanted: int) -> RLDSValidLoader:
+        """The loader of min(`wanted`, all) windows over all ranks."""
         if wanted not in self._limited:
             self._limited[wanted] = RLDSValidLoader(
                 self.dataset, self.rank, self.world_size, self.reading, wanted
