@@ -29,6 +29,7 @@ from robomimic_ddp.seams.data import (
     valid_loader,
 )
 from robomimic_ddp.seams.directory import run_directory
+from robomimic_ddp.seams.language import language_model
 from robomimic_ddp.seams.model import cuda_device, parallel, scale_lr
 from robomimic_ddp.seams.training import distributed, epoch_log, epochs, rollouts
 
@@ -43,6 +44,7 @@ __all__ = [
     "entry_point",
     "epoch_log",
     "epochs",
+    "language_model",
     "main_rank_only",
     "open_on_main",
     "parallel",
