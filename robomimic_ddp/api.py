@@ -9,7 +9,15 @@ from __future__ import annotations
 import functools
 from typing import Any, Callable
 
-from robomimic_ddp import API_VERSION, checkpoint, config_file, entry, host_config, resume
+from robomimic_ddp import (
+    API_VERSION,
+    checkpoint,
+    command_line,
+    config_file,
+    entry,
+    host_config,
+    resume,
+)
 from robomimic_ddp.errors import PatchError
 from robomimic_ddp.main_rank import (
     agree,
@@ -45,8 +53,10 @@ __all__ = [
     "epoch_log",
     "epochs",
     "language_model",
+    "load_from",
     "main_rank_only",
     "open_on_main",
+    "overrides",
     "parallel",
     "prepare_config",
     "print_logger",
@@ -64,6 +74,8 @@ __all__ = [
 ]
 
 save = checkpoint.save
+load_from = command_line.load_from
+overrides = command_line.overrides
 prepare_config = host_config.prepare_config
 restored = resume.restored
 
