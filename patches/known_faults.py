@@ -32,7 +32,15 @@ class KnownFault:
 
 def find_known_faults(host: Host) -> list[KnownFault]:
     """The host's faults, by file and line; none from files that do not parse."""
-    finders = (_validation_path, _number_of_steps, _validation_log, _unbound_numpy, _unet, _base)
+    finders = (
+        _validation_path,
+        _number_of_steps,
+        _validation_log,
+        _unbound_numpy,
+        _unet,
+        _load_from,
+        _past_the_wrapper,
+    )
     found = {fault for finder in finders for fault in finder(host)}
     return sorted(found, key=lambda fault: (fault.path, fault.line, fault.what))
 
@@ -109,13 +117,36 @@ def _unet(host: Host) -> Iterator[KnownFault]:
                 yield KnownFault(path, call.lineno, what)
 
 
-def _base(host: Host) -> Iterator[KnownFault]:
+def _load_from(host: Host) -> Iterator[KnownFault]:
     for path in host.files(_SCRIPTS):
         for node in ast.walk(_tree(host, path)):
             if isinstance(node, ast.Assign) and _is_call(node.value, "create"):
                 if any(_is_call(arg, "load") for arg in node.value.args):
                     what = "load_from replaces the whole configuration: key=value beside it is lost"
                     yield KnownFault(path, node.lineno, what)
+
+
+def _past_the_wrapper(host: Host) -> Iterator[KnownFault]:
+    for path in host.files(("algo/*.py",)):
+        data = host.read(path) or b""
+        for node in ast.walk(_tree(host, path) if b".module.nets" in data else ast.Module([], [])):
+            if isinstance(node, ast.FunctionDef) and node.name == "train_on_batch":
+                inner = [item for item in ast.walk(node) if _reads(item, "module", "nets")]
+                if inner:
+                    what = (
+                        "the training step reaches nets inside a wrapped net: their gradients are "
+                        "averaged only where the whole net runs in the same step"
+                    )
+                    yield KnownFault(path, inner[0].lineno, what)
+
+
+def _reads(node: ast.AST, *names: str) -> bool:
+    """Whether `node` is an attribute access that ends in `.a.b`."""
+    for name in reversed(names):
+        if not isinstance(node, ast.Attribute) or node.attr != name:
+            return False
+        node = node.value
+    return True
 
 
 def _tree(host: Host, path: str) -> ast.Module:

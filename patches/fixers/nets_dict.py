@@ -19,7 +19,7 @@ NETS = ("obs_encoder", "noise_pred_net")
 
 def fix(source: Source) -> Outcome:
     """`"obs_encoder": net` becomes `"obs_encoder": DDPUtils.parallel(net)`, likewise
-    `noise_pred_net`.
+    `noise_pred_net` and any further net beside them, which would train without being synchronised.
     """
     edits, done, seen = [], [], set()
     for module_dict in calls(source, source.module, "torch.nn.ModuleDict"):
@@ -30,10 +30,6 @@ def fix(source: Source) -> Outcome:
             seen.add(key)
             if api_calls(source, net, "parallel"):
                 done.append(net)
-            elif key not in NETS and not any(calls(source, net, *DATA_PARALLEL)):
-                return unrecognised(
-                    source, net, f"a further net, {key!r}, would train without being synchronised"
-                )
             elif not any(calls(source, net, *DATA_PARALLEL)):
                 edits.append(wrap(source, net, "parallel"))
     missing = [name for name in NETS if name not in seen]

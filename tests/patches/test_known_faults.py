@@ -72,8 +72,14 @@ def test_a_host_without_them(host):
             "cfg = OmegaConf.merge(cfg, OmegaConf.create({}))\n",
             "scripts/train_rlds.py:1: load_from replaces",
         ),
+        (
+            "algo/bc.py",
+            "def train_on_batch(self):\n    return self.nets['policy'].module.nets['obs'](x)\n",
+            "def get_action(self):\n    return self.nets['policy'].module.nets['obs'](x)\n",
+            "algo/bc.py:2: the training step reaches nets inside a wrapped net",
+        ),
     ],
-    ids=["validate", "num_steps", "numpy", "unet", "load_from"],
+    ids=["validate", "num_steps", "numpy", "unet", "load_from", "past the wrapper"],
 )
 def test_each_is_named_with_its_line(host, path, text, other, found):
     append(host / "config/diffusion_policy_config.py", CONFIG)
