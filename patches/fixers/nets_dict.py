@@ -9,11 +9,12 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from robomimic_ddp.patches.cst import api_calls, calls, settle, unrecognised, wrap
+from robomimic_ddp.patches.cst import api_calls, argument, calls, settle, unrecognised, wrap
 from robomimic_ddp.patches.fixers.data_parallel import DATA_PARALLEL
-from robomimic_ddp.patches.outcomes import Fixer, Outcome
+from robomimic_ddp.patches.outcomes import Fixer, NotPresent, Outcome
 from robomimic_ddp.patches.source import Source, walk
 
+IN_DATA_PARALLEL = "the nets are put into DataParallel, see data_parallel"
 NETS = ("obs_encoder", "noise_pred_net")
 
 
@@ -32,6 +33,8 @@ def fix(source: Source) -> Outcome:
                 done.append(net)
             elif not any(calls(source, net, *DATA_PARALLEL)):
                 edits.append(wrap(source, net, "parallel"))
+    if not seen and _in_data_parallel(source):
+        return NotPresent(IN_DATA_PARALLEL)
     missing = [name for name in NETS if name not in seen]
     if missing:
         where = next(_mentions(source), source.module)
@@ -39,7 +42,16 @@ def fix(source: Source) -> Outcome:
             source, where, f"no nn.ModuleDict is made with the net {' or '.join(missing)}"
         )
     bare = [net for net in done if len(getattr(net, "args", ())) == 1]
-    return settle(edits, bare, "the nets are put into DataParallel, see data_parallel")
+    return settle(edits, bare, IN_DATA_PARALLEL)
+
+
+def _in_data_parallel(source: Source) -> bool:
+    """Whether nets go through DataParallel anywhere in the file, now or before `apply`."""
+    before = any(calls(source, source.module, *DATA_PARALLEL))
+    keyed = (
+        argument(call, 1, "module_key") for call in api_calls(source, source.module, "parallel")
+    )
+    return before or any(key is not None for key in keyed)
 
 
 def _items(source: Source, module_dict: cst.Call) -> Iterator[tuple[str, cst.BaseExpression]]:
