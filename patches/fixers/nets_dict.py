@@ -83,5 +83,7 @@ FIXER = Fixer(
     files=("algo/*.py",),
     words=("ModuleDict", "obs_encoder", "noise_pred_net"),
     fix=fix,
+    absent="no file with 'ModuleDict', 'obs_encoder' and 'noise_pred_net': the host seems to have "
+    "no diffusion policy, and only its nets are made parallel",
     by_hand="write DDPUtils.parallel(net) around each net where it is put into self.nets",
 )
