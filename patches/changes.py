@@ -39,7 +39,7 @@ def apply(examination: Examination) -> None:
     entries = manifest.record(manifest.load(package), examination.patches, held)
     changes = [Change(package / manifest.NAME, manifest.dump(entries))]
     for patch in examination.patches:
-        path = package / patch.path
+        path = examination.host.target(patch.path)
         changes.append(
             Change(path, patch.after, _mode_beside(path) if patch.before is None else None)
         )
@@ -54,6 +54,8 @@ def revert(host: Host, force: bool = False) -> Reverted:
     version is kept beside them as `<file>.edited`.
     """
     entries = manifest.load(host.package)
+    if not entries:
+        _require_no_edits(host)
     edited = [name for name, entry in entries.items() if _edited(host, name, entry)]
     if edited and not force:
         listed = "\n".join(f"  {host.package / name}" for name in edited)
@@ -71,10 +73,24 @@ def revert(host: Host, force: bool = False) -> Reverted:
             changes.append(Change(copy, present, stat.S_IMODE(path.stat().st_mode)))
         if present != entry.original:
             (removed if entry.original is None else restored).append(name)
-            changes.append(Change(path, entry.original))
+            changes.append(Change(host.target(name), entry.original))
     if entries:
         write_all([*changes, Change(host.package / manifest.NAME, None)])
     return Reverted(tuple(restored), tuple(removed), tuple(copies))
+
+
+def _require_no_edits(host: Host) -> None:
+    """Raises PatchError if the host holds edits of ours, without a record of what was there."""
+    held = [
+        name for name in host.files(("**/*.py",)) if b"robomimic_ddp" in (host.read(name) or b"")
+    ]
+    if held:
+        raise PatchError(
+            f"{host.package} holds edits of robomimic-ddp ({', '.join(held)}), and no record of "
+            f"the original files ({manifest.NAME}): a revert could not give back their bytes. "
+            "Nothing was written. Take the edits back with git (git checkout, git revert, or "
+            "git apply -R where they came from a patch), or put the record back."
+        )
 
 
 def _edited(host: Host, name: str, entry: manifest.Entry) -> bool:

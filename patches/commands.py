@@ -1,4 +1,4 @@
-"""`robomimic-ddp status|diff|apply|revert [PATH]`: arguments, and what each prints and returns.
+"""`robomimic-ddp status|diff|apply|revert [PATH]` and `run`: what each prints and returns.
 
 The engine (and LibCST with it) is imported when a command runs, not when its help is shown.
 """
@@ -10,55 +10,21 @@ import sys
 from typing import TYPE_CHECKING
 
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED
+from robomimic_ddp.patches.arguments import add_arguments
 
 if TYPE_CHECKING:
     from robomimic_ddp.patches.examination import Examination
+    from robomimic_ddp.patches.hosts import Host
 
-_PATH_HELP = (
-    "the host: a repository, or its package folder (default: the robomimic that Python imports)"
-)
-_FIXER_HELP = "a fixer or a seam as `status` lists them; may be repeated"
-
-
-def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
-    """Declares the arguments of `command` on its own parser."""
-    parser.add_argument("path", nargs="?", metavar="PATH", help=_PATH_HELP)
-    if command == "revert":
-        parser.add_argument(
-            "--force",
-            action="store_true",
-            help="revert files that were edited since too, keeping a copy of each (FILE.edited)",
-        )
-        return
-    for option, help_text in (
-        ("--only", "run nothing but FIXER: "),
-        ("--with", "run FIXER too, which is off by default: "),
-        ("--without", "leave FIXER out: "),
-    ):
-        parser.add_argument(
-            option,
-            action="append",
-            default=[],
-            metavar="FIXER",
-            dest=f"{option.strip('-')}_fixers",
-            help=help_text + _FIXER_HELP,
-        )
-    if command == "status":
-        parser.add_argument("--json", action="store_true", help="print everything as JSON")
-    if command == "apply":
-        parser.add_argument(
-            "--dry-run", action="store_true", help="say what would be done; write nothing"
-        )
-        parser.add_argument(
-            "--check", action="store_true", help="exit 1 unless all is applied; write nothing"
-        )
+__all__ = ["add_arguments", "run"]
 
 
 def run(command: str, args: argparse.Namespace) -> int:
     """Runs `command` and returns the exit code. Raises RobomimicDDPError for what the user must
     know.
     """
-    return {"status": _status, "diff": _diff, "apply": _apply, "revert": _revert}[command](args)
+    commands = {"status": _status, "diff": _diff, "apply": _apply, "revert": _revert, "run": _run}
+    return commands[command](args)
 
 
 def _examine(args: argparse.Namespace) -> tuple[Examination, list]:
@@ -69,23 +35,25 @@ def _examine(args: argparse.Namespace) -> tuple[Examination, list]:
 
 
 def _status(args: argparse.Namespace) -> int:
-    from robomimic_ddp.patches import manifest, report
+    from robomimic_ddp.patches import known_faults, manifest, report
 
     examination, _ = _examine(args)
     entries = manifest.load(examination.host.package)
+    faults = known_faults.find_known_faults(examination.host)
     if args.json:
-        print(report.as_json(examination, entries))
+        print(report.as_json(examination, entries, faults, _uncommitted(examination.host)))
         return EXIT_REFUSED if examination.blocked else EXIT_DONE
-    print(f"host: {examination.host.package}\n")
-    if examination.refusal is None:
-        print(report.table(examination), end="\n\n")
+    print(f"host: {examination.host.package}\n\n{report.table(examination)}\n")
     if examination.blocked:
         print(report.problems(examination), end="\n\n")
+    if faults:
+        print(report.faults(faults), end="\n\n")
     print(_sentence(examination))
+    _tell_of_uncommitted(examination.host)
     if entries:
         print(
-            f"{len(entries)} files are recorded in {manifest.NAME}: "
-            "robomimic-ddp revert gives them back."
+            f"recorded in {manifest.NAME}: {len(entries)} file(s), which robomimic-ddp revert "
+            "gives back."
         )
     return EXIT_REFUSED if examination.blocked else EXIT_DONE
 
@@ -94,12 +62,36 @@ def _sentence(examination: Examination) -> str:
     count = len(examination.patches)
     files = "1 file" if count == 1 else f"{count} files"
     return {
-        "refused": "refused: robomimic-ddp does not patch over this host.",
+        "already distributed": "already distributed: robomimic-ddp does not patch over this host.",
         "blocked": "blocked: apply would write nothing until the problems above are solved.",
         "patched": "patched: all that was found is in place.",
         "partly patched": f"partly patched: apply would edit {files}.",
         "not patched": f"not patched: apply would edit {files}.",
     }[examination.state]
+
+
+def _run(args: argparse.Namespace) -> int:
+    from robomimic_ddp.patches import running
+
+    return running.run_edited(args)
+
+
+def _uncommitted(host: Host) -> list[str] | None:
+    """Files with changes that are not committed, ours left out."""
+    from robomimic_ddp.patches import git_tree, manifest
+
+    ours = (*manifest.load(host.package), manifest.NAME)
+    return git_tree.uncommitted(host.root, frozenset(host.package / name for name in ours))
+
+
+def _tell_of_uncommitted(host: Host) -> None:
+    changed = _uncommitted(host)
+    if changed:
+        more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+        print(
+            f"note: {host.root} has changes of yours that are not committed "
+            f"({', '.join(changed[:3])}{more}); git diff shows them and our lines together."
+        )
 
 
 def _refuse(examination: Examination) -> int:
@@ -134,8 +126,10 @@ def _apply(args: argparse.Namespace) -> int:
         return EXIT_DONE
     if args.check or args.dry_run:
         print(f"host: {package}\n\n{report.table(examination)}\n\n{_sentence(examination)}")
+        _tell_of_uncommitted(examination.host)
         return EXIT_REFUSED if args.check else EXIT_DONE
     after = engine.confirm(examination, fixers)
+    _tell_of_uncommitted(examination.host)
     changes.apply(examination)
     fresh = {(f.fixer.name, f.path) for f in examination.findings if isinstance(f.outcome, Applied)}
     print(f"host: {package}\n\n{report.table(after, fresh)}\n")

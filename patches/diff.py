@@ -15,7 +15,7 @@ def unified_diff(examination: Examination) -> bytes:
     """The diff, its paths relative to the host's root; b"" if there is nothing to edit."""
     host = examination.host
     return b"".join(
-        _one(patch, host.package / patch.path, host.root) for patch in examination.patches
+        _one(patch, host.target(patch.path), host.root) for patch in examination.patches
     )
 
 

@@ -49,7 +49,7 @@ def examine(
             by_file.setdefault(path, []).append(fixer)
         if not paths:
             words = " and ".join(repr(word.partition("|")[0]) for word in fixer.words)
-            reason = f"no file with {words}"
+            reason = fixer.absent or f"no file with {words}"
             findings.append(Finding(fixer, fixer.files[0], NotPresent(reason)))
     for path, chosen in by_file.items():
         outcomes, patch = patch_file(path, _bytes(host, path, overlay), chosen, host.traits)

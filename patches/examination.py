@@ -48,9 +48,9 @@ class Examination:
 
     @property
     def state(self) -> str:
-        """One of "refused", "blocked", "patched", "partly patched" or "not patched"."""
+        """One of "already distributed", "blocked", "patched", "partly patched" or "not patched"."""
         if self.blocked:
-            return "refused" if self.refusal else "blocked"
+            return "already distributed" if self.refusal else "blocked"
         kinds = {type(finding.outcome) for finding in self.findings}
         if not self.patches and AlreadyApplied in kinds:
             return "patched"

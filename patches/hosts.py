@@ -32,7 +32,27 @@ class Host:
         found = {
             path for pattern in patterns for path in self.package.glob(pattern) if path.is_file()
         }
-        return sorted(path.relative_to(self.package).as_posix() for path in found)
+        plain = {path.resolve() for path in found if not path.is_symlink()}
+        names = (
+            path.relative_to(self.package).as_posix()
+            for path in found
+            if not (path.is_symlink() and path.resolve() in plain)  # one file, one name
+        )
+        return sorted(names)
+
+    def target(self, path: str) -> Path:
+        """The file that `path` (relative to the package) is or links to, absolute.
+
+        Raises PatchError if that lies outside the host: an edit would change another tree too.
+        """
+        target = (self.package / path).resolve()
+        if not any(folder in target.parents for folder in (self.package, self.root)):
+            raise PatchError(
+                f"{self.package / path} is a link to {target}, outside this host: an edit would "
+                "change whatever else uses that file. Nothing was written. Put a copy in the "
+                "link's place, or give the host that the file belongs to."
+            )
+        return target
 
     def read(self, path: str) -> bytes | None:
         """The bytes of a file of the package, or None if there is none. Raises PatchError if

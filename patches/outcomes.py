@@ -75,7 +75,8 @@ class Fixer:
     one fixer of the seam must find its construct somewhere in the host. A file is parsed only if it
     matches one of the `files` patterns (relative to the package folder) and its bytes hold each of
     `words`, where "a|b" is either. They must hold them after the edit as well, or the construct
-    would not be found again. `note` is what users of the edit must know, shown with its outcome.
+    would not be found again. `note` is what users of the edit must know, shown with its outcome;
+    `absent` is the reason in words where no file matches.
     """
 
     seam: str
@@ -87,6 +88,7 @@ class Fixer:
     default: bool = True
     name: str = ""
     note: str = ""
+    absent: str = ""
 
     def may_apply_to(self, data: bytes) -> bool:
         """The cheap text filter: whether a file with these bytes is worth parsing."""

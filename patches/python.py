@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import warnings
+from collections.abc import Iterator, Mapping
 
 
 def syntax_tree(data: bytes, path: str = "<host>") -> ast.Module:
@@ -14,3 +15,35 @@ def syntax_tree(data: bytes, path: str = "<host>") -> ast.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ast.parse(data, path)
+
+
+def aliases(tree: ast.AST) -> dict[str, str]:
+    """Name in the file -> what absolute imports anywhere in it bind the name to."""
+    return dict(_bindings(tree))
+
+
+def _bindings(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                root = alias.name.split(".")[0]
+                yield (alias.asname, alias.name) if alias.asname else (root, root)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                yield alias.asname or alias.name, f"{node.module}.{alias.name}"
+
+
+def resolved(node: ast.AST, names: Mapping[str, str]) -> str:
+    """The dotted name that `node` stands for through imports; "" where no import binds it."""
+    base, _, rest = dotted(node).partition(".")
+    return ".".join(filter(None, (names[base], rest))) if base in names else ""
+
+
+def dotted(node: ast.AST) -> str:
+    """The text of a name or a chain of attributes ("self.nets"), else ""."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        base = dotted(node.value)
+        return f"{base}.{node.attr}" if base else ""
+    return ""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from robomimic_ddp.patches.hosts import Host
-from robomimic_ddp.patches.python import syntax_tree
+from robomimic_ddp.patches.python import aliases, resolved, syntax_tree
+from robomimic_ddp.patches.unsynchronised import Unsynchronised, find_unsynchronised
+
+DDP = "DistributedDataParallel"
 
 OWN_WAYS = {
-    "torch.nn.parallel.DistributedDataParallel": "DistributedDataParallel",
-    "torch.nn.parallel.distributed.DistributedDataParallel": "DistributedDataParallel",
+    "torch.nn.parallel.DistributedDataParallel": DDP,
+    "torch.nn.parallel.distributed.DistributedDataParallel": DDP,
     "torch.distributed.init_process_group": "a process group of its own",
     "torch.distributed.fsdp": "FSDP",
     "accelerate": "accelerate",
@@ -28,75 +30,69 @@ _WORDS = re.compile(
 
 @dataclass(frozen=True)
 class Refusal:
-    """What was found (a key of OWN_WAYS's values), and each place as (path in the package,
-    line).
+    """Why a host is left alone. `uses`: (path in the package, line, one of OWN_WAYS's values);
+    `unsynchronised`: a DistributedDataParallel among them that averages no gradient.
     """
 
-    found: tuple[str, ...]
-    places: tuple[tuple[str, int], ...]
+    uses: tuple[tuple[str, int, str], ...]
+    unsynchronised: Unsynchronised | None = None
+
+    @property
+    def found(self) -> tuple[str, ...]:
+        """Each way once, in the order of the files."""
+        return tuple(dict.fromkeys(way for _, _, way in self.uses))
+
+    @property
+    def places(self) -> tuple[tuple[str, int], ...]:
+        """(path, line) of each use."""
+        return tuple((path, line) for path, line, _ in self.uses)
 
     def __str__(self) -> str:
         path, line = self.places[0]
         more = f" and {len(self.places) - 1} more places" if len(self.places) > 1 else ""
-        return (
+        text = (
             "this host already runs several ranks in its own way: it uses "
             f"{', '.join(self.found)} ({path}:{line}{more}). Patching over it would join a second "
             "process group, and shard data and average gradients twice, or not at all. Remove that "
             "code first (or start from a commit without it), then apply again."
         )
+        return f"{text}\n{self.unsynchronised}" if self.unsynchronised else text
 
 
 def find_refusal(host: Host) -> Refusal | None:
     """The host's own way of running several ranks, or None. Comments and unused imports do not
     count.
     """
-    found: dict[str, None] = {}
-    places = []
+    uses, trees = [], {}
     for path in host.files(("**/*.py",)):
         data = host.read(path) or b""
         if not _WORDS.search(data):
             continue
-        for line, way in _uses(data):
-            found[way] = None
-            places.append((path, line))
-    return Refusal(tuple(found), tuple(places)) if places else None
+        tree = _tree(data)
+        found = sorted(_uses(tree)) if tree is not None else []
+        uses += [(path, line, way) for line, way in found]
+        if any(way == DDP for _, way in found):
+            trees[path] = tree
+    if not uses:
+        return None
+    return Refusal(tuple(uses), find_unsynchronised(host, trees))
 
 
-def _uses(data: bytes) -> list[tuple[int, str]]:
-    """(line, way) of each use, by line; none for a file that does not parse, which cannot run
-    either.
-    """
+def _tree(data: bytes) -> ast.Module | None:
+    """None for a file that does not parse: it cannot run either."""
     try:
-        tree = syntax_tree(data)
+        return syntax_tree(data)
     except (SyntaxError, ValueError, RecursionError):
-        return []
-    aliases = dict(_aliases(tree))
-    uses = {}
+        return None
+
+
+def _uses(tree: ast.Module) -> set[tuple[int, str]]:
+    """(line, way) of each use."""
+    names = aliases(tree)
+    uses = set()
     for node in ast.walk(tree):
-        if isinstance(node, (ast.Name, ast.Attribute)):
-            base, _, rest = _dotted(node).partition(".")
-            name = ".".join(filter(None, (aliases.get(base, ""), rest)))
-            for own, way in OWN_WAYS.items():
-                if base in aliases and f"{name}.".startswith(f"{own}."):
-                    uses[node.lineno, way] = None
-    return sorted(uses)
-
-
-def _aliases(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                root = alias.name.split(".")[0]
-                yield (alias.asname, alias.name) if alias.asname else (root, root)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            for alias in node.names:
-                yield alias.asname or alias.name, f"{node.module}.{alias.name}"
-
-
-def _dotted(node: ast.AST) -> str:
-    if isinstance(node, ast.Name):
-        return node.id
-    if isinstance(node, ast.Attribute):
-        base = _dotted(node.value)
-        return f"{base}.{node.attr}" if base else ""
-    return ""
+        name = resolved(node, names)
+        for own, way in OWN_WAYS.items():
+            if f"{name}.".startswith(f"{own}."):
+                uses.add((node.lineno, way))
+    return uses

@@ -3,27 +3,46 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from robomimic_ddp.patches.examination import Examination, Finding
-from robomimic_ddp.patches.outcomes import AlreadyApplied, Applied, NotPresent, Unrecognised
+from robomimic_ddp.patches.known_faults import KnownFault
+from robomimic_ddp.patches.outcomes import (
+    AlreadyApplied,
+    Applied,
+    NotPresent,
+    Outcome,
+    Unrecognised,
+)
+from robomimic_ddp.patches.refusal import Refusal
 
 _WORDS = {
-    Applied: "to apply",
-    AlreadyApplied: "in place",
-    NotPresent: "not needed",
-    Unrecognised: "PROBLEM",
+    Applied: "can be patched",
+    AlreadyApplied: "patched",
+    NotPresent: "not present",
+    Unrecognised: "not recognised",
 }
+DISTRIBUTED = "already distributed"
+
+
+def word(outcome: Outcome) -> str:
+    """Which of status's classes an outcome is; whole hosts may be "already distributed"."""
+    return _WORDS[type(outcome)]
 
 
 def table(examination: Examination, fresh: Collection[tuple[str, str]] = ()) -> str:
     """One line a finding: seam, fixer, where, outcome. `fresh`: (fixer, file) applied just now."""
     rows = [("SEAM", "FIXER", "WHERE", "OUTCOME")]
+    if examination.refusal is not None:
+        rows += [
+            ("process group", "-", f"{path}:{line}", f"{DISTRIBUTED}: {way}")
+            for path, line, way in examination.refusal.uses
+        ]
     for finding in examination.findings:
-        outcome = _WORDS[type(finding.outcome)]
+        outcome = word(finding.outcome)
         if (finding.fixer.name, finding.path) in fresh:
-            outcome = "applied"
+            outcome = "patched now"
         if isinstance(finding.outcome, NotPresent):
             outcome = f"{outcome}: {finding.outcome.reason}"
         elif finding.fixer.note and not isinstance(finding.outcome, Unrecognised):
@@ -51,20 +70,31 @@ def problems(examination: Examination) -> str:
     )
 
 
-def as_json(examination: Examination, manifest_files: Iterable[str]) -> str:
-    """Everything that `status` knows, for programs."""
-    refusal = examination.refusal
+def faults(known: Sequence[KnownFault]) -> str:
+    """The host's own faults, one a line under a heading; "" if none is known."""
+    if not known:
+        return ""
+    lines = "\n".join(f"  {fault}" for fault in known)
+    return f"faults of the host's own, which robomimic-ddp leaves as they are:\n{lines}"
+
+
+def as_json(
+    examination: Examination,
+    manifest_files: Iterable[str],
+    known: Sequence[KnownFault] = (),
+    uncommitted: Sequence[str] | None = None,
+) -> str:
+    """Everything that `status` knows, for programs. `uncommitted`: None where git has no answer."""
     content = {
         "host": str(examination.host.package),
         "state": examination.state,
         "seams": [_json_finding(finding) for finding in examination.findings],
         "problems": [_json_finding(finding) for finding in examination.problems],
-        "refusal": refusal
-        and {
-            "found": list(refusal.found),
-            "places": [{"file": path, "line": line} for path, line in refusal.places],
-            "why": str(refusal),
-        },
+        "already_distributed": _json_refusal(examination.refusal),
+        "known_faults": [
+            {"file": fault.path, "line": fault.line, "what": fault.what} for fault in known
+        ],
+        "uncommitted_files": None if uncommitted is None else list(uncommitted),
         "files_to_edit": [patch.path for patch in examination.patches],
         "files_in_manifest": sorted(manifest_files),
     }
@@ -81,6 +111,15 @@ def _problem(package: Path, finding: Finding) -> str:
     return f"{place}: {finding.fixer.name}: {outcome.why}\n    by hand: {outcome.by_hand}"
 
 
+def _json_refusal(refusal: Refusal | None) -> dict | None:
+    return refusal and {
+        "found": list(refusal.found),
+        "places": [{"file": path, "line": line, "what": way} for path, line, way in refusal.uses],
+        "synchronises": refusal.unsynchronised is None,
+        "why": str(refusal),
+    }
+
+
 def _json_finding(finding: Finding) -> dict:
     outcome = finding.outcome
     fields = {
@@ -89,7 +128,7 @@ def _json_finding(finding: Finding) -> dict:
         "required": finding.fixer.required,
         "file": finding.path,
         "lines": list(outcome.lines),
-        "outcome": type(outcome).__name__,
+        "outcome": word(outcome),
     }
     for name in ("reason", "why", "by_hand"):
         if hasattr(outcome, name):

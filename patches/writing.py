@@ -49,7 +49,8 @@ def _check_writable(path: Path) -> None:
     if path.exists() and not path.stat().st_mode & stat.S_IWUSR:
         raise PatchError(
             f"{path} is read-only. Nothing was written. If it may be edited, make it writable "
-            f"(chmod u+w) and run again."
+            "(chmod u+w) and run again. To train without editing any file: "
+            "torchrun ... -m robomimic_ddp run MODULE ARGUMENTS"
         )
     folder = path.parent
     if (
@@ -58,7 +59,8 @@ def _check_writable(path: Path) -> None:
         or not folder.stat().st_mode & stat.S_IWUSR
     ):
         raise PatchError(
-            f"no file can be written in {folder}. Nothing was written; check its permissions."
+            f"no file can be written in {folder}. Nothing was written; check its permissions, or "
+            "train without editing any file: torchrun ... -m robomimic_ddp run MODULE ARGUMENTS"
         )
 
 

@@ -9,8 +9,18 @@ from __future__ import annotations
 import functools
 from typing import Any, Callable
 
-from robomimic_ddp import API_VERSION, checkpoint, config_file, entry, host_config, resume
-from robomimic_ddp.errors import PatchError
+from robomimic_ddp import (
+    API_VERSION,
+    __version__,
+    checkpoint,
+    command_line,
+    config_file,
+    entry,
+    env,
+    host_config,
+    resume,
+)
+from robomimic_ddp.errors import ApiVersionError, RobomimicDDPError
 from robomimic_ddp.main_rank import (
     agree,
     ask,
@@ -29,6 +39,7 @@ from robomimic_ddp.seams.data import (
     valid_loader,
 )
 from robomimic_ddp.seams.directory import run_directory
+from robomimic_ddp.seams.language import language_model
 from robomimic_ddp.seams.model import cuda_device, parallel, scale_lr
 from robomimic_ddp.seams.training import distributed, epoch_log, epochs, rollouts
 
@@ -43,8 +54,11 @@ __all__ = [
     "entry_point",
     "epoch_log",
     "epochs",
+    "language_model",
+    "load_from",
     "main_rank_only",
     "open_on_main",
+    "overrides",
     "parallel",
     "prepare_config",
     "print_logger",
@@ -62,6 +76,8 @@ __all__ = [
 ]
 
 save = checkpoint.save
+load_from = command_line.load_from
+overrides = command_line.overrides
 prepare_config = host_config.prepare_config
 restored = resume.restored
 
@@ -69,11 +85,21 @@ restored = resume.restored
 def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(name)
-    raise PatchError(
-        f"robomimic_ddp.api has no {name!r}: the host was patched by another version of "
-        "robomimic-ddp than the "
-        f"installed one (API {API_VERSION}). Run `robomimic-ddp revert` and `robomimic-ddp apply` "
-        "on the host."
+    raise _version_error(
+        f"this host uses DDPUtils.{name}, which the installed robomimic-ddp {__version__} (API "
+        f"version {API_VERSION}) does not have: the host was patched by another version."
+    )
+
+
+def _version_error(found: str) -> ApiVersionError:
+    try:
+        quiet = env.read_launch_env().rank > 0
+    except RobomimicDDPError:
+        quiet = False
+    return ApiVersionError(
+        f"{found} Its edited lines would not mean what they say. Install the version that patched "
+        "it, or run `robomimic-ddp revert` and `robomimic-ddp apply` on the host.",
+        quiet,
     )
 
 
@@ -81,15 +107,13 @@ def entry_point(api_version: int) -> Callable:
     """Decorates the host's `main(args)`: any failure ends the process non-zero and is recorded for
     torchrun.
 
-    `api_version` is the version that the host was patched for. Raises PatchError when it is not
-    ours.
+    `api_version` is the version that the host was patched for. Raises ApiVersionError when it is
+    not ours.
     """
     if api_version != API_VERSION:
-        raise PatchError(
+        raise _version_error(
             f"this host was patched for API version {api_version} of robomimic-ddp, and "
-            f"{API_VERSION} is installed: "
-            "its edited lines would not mean what they say. Run `robomimic-ddp revert` and "
-            "`robomimic-ddp apply`."
+            f"{API_VERSION} is installed (robomimic-ddp {__version__})."
         )
 
     def decorate(main: Callable) -> Callable:

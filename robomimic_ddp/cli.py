@@ -46,6 +46,9 @@ COMMANDS = {
     ),
     "watch": Command("robomimic_ddp.watch", "show a live table of a run's ranks"),
     "ckpt": Command("robomimic_ddp.ckpt", "show, convert or average checkpoints"),
+    "run": Command(
+        "robomimic_ddp.patches.commands", "run a program of the host's with the edits in memory"
+    ),
     "plot": Command("robomimic_ddp.plot", "draw loss, learning rate and speed of training runs"),
 }
 
@@ -59,7 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return importlib.import_module(COMMANDS[args.command].module).run(args.command, args)
     except RobomimicDDPError as error:
-        print(f"robomimic-ddp: {error}", file=sys.stderr)
+        if not (error.everywhere and _rank() > 0):
+            print(f"robomimic-ddp: {error}", file=sys.stderr)
         return EXIT_USAGE if isinstance(error, UsageError) else EXIT_REFUSED
     except BrokenPipeError:  # `robomimic-ddp diff | head`: the reader has what it wanted
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -67,6 +71,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("robomimic-ddp: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
+
+
+def _rank() -> int:
+    """Of `torchrun -m robomimic_ddp run`; 0 where the launcher's variables make no sense."""
+    from robomimic_ddp import env
+
+    try:
+        return env.read_launch_env().rank
+    except RobomimicDDPError:
+        return 0
 
 
 def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:

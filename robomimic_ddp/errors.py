@@ -82,6 +82,18 @@ class PatchError(RobomimicDDPError):
     """A host's source text could not be edited; nothing was written."""
 
 
+class ApiVersionError(PatchError, SystemExit):
+    """A host was patched for another version than the installed one.
+
+    Raised while the host's modules are imported, where nothing of ours could catch it: as a
+    SystemExit, Python prints the message alone and ends with 1. `quiet`: another rank prints it.
+    """
+
+    def __init__(self, message: str, quiet: bool = False) -> None:
+        super().__init__(message)
+        self.code = EXIT_REFUSED if quiet else f"error: {message}"
+
+
 class UsageError(RobomimicDDPError):
     """The command line names a path or a fixer that is not there (exit code 2)."""
 

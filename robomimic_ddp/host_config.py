@@ -11,7 +11,7 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import checkpoint_check, config_check, hdf5_check, main_rank
+from robomimic_ddp import checkpoint_check, command_line, config_check, hdf5_check, main_rank
 from robomimic_ddp.errors import ConfigError
 from robomimic_ddp.rlds.keys import DATA_FORMAT, DEFAULTS
 from robomimic_ddp.rlds.source import is_rlds_folder
@@ -39,6 +39,7 @@ def prepare_config(config: Any, external: MutableMapping) -> Any:
 
     Returns the host's `config`, with the section's options noted beside it. Raises ConfigError for
     a key that the host does not declare, and for a value of another kind than its default's.
+    `ddp.NAME=value` on the command line is noted too, for hosts whose entry takes such words.
     """
     section = external.pop("ddp", None) or {}
     if not isinstance(section, Mapping):
@@ -47,7 +48,9 @@ def prepare_config(config: Any, external: MutableMapping) -> Any:
             '{"lr_scaling": "linear"}.'
         )
     noted = notes_of(config)
-    attach_notes(config, Notes(dict(section), noted.command_line_options, noted.command_line_keys))
+    given = noted.command_line_options or command_line.options()
+    keys = noted.command_line_keys or command_line.keys()
+    attach_notes(config, Notes(dict(section), given, keys))
     train = external.get("train")
     if isinstance(train, Mapping) and train.get("data_format") is not None:
         declare_rlds_keys(config)

@@ -16,9 +16,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
-from robomimic_ddp import config_check, config_file, entry, env, host_config
+from robomimic_ddp import command_line, config_check, config_file, entry, env, host_config
 from robomimic_ddp.errors import ConfigError
 from robomimic_ddp.run import Notes, attach_notes, notes_of
 
@@ -59,17 +58,17 @@ def build_config(arguments: Sequence[str]) -> tuple[Any, Mapping[str, Any]]:
     """The host's locked config for a dot-list, and the flags load_from, debug, resume."""
     from robomimic.config import config_factory
 
-    command_line = parse_dotlist(arguments)
-    flags = {name: command_line.pop(name, None) for name in _FLAGS}
+    given = parse_dotlist(arguments)
+    flags = {name: given.pop(name, None) for name in _FLAGS}
     for name in _FLAGS[1:]:
         if flags[name] not in (None, True, False):
             raise ConfigError(f"{name}={flags[name]!r}: expected true or false.")
     settings = {}
     if flags["load_from"] is not None:
         settings = config_file.read_json(flags["load_from"], "load_from=")
-    for tree in (settings, command_line):
+    for tree in (settings, given):
         _move_misplaced(tree)
-    command_line_options = command_line.pop("ddp", None) or {}
+    command_line_options = given.pop("ddp", None) or {}
     if not isinstance(command_line_options, Mapping):
         raise ConfigError(
             f"ddp={command_line_options!r}, but ddp is a section of options. Set one of them, such "
@@ -77,8 +76,8 @@ def build_config(arguments: Sequence[str]) -> tuple[Any, Mapping[str, Any]]:
         )
     if flags["resume"]:
         command_line_options.setdefault("resume", flags["resume"])
-    keys = tuple(key for key, _ in config_check.flatten(command_line))
-    settings = _merged(settings, command_line)
+    keys = tuple(key for key, _ in config_check.flatten(given))
+    settings = _merged(settings, given)
     algo_name = settings.get("algo_name")
     if algo_name is None:
         raise ConfigError(
@@ -96,10 +95,10 @@ def build_config(arguments: Sequence[str]) -> tuple[Any, Mapping[str, Any]]:
     return config, flags
 
 
-def _merged(settings: Mapping, command_line: Mapping) -> dict:
-    """`command_line` over `settings`, references such as ${train.seed} filled in."""
+def _merged(settings: Mapping, given: Mapping) -> dict:
+    """`given` over `settings`, references such as ${train.seed} filled in."""
     try:
-        return OmegaConf.to_container(OmegaConf.merge(settings, command_line), resolve=True)
+        return OmegaConf.to_container(OmegaConf.merge(settings, given), resolve=True)
     except OmegaConfBaseException as error:
         raise ConfigError(
             f"the settings could not be put together: {error}\nText with a dollar sign and a brace "
@@ -120,15 +119,7 @@ def parse_dotlist(arguments: Sequence[str]) -> dict:
     """`["a.b=1", "c=[x,y]"]` as a nested dictionary, values as YAML. Raises ConfigError on anything
     else.
     """
-    for argument in arguments:
-        if "=" not in argument.lstrip("-") or argument.startswith("-"):
-            raise ConfigError(f"argument {argument!r} is not key=value.\n{USAGE}")
-    try:
-        return OmegaConf.to_container(OmegaConf.from_dotlist(list(arguments)))
-    except (OmegaConfBaseException, YAMLError, ValueError) as error:
-        raise ConfigError(
-            f"the command line could not be read as key=value settings: {error}\n{USAGE}"
-        ) from error
+    return command_line.parse_dotlist(arguments, USAGE)
 
 
 def _move_misplaced(tree: dict) -> None:

@@ -9,17 +9,18 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from robomimic_ddp.patches.cst import api_calls, calls, settle, unrecognised, wrap
+from robomimic_ddp.patches.cst import api_calls, argument, calls, settle, unrecognised, wrap
 from robomimic_ddp.patches.fixers.data_parallel import DATA_PARALLEL
-from robomimic_ddp.patches.outcomes import Fixer, Outcome
+from robomimic_ddp.patches.outcomes import Fixer, NotPresent, Outcome
 from robomimic_ddp.patches.source import Source, walk
 
+IN_DATA_PARALLEL = "the nets are put into DataParallel, see data_parallel"
 NETS = ("obs_encoder", "noise_pred_net")
 
 
 def fix(source: Source) -> Outcome:
     """`"obs_encoder": net` becomes `"obs_encoder": DDPUtils.parallel(net)`, likewise
-    `noise_pred_net`.
+    `noise_pred_net` and any further net beside them, which would train without being synchronised.
     """
     edits, done, seen = [], [], set()
     for module_dict in calls(source, source.module, "torch.nn.ModuleDict"):
@@ -30,12 +31,10 @@ def fix(source: Source) -> Outcome:
             seen.add(key)
             if api_calls(source, net, "parallel"):
                 done.append(net)
-            elif key not in NETS and not any(calls(source, net, *DATA_PARALLEL)):
-                return unrecognised(
-                    source, net, f"a further net, {key!r}, would train without being synchronised"
-                )
             elif not any(calls(source, net, *DATA_PARALLEL)):
                 edits.append(wrap(source, net, "parallel"))
+    if not seen and _in_data_parallel(source):
+        return NotPresent(IN_DATA_PARALLEL)
     missing = [name for name in NETS if name not in seen]
     if missing:
         where = next(_mentions(source), source.module)
@@ -43,7 +42,16 @@ def fix(source: Source) -> Outcome:
             source, where, f"no nn.ModuleDict is made with the net {' or '.join(missing)}"
         )
     bare = [net for net in done if len(getattr(net, "args", ())) == 1]
-    return settle(edits, bare, "the nets are put into DataParallel, see data_parallel")
+    return settle(edits, bare, IN_DATA_PARALLEL)
+
+
+def _in_data_parallel(source: Source) -> bool:
+    """Whether nets go through DataParallel anywhere in the file, now or before `apply`."""
+    before = any(calls(source, source.module, *DATA_PARALLEL))
+    keyed = (
+        argument(call, 1, "module_key") for call in api_calls(source, source.module, "parallel")
+    )
+    return before or any(key is not None for key in keyed)
 
 
 def _items(source: Source, module_dict: cst.Call) -> Iterator[tuple[str, cst.BaseExpression]]:
@@ -75,5 +83,7 @@ FIXER = Fixer(
     files=("algo/*.py",),
     words=("ModuleDict", "obs_encoder", "noise_pred_net"),
     fix=fix,
+    absent="no file with 'ModuleDict', 'obs_encoder' and 'noise_pred_net': the host seems to have "
+    "no diffusion policy, and only its nets are made parallel",
     by_hand="write DDPUtils.parallel(net) around each net where it is put into self.nets",
 )

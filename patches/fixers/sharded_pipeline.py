@@ -50,4 +50,6 @@ FIXER = Fixer(
     fix=fix,
     by_hand=f"call DDPUtils.sharded({MAKER})(...) where the training dataset is made",
     required=False,
+    note="each rank reads files of its own, the same for the whole run; a redraw for each pass "
+    "and resuming at the exact place are promised for robomimic-ddp's own loader only",
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from robomimic_ddp.patches.outcomes import Unrecognised
 from tests.fixers.support import check_edit, check_untouched
 
 OURS = "import robomimic_ddp.api as DDPUtils\n"
@@ -26,7 +25,20 @@ def test_the_backup_copy(imports, name):
     )
 
 
-@pytest.mark.parametrize("name", ["shutil.copy", "shutil.move", "os.replace", "shutil.copytree"])
-def test_says_so_for_copies_it_does_not_know(name):
-    text = f"import os\nimport shutil\n{TRAIN}    {name}(a, b)\n"
-    assert check_untouched("copyfile", text, Unrecognised).where == 4
+@pytest.mark.parametrize(
+    "name", ["shutil.copy", "shutil.move", "os.replace", "shutil.copytree", "os.remove"]
+)
+def test_whatever_else_one_rank_must_do(name):
+    head = "import os\nimport shutil\n"
+    text = TRAIN + "    if os.path.exists(a):\n        {}(a)  # results\n"
+    check_edit(
+        "copyfile",
+        head + text.format(name),
+        head + OURS + text.format(f"DDPUtils.main_rank_only({name})"),
+    )
+
+
+def test_leaves_videos_which_only_the_main_rank_has():
+    check_untouched(
+        "copyfile", f"import os\n{TRAIN}    os.remove(video_paths[env_name])\n    os.listdir(a)\n"
+    )

@@ -39,7 +39,9 @@ def loaded_by(*arguments: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split()[1:])
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["apply", "--help"], ["plot"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["apply", "--help"], ["run", "--help"], ["plot"]]
+)
 def test_help_is_light(arguments):
     heavy = {"torch", "tensorflow", "libcst", "robomimic", "numpy", "matplotlib"}
     assert not loaded_by(*arguments) & heavy
@@ -125,15 +127,15 @@ def test_status_shows_a_line_for_each_seam(host, command):
     assert "not patched: apply would edit 5 files." in out
     command("apply", host)
     code, out, _ = command("status", host)
-    assert (code, "to apply" in out) == (0, False)
+    assert (code, "can be patched" in out) == (0, False)
     assert "patched: all that was found is in place." in out
-    assert "5 files are recorded" in out
+    assert "5 file(s), which robomimic-ddp revert gives back" in out
 
 
 def test_apply_names_the_lines_as_they_are_now(host, command):
     _, out, _ = command("apply", host)
     shown = next(line for line in out.splitlines() if " cuda_device " in line)
-    assert shown.split()[2:] == ["utils/torch_utils.py:6", "applied"]
+    assert shown.split()[2:] == ["utils/torch_utils.py:6", "patched", "now"]
     code, out, _ = command("apply", host)
     assert (code, "nothing was written" in out) == (0, True)
 
@@ -146,7 +148,7 @@ def test_status_as_json(host, command):
     assert (seam["file"], seam["lines"], seam["outcome"]) == (
         "utils/torch_utils.py",
         [5],
-        "Applied",
+        "can be patched",
     )
     break_seam(host)
     code, out, _ = command("status", host, "--json")

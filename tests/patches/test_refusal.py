@@ -91,3 +91,47 @@ def test_the_commands_touch_nothing_and_say_why(host, command):
 def test_a_patched_host_is_not_refused_for_our_own_lines(host, command):
     assert command("apply", host)[0] == 0
     assert find_refusal(find_host(str(host))) is None
+
+
+WRAPPED = """
+from torch.nn.parallel import DistributedDataParallel as DDP
+model = algo_factory(algo_name="diffusion_policy")
+if several:
+    model = DDP(model, device_ids=[local_rank])
+"""
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        'inner = getattr(model, "module", model)\ninner.train_on_batch(batch)\n',
+        "inner = model.module if several else model\ninner.train_on_batch(batch)\n",
+        "info = model.module.train_on_batch(batch)\n",
+    ],
+    ids=["getattr", "conditional", "direct"],
+)
+def test_a_ddp_that_never_synchronises_is_said_to_be_one(host, command, loop):
+    (host / "utils/train_utils.py").write_text("\n" + loop)
+    refusal = script(host, WRAPPED)
+    line = loop.count("\n") + 1
+    assert "(scripts/train_mine.py:5) never synchronises" in str(refusal)
+    assert f"(utils/train_utils.py:{line})" in str(refusal)
+    code, out, _ = command("status", host)
+    assert code == 1
+    assert "every rank trains a model of its own" in out
+
+
+@pytest.mark.parametrize(
+    ("wrapping", "loop"),
+    [
+        (WRAPPED, "loss = model(batch)\n"),
+        (WRAPPED, "model.train_on_batch(batch)\nsave(model.module)\n"),
+        (WRAPPED.replace("algo_factory(", "make_net("), "model.module.train_on_batch(batch)\n"),
+    ],
+    ids=["forward", "module for saving", "a net"],
+)
+def test_a_ddp_that_may_synchronise_is_not(host, wrapping, loop):
+    (host / "utils/train_utils.py").write_text(loop)
+    refusal = script(host, wrapping)
+    assert refusal.unsynchronised is None
+    assert "never synchronises" not in str(refusal)

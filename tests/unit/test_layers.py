@@ -21,7 +21,7 @@ LAYERS = (
     {"group"},
     {"step_logs", "bucket_layout"},
     {"wrap", "sampling", "rlds", "main_rank", "metrics", "algo", "history"}
-    | {"config_check", "config_file", "hdf5_check", "heartbeat"},
+    | {"command_line", "config_check", "config_file", "hdf5_check", "heartbeat"},
     {"rollouts", "step", "checkpoint", "checkpoint_check", "finite", "debug", "verify", "entry"}
     | {"stopping"},
     {"state"},

@@ -1,0 +1,116 @@
+"""The edits at import time: the host's modules are compiled from edited text, and no file is
+touched.
+
+No byte code is read or written for edited modules, so an unedited run never picks up an edited
+module, nor the other way round.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import linecache
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
+
+from robomimic_ddp.patches.examination import Examination, FilePatch
+from robomimic_ddp.patches.lines import compile_as
+
+
+class EditedLoader(SourceFileLoader):
+    """Loads one module from the text that a patch makes of its file."""
+
+    def __init__(self, name: str, path: str, patch: FilePatch) -> None:
+        super().__init__(name, path)
+        self.patch = patch
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.code()
+
+    def code(self) -> CodeType:
+        """The edited code; lines are numbered as in the file on disk."""
+        before = self.patch.after if self.patch.before is None else self.patch.before
+        if self.patch.before is None:  # there is no file: tracebacks find its lines here
+            lines = self.patch.after.decode().splitlines(keepends=True)
+            linecache.cache[self.path] = (len(self.patch.after), None, lines, self.path)
+        return compile_as(before, self.patch.after, self.path)
+
+    def get_data(self, path: str) -> bytes:
+        """The edited text for the module's own file, as for `get_source`."""
+        return self.patch.after if path == self.path else super().get_data(path)
+
+
+class EditingFinder(MetaPathFinder):
+    """Finds the host's modules where Python would, and gives the edited ones an EditedLoader."""
+
+    def __init__(self, examination: Examination) -> None:
+        host = examination.host
+        self._package = host.package
+        self._patches = {(host.package / patch.path): patch for patch in examination.patches}
+        self._added = {
+            _module_name(host.package.name, patch.path): host.package / patch.path
+            for patch in examination.patches
+            if patch.before is None
+        }
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname.partition(".")[0] != self._package.name:
+            return None
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None)
+            spec = find(fullname, path, target) if find and finder is not self else None
+            if spec is not None:
+                return self._edited(spec)
+        added = self._added.get(fullname)
+        if added is None or not _holds(path, added.parent):
+            return None
+        return self._edited(importlib.util.spec_from_file_location(fullname, added))
+
+    def loader(self, file: Path) -> EditedLoader | None:
+        """The loader of a file of the host, run as a script; None where nothing is edited in it."""
+        patch = self._patches.get(file.resolve())
+        return EditedLoader("__main__", str(file), patch) if patch else None
+
+    def _edited(self, spec: ModuleSpec) -> ModuleSpec:
+        patch = self._patches.get(Path(spec.origin).resolve()) if spec.has_location else None
+        if patch is not None:
+            spec.loader = EditedLoader(spec.name, spec.origin, patch)
+        return spec
+
+
+def install(examination: Examination) -> EditingFinder:
+    """Puts the edits of an examination without problems in force for imports from now on.
+
+    Warns (RuntimeWarning) of modules that were imported before, whose edits have no effect.
+    """
+    assert not examination.blocked, "a blocked examination must not be put in force"
+    package = examination.host.package
+    for patch in examination.patches:
+        name = _module_name(package.name, patch.path)
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if file and Path(file).resolve() == (package / patch.path).resolve():
+            warnings.warn(
+                f"{name} was imported before robomimic-ddp could edit it, so its edits have no "
+                "effect. Import robomimic only after the edits are in force.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+    finder = EditingFinder(examination)
+    sys.meta_path.insert(0, finder)
+    return finder
+
+
+def _module_name(package: str, path: str) -> str:
+    """utils/log_utils.py of robomimic is robomimic.utils.log_utils."""
+    parts = [package, *Path(path).with_suffix("").parts]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _holds(path: Sequence[str] | None, folder: Path) -> bool:
+    return any(Path(place).resolve() == folder.resolve() for place in path or ())

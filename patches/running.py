@@ -1,0 +1,118 @@
+"""`robomimic-ddp run MODULE-or-FILE ARGUMENTS`: a program of the host's with the edits in memory.
+
+torchrun --nproc_per_node=4 -m robomimic_ddp run robomimic.scripts.train --config cfg.json
+python -m robomimic_ddp run robomimic.scripts.train --config cfg.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import CodeType, ModuleType
+
+from robomimic_ddp.errors import EXIT_DONE, PatchError, UsageError
+
+
+def run_edited(args: argparse.Namespace) -> int:
+    """Puts the edits in force and runs the program as `__main__`, in this process."""
+    from robomimic_ddp.patches import engine, hook, registry, report
+
+    file = _file(args)
+    folder = str(file.parent) if file else ""
+    if sys.path[:1] != [folder]:  # as `python FILE` and `python -m MODULE` have it
+        sys.path.insert(0, folder)
+    host = _host(args.host, file)
+    fixers = registry.select(args.only_fixers, args.with_fixers, args.without_fixers)
+    examination = engine.examine(host, fixers)
+    if examination.blocked:
+        raise PatchError(
+            f"{report.problems(examination)}\nNothing was run: on several ranks the program would "
+            "train wrongly."
+        ).on_all_ranks()
+    if examination.patches:
+        engine.confirm(examination, fixers)
+    finder = hook.install(examination)
+    if file is not None:
+        _run_file(file, finder, args.arguments)
+    else:
+        _run_module(args.program, args.arguments)
+    return EXIT_DONE
+
+
+def _file(args: argparse.Namespace) -> Path | None:
+    """The program's file, absolute, or None if it is a module."""
+    path = Path(args.program)
+    if args.module or not (path.suffix == ".py" or path.exists()):
+        return None
+    if not path.is_file():
+        raise UsageError(f"{args.program}: there is no such file.").on_all_ranks()
+    return path.absolute()
+
+
+def _host(given: str | None, file: Path | None):
+    """The host that imports will come from: that of --host, or the importable one."""
+    from robomimic_ddp.patches import hosts
+
+    if given is not None:
+        host = hosts.find_host(given)
+        sys.path.insert(0, str(host.package.parent))
+        return host
+    own = (
+        next((up for up in file.resolve().parents if hosts.is_package(up)), None) if file else None
+    )
+    host = hosts.find_host(None)
+    if own is not None and own != host.package:
+        raise UsageError(
+            f"{file} belongs to the host in {own}, and `import robomimic` takes the one in "
+            f"{host.package}. Say which is to be edited and imported: --host {own}"
+        ).on_all_ranks()
+    return host
+
+
+def _run_module(name: str, arguments: list[str]) -> None:
+    spec = _spec(name)
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = _spec(f"{name}.__main__")
+    get_code = getattr(spec and spec.loader, "get_code", None)
+    code = get_code(spec.name) if get_code else None
+    if code is None:
+        raise UsageError(
+            f"{name} is neither a file nor a module that Python can run. Give a module "
+            "(robomimic.scripts.train) or a file (path/to/train.py)."
+        ).on_all_ranks()
+    main = _new_main(spec.origin, arguments)
+    main.__spec__, main.__package__, main.__loader__ = spec, spec.parent, spec.loader
+    exec(code, main.__dict__)
+
+
+def _spec(name: str) -> ModuleSpec | None:
+    try:
+        return importlib.util.find_spec(name)
+    except (ModuleNotFoundError, ValueError) as error:
+        missing = getattr(error, "name", None)
+        if missing and not f"{name}.".startswith(f"{missing}."):
+            raise  # a package on the way could not import something else: the user must see it
+        return None
+
+
+def _run_file(file: Path, finder, arguments: list[str]) -> None:
+    loader = finder.loader(file)
+    main = _new_main(str(file), arguments)
+    exec(loader.code() if loader else _compiled(file), main.__dict__)
+
+
+def _compiled(file: Path) -> CodeType:
+    return compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
+
+
+def _new_main(file: str, arguments: list[str]) -> ModuleType:
+    """A fresh `__main__`, for good: what is pickled or looked up there is found until the end."""
+    main = ModuleType("__main__")
+    main.__file__ = file
+    main.__builtins__ = __builtins__
+    sys.modules["__main__"] = main
+    sys.argv = [file, *arguments]
+    return main

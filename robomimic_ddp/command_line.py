@@ -1,0 +1,72 @@
+"""Settings of the form key=value on the command line: ours, and those of hosts' own entries."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from robomimic_ddp.errors import ConfigError
+
+OPTIONS = "ddp."
+"""What the options of the retrofit begin with."""
+
+
+def parse_dotlist(arguments: Sequence[str], usage: str = "") -> dict:
+    """`["a.b=1", "c=[x,y]"]` as a nested dictionary, values as YAML. Raises ConfigError on anything
+    else; `usage` ends its message.
+    """
+    for argument in arguments:
+        if "=" not in argument.lstrip("-") or argument.startswith("-"):
+            raise ConfigError(f"argument {argument!r} is not key=value.\n{usage}".rstrip())
+    try:
+        return OmegaConf.to_container(OmegaConf.from_dotlist(list(arguments)))
+    except (OmegaConfBaseException, YAMLError, ValueError) as error:
+        text = f"the command line could not be read as key=value settings: {error}\n{usage}"
+        raise ConfigError(text.rstrip()) from error
+
+
+def overrides(words: Sequence[str]) -> list[str]:
+    """A host's list of overrides without our options, which Hydra would call unknown."""
+    return [word for word in words if not _is_option(word)]
+
+
+def options() -> dict[str, Any]:
+    """Our options among this process's arguments: `ddp.lr_scaling=sqrt` is {"lr_scaling": "sqrt"}.
+
+    Raises ConfigError for text that is no option.
+    """
+    words = [word.lstrip("+") for word in sys.argv[1:] if _is_option(word)]
+    return parse_dotlist(words).get(OPTIONS.rstrip("."), {}) if words else {}
+
+
+def keys() -> tuple[str, ...]:
+    """Keys that this process's arguments set: ("train.batch_size", ...)."""
+    return tuple(word.partition("=")[0] for word in _settings())
+
+
+def load_from(composed: Any, loaded: Any) -> Any:
+    """`loaded` (a file's config) over the host's defaults, and the command line over both.
+
+    composed: what the host has composed of its defaults and the command line; both are OmegaConf
+    configs. Hosts let the file replace all, and lose key=value without a word.
+    """
+    defaults = OmegaConf.create(OmegaConf.to_container(composed))  # Hydra's own refuses new keys
+    return OmegaConf.merge(defaults, loaded, OmegaConf.create(parse_dotlist(_settings())))
+
+
+def _settings() -> list[str]:
+    """The host's own key=value words; "+key=value" is Hydra's way to add a key."""
+    words = [
+        word.lstrip("+") for word in overrides(sys.argv[1:]) if not word.startswith(("-", "~"))
+    ]
+    apart = ("load_from=", "hydra.", "hydra/")
+    return [word for word in words if "=" in word and not word.startswith(apart)]
+
+
+def _is_option(word: str) -> bool:
+    return word.lstrip("+").startswith(OPTIONS) and "=" in word

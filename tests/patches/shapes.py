@@ -1,0 +1,377 @@
+"""Hosts put together from the shapes that real codebases have, in our own words.
+
+Each seam has a table of its shapes by name: (the host's text, what of ours must stand there after
+apply). `build` takes one shape of each seam; any combination is a host that can be patched.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_DP = "torch.nn.parallel.DataParallel"
+_IDS = "device_ids=list(range(0,torch.cuda.device_count()))"
+_KEYED = "DDPUtils.parallel({}, module_key=True)"
+
+NETS = {
+    "bare in a ModuleDict": (
+        """        nets = nn.ModuleDict({
+            "policy": nn.ModuleDict({
+                "obs_encoder": obs_encoder,
+                "noise_pred_net": noise_pred_net,
+            })
+        })
+""",
+        ("DDPUtils.parallel(obs_encoder),", "DDPUtils.parallel(noise_pred_net),"),
+    ),
+    "DataParallel in nested ModuleDicts": (
+        f"""        nets = nn.ModuleDict({{
+            'policy': nn.ModuleDict({{
+                'obs_encoder': {_DP}(obs_encoder, {_IDS}),
+                'noise_pred_net': {_DP}(noise_pred_net, {_IDS})
+            }})
+        }})
+""",
+        (_KEYED.format("obs_encoder"), _KEYED.format("noise_pred_net")),
+    ),
+    "DataParallel broken over lines by a formatter": (
+        f"""        nets = nn.ModuleDict(
+            {{
+                "obs_encoder": {_DP}(
+                    obs_encoder,
+                    device_ids=list(range(0, torch.cuda.device_count())),
+                ),
+                "noise_pred_net": {_DP}(
+                    noise_pred_net,
+                    device_ids=list(range(0, torch.cuda.device_count())),
+                ),
+            }}
+        )
+""",
+        ("DDPUtils.parallel(\n                    obs_encoder,\n", "module_key=True,\n"),
+    ),
+    "DataParallel in one branch, bare in the other": (
+        f"""        if self.several:
+            nets = nn.ModuleDict(dict(
+                obs_encoder={_DP}(obs_encoder), noise_pred_net={_DP}(noise_pred_net)))
+        else:
+            nets = nn.ModuleDict(dict(obs_encoder=obs_encoder, noise_pred_net=noise_pred_net))
+""",
+        (_KEYED.format("obs_encoder"), "noise_pred_net=DDPUtils.parallel(noise_pred_net))"),
+    ),
+    "DataParallel under an alias, in a comprehension": (
+        """        from torch.nn import DataParallel as DP
+        parts = {"obs_encoder": obs_encoder, "noise_pred_net": noise_pred_net}
+        nets = nn.ModuleDict({name: DP(net) for name, net in parts.items()})
+""",
+        (_KEYED.format("net") + " for name",),
+    ),
+    "DataParallel in a lambda, a return and a default": (
+        f"""        wrap = lambda net: {_DP}(net)
+        def both(a=nn.DataParallel(obs_encoder)):
+            return a, nn.DataParallel(noise_pred_net)
+        nets = nn.ModuleDict(dict(zip(("obs_encoder", "noise_pred_net"), both())))
+""",
+        ("lambda net: " + _KEYED.format("net"), "return a, DDPUtils.parallel("),
+    ),
+    "a further net": (
+        """        nets = nn.ModuleDict({
+            'obs_encoder': obs_encoder,
+            'noise_pred_net': noise_pred_net,
+            'action_encoder': make(),
+        })
+""",
+        ("'action_encoder': DDPUtils.parallel(make()),",),
+    ),
+}
+EMA = {
+    "model=": ("ema = EMAModel(model=nets, power=0.75)", ()),
+    "parameters=": ("ema = EMAModel(parameters=nets.parameters(), power=0.75)", ()),
+    "try one, except the other": (
+        """try:
+            ema = EMAModel(model=nets, power=0.75)
+        except TypeError:
+            ema = EMAModel(parameters=nets.parameters(), power=0.75)""",
+        (),
+    ),
+    "helper": ("ema, self.ema_nets = _create_ema(nets, power=0.75)", ()),
+    "none": ("ema = None", ()),
+}
+LANGUAGE = {
+    "none": ("", ()),
+    "DistilBERT at import": (
+        """from transformers import AutoTokenizer, AutoModel
+tokenizer = AutoTokenizer.from_pretrained('distilbert-base-uncased')
+lang_model = AutoModel.from_pretrained("distilbert-base-uncased", torch_dtype=torch.float16)
+lang_model.to('cuda')
+""",
+        (
+            "DDPUtils.language_model(AutoModel.from_pretrained)(",
+            "lang_model.to(DDPUtils.cuda_device())",
+        ),
+    ),
+}
+LOADER = {
+    "top level": (
+        """    train_sampler = trainset.get_dataset_sampler()
+    train_loader = DataLoader(
+        dataset=trainset,
+        sampler=train_sampler,
+        batch_size=config.train.batch_size,
+        shuffle=(train_sampler is None),
+        drop_last=True
+    )
+""",
+        ("train_loader = DDPUtils.train_loader(\n        dataset=trainset,",),
+    ),
+    "branches, one of them RLDS": (
+        """    if rlds:
+        train_loader = DataLoader(pytorch_dataset, batch_size=8, num_workers=0)
+    else:
+        train_sampler = trainset.get_dataset_sampler()
+        train_loader = DataLoader(dataset=trainset, sampler=train_sampler, pin_memory=True)
+""",
+        ("DDPUtils.train_loader(pytorch_dataset,", "DDPUtils.train_loader(dataset=trainset"),
+    ),
+    "comprehension": (
+        "    train_loader = {k: DataLoader(dataset=d) for k, d in trainsets.items()}\n",
+        ("{k: DDPUtils.train_loader(dataset=d) for",),
+    ),
+    "two at a time": (
+        """    train_loader, second = DataLoader(trainset), DataLoader(dataset=trainset_2)
+""",
+        ("DDPUtils.train_loader(trainset), DDPUtils.train_loader(dataset=trainset_2)",),
+    ),
+    "with validation": (
+        """    train_loader = DataLoader(dataset=trainset)
+    if validset is not None:
+        valid_loader = DataLoader(dataset=validset, shuffle=False)
+""",
+        ("DDPUtils.train_loader(dataset=trainset)", "DDPUtils.valid_loader(dataset=validset"),
+    ),
+}
+SIGNATURE = {
+    "config, device": ("train(config, device)", ()),
+    "resume": ("train(config, device, resume=False)", ()),
+    "more": ("train(config, device, auto_remove_exp=False, args=None)", ()),
+}
+EPOCH = {
+    "log": (
+        """        step_log = TrainUtils.run_epoch(model=model, data_loader=train_loader)
+""",
+        (),
+    ),
+    "log and an iterator that lives across epochs": (
+        """        step_log, data_iter = TrainUtils.run_epoch(
+            model=model, data_loader=train_loader, epoch=epoch, data_loader_iter=data_iter)
+""",
+        (),
+    ),
+}
+SAVES = {
+    "none": ("", ()),
+    "config.json": (
+        """    with open(os.path.join(log_dir, '..', 'config.json'), 'w') as outfile:
+        json.dump(config, outfile)
+""",
+        ("with DDPUtils.open_on_main(os.path.join(log_dir, '..', 'config.json'), 'w')",),
+    ),
+    "copies and removals": (
+        """    shutil.copyfile(last, last_bak)
+    shutil.rmtree(old)
+    os.remove(video_paths["a"])
+""",
+        (
+            "DDPUtils.copyfile(last, last_bak)",
+            "DDPUtils.main_rank_only(shutil.rmtree)(old)",
+            'os.remove(video_paths["a"])',
+        ),
+    ),
+    "by the clock": (
+        """    check = (every is not None) and (time.time() - last_ckpt_time > every)
+""",
+        ("check = DDPUtils.agree((every is not None) and (time.time() -",),
+    ),
+}
+MAIN = {
+    "prints and exits 0": (
+        """    try:
+        train(config, device=None)
+    except Exception as e:
+        res_str = "run failed with error:\\n{}\\n\\n{}".format(e, traceback.format_exc())
+    print(res_str)
+""",
+        ("traceback.format_exc())\n        raise\n",),
+    ),
+    "raises": (
+        """    try:
+        train(config, device=None)
+    except Exception:
+        print("failed")
+        raise
+""",
+        (),
+    ),
+    "catches nothing": ("    train(config, device=None)\n", ()),
+}
+EXP_DIR = {
+    "three paths": ("return log_dir, output_dir, video_dir", ()),
+    "four paths, time last": ("return log_dir, output_dir, video_dir, time_dir", ()),
+    "four paths, vis last": ("return log_dir, output_dir, video_dir, vis_dir", ()),
+}
+RUN_EPOCH = {
+    "log": ("return step_log_all", ()),
+    "log and iterator": ("return step_log_all, data_loader_iter", ()),
+}
+OWN_RLDS_ENTRY = {
+    "none": ("", ("from robomimic_ddp.train_rlds import main",)),
+    "composes a YAML": (
+        """from omegaconf import OmegaConf
+
+
+def run(cfg):
+    load_from = OmegaConf.select(cfg, "load_from")
+    if load_from:
+        with open(load_from) as f:
+            cfg = OmegaConf.create(json.load(f))
+    settings = OmegaConf.to_container(cfg)
+    config = config_factory(settings["algo_name"])
+
+
+def main():
+    from hydra import compose, initialize_config_dir
+    with initialize_config_dir(config_dir="train_configs"):
+        run(compose(config_name="train_rlds", overrides=list(sys.argv[1:])))
+""",
+        (
+            "cfg = DDPUtils.load_from(cfg, OmegaConf.create(json.load(f)))",
+            "overrides=DDPUtils.overrides(list(sys.argv[1:]))",
+            'DDPUtils.prepare_config(config_factory(settings["algo_name"]), settings)',
+        ),
+    ),
+}
+SECOND_SCRIPT = {
+    "none": ("", ()),
+    "a second train()": (
+        """from torch.utils.data import DataLoader
+
+
+def train(config, device):
+    train_loader = DataLoader(trainset)
+    for epoch in range(3):
+        TrainUtils.run_epoch(model, train_loader)
+
+
+def main(args):
+    config = config_factory(args["algo_name"])
+""",
+        ("@DDPUtils.distributed\ndef train(", "in DDPUtils.epochs(range(3), model)"),
+    ),
+}
+SEAMS = {
+    "nets": ("algo/diffusion_policy.py", NETS),
+    "ema": ("algo/diffusion_policy.py", EMA),
+    "language": ("algo/diffusion_policy.py", LANGUAGE),
+    "loader": ("scripts/train.py", LOADER),
+    "signature": ("scripts/train.py", SIGNATURE),
+    "epoch": ("scripts/train.py", EPOCH),
+    "saves": ("scripts/train.py", SAVES),
+    "main": ("scripts/train.py", MAIN),
+    "exp_dir": ("utils/train_utils.py", EXP_DIR),
+    "run_epoch": ("utils/train_utils.py", RUN_EPOCH),
+    "rlds_entry": ("scripts/train_rlds.py", OWN_RLDS_ENTRY),
+    "second_script": ("scripts/train_second.py", SECOND_SCRIPT),
+}
+FIRST = {seam: next(iter(shapes)) for seam, (_, shapes) in SEAMS.items()}
+
+_ALGO = """import torch
+import torch.nn as nn
+{language}
+import robomimic.utils.tensor_utils as TensorUtils
+
+
+class DiffusionPolicyUNet:
+    def _create_networks(self):
+{nets}        nets = nets.float().to(self.device)
+        {ema}
+
+    def process_batch_for_training(self, batch):
+        return TensorUtils.to_device(TensorUtils.to_float(batch), self.device)
+
+    def get_action(self, batch):
+        return self.nets['policy']['noise_pred_net'].module(batch)
+"""
+_TRAIN = '''"""A train script."""
+import json, os, shutil, sys, time, traceback
+
+from torch.utils.data import DataLoader
+
+import robomimic.utils.train_utils as TrainUtils
+from robomimic.config import config_factory
+
+
+def {signature}:
+    last_ckpt_time = time.time()
+{loader}{saves}    best_valid_loss = None
+    for epoch in range(1, config.train.num_epochs + 1):  # epoch numbers start at 1
+{epoch}
+
+def main(args):
+    ext_cfg = json.load(open(args.config, 'r'))
+    config = config_factory(ext_cfg["algo_name"])
+{main}
+
+if __name__ == "__main__":
+    main(None)
+'''
+_UTILS = """import torch
+import robomimic.utils.log_utils as LogUtils
+
+
+def get_exp_dir(config, auto_remove_exp_dir=False):
+    if os.path.exists(base):
+        answer = input("overwrite? ")
+    {exp_dir}
+
+
+def run_epoch(model, data_loader, epoch, num_steps=None):
+    {run_epoch}
+
+
+def save_model(model, ckpt_path):
+    torch.save(model, ckpt_path)
+"""
+_TORCH = """import torch
+
+
+def get_torch_device(try_to_use_cuda):
+    return torch.device("cuda:0")
+
+
+def optimizer_from_optim_params(params, net):
+    return params["learning_rate"]["initial"]
+"""
+
+
+def build(root: Path, chosen: dict[str, str], package: str = "robomimic") -> Path:
+    """Writes the host of the `chosen` shapes (seam -> shape; the others are the first ones).
+    Returns its package folder.
+    """
+    names = {**FIRST, **chosen}
+    text = {seam: shapes[names[seam]][0] for seam, (_, shapes) in SEAMS.items()}
+    files = {
+        "__init__.py": "",
+        "algo/__init__.py": "",
+        "algo/diffusion_policy.py": _ALGO.format(**text),
+        "utils/__init__.py": "",
+        "utils/train_utils.py": _UTILS.format(**text),
+        "utils/torch_utils.py": _TORCH,
+        "scripts/train.py": _TRAIN.format(**text),
+        "scripts/train_rlds.py": text["rlds_entry"],
+        "scripts/train_second.py": text["second_script"],
+    }
+    for name, content in files.items():
+        if content or name.endswith("__init__.py"):
+            path = root / package / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
+    return root / package

@@ -1,0 +1,135 @@
+"""What scripts and CIs of others lean on: commands, flags, JSON keys, words and exit codes.
+
+A change here is a change for users: it belongs into CHANGELOG.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+import pytest
+
+from robomimic_ddp import cli, errors
+from tests.patches.support import snapshot
+
+CHOICE = ["--only", "--with", "--without"]
+FLAGS = {
+    "status": ["path", *CHOICE, "--json"],
+    "diff": ["path", *CHOICE],
+    "apply": ["path", *CHOICE, "--dry-run", "--check"],
+    "revert": ["path", "--force"],
+    "run": ["program", "arguments", "-m", *CHOICE, "--host"],
+}
+STATUS_KEYS = {
+    "host",
+    "state",
+    "seams",
+    "problems",
+    "already_distributed",
+    "known_faults",
+    "uncommitted_files",
+    "files_to_edit",
+    "files_in_manifest",
+}
+SEAM_KEYS = {"seam", "fixer", "required", "file", "lines", "outcome"}
+MORE_SEAM_KEYS = {"reason", "why", "by_hand", "note"}
+OUTCOMES = {"patched", "can be patched", "not present", "not recognised"}
+STATES = {"patched", "partly patched", "not patched", "blocked", "already distributed"}
+
+
+def options(command: str) -> list[str]:
+    parser = cli._parser([command])
+    (action,) = (
+        action for action in parser._actions if isinstance(action, argparse._SubParsersAction)
+    )
+    actions = action.choices[command]._actions
+    return [
+        (action.option_strings or [action.dest])[-1] for action in actions if action.dest != "help"
+    ]
+
+
+@pytest.mark.parametrize("command", FLAGS)
+def test_flags(command):
+    assert sorted(options(command)) == sorted(FLAGS[command])
+
+
+def test_commands():
+    assert set(FLAGS) | {"plot"} <= set(cli.COMMANDS)
+
+
+def test_exit_codes():
+    assert (errors.EXIT_DONE, errors.EXIT_REFUSED, errors.EXIT_USAGE) == (0, 1, 2)
+
+
+def status(command, host) -> dict:
+    _, out, err = command("status", host, "--json")
+    content = json.loads(out)
+    assert set(content) == STATUS_KEYS and not err
+    assert content["state"] in STATES
+    for seam in content["seams"] + content["problems"]:
+        assert SEAM_KEYS <= set(seam) <= SEAM_KEYS | MORE_SEAM_KEYS
+        assert seam["outcome"] in OUTCOMES
+        assert ("reason" in seam) == (seam["outcome"] == "not present")
+        assert ("by_hand" in seam) == (seam["outcome"] == "not recognised")
+    return content
+
+
+def outcomes(content: dict) -> set[str]:
+    return {seam["outcome"] for seam in content["seams"]}
+
+
+def test_the_five_classes_of_status(host, command):
+    assert outcomes(status(command, host)) == {"can be patched", "not present"}
+    command("apply", host)
+    assert outcomes(status(command, host)) == {"patched", "not present"}
+    path = host / "utils/train_utils.py"
+    path.write_text(
+        path.read_text().replace("DDPUtils.save(model, path)", "torch.save(model, f=path)")
+    )
+    content = status(command, host)
+    assert outcomes(content) == {"patched", "not present", "not recognised"}, content
+    assert content["state"] == "blocked"
+    (host / "scripts/train_mine.py").write_text(
+        "from accelerate import Accelerator\nAccelerator()\n"
+    )
+    content = status(command, host)
+    assert content["state"] == "already distributed"
+    assert set(content["already_distributed"]) == {"found", "places", "synchronises", "why"}
+    assert content["already_distributed"]["places"] == [
+        {"file": "scripts/train_mine.py", "line": 2, "what": "accelerate"}
+    ]
+
+
+def test_the_five_classes_in_words(host, command):
+    out = command("status", host)[1]
+    assert "can be patched" in out and "not present: no file with 'DataParallel'" in out
+    command("apply", host, "--only", "cuda_device")
+    out = command("status", host)[1]
+    assert "  patched" in next(line for line in out.splitlines() if "torch_utils.py:6 " in line)
+    (host / "scripts/train_mine.py").write_text(
+        "from accelerate import Accelerator\nAccelerator()\n"
+    )
+    out = command("status", host)[1]
+    assert "scripts/train_mine.py:2  already distributed: accelerate" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["status"], 0),
+        (["diff"], 0),
+        (["apply", "--check"], 1),
+        (["apply", "--dry-run"], 0),
+        (["apply", "--only", "cuda_device", "--dry-run"], 0),
+        (["apply", "--with", "data_parallel", "--dry-run"], 0),
+        (["apply", "--without", "cuda_device", "--check"], 1),
+        (["revert"], 0),
+        (["revert", "--check"], 2),
+        (["status", "--force"], 2),
+    ],
+)
+def test_codes_of_commands_that_write_nothing(host, command, arguments, code):
+    before = snapshot(host)
+    assert command(arguments[0], host, *arguments[1:])[0] == code
+    assert snapshot(host) == before

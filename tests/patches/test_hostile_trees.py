@@ -1,0 +1,160 @@
+"""Checkouts as they are found: links, uncommitted work, lost records, files nobody may write."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from robomimic_ddp.patches import manifest
+from tests.patches.support import snapshot, write_host
+
+EDITED = "utils/torch_utils.py"
+
+
+def git(folder, *arguments: str) -> str:
+    who = ["-c", "user.name=t", "-c", "user.email=t@localhost"]
+    done = subprocess.run(
+        ["git", *who, *arguments], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+@pytest.fixture
+def checkout(host):
+    """The small host, committed; the repository's folder."""
+    folder = host.parent
+    git(folder, "init", "-q", ".")
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", "host")
+    return folder
+
+
+def test_a_clean_checkout_is_clean_again_after_revert(checkout, command):
+    out = command("apply", checkout)[1]
+    assert "not committed" not in out
+    assert git(checkout, "status", "--porcelain")
+    assert "not committed" not in command("status", checkout)[1], "our own edits are not the user's"
+    assert command("revert", checkout)[0] == 0
+    assert git(checkout, "status", "--porcelain") == ""
+
+
+def test_uncommitted_work_is_named_and_does_not_stop_apply(checkout, command):
+    (checkout / "notes.txt").write_text("mine")
+    (checkout / "robomimic/utils/train_utils.py").open("a").write("mine = 1\n")
+    for arguments in (["status"], ["apply", "--dry-run"], ["apply"]):
+        code, out, _ = command(arguments[0], checkout, *arguments[1:])
+        assert code == 0
+        assert "changes of yours that are not committed" in out and "notes.txt" in out
+    assert command("revert", checkout)[0] == 0
+    assert (checkout / "robomimic/utils/train_utils.py").read_text().endswith("mine = 1\n")
+
+
+def test_our_patch_goes_in_and_out_with_git(checkout, command):
+    before = snapshot(checkout)
+    patch = checkout.parent / "x.patch"
+    patch.write_text(command("diff", checkout)[1])
+    git(checkout, "apply", "--check", str(patch))
+    git(checkout, "apply", str(patch))
+    code, out, err = command("revert", checkout)
+    assert (code, out) == (1, "")
+    assert manifest.NAME in err and "git apply -R" in err and EDITED in err
+    git(checkout, "apply", "-R", str(patch))
+    assert snapshot(checkout) == before
+
+
+def test_a_lost_record_is_one_clear_error(host, command):
+    command("apply", host)
+    (host / manifest.NAME).unlink()
+    before = snapshot(host)
+    code, out, err = command("revert", host)
+    assert (code, out) == (1, "")
+    assert err.count("\n") == 1 and "Nothing was written" in err
+    assert snapshot(host) == before
+
+
+def test_two_names_of_one_file(host, command):
+    (host / "scripts/train_again.py").symlink_to("train.py")
+    before = snapshot(host)
+    assert command("apply", host)[0] == 0
+    assert (host / "scripts/train_again.py").is_symlink()
+    text = (host / "scripts/train.py").read_text()
+    assert text.count("@DDPUtils.distributed") == 1
+    assert command("apply", "--check", host)[0] == 0
+    assert command("revert", host)[0] == 0
+    assert snapshot(host) == before
+
+
+def test_a_linked_folder_inside_the_host(checkout, command):
+    package = checkout / "robomimic"
+    shutil.move(package / "scripts", checkout / "programs")
+    (package / "scripts").symlink_to("../programs")
+    before = snapshot(checkout)
+    patch = checkout.parent / "x.patch"
+    patch.write_text(command("diff", checkout)[1])
+    assert "a/programs/train.py" in patch.read_text()
+    git(checkout, "apply", "--check", str(patch))
+    assert command("apply", checkout)[0] == 0
+    assert "@DDPUtils.distributed" in (checkout / "programs/train.py").read_text()
+    assert command("revert", checkout)[0] == 0
+    assert snapshot(checkout) == before
+    assert (package / "scripts").is_symlink()
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("name", ["apply", "diff"])
+def test_a_link_out_of_the_host_is_refused(host, tmp_path, command, name):
+    elsewhere = tmp_path / "other_project.py"
+    shutil.move(host / EDITED, elsewhere)
+    (host / EDITED).symlink_to(elsewhere)
+    before = elsewhere.read_bytes(), snapshot(host)
+    code, out, err = command(name, host)
+    assert (code, out) == (1, "")
+    assert str(elsewhere) in err and "outside this host" in err
+    assert (elsewhere.read_bytes(), snapshot(host)) == before
+
+
+def test_a_link_that_leads_nowhere_does_not_matter(host, command):
+    (host / "scripts/train_gone.py").symlink_to("nowhere.py")
+    assert command("apply", host)[0] == 0
+    assert command("revert", host)[0] == 0
+
+
+def test_the_host_given_by_a_link(host, tmp_path, command):
+    (tmp_path / "link").symlink_to(host.parent)
+    before = snapshot(host)
+    assert command("apply", tmp_path / "link")[0] == 0
+    assert command("revert", host)[0] == 0
+    assert snapshot(host) == before
+
+
+@pytest.mark.bad_input
+def test_a_read_only_folder_is_one_message_with_the_way_around(host, command):
+    before = snapshot(host)
+    os.chmod(host / "scripts", 0o555)
+    try:
+        code, out, err = command("apply", host)
+    finally:
+        os.chmod(host / "scripts", 0o755)
+    assert (code, out) == (1, "")
+    assert "Nothing was written" in err and "-m robomimic_ddp run MODULE" in err
+    assert snapshot(host) == before
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("name", ["status", "diff", "apply", "revert"])
+def test_several_hosts_no_host_no_path_no_folder(tmp_path, command, name):
+    (tmp_path / "empty").mkdir()
+    packages = [write_host(tmp_path / "several" / folder) for folder in ("a", "b")]
+    for path, words in (
+        (tmp_path / "several", str(packages[1])),
+        (tmp_path / "empty", "no robomimic-style package"),
+        (tmp_path / "missing", "no such file or folder"),
+        (packages[0] / "scripts/train.py", "is a file"),
+        ("", "unset variable"),
+    ):
+        code, out, err = command(name, path)
+        assert (code, out) == (2, "")
+        assert words in err and "Traceback" not in err

@@ -1,0 +1,102 @@
+"""`robomimic-ddp run`: modules and files as `__main__`, with the edits in memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.patches.support import run_command, snapshot, write_host
+
+PROGRAM = """from __future__ import annotations
+import inspect
+import pickle
+import sys
+
+class Local:
+    pass
+
+if __name__ == "__main__":
+    import robomimic.utils.torch_utils as TorchUtils
+    names = TorchUtils.get_torch_device.__code__.co_names
+    pickle.loads(pickle.dumps(Local()))
+    print("edited" if "cuda_device" in names else "plain", *sys.argv[1:])
+    print(__spec__ and __spec__.name, __file__)
+    if "fail" in sys.argv:
+        raise SystemExit(3)
+"""
+ENTRY = "import robomimic.scripts.train_rlds\nprint('found', robomimic.scripts.train_rlds.main)\n"
+SCRIPT = """import robomimic.utils.train_utils as TrainUtils
+from robomimic.config import config_factory
+from torch.utils.data import DataLoader
+
+def train(config, device):
+    train_loader = DataLoader(dataset=None)
+    for epoch in range(3):
+        TrainUtils.run_epoch(model=config, loader=train_loader)
+
+def main(args):
+    config = config_factory(args["algo_name"])
+
+print("train" if hasattr(train, "is_distributed") else "plain train")
+"""
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory):
+    """The small host with programs of its own; unedited, and left so."""
+    package = write_host(tmp_path_factory.mktemp("running") / "repository")
+    (package / "scripts/show.py").write_text(PROGRAM)
+    (package / "scripts/train_second.py").write_text(SCRIPT + ENTRY)
+    (package / "config.py").write_text("def config_factory(name):\n    return name\n")
+    return package
+
+
+def run(host, *arguments, **options):
+    return run_command("run", *arguments, paths=(host.parent,), **options)
+
+
+def test_a_module_with_its_arguments_of_a_host_that_python_would_not_import(host, tmp_path):
+    before = snapshot(host)
+    program = ("--host", str(host), "robomimic.scripts.show", "--config", "x.json", "-m", "a=b")
+    done = run_command("run", *program, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "edited --config x.json -m a=b",
+        f"robomimic.scripts.show {host}/scripts/show.py",
+    ]
+    assert snapshot(host) == before
+    edited = {"torch_utils", "train_utils", "train", "diffusion_policy", "train_rlds"}
+    assert not edited & {path.name.partition(".")[0] for path in host.rglob("*.pyc")}
+
+
+def test_a_file_and_its_exit_code_with_a_fixer_left_out(host, tmp_path):
+    script = str(host / "scripts/show.py")
+    done = run(host, "--without", "cuda_device", script, "fail", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (3, "")
+    assert done.stdout.splitlines() == ["plain fail", f"None {script}"]
+
+
+def test_a_second_training_script_is_edited_and_added_files_are_there(host, tmp_path):
+    done = run(host, str(host / "scripts/train_second.py"), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("train\nfound <function main")
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["robomimic.scripts.no_such"], 2, "neither a file nor a module"),
+        (["no_such_package.train"], 2, "neither a file nor a module"),
+        (["no/such/file.py"], 2, "there is no such file"),
+        ([], 2, "PROGRAM"),
+        (["--only", "no_such", "robomimic.scripts.show"], 2, "no fixer named"),
+        (["--host", "{other}", "robomimic.scripts.show"], 1, "accelerate"),
+        (["{other}/scripts/train.py"], 2, "--host {other}"),
+    ],
+)
+def test_a_mistake_is_one_message(host, tmp_path, arguments, code, words):
+    other = write_host(tmp_path / "other")
+    (other / "scripts/train_mine.py").write_text("import accelerate\naccelerate.Accelerator()\n")
+    done = run(host, *(word.format(other=other) for word in arguments), cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert words.format(other=other) in done.stderr and "Traceback" not in done.stderr

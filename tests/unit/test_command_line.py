@@ -1,0 +1,56 @@
+"""key=value words: which are ours, and which layer wins."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from omegaconf import OmegaConf
+
+from robomimic_ddp import command_line
+from robomimic_ddp.errors import ConfigError
+
+WORDS = ["train.batch_size=8", "ddp.lr_scaling=sqrt", "+train.extra=[1,2]", "load_from=x.json"]
+
+
+@pytest.fixture
+def argv(monkeypatch):
+    return lambda *words: monkeypatch.setattr(sys, "argv", ["train_rlds.py", *words])
+
+
+def test_our_options_are_kept_from_hydra(argv):
+    argv(*WORDS, "~train.seed", "hydra.run.dir=x", "--config", "a=b.json")
+    assert command_line.overrides(sys.argv[1:]) == [
+        word for word in sys.argv[1:] if "ddp." not in word
+    ]
+    assert command_line.options() == {"lr_scaling": "sqrt"}
+    assert command_line.keys() == ("train.batch_size", "train.extra", "a")
+
+
+def test_without_words_there_are_none(argv):
+    argv("--config", "cfg.json")
+    assert (command_line.options(), command_line.keys()) == ({}, ())
+
+
+def test_the_command_line_wins_over_the_file_over_the_defaults(argv):
+    argv(*WORDS)
+    composed = OmegaConf.create(
+        {"algo_name": "bc", "debug": False, "train": {"seed": 1, "batch_size": 8}}
+    )
+    OmegaConf.set_struct(composed, True)
+    loaded = OmegaConf.create(
+        {"algo_name": "diffusion_policy", "train": {"batch_size": 16, "n": 2}}
+    )
+    assert OmegaConf.to_container(command_line.load_from(composed, loaded)) == {
+        "algo_name": "diffusion_policy",
+        "debug": False,
+        "train": {"seed": 1, "batch_size": 8, "n": 2, "extra": [1, 2]},
+    }
+    assert composed.train.batch_size == 8
+
+
+@pytest.mark.bad_input
+def test_text_that_is_no_setting_is_one_error(argv):
+    argv("ddp.lr_scaling=[sqrt")
+    with pytest.raises(ConfigError, match="key=value"):
+        command_line.options()
