@@ -18,56 +18,78 @@ FAR = np.array([-0.10, 0.02, 1.01])
 CUBE = np.array([0.02, -0.01, 0.82])
 
 
-def drive(style: expert.Style, noise: float = 0.0, steps: int = 70):
-    """The expert moves a hand that goes where it is told; yields hand and action of each move."""
-    random, hand, closing, opening = np.random.default_rng(0), FAR.copy(), 0, 0.08
+def drive(hand: np.ndarray = FAR, noise: float = 0.0, opening: float = 0.042, steps: int = 90):
+    """The expert moves a hand, which lags behind, and fingers that the cube holds 0.042 apart.
+
+    Yields hand and cube before each move, what the expert wanted, and the opening.
+    """
+    random, phase = np.random.default_rng(0), expert.OPENING
+    hand, cube, before = hand.copy(), CUBE.copy(), opening
     for _ in range(steps):
-        action, closing = expert.command(hand, CUBE, opening, closing, style)
-        action = expert.noisy(action, random, noise)
-        yield hand.copy(), action
-        opening = max(0.042, opening - 0.01) if closing else 0.08
-        hand += action[:3] * expert.STEP * 0.5  # the arm lags behind its commands
+        action, phase = expert.command(hand, cube, opening, before - opening, phase)
+        yield hand.copy(), cube.copy(), action, opening
+        before, around = opening, np.linalg.norm(hand - cube) < 0.02
+        least = 0.042 if around else 0.0
+        opening = max(least, opening - 0.006) if action[-1] > 0 else min(0.08, opening + 0.006)
+        moved = expert.noisy(action, random, noise)[:3] * expert.STEP * 0.25
+        hand += moved
+        cube += moved if around and opening == before == 0.042 else 0.0
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.15])
-@pytest.mark.parametrize("style", [expert.Style(), expert.Style(0.5, (0.006, -0.006))])
-def test_it_goes_over_the_cube_down_closes_and_lifts(style: expert.Style, noise: float) -> None:
-    moves = list(drive(style, noise))
-    closed = [number for number, (_, action) in enumerate(moves) if action[-1] == 1.0]
-    first = closed[0]
-    assert closed == list(range(first, len(moves)))  # closed once, never opened again
-    aim = CUBE + [*style.aim, 0.0]
-    assert np.linalg.norm((moves[first][0] - aim)[:2]) < expert.ALIGNED
-    assert abs(moves[first][0][2] - CUBE[2]) < expert.LOW
-    for hand, _ in moves[:first]:  # never beside the cube at its height
-        assert np.linalg.norm((hand - aim)[:2]) < 2 * expert.ALIGNED or hand[2] > CUBE[2] + 0.03
-    resting = [action[2] for _, action in moves[first : first + expert.CLOSING_STEPS]]
-    assert np.abs(resting).max() < 0.5 + noise
-    assert moves[-1][0][2] > CUBE[2] + 0.1
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+def test_it_goes_over_the_cube_down_closes_and_lifts(noise: float) -> None:
+    moves = list(drive(noise=noise))
+    first = next(number for number, (_, _, action, _) in enumerate(moves) if action[-1] == 1.0)
+    hand, cube, _, opening = moves[first]
+    assert np.linalg.norm((hand - cube)[:2]) < expert.NEAR and opening > expert.OPEN
+    assert abs(hand[2] - cube[2]) < expert.NEAR
+    for hand, cube, _, _ in moves[:first]:  # never beside the cube at its height
+        assert np.linalg.norm((hand - cube)[:2]) < 0.03 or hand[2] > cube[2] + 0.03
+    rising = [action[2] for _, _, action, _ in moves[first:] if action[-1] == 1.0]
+    assert rising[0] == 0.0 and rising[-1] == 1.0  # the fingers hold the cube before it is lifted
+    assert moves[-1][1][2] > CUBE[2] + 0.1
+
+
+@pytest.mark.parametrize("opening", [0.0, 0.03, 0.08])
+@pytest.mark.parametrize("beside", [(0.05, 0.0, 0.0), (-0.02, 0.03, 0.01), (0.0, -0.1, 0.1)])
+def test_from_anywhere_with_any_fingers_it_lifts(beside: tuple, opening: float) -> None:
+    assert [*drive(CUBE + beside, opening=opening)][-1][1][2] > CUBE[2] + 0.1
+
+
+def test_a_small_move_of_the_hand_changes_what_it_wants_by_little() -> None:
+    for beside in np.linspace(0.013, 0.1, 30):
+        for height in (0.0, 0.02, 0.08):
+            hand = CUBE + [beside, 0.0, height]
+            one, _ = expert.command(hand, CUBE, 0.08, 0.0, expert.OPENING)
+            other, _ = expert.command(hand + 0.0005, CUBE, 0.08, 0.0, expert.OPENING)
+            assert np.abs(one - other).max() < 0.1
 
 
 def test_actions_are_what_the_host_takes() -> None:
-    actions = [action for _, action in drive(expert.Style(), 0.5)]
-    assert np.abs(actions).max() == 1.0 and np.shape(actions)[1] == expert.ACTION_DIM
-    assert {action[-1] for action in actions} == {-1.0, 1.0}  # noise never moves the gripper
+    moves = [expert.noisy(action, np.random.default_rng(0), 2.0) for _, _, action, _ in drive()]
+    assert np.abs(moves).max() == 1.0 and np.shape(moves)[1] == expert.ACTION_DIM
+    assert {action[-1] for action in moves} == {-1.0, 1.0}  # noise never moves the gripper
 
 
-def test_a_grip_that_holds_nothing_opens_and_is_tried_again() -> None:
+def test_a_grip_that_holds_nothing_opens_and_goes_over_the_cube_again() -> None:
     there = CUBE + [0.04, 0.0, 0.0]
-    action, closing = expert.command(there, CUBE, 0.002, 9)
-    assert closing == 0 and action[-1] == -1.0 and action[2] > 0 and action[0] < 0  # up and back
-    action, closing = expert.command(CUBE, CUBE, 0.04, 0)
-    assert closing == 0 and action[-1] == -1.0  # not before the fingers are open
-    assert expert.command(CUBE, CUBE, 0.08, 0)[1] == 1
+    action, phase = expert.command(there, CUBE, 0.002, 0.0, expert.LIFTING)
+    assert phase == expert.OPENING and action[-1] == -1.0 and action[2] > 0 and action[0] < 0
+    action, phase = expert.command(CUBE, CUBE, 0.04, 0.0, expert.OPENING)
+    assert phase == expert.OPENING and action[-1] == -1.0  # not before the fingers are open
+    assert expert.command(CUBE, CUBE, 0.08, 0.0, expert.OPENING)[1] == expert.CLOSING
 
 
-def test_styles_differ_some_miss_and_all_are_drawn_from_the_generator() -> None:
-    styles = [expert.draw_styles(np.random.default_rng(seed)) for seed in range(200)]
-    assert styles[0] == expert.draw_styles(np.random.default_rng(0)) != styles[1]
-    missing = [first for first, then in styles if first != then]
-    assert 0.15 < len(missing) / len(styles) < 0.35
-    assert all(0.03 < abs(first.aim[0]) < 0.06 for first in missing)
-    assert all(max(map(abs, then.aim)) <= 0.006 for _, then in styles)
+def test_demonstrations_start_where_the_robot_stands_or_elsewhere() -> None:
+    starts = [expert.draw_start(np.random.default_rng(seed)) for seed in range(300)]
+    assert starts[0] == expert.draw_start(np.random.default_rng(0))
+    elsewhere = [start for start in starts if start.steps]
+    assert 0.5 < len(elsewhere) / len(starts) < 0.7
+    assert {start.closed for start in elsewhere} == {True, False}
+    start = next(start for start in elsewhere if start.closed)
+    action = expert.away(FAR, CUBE, start)
+    towards = CUBE + start.beside - FAR
+    assert action[-1] == 1.0 and np.all(np.sign(action[:3]) == np.sign(towards))
 
 
 def test_the_configuration_is_one_the_host_takes() -> None:

@@ -21,7 +21,7 @@ from robomimic_ddp.demo.job import CPU_RANKS, Job, exit_code_of, runtime_version
 from robomimic_ddp.demo.lift.summary import summarise
 from robomimic_ddp.demo.stamps import CHECKOUT, code_version, fresh_folder
 
-ATTEMPTS, SEED = 200, 0
+ATTEMPTS, SEED = 100, 0
 SIMULATOR = ("robosuite", "mujoco", "numpy")
 
 

@@ -21,20 +21,27 @@ import numpy as np
 from robomimic_ddp.demo.lift import expert
 from robomimic_ddp.errors import EXIT_REFUSED, DataError, RobomimicDDPError
 
-KEYS = ("robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos", "object")
-"""Low-dimensional observations kept: [3], [4] (x, y, z, w), [2] and [10] (the cube's position and
-quaternion, and where it is seen from the hand), in metres.
+KEYS = ("robot0_eef_pos", "robot0_gripper_qpos", "object")
+"""Low-dimensional observations kept: [3], [2] and [10] (the cube's position and quaternion, and
+where it is seen from the hand), in metres.
 """
 LONGEST, FEWEST_SUCCESSES = 100, 0.8
-_LOOSE = 0.05
-"""Largest spread of the noise that an episode's actions carry."""
+_LOOSE = 0.3
+"""Largest spread of the noise that the robot's actions carry in an episode."""
 
 
 def make_env() -> Any:
-    """The host's environment for Lift, low-dimensional observations only, nothing rendered."""
-    from robomimic.envs.env_robosuite import EnvRobosuite
-    from robosuite.controllers import load_composite_controller_config
+    """The host's environment for Lift, low-dimensional observations only, nothing rendered.
 
+    The arm's controller holds the hand upright and is given positions: the task needs no rotations.
+    """
+    from robomimic.envs.env_robosuite import EnvRobosuite
+    from robosuite.controllers import load_composite_controller_config, load_part_controller_config
+
+    controllers = load_composite_controller_config(robot="Panda")
+    arm = controllers["body_parts"]["right"]
+    position = load_part_controller_config(default_controller="OSC_POSITION")
+    controllers["body_parts"]["right"] = {**position, "gripper": arm["gripper"]}
     return EnvRobosuite.create_for_data_processing(
         env_name="Lift",
         camera_names=[],
@@ -42,7 +49,7 @@ def make_env() -> Any:
         camera_width=0,
         reward_shaping=False,
         robots="Panda",
-        controller_configs=load_composite_controller_config(robot="Panda"),
+        controller_configs=controllers,
         control_freq=20,
     )
 
@@ -50,25 +57,25 @@ def make_env() -> Any:
 def record(env: Any, seed: int, index: int) -> dict[str, Any] | None:
     """Attempt `index` of the data set drawn from `seed`; None where the cube was not lifted.
 
-    Returns actions [T, 7] as they were carried out, rewards [T], dones [T], and obs {key: [T, D]}
-    from before each action.
+    Returns actions [T, 4], rewards [T], dones [T], and obs {key: [T, D]} from before each action.
+    Actions are what the expert wanted; the robot was given them with noise, so that the expert
+    shows how to come back.
     """
     random = np.random.default_rng([seed, index])
     # robosuite draws from a generator of its own, which its parts share: set in place.
     started = np.random.default_rng([seed, index, 1])
     env.base_env.rng.bit_generator.state = started.bit_generator.state
-    style, corrected = expert.draw_styles(random)
-    spread, closing = random.uniform(0.0, _LOOSE), 0
+    observation = _begin(env, expert.draw_start(random))
+    spread, phase = random.uniform(0.0, _LOOSE), expert.OPENING
+    opening = _opening(observation)
     seen, actions, rewards = [], [], []
-    observation = env.reset()
     while len(actions) < LONGEST and not (rewards and env.is_success()["task"]):
         hand, cube = observation["robot0_eef_pos"], observation["object"][:3]
-        opening, before = float(np.ptp(observation["robot0_gripper_qpos"])), closing
-        wanted, closing = expert.command(hand, cube, opening, closing, style)
-        style = corrected if before and not closing else style
-        actions.append(expert.noisy(wanted, random, spread))
+        before, opening = opening, _opening(observation)
+        action, phase = expert.command(hand, cube, opening, before - opening, phase)
+        actions.append(action)
         seen.append({key: np.asarray(observation[key], np.float64) for key in KEYS})
-        observation, reward, _, _ = env.step(actions[-1])
+        observation, reward, _, _ = env.step(expert.noisy(action, random, spread))
         rewards.append(float(reward))
     if not env.is_success()["task"]:
         return None
@@ -80,6 +87,19 @@ def record(env: Any, seed: int, index: int) -> dict[str, Any] | None:
         "dones": dones.astype(np.int64),
         "obs": observations,
     }
+
+
+def _begin(env: Any, start: expert.Start) -> dict[str, np.ndarray]:
+    """Resets `env` and goes to where a demonstration starts; returns what is seen there."""
+    observation = env.reset()
+    for _ in range(start.steps):
+        hand, cube = observation["robot0_eef_pos"], observation["object"][:3]
+        observation, _, _, _ = env.step(expert.away(hand, cube, start))
+    return observation
+
+
+def _opening(observation: dict[str, np.ndarray]) -> float:
+    return float(np.ptp(observation["robot0_gripper_qpos"]))
 
 
 _env: Any = None
