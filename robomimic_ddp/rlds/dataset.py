@@ -4,8 +4,9 @@ each pass.
 
 from __future__ import annotations
 
+import hashlib
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 
 from robomimic_ddp.rlds import normalisation, partition
 from robomimic_ddp.rlds.actions import split_by_key
+from robomimic_ddp.rlds.course import Course, Leg
 from robomimic_ddp.rlds.pictures import PictureSize
 from robomimic_ddp.rlds.plans import (
     PREFETCHED_BATCHES,
@@ -24,6 +26,7 @@ from robomimic_ddp.rlds.plans import (
 )
 from robomimic_ddp.rlds.records import episode_parser, step_features_read
 from robomimic_ddp.rlds.schema import Fields, flat_features
+from robomimic_ddp.rlds.shuffle import Shuffle
 from robomimic_ddp.rlds.source import Source
 from robomimic_ddp.rlds.statistics import Index
 from robomimic_ddp.rlds.train_loader import RLDSTrainLoader
@@ -175,40 +178,60 @@ class RLDSDataset:
             limit,
         )
 
-    def pass_plan(self, seed: int, pass_number: int, rank: int, world_size: int) -> PassPlan:
-        """What `rank` reads in pass `pass_number`: a pure function of that and the index."""
-        pieces = partition.shard(
-            self.index.file[self.rows], self._taken, seed, pass_number, rank, world_size
-        )
-        pick = pick_offsets(self._counts, seed, pass_number)
-        return self._plan(
-            pieces, self._taken, pick, partition.shuffle_seed(seed, pass_number, rank)
-        )
+    def course(self, seed: int, first_pass: int, legs: Sequence[tuple[Leg, int]]) -> Course:
+        """The ranks' course through this data set: see `Course.over`."""
+        return Course.over(self.index.file[self.rows], self._taken, seed, first_pass, legs)
 
-    def valid_plan(self, rank: int, world_size: int, most_windows: int | None) -> PassPlan:
+    def part_plan(self, course: Course, part: int, rank: int) -> PassPlan:
+        """What `rank` reads in `part` of `course`: a pure function of that and the index."""
+        share = course.share(part, rank)
+        return self._plan(share.pieces, self._taken, share.shuffle, course.seed, share.before)
+
+    def valid_plan(
+        self, rank: int, world_size: int, most_windows: int | None, buffer: int = 1
+    ) -> PassPlan:
         """The rank's stretch of all windows in file order, or of `most_windows` spread evenly over
-        the episodes.
+        the episodes; mixed by a shuffle buffer of `buffer` windows.
         """
         ends, total = np.cumsum(self._counts), int(self._counts.sum())
         wanted = total if most_windows is None else min(most_windows, total)
         taken = ends * wanted // total - (ends - self._counts) * wanted // total
-        start, stop = partition.shard_bounds(wanted, 0, rank, world_size)
-        pieces = partition.cut_pieces(np.arange(len(self.rows)), taken, start, stop)
-        return self._plan(pieces, taken, self._counts // 2, 1)
+        row = partition.whole_row(taken, np.arange(len(self.rows)), 0)
+        pieces = row.cut(*partition.stretch(0, wanted, rank, world_size))
+        buffer = max(1, min(buffer, pieces.windows))
+        return self._plan(pieces, taken, Shuffle(pieces.windows, buffer, 1, rank), None, 0)
 
     def _plan(
-        self, pieces: partition.Pieces, taken: np.ndarray, pick: np.ndarray, seed: int
+        self,
+        pieces: partition.Pieces,
+        taken: np.ndarray,
+        shuffle: Shuffle,
+        seed: int | None,
+        first_key: int,
     ) -> PassPlan:
-        chosen = pieces.episode
-        rows = self.rows[chosen]
+        chosen, rows = pieces.episode, self.rows[pieces.episode]
+        pick = self._counts[chosen] // 2  # the middle of each stretch of windows
+        for number in np.unique(pieces.number) if seed is not None else ():
+            of_pass = pieces.number == number
+            pick[of_pass] = pick_offsets(self._counts, seed, int(number))[chosen[of_pass]]
         return PassPlan(
+            pieces,
             self.index.file[rows],
             self.index.offset[rows],
-            pieces.start,
-            pieces.stop,
             taken[chosen],
             self._counts[chosen],
-            pick[chosen],
+            pick,
             self._base[chosen],
-            seed,
+            shuffle,
+            first_key,
         )
+
+    @cached_property
+    def digest(self) -> str:
+        """Names the table of windows that positions of a stream refer to."""
+        total = hashlib.blake2b(digest_size=8)
+        for column in (self.index.file, self.index.offset):
+            total.update(np.asarray(column[self.rows], np.int64).tobytes())
+        for column in (self._counts, self._taken):
+            total.update(np.asarray(column, np.int64).tobytes())
+        return total.hexdigest()

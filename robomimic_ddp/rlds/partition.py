@@ -7,16 +7,18 @@ one stretch per rank. So a rank owns whole files except at its two cuts, where a
 ranks than files, most of them) is shared by record, and a single episode by window. Records are
 fetched by byte offset: nobody reads a record of others.
 
-The stretches are as equal as integers allow *over the whole run*: after pass p each rank has been
-given floor or ceil of (p + 1) * windows / world windows. Batches are cut from each rank's endless
-row of windows, so a pass's leftovers open the next pass by themselves, and the number of full
-batches that all ranks have after pass p is floor((p + 1) * windows / (world * batch)): closed
-formulas, equal on all ranks, for any position of the run.
+The stretches are as equal as integers allow *over the whole run*: when `before` windows have been
+given out to all ranks, each has floor or ceil of before / world of them. Batches are cut from each
+rank's endless row of windows, so a pass's leftovers open the next pass by themselves, and the
+number of full batches that all ranks then have is floor(before / (world * batch)): closed formulas,
+equal on all ranks, for any position of the run. `course` strings passes together.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -26,15 +28,68 @@ FILE_ORDER, EPISODE_ORDER, PIECE_ORDER, WINDOW_PICK, SHUFFLE = range(5)
 
 @dataclass(frozen=True)
 class Pieces:
-    """What one rank reads in one pass, in reading order.
+    """A row of windows: parts of episodes laid end to end; int64 [P] each.
 
-    episode: int64 [P], a row number of the table of episodes; start, stop: int64 [P], the piece's
-    part [start, stop) of that episode's windows of this pass.
+    episode: a row number of the table of episodes; start, stop: the piece's part [start, stop) of
+    that episode's windows of pass `number`.
     """
 
     episode: np.ndarray
     start: np.ndarray
     stop: np.ndarray
+    number: np.ndarray
+
+    @cached_property
+    def ends(self) -> np.ndarray:
+        """Where each piece ends in the row, int64 [P]."""
+        return np.cumsum(self.stop - self.start)
+
+    @property
+    def begins(self) -> np.ndarray:
+        """Where each piece begins in the row, int64 [P]."""
+        return self.ends - (self.stop - self.start)
+
+    @property
+    def windows(self) -> int:
+        """Windows in the row."""
+        return int(self.ends[-1]) if len(self.ends) else 0
+
+    def taken(self, chosen: np.ndarray) -> Pieces:
+        """The pieces with the numbers `chosen`, in that order."""
+        return Pieces(*(column[chosen] for column in self.columns()))
+
+    def columns(self) -> tuple[np.ndarray, ...]:
+        """episode, start, stop, number."""
+        return self.episode, self.start, self.stop, self.number
+
+    def cut(self, start: int, stop: int) -> Pieces:
+        """The stretch [start, stop) of the row."""
+        first = int(np.searchsorted(self.ends, start, "right"))
+        last = int(np.searchsorted(self.begins, stop, "left")) if stop > start else first
+        part = self.taken(slice(first, last))
+        begins, ends = self.begins[first:last], self.ends[first:last]
+        return Pieces(
+            part.episode,
+            part.start + np.maximum(start - begins, 0),
+            part.stop - np.maximum(ends - stop, 0),
+            part.number,
+        )
+
+    def at(self, windows: np.ndarray) -> Pieces:
+        """Only the `windows` of the row, int64 [N], ascending: as few pieces as hold them."""
+        piece = np.searchsorted(self.ends, windows, "right")
+        inside = self.start[piece] + windows - self.begins[piece]
+        new = np.ones(len(windows), bool)
+        new[1:] = (np.diff(piece) != 0) | (np.diff(inside) != 1)
+        first = np.flatnonzero(new)
+        last = np.append(first[1:], len(windows)) - 1 if len(first) else first
+        whole = self.taken(piece[first])
+        return Pieces(whole.episode, inside[first], inside[last] + 1, whole.number)
+
+
+def joined(rows: Sequence[Pieces]) -> Pieces:
+    """The rows laid end to end."""
+    return Pieces(*(np.concatenate(column) for column in zip(*(row.columns() for row in rows))))
 
 
 def random_keys(count: int, *seed: int) -> np.ndarray:
@@ -59,73 +114,27 @@ def pass_order(file_of_episode: np.ndarray, seed: int, pass_number: int) -> np.n
     return np.lexsort((within, rank_of_file[position])).astype(np.int64)
 
 
-def shard_bounds(windows: int, pass_number: int, rank: int, world_size: int) -> tuple[int, int]:
-    """The stretch [start, stop) of the pass's row of `windows` windows that belongs to `rank`.
+def whole_row(windows: np.ndarray, order: np.ndarray, pass_number: int) -> Pieces:
+    """The row of all windows of a pass: episodes with `windows` [E] each, in the `order` [E]."""
+    order = order[windows[order] > 0]
+    zeros = np.zeros(len(order), np.int64)
+    return Pieces(order, zeros, windows[order].astype(np.int64), zeros + pass_number)
 
-    Needs a window per rank after pass 0; the loader asks for a whole batch per rank.
+
+def windows_given(before: int, rank: int, world_size: int) -> int:
+    """How many of the first `before` windows that all ranks are given belong to `rank`."""
+    return (rank + 1) * before // world_size - rank * before // world_size
+
+
+def stretch(before: int, after: int, rank: int, world_size: int) -> tuple[int, int]:
+    """The stretch [start, stop) that belongs to `rank` of the row that brings the windows given to
+    all ranks from `before` to `after`.
+
+    Needs a window per rank where `before` is not 0; the loader asks for a whole batch per rank.
     """
-    assert windows >= world_size or pass_number == 0, (windows, world_size)
-    before, after = pass_number * windows, (pass_number + 1) * windows
+    assert after - before >= world_size or before == 0, (before, after, world_size)
 
     def cut(number: int) -> int:
         return number * after // world_size - number * before // world_size
 
     return cut(rank), cut(rank + 1)
-
-
-def windows_before(windows: int, pass_number: int, rank: int, world_size: int) -> int:
-    """Windows that `rank` is given in all passes before `pass_number`: the sum of their stretches
-    (`shard_bounds`), in closed form.
-    """
-    before = pass_number * windows
-    return (rank + 1) * before // world_size - rank * before // world_size
-
-
-def batches_through(windows: int, pass_number: int, batch_size: int, world_size: int) -> int:
-    """Full batches that every rank has taken when pass `pass_number` ends; -1 is before the run."""
-    return (pass_number + 1) * windows // (world_size * batch_size)
-
-
-def batches_in_pass(windows: int, pass_number: int, batch_size: int, world_size: int) -> int:
-    """Full batches that every rank takes in pass `pass_number`."""
-    return batches_through(windows, pass_number, batch_size, world_size) - batches_through(
-        windows, pass_number - 1, batch_size, world_size
-    )
-
-
-def cut_pieces(order: np.ndarray, windows: np.ndarray, start: int, stop: int) -> Pieces:
-    """The pieces of the stretch [start, stop) of the row that `order` makes of episodes with
-    `windows` [E] each.
-    """
-    ends = np.cumsum(windows[order])
-    begins = ends - windows[order]
-    touched = (ends > start) & (begins < stop)
-    begins, ends = begins[touched], ends[touched]
-    return Pieces(order[touched], np.maximum(start - begins, 0), np.minimum(stop, ends) - begins)
-
-
-def shard(
-    file_of_episode: np.ndarray,
-    windows: np.ndarray,
-    seed: int,
-    pass_number: int,
-    rank: int,
-    world_size: int,
-) -> Pieces:
-    """What `rank` reads in pass `pass_number`; over ranks disjoint, and together every window once.
-
-    `windows` int64 [E] are the windows that each episode gives to every pass. The rank's pieces are
-    read in an order of its own, so that neighbours in time are not neighbours in a file.
-    """
-    order = pass_order(file_of_episode, seed, pass_number)
-    start, stop = shard_bounds(int(windows.sum()), pass_number, rank, world_size)
-    pieces = cut_pieces(order, windows, start, stop)
-    mixed = permutation(len(pieces.episode), seed, pass_number, PIECE_ORDER, rank)
-    return Pieces(pieces.episode[mixed], pieces.start[mixed], pieces.stop[mixed])
-
-
-def shuffle_seed(seed: int, pass_number: int, rank: int) -> int:
-    """Seed of the rank's shuffle buffer in this pass, 1 .. 2**31 - 1 (TensorFlow reads 0 as
-    "none").
-    """
-    return int(random_keys(1, seed, pass_number, SHUFFLE, rank)[0] % (2**31 - 1)) + 1

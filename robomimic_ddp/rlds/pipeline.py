@@ -1,28 +1,31 @@
-"""The tf.data graph: pieces of episodes -> windows of encoded frames -> shuffle -> batches, decoded
-and normalised.
+"""The tf.data graph: records -> windows of encoded frames, put into a store -> batches, taken out
+of it in the planned order, decoded and normalised.
 
-Everything before the batch handles raw records and encoded frames only; a frame is decoded once its
-batch is being made, so nothing is decoded that is not delivered. No Python runs per sample: once
-per pass for the list of pieces.
+The store (`store`) is the shuffle buffer. Which window leaves it when is planned outside
+(`plans.PassPlan`), so the order depends on nothing that happens here, and any position of it can be
+reached directly. Everything before the batch handles raw records and encoded frames only; a frame
+is decoded once its batch is being made, so nothing is decoded that is not delivered. No Python runs
+per sample: once per block of thousands of windows for its plan.
 """
 
 from __future__ import annotations
 
 from typing import Any, Callable
 
+import numpy as np
+
 from robomimic_ddp.rlds.actions import action_vectors
 from robomimic_ddp.rlds.pictures import decode
 from robomimic_ddp.rlds.plans import PassPlan, Reading, Recipe
 from robomimic_ddp.rlds.records import raw_records
+from robomimic_ddp.rlds.store import Store
 from robomimic_ddp.rlds.tf_import import import_tensorflow
 from robomimic_ddp.rlds.windows import picked_windows
 
-OPEN_EPISODES = 8
-"""Episodes read in turns, so that neighbours in the stream come from several; fixed, as the order
-depends on it.
-"""
+READERS = 8
+"""At most so many records are read at once."""
 ENDLESS = 2**62
-"""As many passes as no run gets through."""
+"""As many parts as no run gets through."""
 
 
 class FrameCounters:
@@ -37,16 +40,16 @@ class FrameCounters:
             self.batched = tf.Variable(0, dtype=tf.int64, trainable=False)
 
 
-def windows_of(recipe: Recipe, episode: dict[str, Any], piece: tuple) -> dict[str, Any]:
-    """TensorFlow: an episode's tensors [T, ...] and one row of a PassPlan -> its windows [N, ...],
-    still encoded.
+def windows_of(recipe: Recipe, episode: dict[str, Any], record: Any, numbers: Any) -> dict:
+    """TensorFlow: an episode's tensors [T, ...] and its row of Block.records -> its windows
+    `numbers` [N, ...], still encoded.
     """
     tf = import_tensorflow()
-    start, stop, taken, count, pick, base = piece
+    taken, count, pick = record[2], record[3], record[4]
     shape, fields = recipe.shape, recipe.fields
     actions = action_vectors(episode, fields.actions)
     length = tf.shape(actions, out_type=tf.int64)[0]
-    window = picked_windows(tf.range(start, stop), count, taken, pick)
+    window = picked_windows(numbers, count, taken, pick)
     first_seen = (window + shape.first - (shape.frame_stack - 1))[:, None]
     acted = first_seen + tf.range(shape.actions, dtype=tf.int64)[None]
     seen_step = tf.clip_by_value(acted[:, : shape.frame_stack], 0, length - 1)
@@ -66,7 +69,6 @@ def windows_of(recipe: Recipe, episode: dict[str, Any], piece: tuple) -> dict[st
         "actions": tf.gather(actions, acted_step),
         "pad_mask": (acted >= 0) & (acted < length),
         "language": language,
-        "index": base + window,
     }
 
 
@@ -97,25 +99,21 @@ def finish(recipe: Recipe, counters: FrameCounters, batch: dict[str, Any]) -> di
 def build(
     recipe: Recipe,
     plan_of: Callable[[int], PassPlan],
-    passes: int | None,
+    parts: int | None,
     reading: Reading,
     counters: FrameCounters,
-    first_pass: int = 0,
-    passed_over: int = 0,
+    start: tuple[int, int] = (0, 0),
 ) -> Any:
-    """tf.data of batches over the plans of `first_pass` and the passes after it (`passes` of them;
-    None: without end), less the first `passed_over` windows, which are read but not decoded.
+    """tf.data of batches over the plans of parts 0, 1, ... (`parts` of them; None: without end).
 
-    One row of windows, cut every `batch_size` across the ends of passes; a pass's windows are
-    shuffled among themselves. The short batch at the end of the last pass is kept.
+    One row of windows, cut every `batch_size` across the ends of parts. `start`: the part to begin
+    in, and how many windows of it have been delivered already; of those before, only what was still
+    waiting is read. The short batch at the end of the last part is kept.
     """
     tf = import_tensorflow()
-    last_pass = first_pass + passes if passes else ENDLESS
-    windows = _windows(recipe, plan_of, (first_pass, last_pass), reading).skip(passed_over)
-    batches = windows.batch(reading.batch_size).map(
-        lambda batch: finish(recipe, counters, batch),
-        num_parallel_calls=reading.threads,
-        deterministic=True,
+    blocks = _blocks(plan_of, start, parts or ENDLESS)
+    batches = tf.data.Dataset.range(1).flat_map(
+        lambda _: _batches(recipe, blocks, reading, counters)
     )
     if reading.prefetch:
         batches = batches.prefetch(reading.prefetch)
@@ -127,39 +125,61 @@ def build(
     return batches.with_options(options)
 
 
-def _windows(
-    recipe: Recipe, plan_of: Callable[[int], PassPlan], passes: tuple[int, int], reading: Reading
-) -> Any:
-    """tf.data of single windows, still encoded, pass after pass."""
+def _blocks(plan_of: Callable[[int], PassPlan], start: tuple[int, int], parts: int) -> Any:
+    """tf.data of Blocks, part after part, planned one ahead."""
+    tf = import_tensorflow()
+    first, taken = start
+
+    # numpy_function, not from_generator: generators are finalised at exit, when Python has ended.
+    def blocks_of(part: int) -> tuple[np.int64, np.int64]:
+        plan = plan_of(int(part))
+        begin = plan.block_of(taken) if part == first and taken else 0
+        return np.int64(begin), np.int64(plan.blocks)
+
+    def block(part: int, number: int) -> tuple[np.ndarray, ...]:
+        plan = plan_of(int(part))
+        here = part == first and taken and number == plan.block_of(taken)
+        return plan.block(int(number), taken if here else 0).arrays()
+
+    def of_part(part: Any) -> Any:
+        begin, end = tf.numpy_function(blocks_of, [part], [tf.int64] * 2)
+        return tf.data.Dataset.range(begin, end).map(lambda number: of_block(part, number))
+
+    def of_block(part: Any, number: Any) -> tuple:
+        arrays = tf.numpy_function(block, [part, number], [tf.int64] * 6)
+        shapes = ([None, 6], [None], [None], [None], [None, 2], [None])
+        return tuple(tf.ensure_shape(array, shape) for array, shape in zip(arrays, shapes))
+
+    return tf.data.Dataset.range(first, parts).flat_map(of_part).prefetch(1)
+
+
+def _batches(recipe: Recipe, blocks: Any, reading: Reading, counters: FrameCounters) -> Any:
+    """tf.data of finished batches, through a store of its own."""
     tf = import_tensorflow()
     names = tf.constant(recipe.files)
+    store = Store(recipe)
 
-    def plan(number: Any) -> Any:
-        # Python once per pass. Not from_generator, whose generators are finalised at exit, when
-        # Python has already ended.
-        *rows, seed = tf.numpy_function(
-            lambda n: plan_of(int(n)).arrays(), [number], [tf.int64] * 9
-        )
-        return (*(tf.ensure_shape(row, [None]) for row in rows), tf.ensure_shape(seed, []))
+    def rows(records, numbers, keys, stored, leaving, left) -> Any:
+        def row(p: Any) -> tuple:
+            part, out = slice(stored[p], stored[p + 1]), slice(left[p], left[p + 1])
+            return records[p], numbers[part], keys[part], leaving[out]
 
-    def read_piece(file: Any, offset: Any, *piece: Any) -> Any:
-        episode = raw_records(names[file], offset).take(1).map(recipe.parse)
-        return episode.flat_map(
-            lambda tensors: tf.data.Dataset.from_tensor_slices(windows_of(recipe, tensors, piece))
-        )
+        return tf.data.Dataset.range(tf.shape(records, tf.int64)[0]).map(row)
 
-    def read_pass(*plan: Any) -> Any:
-        windows = tf.data.Dataset.from_tensor_slices(plan[:-1]).interleave(
-            read_piece,
-            cycle_length=OPEN_EPISODES,
-            block_length=1,
-            num_parallel_calls=min(reading.threads, OPEN_EPISODES),
-            deterministic=True,
-        )
-        if reading.shuffle_buffer > 1:
-            windows = windows.shuffle(
-                reading.shuffle_buffer, seed=plan[-1], reshuffle_each_iteration=False
-            )
-        return windows
+    def read(record: Any, numbers: Any, keys: Any, leaving: Any) -> Any:
+        raw = raw_records(names[record[0]], record[1]).take(1).get_single_element()
+        windows = windows_of(recipe, recipe.parse(raw), record, numbers)
+        with tf.control_dependencies(store.put(keys, windows)):
+            return tf.identity(leaving)
 
-    return tf.data.Dataset.range(*passes).map(plan).flat_map(read_pass)
+    def made(leaving: Any) -> dict[str, Any]:
+        windows = store.take(leaving[:, 0])
+        return finish(recipe, counters, {**windows, "index": leaving[:, 1]})
+
+    threads = min(reading.threads, READERS)
+    leaving = blocks.flat_map(rows).map(read, num_parallel_calls=threads, deterministic=True)
+    return (
+        leaving.flat_map(tf.data.Dataset.from_tensor_slices)
+        .batch(reading.batch_size)
+        .map(made, num_parallel_calls=reading.threads, deterministic=True)
+    )

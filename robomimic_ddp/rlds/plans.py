@@ -4,48 +4,128 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, Callable
 
 import numpy as np
 
 from robomimic_ddp.env import share_of_cores
+from robomimic_ddp.rlds.partition import Pieces
 from robomimic_ddp.rlds.pictures import PictureSize
 from robomimic_ddp.rlds.schema import Fields
-from robomimic_ddp.rlds.windows import WindowShape
+from robomimic_ddp.rlds.shuffle import Shuffle
+from robomimic_ddp.rlds.windows import WindowShape, picked_windows
 
 PREFETCHED_BATCHES = 2
 
 
-@dataclass(frozen=True)
-class PassPlan:
-    """What one rank reads in one pass, in reading order; int64 [P] each but the seed.
+BLOCK_WINDOWS = 4096
+"""At least so many windows are planned at once."""
 
-    file, offset: where the record lies; start, stop: which of the episode's `taken` windows of this
-    pass; count: all its windows; pick: see `windows.picked_windows`; base: the data set's number of
-    its window 0.
+
+@dataclass(frozen=True)
+class Block:
+    """Records to read, and which windows are complete after each: what tf.data is told at once.
+
+    records: int64 [P, 6], of each record its file, offset, and the episode's taken, count, pick and
+    base (see PassPlan); numbers: int64 [N], which of the taken windows are put into the store, of
+    all records in turn; keys: int64 [N], under which key; stored: int64 [P + 1], where each
+    record's part of the two begins. leaving: int64 [Q, 2], key and data set number of the windows
+    that leave the store, in order; left: int64 [P + 1], where the part that leaves after each
+    record begins.
     """
 
+    records: np.ndarray
+    numbers: np.ndarray
+    keys: np.ndarray
+    stored: np.ndarray
+    leaving: np.ndarray
+    left: np.ndarray
+
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """All of it, as tf.data takes it."""
+        return tuple(np.asarray(getattr(self, field.name), np.int64) for field in fields(self))
+
+
+@dataclass(frozen=True)
+class PassPlan:
+    """What one rank reads in one part of its course.
+
+    file, offset: int64 [P], where the record of each of `pieces` lies; taken: how many windows its
+    episode gives to a pass, of `count`; pick: see `windows.picked_windows`; base: the data set's
+    number of its window 0. shuffle: in which order the windows leave; first_key: the key of the
+    first of them, in a row of keys that never repeats.
+    """
+
+    pieces: Pieces
     file: np.ndarray
     offset: np.ndarray
-    start: np.ndarray
-    stop: np.ndarray
     taken: np.ndarray
     count: np.ndarray
     pick: np.ndarray
     base: np.ndarray
-    shuffle_seed: int
-
-    def arrays(self) -> tuple[np.ndarray, ...]:
-        """The eight arrays and the seed, as tf.data takes them."""
-        *rows, seed = (getattr(self, field.name) for field in fields(self))
-        return (*(np.asarray(row, np.int64) for row in rows), np.int64(seed))
+    shuffle: Shuffle
+    first_key: int = 0
 
     def digest(self) -> str:
         """Hex digest of which windows are read, in which order."""
-        digest = hashlib.blake2b(digest_size=16)
-        for array in self.arrays():
-            digest.update(array.tobytes())
+        digest = hashlib.blake2b(repr((self.shuffle.seed, self.first_key)).encode(), digest_size=16)
+        for array in (*self.pieces.columns(), self.file, self.offset, self.pick):
+            digest.update(np.asarray(array, np.int64).tobytes())
         return digest.hexdigest()
+
+    @cached_property
+    def cuts(self) -> np.ndarray:
+        """The first piece of each block, and the number of pieces: int64 [blocks + 1]."""
+        size = max(BLOCK_WINDOWS, self.shuffle.spread)
+        _, first = np.unique(self.pieces.begins // size, return_index=True)
+        return np.append(first, len(self.file)).astype(np.int64)
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks there are."""
+        return len(self.cuts) - 1
+
+    def index(self, windows: np.ndarray) -> np.ndarray:
+        """The data set's numbers of `windows` of the row, int64 [N]."""
+        piece = np.searchsorted(self.pieces.ends, windows, "right")
+        number = self.pieces.start[piece] + windows - self.pieces.begins[piece]
+        picked = picked_windows(number, self.count[piece], self.taken[piece], self.pick[piece])
+        return self.base[piece] + picked
+
+    def block_of(self, taken: int) -> int:
+        """The block in which reading goes on when `taken` windows have left."""
+        _, then = self.shuffle.waiting(taken)
+        begins = self.pieces.begins[self.cuts[:-1]]
+        return int(np.searchsorted(begins, then - 1, "right")) - 1
+
+    def block(self, number: int, taken: int = 0) -> Block:
+        """Block `number`; for the one of `block_of(taken)` less the `taken` windows that have left,
+        and with what is still to come of the records before it.
+        """
+        ends = self.pieces.ends
+        start = int(self.pieces.begins[self.cuts[number]])
+        stop = int(ends[self.cuts[number + 1] - 1])
+        leaving, places = self.shuffle.leaving(start, stop)
+        entering = np.arange(start, stop)
+        if taken:
+            passed_over = taken - self.shuffle.left_before(start)
+            leaving, places = leaving[passed_over:], places[passed_over:]
+            waiting, then = self.shuffle.waiting(taken)
+            entering = np.concatenate([waiting, np.arange(then, stop)])
+        piece = np.searchsorted(ends, entering, "right")
+        read, first = np.unique(piece, return_index=True)
+        # What has left by the place where the next record begins is complete after this one.
+        limits = np.append(self.pieces.begins[read[1:]], stop)
+        columns = (self.file, self.offset, self.taken, self.count, self.pick, self.base)
+        return Block(
+            np.stack([column[read] for column in columns], 1),
+            self.pieces.start[piece] + entering - self.pieces.begins[piece],
+            self.first_key + entering,
+            np.append(first, len(entering)),
+            np.stack([self.first_key + leaving, self.index(leaving)], 1),
+            np.append(0, np.searchsorted(places, limits, "left")),
+        )
 
 
 @dataclass(frozen=True)
@@ -70,7 +150,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Reading:
-    """Batches of `batch_size` windows, a shuffle buffer of so many windows (0: none), so many
+    """Batches of `batch_size` windows, a shuffle buffer of so many windows (1: none), so many
     decoding threads, so many batches made ahead; `pin_memory` for copies to a CUDA device.
     """
 
@@ -82,7 +162,7 @@ class Reading:
 
     def for_windows(self, windows: int) -> Reading:
         """The same with a shuffle buffer that holds at most `windows`."""
-        return replace(self, shuffle_buffer=min(self.shuffle_buffer, windows))
+        return replace(self, shuffle_buffer=max(1, min(self.shuffle_buffer, windows)))
 
 
 def decoding_threads(wanted: int | None, ranks_on_node: int) -> int:

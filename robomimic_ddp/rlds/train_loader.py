@@ -7,18 +7,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from robomimic_ddp.errors import DataError
+from robomimic_ddp.rlds.course import Leg
 from robomimic_ddp.rlds.loader import RLDSLoader
-from robomimic_ddp.rlds.partition import (
-    batches_in_pass,
-    batches_through,
-    pass_order,
-    windows_before,
-)
 from robomimic_ddp.rlds.pipeline import build
 from robomimic_ddp.rlds.plans import PassPlan, Reading
 
 if TYPE_CHECKING:
     from robomimic_ddp.rlds.dataset import RLDSDataset
+
+_KIND = "course"
 
 
 class RLDSTrainLoader(RLDSLoader):
@@ -38,65 +35,87 @@ class RLDSTrainLoader(RLDSLoader):
         super().__init__(dataset, rank, world_size, reading)
         self._require_enough()
         self._seed = seed
-        self.pass_number = 0
-        """The pass that the next batch belongs to."""
-        self._delivered_in_pass = 0
-        self._start_at(0, 0)
+        self._leg = Leg(world_size, self.batch_size, reading.shuffle_buffer)
+        self._begin(0, [])
 
-    def _start_at(self, first_pass: int, passed_over: int) -> None:
+    def _begin(self, first_pass: int, legs: list[tuple[Leg, int]]) -> None:
+        """Stands behind `legs`: each with the batches that every rank took in it."""
+        self._first_pass = first_pass
+        if not legs or legs[-1][0] != self._leg:
+            legs = [*legs, (self._leg, 0)]
+        *self._legs_before, (_, self._batches) = legs
+        self._course = self.dataset.course(self._seed, first_pass, legs)
+        self._plans: dict[int, PassPlan] = {}
         self._pipeline = build(
             self.dataset.recipe,
             self._plan_of,
             None,
             self.reading,
             self._counters,
-            first_pass,
-            passed_over,
+            self._course.place(self.rank, self._batches),
         )
         self._iterator: Any = None
 
+    @property
+    def pass_number(self) -> int:
+        """The pass that the next batch belongs to."""
+        return self._course.first_pass + self._course.part_of(self._batches)
+
     def position(self) -> dict[str, Any]:
-        """What `go_to` needs: the same on every rank."""
+        """What `go_to` needs: the same on every rank, a few numbers for each change of ranks."""
+        legs = [*self._legs_before, (self._leg, self._batches)]
         return {
-            "kind": "windows",
+            "kind": _KIND,
+            "data": self.dataset.digest,
+            "seed": self._seed,
             "pass": self.pass_number,
-            "batches": self._delivered_in_pass,
-            "batch_size": self.batch_size,
+            "first_pass": self._first_pass,
+            "legs": [[leg.world_size, leg.batch_size, leg.buffer, n] for leg, n in legs],
         }
 
     def let_go(self) -> None:
         """Nothing: the stream goes on, whoever iterates over it."""
 
     def go_to(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
-        """Continues at a `position` of a run with `world_size` ranks; says what that means.
+        """Continues at a `position` of a run with any number of ranks; says what that means.
 
-        The order is a pure function of (seed, pass, place): windows of the present pass that were
-        delivered are read again, but not decoded. With another number of ranks, or another batch,
-        the stretches are others, and the pass begins anew.
+        The order is a pure function of (seed, pass, place). With as many ranks, the same batch and
+        the same buffer it goes on to the window. Else what all ranks together have left of the pass
+        is cut anew: no window is lost, none comes twice in the pass. Records that the shuffle
+        buffer was waiting with are read again, and no others.
         """
-        if position is None or position.get("kind") != "windows":
+        if position is None or position.get("kind") != _KIND:
             return "data: the first pass begins"
-        self.pass_number, self._delivered_in_pass = position["pass"], 0
-        if (position["batch_size"], world_size) != (self.batch_size, self.world_size):
-            self._start_at(self.pass_number, 0)
+        number = position["pass"]
+        if (position["data"], position["seed"]) != (self.dataset.digest, self._seed):
+            self._begin(number, [])
             return (
-                f"data: pass {self.pass_number} begins anew, since ranks or batch have changed: "
-                f"{position['batches']} batches of a rank are read again"
+                f"data: pass {number} begins anew, since the data set, the choice of its windows "
+                "or the seed is another"
             )
-        self._delivered_in_pass = position["batches"]
-        batches = batches_through(
-            len(self.dataset), self.pass_number - 1, self.batch_size, self.world_size
+        legs = [(Leg(*numbers), batches) for *numbers, batches in position["legs"]]
+        self._begin(position["first_pass"], legs)
+        if legs[-1][0] == self._leg:
+            return f"data: pass {number} goes on after {self._delivered_in_pass} batches"
+        left = self._course.rest
+        assert left is not None
+        return (
+            f"data: ranks, batch or shuffle buffer have changed; the {left.windows} windows that "
+            f"pass {number} has not delivered are split anew over {self.world_size} ranks"
         )
-        taken = (batches + self._delivered_in_pass) * self.batch_size
-        first = self.pass_number
-        while windows_before(len(self.dataset), first, self.rank, self.world_size) > taken:
-            first -= 1  # the end of the pass before waits in this rank's row
-        before = windows_before(len(self.dataset), first, self.rank, self.world_size)
-        self._start_at(first, taken - before)
-        return f"data: pass {self.pass_number} goes on after {self._delivered_in_pass} batches"
 
-    def _plan_of(self, pass_number: int) -> PassPlan:
-        return self.dataset.pass_plan(self._seed, pass_number, self.rank, self.world_size)
+    @property
+    def _delivered_in_pass(self) -> int:
+        part = self._course.part_of(self._batches)
+        return self._batches - self._course.batches_before(part)
+
+    def _plan_of(self, part: int) -> PassPlan:
+        """The plan of `part`; the last two are kept, since it is asked for at each block."""
+        plan = self._plans.get(part)
+        if plan is None:
+            plan = self.dataset.part_plan(self._course, part, self.rank)
+            self._plans = {**dict(list(self._plans.items())[-1:]), part: plan}
+        return plan
 
     def _require_enough(self) -> None:
         needed = self.batch_size * self.world_size
@@ -110,10 +129,8 @@ class RLDSTrainLoader(RLDSLoader):
             ).on_all_ranks()
 
     def __len__(self) -> int:
-        """Full batches of every rank in the current pass."""
-        return batches_in_pass(
-            len(self.dataset), self.pass_number, self.batch_size, self.world_size
-        )
+        """Full batches of every rank in the current pass, since it began or was cut anew."""
+        return self._course.batches_in(self._course.part_of(self._batches))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         this_pass = self.pass_number
@@ -121,21 +138,21 @@ class RLDSTrainLoader(RLDSLoader):
             self._iterator = iter(self._pipeline)
         while self.pass_number == this_pass:
             batch = self._next(self._iterator)
-            self._delivered_in_pass += 1
-            if self._delivered_in_pass == len(self):
-                self.pass_number, self._delivered_in_pass = this_pass + 1, 0
+            self._batches += 1
             yield batch
 
     def order_digest(self) -> str:
         """Hex digest of what decides who reads what in the current pass: equal on every rank."""
-        dataset = self.dataset
-        order = pass_order(dataset.index.file[dataset.rows], self._seed, self.pass_number)
-        decided = (self._seed, self.pass_number, self.world_size, len(dataset))
-        return hashlib.sha256(order.tobytes() + repr(decided).encode()).hexdigest()
+        course = self._course
+        row = course.row(course.part_of(self._batches))
+        digest = hashlib.sha256(repr((self.position()["legs"], self._seed)).encode())
+        for column in row.columns():
+            digest.update(column.tobytes())
+        return digest.hexdigest()
 
     def index_stream_digest(self) -> str:
         """Hex digest of what this rank reads in the current pass: differs between ranks."""
-        return self._plan_of(self.pass_number).digest()
+        return self._plan_of(self._course.part_of(self._batches)).digest()
 
     def telling_digest(self) -> str:
         """`index_stream_digest`: shards are disjoint, so two ranks' never agree."""

@@ -29,8 +29,8 @@ class RLDSValidLoader(RLDSLoader):
         reading: Reading,
         most_windows: int | None = None,
     ):
-        self._plan = dataset.valid_plan(rank, world_size, most_windows)
-        self.windows = int((self._plan.stop - self._plan.start).sum())
+        self._plan = dataset.valid_plan(rank, world_size, most_windows, reading.shuffle_buffer)
+        self.windows = self._plan.pieces.windows
         super().__init__(dataset, rank, world_size, reading.for_windows(self.windows))
         self._pipeline = build(
             dataset.recipe, lambda _: self._plan, 1, self.reading, self._counters

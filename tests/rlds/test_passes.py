@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 
+from robomimic_ddp.rlds.course import Leg
 from robomimic_ddp.rlds.windows import picked_windows
 from tests.rlds.conftest import CAMERAS, LENGTHS
 
@@ -55,8 +56,13 @@ def test_every_pass_is_exact_over_ranks_and_nothing_is_lost_over_a_run(load, wor
 
 def share_size(dataset, seed, number, rank, world):
     """Windows that pass `number` gives to `rank`."""
-    plan = dataset.pass_plan(seed, number, rank, world)
-    return int((plan.stop - plan.start).sum())
+    return plan_of(dataset, seed, number, rank, world).pieces.windows
+
+
+def plan_of(dataset, seed, number, rank, world):
+    """What `rank` reads in pass `number` of a run that nothing changes."""
+    course = dataset.course(seed, 0, [(Leg(world, 1, 4), 0)])
+    return dataset.part_plan(course, number, rank)
 
 
 def test_epochs_shorter_than_a_pass_continue_the_stream(load):
@@ -155,7 +161,7 @@ def planned(plan):
     return [
         int(plan.base[p] + picked_windows(n, plan.count[p], plan.taken[p], plan.pick[p]))
         for p in range(len(plan.file))
-        for n in range(plan.start[p], plan.stop[p])
+        for n in range(plan.pieces.start[p], plan.pieces.stop[p])
     ]
 
 
@@ -172,7 +178,7 @@ def test_validation_comes_once_over_ranks_and_shares_no_episode(load):
         seen.extend(mine)
     assert len(seen) == len(set(seen)) == len(valid)
     ends = np.cumsum(LENGTHS)
-    trained = planned(train.pass_plan(0, 0, 0, 1))
+    trained = planned(plan_of(train, 0, 0, 0, 1))
     assert not set(np.searchsorted(ends, seen, "right")) & set(
         np.searchsorted(ends, trained, "right")
     )

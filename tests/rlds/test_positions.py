@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+import json
 
-from robomimic_ddp.rlds.partition import shard_bounds, windows_before
+import pytest
+
+from tests.rlds.conftest import LENGTHS
 from tests.rlds.test_passes import stream, wait_until_idle
+
+
+def saved(loader):
+    """The position as a file keeps it, of less than 1 MB."""
+    text = json.dumps(loader.position())
+    assert len(text) < 1_000
+    return json.loads(text)
 
 
 @pytest.mark.parametrize("world, rank", [(1, 0), (2, 1), (3, 0)])
@@ -16,56 +23,76 @@ def test_the_same_ranks_go_on_to_the_window(load, world, rank, batches):
     train, _ = load()
     whole = train.make_loader(3, rank, world, 7)
     stream(whole, batches)
-    position = whole.position()
+    position = saved(whole)
     resumed = train.make_loader(3, rank, world, 7)
     assert "goes on" in resumed.go_to(position, world, 1)
-    assert len(resumed) == len(whole)
+    assert len(resumed) == len(whole) and resumed.pass_number == whole.pass_number
     assert stream(resumed, 25) == stream(whole, 25)
     assert resumed.position() == whole.position()
+    assert resumed.order_digest() == whole.order_digest()
 
 
-def test_passed_over_windows_are_not_decoded(load):
-    train, _ = load()
+def test_delivered_windows_are_neither_read_again_nor_decoded(load, monkeypatch):
+    """A buffer of 3 windows: of 50 records only those are read that it held, and what follows."""
+    from robomimic_ddp.rlds.plans import PassPlan
+
+    train, _ = load(shuffle_buffer_size=3)
     whole = train.make_loader(3, 0, 1, 7)
-    stream(whole, 10)
+    stream(whole, 20)
     resumed = train.make_loader(3, 0, 1, 7)
     resumed.go_to(whole.position(), 1, 1)
+    planned = []
+    real = PassPlan.block
+    monkeypatch.setattr(PassPlan, "block", lambda *a: planned.append(real(*a)) or planned[-1])
     stream(resumed, 2)
     wait_until_idle(resumed)  # it reads ahead beside us
     assert resumed.frames_delivered > 0
     assert resumed.frames_decoded == resumed.frames_delivered + resumed.frames_prefetched
     assert resumed.frames_decoded < whole.frames_delivered, "passed-over windows were decoded"
+    read = planned[0].records
+    assert 0 < read[:, 3].sum() <= len(train) - 60 + 2 * 3 + 2 * max(LENGTHS)
 
 
-@pytest.mark.parametrize("world, batch", [(3, 3), (2, 4)])
-def test_other_ranks_or_batches_begin_the_pass_anew_and_say_so(load, world, batch):
+@pytest.mark.parametrize("changes", [[(3, 3)], [(2, 4)], [(1, 2), (3, 1), (2, 3)]])
+def test_other_ranks_or_batches_take_what_is_left_of_the_pass(load, changes):
+    """Each window once in the pass, whoever was to read it before."""
     train, _ = load()
-    before = train.make_loader(3, 0, 2, 7)
-    stream(before, 20)
-    position = before.position()
-    assert position["pass"] >= 1
-    for rank in range(world):
-        after = train.make_loader(batch, rank, world, 7)
-        assert "begins anew" in after.go_to(position, 2, 5)
-        assert after.pass_number == position["pass"]
-        share = train.pass_plan(7, position["pass"], rank, world)
-        own = {
-            base + window
-            for base, start, stop in zip(share.base, share.start, share.stop)
-            for window in range(start, stop)
-        }
-        assert set(stream(after, 2)) <= own
+    loaders = [train.make_loader(3, rank, 2, 7) for rank in range(2)]
+    taken = [index for loader in loaders for index in stream(loader, 20)]
+    passed, world = loaders[0].pass_number, 2
+    assert passed >= 1
+    for world_after, batch in changes:
+        position = saved(loaders[0])
+        assert all(saved(loader) == position for loader in loaders)
+        left = (passed + 1) * len(train) - len(taken)
+        loaders = [train.make_loader(batch, rank, world_after, 7) for rank in range(world_after)]
+        for loader in loaders:
+            said = loader.go_to(position, world, 5)
+            assert f"the {left} windows that pass {passed} has not" in said
+            assert loader.pass_number == passed and len(loader) == left // (batch * world_after)
+            taken += stream(loader, 2)
+        world = world_after
+    rest = loaders[0]._course.remaining(2)
+    assert rest.windows == left - 2 * batch * world
+    for loader in loaders:
+        taken += stream(loader, len(loader) - 2)
+    # All but what fills no batch has come as often as there were passes.
+    times = {index: taken.count(index) for index in taken}
+    missing = (passed + 1) * len(train) - len(taken)
+    assert 0 <= missing < batch * world and len(times) == len(train)
+    assert set(times.values()) <= {passed, passed + 1}
+    assert list(times.values()).count(passed) == missing
 
 
-@given(
-    windows=st.integers(1, 5000),
-    number=st.integers(0, 40),
-    world=st.integers(1, 9),
-)
-def test_the_closed_form_is_the_sum_of_the_stretches(windows, number, world):
-    for rank in range(world):
-        total = sum(
-            bounds[1] - bounds[0]
-            for bounds in (shard_bounds(max(windows, world), p, rank, world) for p in range(number))
-        )
-        assert windows_before(max(windows, world), number, rank, world) == total
+def test_another_choice_of_windows_begins_the_pass_anew(load):
+    train, _ = load()
+    whole = train.make_loader(3, 0, 1, 7)
+    stream(whole, 60)
+    position = saved(whole)
+    for other, seed in ((load(subsample_length=5)[0], 7), (train, 8)):
+        loader = other.make_loader(3, 0, 1, seed)
+        said = loader.go_to(position, 1, 3)
+        assert f"pass {position['pass']} begins anew" in said
+        assert loader.pass_number == position["pass"] >= 1
+        stream(loader, 1)
+    assert "first pass" in loader.go_to({"kind": "windows"}, 1, 3)

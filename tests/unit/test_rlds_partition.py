@@ -8,6 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from robomimic_ddp.rlds import partition
+from robomimic_ddp.rlds.course import Course, Leg
 
 worlds = st.integers(1, 64)
 passes = st.integers(0, 50)
@@ -33,14 +34,17 @@ def windows_of(pieces):
     ]
 
 
+def share(table, seed, number, rank, world):
+    """The pieces of `rank` in pass `number` of a run that nothing changes."""
+    course = Course(*table, seed, Leg(world, 1, 4))
+    return course.share(number, rank).pieces
+
+
 @given(tables(), worlds, passes, st.integers(0, 2**31))
 def test_shards_of_a_pass_are_disjoint_and_together_everything(table, world, number, seed):
     files, windows = table
     assume(windows.sum() >= world or number == 0)  # the loader asks for more: one batch per rank
-    shards = [
-        windows_of(partition.shard(files, windows, seed, number, rank, world))
-        for rank in range(world)
-    ]
+    shards = [windows_of(share(table, seed, number, rank, world)) for rank in range(world)]
     everything = [(e, n) for e, count in enumerate(windows) for n in range(count)]
     assert sorted(sum(shards, [])) == everything
     sizes = [len(shard) for shard in shards]
@@ -52,24 +56,28 @@ def test_all_ranks_have_the_promised_batches_and_the_rest_opens_the_next_pass(
     windows, world, batch, run_length
 ):
     assume(windows >= world)
+    course = Course(np.zeros(1, int), np.array([windows]), 0, Leg(world, batch, 4))
     given_so_far, batches_so_far = [0] * world, 0
     for number in range(run_length):
-        end_of_row = 0
+        end_of_row, before = 0, course.given_before(number)
+        assert before == sum(given_so_far)
         for rank in range(world):
-            start, stop = partition.shard_bounds(windows, number, rank, world)
+            assert partition.windows_given(before, rank, world) == given_so_far[rank]
+            start, stop = partition.stretch(before, before + windows, rank, world)
             assert start == end_of_row <= stop  # the ranks' stretches touch and never overlap
             end_of_row = stop
             given_so_far[rank] += stop - start
         assert end_of_row == windows
         assert max(given_so_far) - min(given_so_far) <= 1
-        batches = partition.batches_in_pass(windows, number, batch, world)
+        batches = course.batches_in(number)
         assert batches >= (1 if windows >= batch * world else 0)
+        for taken in {batches_so_far, batches_so_far + batches - 1} if batches else ():
+            assert course.part_of(taken) == number
         batches_so_far += batches
         # As many full batches as the poorest rank can make, and not one more.
         assert batches_so_far == min(given_so_far) // batch
         left = sum(given_so_far) - batches_so_far * batch * world
         assert 0 <= left < batch * world
-    assert partition.batches_through(windows, -1, batch, world) == 0
 
 
 @given(tables(), worlds, passes)
@@ -78,8 +86,7 @@ def test_files_stay_whole_except_at_the_cuts(table, world, number):
     assume(windows.sum() >= world)
     readers = {}
     for rank in range(world):
-        pieces = partition.shard(files, windows, 3, number, rank, world)
-        for file in files[pieces.episode]:
+        for file in files[share(table, 3, number, rank, world).episode]:
             readers.setdefault(int(file), set()).add(rank)
     extra_readers = sum(len(ranks) - 1 for ranks in readers.values())
     assert extra_readers <= world - 1
@@ -88,7 +95,7 @@ def test_files_stay_whole_except_at_the_cuts(table, world, number):
 def test_with_enough_files_most_ranks_share_at_most_two():
     files, windows = np.repeat(np.arange(64), 10), np.full(640, 20)
     for rank in range(8):
-        pieces = partition.shard(files, windows, 0, 0, rank, 8)
+        pieces = share((files, windows), 0, 0, rank, 8)
         # 64 equal files over 8 ranks: the cuts fall between files, so each rank has 8 of its own.
         assert len(np.unique(files[pieces.episode])) == 8
 
@@ -103,18 +110,33 @@ def test_order_is_a_permutation_that_keeps_files_together(table, number, seed):
     assert np.array_equal(order, partition.pass_order(files, seed, number))
 
 
+@given(tables(), st.data())
+def test_parts_of_a_row_are_the_windows_asked_for(table, data):
+    files, windows = table
+    row = partition.whole_row(windows, partition.pass_order(files, 1, 2), 2)
+    everything = windows_of(row)
+    assert len(everything) == row.windows == windows.sum()
+    start = data.draw(st.integers(0, row.windows))
+    stop = data.draw(st.integers(start, row.windows))
+    assert windows_of(row.cut(start, stop)) == everything[start:stop]
+    some = sorted(data.draw(st.sets(st.integers(0, row.windows - 1))))
+    picked = row.at(np.array(some, np.int64))
+    assert windows_of(picked) == [everything[window] for window in some]
+    assert windows_of(partition.joined([row.cut(0, start), row.cut(start, row.windows)])) == (
+        everything
+    )
+
+
 def test_every_pass_and_every_seed_draws_anew():
-    files, windows = np.repeat(np.arange(16), 4), np.full(64, 10)
+    table = np.repeat(np.arange(16), 4), np.full(64, 10)
 
     def first_rank(seed, number):
-        return windows_of(partition.shard(files, windows, seed, number, 0, 4))
+        return windows_of(share(table, seed, number, 0, 4))
 
     drawn = [first_rank(seed, number) for seed in (0, 1) for number in range(5)]
     for index, one in enumerate(drawn):
         for other in drawn[index + 1 :]:
             assert one != other and set(one) != set(other)
-    seeds = {partition.shuffle_seed(0, p, r) for p in range(20) for r in range(20)}
-    assert len(seeds) == 400 and all(0 < seed < 2**31 for seed in seeds)
 
 
 def test_random_bits_are_those_of_every_numpy():
@@ -128,6 +150,6 @@ def test_random_bits_are_those_of_every_numpy():
 
 @pytest.mark.parametrize("world", [1, 2, 3, 8])
 def test_fewer_files_than_ranks(world):
-    files, windows = np.zeros(3, int), np.array([5, 1, 9])
-    shards = [windows_of(partition.shard(files, windows, 0, 0, r, world)) for r in range(world)]
+    table = np.zeros(3, int), np.array([5, 1, 9])
+    shards = [windows_of(share(table, 0, 0, rank, world)) for rank in range(world)]
     assert len({pair for shard in shards for pair in shard}) == 15 == sum(map(len, shards))

@@ -1,0 +1,188 @@
+"""The course over passes and changes of ranks: nothing lost, nothing twice, any place reached.
+
+What tf.data does with the plans is done here with a dict for the store.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from robomimic_ddp.rlds.course import Course, Leg
+from robomimic_ddp.rlds.plans import PassPlan
+
+SEED = 11
+
+
+class Tape:
+    """What a rank delivers: the window numbers of batch after batch, through plans and a store."""
+
+    def __init__(self, course: Course, windows: np.ndarray, rank: int, batches: int) -> None:
+        self.course, self.windows, self.rank = course, windows, rank
+        self.start = course.place(rank, batches)
+        self.read = 0
+        """Windows in the records that were read before the first batch came."""
+        self.most_held = 0
+        self.rows = self._rows()
+
+    def plan(self, part: int) -> PassPlan:
+        share = self.course.share(part, self.rank)
+        chosen, base = share.pieces.episode, np.cumsum(self.windows) - self.windows
+        counts = self.windows[chosen]
+        return PassPlan(
+            share.pieces, chosen, chosen, counts, counts, counts * 0, base[chosen],
+            share.shuffle, share.before,
+        )  # fmt: skip
+
+    def _rows(self):
+        first, taken = self.start
+        store: dict[int, int] = {}
+        for part in itertools.count(first):
+            plan, here = self.plan(part), taken if part == first else 0
+            begin = plan.block_of(here) if here else 0
+            for number in range(begin, plan.blocks):
+                block = plan.block(number, here if number == begin else 0)
+                yield from self._block(block, store)
+
+    def _block(self, block, store):
+        for row, record in enumerate(block.records):
+            part = slice(block.stored[row], block.stored[row + 1])
+            keys = block.keys[part].tolist()
+            assert keys and not set(keys) & set(store), "a record is read in vain, or twice"
+            store.update(zip(keys, (record[5] + block.numbers[part]).tolist()))
+            self.most_held = max(self.most_held, len(store))
+            self.read += int(record[2])
+            for key, index in block.leaving[block.left[row] : block.left[row + 1]].tolist():
+                assert store.pop(key) == index
+                yield index
+        assert block.left[0] == 0 and block.left[-1] == len(block.leaving)
+
+    def take(self, batches: int) -> list[int]:
+        return list(itertools.islice(self.rows, batches * self.course.leg.batch_size))
+
+
+@st.composite
+def runs(draw):
+    """(files, windows, legs): each leg its ranks, batch, buffer, and the batches taken in it."""
+    windows = np.array(draw(st.lists(st.integers(0, 30), min_size=2, max_size=25)))
+    windows[0] += 8
+    files = np.sort(np.array([draw(st.integers(0, 5)) for _ in windows]))
+    legs = []
+    for _ in range(draw(st.integers(1, 5))):
+        world = draw(st.integers(1, min(64, int(windows.sum()))))
+        batch = draw(st.integers(1, int(windows.sum()) // world))
+        steps = 2 * int(windows.sum()) // (world * batch)
+        leg = Leg(world, batch, draw(st.sampled_from([1, 2, 5, 40])))
+        legs.append((leg, draw(st.integers(0, steps))))
+    return files, windows, legs
+
+
+@settings(max_examples=50, deadline=None)
+@given(runs())
+def test_every_pass_is_exact_over_any_changes_of_ranks_and_batch(run):
+    """What all ranks have delivered is whole passes, and of the last one no window twice."""
+    files, windows, legs = run
+    delivered: list[int] = []
+    for number in range(len(legs)):
+        course = Course.over(files, windows, SEED, 0, legs[: number + 1])
+        for rank in range(course.leg.world_size):
+            delivered += Tape(course, windows, rank, 0).take(legs[number][1])
+    batches = legs[-1][1]
+    steps = sum(leg.world_size * leg.batch_size * taken for leg, taken in legs)
+    assert len(delivered) == steps
+    times = np.bincount(delivered, minlength=windows.sum())
+    present = course.first_pass + course.part_of(batches)
+    # Every window was due once in each pass before; some of the present one have come.
+    rest = Counted(course.remaining(batches), windows)
+    assert (times + rest.times == present + 1).all()
+    assert all((rest.of_pass(number) <= 1).all() for number in range(present + 1))
+    assert not rest.of_pass(present + 1).any()
+
+
+class Counted:
+    """How often each window is in a row of pieces."""
+
+    def __init__(self, pieces, windows) -> None:
+        self.pieces, self.base = pieces, np.cumsum(windows) - windows
+        self.total = int(windows.sum())
+        self.times = self._count(range(len(pieces.episode)))
+
+    def of_pass(self, number: int) -> np.ndarray:
+        return self._count(np.flatnonzero(self.pieces.number == number))
+
+    def _count(self, rows) -> np.ndarray:
+        times = np.zeros(self.total, int)
+        for row in rows:
+            base = self.base[self.pieces.episode[row]]
+            times[base + self.pieces.start[row] : base + self.pieces.stop[row]] += 1
+        return times
+
+
+@settings(max_examples=50, deadline=None)
+@given(runs(), st.data())
+def test_a_place_is_reached_without_what_came_before(run, data):
+    files, windows, legs = run
+    leg, batches = legs[-1]
+    course = Course.over(files, windows, SEED, 0, legs)
+    rank = data.draw(st.integers(0, leg.world_size - 1))
+    whole = Tape(course, windows, rank, 0).take(batches + 4)
+    resumed = Tape(course, windows, rank, batches)
+    assert resumed.take(4) == whole[batches * leg.batch_size :]
+
+
+def test_all_ranks_are_given_as_many_batches_and_the_rest_of_a_pass_is_shared_evenly():
+    windows = np.full(50, 10)
+    first = Course(np.arange(50), windows, 0, Leg(4, 5, 8))
+    second = first.followed_by(Leg(3, 4, 8), 13)  # 260 of 500 windows are delivered
+    assert second.rest.windows == 240 and second.first_pass == 0
+    assert second.batches_in(0) == 20 and second.batches_in(1) == (240 + 500) // 12 - 20
+    sizes = [second.share(0, rank).pieces.windows for rank in range(3)]
+    assert sizes == [80, 80, 80]
+
+
+LONG = np.full(2_000, 50)
+
+
+def test_resuming_reads_at_most_twice_the_shuffle_buffer():
+    course = Course(np.repeat(np.arange(100), 20), LONG, 0, Leg(2, 25, 1_000))
+    for batches in (1, 700, 1_999, 3_333):
+        tape = Tape(course, LONG, 1, batches)
+        tape.take(1)
+        # Both ends of the stretch lie inside a record.
+        assert tape.read <= 2 * 1_000 + 2 * 50, batches
+
+
+def test_memory_is_that_of_the_shuffle_buffer():
+    course = Course(np.repeat(np.arange(100), 20), LONG, 0, Leg(2, 25, 1_000))
+    for batches in (0, 1_000):
+        tape = Tape(course, LONG, 0, batches)
+        tape.take(3_000)
+        assert tape.most_held < 1_000 * 1.1 + 50
+
+
+def test_a_thousand_ranks_and_back_are_cheap():
+    windows = np.full(76_000 // 8, 30)
+    files = np.repeat(np.arange(len(windows) // 10), 10)
+    legs = [(Leg(1024, 4, 12), 30), (Leg(8, 64, 1_000), 100), (Leg(1023, 4, 12), 20)]
+    begun = time.process_time()
+    course = Course.over(files, windows, 3, 0, [*legs, (Leg(2, 128, 5_000), 0)])
+    left = course.rest
+    taken = sum(leg.world_size * leg.batch_size * batches for leg, batches in legs)
+    assert left.windows == windows.sum() - taken
+    assert (Counted(left, windows).times <= 1).all()
+    assert time.process_time() - begun < 60  # hangs, not speed: it takes two or three
+
+
+def test_a_whole_droid_pass_is_planned_in_little_time_and_memory():
+    """76,000 episodes of 300 windows on one rank: a block at a time, never the whole order."""
+    windows = np.full(76_000, 300)
+    course = Course(np.repeat(np.arange(1_900), 40), windows, 0, Leg(8, 128, 12_500))
+    tape = Tape(course, windows, 3, 10_000)
+    plan = tape.plan(0)
+    first = plan.block(plan.block_of(1_280_000), 1_280_000)
+    assert len(first.leaving) <= 25_000 + 300 and first.records[:, 2].sum() <= 3 * 25_000 + 600
+    assert len(set(tape.take(20))) == 20 * 128
