@@ -43,6 +43,9 @@ COMMANDS = {
     ),
     "watch": Command("robomimic_ddp.watch", "show a live table of a run's ranks"),
     "ckpt": Command("robomimic_ddp.ckpt", "show, convert or average checkpoints"),
+    "stats": Command(
+        "robomimic_ddp.stats", "compute the statistics of a config's RLDS data ahead of training"
+    ),
     "plot": Command("robomimic_ddp.plot", "draw loss, learning rate and speed of training runs"),
 }
 

@@ -7,13 +7,12 @@ Nothing here imports the host at module level; its `ObsUtils` are read where the
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from robomimic_ddp import group
 from robomimic_ddp.errors import ConfigError, DataError
 from robomimic_ddp.rlds import settings
 from robomimic_ddp.rlds.dataset import LoadOptions, RLDSDataset
@@ -30,6 +29,7 @@ __all__ = [
     "dataset_configs",
     "datasets_from_config",
     "env_metadata",
+    "indices_from_config",
     "is_rlds_folder",
     "shape_metadata",
 ]
@@ -107,25 +107,13 @@ def datasets_from_config(
 ) -> tuple[RLDSDataset, RLDSDataset | None]:
     """Collective: the train data set, and with experiment.validate the validation one, of `config`.
 
-    The main rank reads the data set once for its index (or finds it cached) and tells all; an error
-    there is raised on every rank. Raises DataError, ConfigError.
+    Together the ranks read the data set once for its index, unless the main rank finds it cached;
+    an error of one is raised on all. Raises DataError, ConfigError.
     """
-    entry = dataset_configs(config)[0]
-    source = Source(Path(entry["path"]))
+    (entry,) = dataset_configs(config)
     train = config.train
-    image_keys = [key for key in config.observation.modalities.obs.rgb if key in obs_keys]
-    fields = _fields(source, obs_keys, image_keys, train.action_keys)
-    shape = WindowShape(
-        train.frame_stack, train.seq_length, train.pad_frame_stack, train.pad_seq_length
-    )
-    index = _index_for_all(source, fields, setting(config, "train.data_cache_dir"))
-    kept = kept_episodes(
-        index,
-        shape.count(index.length),
-        bool(setting(config, "train.success_only")) and fields.has_file_path,
-        bool(setting(config, "train.skip_unlabeled")) and fields.language is not None,
-        str(source.folder),
-    )
+    ((source, fields, index, kept),) = indices_from_config(config, obs_keys)
+    shape = _window_shape(train)
     options = LoadOptions(
         int(setting(config, "train.shuffle_buffer_size")),
         setting(config, "train.subsample_length"),
@@ -148,6 +136,34 @@ def datasets_from_config(
     return dataset(train_rows, "train"), dataset(valid_rows, "valid")
 
 
+def indices_from_config(
+    config: Any, obs_keys: Sequence[str]
+) -> Iterator[tuple[Source, Fields, Index, np.ndarray]]:
+    """Collective: of each data set of `config` its files, places, index, and the rows of episodes
+    that pass the filters. Raises DataError, ConfigError.
+    """
+    train = config.train
+    image_keys = [key for key in config.observation.modalities.obs.rgb if key in obs_keys]
+    for entry in dataset_configs(config):
+        source = Source(Path(entry["path"]))
+        fields = _fields(source, obs_keys, image_keys, train.action_keys)
+        index = load_index(source, fields, setting(config, "train.data_cache_dir"))
+        kept = kept_episodes(
+            index,
+            _window_shape(train).count(index.length),
+            bool(setting(config, "train.success_only")) and fields.has_file_path,
+            bool(setting(config, "train.skip_unlabeled")) and fields.language is not None,
+            str(source.folder),
+        )
+        yield source, fields, index, kept
+
+
+def _window_shape(train: Any) -> WindowShape:
+    return WindowShape(
+        train.frame_stack, train.seq_length, train.pad_frame_stack, train.pad_seq_length
+    )
+
+
 def _require_range(dataset: RLDSDataset) -> None:
     """Raises DataError for normalised actions beyond [-1, 1]: the diffusion policy refuses them."""
     normalization = dataset.get_action_normalization_stats()
@@ -161,20 +177,6 @@ def _require_range(dataset: RLDSDataset) -> None:
                 f"{low:g} to {high:g}, and the diffusion policy needs it within [-1, 1]. Set "
                 f'train.action_config[{key!r}].normalization to "min_max".'
             )
-
-
-def _index_for_all(source: Source, fields: Fields, cache: str | None) -> Index:
-    """Collective: the main rank's index, or its error, on every rank."""
-    found: Any = None
-    if group.is_main():
-        try:
-            found = load_index(source, fields, cache)
-        except DataError as error:
-            found = error
-    found = group.broadcast_object(found)
-    if isinstance(found, DataError):
-        raise found
-    return found
 
 
 def _fields(

@@ -16,16 +16,21 @@ from pathlib import Path
 
 import numpy as np
 
-from robomimic_ddp.rlds.index_reader import make_index
+from robomimic_ddp import group
+from robomimic_ddp.env import share_of_cores
+from robomimic_ddp.errors import DataError
+from robomimic_ddp.rlds.index_reader import files_of_rank, make_index
 from robomimic_ddp.rlds.schema import Fields
 from robomimic_ddp.rlds.source import Source
-from robomimic_ddp.rlds.statistics import Index, Moments
+from robomimic_ddp.rlds.statistics import Index, Moments, merged
 
 logger = logging.getLogger(__name__)
-INDEX_VERSION = 1
+INDEX_VERSION = 2
 """Raised whenever what is stored, or how an action is computed, changes: old caches then stay
 unused.
 """
+_MOST_THREADS = 8
+"""Reading is bound by the disk beyond that."""
 DEFAULT_CACHE = "~/.cache/robomimic_ddp/rlds"
 
 
@@ -44,36 +49,62 @@ def fingerprint(source: Source, fields: Fields) -> str:
 
 
 def load_index(source: Source, fields: Fields, cache: str | None) -> Index:
-    """The index from the cache folder, else made now and stored there. Not collective: call it on
-    the main rank.
+    """Collective: the index from the main rank's cache folder, else made now and stored there.
 
-    Several jobs may do this at once: each writes a file of its own and renames it. Raises
-    DataError.
+    Each rank reads its share of the files, and waits for the others as long as they live, whatever
+    ddp.timeout says. Several jobs may do this at once: each writes a file of its own and renames
+    it. Raises DataError, that of the first rank that has one, on every rank.
     """
     folder = Path(cache or DEFAULT_CACHE).expanduser()
     path = folder / f"{source.folder.parent.name}-{fingerprint(source, fields)}.npz"
+    index = group.broadcast_object(_cached(path) if group.is_main() else None)
+    if index is not None:
+        return index
+    if group.is_main():
+        logger.info("reading %s for its index (%d files)", source.folder, len(source.files))
+    with group.without_time_limit() as waiting:
+        parts = group.gather_objects(_own_part(source, fields), within=waiting)
+    for part in parts:
+        if isinstance(part, DataError):
+            raise part
+    index = merged(parts)
+    if group.is_main():
+        _keep(index, path)
+    return index
+
+
+def _own_part(source: Source, fields: Fields) -> Index | DataError:
+    """The index of this rank's share of the files, or what is wrong with them."""
+    rank, ranks = group.rank(), group.world_size()
+    threads = min(_MOST_THREADS, share_of_cores(ranks))
+    try:
+        files = files_of_rank(source, rank, ranks)
+        return make_index(source, fields, files, threads, show_progress=group.is_main())
+    except DataError as error:
+        return error
+
+
+def _cached(path: Path) -> Index | None:
     try:
         return _read(path)
     except FileNotFoundError:
-        pass
+        return None
     # A damaged cache is no reason to stop: it is made again. np.load raises many things for one.
     except Exception as error:
         logger.warning("the cached index %s cannot be read (%s): it is made again", path, error)
-    logger.info(
-        "reading %s once for its index and statistics (%d files)", source.folder, len(source.files)
-    )
-    index = make_index(source, fields)
+        return None
+
+
+def _keep(index: Index, path: Path) -> None:
     try:
         _store(index, path)
     except OSError as error:
         logger.warning(
-            "the index of %s cannot be kept in %s (%s): every run will read the data set once "
-            "more; set train.data_cache_dir to a writable folder",
-            source.name,
-            folder,
+            "the index %s cannot be kept (%s): every run will read the data set once more; set "
+            "train.data_cache_dir to a writable folder",
+            path,
             error,
         )
-    return index
 
 
 def _store(index: Index, path: Path) -> None:
@@ -82,10 +113,8 @@ def _store(index: Index, path: Path) -> None:
         for name, value in vars(index).items()
         if isinstance(value, np.ndarray)
     }
-    for group in ("actions", "states"):
-        arrays.update(
-            {f"{group}.{key}": value for key, value in vars(getattr(index, group)).items()}
-        )
+    for kind in ("actions", "states"):
+        arrays.update({f"{kind}.{key}": value for key, value in vars(getattr(index, kind)).items()})
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".part")
     try:
@@ -102,8 +131,8 @@ def _store(index: Index, path: Path) -> None:
 def _read(path: Path) -> Index:
     with np.load(path, allow_pickle=False) as arrays:
         groups = {
-            group: Moments(*(arrays[f"{group}.{f.name}"] for f in dataclass_fields(Moments)))
-            for group in ("actions", "states")
+            kind: Moments(*(arrays[f"{kind}.{f.name}"] for f in dataclass_fields(Moments)))
+            for kind in ("actions", "states")
         }
         plain = {
             f.name: arrays[f"episode.{f.name}"]

@@ -4,7 +4,8 @@ states.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -40,13 +41,23 @@ class Moments:
             "max": self.max[rows].max(0)[None],
         }
 
+    def taken(self, rows: np.ndarray) -> Moments:
+        """Of the episodes `rows` only."""
+        return Moments(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+
+QUANTILE_STEPS = 8
+"""Actions kept of each episode for quantiles."""
+
 
 @dataclass(frozen=True)
 class Index:
     """Every episode of a data set, in file order. All arrays have one row per episode.
 
     file: number in Source.files; offset: byte where its record starts; length: steps; labelled: has
-    a language instruction; success: its file_path says so; actions [E, A], states [E, S]: Moments.
+    a language instruction; success: its file_path says so; sampled: float32 [E,
+    QUANTILE_STEPS, A], actions at steps spread evenly over the episode; actions [E, A], states [E,
+    S]: Moments.
     """
 
     file: np.ndarray
@@ -54,8 +65,60 @@ class Index:
     length: np.ndarray
     labelled: np.ndarray
     success: np.ndarray
+    sampled: np.ndarray
     actions: Moments
     states: Moments
+
+    def action_quantiles(self, rows: np.ndarray, at: Sequence[float]) -> np.ndarray:
+        """The quantiles `at` of the actions of the episodes `rows`, float64 [len(at), A].
+
+        Method: of each episode its QUANTILE_STEPS sampled actions, each with the weight of its
+        share of the episode; the smallest sampled value below which lies at least that share.
+        """
+        values = self.sampled[rows].reshape(-1, self.sampled.shape[-1]).astype(np.float64)
+        weights = np.repeat(self.length[rows].astype(np.float64), QUANTILE_STEPS)
+        found = np.empty((len(at), values.shape[1]))
+        for column in range(values.shape[1]):
+            order = np.argsort(values[:, column], kind="stable")
+            reached = np.cumsum(weights[order]) / weights.sum()
+            places = np.searchsorted(reached, np.asarray(at) - 1e-12)
+            found[:, column] = values[order[np.minimum(places, len(order) - 1)], column]
+        return found
+
+
+def merged(parts: Sequence[Index]) -> Index:
+    """The index of all files, from parts that hold whole files: exact, since all is per episode."""
+    parts = [part for part in parts if len(part.length)] or parts[:1]
+    joined = {
+        field.name: np.concatenate([getattr(part, field.name) for part in parts])
+        for field in fields(Index)
+        if field.name not in ("actions", "states")
+    }
+    for group in ("actions", "states"):
+        joined[group] = Moments(
+            *(
+                np.concatenate([getattr(getattr(part, group), field.name) for part in parts])
+                for field in fields(Moments)
+            )
+        )
+    order = np.lexsort((joined["offset"], joined["file"]))
+    return Index(
+        **{
+            name: value.taken(order) if isinstance(value, Moments) else value[order]
+            for name, value in joined.items()
+        }
+    )
+
+
+def sampled_steps(actions: Any) -> Any:
+    """TensorFlow: [T, A] -> float32 [QUANTILE_STEPS, A], at the middles of equal stretches; zeros
+    for T = 0.
+    """
+    tf = import_tensorflow()
+    length = tf.shape(actions)[0]
+    steps = (2 * tf.range(QUANTILE_STEPS) + 1) * length // (2 * QUANTILE_STEPS)
+    padded = tf.concat([actions, tf.zeros([1, actions.shape[-1]], actions.dtype)], 0)
+    return tf.cast(tf.gather(padded, tf.minimum(steps, tf.maximum(length - 1, 0))), tf.float32)
 
 
 def moments(values: Any) -> tuple:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from robomimic_ddp.rlds import index_cache, index_reader
+from robomimic_ddp.rlds import index_cache, index_reader, statistics
 from robomimic_ddp.rlds.schema import find_fields
 from robomimic_ddp.rlds.source import Source
 from tests.rlds.conftest import ACTIONS, CAMERAS, FAILED, LENGTHS, STATES, WORDLESS
@@ -65,7 +67,9 @@ def test_index_is_kept_and_made_again_when_files_change(stored, tmp_path, monkey
     source, fields = source_and_fields(stored.folder)
     made = []
     real = index_cache.make_index
-    monkeypatch.setattr(index_cache, "make_index", lambda *a: made.append(1) or real(*a))
+    monkeypatch.setattr(
+        index_cache, "make_index", lambda *a, **more: made.append(1) or real(*a, **more)
+    )
     one = index_cache.load_index(source, fields, str(tmp_path))
     two = index_cache.load_index(source, fields, str(tmp_path))
     assert len(made) == 1
@@ -92,7 +96,10 @@ def store_often(path):
     random = np.random.RandomState(0)
     column = random.randint(0, 9, 1000)
     moments = index_cache.Moments(*[random.normal(size=(1000, 10))] * 4)
-    index = index_cache.Index(column, column, column, column > 3, column > 3, moments, moments)
+    sampled = random.normal(size=(1000, 8, 10))
+    index = index_cache.Index(
+        column, column, column, column > 3, column > 3, sampled, moments, moments
+    )
     for _ in range(15):
         index_cache._store(index, Path(path))
 
@@ -119,3 +126,110 @@ def test_validation_does_not_change_the_normalisation(load, validate):
     for dataset in filter(None, (train, valid)):
         for key, entry in dataset.get_action_normalization_stats().items():
             assert np.array_equal(entry["scale"], whole[key]["scale"])
+
+
+def same(one, two):
+    """Whether two indices hold the same bits."""
+    flat = [
+        [value for name, value in sorted(vars(index).items()) if isinstance(value, np.ndarray)]
+        + [value for kind in (index.actions, index.states) for value in vars(kind).values()]
+        for index in (one, two)
+    ]
+    assert len(flat[0]) == len(flat[1]) == 14
+    return all(a.dtype == b.dtype and np.array_equal(a, b) for a, b in zip(*flat))
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 20])
+def test_parts_of_ranks_merge_to_the_bits_of_one(stored, world):
+    """At 20 ranks most have no file."""
+    source, fields = source_and_fields(stored.folder)
+    shares = [index_reader.files_of_rank(source, rank, world) for rank in range(world)]
+    assert sorted(sum(shares, [])) == list(range(len(source.files)))
+    parts = [index_reader.make_index(source, fields, share) for share in shares]
+    assert same(statistics.merged(parts[::-1]), index_reader.make_index(source, fields))
+
+
+def test_ranks_index_about_as_many_bytes():
+    class Path:
+        def __init__(self, size):
+            self.size = size
+
+        def stat(self):
+            return SimpleNamespace(st_size=self.size)
+
+    sizes = [(n * 37) % 100 + 50 for n in range(500)]
+    source = SimpleNamespace(files=[Path(size) for size in sizes])
+    for world in (1, 7, 64):
+        shares = [index_reader.files_of_rank(source, rank, world) for rank in range(world)]
+        assert sum(shares, []) == list(range(500))
+        given = [sum(sizes[n] for n in share) for share in shares]
+        assert max(given) - min(given) <= 2 * max(sizes)
+
+
+def index_of_ranks(folder, cache):
+    """On a rank: the files that it has read itself, and a digest of what it got."""
+    read = []
+    real = index_cache.make_index
+    index_cache.make_index = lambda s, f, files, *a, **more: (
+        read.extend(files) or real(s, f, files, *a, **more)
+    )
+    try:
+        source, fields = source_and_fields(Path(folder))
+        index = index_cache.load_index(source, fields, cache)
+    finally:
+        index_cache.make_index = real
+    return read, index
+
+
+def test_each_rank_reads_its_share_and_the_second_time_none_does(ranks, stored, tmp_path):
+    whole = index_reader.make_index(*source_and_fields(stored.folder))
+    found = ranks.run(index_of_ranks, str(stored.folder), str(tmp_path))
+    assert all(same(index, whole) for _, index in found)
+    files = [read for read, _ in found]
+    assert all(files) and sorted(sum(files, [])) == list(range(len(set(whole.file.tolist()))))
+    again = ranks.run(index_of_ranks, str(stored.folder), str(tmp_path))
+    assert [read for read, _ in again] == [[], []] and all(same(i, whole) for _, i in again)
+
+
+def test_quantiles_are_those_of_evenly_spread_steps(stored):
+    index = index_reader.make_index(*source_and_fields(stored.folder))
+    rows = np.arange(len(LENGTHS))
+    values, weights = [], []
+    for length, episode in zip(LENGTHS, stored.episodes):
+        for number in range(statistics.QUANTILE_STEPS):
+            step = (2 * number + 1) * length // (2 * statistics.QUANTILE_STEPS)
+            values.append(raw_action(episode["steps"][step], ACTIONS))
+            weights.append(length)
+    values, share = np.array(values), np.array(weights) / np.sum(weights)
+    for at, found in zip((0.01, 0.5, 0.99), index.action_quantiles(rows, (0.01, 0.5, 0.99))):
+        for column in range(values.shape[1]):
+            below = share[values[:, column] < found[column] - 1e-6].sum()
+            upto = share[values[:, column] <= found[column] + 1e-6].sum()
+            assert below < at + 1e-9 and upto >= at - 1e-9
+
+
+def test_the_command_computes_ahead_what_training_then_finds(
+    make_config, tmp_path, capsys, monkeypatch
+):
+    from robomimic_ddp import cli
+    from robomimic_ddp.rlds import host
+
+    config = make_config(data_cache_dir=None)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    cache = tmp_path / "cache"
+    assert cli.main(["stats", str(path), "--cache", str(cache)]) == 0
+    shown = capsys.readouterr().out
+    kept = len(LENGTHS) - len(WORDLESS | FAILED)
+    assert f"{len(LENGTHS)} episodes, {kept} of them used" in shown and "99 %" in shown
+    (line,) = [line for line in shown.splitlines() if line.startswith("action/abs_pos[1]")]
+    config = make_config(data_cache_dir=str(cache))
+    monkeypatch.setattr(index_cache, "make_index", None)  # it is not called again
+    train, _ = host.datasets_from_config(config, config.all_obs_keys)
+    stats = train.get_action_stats()["action/abs_pos"]
+    numbers = [float(number) for number in line.split()[1:]]
+    assert numbers[0] == pytest.approx(stats["min"][0, 1], abs=1e-4)
+    assert numbers[5] == pytest.approx(stats["mean"][0, 1], abs=1e-4)
+    path.write_text(json.dumps({"algo_name": "bc", "train": {}}))
+    assert cli.main(["stats", str(path)]) == 1
+    assert "train.data_format=None" in capsys.readouterr().err

@@ -30,7 +30,7 @@ LAYERS = (
     {"resume"},
     {"seams"},
     {"api"},
-    {"train_rlds", "doctor", "bench", "plot", "launch", "ckpt", "watch"},
+    {"train_rlds", "doctor", "bench", "plot", "launch", "ckpt", "watch", "stats"},
     {"demo"},
     {"cli"},
     {"__main__"},

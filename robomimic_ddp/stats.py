@@ -1,0 +1,105 @@
+"""`robomimic-ddp stats`: computes the statistics of a config's RLDS data ahead of training, and
+shows them.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from robomimic_ddp.config_file import read_json
+from robomimic_ddp.errors import EXIT_DONE, ConfigError
+from robomimic_ddp.rlds import host
+from robomimic_ddp.rlds.keys import DATA_FORMAT
+from robomimic_ddp.rlds.statistics import QUANTILE_STEPS, Index
+
+QUANTILES = (0.01, 0.5, 0.99)
+_HOST_DEFAULTS = {
+    "frame_stack": 1,
+    "seq_length": 1,
+    "pad_frame_stack": True,
+    "pad_seq_length": True,
+    "action_keys": [],
+    "action_config": {},
+}
+_COLUMNS = ("min", "1 %", "50 %", "99 %", "max", "mean", "std")
+
+
+class _Section(dict):
+    """A dict whose entries are attributes, as in the hosts' configs."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self:
+            return self[name]
+        raise AttributeError(name)
+
+
+def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument("path", help="a training config in JSON with train.data_format=droid_rlds")
+    parser.add_argument("--data-path", help="the folder of the data sets; default train.data_path")
+    parser.add_argument(
+        "--cache", help="where to keep the index; default train.data_cache_dir, or ~/.cache"
+    )
+
+
+def run(command: str, args: argparse.Namespace) -> int:
+    """Makes the index of the config's data set, unless it is cached, and prints its statistics.
+
+    Raises ConfigError, DataError.
+    """
+    config = _sections(read_json(args.path, ""))
+    train = config.setdefault("train", _Section())
+    for key, value in (("data_path", args.data_path), ("data_cache_dir", args.cache)):
+        if value is not None:
+            train[key] = value
+    _require_rlds(config, args.path)
+    obs = config.observation.modalities.obs
+    for key, value in _HOST_DEFAULTS.items():
+        train.setdefault(key, value)
+    obs.setdefault("rgb", [])
+    keys = sorted({*obs.rgb, *obs.get("low_dim", ())})
+    for source, fields, index, kept in host.indices_from_config(config, keys):
+        print(f"{source.folder}: {len(source.files)} files, {len(index.length)} episodes,", end=" ")
+        print(f"{len(kept)} of them used with {int(index.length[kept].sum())} steps")
+        print("\n".join(_table(fields, index, kept)))
+    print(f"quantiles: of {QUANTILE_STEPS} steps spread evenly over each episode")
+    return EXIT_DONE
+
+
+def _sections(value: Any) -> Any:
+    if isinstance(value, dict):
+        return _Section({key: _sections(entry) for key, entry in value.items()})
+    return value
+
+
+def _require_rlds(config: _Section, path: str) -> None:
+    found = config.train.get("data_format")
+    if found != DATA_FORMAT:
+        raise ConfigError(
+            f"{path}: train.data_format={found!r}; statistics are computed ahead for RLDS data "
+            f"({DATA_FORMAT!r}) only."
+        )
+    for place in ("observation", "modalities", "obs"):
+        config = config.get(place)
+        if not isinstance(config, dict):
+            raise ConfigError(
+                f"{Path(path).name} has no observation.modalities.obs: the keys decide what is "
+                "read. Give the config that training gets."
+            )
+
+
+def _table(fields: Any, index: Index, kept: np.ndarray) -> Iterator[str]:
+    merged = index.actions.merged(index.length, kept)
+    low, middle, high = index.action_quantiles(kept, QUANTILES)
+    std = np.sqrt(merged["sqdiff"][0] / merged["n"])
+    ends = (merged["min"][0], low, middle, high, merged["max"][0], merged["mean"][0], std)
+    names = [f"{key}[{i}]" for key, part in fields.actions.items() for i in range(part.size)]
+    width = max(map(len, names))
+    yield " " * width + "".join(f"{column:>11}" for column in _COLUMNS)
+    for name, *numbers in zip(names, *ends):
+        yield name.ljust(width) + "".join(f"{number:11.4f}" for number in numbers)
