@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -28,7 +28,7 @@ from robomimic_ddp.rlds.records import episode_parser, step_features_read
 from robomimic_ddp.rlds.schema import Fields, flat_features
 from robomimic_ddp.rlds.shuffle import Shuffle
 from robomimic_ddp.rlds.source import Source
-from robomimic_ddp.rlds.statistics import Index
+from robomimic_ddp.rlds.statistics import Index, merged_statistics
 from robomimic_ddp.rlds.train_loader import RLDSTrainLoader
 from robomimic_ddp.rlds.valid_loader import RLDSValidLoader
 from robomimic_ddp.rlds.windows import WindowShape, pick_offsets, windows_per_pass
@@ -72,14 +72,23 @@ class RLDSDataset:
         self.rows, self.all_rows = rows, all_rows
         self.shape, self.size, self.options = shape, size, options
         self.action_config, self.role = action_config, role
+        self.normalised_with: Sequence[RLDSDataset] = (self,)
+        """The data sets whose statistics are joined: all of a mixture."""
         every_count = shape.count(index.length)
         self._base = (np.cumsum(every_count) - every_count)[rows]
+        self.windows_of_all = int(every_count.sum())
+        """Windows of all episodes, used or not: one more than the largest `index`."""
         self._counts = every_count[rows]
         self._taken = windows_per_pass(self._counts, options.subsample_length)
 
     def __len__(self) -> int:
         """Windows in a pass."""
         return int(self._taken.sum())
+
+    @property
+    def name(self) -> str:
+        """Where it lies, for people."""
+        return str(self.source.folder)
 
     def __repr__(self) -> str:
         shown = {
@@ -102,7 +111,12 @@ class RLDSDataset:
         """{action key: n, and mean, sqdiff, min, max float64 [1, D]} over all steps, in the host's
         form.
         """
-        merged = self.index.actions.merged(self.index.length, self.all_rows)
+        merged = merged_statistics(
+            [
+                one.index.actions.merged(one.index.length, one.all_rows)
+                for one in self.normalised_with
+            ]
+        )
         parts = {
             name: split_by_key(value, self.fields.actions)
             for name, value in merged.items()
@@ -123,7 +137,12 @@ class RLDSDataset:
         """{obs key: {"scale", "offset"}}, float32 [1, ...]: mean and deviation of states; cameras
         are left as they are.
         """
-        merged = self.index.states.merged(self.index.length, self.all_rows)
+        merged = merged_statistics(
+            [
+                one.index.states.merged(one.index.length, one.all_rows)
+                for one in self.normalised_with
+            ]
+        )
         stats = normalisation.state_normalization(merged, self.fields.low_dim_shapes)
         picture = (1, 3, self.size.height, self.size.width)
         for key in self.fields.images:
@@ -149,13 +168,40 @@ class RLDSDataset:
         ranks where None) share the machine's cores. Raises DataError for fewer windows than one
         step needs.
         """
-        options = self.options
-        threads = decoding_threads(options.num_parallel_calls, ranks_on_node or world_size)
-        buffer = max(1, options.shuffle_buffer_size // world_size)
-        reading = Reading(batch_size, buffer, threads, prefetch, pin_memory)
+        reading = self._reading(1.0, batch_size, world_size, ranks_on_node, prefetch)
+        reading = replace(reading, pin_memory=pin_memory)
         if self.role == "train":
             return RLDSTrainLoader(self, rank, world_size, reading, seed)
         return RLDSValidLoader(self, rank, world_size, reading)
+
+    def make_member(
+        self,
+        weight: float,
+        batch_size: int,
+        rank: int,
+        world_size: int,
+        seed: int,
+        ranks_on_node: int | None = None,
+        prefetch: int = PREFETCHED_BATCHES,
+    ) -> RLDSTrainLoader:
+        """As the train loader of `make_loader`, for a mixture in which it has the share `weight` of
+        the samples, and of threads and buffer. Raises DataError for fewer windows than ranks.
+        """
+        reading = self._reading(weight, batch_size, world_size, ranks_on_node, prefetch)
+        return RLDSTrainLoader(self, rank, world_size, reading, seed, in_mixture=True)
+
+    def _reading(
+        self,
+        weight: float,
+        batch_size: int,
+        world_size: int,
+        ranks_on_node: int | None,
+        prefetch: int,
+    ) -> Reading:
+        options = self.options
+        threads = decoding_threads(options.num_parallel_calls, ranks_on_node or world_size)
+        buffer = int(options.shuffle_buffer_size * weight) // world_size
+        return Reading(batch_size, max(1, buffer), max(1, round(threads * weight)), prefetch)
 
     @cached_property
     def recipe(self) -> Recipe:

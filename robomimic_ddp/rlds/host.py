@@ -17,6 +17,7 @@ from robomimic_ddp.errors import ConfigError, DataError
 from robomimic_ddp.rlds import settings
 from robomimic_ddp.rlds.dataset import LoadOptions, RLDSDataset
 from robomimic_ddp.rlds.index_cache import load_index
+from robomimic_ddp.rlds.mixture import RLDSMixture
 from robomimic_ddp.rlds.pictures import PictureSize
 from robomimic_ddp.rlds.schema import DROID_OBSERVATIONS, Fields, find_fields, flat_features
 from robomimic_ddp.rlds.selection import kept_episodes, split_validation
@@ -43,22 +44,24 @@ LANGUAGE_EMBEDDING_KEY = "lang_emb"
 
 
 def dataset_configs(config: Any) -> list[dict[str, Any]]:
-    """The entries of `config.train.data`, one per data set: path, weight, image_dim. Raises
-    DataError, ConfigError.
+    """The entries of `config.train.data`, one per data set with a weight above 0: path, weight,
+    image_dim. Raises DataError, ConfigError.
 
     Reads folder names only.
     """
-    names = settings.dataset_names(config)
-    if len(names) != 1:
-        raise ConfigError(
-            f"train.dataset_names={names}: this version reads one RLDS data set at a time; "
-            "mixtures by train.sample_weights are not there yet. Name one."
-        )
     settings.check(config)
-    path = find_dataset(
-        setting(config, "train.data_path") or "", names[0], setting(config, "train.dataset_version")
-    )
-    return [{"path": str(path), "weight": 1.0, "image_dim": settings.image_dim(config)}]
+    root, version = setting(config, "train.data_path"), setting(config, "train.dataset_version")
+    size = settings.image_dim(config)
+    entries = zip(settings.dataset_names(config), setting(config, "train.sample_weights"))
+    return [
+        {
+            "path": str(find_dataset(root or "", name, version)),
+            "weight": float(weight),
+            "image_dim": size,
+        }
+        for name, weight in entries
+        if weight > 0
+    ]
 
 
 def env_metadata(path: str) -> dict[str, Any]:
@@ -104,36 +107,72 @@ def shape_metadata(
 
 def datasets_from_config(
     config: Any, obs_keys: Sequence[str]
-) -> tuple[RLDSDataset, RLDSDataset | None]:
+) -> tuple[RLDSDataset | RLDSMixture, RLDSDataset | RLDSMixture | None]:
     """Collective: the train data set, and with experiment.validate the validation one, of `config`.
 
-    Together the ranks read the data set once for its index, unless the main rank finds it cached;
-    an error of one is raised on all. Raises DataError, ConfigError.
+    Together the ranks read the data sets once for their indices, unless the main rank finds them
+    cached; an error of one is raised on all. Raises DataError, ConfigError.
     """
-    (entry,) = dataset_configs(config)
+    entries = dataset_configs(config)
+    found = list(indices_from_config(config, obs_keys))
+    _require_alike(found)
+    everything = [_dataset(config, one, one[3], "train") for one in found]
+    if config.get("algo_name") == "diffusion_policy":
+        _require_range(_together(everything, entries))
+    if not config.experiment.validate:
+        return _together(everything, entries), None
+    fraction = float(setting(config, "train.validation_fraction"))
+    train, valid = [], []
+    for one in found:
+        source, _, index, kept = one
+        rows = split_validation(index, kept, fraction, str(source.folder))
+        train.append(_dataset(config, one, rows[0], "train"))
+        valid.append(_dataset(config, one, rows[1], "valid"))
+    return _together(train, entries), _together(valid, entries)
+
+
+def _dataset(
+    config: Any, found: tuple[Source, Fields, Index, np.ndarray], rows: np.ndarray, role: str
+) -> RLDSDataset:
+    """The episodes `rows` of a data set that `indices_from_config` has found."""
+    source, fields, index, kept = found
     train = config.train
-    ((source, fields, index, kept),) = indices_from_config(config, obs_keys)
-    shape = _window_shape(train)
     options = LoadOptions(
         int(setting(config, "train.shuffle_buffer_size")),
         setting(config, "train.subsample_length"),
         setting(config, "train.num_parallel_calls"),
         int(train.batch_size),
     )
-    size = PictureSize(*entry["image_dim"], bool(setting(config, "observation.image_antialias")))
+    antialias = bool(setting(config, "observation.image_antialias"))
+    size = PictureSize(*settings.image_dim(config), antialias)
+    return RLDSDataset(
+        source, fields, index, rows, kept, _window_shape(train), size, train.action_config,
+        options, role,
+    )  # fmt: skip
 
-    def dataset(rows: np.ndarray, role: str) -> RLDSDataset:
-        return RLDSDataset(
-            source, fields, index, rows, kept, shape, size, train.action_config, options, role
-        )
 
-    if config.get("algo_name") == "diffusion_policy":
-        _require_range(dataset(kept, "train"))
-    if not config.experiment.validate:
-        return dataset(kept, "train"), None
-    fraction = float(setting(config, "train.validation_fraction"))
-    train_rows, valid_rows = split_validation(index, kept, fraction, str(source.folder))
-    return dataset(train_rows, "train"), dataset(valid_rows, "valid")
+def _together(datasets: list[RLDSDataset], entries: list[dict]) -> RLDSDataset | RLDSMixture:
+    """One data set as it is, several as a mixture; all normalised by the same numbers."""
+    for dataset in datasets:
+        dataset.normalised_with = datasets
+    if len(datasets) == 1:
+        return datasets[0]
+    return RLDSMixture(datasets, [entry["weight"] for entry in entries])
+
+
+def _require_alike(found: list[tuple[Source, Fields, Index, np.ndarray]]) -> None:
+    """Raises DataError for data sets of a mixture whose states or actions differ in shape."""
+    (first, wanted, *_), *others = found
+    for source, fields, *_ in others:
+        sizes = [
+            ({key: part.size for key, part in one.actions.items()}, dict(one.low_dim_shapes))
+            for one in (wanted, fields)
+        ]
+        if sizes[0] != sizes[1]:
+            raise DataError(
+                f"{source.folder} and {first.folder} cannot be mixed: sizes of actions and states "
+                f"are {sizes[1]} and {sizes[0]}. Take the key out that differs, or the data set."
+            )
 
 
 def indices_from_config(
@@ -164,7 +203,7 @@ def _window_shape(train: Any) -> WindowShape:
     )
 
 
-def _require_range(dataset: RLDSDataset) -> None:
+def _require_range(dataset: RLDSDataset | RLDSMixture) -> None:
     """Raises DataError for normalised actions beyond [-1, 1]: the diffusion policy refuses them."""
     normalization = dataset.get_action_normalization_stats()
     for key, stats in dataset.get_action_stats().items():
@@ -173,7 +212,7 @@ def _require_range(dataset: RLDSDataset) -> None:
         high = float(((stats["max"] - offset) / scale).max())
         if low < -1 - _ROUNDING or high > 1 + _ROUNDING:
             raise DataError(
-                f"{dataset.source.folder}: after normalisation the action {key!r} reaches from "
+                f"{dataset.name}: after normalisation the action {key!r} reaches from "
                 f"{low:g} to {high:g}, and the diffusion policy needs it within [-1, 1]. Set "
                 f'train.action_config[{key!r}].normalization to "min_max".'
             )

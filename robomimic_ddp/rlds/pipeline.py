@@ -17,6 +17,7 @@ import numpy as np
 from robomimic_ddp.rlds.actions import action_vectors
 from robomimic_ddp.rlds.pictures import decode
 from robomimic_ddp.rlds.plans import PassPlan, Reading, Recipe
+from robomimic_ddp.rlds.quotas import Quotas
 from robomimic_ddp.rlds.records import raw_records
 from robomimic_ddp.rlds.store import Store
 from robomimic_ddp.rlds.tf_import import import_tensorflow
@@ -103,17 +104,21 @@ def build(
     reading: Reading,
     counters: FrameCounters,
     start: tuple[int, int] = (0, 0),
+    groups: Callable[[int, int], np.ndarray] | None = None,
 ) -> Any:
     """tf.data of batches over the plans of parts 0, 1, ... (`parts` of them; None: without end).
 
     One row of windows, cut every `batch_size` across the ends of parts. `start`: the part to begin
     in, and how many windows of it have been delivered already; of those before, only what was still
     waiting is read. The short batch at the end of the last part is kept.
+
+    `groups(first, count)`: codes of the batches (see `Quotas`) that the `count` windows of the leg
+    from number `first` on make, in place of `batch_size`.
     """
     tf = import_tensorflow()
-    blocks = _blocks(plan_of, start, parts or ENDLESS)
+    blocks = _blocks(plan_of, start, parts or ENDLESS, groups)
     batches = tf.data.Dataset.range(1).flat_map(
-        lambda _: _batches(recipe, blocks, reading, counters)
+        lambda _: _batches(recipe, blocks, reading, counters, groups is not None)
     )
     if reading.prefetch:
         batches = batches.prefetch(reading.prefetch)
@@ -125,8 +130,13 @@ def build(
     return batches.with_options(options)
 
 
-def _blocks(plan_of: Callable[[int], PassPlan], start: tuple[int, int], parts: int) -> Any:
-    """tf.data of Blocks, part after part, planned one ahead."""
+def _blocks(
+    plan_of: Callable[[int], PassPlan],
+    start: tuple[int, int],
+    parts: int,
+    groups: Callable[[int, int], np.ndarray] | None,
+) -> Any:
+    """tf.data of Blocks, part after part, planned one ahead; `leaving` with the group's code."""
     tf = import_tensorflow()
     first, taken = start
 
@@ -139,7 +149,11 @@ def _blocks(plan_of: Callable[[int], PassPlan], start: tuple[int, int], parts: i
     def block(part: int, number: int) -> tuple[np.ndarray, ...]:
         plan = plan_of(int(part))
         here = part == first and taken and number == plan.block_of(taken)
-        return plan.block(int(number), taken if here else 0).arrays()
+        made = plan.block(int(number), taken if here else 0)
+        count = len(made.leaving)
+        code = groups(int(made.first), count) if groups else np.zeros(count, np.int64)
+        *most, leaving, left, _ = made.arrays()
+        return (*most, np.append(leaving, code[:, None], 1), left)
 
     def of_part(part: Any) -> Any:
         begin, end = tf.numpy_function(blocks_of, [part], [tf.int64] * 2)
@@ -147,13 +161,15 @@ def _blocks(plan_of: Callable[[int], PassPlan], start: tuple[int, int], parts: i
 
     def of_block(part: Any, number: Any) -> tuple:
         arrays = tf.numpy_function(block, [part, number], [tf.int64] * 6)
-        shapes = ([None, 6], [None], [None], [None], [None, 2], [None])
+        shapes = ([None, 6], [None], [None], [None], [None, 3], [None])
         return tuple(tf.ensure_shape(array, shape) for array, shape in zip(arrays, shapes))
 
     return tf.data.Dataset.range(first, parts).flat_map(of_part).prefetch(1)
 
 
-def _batches(recipe: Recipe, blocks: Any, reading: Reading, counters: FrameCounters) -> Any:
+def _batches(
+    recipe: Recipe, blocks: Any, reading: Reading, counters: FrameCounters, grouped: bool
+) -> Any:
     """tf.data of finished batches, through a store of its own."""
     tf = import_tensorflow()
     names = tf.constant(recipe.files)
@@ -177,9 +193,14 @@ def _batches(recipe: Recipe, blocks: Any, reading: Reading, counters: FrameCount
         return finish(recipe, counters, {**windows, "index": leaving[:, 1]})
 
     threads = min(reading.threads, READERS)
-    leaving = blocks.flat_map(rows).map(read, num_parallel_calls=threads, deterministic=True)
-    return (
-        leaving.flat_map(tf.data.Dataset.from_tensor_slices)
-        .batch(reading.batch_size)
-        .map(made, num_parallel_calls=reading.threads, deterministic=True)
-    )
+    records = blocks.flat_map(rows).map(read, num_parallel_calls=threads, deterministic=True)
+    leaving = records.flat_map(tf.data.Dataset.from_tensor_slices)
+    if grouped:
+        leaving = leaving.group_by_window(
+            key_func=lambda window: window[2],
+            reduce_func=lambda code, windows: windows.batch(Quotas.group_size(code)),
+            window_size_func=Quotas.group_size,
+        )
+    else:
+        leaving = leaving.batch(reading.batch_size)
+    return leaving.map(made, num_parallel_calls=reading.threads, deterministic=True)

@@ -32,7 +32,7 @@ class Block:
     all records in turn; keys: int64 [N], under which key; stored: int64 [P + 1], where each
     record's part of the two begins. leaving: int64 [Q, 2], key and data set number of the windows
     that leave the store, in order; left: int64 [P + 1], where the part that leaves after each
-    record begins.
+    record begins; first: int64 scalar, how many windows the leg has given to the rank before them.
     """
 
     records: np.ndarray
@@ -41,6 +41,7 @@ class Block:
     stored: np.ndarray
     leaving: np.ndarray
     left: np.ndarray
+    first: np.ndarray
 
     def arrays(self) -> tuple[np.ndarray, ...]:
         """All of it, as tf.data takes it."""
@@ -108,8 +109,9 @@ class PassPlan:
         stop = int(ends[self.cuts[number + 1] - 1])
         leaving, places = self.shuffle.leaving(start, stop)
         entering = np.arange(start, stop)
+        before = self.shuffle.left_before(start)
         if taken:
-            passed_over = taken - self.shuffle.left_before(start)
+            passed_over, before = taken - before, taken
             leaving, places = leaving[passed_over:], places[passed_over:]
             waiting, then = self.shuffle.waiting(taken)
             entering = np.concatenate([waiting, np.arange(then, stop)])
@@ -125,6 +127,7 @@ class PassPlan:
             np.append(first, len(entering)),
             np.stack([self.first_key + leaving, self.index(leaving)], 1),
             np.append(0, np.searchsorted(places, limits, "left")),
+            np.array(self.first_key + before),
         )
 
 

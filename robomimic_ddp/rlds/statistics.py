@@ -46,6 +46,22 @@ class Moments:
         return Moments(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
+def merged_statistics(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """The statistics (see `Moments.merged`) of all steps of the parts: several data sets."""
+    first, *others = parts
+    for other in others:
+        n = first["n"] + other["n"]
+        apart = other["mean"] - first["mean"]
+        first = {
+            "n": n,
+            "mean": first["mean"] + apart * (other["n"] / n),
+            "sqdiff": first["sqdiff"] + other["sqdiff"] + apart**2 * (first["n"] * other["n"] / n),
+            "min": np.minimum(first["min"], other["min"]),
+            "max": np.maximum(first["max"], other["max"]),
+        }
+    return first
+
+
 QUANTILE_STEPS = 8
 """Actions kept of each episode for quantiles."""
 

@@ -6,11 +6,14 @@ import hashlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.rlds.course import Leg
 from robomimic_ddp.rlds.loader import RLDSLoader
 from robomimic_ddp.rlds.pipeline import build
 from robomimic_ddp.rlds.plans import PassPlan, Reading
+from robomimic_ddp.rlds.quotas import Quotas
 
 if TYPE_CHECKING:
     from robomimic_ddp.rlds.dataset import RLDSDataset
@@ -29,13 +32,20 @@ class RLDSTrainLoader(RLDSLoader):
     """No window comes twice in a pass."""
 
     def __init__(
-        self, dataset: RLDSDataset, rank: int, world_size: int, reading: Reading, seed: int
+        self,
+        dataset: RLDSDataset,
+        rank: int,
+        world_size: int,
+        reading: Reading,
+        seed: int,
+        in_mixture: bool = False,
     ):
         reading = reading.for_windows(len(dataset) // world_size + 1)
         super().__init__(dataset, rank, world_size, reading)
+        # In a mixture batches take any number of windows, so places are counted in windows.
+        self._leg = Leg(world_size, 1 if in_mixture else self.batch_size, reading.shuffle_buffer)
         self._require_enough()
-        self._seed = seed
-        self._leg = Leg(world_size, self.batch_size, reading.shuffle_buffer)
+        self._seed, self._groups = seed, None
         self._begin(0, [])
 
     def _begin(self, first_pass: int, legs: list[tuple[Leg, int]]) -> None:
@@ -46,15 +56,39 @@ class RLDSTrainLoader(RLDSLoader):
         *self._legs_before, (_, self._batches) = legs
         self._course = self.dataset.course(self._seed, first_pass, legs)
         self._plans: dict[int, PassPlan] = {}
-        self._pipeline = build(
-            self.dataset.recipe,
-            self._plan_of,
-            None,
-            self.reading,
-            self._counters,
-            self._course.place(self.rank, self._batches),
-        )
         self._iterator: Any = None
+
+    def _reader(self) -> Any:
+        """The iterator over the pipeline, made when the first batch is asked for."""
+        if self._iterator is None:
+            pipeline = build(
+                self.dataset.recipe,
+                self._plan_of,
+                None,
+                self.reading,
+                self._counters,
+                self._course.place(self.rank, self._batches),
+                self._groups,
+            )
+            self._iterator = iter(pipeline)
+        return self._iterator
+
+    def follow(self, quotas: Quotas, number: int) -> None:
+        """From here on gives what `quotas` say of data set `number` in a mixture, by `next_of`."""
+        begun = self._batches
+
+        def groups(first: int, count: int) -> np.ndarray:
+            return quotas.groups(number, first - begun, count)
+
+        self._groups = groups
+        self._iterator = None
+
+    def next_of(self, windows: int) -> dict[str, Any]:
+        """The next `windows` windows, as many as the quotas have for the batch."""
+        batch = self._next(self._reader())
+        assert len(batch["language"]) == windows, (len(batch["language"]), windows)
+        self._batches += windows
+        return batch
 
     @property
     def pass_number(self) -> int:
@@ -96,13 +130,17 @@ class RLDSTrainLoader(RLDSLoader):
         legs = [(Leg(*numbers), batches) for *numbers, batches in position["legs"]]
         self._begin(position["first_pass"], legs)
         if legs[-1][0] == self._leg:
-            return f"data: pass {number} goes on after {self._delivered_in_pass} batches"
+            return f"data: pass {number} goes on after {self._delivered_in_pass} {self._unit}"
         left = self._course.rest
         assert left is not None
         return (
             f"data: ranks, batch or shuffle buffer have changed; the {left.windows} windows that "
             f"pass {number} has not delivered are split anew over {self.world_size} ranks"
         )
+
+    @property
+    def _unit(self) -> str:
+        return "batches" if self._groups is None else "windows of a rank"
 
     @property
     def _delivered_in_pass(self) -> int:
@@ -118,11 +156,12 @@ class RLDSTrainLoader(RLDSLoader):
         return plan
 
     def _require_enough(self) -> None:
-        needed = self.batch_size * self.world_size
+        least = self._leg.batch_size
+        needed = least * self.world_size
         if len(self.dataset) < needed:
             raise DataError(
                 f"{self.dataset.source.folder} gives {len(self.dataset)} windows to a pass, a step "
-                f"needs {needed} ({self.batch_size} on each of {self.world_size} ranks): some rank "
+                f"needs {needed} ({least} on each of {self.world_size} ranks): some rank "
                 "would have no batch. Use a smaller batch, fewer ranks, or more data "
                 "(train.success_only, train.skip_unlabeled and train.subsample_length take some "
                 "away)."
@@ -134,10 +173,8 @@ class RLDSTrainLoader(RLDSLoader):
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         this_pass = self.pass_number
-        if self._iterator is None:
-            self._iterator = iter(self._pipeline)
         while self.pass_number == this_pass:
-            batch = self._next(self._iterator)
+            batch = self._next(self._reader())
             self._batches += 1
             yield batch
 
@@ -159,5 +196,5 @@ class RLDSTrainLoader(RLDSLoader):
         return self.index_stream_digest()
 
     def close(self) -> None:
-        """Stops reading ahead and frees the buffers; the stream cannot be continued."""
-        self._iterator = self._pipeline = None
+        """Stops reading ahead and frees the buffers."""
+        self._iterator = None

@@ -45,7 +45,12 @@ class RLDSValidLoader(RLDSLoader):
         """
         if num_steps is None:
             return self
-        wanted = num_steps * (self.dataset.options.host_batch_size or self.batch_size)
+        return self.limited_to(
+            num_steps * (self.dataset.options.host_batch_size or self.batch_size)
+        )
+
+    def limited_to(self, wanted: int) -> RLDSValidLoader:
+        """The loader of min(`wanted`, all) windows over all ranks."""
         if wanted not in self._limited:
             self._limited[wanted] = RLDSValidLoader(
                 self.dataset, self.rank, self.world_size, self.reading, wanted

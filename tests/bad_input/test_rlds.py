@@ -84,7 +84,7 @@ VALUES = tuple(
         ("train.data_format=rlds", ("train.data_format='rlds'", "droid_rlds", "robomimic")),
         ("train.dataset_names=[]", ("train.dataset_names=[]", "names of the data sets")),
         ("train.dataset_names=''", ("train.dataset_names", "names of the data sets")),
-        ("train.dataset_names=[a,b]", ("one RLDS data set at a time",)),
+        ("train.dataset_names=[a,b]", ("train.sample_weights=[1.0]", "2 data set(s)")),
         ("train.sample_weights=[1,2]", ("train.sample_weights=[1, 2]", "1 data set(s)")),
         ("train.sample_weights=[-1]", ("train.sample_weights=[-1]", "at least 0")),
         ("train.sample_weights=[0]", ("train.sample_weights=[0]", "not all 0")),

@@ -109,6 +109,28 @@ def test_images_stay_uint8_until_on_the_device(trained: Any) -> None:
         assert "torch.uint8" not in [moved[state] for state in RLDS_STATES]
 
 
+def test_a_mixture_trains_with_validation(
+    config: Path, demo_dataset: Path, host_copy: Host, tmp_path: Path
+) -> None:
+    """The data set twice under two names, one window of the second to three of the first."""
+    shutil.copytree(demo_dataset / "reach_demo", tmp_path / "data" / "first")
+    shutil.copytree(demo_dataset / "reach_demo", tmp_path / "data" / "second")
+    result = torchrun(
+        host_copy, "robomimic.scripts.train_rlds", f"load_from={config}",
+        f"train.data_path={tmp_path / 'data'}", "train.dataset_names=[first,second]",
+        "train.sample_weights=[3,1]", "train.num_epochs=1", "experiment.epoch_every_n_steps=4",
+        f"train.output_dir={tmp_path / 'runs'}", timeout=400.0,
+    )  # fmt: skip
+    require_clean(result)
+    assert "25.0% of the samples" in result.stdout
+    directory = run_directory(tmp_path / "runs")
+    assert set(epoch_logs(directory)) == {("Train", 1), ("Validation", 1)}
+    outcome = json.loads((directory / "ddp.json").read_text())["outcome"]
+    assert outcome["frames_decoded"] == outcome["frames_delivered"] > 0
+    kept = json.loads((directory / "config.json").read_text())
+    assert [entry["weight"] for entry in kept["train"]["data"]] == [3.0, 1.0]
+
+
 @pytest.mark.bad_input
 @pytest.mark.parametrize("mistake", ["missing", "cut off"])
 def test_bad_data_is_one_clear_error(

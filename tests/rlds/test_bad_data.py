@@ -158,7 +158,7 @@ def test_what_is_not_there_yet_is_refused(make_config):
     text = message(
         host.dataset_configs, make_config(dataset_names=["made_up", "other"]), error=ConfigError
     )
-    assert "one RLDS data set" in text
+    assert "one number of at least 0 for each of the 2 data set(s)" in text
     config = make_config(states=["lang_emb"])
     text = message(host.datasets_from_config, config, config.all_obs_keys, error=ConfigError)
     assert "lang_emb" in text

@@ -1,0 +1,220 @@
+"""The loaders of a mixture: batches that are joined from those of its data sets' own loaders."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from robomimic_ddp.rlds.quotas import Quotas
+
+if TYPE_CHECKING:
+    from robomimic_ddp.rlds.mixture import RLDSMixture
+
+_KIND = "mixture"
+
+
+class _MixtureLoader:
+    """What both share: members, one loader per data set, and the sums of their counters."""
+
+    members: list[Any]
+
+    def __init__(self, dataset: RLDSMixture, batch_size: int, rank: int, world_size: int) -> None:
+        self.dataset, self.batch_size = dataset, batch_size
+        self.rank, self.world_size = rank, world_size
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("frames_decoded", "frames_delivered", "frames_prefetched"):
+            raise AttributeError(name)
+        return sum(getattr(member, name) for member in self.members)
+
+    @property
+    def samples_delivered(self) -> int:
+        """Windows of this rank handed out so far."""
+        return sum(member.samples_delivered for member in self.members)
+
+    def settled_frames(self) -> dict[str, int]:
+        """See RLDSLoader.settled_frames."""
+        counts = [member.settled_frames() for member in self.members]
+        return {name: sum(count[name] for count in counts) for name in counts[0]}
+
+    def _numbered(self, number: int, batch: dict[str, Any]) -> dict[str, Any]:
+        batch["index"] += self.dataset.first_index[number]
+        return batch
+
+    def index_stream_digest(self) -> str:
+        """Hex digest of what this rank reads in the current passes: differs between ranks."""
+        digests = "".join(member.index_stream_digest() for member in self.members)
+        return hashlib.sha256(digests.encode()).hexdigest()
+
+
+class MixtureTrainLoader(_MixtureLoader):
+    """One rank's endless stream. Every batch holds windows of each data set as `Quotas` says, the
+    same number on every rank, so that all ranks go through the passes of each in step.
+
+    `len`, and the end of an `iter`, are those of as many windows as the mixture holds.
+    """
+
+    def __init__(
+        self,
+        dataset: RLDSMixture,
+        batch_size: int,
+        rank: int,
+        world_size: int,
+        seed: int,
+        pin_memory: bool = False,
+        **more: Any,
+    ) -> None:
+        super().__init__(dataset, batch_size, rank, world_size)
+        self._pin_memory = pin_memory
+        self.members = [
+            part.make_member(weight, batch_size, rank, world_size, seed + (number << 32), **more)
+            for number, (part, weight) in enumerate(zip(dataset.datasets, dataset.weights))
+        ]
+        self._batches = 0
+        self._share_out([0] * len(self.members))
+
+    def _share_out(self, given: list[int]) -> None:
+        """Batches as the quotas have them after `given` windows of each data set."""
+        self._quotas, self._first = Quotas(self.dataset.weights, self.batch_size, given), 0
+        for number, member in enumerate(self.members):
+            member.follow(self._quotas, number)
+
+    def __len__(self) -> int:
+        return max(1, len(self.dataset) // (self.world_size * self.batch_size))
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        end = (self._batches // len(self) + 1) * len(self)
+        while self._batches < end:
+            quota = self._quotas.of(self._first)
+            parts = [
+                self._numbered(number, member.next_of(int(count)))
+                for number, (member, count) in enumerate(zip(self.members, quota))
+                if count
+            ]
+            self._batches, self._first = self._batches + 1, self._first + 1
+            yield _joined(parts, self._pin_memory)
+
+    def position(self) -> dict[str, Any]:
+        """What `go_to` needs: the same on every rank."""
+        return {
+            "kind": _KIND,
+            "batches": self._batches,
+            "batch_size": self.batch_size,
+            "weights": self.dataset.weights,
+            "given": self._quotas.given_before(self._first).tolist(),
+            "members": {
+                _name(number, member): member.position()
+                for number, member in enumerate(self.members)
+            },
+        }
+
+    def let_go(self) -> None:
+        """Nothing: the stream goes on, whoever iterates over it."""
+
+    def go_to(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
+        """Continues each data set at its place in a `position` of a run with any number of ranks
+        and any weights; one that was not in the mixture begins. Says what that means.
+        """
+        if position is None or position.get("kind") != _KIND:
+            return "data: the first pass of each data set begins"
+        said = []
+        for number, member in enumerate(self.members):
+            name = _name(number, member)
+            place = member.go_to(position["members"].get(name), world_size, epoch)
+            said.append(place.replace("data:", f"data: {name.partition(' ')[2]}:", 1))
+        same = (self.batch_size, self.dataset.weights, self.world_size)
+        if same == (position["batch_size"], position["weights"], world_size):
+            self._batches = position["batches"]
+            self._share_out(position["given"])
+        else:
+            samples = position["batches"] * position["batch_size"] * world_size
+            self._batches = samples // (self.batch_size * self.world_size)
+            self._share_out([0] * len(self.members))
+        return "\n".join(said)
+
+    def order_digest(self) -> str:
+        """Hex digest of what decides who reads what: equal on every rank."""
+        total = hashlib.sha256(repr((self.dataset.weights, self._batches)).encode())
+        for member in self.members:
+            total.update(member.order_digest().encode())
+        return total.hexdigest()
+
+    def telling_digest(self) -> str:
+        """`index_stream_digest`: shards are disjoint, so two ranks' never agree."""
+        return self.index_stream_digest()
+
+    def close(self) -> None:
+        """Stops reading ahead and frees the buffers."""
+        for member in self.members:
+            member.close()
+
+
+class MixtureValidLoader(_MixtureLoader):
+    """One rank's part of the validation windows of all data sets, each window once over ranks."""
+
+    def __init__(
+        self,
+        dataset: RLDSMixture,
+        batch_size: int,
+        rank: int,
+        world_size: int,
+        members: list[Any],
+    ) -> None:
+        super().__init__(dataset, batch_size, rank, world_size)
+        self.members = members
+        self._limited: dict[int, MixtureValidLoader] = {}
+
+    def limited(self, num_steps: int | None) -> MixtureValidLoader:
+        """As RLDSValidLoader.limited; the windows are spread over the data sets by their sizes."""
+        if num_steps is None:
+            return self
+        total = len(self.dataset)
+        host_batch = self.dataset.datasets[0].options.host_batch_size or self.batch_size
+        wanted = min(total, num_steps * host_batch)
+        if wanted not in self._limited:
+            members, end = [], 0
+            for member in self.members:
+                begin, end = end, end + len(member.dataset)
+                share = end * wanted // total - begin * wanted // total
+                members.append(member.limited_to(share))
+            place = (self.batch_size, self.rank, self.world_size)
+            self._limited[wanted] = MixtureValidLoader(self.dataset, *place, members)
+        return self._limited[wanted]
+
+    @property
+    def windows(self) -> int:
+        """Windows of this rank."""
+        return sum(member.windows for member in self.members)
+
+    def __len__(self) -> int:
+        """Batches of this rank; each data set's last one may be short."""
+        return sum(len(member) for member in self.members)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for number, member in enumerate(self.members):
+            for batch in member:
+                yield self._numbered(number, batch)
+
+
+def _name(number: int, member: Any) -> str:
+    """A data set may be in a mixture twice."""
+    return f"{number} {member.dataset.source.name}"
+
+
+def _joined(parts: list[dict[str, Any]], pin_memory: bool) -> dict[str, Any]:
+    """One batch of several: rows one below the other."""
+    if len(parts) == 1 and not pin_memory:
+        return parts[0]
+
+    def join(values: list[Any]) -> Any:
+        if isinstance(values[0], dict):
+            return {key: join([value[key] for value in values]) for key in values[0]}
+        if isinstance(values[0], torch.Tensor):
+            whole = torch.cat(values)
+            return whole.pin_memory() if pin_memory else whole
+        return [item for value in values for item in value]
+
+    return join(parts)

@@ -1,0 +1,167 @@
+"""Two data sets of different sizes as one: shares, passes, positions, normalisation."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from tests.rlds.conftest import CAMERAS, LENGTHS, STATES, made_up_episode
+
+SMALL = (5, 6, 7, 10)
+"""Episodes of the small data set; their windows are numbered after all of the large one's."""
+FIRST = sum(LENGTHS)
+WEIGHTS = [1.0, 3.0]
+
+
+@pytest.fixture(scope="session")
+def small(stored, tmp_path_factory):
+    """A second data set beside the first, larger actions, pictures of another size."""
+    from robomimic_ddp.rlds.write import write_dataset
+
+    def episodes():
+        for number in SMALL:
+            episode = made_up_episode(number)
+            for step in episode["steps"]:
+                step["action_dict"]["cartesian_position"] *= 2
+                for camera in ("exterior_image_1_left", "exterior_image_2_left"):
+                    step["observation"][camera] = step["observation"][camera][:16, :20]
+                wrist = step["observation"]["wrist_image_left"]
+                step["observation"]["wrist_image_left"] = wrist[:16, :20]
+            yield episode
+
+    return write_dataset(
+        str(stored.folder.parent.parent), "small", "1.0.0", episodes(), len(SMALL), 2
+    )
+
+
+@pytest.fixture
+def mixed(load, small):
+    """`mixed(**as load)`: the train mixture, and the validation one."""
+
+    def make(weights=WEIGHTS, **changes):
+        changes = {"cameras": CAMERAS[:1], "states": STATES[:1], **changes}
+        return load(dataset_names=["made_up", "small"], sample_weights=weights, **changes)
+
+    return make
+
+
+def batches(loader, count):
+    """The next `count` batches as rows of indices, over any number of iterations."""
+    found = []
+    while len(found) < count:
+        for batch in loader:
+            found.append(batch["index"].tolist())
+            if len(found) == count:
+                break
+    return found
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_shares_follow_the_weights_and_passes_are_exact_for_each(mixed, world):
+    mixture, _ = mixed()
+    large, tiny = mixture.datasets
+    assert "75.0% of the samples" in repr(mixture) and f"from {len(tiny)} windows" in repr(mixture)
+    loaders = [mixture.make_loader(4, rank, world, 7) for rank in range(world)]
+    assert len({len(loader) for loader in loaders}) == 1
+    assert len(loaders[0]) == len(mixture) // (4 * world)
+    count = 2 * len(mixture) // (4 * world)
+    rows = [batches(loader, count) for loader in loaders]
+    for number in range(count):
+        shares = {sum(index >= FIRST for index in row[number]) for row in rows}
+        assert shares == {3}, "one window of the large, three of the small, on every rank"
+    seen = [index for row in rows for batch in row for index in batch]
+    for dataset, chosen in (
+        (large, [index for index in seen if index < FIRST]),
+        (tiny, [index for index in seen if index >= FIRST]),
+    ):
+        times = Counter(chosen)
+        whole, more = divmod(len(chosen), len(dataset))
+        # Ranks are within one window of each other, so each window comes as often, or once more;
+        # at a pass's end a rank may be a window ahead in the next one.
+        assert len(times) == len(dataset) or whole == 0
+        assert set(times.values()) <= {whole - 1, whole, whole + 1}
+        early = sum(count > whole for count in times.values())
+        late = sum(count < whole for count in times.values()) if whole else 0
+        assert early - late == more and late < world
+    assert loaders[0].frames_delivered == count * 4 * mixture.datasets[0].shape.frame_stack
+
+
+def test_all_are_normalised_by_the_steps_of_all(mixed, load):
+    mixture, _ = mixed()
+    assert len({repr(d.get_action_normalization_stats()) for d in mixture.datasets}) == 1
+    alone = [load(dataset_names=[name])[0].get_action_stats() for name in ("made_up", "small")]
+    together = mixture.get_action_stats()
+    for key, stats in together.items():
+        one, two = (each[key] for each in alone)
+        n = one["n"] + two["n"]
+        assert stats["n"] == n
+        mean = (one["mean"] * one["n"] + two["mean"] * two["n"]) / n
+        assert np.allclose(stats["mean"], mean)
+        square = sum(each["sqdiff"] + each["n"] * each["mean"] ** 2 for each in (one, two))
+        assert np.allclose(stats["sqdiff"], square - n * mean**2)
+        assert np.array_equal(stats["min"], np.minimum(one["min"], two["min"]))
+        assert np.array_equal(stats["max"], np.maximum(one["max"], two["max"]))
+    batch = next(iter(mixture.make_loader(8, 0, 1, 0)))
+    assert batch["actions"].shape == (8, 17, 10) and batch["actions"].abs().max() <= 1
+    assert len(batch["language"]) == 8
+    assert batch["obs"][CAMERAS[0]].shape == (8, 2, 24, 40, 3)  # the small one's are 16 x 20
+    assert str(batch["obs"][CAMERAS[0]].dtype) == "torch.uint8"
+
+
+def test_a_position_goes_on_to_the_window(mixed):
+    mixture, _ = mixed()
+    whole = mixture.make_loader(3, 1, 2, 7)
+    batches(whole, 21)
+    position = json.loads(json.dumps(whole.position()))
+    resumed = mixture.make_loader(3, 1, 2, 7)
+    said = resumed.go_to(position, 2, 1)
+    assert "made_up/1.0.0: pass 0 goes on" in said and "small/1.0.0: pass" in said
+    assert batches(resumed, 12) == batches(whole, 12)
+    assert resumed.position() == whole.position()
+
+
+def test_other_ranks_batch_and_weights_take_what_is_left_of_each_pass(mixed):
+    mixture, _ = mixed()
+    loaders = [mixture.make_loader(3, rank, 2, 7) for rank in range(2)]
+    seen = [index for loader in loaders for row in batches(loader, 11) for index in row]
+    position = loaders[0].position()
+    assert loaders[1].position() == position
+    other, _ = mixed(weights=[3.0, 1.0])
+    loaders = [other.make_loader(4, rank, 3, 7) for rank in range(3)]
+    for loader in loaders:
+        assert loader.go_to(position, 2, 1).count("split anew over 3 ranks") == 2
+    rows = [batches(loader, 5) for loader in loaders]
+    for number in range(5):
+        assert {sum(index < FIRST for index in row[number]) for row in rows} == {3}
+    seen += [index for row in rows for batch in row for index in batch]
+    large = [index for index in seen if index < FIRST]
+    assert len(large) == len(set(large)) < len(mixture.datasets[0])  # still the first pass
+    times = Counter(index for index in seen if index >= FIRST)
+    assert max(times.values()) - min(times.values()) <= 2
+
+
+def test_a_data_set_that_joins_begins_and_one_of_weight_zero_is_not_read(mixed, load):
+    alone, _ = load(dataset_names=["made_up", "small"], sample_weights=[1, 0], cameras=CAMERAS[:1])
+    assert len(alone) == len(load(cameras=CAMERAS[:1])[0]) and not hasattr(alone, "datasets")
+    mixture, _ = mixed()
+    loader = mixture.make_loader(3, 0, 1, 7)
+    assert "begins" in loader.go_to(alone.make_loader(3, 0, 1, 7).position(), 1, 1)
+
+
+def test_validation_holds_each_window_once_over_ranks(mixed):
+    train, valid = mixed(experiment={"validate": True}, validation_fraction=0.3, batch_size=4)
+    loaders = [valid.make_loader(4, rank, 2, 0) for rank in range(2)]
+    seen = [i for loader in loaders for batch in loader for i in batch["index"].tolist()]
+    assert len(seen) == len(set(seen)) == len(valid) == sum(map(len, valid.datasets))
+    assert {index >= FIRST for index in seen} == {True, False}
+    parts = [loader.limited(2) for loader in loaders]
+    assert loaders[0].limited(2) is parts[0] and loaders[0].limited(None) is loaders[0]
+    some = [i for part in parts for batch in part for i in batch["index"].tolist()]
+    assert len(some) == len(set(some)) == 8 == sum(part.windows for part in parts)
+    trained = batches(train.make_loader(3, 0, 1, 0), 60)
+    ends = np.cumsum([*LENGTHS, *(LENGTHS[number] for number in SMALL)])
+    episodes = [set(np.searchsorted(ends, rows, "right")) for rows in (seen, sum(trained, []))]
+    assert not episodes[0] & episodes[1]

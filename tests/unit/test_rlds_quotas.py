@@ -1,0 +1,53 @@
+"""Shares of a mixture: exact batches, true to the weights, found again at any place."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from robomimic_ddp.rlds.quotas import Quotas
+
+weights = st.lists(st.floats(0.001, 10), min_size=1, max_size=6)
+sizes = st.integers(1, 70)
+
+
+@given(weights, sizes)
+def test_every_batch_is_full_and_shares_follow_the_weights(weights, size):
+    quotas, given_so_far = Quotas(weights, size), np.zeros(len(weights))
+    for batch in range(300):
+        quota = quotas.of(batch)
+        assert quota.sum() == size and (quota >= 0).all()
+        given_so_far += quota
+        due = quotas.weights * size * (batch + 1)
+        assert np.abs(given_so_far - due).max() < 2
+
+
+@given(weights, sizes, st.integers(0, 300))
+def test_shares_go_on_where_they_were_left(weights, size, batches):
+    whole = Quotas(weights, size)
+    before = [int(n) for n in sum((whole.of(b) for b in range(batches)), np.zeros(len(weights)))]
+    resumed = Quotas(weights, size, before)
+    for batch in range(20):
+        assert resumed.of(batch).tolist() == whole.of(batches + batch).tolist()
+
+
+@given(weights, sizes, st.integers(0, 500), st.integers(0, 100))
+def test_groups_say_which_windows_make_a_batch(weights, size, first, count):
+    quotas = Quotas(weights, size)
+    for number in range(len(weights)):
+        row = [batch for batch in range(40) for _ in range(int(quotas.of(batch)[number]))]
+        codes = quotas.groups(number, 0, len(row)).tolist()
+        assert len(set(codes)) == len(set(row)) and sorted(codes) == codes
+        for code in set(codes):
+            assert codes.count(code) == Quotas.group_size(code)
+        assert (
+            quotas.groups(number, first, count).tolist()
+            == (quotas.groups(number, 0, first + count).tolist()[first:])
+        )
+
+
+def test_a_small_share_comes_in_some_batches_only():
+    quotas = Quotas([0.9, 0.1], 4)
+    small = [int(quotas.of(batch)[1]) for batch in range(50)]
+    assert sum(small) == 20 and set(small) == {0, 1}
