@@ -69,6 +69,11 @@ class Options:
         "Go on with the newest run of the same experiment name, in its directory, from its "
         "`ddp_state.pth`.",
     )
+    skip_corrupt: bool = _option(
+        False,
+        "RLDS: leave out episodes whose records are damaged, cut off, or hold NaN, and say how "
+        "many, instead of stopping.",
+    )
     verify: bool = _option(
         True, "Prove at run time that ranks agree where they must and differ where they must."
     )

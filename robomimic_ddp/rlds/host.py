@@ -106,15 +106,16 @@ def shape_metadata(
 
 
 def datasets_from_config(
-    config: Any, obs_keys: Sequence[str]
+    config: Any, obs_keys: Sequence[str], skip_corrupt: bool = False
 ) -> tuple[RLDSDataset | RLDSMixture, RLDSDataset | RLDSMixture | None]:
     """Collective: the train data set, and with experiment.validate the validation one, of `config`.
 
     Together the ranks read the data sets once for their indices, unless the main rank finds them
-    cached; an error of one is raised on all. Raises DataError, ConfigError.
+    cached; an error of one is raised on all. `skip_corrupt`: damaged episodes are counted and left
+    out. Raises DataError, ConfigError.
     """
     entries = dataset_configs(config)
-    found = list(indices_from_config(config, obs_keys))
+    found = list(indices_from_config(config, obs_keys, skip_corrupt))
     _require_alike(found)
     everything = [_dataset(config, one, one[3], "train") for one in found]
     if config.get("algo_name") == "diffusion_policy":
@@ -176,7 +177,7 @@ def _require_alike(found: list[tuple[Source, Fields, Index, np.ndarray]]) -> Non
 
 
 def indices_from_config(
-    config: Any, obs_keys: Sequence[str]
+    config: Any, obs_keys: Sequence[str], skip_corrupt: bool = False
 ) -> Iterator[tuple[Source, Fields, Index, np.ndarray]]:
     """Collective: of each data set of `config` its files, places, index, and the rows of episodes
     that pass the filters. Raises DataError, ConfigError.
@@ -186,7 +187,8 @@ def indices_from_config(
     for entry in dataset_configs(config):
         source = Source(Path(entry["path"]))
         fields = _fields(source, obs_keys, image_keys, train.action_keys)
-        index = load_index(source, fields, setting(config, "train.data_cache_dir"))
+        cache = setting(config, "train.data_cache_dir")
+        index = load_index(source, fields, cache, skip_corrupt)
         kept = kept_episodes(
             index,
             _window_shape(train).count(index.length),

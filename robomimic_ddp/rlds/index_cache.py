@@ -9,6 +9,7 @@ import hashlib
 import json
 import logging
 import os
+import sys
 import tempfile
 from dataclasses import asdict
 from dataclasses import fields as dataclass_fields
@@ -19,7 +20,7 @@ import numpy as np
 from robomimic_ddp import group
 from robomimic_ddp.env import share_of_cores
 from robomimic_ddp.errors import DataError
-from robomimic_ddp.rlds.index_reader import files_of_rank, make_index
+from robomimic_ddp.rlds.index_reader import files_of_rank, left_out, make_index
 from robomimic_ddp.rlds.schema import Fields
 from robomimic_ddp.rlds.source import Source
 from robomimic_ddp.rlds.statistics import Index, Moments, merged
@@ -34,7 +35,7 @@ _MOST_THREADS = 8
 DEFAULT_CACHE = "~/.cache/robomimic_ddp/rlds"
 
 
-def fingerprint(source: Source, fields: Fields) -> str:
+def fingerprint(source: Source, fields: Fields, skip_corrupt: bool = False) -> str:
     """Names the index: equal for equal files (names, sizes, version), fields and transform."""
     described = {
         "index": INDEX_VERSION,
@@ -44,42 +45,54 @@ def fingerprint(source: Source, fields: Fields) -> str:
         "actions": [(key, asdict(part)) for key, part in fields.actions.items()],
         "states": list(fields.low_dim.items()),
         "language": fields.language,
+        "skip_corrupt": skip_corrupt,
     }
     return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:24]
 
 
-def load_index(source: Source, fields: Fields, cache: str | None) -> Index:
+def load_index(
+    source: Source, fields: Fields, cache: str | None, skip_corrupt: bool = False
+) -> Index:
     """Collective: the index from the main rank's cache folder, else made now and stored there.
 
     Each rank reads its share of the files, and waits for the others as long as they live, whatever
     ddp.timeout says. Several jobs may do this at once: each writes a file of its own and renames
-    it. Raises DataError, that of the first rank that has one, on every rank.
+    it. Raises DataError, that of the first rank that has one, on every rank. With `skip_corrupt`
+    the main rank says what is left out.
     """
     folder = Path(cache or DEFAULT_CACHE).expanduser()
-    path = folder / f"{source.folder.parent.name}-{fingerprint(source, fields)}.npz"
+    path = folder / f"{source.folder.parent.name}-{fingerprint(source, fields, skip_corrupt)}.npz"
     index = group.broadcast_object(_cached(path) if group.is_main() else None)
-    if index is not None:
-        return index
-    if group.is_main():
-        logger.info("reading %s for its index (%d files)", source.folder, len(source.files))
-    with group.without_time_limit() as waiting:
-        parts = group.gather_objects(_own_part(source, fields), within=waiting)
-    for part in parts:
-        if isinstance(part, DataError):
-            raise part
-    index = merged(parts)
-    if group.is_main():
-        _keep(index, path)
+    if index is None:
+        index = _made_together(source, fields, skip_corrupt)
+        if group.is_main():
+            _keep(index, path)
+    lost = left_out(index, source) if skip_corrupt and group.is_main() else None
+    if lost:
+        print(f"warning: {lost}", file=sys.stderr)
     return index
 
 
-def _own_part(source: Source, fields: Fields) -> Index | DataError:
+def _made_together(source: Source, fields: Fields, skip_corrupt: bool) -> Index:
+    """Collective: the index of all files, each rank reading its share."""
+    if group.is_main():
+        logger.info("reading %s for its index (%d files)", source.folder, len(source.files))
+    with group.without_time_limit() as waiting:
+        parts = group.gather_objects(_own_part(source, fields, skip_corrupt), within=waiting)
+    for part in parts:
+        if isinstance(part, DataError):
+            raise part
+    return merged(parts)
+
+
+def _own_part(source: Source, fields: Fields, skip_corrupt: bool) -> Index | DataError:
     """The index of this rank's share of the files, or what is wrong with them."""
     rank, ranks = group.rank(), group.world_size()
     threads = min(_MOST_THREADS, share_of_cores(ranks))
     try:
         files = files_of_rank(source, rank, ranks)
-        return make_index(source, fields, files, threads, show_progress=group.is_main())
+        more = {"show_progress": group.is_main(), "skip_corrupt": skip_corrupt}
+        return make_index(source, fields, files, threads, **more)
     except DataError as error:
         return error
 

@@ -13,8 +13,10 @@ from robomimic_ddp.rlds.records import (
     FRAMING_BYTES,
     damaged_data,
     episode_parser,
+    find_damage,
     raw_records,
     step_features_read,
+    whole_records,
 )
 from robomimic_ddp.rlds.schema import SUCCESS_PATTERN, Fields
 from robomimic_ddp.rlds.source import Source
@@ -26,6 +28,9 @@ from robomimic_ddp.rlds.statistics import (
     sampled_steps,
 )
 from robomimic_ddp.rlds.tf_import import import_tensorflow
+
+_ALL = -1
+"""Of tf.data's `take`: as many as there are."""
 
 
 def files_of_rank(source: Source, rank: int, world_size: int) -> list[int]:
@@ -43,24 +48,57 @@ def make_index(
     files: Sequence[int] | None = None,
     threads: int = 2,
     show_progress: bool = False,
+    skip_corrupt: bool = False,
 ) -> Index:
     """Reads every record of the `files` of `source` (all where None). Raises DataError naming a
-    damaged or short file, or a NaN's episode.
+    damaged or short file, or a NaN's episode; with `skip_corrupt` those episodes are left out.
     """
-    files = range(len(source.files)) if files is None else files
+    files = list(range(len(source.files)) if files is None else files)
     tf = import_tensorflow()
+
+    def rows_of(places: list[tuple[int, int, int]]) -> list[tuple]:
+        rows = _episodes(source, fields, places, threads)
+        return list(_with_bar(rows, source, files) if show_progress else rows)
+
     try:
-        rows = _episodes(source, fields, files, threads)
-        if show_progress:
-            rows = _with_bar(rows, source, files)
-        rows = list(rows)
+        rows = rows_of([(number, 0, _ALL) for number in files])
     except tf.errors.OpError as error:
-        paths = [source.files[number] for number in files]
-        raise damaged_data(error, paths, f"making the index of {source.folder}") from error
-    _require_whole(source, files, rows)
+        if not skip_corrupt:
+            paths = [source.files[number] for number in files]
+            doing = f"making the index of {source.folder}"
+            raise damaged_data(error, paths, doing) from error
+        rows = rows_of([place for number in files for place in _whole_places(source, number)])
+    if not skip_corrupt:
+        _require_whole(source, files, rows)
     index = _as_index(rows, fields)
+    if skip_corrupt:
+        finite = [np.isfinite(kind.mean).all(1) for kind in (index.actions, index.states)]
+        return index.taken(np.flatnonzero(finite[0] & finite[1]))
     _check_finite(index, source)
     return index
+
+
+def _whole_places(source: Source, number: int) -> list[tuple[int, int, int]]:
+    """What can be read of file `number`: all of it at once, or its whole records one by one."""
+    if find_damage([source.files[number]]) is None:
+        return [(number, 0, _ALL)]
+    return [(number, offset, 1) for offset in whole_records(source.files[number])]
+
+
+def left_out(index: Index, source: Source) -> str | None:
+    """How many episodes that the metadata promises are not in the index, and in which files."""
+    found = np.bincount(index.file, minlength=len(source.files))
+    missing = np.maximum(np.asarray(source.episodes_per_file) - found, 0)
+    if not missing.any():
+        return None
+    files = [f"{missing[n]} of {source.files[n]}" for n in np.flatnonzero(missing)[:10]]
+    more = int(np.count_nonzero(missing)) - len(files)
+    return (
+        f"ddp.skip_corrupt=true: {missing.sum()} of {sum(source.episodes_per_file)} episodes of "
+        f"{source.name} are left out, as they are damaged, cut off, or hold NaN or infinity: "
+        + ", ".join(files)
+        + (f", and some of {more} more files" if more else "")
+    )
 
 
 def _with_bar(rows: Iterable[tuple], source: Source, files: Sequence[int]) -> Iterable[tuple]:
@@ -111,13 +149,15 @@ def _check_finite(index: Index, source: Source) -> None:
 
 
 def _episodes(
-    source: Source, fields: Fields, files: Sequence[int], threads: int
+    source: Source, fields: Fields, places: Sequence[tuple[int, int, int]], threads: int
 ) -> Iterator[tuple]:
-    """One row of numpy values per episode, in file order; see `Index` for the columns."""
+    """One row of numpy values per episode; see `Index` for the columns. `places`: in which file,
+    from which byte on, and how many records are read.
+    """
     tf = import_tensorflow()
     parse = episode_parser(source.features, step_features_read(fields, False), fields.has_file_path)
 
-    def describe(file: Any, size: Any, serialized: Any) -> tuple:
+    def describe(file: Any, start: Any, size: Any, serialized: Any) -> tuple:
         episode = parse(serialized)
         actions = action_vectors(episode, fields.actions)
         length = tf.shape(actions)[0]
@@ -132,22 +172,24 @@ def _episodes(
         success = tf.constant(True)
         if fields.has_file_path:
             success = tf.strings.regex_full_match(episode["file_path"], SUCCESS_PATTERN)
-        known = (file, size, length, labelled, success, sampled_steps(actions))
+        known = (file, start, size, length, labelled, success, sampled_steps(actions))
         return (*known, *moments(actions), *moments(state))
 
-    def read_file(number: Any, name: Any) -> Any:
-        return raw_records(name, tf.constant(0, tf.int64)).map(
-            lambda serialized: (number, tf.strings.length(serialized), serialized)
+    def read(number: Any, name: Any, start: Any, count: Any) -> Any:
+        return (
+            raw_records(name, start)
+            .take(count)
+            .map(lambda raw: (number, start, tf.strings.length(raw), raw))
         )
 
-    if not len(files):
+    if not len(places):
         return
-    names = [str(source.files[number]) for number in files]
-    numbers = np.asarray(files, np.int64)
-    records = tf.data.Dataset.from_tensor_slices((numbers, names)).flat_map(read_file)
+    numbers, starts, counts = (np.asarray(column, np.int64) for column in zip(*places))
+    names = [str(source.files[number]) for number in numbers]
+    records = tf.data.Dataset.from_tensor_slices((numbers, names, starts, counts)).flat_map(read)
     described = records.map(describe, num_parallel_calls=threads, deterministic=True).prefetch(2)
-    offset, last_file = 0, -1
-    for file, size, *rest in described.as_numpy_iterator():
-        offset = 0 if file != last_file else offset
+    offset, last = 0, None
+    for file, start, size, *rest in described.as_numpy_iterator():
+        offset = int(start) if (file, start) != last else offset
         yield (file, np.int64(offset), *rest)
-        offset, last_file = offset + int(size) + FRAMING_BYTES, file
+        offset, last = offset + int(size) + FRAMING_BYTES, (file, start)

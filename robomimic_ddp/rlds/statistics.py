@@ -85,6 +85,13 @@ class Index:
     actions: Moments
     states: Moments
 
+    def taken(self, rows: np.ndarray) -> Index:
+        """Of the episodes `rows` only."""
+        columns = (getattr(self, field.name) for field in fields(self))
+        return Index(
+            *(one.taken(rows) if isinstance(one, Moments) else one[rows] for one in columns)
+        )
+
     def action_quantiles(self, rows: np.ndarray, at: Sequence[float]) -> np.ndarray:
         """The quantiles `at` of the actions of the episodes `rows`, float64 [len(at), A].
 
@@ -117,13 +124,8 @@ def merged(parts: Sequence[Index]) -> Index:
                 for field in fields(Moments)
             )
         )
-    order = np.lexsort((joined["offset"], joined["file"]))
-    return Index(
-        **{
-            name: value.taken(order) if isinstance(value, Moments) else value[order]
-            for name, value in joined.items()
-        }
-    )
+    index = Index(**joined)
+    return index.taken(np.lexsort((index.offset, index.file)))
 
 
 def sampled_steps(actions: Any) -> Any:

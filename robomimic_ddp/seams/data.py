@@ -90,7 +90,9 @@ def rlds_datasets(load_data_for_training: Callable) -> Callable:
             return load_data_for_training(config, *args, **kwargs)
         from robomimic_ddp.rlds import host
 
-        return host.datasets_from_config(config, *args, **kwargs)
+        run = _run.current()
+        skip = run is not None and run.options.values.skip_corrupt
+        return host.datasets_from_config(config, *args, **kwargs, skip_corrupt=skip)
 
     return wrapped
 

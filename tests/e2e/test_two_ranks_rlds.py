@@ -132,6 +132,24 @@ def test_a_mixture_trains_with_validation(
 
 
 @pytest.mark.bad_input
+def test_damaged_episodes_are_left_out_on_request(
+    config: Path, demo_dataset: Path, host_copy: Host, tmp_path: Path
+) -> None:
+    shutil.copytree(demo_dataset, tmp_path / "data")
+    file = sorted((tmp_path / "data").rglob("*tfrecord*"))[3]
+    file.write_bytes(file.read_bytes()[:-77])
+    result = torchrun(
+        host_copy, "robomimic.scripts.train_rlds", f"load_from={config}", "ddp.skip_corrupt=true",
+        f"train.data_path={tmp_path / 'data'}", "train.num_epochs=1",
+        "experiment.epoch_every_n_steps=3", f"train.output_dir={tmp_path / 'runs'}", timeout=400.0,
+    )  # fmt: skip
+    require_clean(result)
+    said = "1 of 20 episodes of reach_demo/1.0.0 are left out, as they are damaged, cut off"
+    text = result.stdout + result.stderr  # the host's text log takes stderr along
+    assert text.count(said) == 1 and f"infinity: 1 of {file}" in text
+
+
+@pytest.mark.bad_input
 @pytest.mark.parametrize("mistake", ["missing", "cut off"])
 def test_bad_data_is_one_clear_error(
     mistake: str, config: Path, demo_dataset: Path, host_copy: Host, tmp_path: Path

@@ -55,6 +55,12 @@ def test_windows_equal_the_slow_reference(load, stored, shape):
     reference = all_windows(stored.episodes, shape, keys, ACTIONS)
     expected = {i for i, row in enumerate(reference) if row["episode"] in KEPT}
     assert set(rows) == expected and len(train) == len(expected) > 20
+    require_equal(train, rows, reference)
+
+
+def require_equal(train, rows, reference):
+    """Every delivered window is the reference's, element by element."""
+    keys = [*train.fields.images, *train.fields.low_dim]
     for index, row in rows.items():
         truth = reference[index]
         assert list(row["obs"]) and set(row["obs"]) == set(keys)
@@ -70,6 +76,35 @@ def test_windows_equal_the_slow_reference(load, stored, shape):
         assert np.abs(row["actions"]).max() <= 1
         assert np.array_equal(row["pad_mask"], truth["pad_mask"])
         assert row["language"] == truth["language"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "left_out"),
+    [
+        ({"success_only": False}, WORDLESS),
+        ({"skip_unlabeled": False}, FAILED),
+        ({"subsample_length": 4}, WORDLESS | FAILED),
+        ({"subsample_length": 3, "success_only": False, "skip_unlabeled": False}, set()),
+    ],
+    ids=str,
+)
+def test_filters_and_subsampling_equal_the_slow_reference(load, stored, changes, left_out):
+    """With a window of three frames."""
+    shape = WindowShape(3, 4)
+    train, _ = load(cameras=CAMERAS, states=STATES, **vars(shape), batch_size=1, **changes)
+    rows = delivered_in_a_pass(train, batch_size=1)
+    reference = all_windows(stored.episodes, shape, CAMERAS + STATES, ACTIONS)
+    most, starts = changes.get("subsample_length", 1000), np.cumsum([0, *LENGTHS])
+    for number, length in enumerate(LENGTHS):
+        found = sorted(i - starts[number] for i in rows if reference[i]["episode"] == number)
+        if number in left_out:
+            assert not found
+        elif length <= most:
+            assert found == list(range(length))
+        else:  # spread evenly over the episode
+            assert len(found) == most
+            assert set(np.diff(found)) <= {length // most, -(-length // most)}
+    require_equal(train, rows, reference)
 
 
 def test_the_hosts_own_hdf5_dataset_delivers_the_same(load, stored, tmp_path):

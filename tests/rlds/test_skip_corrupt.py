@@ -1,0 +1,115 @@
+"""ddp.skip_corrupt=true: damaged episodes are left out and counted, all ranks in step."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+
+from robomimic_ddp.rlds import host, index_cache
+from robomimic_ddp.rlds.records import whole_records
+from tests.rlds.conftest import FAILED, LENGTHS, WORDLESS, made_up_episode
+
+pytestmark = pytest.mark.bad_input
+
+
+def frames(data):
+    """The records of a file: [(offset, length)]."""
+    found, offset = [], 0
+    while offset < len(data):
+        length = int.from_bytes(data[offset : offset + 8], "little")
+        found.append((offset, length))
+        offset += length + 16
+    return found
+
+
+@pytest.fixture
+def damaged(stored, tmp_path):
+    """A copy with a flipped bit in file 1's first record, file 3 cut off, file 5's length broken;
+    and the rows of the episodes that are lost by that.
+    """
+    folder = tmp_path / "data" / "made_up" / "1.0.0"
+    shutil.copytree(stored.folder, folder)
+    files = sorted(folder.glob("*tfrecord*"))
+    held = [frames(file.read_bytes()) for file in files]
+    assert len(held) == 7 and [len(records) for records in held] == [2] * 7
+    for number, change in ((1, "bit"), (3, "end"), (5, "length")):
+        data = bytearray(files[number].read_bytes())
+        if change == "bit":
+            data[held[number][0][1] // 2] ^= 1
+        elif change == "end":
+            del data[held[number][1][0] + 40 :]
+        else:
+            data[0] ^= 0x40
+        files[number].write_bytes(data)
+    return folder, files, {2, 7, 10, 11}
+
+
+def test_whole_records_of_a_damaged_file_are_found(damaged):
+    _, files, _ = damaged
+    second = frames(files[1].read_bytes())[1][0]
+    assert whole_records(files[1]) == [second]
+    assert whole_records(files[3]) == [0]
+    assert whole_records(files[5]) == []
+    assert len(whole_records(files[0])) == 2
+
+
+def test_what_is_whole_is_trained_on_and_the_rest_counted(damaged, make_config, tmp_path, capsys):
+    folder, files, lost = damaged
+    config = make_config(
+        data_path=str(folder.parent.parent), data_cache_dir=str(tmp_path / "cache"), batch_size=1
+    )
+    kept = [n for n in range(len(LENGTHS)) if n not in WORDLESS | FAILED | lost]
+    for _ in range(2):  # the second time from the cache
+        train, _ = host.datasets_from_config(config, config.all_obs_keys, skip_corrupt=True)
+        said = capsys.readouterr().err
+        assert "ddp.skip_corrupt=true: 4 of 14 episodes of made_up/1.0.0 are left out" in said
+        assert f"1 of {files[1]}" in said and f"2 of {files[5]}" in said
+        assert len(train) == sum(LENGTHS[n] for n in kept)
+    seen = [i for b in train.make_loader(1, 0, 1, 0) for i in b["index"].tolist()]
+    assert len(seen) == len(set(seen)) == len(train)
+    with pytest.raises(host.DataError, match="damaged or cut off"):
+        host.datasets_from_config(config, config.all_obs_keys)
+
+
+def test_episodes_with_nan_are_left_out(make_config, tmp_path, capsys):
+    from robomimic_ddp.rlds.write import write_dataset
+
+    broken = made_up_episode(5)
+    broken["steps"][3]["observation"]["cartesian_position"][1] = np.nan
+    episodes = [made_up_episode(4), broken, made_up_episode(6)]
+    write_dataset(str(tmp_path), "nan", "1.0.0", episodes, 3, 3)
+    config = make_config(
+        data_path=str(tmp_path), dataset_names=["nan"], data_cache_dir=str(tmp_path / "cache")
+    )
+    train, _ = host.datasets_from_config(config, config.all_obs_keys, skip_corrupt=True)
+    assert len(train) == LENGTHS[4] + LENGTHS[6]
+    assert "1 of 3 episodes of nan/1.0.0 are left out" in capsys.readouterr().err
+    assert np.isfinite(train.get_action_stats()["action/abs_pos"]["mean"]).all()
+
+
+def test_nothing_is_said_of_a_whole_data_set(make_config, tmp_path, capsys):
+    config = make_config(data_cache_dir=str(tmp_path / "cache"))
+    one, _ = host.datasets_from_config(config, config.all_obs_keys, skip_corrupt=True)
+    assert "skip_corrupt" not in capsys.readouterr().err
+    two, _ = host.datasets_from_config(config, config.all_obs_keys)
+    assert one.digest == two.digest and index_cache.fingerprint(one.source, one.fields) in {
+        path.stem.partition("-")[2] for path in (tmp_path / "cache").iterdir()
+    }
+
+
+def indexed_on_rank(folder, cache):
+    """On a rank: the rows that it got."""
+    from pathlib import Path
+
+    from tests.rlds.test_index import source_and_fields
+
+    index = index_cache.load_index(*source_and_fields(Path(folder)), cache, skip_corrupt=True)
+    return index.file.tolist(), index.offset.tolist()
+
+
+def test_all_ranks_leave_out_the_same(ranks, damaged, tmp_path):
+    folder, _, lost = damaged
+    one, two = ranks.run(indexed_on_rank, str(folder), str(tmp_path / "cache"))
+    assert one == two and len(one[0]) == len(LENGTHS) - len(lost)
