@@ -97,7 +97,8 @@ def index(lengths, labelled, success, files):
     none = Moments(*[np.zeros((len(lengths), 1))] * 4)
     return Index(
         np.array(files), np.arange(len(lengths)), np.array(lengths),
-        np.array(labelled, bool), np.array(success, bool), none, none,
+        np.array(labelled, bool), np.array(success, bool), np.zeros((len(lengths), 8, 1)),
+        none, none,
     )  # fmt: skip
 
 
