@@ -80,18 +80,28 @@ class _Guard:
     def log(self, *args: Any, **kwargs: Any) -> Any:
         step_log = self._log(*args, **kwargs)
         loss = step_log.get(LOSS)
-        if not isinstance(loss, (int, float)):
-            return step_log
-        if not math.isfinite(loss):
-            if not self.overflows_left or self._broken_places():
-                raise self._broken_loss(loss)
-            self.overflows_left -= 1
-        else:
+        is_broken = isinstance(loss, (int, float)) and not math.isfinite(loss)
+        if is_broken and (not self.overflows_left or self._broken_places()):
+            raise self._broken_loss(loss)
+        return self._without_overflows(step_log) if self.most_overflows else step_log
+
+    def _without_overflows(self, step_log: Any) -> Any:
+        """`step_log` less what overflowed: its mean would be none. Gradients may overflow under a
+        finite loss, and the step is left out all the same.
+        """
+        kept = {key: value for key, value in step_log.items() if not _is_overflow(value)}
+        if len(kept) == len(step_log):
             self.overflows_left = self.most_overflows
-        if self.most_overflows:  # what a step that overflowed has logged: its mean would be none
-            kept = {key: value for key, value in step_log.items() if not _is_overflow(value)}
-            step_log = type(step_log)(kept)
-        return step_log
+            return step_log
+        if not self.overflows_left:
+            odd = ", ".join(sorted(set(step_log) - set(kept)))
+            raise LossError(
+                f"{self._here()}: fp16 has left out {self.most_overflows} steps in a row, since "
+                f"{odd} overflowed each time: nothing is trained any more. Use "
+                "ddp.precision=bf16 or fp32, a lower learning rate, or train.max_grad_norm."
+            )
+        self.overflows_left -= 1
+        return type(step_log)(kept)
 
     def _refused_actions(self) -> RobomimicDDPError | None:
         """Why the host's check of the actions failed, if it was that."""

@@ -127,21 +127,18 @@ def _start_training(run: _run.Run, model: Any, keeper: resume.Keeper) -> tuple[A
     """Collective: the one point at which weights are made equal and random streams part, and a
     saved state is put back. Returns the verifier, and the last epoch that was finished before.
     """
-    chosen = step.effective(run.options, run.plan.device, run.plan.several_ranks)
-    run.steps = step.prepare(model, chosen, run.nets, run.undo)
-    if group.is_main():
-        print(f"\n============= robomimic-ddp =============\n{run.describe()}\n")
     places.reached("start of training")
     parallel_nets = wrap.parallel_among(host_algo.named_modules(model))
     for name, module in parallel_nets:
         wrap.state_of(module).name = name
+    if run.plan.several_ranks:
+        _make_equal(run, model)
+    chosen = step.effective(run.options, run.plan, bool(run.nets))
+    run.steps = step.prepare(model, chosen, run.nets, run.undo)
+    if group.is_main():
+        print(f"\n============= robomimic-ddp =============\n{run.describe()}\n")
     if not run.plan.several_ranks:
         return None, keeper.restore()
-    verify.require_same_structure(model)
-    if run.options.values.verify and (run.fine_tuning or host_algo.steps(model)):
-        verify.require_same_weights(model)
-    _run.share_cores(env.read_launch_env().local_world_size)
-    host_algo.make_equal(model)
     for _, module in parallel_nets:
         wrap.build(module)
     sent = step.compress([module for _, module in parallel_nets], chosen.comm)
@@ -154,6 +151,18 @@ def _start_training(run: _run.Run, model: Any, keeper: resume.Keeper) -> tuple[A
     verifier = verify.Verifier(model, run.loaders.get("train"))
     verifier.start()
     return verifier, finished
+
+
+def _make_equal(run: _run.Run, model: Any) -> None:
+    """Collective: gives all ranks the main rank's weights, after proving that no rank has loaded
+    others.
+    """
+    verify.require_same_structure(model)
+    loaded = run.fine_tuning or host_algo.steps(model) > 0
+    if run.options.values.verify and any(group.gather_objects(loaded)):
+        verify.require_same_weights(model)
+    _run.share_cores(env.read_launch_env().local_world_size)
+    host_algo.make_equal(model)
 
 
 def epoch_log(run_epoch: Callable) -> Callable:

@@ -48,7 +48,7 @@ def prepare(model: Any, options: Options, nets: list, undo: ExitStack) -> Prepar
     if options.precision != "fp32":
         line += f"; nets compute in {options.precision}"
         precision.install(nets, options.precision, undo)
-        scaler = precision.make_scaler(options.precision, next(nets[-1].parameters()).device)
+        scaler = precision.make_scaler(options.precision, _device(nets))
         if scaler is not None:
             update = partial(quick.update, scaler=scaler)
     if update is not None or options.accumulate > 1:
@@ -58,6 +58,11 @@ def prepare(model: Any, options: Options, nets: list, undo: ExitStack) -> Prepar
         if options.accumulate > 1:
             Accumulation(model, options.accumulate, backward).install(undo)
     return Prepared(line, scaler)
+
+
+def _device(nets: list) -> Any:
+    """Of the first parameter; some nets have none."""
+    return next(parameter.device for net in nets for parameter in net.parameters())
 
 
 def _require_possible(model: Any, options: Options, is_parallel: bool, host: Any) -> None:

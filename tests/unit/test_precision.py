@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from contextlib import ExitStack
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -81,16 +82,16 @@ def test_a_step_that_overflows_is_left_out_and_the_scale_found():
 
 
 class Algo:
-    """Logs the losses that it is given."""
+    """Logs the losses and gradient norms that it is given."""
 
-    def __init__(self, losses: list) -> None:
-        self.losses = iter(losses)
+    def __init__(self, losses: list, norms: list) -> None:
+        self.losses, self.norms = iter(losses), iter(norms)
 
     def process_batch_for_training(self, batch: dict) -> dict:
         return batch
 
     def log_info(self, info: dict) -> dict:
-        return {"Loss": next(self.losses), "Norm": math.inf if info else 1.0}
+        return {"Loss": next(self.losses), "Norm": next(self.norms)}
 
 
 def run_epoch(model, data_loader, epoch, num_steps):
@@ -101,9 +102,10 @@ def run_epoch(model, data_loader, epoch, num_steps):
     return logs
 
 
-def train(losses, may_overflow, batch=None):
+def train(losses, may_overflow, batch=None, norms=None):
     guarded = finite.guarded(run_epoch, lambda: True, lambda: may_overflow)
-    return guarded(Algo(losses), batch or {"actions": torch.zeros(2)}, 1, len(losses))
+    algo = Algo(losses, norms or [1.0] * len(losses))
+    return guarded(algo, batch or {"actions": torch.zeros(2)}, 1, len(losses))
 
 
 def test_overflows_of_fp16_are_left_out_of_the_log():
@@ -124,9 +126,23 @@ def test_training_that_never_comes_back_and_broken_data_still_stop():
         train([math.nan], True, {"actions": torch.tensor([math.nan])})
 
 
+def test_gradients_that_always_overflow_stop_the_training_though_the_loss_is_finite():
+    most = finite.MOST_OVERFLOWS
+    norms = [math.inf] * most + [1.0] + [math.nan] * most
+    assert train([1.0] * len(norms), True, norms=norms)[0] == {"Loss": 1.0}
+    with pytest.raises(LossError, match=f"left out {most} steps in a row, since Norm overflowed"):
+        train([1.0] * (most + 1), True, norms=[math.nan] * (most + 1))
+    train([1.0] * 30, False, norms=[math.inf] * 30)  # without fp16 a norm is the host's business
+
+
 def test_only_fp16_is_scaled():
     assert precision.make_scaler("bf16", "cpu") is None
     assert precision.make_scaler("fp16", torch.device("cpu")).is_enabled()
+
+
+def placed(device, several):
+    """As much of a plan as the choice looks at."""
+    return SimpleNamespace(device=device, several_ranks=several)
 
 
 def test_max_fills_in_what_applies_and_was_left_open(monkeypatch):
@@ -137,12 +153,15 @@ def test_max_fills_in_what_applies_and_was_left_open(monkeypatch):
         ("cpu", True, "fp32", "bf16"),
         ("cpu", False, "fp32", "none"),
     ):
-        found = effective(resolve({"preset": "max"}), device, several)
+        found = effective(resolve({"preset": "max"}), placed(device, several), True)
         assert (found.precision, found.comm) == (precision_is, comm_is)
     asked = resolve({"preset": "max", "comm": "none"}, {"precision": "fp32"})
-    assert effective(asked, "cuda:0", True) == asked.values
+    assert effective(asked, placed("cuda:0", True), True) == asked.values
     for preset in ("fast", "safe"):
         resolved = resolve({"preset": preset})
-        assert effective(resolved, "cuda:0", True) == resolved.values
+        assert effective(resolved, placed("cuda:0", True), True) == resolved.values
+    asked = resolve({"preset": "max"})
+    unparallel = effective(asked, placed("cuda:0", True), any_parallel_net=False)
+    assert unparallel == asked.values, "an algorithm that is left alone keeps its own precision"
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: False)
-    assert effective(resolve({"preset": "max"}), "cuda:0", False).precision == "fp32"
+    assert effective(asked, placed("cuda:0", False), True).precision == "fp32"
