@@ -25,9 +25,10 @@ import psutil
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from robomimic_ddp.demo.write_dataset import write_demo_dataset  # noqa: E402
 from robomimic_ddp.state import STATE  # noqa: E402
 from robomimic_ddp.state.files import read_file  # noqa: E402
-from tests.configs import NAME, make_config, write_config  # noqa: E402
+from tests.configs import NAME, make_config, make_rlds_config, write_config  # noqa: E402
 from tests.datasets import make_hdf5  # noqa: E402
 from tests.hosts import apply, copy_host, environment  # noqa: E402
 from tests.runs import state_differences  # noqa: E402
@@ -40,10 +41,15 @@ PATIENCE_SECONDS = 300.0
 class Soak:
     """One uninterrupted run, then killed ones until there were enough kills."""
 
-    def __init__(self, folder: Path, ranks: int, seed: int) -> None:
+    def __init__(self, folder: Path, ranks: int, seed: int, rlds: bool) -> None:
         self.folder, self.ranks, self.draw = folder, ranks, random.Random(seed)
         self.host = apply(copy_host(folder / "host"))
-        self.data = make_hdf5(folder / "data.hdf5")
+        self.rlds = rlds
+        if rlds:
+            self.data = folder / "rlds"
+            write_demo_dataset(str(self.data), 20, seed=0, files=6, height=36, width=64)
+        else:
+            self.data = make_hdf5(folder / "data.hdf5")
         self.counts: Counter = Counter()
         self.run_seconds = 0.0
 
@@ -51,7 +57,11 @@ class Soak:
         """A torchrun job that goes on where `output` has a state, else begins."""
         output.mkdir(exist_ok=True)
         changes = {"train": {"num_epochs": EPOCHS}}
-        config = make_config("diffusion_policy", self.data, output / "runs", changes)
+        if self.rlds:
+            changes["experiment"] = {"epoch_every_n_steps": 3, "validate": False}
+            config = make_rlds_config(self.data, output / "runs", changes)
+        else:
+            config = make_config("diffusion_policy", self.data, output / "runs", changes)
         file = write_config(output / "config.json", config)
         launcher = ["-m", "torch.distributed.run", "--standalone"]
         launcher += [f"--nproc_per_node={self.ranks}", f"--max-restarts={restarts}"]
@@ -152,10 +162,11 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--kills-per-run", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rlds", action="store_true", help="train on RLDS data, not on HDF5")
     given = parser.parse_args()
     started, kills, equal, runs = time.monotonic(), 0, 0, 0
     with tempfile.TemporaryDirectory(prefix="kill-soak-") as folder:
-        soak = Soak(Path(folder), given.ranks, given.seed)
+        soak = Soak(Path(folder), given.ranks, given.seed, given.rlds)
         expected = soak.whole()
         while kills < given.kills:
             output = Path(folder) / f"run{runs}"

@@ -152,6 +152,16 @@ def test_other_numbers_of_ranks(
     assert f"learning rate: {rate:g}, as saved" in result.stdout
 
 
+def test_three_ranks_to_the_bit(host_copy: Host, config: Any, tmp_path: Path) -> None:
+    """On three the order of a sum shows: it depends on where DDP puts its buckets."""
+    folders = [tmp_path / name for name in ("whole", "killed")]
+    for folder, plan in zip(folders, ("none", "2@8")):
+        file = config(folder)
+        require_finished(killed(host_copy, folder, file, plan, ranks=3, restarts=1))
+    assert list((folders[1] / "happened").iterdir())
+    assert state_differences(*map(newest, folders)) == []
+
+
 def test_one_process_goes_on_inside_an_epoch_to_the_bit(
     host_copy: Host, config: Any, tmp_path: Path
 ) -> None:

@@ -42,6 +42,17 @@ CASES = {
     "images, random crops": Case("diffusion_policy_crops"),
     "weighted mixture": Case("diffusion_policy", weights=(3.0, 1.0)),
     "clipped gradients": Case("diffusion_policy", max_grad_norm=0.2),
+    "images, 3 ranks": Case("diffusion_policy_images", ranks=3),
+    "images, random crops, 4 ranks": Case("diffusion_policy_crops", ranks=4),
+    "weighted mixture, 3 ranks": Case("diffusion_policy", ranks=3, weights=(3.0, 1.0)),
+    "clipped gradients, 4 ranks": Case("diffusion_policy", ranks=4, max_grad_norm=0.2),
+    # On three ranks the order of a sum shows, and buckets decide it.
+    "small buckets, 3 ranks": Case("diffusion_policy", 3, options=(("bucket_mb", 0.1),)),
+    "static graph, 3 ranks": Case("diffusion_policy", 3, options=(("static_graph", True),)),
+    "unused looked for, 3 ranks": Case(
+        "diffusion_policy", 3, options=(("find_unused_parameters", True),)
+    ),
+    "preset safe, 3 ranks": Case("diffusion_policy", 3, options=(("preset", "safe"),)),
     "2 micro-batches": Case("diffusion_policy", accumulate=2),
     "3 micro-batches on one rank": Case("diffusion_policy", ranks=1, accumulate=3),
     "2 micro-batches, 3 ranks": Case("diffusion_policy", ranks=3, accumulate=2),

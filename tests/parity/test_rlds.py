@@ -47,6 +47,16 @@ def test_two_ranks_equal_one_process_with_both_batches(job, own_ranks):
     assert faults(of_ranks[0], alone) == ["nets", "ema", "exp_avg", "exp_avg_sq"]
 
 
+@pytest.mark.parametrize("world", [3, 4])
+def test_more_ranks(world, job, own_ranks):
+    config = json.loads(Path(job.settings).read_text())
+    config["train"]["batch_size"] = BATCH // 2
+    job = job._replace(settings=str(write_config(Path(job.settings + ".more.json"), config)))
+    of_ranks = own_ranks.run(train_on_rank, job, world_size=world, timeout=250)
+    (reference,) = own_ranks.run(train_for_all_ranks, job, world, world_size=1, timeout=120)
+    require_parity(of_ranks, reference)
+
+
 def test_two_ranks_with_half_the_batch_twice(job, own_ranks):
     """Equal to the same process: samples, shares and passes are those of the whole batch."""
     config = json.loads(Path(job.settings).read_text())
