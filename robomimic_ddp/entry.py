@@ -20,7 +20,10 @@ from robomimic_ddp.errors import EXIT_REFUSED, LateRankError, RobomimicDDPError,
 _INTERRUPTED = 130  # what a shell reports for Ctrl-C
 _PARENT_POLL_SECONDS = 2.0
 _FOLLOW_UP_SECONDS = 5.0
-_FOLLOW_UP_PLACES = ("/torch/distributed/", "/torch/autograd/", "/torch/nn/parallel/")
+_FOLLOW_UP_PLACES = (
+    *("/torch/distributed/", "/torch/autograd/", "/torch/nn/parallel/"),
+    *("/robomimic_ddp/stopping.py", "/robomimic_ddp/group.py"),  # Work.wait has no frame of its own
+)
 _FOLLOW_UP_TEXTS = (
     "Connection closed by peer",
     "Connection reset by peer",
@@ -70,6 +73,7 @@ def _end_for(error: BaseException, launch: env.LaunchEnv) -> None:
         _end(error.code)
     if isinstance(error, SystemExit):
         if error.code not in (None, 0):
+            places.tell_failure()
             get_error_handler().record_exception(error)
         return
     if group.world_size() > 1 and is_follow_up(error):
@@ -96,6 +100,7 @@ def _end_for(error: BaseException, launch: env.LaunchEnv) -> None:
 
 def _record_and_end(error: BaseException, launch: env.LaunchEnv) -> None:
     """For the error in hand; returns where it should pass unchanged."""
+    places.tell_failure()
     get_error_handler().record_exception(error)
     if isinstance(error, RobomimicDDPError):
         text = f"error: {error}\n"

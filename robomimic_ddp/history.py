@@ -10,7 +10,10 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import os
+import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Callable
 
@@ -30,6 +33,7 @@ def recorded(
     The host's return value, a log or a tuple that begins with one, passes unchanged.
     """
     signature = inspect.signature(run_epoch)
+    warned: set[Path] = set()
 
     @functools.wraps(run_epoch)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -45,26 +49,40 @@ def recorded(
         result = run_epoch(*args, **kwargs)
         seconds = time.perf_counter() - started
         validate = bool(bound.arguments.get("validate", False))
-        append(
-            folder,
-            {
-                "epoch": bound.arguments.get("epoch"),
-                "phase": "valid" if validate else "train",
-                "steps": steps,
-                "seconds": seconds,
-                "samples_per_second": 0.0 if validate else steps * samples_per_step() / seconds,
-                "log": dict(result[0] if isinstance(result, tuple) else result),
-            },
-        )
+        record = {
+            "epoch": bound.arguments.get("epoch"),
+            "phase": "valid" if validate else "train",
+            "steps": steps,
+            "seconds": seconds,
+            "samples_per_second": 0.0 if validate else steps * samples_per_step() / seconds,
+            "log": dict(result[0] if isinstance(result, tuple) else result),
+        }
+        try:
+            append(folder, record)
+        except OSError as error:  # a full disk, for one: training goes on
+            if folder not in warned:
+                print(f"warning: {FILE_NAME} lacks an epoch's log: {error}", file=sys.stderr)
+            warned.add(folder)
         return result
 
     return wrapped
 
 
 def append(directory: Path, record: dict) -> None:
-    """Adds one line; the file is complete after every line."""
-    with open(directory / FILE_NAME, "a", encoding="utf-8") as file:
-        file.write(json.dumps(record, sort_keys=True, default=_plain) + "\n")
+    """Adds one line; the file is complete after every line. Raises OSError, and leaves the file as
+    it was, where the line cannot be written.
+    """
+    line = json.dumps(record, sort_keys=True, default=_plain) + "\n"
+    with open(directory / FILE_NAME, "ab", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        data = line.encode()
+        try:
+            while data:
+                data = data[file.write(data) :]
+        except OSError:
+            with suppress(OSError):
+                file.truncate(size)
+            raise
 
 
 def _plain(value: Any) -> Any:

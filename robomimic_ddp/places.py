@@ -13,11 +13,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 logger = logging.getLogger(__name__)
 
 _KEY = "robomimic_ddp/place/{}"
+_FAILED = "robomimic_ddp/failed"
 _LONGEST_BEAT = 5.0
 _FIRST_WARNING = 60.0
 _NOBODY = (
@@ -166,3 +168,18 @@ def missing() -> str | None:
             f"(ddp.timeout). {others}"
         )
     return None
+
+
+def tell_failure() -> None:
+    """On a rank that ends with an error of its own: the others need not wait for it."""
+    for places in _current:
+        with suppress(Exception):  # the store is gone
+            places.store.set(_FAILED, str(places.rank))
+
+
+def somebody_failed() -> bool:
+    """Whether a rank has told so. May wait, where the main thread is using the store."""
+    for places in _current:
+        with suppress(Exception):
+            return bool(places.store.check([_FAILED]))
+    return False

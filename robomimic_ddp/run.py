@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import random
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
@@ -105,8 +106,12 @@ class Run:
     """How the model takes its steps; None before training."""
     undo: ExitStack = field(default_factory=ExitStack)
     """What training has changed on the host's objects is put back when it is closed."""
-    best_names: list = field(default_factory=list)
-    """Variables of the host's train() that are saved and restored (`api.restored`)."""
+    best_at_start: dict = field(default_factory=dict)
+    """Variables of the host's train() that are saved and restored (`api.restored`), with what they
+    are before training.
+    """
+
+    _warned: bool = False
 
     def scale_lr(self, lr: float) -> float:
         """The learning rate for this plan; remembers (before, after) for the printed plan."""
@@ -164,7 +169,7 @@ class Run:
         frames = {name: sum(rank[name] for rank in counted) for name in counted[0] or ()}
         self.record["learning_rates"] = self.learning_rates
         self.record["outcome"] = {**FRAMES_UNKNOWN, "steps": steps, **frames, **proven}
-        self._save_record()
+        self._try_to_save_record()
 
     def start_pulse(self, directory: Path) -> None:
         """Begins to tell, in the run directory, what this rank is doing."""
@@ -176,7 +181,16 @@ class Run:
     def note_save(self, save_id: str, epoch: int, export: str | None) -> None:
         """Main rank: `ddp.json` names the newest state, and the host's checkpoint beside it."""
         self.record["saved"] = {"save_id": save_id, "epoch": epoch, "export": export}
-        self._save_record()
+        self._try_to_save_record()
+
+    def _try_to_save_record(self) -> None:
+        """A month of training is worth more than its record."""
+        try:
+            self._save_record()
+        except OSError as error:
+            if not self._warned:
+                print(f"warning: {RECORD_NAME} could not be written: {error}", file=sys.stderr)
+            self._warned = True
 
     def _save_record(self) -> None:
         with main_rank.atomic_open(self.directory / RECORD_NAME) as file:

@@ -1,41 +1,52 @@
 """Stopping on request (Slurm's preemption, a spot machine's notice): all ranks after the same step.
 
 SIGTERM and SIGUSR1 are heard from the first epoch on; before it they end the process, as ever. They
-are acted on after a training step or between epochs, where ranks agree. SIGTERM is also what
-torchrun sends to the ranks of a job that has failed: a rank that finds no such place within
-PATIENCE_SECONDS (a long rollout) ends as if nobody had listened.
+are acted on after a training step, after an epoch's training or between epochs, where ranks agree.
+SIGTERM is also what torchrun sends to the ranks of a job that has failed: a rank that finds no such
+place within PATIENCE_SECONDS (a long rollout, a GPU that waits for a lost rank) ends as if nobody
+had listened, and one that knows of the failure within FAILED_SECONDS.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import Any, Callable
 
 import torch
 import torch.distributed as dist
 
-from robomimic_ddp import group
+from robomimic_ddp import group, places
 
-SIGNALS = (signal.SIGTERM, getattr(signal, "SIGUSR1", signal.SIGTERM))
+REQUEST = getattr(signal, "SIGUSR1", signal.SIGTERM)
+"""Never sent by torchrun on its own account."""
+SIGNALS = (signal.SIGTERM, REQUEST)
 PATIENCE_SECONDS = 15.0
 """torchrun kills 30 s after its SIGTERM; a save must fit in the rest."""
+FAILED_SECONDS = 3.0
+"""For the last lines of a rank's log."""
 
 
 class Stopper:
     """Hears signals, and finds out whether any rank has heard one. A signal may come any number of
     times.
+
+    last_words: called in a thread before this rank ends for want of patience, where it was a
+    request that it has heard (and not only the SIGTERM of a failed job). No collectives there.
     """
 
     def __init__(self) -> None:
         self.heard: str | None = None
         """Name of the first signal that this rank has heard."""
+        self.last_words: Callable[[], None] = lambda: None
         self._pending: tuple[Any, torch.Tensor] | None = None
         self._before: dict[int, Any] = {}
-        self._patience: threading.Timer | None = None
+        self._patience = Patience(lambda: self.last_words())
+        self._ear: Ear | None = None
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -43,30 +54,36 @@ class Stopper:
         try:
             yield
         finally:
-            self._end_patience()
+            self._patience.end()
             for number, handler in self._before.items():
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
             self._before.clear()
+            if self._ear is not None:
+                self._ear.close()
+                self._ear = None
 
     def listen(self) -> None:
         """From now on the signals are noted. Python allows that in the main thread only: in another
         one nothing is changed.
         """
-        if threading.current_thread() is threading.main_thread():
+        if self._ear is None and threading.current_thread() is threading.main_thread():
+            self._ear = Ear(self._came, self._before)
             for number in SIGNALS:
                 self._before.setdefault(number, signal.signal(number, self._hear))
 
     def _hear(self, number: int, frame: Any) -> None:
+        """In the main thread, between two lines of Python: maybe long after `_came`."""
         if self.heard is None:
             self.heard = signal.Signals(number).name
-        if number == signal.SIGTERM and self._patience is None:
-            self._patience = threading.Timer(PATIENCE_SECONDS, os._exit, (128 + number,))
-            self._patience.daemon = True
-            self._patience.start()
 
-    def _end_patience(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
+    def _came(self, number: int) -> None:
+        """In the ear's thread, at once."""
+        if number == REQUEST:
+            self._patience.requested = True
+        if number == signal.SIGTERM:
+            self._patience.begin(PATIENCE_SECONDS)
+            if places.somebody_failed():
+                self._patience.begin(FAILED_SECONDS)
 
     def agreed(self) -> bool:
         """Collective, after every training step: whether to stop now.
@@ -83,13 +100,13 @@ class Stopper:
         return False
 
     def agreed_at_last(self) -> bool:
-        """Collective, between epochs: whether to stop now, waiting for the answer."""
+        """Collective, between steps: whether to stop now, waiting for the answer."""
         earlier = self._answer()
         return self._is_end(any(group.gather_objects(self.heard is not None)) or earlier)
 
     def _is_end(self, stop: bool) -> bool:
         if stop:
-            self._end_patience()
+            self._patience.end()
         return stop
 
     def _answer(self) -> bool:
@@ -99,3 +116,97 @@ class Stopper:
         self._pending = None
         work.wait()
         return bool(heard.item())
+
+
+class Patience:
+    """Ends this process some time after it has begun, unless it is ended itself before."""
+
+    def __init__(self, last_words: Callable[[], None]) -> None:
+        self.requested = False
+        self._last_words = last_words
+        self._timers: list[threading.Timer] = []
+        self._over = False
+
+    def begin(self, seconds: float) -> None:
+        """The process ends in `seconds`, or earlier where that was said before."""
+        if self._over or len(self._timers) > 1:
+            return
+        timer = threading.Timer(seconds, self._give_up)
+        timer.daemon = True
+        self._timers.append(timer)
+        timer.start()
+
+    def end(self) -> None:
+        """The ranks stop in order: from now on nothing ends the process."""
+        self._over = True
+        for timer in self._timers:
+            timer.cancel()
+
+    def _give_up(self) -> None:
+        if not self._over:
+            with suppress(Exception):
+                if self.requested:
+                    self._last_words()
+            os._exit(128 + signal.SIGTERM)
+
+
+class Ear:
+    """Tells `came(number)` of each signal, in a thread of its own: Python runs handlers between two
+    lines of the main thread, which may wait in C for ever (for a GPU, for a lost rank).
+
+    `before`: signal -> its handler before it was listened to; a forked process goes back to these.
+    """
+
+    _open: list[Ear] = []
+
+    def __init__(self, came: Callable[[int], None], before: dict[int, Any]) -> None:
+        self._came, self.before = came, before
+        self._heard, self._told = socket.socketpair()
+        self._told.setblocking(False)  # as Python demands
+        self._former = signal.set_wakeup_fd(self._told.fileno(), warn_on_full_buffer=False)
+        self._thread = threading.Thread(target=self._listen, name="robomimic-ddp-ear", daemon=True)
+        self._thread.start()
+        Ear._open.append(self)
+
+    def _listen(self) -> None:
+        while data := self._heard.recv(64):
+            if self._former >= 0:
+                with suppress(OSError):
+                    os.write(self._former, data)
+            for number in data:
+                self._came(number)
+
+    def close(self) -> None:
+        """Signals go where they went before."""
+        signal.set_wakeup_fd(self._former)
+        Ear._open.remove(self)
+        self._told.close()
+        self._thread.join()
+        self._heard.close()
+
+    @classmethod
+    def before_fork(cls) -> None:
+        """Until the handlers are put back no signal is heard, which would reach the parent."""
+        if cls._open:
+            signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+
+    @classmethod
+    def after_fork(cls) -> None:
+        """In the parent."""
+        if cls._open:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+    @classmethod
+    def leave_fork(cls) -> None:
+        """In the forked process, which shares the socket."""
+        for ear in cls._open:
+            signal.set_wakeup_fd(-1)
+            for number, handler in ear.before.items():
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        cls.after_fork()
+        cls._open.clear()
+
+
+os.register_at_fork(
+    before=Ear.before_fork, after_in_parent=Ear.after_fork, after_in_child=Ear.leave_fork
+)

@@ -30,10 +30,10 @@ class Keeper:
         """
         run = self.run
         saved = start.saved_state(run)
-        if run.found is not None and run.found.kind != "host" and group.is_main():
-            main_epoch = 0 if saved is None else saved["epoch"]
-            start.trim_history(run.found.directory, main_epoch)
-            (run.found.directory / state.REQUEUE_NAME).unlink(missing_ok=True)
+        if run.found is not None and run.found.kind != "host":
+            epoch = 0 if saved is None else saved["epoch"]
+            main_rank.on_main(start.trim_history, run.found.directory, epoch)
+        self.best = dict(run.best_at_start)
         if saved is None:
             if run.found is not None and run.found.kind == "begun":
                 start.say(f"no epoch was finished: training begins anew in {run.found.directory}")
@@ -133,9 +133,10 @@ class Keeper:
         def write() -> bool:
             if self.run.directory is None:
                 return False
+            # What a file cannot hold is an error at the first save, not a warning at each.
+            content = self._content(inside, parts, best)
+            improved = any(best[name] != self.best.get(name) for name in best)
             try:
-                content = self._content(inside, parts, best)
-                improved = best != self.best and bool(best)
                 state.write(self.run.directory, content, improved)
                 self.run.note_save(content["save_id"], self.finished, content["export"])
             except (CheckpointError, OSError) as error:
@@ -179,7 +180,7 @@ class Keeper:
         """The present values of the host's variables that `restored` was asked for, read where they
         live: among the variables of the function that holds the epoch loop.
         """
-        names = set(self.run.best_names)
+        names = set(self.run.best_at_start)
         frame = sys._getframe(1)
         while names and frame is not None:
             code = frame.f_code

@@ -13,7 +13,7 @@ from typing import Any
 
 from robomimic_ddp import env, group, history, host_config, main_rank, state
 from robomimic_ddp import run as _run
-from robomimic_ddp.errors import Stopped
+from robomimic_ddp.errors import DataError, Stopped
 
 
 def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> bool:
@@ -41,16 +41,28 @@ def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> bool
             print(f"restart {launch.restart_count}: this job has no folder in {experiment} yet")
         return found
 
-    run.found, stopped = main_rank.on_main(lambda: (found := find(), _has_stopped(found)))
-    if stopped and launch.restart_count:
+    def look() -> tuple[state.Found | None, bool]:
+        found = find()
+        if launch.restart_count:
+            return found, found is not None and (found.directory / state.REQUEUE_NAME).exists()
+        forget_requeue(found)  # else torchrun would not restart a job that fails while it starts
+        return found, False
+
+    run.found, stopped = main_rank.on_main(look)
+    if stopped:
         say("this job has stopped on request (requeue marker): not started again by torchrun")
         group.leave()
         raise Stopped()
     return run.found is not None and run.found.kind == "host"
 
 
-def _has_stopped(found: state.Found | None) -> bool:
-    return found is not None and (found.directory / state.REQUEUE_NAME).exists()
+def forget_requeue(found: state.Found | None) -> None:
+    """Main rank: the run goes on, so its marker is no longer true."""
+    if found is not None:
+        try:
+            (found.directory / state.REQUEUE_NAME).unlink(missing_ok=True)
+        except OSError as error:
+            print(f"warning: the requeue marker stays: {error}", file=sys.stderr)
 
 
 def saved_state(run: _run.Run) -> dict[str, Any] | None:
@@ -79,7 +91,7 @@ def restored(name: str, default: Any) -> Any:
     run = _run.current()
     if run is None:
         return default
-    run.best_names.append(name)
+    run.best_at_start[name] = state.plain(default)
     saved = saved_state(run)
     if saved is None or name not in saved["best"]:
         return default
@@ -90,13 +102,23 @@ def restored(name: str, default: Any) -> Any:
 
 
 def trim_history(directory: Path, last_epoch: int) -> None:
-    """Removes the lines of epochs that are trained again, and a last line cut off by a crash."""
+    """Main rank: removes the lines of epochs that are trained again, and a last line cut off by a
+    crash. A file that cannot be read or written stays as it is, with a warning: the state is good.
+    """
     path = directory / history.FILE_NAME
     if not path.is_file():
         return
-    kept = [record for record in history.read(directory) if (record["epoch"] or 0) <= last_epoch]
-    with main_rank.atomic_open(path, encoding="utf-8") as file:
-        file.writelines(json.dumps(record, sort_keys=True) + "\n" for record in kept)
+    try:
+        records = history.read(directory)
+        kept = [record for record in records if (record["epoch"] or 0) <= last_epoch]
+        with main_rank.atomic_open(path, encoding="utf-8") as file:
+            file.writelines(json.dumps(record, sort_keys=True) + "\n" for record in kept)
+    except (DataError, OSError, TypeError) as error:
+        print(
+            f"warning: {error}\nThe run goes on; {history.FILE_NAME} keeps the lines of epochs "
+            "that are trained again.",
+            file=sys.stderr,
+        )
 
 
 def say(line: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import json
 import os
 import subprocess
 from unittest import mock
@@ -16,7 +17,7 @@ from unittest import mock
 import pytest
 import torch
 
-from robomimic_ddp import api, checkpoint, group, resume
+from robomimic_ddp import api, checkpoint, group, history, resume
 from robomimic_ddp.state import PREVIOUS, STATE
 from robomimic_ddp.state.files import read_file
 from tests.ranks.pool import RankError
@@ -148,3 +149,49 @@ def test_the_hosts_save_in_a_faulty_folder(ranks, tmp_path, fault):
     folder = tmp_path / "run"
     folder.mkdir()
     check_host_saves(ranks, folder, fault)
+
+
+def whole_epochs(directory, fault):
+    """Three epochs as the seams make them: a log, a state, and the outcome at last."""
+    errors = io.StringIO()
+    with running(directory) as run, contextlib.redirect_stderr(errors):
+        keeper = resume.Keeper(run, make_algo())
+
+        def run_epoch(model, data_loader, epoch, num_steps=None):
+            return {"Loss": float(epoch), "text": "x" * 500}
+
+        folder = directory if group.is_main() else None
+        recorded = history.recorded(run_epoch, lambda: folder, lambda: 8)
+        keeper.restore()
+        for epoch in (1, 2, 3, 4):
+            faulty = epoch in (2, 3) and group.is_main()
+            with fault(directory) if faulty else contextlib.nullcontext():
+                recorded(None, [], epoch, num_steps=1)
+                keeper.epoch_end(epoch)
+                if epoch == 3:
+                    run.write_outcome(3, {})
+        run.write_outcome(4, {"equal": True})
+    return errors.getvalue()
+
+
+def check_whole_epochs(ranks, directory, fault):
+    warned, of_other = ranks.run(whole_epochs, directory, fault)
+    assert of_other == ""
+    for text in ("could not be saved", "lacks an epoch's log", "ddp.json could not be written"):
+        assert text in warned
+    assert warned.count("lacks an epoch's log") == warned.count("ddp.json could not") == 1
+    found = [record["epoch"] for record in history.read(directory)]
+    assert found in ([1, 4], [1, 2, 3, 4])  # a quota may leave room for a line
+    record = json.loads((directory / "ddp.json").read_text())
+    assert record["outcome"]["steps"] == 4 and record["saved"]["epoch"] == 4
+
+
+@pytest.mark.parametrize("fault", [full, read_only])
+def test_whole_epochs_on_a_faulty_disk(ranks, small_disk, fault):
+    check_whole_epochs(ranks, small_disk, fault)
+
+
+def test_whole_epochs_in_a_folder_that_goes_and_comes(ranks, tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    check_whole_epochs(ranks, folder, vanished)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import socket
+import threading
 import time
+import traceback
 
 import pytest
 import torch
+import torch.distributed as dist
 
-from robomimic_ddp import group, stopping
+from robomimic_ddp import entry, group, places, stopping
 from robomimic_ddp.stopping import Stopper
 from tests.ranks.pool import RankError
 
@@ -90,3 +95,93 @@ def simulate_for_ever(seconds):
 def test_patience_ends(ranks):
     with pytest.raises(RankError, match=f"died with exit code {128 + signal.SIGTERM}"):
         ranks.run(simulate_for_ever, 60)
+
+
+def wait_in_c(tell_failure, ask):
+    """As in a synchronisation with a GPU that waits for a lost rank: no line of Python is run."""
+    stopping.PATIENCE_SECONDS, stopping.FAILED_SECONDS = (3600, 0.2) if tell_failure else (0.2, 60)
+    stopper = Stopper()
+    stopper.last_words = lambda: print("last words", flush=True)
+    with stopper.scope():
+        stopper.listen()
+        store = dist.distributed_c10d._get_default_store()
+        places.begin(store, group.rank(), group.world_size(), 600.0)
+        if group.rank() == 0 and tell_failure:
+            places.tell_failure()
+        group.barrier()
+        if group.rank() == 1:
+            signals = [signal.SIGUSR1] * ask + [signal.SIGTERM]
+            later = [
+                threading.Timer(0.2 + n, os.kill, (os.getpid(), s)) for n, s in enumerate(signals)
+            ]
+            for timer in later:
+                timer.start()
+            libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+            libc.pthread_mutex_lock(mutex)
+            libc.pthread_mutex_lock(mutex)
+        places.end()
+
+
+@pytest.mark.parametrize("tell_failure, ask", [(False, 0), (True, 0), (False, 1)])
+def test_patience_ends_while_the_main_thread_waits_in_c(tell_failure, ask, ranks):
+    with pytest.raises(RankError) as caught:
+        ranks.run(wait_in_c, tell_failure, ask, timeout=15.0)
+    told = caught.value.by_rank[1]
+    assert f"died with exit code {128 + signal.SIGTERM}" in told
+    assert ("last words" in told) == bool(ask), "torchrun's own SIGTERM is no request"
+
+
+def fork_and_end_the_child():
+    """SIGTERM for a process that this one has forked, as DataLoader's workers and simulators."""
+    stopping.PATIENCE_SECONDS = 0.5
+    stopper = Stopper()
+    with stopper.scope():
+        stopper.listen()
+        child = os.fork()
+        if not child:
+            time.sleep(60)
+            os._exit(0)
+        os.kill(child, signal.SIGTERM)
+        _, status = os.waitpid(child, 0)
+        time.sleep(1.0)
+    return os.WTERMSIG(status), stopper.heard
+
+
+def test_a_signal_to_a_forked_process_is_its_own(ranks):
+    assert ranks.run(fork_and_end_the_child, world_size=1) == [(signal.SIGTERM, None)]
+
+
+def test_a_former_wakeup_descriptor_hears_on_and_comes_back():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.setblocking(False)
+        before = signal.set_wakeup_fd(theirs.fileno())
+        try:
+            stopper = Stopper()
+            with stopper.scope():
+                stopper.listen()
+                os.kill(os.getpid(), signal.SIGUSR1)
+                ours.settimeout(10)
+                assert ours.recv(1) == bytes([signal.SIGUSR1])
+        finally:
+            assert signal.set_wakeup_fd(before) == theirs.fileno()
+
+
+def wait_for_a_lost_rank():
+    stopper = Stopper()
+    if group.rank() == 1:
+        time.sleep(0.5)
+        dist.destroy_process_group()
+        return None
+    stopper.agreed()
+    try:
+        stopper.agreed_at_last()
+    except RuntimeError as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        dist.destroy_process_group()
+        return last.name, entry.is_follow_up(error), str(error)
+
+
+def test_a_lost_rank_seen_by_the_stopper_is_a_follow_up(ranks):
+    (place, follow_up, text), _ = ranks.run(wait_for_a_lost_rank)
+    assert place == "_answer" and follow_up, text
