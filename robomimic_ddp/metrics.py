@@ -78,12 +78,16 @@ def epoch_log(
         part, model = part or EpochPart(), _argument(call, "model")
         continued = part.steps > 0
         if continued:
-            _leave_out(call, part.steps)
+            _leave_out(call, part)
+        elif call.arguments.get("num_steps", 0) is None and not call.arguments.get("validate"):
+            part.total = len(_argument(call, "data_loader"))
         phase = "validation" if call.arguments.get("validate") else "train"
         place = f"epoch {call.arguments.get('epoch')} {phase}"
         places.reached(place)
         with _recording(model, part, phase), _schedules_stand_still(model, call):
             result = run_epoch(*call.args, **call.kwargs)
+        if phase == "train":
+            part.after_training()
         places.reached(f"{place} log")
         log, *rest = result if isinstance(result, tuple) else (result,)
         if group.world_size() > 1:
@@ -106,14 +110,16 @@ def _argument(call: inspect.BoundArguments, name: str) -> Any:
     return call.arguments[name]
 
 
-def _leave_out(call: inspect.BoundArguments, steps: int) -> None:
-    """The host runs so many steps less. A number, not None: DROID's run_epoch has no reading of
-    None.
+def _leave_out(call: inspect.BoundArguments, part: EpochPart) -> None:
+    """The host runs the steps that `part` lacks. A number, not None: DROID's run_epoch has no
+    reading of None.
     """
     total = _argument(call, "num_steps")
     if total is None:
+        total = part.total
+    if total is None:
         total = len(_argument(call, "data_loader"))
-    call.arguments["num_steps"] = max(0, total - steps)
+    call.arguments["num_steps"] = max(0, total - part.steps)
 
 
 def _means(step_logs: list[dict[str, float]]) -> dict[str, float]:

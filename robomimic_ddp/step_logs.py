@@ -42,17 +42,24 @@ class EpochPart:
     the epoch and to go on later.
 
     logs: the sums of several ranks' `BatchLogs`; step_logs: on one rank each step's log, since the
-    host's own mean is kept to the bit. after_step: called after each step; may raise.
+    host's own mean is kept to the bit. total: all steps of an epoch that is a pass of its loader;
+    None where the host's config counts them. after_step: called after each step, after_training:
+    after the last one of the epoch; both may raise.
     """
 
-    def __init__(self, after_step: Callable[[], None] = lambda: None) -> None:
-        self.after_step = after_step
+    def __init__(
+        self,
+        after_step: Callable[[], None] = lambda: None,
+        after_training: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.after_step, self.after_training = after_step, after_training
         self.begin()
 
     def begin(self) -> None:
         """No step is done."""
         self.epoch: int | None = None
         self.steps = 0
+        self.total: int | None = None
         self.logs = BatchLogs()
         self.step_logs: list[dict[str, float]] = []
 

@@ -21,7 +21,8 @@ class Keeper:
     def __init__(self, run: _run.Run, model: Any) -> None:
         self.run, self.model = run, model
         self.finished = 0
-        run.part = step_logs.EpochPart(self.after_step)
+        run.part = step_logs.EpochPart(self.after_step, self.after_training)
+        run.stopper.last_words = self.leave_marker
         self.best: dict[str, Any] = {}
 
     def restore(self) -> int | None:
@@ -74,6 +75,7 @@ class Keeper:
         """
         part, parts = self.run.part, saved["ranks"]
         part.steps = saved["inside"]["steps"]
+        part.total = self._new_total(saved)
         if saved["world_size"] == self.run.plan.world_size:
             part.logs.samples, part.logs.totals = own["samples"], own["totals"]
             part.step_logs = own["step_logs"]
@@ -84,6 +86,19 @@ class Keeper:
                     total = part.logs.totals.setdefault(key, [0.0, 0])
                     total[0] += value
                     total[1] += samples
+
+    def _new_total(self, saved: dict[str, Any]) -> int:
+        """Steps of an epoch that is a pass: those that are done, and as many as the loader has left
+        of the pass, whose batches may have become larger or smaller.
+        """
+        done, total = saved["inside"]["steps"], saved["inside"].get("total")
+        if total is not None and done >= total:
+            return done  # a loader that stands at the end of a pass would count the next one's
+        loader = self.run.loaders.get("train")
+        if hasattr(loader, "batches_left"):
+            return done + loader.batches_left()
+        left = (len(loader) if total is None else total) - done
+        return done + -(-left * saved["samples_per_step"] // self.run.plan.samples_per_step)
 
     def epoch_end(self, epoch: Any) -> None:
         """Collective: saves the state, and stops if a rank was asked to. A save that fails is a
@@ -99,10 +114,31 @@ class Keeper:
         the epoch in the state.
         """
         if self.run.stopper.agreed():
-            part = self.run.part
-            inside = {"epoch": part.epoch, "steps": part.steps}
-            self._save(inside)
-            self._stop(f"in epoch {part.epoch} after {part.steps} steps of it")
+            self._stop_inside()
+
+    def after_training(self) -> None:
+        """Collective: the same after the last step of an epoch, before validation and rollouts,
+        which have no place to stop at.
+        """
+        if self.run.stopper.agreed_at_last():
+            self._stop_inside()
+
+    def _stop_inside(self) -> None:
+        part = self.run.part
+        self._save({"epoch": part.epoch, "steps": part.steps, "total": part.total})
+        self._stop(f"in epoch {part.epoch} after {part.steps} steps of it")
+
+    def leave_marker(self) -> None:
+        """Main rank, in a thread, before it ends in the midst of something long: the run goes on
+        from its newest state. Only where this job has saved one: else it could not get further
+        another time either.
+        """
+        run = self.run
+        saved = run.record.get("saved")
+        if run.directory is not None and saved is not None:
+            where = f"in the midst of epoch {self.finished + 1}, which is lost"
+            content = {"stopped": where, "signal": run.stopper.heard, "saved": saved}
+            state.write_requeue(run.directory, content)
 
     def _stop(self, where: str) -> None:
         run = self.run

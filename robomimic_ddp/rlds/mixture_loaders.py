@@ -114,6 +114,10 @@ class MixtureTrainLoader(_MixtureLoader):
     def let_go(self) -> None:
         """Nothing: the stream goes on, whoever iterates over it."""
 
+    def batches_left(self) -> int:
+        """Batches up to the end of the present `iter`, as many windows as the mixture holds."""
+        return len(self) - self._batches % len(self)
+
     def go_to(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
         """Continues each data set at its place in a `position` of a run with any number of ranks
         and any weights; one that was not in the mixture begins. Says what that means.

@@ -110,6 +110,10 @@ class RLDSTrainLoader(RLDSLoader):
     def let_go(self) -> None:
         """Nothing: the stream goes on, whoever iterates over it."""
 
+    def batches_left(self) -> int:
+        """Batches of every rank that the pass of the next batch has still to give."""
+        return len(self) - self._delivered_in_pass
+
     def go_to(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
         """Continues at a `position` of a run with any number of ranks; says what that means.
 

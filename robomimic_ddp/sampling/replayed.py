@@ -60,6 +60,13 @@ class ReplayedLoader:
             "random": live.random_state,
         }
 
+    def batches_left(self) -> int:
+        """Batches that the present iteration has still to give; before it begins all."""
+        live = self._live()
+        if self._next is not None:
+            return len(self) - self._next["batches"]
+        return len(self) - (0 if live is None or live.over else live.batches)
+
     def _batch_size(self) -> int | None:
         return getattr(self.loader, "batch_size", None)
 

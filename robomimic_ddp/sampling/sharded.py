@@ -88,6 +88,12 @@ class ShardedLoader:
             return {"kind": "pass", "pass": self.sampler.next_pass, "samples": 0}
         return {"kind": "pass", "pass": self.sampler.next_pass - 1, "samples": self._begun}
 
+    def batches_left(self) -> int:
+        """Batches of this rank that the present pass has still to give; before it begins all."""
+        sampler = self.sampler
+        begun = sampler.next_offset if self._begun is None else self._begun
+        return (sampler.size - begun) // sampler.world_size // self.loader.batch_size
+
     def go_to(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
         """Continues at a `position` of a run with `world_size` ranks; says what that means.
 

@@ -158,7 +158,7 @@ def whole_epochs(directory, fault):
         keeper = resume.Keeper(run, make_algo())
 
         def run_epoch(model, data_loader, epoch, num_steps=None):
-            return {"Loss": float(epoch), "text": "x" * 500}
+            return {"Loss": float(epoch), "text": "x" * 5000}
 
         folder = directory if group.is_main() else None
         recorded = history.recorded(run_epoch, lambda: folder, lambda: 8)
