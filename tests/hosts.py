@@ -11,6 +11,7 @@ reported and killed.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -44,6 +45,7 @@ ABORT_TEXTS = (
 _MARK = "ROBOMIMIC_TEST_RUN"
 _LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "SLURM_", "TORCHELASTIC_", "ROBOMIMIC_DDP_")
 _GONE_SECONDS = 5.0
+SOON_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,8 @@ class Result:
     stderr: str
     leftovers: tuple[str, ...]
     timed_out: bool
+    ended: float
+    """When its first process ended, as `time.time()`."""
 
     def __str__(self) -> str:
         return (
@@ -123,6 +127,15 @@ def require_clean(result: Result) -> None:
     assert result.returncode == 0, result
     assert not result.leftovers, result
     assert not result.abort_texts(), result
+
+
+def require_soon(result: Result) -> None:
+    """Fails unless the run ended soon after the fault that says "at time <time.time()>", and no
+    rank had to be killed. Busy machines take long for everything: hence a minute.
+    """
+    fault = min(float(number) for number in re.findall(r" at time (\d+\.\d+)", result.stderr))
+    assert not result.timed_out and result.ended - fault < SOON_SECONDS, result
+    assert "forcefully exiting" not in result.stderr, result
 
 
 def environment(host: Host | None, added: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -187,10 +200,11 @@ def run(
                 start_new_session=True,
             )
             timed_out = _wait(process, mark, timeout)
+            ended = time.time()
             leftovers = _end_leftovers(mark, 0.0 if timed_out else _GONE_SECONDS)
             process.wait()
         texts = (path.read_text(errors="replace") for path in (out, err))
-        return Result(process.returncode, *texts, leftovers, timed_out)
+        return Result(process.returncode, *texts, leftovers, timed_out, ended)
 
 
 def _wait(process: subprocess.Popen, mark: str, timeout: float) -> bool:

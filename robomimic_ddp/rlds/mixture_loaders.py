@@ -73,7 +73,7 @@ class MixtureTrainLoader(_MixtureLoader):
             part.make_member(weight, batch_size, rank, world_size, seed + (number << 32), **more)
             for number, (part, weight) in enumerate(zip(dataset.datasets, dataset.weights))
         ]
-        self._batches = 0
+        self._batches, self._left = 0, len(self)
         self._share_out([0] * len(self.members))
 
     def _share_out(self, given: list[int]) -> None:
@@ -115,8 +115,8 @@ class MixtureTrainLoader(_MixtureLoader):
         """Nothing: the stream goes on, whoever iterates over it."""
 
     def batches_left(self) -> int:
-        """Batches up to the end of the present `iter`, as many windows as the mixture holds."""
-        return len(self) - self._batches % len(self)
+        """After `go_to`: batches up to the end of the `iter` of that position."""
+        return self._left
 
     def go_to(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
         """Continues each data set at its place in a `position` of a run with any number of ranks
@@ -129,14 +129,18 @@ class MixtureTrainLoader(_MixtureLoader):
             name = _name(number, member)
             place = member.go_to(position["members"].get(name), world_size, epoch)
             said.append(place.replace("data:", f"data: {name.partition(' ')[2]}:", 1))
+        before = max(1, len(self.dataset) // (world_size * position["batch_size"]))
+        passed, within = divmod(position["batches"], before)
         same = (self.batch_size, self.dataset.weights, self.world_size)
         if same == (position["batch_size"], position["weights"], world_size):
             self._batches = position["batches"]
             self._share_out(position["given"])
         else:
-            samples = position["batches"] * position["batch_size"] * world_size
-            self._batches = samples // (self.batch_size * self.world_size)
+            samples = within * position["batch_size"] * world_size
+            within = min(len(self), samples // (self.batch_size * self.world_size))
+            self._batches = passed * len(self) + within
             self._share_out([0] * len(self.members))
+        self._left = len(self) - within
         return "\n".join(said)
 
     def order_digest(self) -> str:

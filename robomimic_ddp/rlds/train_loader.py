@@ -45,7 +45,7 @@ class RLDSTrainLoader(RLDSLoader):
         # In a mixture batches take any number of windows, so places are counted in windows.
         self._leg = Leg(world_size, 1 if in_mixture else self.batch_size, reading.shuffle_buffer)
         self._require_enough()
-        self._seed, self._groups = seed, None
+        self._seed, self._groups, self._continued = seed, None, 0
         self._begin(0, [])
 
     def _begin(self, first_pass: int, legs: list[tuple[Leg, int]]) -> None:
@@ -111,7 +111,9 @@ class RLDSTrainLoader(RLDSLoader):
         """Nothing: the stream goes on, whoever iterates over it."""
 
     def batches_left(self) -> int:
-        """Batches of every rank that the pass of the next batch has still to give."""
+        """After `go_to`: batches that every rank has still to take of the pass of that position."""
+        if self.pass_number != self._continued:
+            return 0  # what was left fills no batch, and opens the next pass
         return len(self) - self._delivered_in_pass
 
     def go_to(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
@@ -124,7 +126,7 @@ class RLDSTrainLoader(RLDSLoader):
         """
         if position is None or position.get("kind") != _KIND:
             return "data: the first pass begins"
-        number = position["pass"]
+        number = self._continued = position["pass"]
         if (position["data"], position["seed"]) != (self.dataset.digest, self._seed):
             self._begin(number, [])
             return (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.configs import ConfigMaker
-from tests.hosts import Host, require_clean, torchrun
+from tests.hosts import Host, require_clean, require_soon, torchrun
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
@@ -34,3 +34,19 @@ def test_episodes_are_split_and_the_statistics_are_those_of_all(
     assert len(set(zero["beginnings"] + one["beginnings"])) == EPISODES * EPOCHS
     assert zero["statistics"] == one["statistics"]
     assert len(zero["statistics"]) == EPOCHS
+
+
+@pytest.mark.planted_fault
+def test_a_fault_in_an_episode_ends_the_ranks_that_wait_for_it(
+    host_copy: Host, config_file: ConfigMaker, tmp_path: Path
+) -> None:
+    """They wait in a group without a time limit."""
+    file = config_file("diffusion_policy", CHANGES)
+    arguments = (tmp_path / "reports", "--fails", 1, "--config", file)
+    result = torchrun(host_copy, "tests.e2e.walk_env", *arguments)
+    assert result.returncode != 0 and not result.leftovers, result
+    root_cause = result.stderr.partition("Root Cause")[2]
+    assert "rank      : 1 " in root_cause, result
+    assert "PlantedFault: planted in a rollout on rank 1" in root_cause, result
+    assert not result.abort_texts() and not list(tmp_path.glob("reports/*")), result
+    require_soon(result)

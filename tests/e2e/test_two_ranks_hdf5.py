@@ -12,7 +12,7 @@ import pytest
 from robomimic_ddp import heartbeat
 from tests.configs import ConfigMaker
 from tests.datasets import CAMERA, LOW_DIM
-from tests.hosts import FINISHED, Host, Result, require_clean, torchrun
+from tests.hosts import FINISHED, Host, Result, require_clean, require_soon, torchrun
 from tests.runs import checkpoints, digests, epoch_logs, load, run_directory
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
@@ -115,6 +115,7 @@ def test_a_fault_on_one_rank_ends_the_job_and_is_the_root_cause(
     assert "Traceback (most recent call last)" in root_cause, result
     assert not list(tmp_path.glob("reports/*")), "a rank believes that it finished"
     assert not result.abort_texts(), result
+    require_soon(result)
 
 
 @pytest.mark.planted_fault

@@ -1,9 +1,10 @@
 """An environment with the host's interface, and a training run that rolls out in it.
 
-    torchrun ... -m tests.e2e.walk_env REPORTS --config cfg.json
+    torchrun ... -m tests.e2e.walk_env REPORTS [--fails RANK] --config cfg.json
 
 A point must come near the place that the reset draws from numpy's global stream. Writes
-REPORTS/rank<k>.json: where each episode of this rank began, and the statistics it was given.
+REPORTS/rank<k>.json: where each episode of this rank began, and the statistics it was given. RANK
+raises in the second step of its second episode.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,13 @@ import robomimic.utils.env_utils as EnvUtils
 RANK = int(os.environ.get("RANK", "0"))
 BEGINNINGS: list[float] = []
 """The first place of each episode that this rank has run."""
+
+
+class PlantedFault(Exception):
+    """Raised on purpose."""
+
+
+FAILS: list[int] = []
 
 
 class WalkEnv(EnvBases.EnvBase):
@@ -42,6 +51,8 @@ class WalkEnv(EnvBases.EnvBase):
     def step(self, action: np.ndarray) -> tuple[dict, float, bool, dict]:
         self.place = self.place + 0.3 * np.asarray(action)[:3]
         self.steps += 1
+        if RANK in FAILS and len(BEGINNINGS) == 2 and self.steps == 2:
+            raise PlantedFault(f"planted in a rollout on rank {RANK} at time {time.time()}")
         return self.get_observation(), self.get_reward(), self.is_done(), {}
 
     def get_observation(self) -> dict[str, np.ndarray]:
@@ -106,8 +117,10 @@ class WalkEnv(EnvBases.EnvBase):
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("reports", type=Path)
+    parser.add_argument("--fails", type=int)
     parser.add_argument("--config")
     given = parser.parse_args(sys.argv[1:])
+    FAILS.append(given.fails)
     EnvUtils.get_env_class = lambda **_: WalkEnv
     statistics = []
     rollouts = host_train.TrainUtils.rollout_with_stats

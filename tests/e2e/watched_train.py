@@ -53,7 +53,7 @@ class Watch:
     def fail(self, where: str) -> None:
         """Raises where the fault was planted."""
         if self.where == where:
-            raise PlantedFault(f"planted at {where} on rank {RANK}")
+            raise PlantedFault(f"planted at {where} on rank {RANK} at time {time.time()}")
 
     def end_at(self, step: int) -> None:
         """Ends this rank, or lets it hang, where that was planted."""

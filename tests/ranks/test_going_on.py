@@ -7,17 +7,23 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
+import signal
+import time
 from types import SimpleNamespace
 from unittest import mock
 
 import pytest
 
-from robomimic_ddp import env, group, history, host_config, resume, state
+from robomimic_ddp import env, group, history, host_config, metrics, resume, state, stopping
 from robomimic_ddp.errors import CheckpointError, Stopped
 from robomimic_ddp.resume import start
 from robomimic_ddp.state import BEST, STATE, Found
 from robomimic_ddp.state.files import read_file
+from tests.ranks.pool import RankError
+from tests.ranks.test_epoch_part import STEPS, batches
 from tests.ranks.test_keeper import running, train
+from tests.ranks.test_metrics import Algo, other_order_run_epoch
 from tests.ranks.toy import make_algo
 
 
@@ -129,3 +135,66 @@ def unmeasured(directory):
         keeper.restore()
         keeper.epoch_end(1)
         return best_valid_loss
+
+
+class Asked(Algo):
+    """Rank 1 is asked to stop inside the last step of the epoch."""
+
+    def log_info(self, info):
+        self.steps = getattr(self, "steps", 0) + 1
+        if group.rank() == 1 and self.steps == STEPS:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        return super().log_info(info)
+
+
+def asked_in_the_last_step(directory):
+    with running(directory) as run, run.stopper.scope():
+        keeper = resume.Keeper(run, make_algo())
+        keeper.restore()
+        run.stopper.listen()
+        run.part.epoch = 1
+        logged = metrics.epoch_log(other_order_run_epoch, lambda: run.part)
+        try:
+            logged(Asked(), 1, batches(), STEPS)
+        except Stopped:
+            return "before validation"
+
+
+def test_a_stop_heard_in_the_last_step_comes_before_validation(ranks, tmp_path):
+    assert ranks.run(asked_in_the_last_step, tmp_path) == ["before validation"] * 2
+    assert read_file(tmp_path / STATE)["inside"] == {"epoch": 1, "steps": STEPS, "total": None}
+    marker = json.loads((tmp_path / state.REQUEUE_NAME).read_text())
+    assert f"in epoch 1 after {STEPS} steps" in marker["stopped"]
+
+
+def asked_in_a_long_rollout(directory, epochs, signals):
+    """Nothing collective can be done there; what is saved is the epoch before."""
+    stopping.PATIENCE_SECONDS = 0.5
+    with running(directory) as run, run.stopper.scope():
+        keeper = resume.Keeper(run, make_algo())
+        keeper.restore()
+        run.stopper.listen()
+        for epoch in range(1, epochs + 1):
+            keeper.epoch_end(epoch)
+        for number in signals:
+            os.kill(os.getpid(), number)
+            time.sleep(0.2)
+        time.sleep(60)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "signals", "marked"),
+    [
+        (1, (signal.SIGUSR1, signal.SIGTERM), True),
+        (0, (signal.SIGUSR1, signal.SIGTERM), False),  # it would get no further another time
+        (1, (signal.SIGTERM,), False),  # maybe torchrun's, of a job that has failed
+    ],
+)
+def test_a_request_in_a_long_rollout_leaves_a_marker(ranks, tmp_path, epochs, signals, marked):
+    with pytest.raises(RankError, match=f"died with exit code {128 + signal.SIGTERM}"):
+        ranks.run(asked_in_a_long_rollout, tmp_path, epochs, signals)
+    marker = tmp_path / state.REQUEUE_NAME
+    assert marker.exists() == marked
+    if marked:
+        content = json.loads(marker.read_text())
+        assert content["saved"]["epoch"] == 1 and "epoch 2, which is lost" in content["stopped"]

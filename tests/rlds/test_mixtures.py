@@ -119,6 +119,7 @@ def test_a_position_goes_on_to_the_window(mixed):
     resumed = mixture.make_loader(3, 1, 2, 7)
     said = resumed.go_to(position, 2, 1)
     assert "made_up/1.0.0: pass 0 goes on" in said and "small/1.0.0: pass" in said
+    assert resumed.batches_left() == len(whole) - 21 % len(whole)
     assert batches(resumed, 12) == batches(whole, 12)
     assert resumed.position() == whole.position()
 
@@ -133,6 +134,7 @@ def test_other_ranks_batch_and_weights_take_what_is_left_of_each_pass(mixed):
     loaders = [other.make_loader(4, rank, 3, 7) for rank in range(3)]
     for loader in loaders:
         assert loader.go_to(position, 2, 1).count("split anew over 3 ranks") == 2
+        assert loader.batches_left() == len(loader) - 11 * 3 * 2 // (4 * 3)
     rows = [batches(loader, 5) for loader in loaders]
     for number in range(5):
         assert {sum(index < FIRST for index in row[number]) for row in rows} == {3}

@@ -70,6 +70,7 @@ def test_other_ranks_or_batches_take_what_is_left_of_the_pass(load, changes):
             said = loader.go_to(position, world, 5)
             assert f"the {left} windows that pass {passed} has not" in said
             assert loader.pass_number == passed and len(loader) == left // (batch * world_after)
+            assert loader.batches_left() == len(loader)
             taken += stream(loader, 2)
         world = world_after
     rest = loaders[0]._course.remaining(2)
@@ -82,6 +83,36 @@ def test_other_ranks_or_batches_take_what_is_left_of_the_pass(load, changes):
     assert 0 <= missing < batch * world and len(times) == len(train)
     assert set(times.values()) <= {passed, passed + 1}
     assert list(times.values()).count(passed) == missing
+
+
+@pytest.mark.parametrize("done", [1, 7, 13, 14])
+@pytest.mark.parametrize("world, batch", [(2, 3), (3, 3), (2, 4), (1, 2)])
+def test_what_an_epoch_that_is_a_pass_has_left(load, done, world, batch):
+    """Each window once in the epoch, but for what fills no batch and opens the next one."""
+    train, _ = load()
+    before = [train.make_loader(3, rank, 2, 7) for rank in range(2)]
+    assert len(before[0]) == 14
+    taken = [index for loader in before for index in stream(loader, done)]
+    after = [train.make_loader(batch, rank, world, 7) for rank in range(world)]
+    for loader in after:
+        loader.go_to(before[0].position(), 2, 0)
+    left = {loader.batches_left() for loader in after}
+    assert len(left) == 1
+    if done == 14:
+        return  # the position is one of the next pass already: the run knows that none are left
+    taken += [index for loader in after for index in stream(loader, *left)]
+    assert len(taken) == len(set(taken))
+    assert 0 <= len(train) - len(taken) < 2 * batch * world
+
+
+def test_a_rest_that_fills_no_batch_is_none(load):
+    train, _ = load()
+    before = [train.make_loader(3, rank, 2, 7) for rank in range(2)]
+    for loader in before:
+        stream(loader, 13)
+    after = train.make_loader(9, 0, 3, 7)
+    after.go_to(before[0].position(), 2, 0)
+    assert after.batches_left() == 0 and len(after) > 0
 
 
 def test_another_choice_of_windows_begins_the_pass_anew(load):

@@ -114,6 +114,7 @@ def test_another_number_of_ranks_shares_the_rest(size, batch, steps, before, aft
     for rank in range(after):
         loader = sharded(size, after, rank, batch)
         loader.go_to(positions[0], before, 1)
+        lengths.append(loader.batches_left() * batch)
         own = [index for part in indices(loader) for index in part]
         rest += own
         lengths.append(len(own))
@@ -177,3 +178,20 @@ def test_one_rank_sees_the_hosts_own_batches():
         replayed = ReplayedLoader(loader())
         assert len(replayed) == len(plain) and replayed.batch_size == 3
         assert [str(list(replayed)) for _ in range(2)] == expected
+
+
+def test_batches_left_of_one_rank():
+    def make():
+        return ReplayedLoader(DataLoader(Samples(43), batch_size=4, shuffle=True, drop_last=True))
+
+    loader = make()
+    assert loader.batches_left() == 10
+    iterator = iter(loader)
+    for _ in range(4):
+        next(iterator)
+    assert loader.batches_left() == 6
+    resumed = make()
+    resumed.go_to(loader.position(), 1, 0)
+    assert resumed.batches_left() == 6 == len(list(resumed))
+    resumed.go_to({"kind": "pass", "pass": 0, "samples": 24}, 2, 0)
+    assert resumed.batches_left() == 10, "a new pass"
