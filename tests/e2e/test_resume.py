@@ -174,7 +174,7 @@ def test_one_process_goes_on_inside_an_epoch_to_the_bit(
         result = python(host_copy, KILLED, *arguments)
         if plan != "none":
             assert result.returncode == EXIT_STOPPED, result
-            assert newest(folder)["inside"] == {"epoch": 2, "steps": 2}
+            assert newest(folder)["inside"] == {"epoch": 2, "steps": 2, "total": None}
             result = python(host_copy, KILLED, *arguments, "--resume")
         require_finished(result)
         states[name] = newest(folder)
@@ -191,7 +191,7 @@ def test_micro_batches_go_on_inside_an_epoch_to_the_bit(
         file = config(folder, ddp={"accumulate": 2})
         result = killed(host_copy, folder, file, plan)
         if plan != "none":
-            assert newest(folder)["inside"] == {"epoch": 2, "steps": 2}, result
+            assert newest(folder)["inside"] == {"epoch": 2, "steps": 2, "total": None}, result
             result = killed(host_copy, folder, file, "none", "--resume")
         require_finished(result)
         assert "batch: 4 per rank x 2 x 2 micro-batches = 16 samples per step" in result.stdout
