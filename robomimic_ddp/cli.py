@@ -49,6 +49,7 @@ COMMANDS = {
     "run": Command(
         "robomimic_ddp.patches.commands", "run a program of the host's with the edits in memory"
     ),
+    "bench": Command("robomimic_ddp.bench.command", "measure the speed of training steps"),
     "plot": Command("robomimic_ddp.plot", "draw loss, learning rate and speed of training runs"),
 }
 

@@ -1,0 +1,1 @@
+"""`robomimic-ddp bench`: speed, side by side in one run, as ratios."""
