@@ -86,9 +86,9 @@ def epoch_log(
         places.reached(place)
         with _recording(model, part, phase), _schedules_stand_still(model, call):
             result = run_epoch(*call.args, **call.kwargs)
+        places.reached(f"{place} log")
         if phase == "train":
             part.after_training()
-        places.reached(f"{place} log")
         log, *rest = result if isinstance(result, tuple) else (result,)
         if group.world_size() > 1:
             log = mean_over_ranks(log, part.logs, continued)
