@@ -39,9 +39,10 @@ from robomimic_ddp.seams.data import (
     valid_loader,
 )
 from robomimic_ddp.seams.directory import run_directory
+from robomimic_ddp.seams.epoch import epoch_log, rollouts
 from robomimic_ddp.seams.language import language_model
 from robomimic_ddp.seams.model import cuda_device, parallel, scale_lr
-from robomimic_ddp.seams.training import distributed, epoch_log, epochs, rollouts
+from robomimic_ddp.seams.training import distributed, epochs
 
 __all__ = [
     "API_VERSION",

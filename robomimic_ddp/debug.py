@@ -5,19 +5,15 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import sys
 from collections.abc import Iterable, Iterator
-from typing import Any, Callable
+from typing import Any
 
 from torch import nn
 
 from robomimic_ddp import group
+from robomimic_ddp.observing import LOSS, Observer
 from robomimic_ddp.step_logs import samples_in
-from robomimic_ddp.swapping import swapped
-
-LOSS = "Loss"
 
 
 def say(line: str) -> None:
@@ -47,44 +43,21 @@ def _data(loader: Any) -> Iterator[str]:
         yield f"(this rank's order: {loader.index_stream_digest()[:12]})"
 
 
-def told(
-    run_epoch: Callable, is_on: Callable[[], bool], interval: Callable[[], int], device: Callable
-) -> Callable:
-    """Decorates a host's `run_epoch(model, data_loader, ...)`: where `is_on()`, every rank prints
-    the shapes of its first batch, and a line at the first and every `interval()`-th train step.
-
-    Not collective. The host's function and its result are unchanged.
+class Teller(Observer):
+    """Prints, on every rank, the shapes of its first batch, and a line at the first and every
+    `interval`-th train step. `counts` is the run's, so that steps are counted over epochs.
     """
-    signature = inspect.signature(run_epoch)
-    counts = {"steps": 0}
 
-    @functools.wraps(run_epoch)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        given = signature.bind(*args, **kwargs).arguments
-        if not is_on() or given.get("validate") or "model" not in given:
-            return run_epoch(*args, **kwargs)
-        teller = _Teller(given["model"], counts, interval(), device())
-        with swapped(teller.model, "process_batch_for_training", teller.process):
-            with swapped(teller.model, "log_info", teller.log):
-                return run_epoch(*args, **kwargs)
-
-    return wrapped
-
-
-class _Teller:
-    def __init__(self, model: Any, counts: dict[str, int], interval: int, device: str) -> None:
-        self.model, self.counts, self.interval, self.device = model, counts, interval, device
+    def __init__(self, counts: dict[str, int], interval: int, device: str) -> None:
+        self.counts, self.interval, self.device = counts, interval, device
         self.samples = 0
-        self._process, self._log = model.process_batch_for_training, model.log_info
 
-    def process(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+    def batch(self, batch: Any) -> None:
         if self.counts["steps"] == 0:
             say(f"first batch: {', '.join(_shapes(batch))}")
         self.samples = samples_in(batch)
-        return self._process(batch, *args, **kwargs)
 
-    def log(self, *args: Any, **kwargs: Any) -> Any:
-        step_log = self._log(*args, **kwargs)
+    def step(self, step_log: dict[str, Any]) -> dict[str, Any]:
         number = self.counts["steps"]
         if number % self.interval == 0:
             loss = step_log.get(LOSS)

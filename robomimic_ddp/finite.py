@@ -5,8 +5,6 @@ Costs a look at a number that the host has fetched already; data is searched onl
 
 from __future__ import annotations
 
-import functools
-import inspect
 import math
 from collections.abc import Iterator
 from typing import Any, Callable
@@ -15,53 +13,27 @@ import torch
 
 from robomimic_ddp import group
 from robomimic_ddp.errors import DataError, LossError, RobomimicDDPError
-from robomimic_ddp.swapping import swapped
+from robomimic_ddp.observing import LOSS, Observer
 
-LOSS = "Loss"
 MOST_OVERFLOWS = 20
 """Steps in a row that fp16 may leave out: torch halves its scale, 2**16 at first, at each."""
 
 
-def guarded(
-    run_epoch: Callable,
-    is_watched: Callable[[], bool],
-    may_overflow: Callable[[], bool] = lambda: False,
-) -> Callable:
-    """Decorates a host's `run_epoch(model, data_loader, ...)`: stops at the first loss that is NaN
-    or infinite, and tells where the host refuses a batch's actions.
+class Guard(Observer):
+    """Stops this rank's epoch at the first loss that is NaN or infinite, and tells where the host
+    refuses a batch's actions: raises LossError or DataError on the rank that sees it.
 
-    Not collective: the rank that sees it raises LossError or DataError. Where `is_watched()` is
-    False, or run_epoch has other parameters, the host's function is called as it is. Where
-    `may_overflow()` (fp16), steps that overflowed are left out of the log, up to MOST_OVERFLOWS in
-    a row.
+    Under `may_overflow` (fp16), steps that overflowed are left out of the log, up to MOST_OVERFLOWS
+    in a row.
     """
-    signature = inspect.signature(run_epoch)
 
-    @functools.wraps(run_epoch)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        given = signature.bind(*args, **kwargs).arguments
-        if not is_watched() or "model" not in given:
-            return run_epoch(*args, **kwargs)
-        guard = _Guard(given["model"], given.get("data_loader"), given.get("epoch"))
-        guard.overflows_left = guard.most_overflows = MOST_OVERFLOWS if may_overflow() else 0
-        with swapped(guard.model, "process_batch_for_training", guard.process):
-            with swapped(guard.model, "log_info", guard.log):
-                return run_epoch(*args, **kwargs)
+    def __init__(self, loader: Any, epoch: Any, may_overflow: bool = False) -> None:
+        self.loader, self.epoch = loader, epoch
+        self._batch: Any = None
+        self.overflows_left = self.most_overflows = MOST_OVERFLOWS if may_overflow else 0
 
-    return wrapped
-
-
-class _Guard:
-    """Sees every batch and every step log of one epoch on this rank."""
-
-    def __init__(self, model: Any, loader: Any, epoch: Any) -> None:
-        self.model, self.loader, self.epoch = model, loader, epoch
-        self.batch: Any = None
-        self.overflows_left = self.most_overflows = 0
-        self._process, self._log = model.process_batch_for_training, model.log_info
-
-    def process(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        self.batch = batch
+    def batch(self, batch: Any) -> None:
+        self._batch = batch
         actions = batch.get("actions") if isinstance(batch, dict) else None
         if isinstance(actions, torch.Tensor) and len(actions) == 0:
             raise DataError(
@@ -69,16 +41,13 @@ class _Guard:
                 "batch sampler or the data set's collate function dropped every sample: return "
                 "full batches on every rank."
             )
-        try:
-            return self._process(batch, *args, **kwargs)
-        except ValueError as error:
-            found = self._refused_actions()
-            if found is None:
-                raise
+
+    def refused(self, error: ValueError) -> None:
+        found = self._refused_actions()
+        if found is not None:
             raise found from error
 
-    def log(self, *args: Any, **kwargs: Any) -> Any:
-        step_log = self._log(*args, **kwargs)
+    def step(self, step_log: dict[str, Any]) -> dict[str, Any]:
         loss = step_log.get(LOSS)
         is_broken = isinstance(loss, (int, float)) and not math.isfinite(loss)
         if is_broken and (not self.overflows_left or self._broken_places()):
@@ -108,7 +77,7 @@ class _Guard:
         broken = self._broken_places()
         if broken:
             return DataError(f"{self._here()}: the batch holds {broken}")
-        actions = self.batch.get("actions")
+        actions = self._batch.get("actions")
         if not isinstance(actions, torch.Tensor) or bool((actions.abs() <= 1).all()):
             return None
         where = _place_of(self.loader, ("actions",), lambda values: abs(values) > 1)
@@ -133,7 +102,7 @@ class _Guard:
         """The batch's keys with NaN or infinity, and where the first lies; "" for none."""
         keys = [
             key
-            for key, value in _leaves(self.batch)
+            for key, value in _leaves(self._batch)
             if isinstance(value, torch.Tensor)
             and value.is_floating_point()
             and not bool(torch.isfinite(value).all())

@@ -6,8 +6,6 @@ reads them. A folder that cannot be written costs nothing but the view.
 
 from __future__ import annotations
 
-import functools
-import inspect
 import json
 import os
 import socket
@@ -19,10 +17,9 @@ from typing import Any, Callable
 
 from robomimic_ddp import places
 from robomimic_ddp.errors import DataError
-from robomimic_ddp.swapping import swapped
+from robomimic_ddp.observing import LOSS, Observer
 
 FOLDER = "heartbeats"
-LOSS = "Loss"
 _SECONDS, _RANKS_A_SECOND = 2.0, 50
 
 
@@ -101,31 +98,15 @@ class Pulse:
             self.write()
 
 
-def noted(run_epoch: Callable, pulse_of: Callable[[], Pulse | None]) -> Callable:
-    """Decorates a host's `run_epoch`: each train step is noted by `pulse_of()`, if there is one.
+class Listener(Observer):
+    """Notes each train step of one epoch by `pulse`."""
 
-    Not collective.
-    """
-    signature = inspect.signature(run_epoch)
+    def __init__(self, pulse: Pulse, epoch: Any) -> None:
+        self.pulse, self.epoch = pulse, epoch
 
-    @functools.wraps(run_epoch)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        given = signature.bind(*args, **kwargs).arguments
-        pulse = pulse_of()
-        if pulse is None or given.get("validate") or "model" not in given:
-            return run_epoch(*args, **kwargs)
-        model = given["model"]
-        log_info = model.log_info
-
-        def logged(*log_args: Any, **log_kwargs: Any) -> Any:
-            step_log = log_info(*log_args, **log_kwargs)
-            pulse.step(given.get("epoch"), step_log)
-            return step_log
-
-        with swapped(model, "log_info", logged):
-            return run_epoch(*args, **kwargs)
-
-    return wrapped
+    def step(self, step_log: dict[str, Any]) -> dict[str, Any]:
+        self.pulse.step(self.epoch, step_log)
+        return step_log
 
 
 def read(directory: Path) -> list[dict[str, Any]]:

@@ -1,8 +1,9 @@
-"""`history.jsonl` of a run: one line for each pass through the host's `run_epoch`, written by the
-main rank.
+"""`history.jsonl` of a run: one line for each pass through the host's `run_epoch`, and for the
+rollouts of each environment, written by the main rank.
 
-A line holds epoch, phase ("train" or "valid"), steps, seconds, samples_per_second (over all ranks;
-0 for validation, where ranks may hold unequal parts) and the log that the host recorded.
+A line holds epoch, phase ("train", "valid" or "rollout"), and the log that the host recorded;
+training and validation also steps, seconds and samples_per_second (over all ranks; 0 for
+validation, where ranks may hold unequal parts), rollouts the environment's name as env.
 """
 
 from __future__ import annotations
@@ -33,7 +34,6 @@ def recorded(
     The host's return value, a log or a tuple that begins with one, passes unchanged.
     """
     signature = inspect.signature(run_epoch)
-    warned: set[Path] = set()
 
     @functools.wraps(run_epoch)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -57,15 +57,50 @@ def recorded(
             "samples_per_second": 0.0 if validate else steps * samples_per_step() / seconds,
             "log": dict(result[0] if isinstance(result, tuple) else result),
         }
-        try:
-            append(folder, record)
-        except OSError as error:  # a full disk, for one: training goes on
-            if folder not in warned:
-                print(f"warning: {FILE_NAME} lacks an epoch's log: {error}", file=sys.stderr)
-            warned.add(folder)
+        _try_to_append(folder, record)
         return result
 
     return wrapped
+
+
+def recorded_rollouts(
+    rollout_with_stats: Callable, directory: Callable[[], Path | None]
+) -> Callable:
+    """Decorates `rollout_with_stats` to append each environment's statistics to the run's history,
+    with phase "rollout" and the environment's name under "env".
+
+    The host's return value, a dict by environment or a tuple that begins with one, passes
+    unchanged.
+    """
+    signature = inspect.signature(rollout_with_stats)
+
+    @functools.wraps(rollout_with_stats)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        result = rollout_with_stats(*args, **kwargs)
+        folder = directory()
+        statistics = result[0] if isinstance(result, tuple) else result
+        if folder is not None and isinstance(statistics, dict):
+            epoch = signature.bind(*args, **kwargs).arguments.get("epoch")
+            for name, log in statistics.items():
+                if isinstance(log, dict):
+                    record = {"epoch": epoch, "phase": "rollout", "env": name, "log": dict(log)}
+                    _try_to_append(folder, record)
+        return result
+
+    return wrapped
+
+
+_warned: set[Path] = set()
+
+
+def _try_to_append(folder: Path, record: dict) -> None:
+    """On a full disk, for one, training goes on."""
+    try:
+        append(folder, record)
+    except OSError as error:
+        if folder not in _warned:
+            print(f"warning: {FILE_NAME} lacks an epoch's log: {error}", file=sys.stderr)
+        _warned.add(folder)
 
 
 def append(directory: Path, record: dict) -> None:

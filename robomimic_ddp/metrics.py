@@ -12,6 +12,7 @@ import numpy as np
 
 from robomimic_ddp import group, places
 from robomimic_ddp.errors import RobomimicDDPError
+from robomimic_ddp.observing import Observer, watching
 from robomimic_ddp.step_logs import BatchLogs, EpochPart
 from robomimic_ddp.swapping import swapped
 
@@ -84,7 +85,7 @@ def epoch_log(
         phase = "validation" if call.arguments.get("validate") else "train"
         place = f"epoch {call.arguments.get('epoch')} {phase}"
         places.reached(place)
-        with _recording(model, part, phase), _schedules_stand_still(model, call):
+        with watching(model, [_Recorder(part, phase)]), _schedules_stand_still(model, call):
             result = run_epoch(*call.args, **call.kwargs)
         places.reached(f"{place} log")
         if phase == "train":
@@ -156,26 +157,21 @@ def _schedules_stand_still(model: Any, call: inspect.BoundArguments) -> Iterator
         yield
 
 
-@contextmanager
-def _recording(model: Any, part: EpochPart, phase: str) -> Iterator[None]:
-    """For the block, `part` hears of every batch and of every step log of `model`."""
-    process_batch, log_info = model.process_batch_for_training, model.log_info
-    several = group.world_size() > 1
+class _Recorder(Observer):
+    """`part` hears of every batch and of every step log."""
 
-    def process_batch_for_training(batch: Any, *args: Any, **kwargs: Any) -> Any:
-        if several:
-            part.logs.see_batch(batch)
-        if phase == "train":  # ranks validate on unequal numbers of batches
+    def __init__(self, part: EpochPart, phase: str) -> None:
+        self.part, self.phase = part, phase
+        self.several = group.world_size() > 1
+
+    def batch(self, batch: Any) -> None:
+        if self.several:
+            self.part.logs.see_batch(batch)
+        if self.phase == "train":  # ranks validate on unequal numbers of batches
             places.stepped()
-        return process_batch(batch, *args, **kwargs)
 
-    def logged(*args: Any, **kwargs: Any) -> Any:
-        step_log = log_info(*args, **kwargs)
-        if several:
-            part.logs.see_log(step_log)
-        part.step_done(step_log)
+    def step(self, step_log: dict[str, Any]) -> dict[str, Any]:
+        if self.several:
+            self.part.logs.see_log(step_log)
+        self.part.step_done(step_log)
         return step_log
-
-    with swapped(model, "process_batch_for_training", process_batch_for_training):
-        with swapped(model, "log_info", logged):
-            yield

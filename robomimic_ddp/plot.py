@@ -1,5 +1,5 @@
-"""`robomimic-ddp plot RUN_DIR... -o curves.png`: loss, learning rate, throughput of one or several
-runs.
+"""`robomimic-ddp plot RUN_DIR... -o curves.png`: loss, learning rate, throughput and, where there
+were rollouts, success, of one or several runs.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 from robomimic_ddp import history
 from robomimic_ddp.errors import EXIT_DONE, DataError
 
+SUCCESS = "Success_Rate"
 COLOURS = ("#2a6fdb", "#e07b39", "#2f9e5f", "#b04ac0", "#c23b3b", "#5b6b7a")
 
 
@@ -48,7 +49,9 @@ def plot(run_directories: Sequence[str], output: str) -> None:
             raise DataError(
                 f"{folder}: its history holds no training epoch yet; wait for the first one to end."
             )
-    figure, (loss, rate, speed) = plt.subplots(1, 3, figsize=(14, 4.2), constrained_layout=True)
+    count = 3 + any(record["phase"] == "rollout" for _, records in runs for record in records)
+    figure, axes = plt.subplots(1, count, figsize=(4.7 * count, 4.2), constrained_layout=True)
+    loss, rate, speed, *success = axes
     for (folder, records), colour in zip(runs, COLOURS * len(runs)):
         name = _label(folder, runs)
         _line(loss, records, "train", "Loss", label=f"{name} train", color=colour)
@@ -61,12 +64,17 @@ def plot(run_directories: Sequence[str], output: str) -> None:
             color=colour,
             label=name,
         )
+        if success:
+            _successes(success[0], records, name, colour)
     for axes, title in (
         (loss, "loss (mean over ranks)"),
         (rate, "learning rate"),
         (speed, "samples per second, all ranks"),
     ):
         _finish(axes, title)
+    if success:
+        _finish(success[0], "success of rollouts")
+        success[0].set_ylim(-0.03, 1.03)
     loss.set_yscale("log")
     speed.set_ylim(bottom=0)
     try:
@@ -110,10 +118,22 @@ def _rates(axes: Any, records: list, name: str, colour: str) -> None:
         _line(axes, records, "train", key, label=label, color=colour)
 
 
+def _successes(axes: Any, records: list, name: str, colour: str) -> None:
+    """One line for each environment that was rolled out."""
+    rollouts = [record for record in records if record["phase"] == "rollout"]
+    environments = list(dict.fromkeys(record.get("env") for record in rollouts))
+    for number, environment in enumerate(environments):
+        own = [record for record in rollouts if record.get("env") == environment]
+        label = name if len(environments) == 1 else f"{name} {environment}"
+        style = ("-", "--", ":", "-.")[number % 4]
+        _line(axes, own, "rollout", SUCCESS, label=label, color=colour, linestyle=style)
+
+
 def _finish(axes: Any, title: str) -> None:
     axes.set_title(title, fontsize=11)
     axes.set_xlabel("epoch")
     axes.grid(alpha=0.25)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    axes.legend(frameon=False, fontsize=9)
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(frameon=False, fontsize=9)

@@ -99,6 +99,10 @@ class Run:
     """The state that the run goes on from, between reading it and putting it back."""
     part: step_logs.EpochPart | None = None
     """What is done of the present train epoch; None before the first."""
+    last_epoch: int | None = None
+    """The last of the host's epoch loop, where that is known."""
+    debugged: dict = field(default_factory=lambda: {"steps": 0})
+    """Train steps that `ddp.debug` has seen."""
     stopper: stopping.Stopper = field(default_factory=stopping.Stopper)
     pulse: heartbeat.Pulse | None = None
     """Tells what this rank is doing, once the run directory is known."""

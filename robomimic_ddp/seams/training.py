@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any, Callable
 
 import torch
@@ -17,24 +15,15 @@ from robomimic_ddp import (
     config_check,
     debug,
     env,
-    finite,
     group,
-    heartbeat,
-    history,
     host_config,
-    metrics,
     places,
-    random_streams,
     resume,
     step,
     verify,
     wrap,
 )
-from robomimic_ddp import rollouts as _rollouts
 from robomimic_ddp import run as _run
-
-_VALIDATION = 0xEA1
-"""Keeps the streams of validation apart from all others that are drawn from the run's seed."""
 
 
 def distributed(train: Callable) -> Callable:
@@ -95,6 +84,7 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
     if run is None:
         yield from iterable
         return
+    run.last_epoch = iterable[-1] if isinstance(iterable, range) and iterable else None
     keeper = resume.Keeper(run, model)
     verifier, finished = _start_training(run, model, keeper)
     run.stopper.listen()
@@ -163,75 +153,3 @@ def _make_equal(run: _run.Run, model: Any) -> None:
         verify.require_same_weights(model)
     _run.share_cores(env.read_launch_env().local_world_size)
     host_algo.make_equal(model)
-
-
-def epoch_log(run_epoch: Callable) -> Callable:
-    """Collective: decorates `run_epoch`: its log averaged over ranks, weighted by samples, alike on
-    every rank.
-
-    The main rank appends it to the run's `history.jsonl`. On several ranks validation draws from
-    random streams of its own, so that training does not depend on it. A rank whose loss is NaN or
-    infinite raises LossError or DataError.
-    """
-    signature = inspect.signature(run_epoch)
-    over_ranks = metrics.epoch_log(run_epoch, lambda: getattr(_run.current(), "part", None))
-
-    @functools.wraps(run_epoch)
-    def forked(*args: Any, **kwargs: Any) -> Any:
-        call = signature.bind(*args, **kwargs)
-        call.apply_defaults()
-        if call.arguments.get("validate"):
-            with _forked(call):
-                return over_ranks(*args, **kwargs)
-        run = _run.current()
-        if run is None or run.part is None:
-            return over_ranks(*args, **kwargs)
-        run.part.epoch = call.arguments.get("epoch")
-        result = over_ranks(*args, **kwargs)
-        if not isinstance(result, tuple):  # else the host keeps the iterator: (log, iterator)
-            getattr(run.loaders.get("train"), "let_go", lambda: None)()
-        return result
-
-    def directory() -> Path | None:
-        run = _run.current()
-        return run.directory if run is not None and group.is_main() else None
-
-    def is_watched() -> bool:
-        run = _run.current()
-        return run is not None and bool(run.nets)
-
-    def is_debugged() -> bool:
-        run = _run.current()
-        return run is not None and run.options.values.debug
-
-    def may_overflow() -> bool:
-        return _run.current().options.values.precision == "fp16"
-
-    watched = finite.guarded(forked, is_watched, may_overflow)
-    watched = heartbeat.noted(watched, lambda: getattr(_run.current(), "pulse", None))
-    watched = debug.told(
-        watched,
-        is_debugged,
-        lambda: int(_run.current().options.values.debug_interval),
-        lambda: _run.current().plan.device,
-    )
-    return history.recorded(watched, directory, lambda: _run.current().plan.samples_per_step)
-
-
-def _forked(call: inspect.BoundArguments) -> Any:
-    """Random streams for the validation of the present epoch; on one rank the host's own, since its
-    arithmetic is kept to the bit.
-    """
-    run = _run.current()
-    if run is None or not run.plan.several_ranks:
-        return contextlib.nullcontext()
-    epoch = call.arguments.get("epoch")
-    number = epoch if isinstance(epoch, int) else 0
-    return random_streams.forked(_VALIDATION, run.seed, run.plan.rank, number)
-
-
-def rollouts(rollout_with_stats: Callable) -> Callable:
-    """Collective: decorates `rollout_with_stats`: the episodes split over ranks, each drawing from
-    streams of its own; the statistics of all of them on every rank, the video on the main rank.
-    """
-    return _rollouts.split_rollouts(rollout_with_stats, lambda: _run.current().seed)

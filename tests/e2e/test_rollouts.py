@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from robomimic_ddp import history
 from tests.configs import ConfigMaker
 from tests.hosts import Host, require_clean, require_soon, torchrun
+from tests.runs import run_directory
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
@@ -34,6 +36,12 @@ def test_episodes_are_split_and_the_statistics_are_those_of_all(
     assert len(set(zero["beginnings"] + one["beginnings"])) == EPISODES * EPOCHS
     assert zero["statistics"] == one["statistics"]
     assert len(zero["statistics"]) == EPOCHS
+    lines = history.read(
+        run_directory(Path(json.loads(Path(file).read_text())["train"]["output_dir"]))
+    )
+    rolled = [line for line in lines if line["phase"] == "rollout"]
+    assert [line["epoch"] for line in rolled] == [1, 2]
+    assert all(0 <= line["log"]["Success_Rate"] <= 1 and line["env"] for line in rolled)
 
 
 @pytest.mark.planted_fault

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from robomimic_ddp import heartbeat
+from robomimic_ddp import heartbeat, history
 from tests.configs import ConfigMaker
 from tests.datasets import CAMERA, LOW_DIM
 from tests.hosts import FINISHED, Host, Result, require_clean, require_soon, torchrun
@@ -66,6 +67,22 @@ def test_parameters_and_logs_are_equal_on_both_ranks(trained: Any) -> None:
     saved = load(run_directory(output) / "last.pth")["model"]
     assert digests(saved["nets"]) == zero["parameters"]
     assert digests(saved["ema"]) == zero["ema"]
+
+
+def test_progress_and_pace_are_told_once(trained: Any) -> None:
+    output, result, _ = trained
+    directory = run_directory(output)
+    for text in (result.stdout, (directory / "logs" / "log.txt").read_text()):
+        for epoch in (1, 2):
+            line = re.findall(rf"epoch {epoch}: step 3/3, .* samples/s, loss .*, lr .*", text)
+            assert len(line) == 1 and "| 3/3 [" not in text
+    trained_epochs = [line for line in history.read(directory) if line["phase"] == "train"]
+    assert len(trained_epochs) == 2
+    for line in trained_epochs:
+        assert line["log"]["Time_Samples_Per_Second"] > 0
+        assert 0 < line["log"]["Time_Communication_Share"] <= 1
+    events = b"".join(path.read_bytes() for path in output.rglob("events.out.tfevents*"))
+    assert b"Timing_Stats/Train_Samples_Per_Second" in events
 
 
 def test_random_numbers_and_data_differ(trained: Any) -> None:

@@ -19,11 +19,12 @@ LAYERS = (
     {"plan"},
     {"places", "random_streams", "swapping"},
     {"group"},
-    {"step_logs", "bucket_layout"},
+    {"step_logs", "bucket_layout", "observing"},
     {"wrap", "sampling", "rlds", "main_rank", "metrics", "algo", "history"}
     | {"command_line", "config_check", "config_file", "hdf5_check", "heartbeat"},
     {"rollouts", "step", "checkpoint", "checkpoint_check", "finite", "debug", "verify", "entry"}
-    | {"stopping"},
+    | {"stopping", "pace"},
+    {"progress"},
     {"state"},
     {"run"},
     {"host_config"},

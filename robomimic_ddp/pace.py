@@ -1,0 +1,106 @@
+"""How fast an epoch's steps were, and what they waited for: numbers for the host's own loggers.
+
+They are added to the train log under `Time_...`, which robomimic records as
+`Timing_Stats/Train_...` in TensorBoard and wandb.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Callable
+
+import torch
+from torch import nn
+
+from robomimic_ddp import group, wrap
+from robomimic_ddp.observing import Observer
+
+NANOSECONDS = 1e-9
+
+
+class Pace(Observer):
+    """Times this rank's train steps of one epoch; `clock` gives seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self.began = self.last_step = clock()
+        self.steps = 0
+        self.waited = 0.0
+
+    def batch(self, batch: Any) -> None:
+        self.waited += self._clock() - self.last_step
+
+    def step(self, step_log: dict[str, Any]) -> dict[str, Any]:
+        self.steps += 1
+        self.last_step = self._clock()
+        return step_log
+
+    @property
+    def seconds(self) -> float:
+        """From the beginning to the end of the last step."""
+        return self.last_step - self.began
+
+    def data_share(self) -> float:
+        """Share of the time that was spent waiting for batches."""
+        return self.waited / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """What one rank tells of its epoch: seconds, and bytes of GPU memory."""
+
+    steps: int
+    seconds: float
+    waited: float
+    exposed: float | None
+    memory: int
+
+
+def over_ranks(pace: Pace, nets: Iterable[nn.Module], samples_per_step: int) -> dict[str, float]:
+    """Collective: the epoch's pace, alike on every rank; empty where no step was taken.
+
+    Time_Steps_Per_Second, Time_Samples_Per_Second: all ranks together. Time_Data_Wait_Share: the
+    worst rank's share of its time. Under DDP also Time_Communication_Share, the ranks' mean share
+    of a step in which gradients are sent while nothing is computed, from torch's own sampled
+    figures, and Time_Step_Slowest_Rank and ..._Fastest_Rank, seconds of a step less that (ranks
+    wait for each other there). On GPUs Time_GPU_Memory_GB: the most that a rank has allocated.
+    """
+    memory = torch.cuda.max_memory_allocated() if torch.cuda.is_initialized() else 0
+    exposed = exposed_communication(nets)
+    own = _Measured(pace.steps, pace.seconds, pace.waited, exposed, memory)
+    ranks: list[_Measured] = [rank for rank in group.gather_objects(own) if rank.steps]
+    if not ranks:
+        return {}
+    slowest = max(rank.seconds / rank.steps for rank in ranks)
+    log = {
+        "Time_Steps_Per_Second": 1 / slowest,
+        "Time_Samples_Per_Second": samples_per_step / slowest,
+        "Time_Data_Wait_Share": max(rank.waited / rank.seconds for rank in ranks),
+    }
+    if all(rank.exposed is not None for rank in ranks):
+        steps = [(rank.seconds / rank.steps, rank.exposed or 0.0) for rank in ranks]
+        own_work = [seconds - min(seconds, exposed) for seconds, exposed in steps]
+        log["Time_Step_Slowest_Rank"], log["Time_Step_Fastest_Rank"] = max(own_work), min(own_work)
+        shares = [min(1.0, exposed / seconds) for seconds, exposed in steps]
+        log["Time_Communication_Share"] = sum(shares) / len(shares)
+    if any(rank.memory for rank in ranks):
+        log["Time_GPU_Memory_GB"] = max(rank.memory for rank in ranks) / 1e9
+    return log
+
+
+def exposed_communication(nets: Iterable[nn.Module]) -> float | None:
+    """Seconds of a step in which DDP sends gradients while no gradient is computed, over all nets;
+    None where nothing is sent or torch does not tell. torch samples the first ten steps and every
+    hundredth.
+    """
+    total, is_known = 0, False
+    for net in nets:
+        parallel = wrap.state_of(net).parallel if wrap.is_parallel(net) else None
+        told = getattr(parallel, "_get_ddp_logging_data", dict)()
+        if told.get("backward_comm_time"):
+            is_known = True
+            overlap = told.get("backward_compute_comm_overlap_time", 0)
+            total += max(0, told["backward_comm_time"] - overlap)
+    return total * NANOSECONDS if is_known else None

@@ -1,0 +1,142 @@
+"""How far an epoch is, on the main rank: a bar in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sized
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Callable
+
+from robomimic_ddp.observing import LOSS, Observer
+from robomimic_ddp.pace import Pace
+from robomimic_ddp.swapping import swapped
+
+HOST_BAR = "custom_tqdm"
+"""What robomimic's `LogUtils` calls its bar."""
+LINE_SECONDS = 30.0
+"""Between two lines where there is no terminal."""
+_RATE = "Optimizer/"
+
+
+class Progress(Observer):
+    """Shows one epoch as its steps are done.
+
+    title: such as "epoch 3"; pace: the epoch's, which sees each step before this does;
+    samples_per_step: over all ranks; done_before: steps that were done before the job went on;
+    epochs_left: those after this one, for the time until training ends, or None; tells_end: whether
+    the last step has a line of its own. Not collective.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        pace: Pace,
+        samples_per_step: int,
+        done_before: int = 0,
+        epochs_left: int | None = None,
+        tells_end: bool = True,
+    ) -> None:
+        self.title, self.pace = title, pace
+        self.samples_per_step, self.done_before = samples_per_step, done_before
+        self.epochs_left, self.tells_end = epochs_left, tells_end
+        self.total = done_before
+        self._bar: Any = None
+        self._shown_at = time.monotonic()
+
+    def over(self, iterable: Iterable, *args: Any, **kwargs: Any) -> Iterable:
+        """Stands for the host's bar around the epoch's steps."""
+        self.total = self.done_before + (len(iterable) if isinstance(iterable, Sized) else 0)
+        terminal = getattr(sys.stdout, "terminal", sys.stdout)  # of the host's PrintLogger
+        if getattr(terminal, "isatty", lambda: False)():
+            from tqdm import tqdm
+
+            start, title = self.done_before, self.title
+            self._bar = tqdm(
+                total=self.total, initial=start, desc=title, file=terminal, unit="step"
+            )
+        return iterable
+
+    def step(self, step_log: dict[str, Any]) -> dict[str, Any]:
+        if self._bar is not None:
+            self._bar.set_postfix_str(", ".join(self._figures(step_log)), refresh=False)
+            self._bar.update()
+        elif self._is_time():
+            self._shown_at = time.monotonic()
+            print(self.line(step_log), flush=True)
+        return step_log
+
+    def close(self) -> None:
+        """Ends the bar."""
+        if self._bar is not None:
+            self._bar.close()
+
+    def line(self, step_log: dict[str, Any]) -> str:
+        """The plain line, such as
+        "epoch 3: step 40/100, 2.0 steps/s, 64 samples/s, loss 0.031, lr 0.0001, ...".
+        """
+        rate = f"{self._steps_per_second():.3g} steps/s"
+        return f"{self.title}: step {self._done}/{self.total}, {rate}, " + ", ".join(
+            self._figures(step_log)
+        )
+
+    @property
+    def _done(self) -> int:
+        return self.done_before + self.pace.steps
+
+    def _is_time(self) -> bool:
+        is_last = self.tells_end and self._done >= self.total
+        return is_last or time.monotonic() - self._shown_at >= LINE_SECONDS
+
+    def _steps_per_second(self) -> float:
+        return self.pace.steps / self.pace.seconds if self.pace.seconds else 0.0
+
+    def _figures(self, step_log: dict[str, Any]) -> Iterator[str]:
+        speed = self._steps_per_second()
+        yield f"{speed * self.samples_per_step:.3g} samples/s"
+        if isinstance(step_log.get(LOSS), (int, float)):
+            yield f"loss {step_log[LOSS]:.3g}"
+        for key, value in step_log.items():
+            if key.startswith(_RATE) and isinstance(value, (int, float)):
+                yield f"lr {value:.3g}"
+                break
+        yield f"data wait {self.pace.data_share():.0%}"
+        left = self.total - self._done
+        if speed and self._bar is None:
+            yield f"ETA {_duration(left / speed)}"
+        if speed and self.epochs_left is not None:
+            yield f"training ends in {_duration((left + self.epochs_left * self.total) / speed)}"
+
+
+def _duration(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))
+
+
+@contextmanager
+def in_place_of_hosts(run_epoch: Callable, progress: Progress | None) -> Iterator[None]:
+    """For the block, `progress` stands for the host's bar in `run_epoch`; None: nothing is shown,
+    as on other ranks.
+    """
+    module = bar_module(run_epoch)
+    over = (lambda iterable, *args, **kwargs: iterable) if progress is None else progress.over
+    if module is None:
+        yield
+        return
+    try:
+        with swapped(module, HOST_BAR, over):
+            yield
+    finally:
+        if progress is not None:
+            progress.close()
+
+
+def bar_module(run_epoch: Callable) -> Any:
+    """The host's module (or other object) that holds the bar which `run_epoch` calls, or None."""
+    function = inspect.unwrap(run_epoch)
+    names = getattr(function, "__globals__", {})
+    used = getattr(getattr(function, "__code__", None), "co_names", ())
+    if HOST_BAR not in used:
+        return None
+    return next((names[name] for name in used if hasattr(names.get(name), HOST_BAR)), None)

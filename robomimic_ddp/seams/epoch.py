@@ -1,0 +1,133 @@
+"""The seams inside an epoch: its training or validation steps, and its rollouts."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Callable
+
+from robomimic_ddp import (
+    debug,
+    finite,
+    group,
+    heartbeat,
+    history,
+    metrics,
+    observing,
+    pace,
+    progress,
+    random_streams,
+)
+from robomimic_ddp import rollouts as _rollouts
+from robomimic_ddp import run as _run
+
+_VALIDATION = 0xEA1
+"""Keeps the streams of validation apart from all others that are drawn from the run's seed."""
+
+
+def epoch_log(run_epoch: Callable) -> Callable:
+    """Collective: decorates `run_epoch`: its log averaged over ranks, weighted by samples, alike on
+    every rank; a train log is given the epoch's pace (see `pace.over_ranks`).
+
+    The main rank shows its progress and appends the log to the run's `history.jsonl`. On several
+    ranks validation draws from random streams of its own, so that training does not depend on it. A
+    rank whose loss is NaN or infinite raises LossError or DataError.
+    """
+    signature = inspect.signature(run_epoch)
+    over_ranks = metrics.epoch_log(run_epoch, lambda: getattr(_run.current(), "part", None))
+
+    @functools.wraps(run_epoch)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        run = _run.current()
+        call = signature.bind(*args, **kwargs)
+        call.apply_defaults()
+        if run is None or "model" not in call.arguments:
+            return over_ranks(*args, **kwargs)
+        epoch = _Epoch(run, call)
+        with progress.in_place_of_hosts(run_epoch, epoch.progress), epoch.random_streams():
+            with observing.watching(call.arguments["model"], list(epoch.observers())):
+                return epoch.finished(over_ranks(*args, **kwargs))
+
+    return history.recorded(
+        watched, _directory_to_write, lambda: _run.current().plan.samples_per_step
+    )
+
+
+def _directory_to_write() -> Path | None:
+    run = _run.current()
+    return run.directory if run is not None and group.is_main() else None
+
+
+class _Epoch:
+    """One call of the host's `run_epoch` within `run`."""
+
+    def __init__(self, run: _run.Run, call: inspect.BoundArguments) -> None:
+        self.run = run
+        self.loader = call.arguments.get("data_loader")
+        self.number = call.arguments.get("epoch")
+        self.validates = bool(call.arguments.get("validate"))
+        self.pace = pace.Pace()
+        part = None if self.validates else run.part
+        if part is not None:
+            part.epoch = self.number
+        self.progress = None
+        if group.is_main():
+            self.progress = progress.Progress(
+                f"epoch {self.number}" + (" validation" if self.validates else ""),
+                self.pace,
+                run.plan.samples_per_step,
+                done_before=0 if part is None else part.steps,
+                epochs_left=self._epochs_left(),
+                tells_end=not self.validates,
+            )
+
+    def _epochs_left(self) -> int | None:
+        if self.validates or self.run.last_epoch is None or not isinstance(self.number, int):
+            return None
+        return max(0, self.run.last_epoch - self.number)
+
+    def observers(self) -> Iterator[observing.Observer]:
+        """Who sees the steps, in this order."""
+        options = self.run.options.values
+        yield self.pace
+        if options.debug and not self.validates:
+            interval = int(options.debug_interval)
+            yield debug.Teller(self.run.debugged, interval, self.run.plan.device)
+        if self.run.pulse is not None and not self.validates:
+            yield heartbeat.Listener(self.run.pulse, self.number)
+        if self.run.nets:
+            yield finite.Guard(self.loader, self.number, options.precision == "fp16")
+        if self.progress is not None:
+            yield self.progress
+
+    def random_streams(self) -> Any:
+        """Those of the present epoch's validation; on one rank and in training the host's own,
+        since its arithmetic is kept to the bit.
+        """
+        if not self.validates or not self.run.plan.several_ranks:
+            return contextlib.nullcontext()
+        number = self.number if isinstance(self.number, int) else 0
+        return random_streams.forked(_VALIDATION, self.run.seed, self.run.plan.rank, number)
+
+    def finished(self, result: Any) -> Any:
+        """Collective when training: `result` of the host, with the epoch's pace in its log."""
+        if self.validates:
+            return result
+        paced = pace.over_ranks(self.pace, self.run.nets, self.run.plan.samples_per_step)
+        if isinstance(result, tuple):  # the host keeps the iterator: (log, iterator)
+            return ({**result[0], **paced}, *result[1:])
+        getattr(self.run.loaders.get("train"), "let_go", lambda: None)()
+        return {**result, **paced}
+
+
+def rollouts(rollout_with_stats: Callable) -> Callable:
+    """Collective: decorates `rollout_with_stats`: the episodes split over ranks, each drawing from
+    streams of its own; the statistics of all of them on every rank, the video on the main rank.
+
+    The main rank appends the statistics to the run's `history.jsonl`.
+    """
+    split = _rollouts.split_rollouts(rollout_with_stats, lambda: _run.current().seed)
+    return history.recorded_rollouts(split, _directory_to_write)

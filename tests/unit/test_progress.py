@@ -1,0 +1,106 @@
+"""What is shown of an epoch while it lasts, and the pace that it is given."""
+
+from __future__ import annotations
+
+import io
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from robomimic_ddp import observing, pace, progress
+
+
+class Clock:
+    """Seconds that pass only when told."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Model:
+    def process_batch_for_training(self, batch: Any) -> Any:
+        return batch
+
+    def log_info(self, info: Any) -> dict:
+        return {"Loss": 0.25, "Optimizer/policy0_lr": 1e-4}
+
+
+LogUtils = SimpleNamespace(custom_tqdm=lambda steps: pytest.fail("the host's own bar was used"))
+
+
+def run_epoch(model, clock, num_steps, wait, work):
+    """Shaped as the host's: its bar is looked up in the module that holds the log's utilities."""
+    logs = []
+    for _ in LogUtils.custom_tqdm(range(num_steps)):
+        clock.now += wait
+        model.process_batch_for_training({})
+        clock.now += work
+        logs.append(model.log_info({}))
+    return logs
+
+
+def shown(monkeypatch, terminal: bool, steps: int = 4, **kwargs: Any) -> tuple[str, pace.Pace]:
+    """What an epoch prints; each step waits 1 s for data and works 3 s."""
+    out = io.StringIO()
+    out.isatty = lambda: terminal
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(write=out.write, flush=out.flush))
+    monkeypatch.setattr(sys.stdout, "terminal", out, raising=False)  # as the host's PrintLogger
+    clock = Clock()
+    timer = pace.Pace(clock)
+    display = progress.Progress("epoch 3", timer, samples_per_step=32, **kwargs)
+    model = Model()
+    with progress.in_place_of_hosts(run_epoch, display):
+        with observing.watching(model, [timer, display]):
+            run_epoch(model, clock, steps, 1.0, 3.0)
+    return out.getvalue(), timer
+
+
+def test_the_last_step_has_a_line_where_there_is_no_terminal(monkeypatch):
+    text, timer = shown(monkeypatch, False, epochs_left=2)
+    assert text == (
+        "epoch 3: step 4/4, 0.25 steps/s, 8 samples/s, loss 0.25, lr 0.0001, data wait 25%, "
+        "ETA 0:00:00, training ends in 0:00:32\n"
+    )
+    assert (timer.steps, timer.seconds, timer.data_share()) == (4, 16.0, 0.25)
+
+
+def test_a_long_epoch_has_lines_on_the_way(monkeypatch):
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
+    text, _ = shown(monkeypatch, False, done_before=6, tells_end=False)
+    lines = text.splitlines()
+    assert [line.split(",")[0] for line in lines] == [
+        f"epoch 3: step {number}/10" for number in (7, 8, 9, 10)
+    ]
+    assert lines[0].endswith("ETA 0:00:12")  # three steps of 4 s
+
+
+def test_validation_is_silent_when_it_is_short(monkeypatch):
+    assert shown(monkeypatch, False, tells_end=False)[0] == ""
+
+
+def test_a_terminal_has_a_bar(monkeypatch):
+    text, _ = shown(monkeypatch, True)
+    last = text.rstrip().split("\r")[-1]
+    assert last.startswith("epoch 3: 100%") and "4/4" in last
+    assert "8 samples/s, loss 0.25, lr 0.0001, data wait 25%" in last
+
+
+def test_other_ranks_show_nothing_and_the_hosts_bar_is_put_back(monkeypatch):
+    before = LogUtils.custom_tqdm
+    out = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    with progress.in_place_of_hosts(run_epoch, None):
+        assert len(run_epoch(Model(), Clock(), 3, 1.0, 1.0)) == 3
+    assert out.getvalue() == "" and LogUtils.custom_tqdm is before
+
+
+def test_a_host_without_that_bar_is_left_alone():
+    with progress.in_place_of_hosts(shown, None):
+        pass
+    assert progress.bar_module(shown) is None and progress.bar_module(print) is None
+    assert progress.bar_module(run_epoch) is LogUtils
