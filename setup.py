@@ -51,7 +51,10 @@ setup(
         "test": [
             *DOCS,
             "hypothesis>=6.80",
+            "ipykernel",
             "matplotlib>=3.5",
+            "nbclient",
+            "nbformat",
             "pytest>=7.4",
             "psutil",
             "pytest-timeout>=2.2",
