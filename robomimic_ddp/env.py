@@ -188,6 +188,13 @@ def variables() -> dict[str, str]:
     return dict(os.environ)
 
 
+def prefer_deterministic_cublas() -> None:
+    """Lets cuBLAS work with a workspace of fixed size, unless the user has chosen one. It is read
+    when CUDA is first used.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
 def become(command: list[str], added: Mapping[str, str]) -> None:
     """Replaces this process by `command`, with the variables `added`; does not return."""
     os.execvpe(command[0], command, {**os.environ, **added})

@@ -88,6 +88,11 @@ class Options:
     buffer_sync: bool = _option(
         True, "DDP copies the main rank's buffers to all ranks before each training forward."
     )
+    deterministic: bool = _option(
+        False,
+        "Hold torch to algorithms that give the same bits each time, on GPUs too; an operation "
+        "that has none is an error. The order of the data is always reproducible from the seed.",
+    )
     resume: bool = _option(
         False,
         "Go on with the newest run of the same experiment name, in its directory, from its "

@@ -24,6 +24,7 @@ from torch import nn
 
 import robomimic_ddp
 from robomimic_ddp import (
+    determinism,
     env,
     group,
     heartbeat,
@@ -251,14 +252,16 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
     token = _current.set(run)
     finished = False
     try:
-        if made.mode != "ddp":
-            with run.undo:
-                yield run
-        else:
-            with group.process_group(made.backend, made.timeout_seconds, launch.restart_count):
+        with ExitStack() as stack:
+            stack.enter_context(determinism.deterministic_algorithms(resolved.values.deterministic))
+            if made.mode == "ddp":
+                patience = made.timeout_seconds
+                stack.enter_context(
+                    group.process_group(made.backend, patience, launch.restart_count)
+                )
                 _require_same_job(config, run)
-                with run.undo:
-                    yield run
+            stack.enter_context(run.undo)
+            yield run
         finished = True
     finally:
         _current.reset(token)

@@ -21,7 +21,8 @@ LAYERS = (
     {"group"},
     {"step_logs", "bucket_layout", "observing"},
     {"wrap", "sampling", "rlds", "main_rank", "metrics", "algo", "history"}
-    | {"command_line", "config_check", "config_file", "hdf5_check", "heartbeat"},
+    | {"command_line", "config_check", "config_file", "hdf5_check", "heartbeat"}
+    | {"determinism"},
     {"rollouts", "step", "checkpoint", "checkpoint_check", "finite", "debug", "verify", "entry"}
     | {"stopping", "pace"},
     {"progress"},

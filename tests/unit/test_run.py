@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -45,6 +48,28 @@ def test_the_main_ranks_streams_are_the_hosts_own():
     torch.manual_seed(7)
     expected = torch.randn(2).tolist()
     assert stream(7, 0)[0] == expected
+
+
+class HostConfig:
+    """The parts of a host's config that a run reads."""
+
+    train = {"seed": 1, "batch_size": 4}
+
+    def __init__(self):
+        self.train = SimpleNamespace(**self.train, get=self.train.get)
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_deterministic_holds_torch_to_its_word_for_the_run(is_on, monkeypatch):
+    monkeypatch.setenv("ROBOMIMIC_DDP_DETERMINISTIC", str(is_on).lower())
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")  # the user's own choice stays
+    with run.start(HostConfig(), use_cuda=False):
+        assert torch.are_deterministic_algorithms_enabled() == is_on
+        places = torch.tensor([0, 0])
+        with pytest.raises(RuntimeError, match="deterministic") if is_on else nullcontext():
+            torch.zeros(2).put_(places, torch.ones(2))
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
 
 
 def run_of(world_size: int, lr_scaling: str) -> run.Run:
