@@ -82,6 +82,11 @@ def reads_rlds_itself(config: Any) -> bool:
     return "data_format" in config.train and OUR_KEY not in config.train
 
 
+def trains_by_own_pipeline(config: Any) -> bool:
+    """Whether the run reads RLDS data through the host's own pipeline."""
+    return _format_is_rlds(config) and reads_rlds_itself(config)
+
+
 def _format_is_rlds(config: Any) -> bool:
     return "data_format" in config.train and config.train.data_format == DATA_FORMAT
 

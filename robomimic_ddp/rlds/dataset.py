@@ -39,13 +39,14 @@ class LoadOptions:
     """The loader's part of the configuration; meanings in `keys.DEFAULTS`.
 
     host_batch_size: the config's train.batch_size, which counts validation steps (None: the
-    rank's).
+    rank's); skip_corrupt: the option of that name.
     """
 
     shuffle_buffer_size: int = 100_000
     subsample_length: int | None = None
     num_parallel_calls: int | None = None
     host_batch_size: int | None = None
+    skip_corrupt: bool = False
 
 
 class RLDSDataset:
@@ -75,7 +76,8 @@ class RLDSDataset:
         self.normalised_with: Sequence[RLDSDataset] = (self,)
         """The data sets whose statistics are joined: all of a mixture."""
         every_count = shape.count(index.length)
-        self._base = (np.cumsum(every_count) - every_count)[rows]
+        self._every_end = np.cumsum(every_count)
+        self._base = (self._every_end - every_count)[rows]
         self.windows_of_all = int(every_count.sum())
         """Windows of all episodes, used or not: one more than the largest `index`."""
         self._counts = every_count[rows]
@@ -103,6 +105,18 @@ class RLDSDataset:
             "seq_length": self.shape.seq_length,
         }
         return "RLDSDataset (\n\t" + "\n\t".join(f"{k}={v}" for k, v in shown.items()) + "\n)"
+
+    def episode_of(self, window: int) -> tuple[int, int]:
+        """The row of the index and the step of the window with the number `window` (`index`)."""
+        row = int(np.searchsorted(self._every_end, window, "right"))
+        before = int(self._every_end[row - 1]) if row else 0
+        return row, int(window) - before + self.shape.first
+
+    def describe_episode(self, row: int) -> str:
+        """Where episode `row` of the index lies, for people."""
+        file = self.index.file[row]
+        number = row - int(np.searchsorted(self.index.file, file))
+        return f"{self.source.files[file]}: episode {number} at byte {self.index.offset[row]}"
 
     def get_dataset_sampler(self) -> None:
         """None: the order comes from the loader, not from a sampler of indices."""
@@ -222,6 +236,7 @@ class RLDSDataset:
             scale,
             offset,
             limit,
+            self.options.skip_corrupt,
         )
 
     def course(self, seed: int, first_pass: int, legs: Sequence[tuple[Leg, int]]) -> Course:

@@ -117,7 +117,7 @@ def datasets_from_config(
     entries = dataset_configs(config)
     found = list(indices_from_config(config, obs_keys, skip_corrupt))
     _require_alike(found)
-    everything = [_dataset(config, one, one[3], "train") for one in found]
+    everything = [_dataset(config, one, one[3], "train", skip_corrupt) for one in found]
     if config.get("algo_name") == "diffusion_policy":
         _require_range(_together(everything, entries))
     if not config.experiment.validate:
@@ -127,13 +127,17 @@ def datasets_from_config(
     for one in found:
         source, _, index, kept = one
         rows = split_validation(index, kept, fraction, str(source.folder))
-        train.append(_dataset(config, one, rows[0], "train"))
-        valid.append(_dataset(config, one, rows[1], "valid"))
+        train.append(_dataset(config, one, rows[0], "train", skip_corrupt))
+        valid.append(_dataset(config, one, rows[1], "valid", skip_corrupt))
     return _together(train, entries), _together(valid, entries)
 
 
 def _dataset(
-    config: Any, found: tuple[Source, Fields, Index, np.ndarray], rows: np.ndarray, role: str
+    config: Any,
+    found: tuple[Source, Fields, Index, np.ndarray],
+    rows: np.ndarray,
+    role: str,
+    skip_corrupt: bool,
 ) -> RLDSDataset:
     """The episodes `rows` of a data set that `indices_from_config` has found."""
     source, fields, index, kept = found
@@ -143,6 +147,7 @@ def _dataset(
         setting(config, "train.subsample_length"),
         setting(config, "train.num_parallel_calls"),
         int(train.batch_size),
+        skip_corrupt,
     )
     antialias = bool(setting(config, "observation.image_antialias"))
     size = PictureSize(*settings.image_dim(config), antialias)
@@ -185,7 +190,7 @@ def indices_from_config(
     train = config.train
     image_keys = [key for key in config.observation.modalities.obs.rgb if key in obs_keys]
     for entry in dataset_configs(config):
-        source = Source(Path(entry["path"]))
+        source = Source(Path(entry["path"]), skip_missing=skip_corrupt)
         fields = _fields(source, obs_keys, image_keys, train.action_keys)
         cache = setting(config, "train.data_cache_dir")
         index = load_index(source, fields, cache, skip_corrupt)

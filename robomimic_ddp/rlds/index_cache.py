@@ -40,7 +40,7 @@ def fingerprint(source: Source, fields: Fields, skip_corrupt: bool = False) -> s
     described = {
         "index": INDEX_VERSION,
         "data set": source.name,
-        "files": [(path.name, path.stat().st_size) for path in source.files],
+        "files": [(path.name, size) for path, size in zip(source.files, source.sizes)],
         "metadata": hashlib.sha256((source.folder / "features.json").read_bytes()).hexdigest(),
         "actions": [(key, asdict(part)) for key, part in fields.actions.items()],
         "states": list(fields.low_dim.items()),

@@ -13,7 +13,6 @@ from robomimic_ddp.rlds.records import (
     FRAMING_BYTES,
     damaged_data,
     episode_parser,
-    find_damage,
     raw_records,
     step_features_read,
     whole_records,
@@ -37,7 +36,7 @@ def files_of_rank(source: Source, rank: int, world_size: int) -> list[int]:
     """The numbers of the files that `rank` indexes: stretches of about as many bytes each, over
     ranks disjoint and complete.
     """
-    ends = np.cumsum([path.stat().st_size for path in source.files], dtype=np.float64)
+    ends = np.cumsum(source.sizes, dtype=np.float64)
     owner = np.minimum(ends * world_size / max(ends[-1], 1), world_size - 1e-9).astype(int)
     return np.flatnonzero(owner == rank).tolist()
 
@@ -56,18 +55,18 @@ def make_index(
     files = list(range(len(source.files)) if files is None else files)
     tf = import_tensorflow()
 
-    def rows_of(places: list[tuple[int, int, int]]) -> list[tuple]:
-        rows = _episodes(source, fields, places, threads)
-        return list(_with_bar(rows, source, files) if show_progress else rows)
+    def rows_of(numbers: Sequence[int]) -> list[tuple]:
+        rows = _episodes(source, fields, [(number, 0, _ALL) for number in numbers], threads)
+        return list(_with_bar(rows, source, numbers) if show_progress else rows)
 
     try:
-        rows = rows_of([(number, 0, _ALL) for number in files])
+        rows = rows_of(files)
     except tf.errors.OpError as error:
         if not skip_corrupt:
             paths = [source.files[number] for number in files]
             doing = f"making the index of {source.folder}"
-            raise damaged_data(error, paths, doing) from error
-        rows = rows_of([place for number in files for place in _whole_places(source, number)])
+            raise damaged_data(error, paths, doing, source.features, fields, index=True) from error
+        rows = [row for number in files for row in _readable(source, fields, number, threads)]
     if not skip_corrupt:
         _require_whole(source, files, rows)
     index = _as_index(rows, fields)
@@ -78,11 +77,16 @@ def make_index(
     return index
 
 
-def _whole_places(source: Source, number: int) -> list[tuple[int, int, int]]:
-    """What can be read of file `number`: all of it at once, or its whole records one by one."""
-    if find_damage([source.files[number]]) is None:
-        return [(number, 0, _ALL)]
-    return [(number, offset, 1) for offset in whole_records(source.files[number])]
+def _readable(source: Source, fields: Fields, number: int, threads: int) -> list[tuple]:
+    """The rows of file `number`: of all of it at once, or of the records that can be read."""
+    tf = import_tensorflow()
+    if not source.files[number].is_file():
+        return []
+    try:
+        return list(_episodes(source, fields, [(number, 0, _ALL)], threads))
+    except tf.errors.OpError:
+        places = [(number, offset, 1) for offset in whole_records(source.files[number])]
+        return list(_episodes(source, fields, places, threads, skip=True))
 
 
 def left_out(index: Index, source: Source) -> str | None:
@@ -95,7 +99,8 @@ def left_out(index: Index, source: Source) -> str | None:
     more = int(np.count_nonzero(missing)) - len(files)
     return (
         f"ddp.skip_corrupt=true: {missing.sum()} of {sum(source.episodes_per_file)} episodes of "
-        f"{source.name} are left out, as they are damaged, cut off, or hold NaN or infinity: "
+        f"{source.name} are left out, as they are damaged, cut off, missing, of other features "
+        "than the metadata's, or hold NaN or infinity: "
         + ", ".join(files)
         + (f", and some of {more} more files" if more else "")
     )
@@ -149,21 +154,27 @@ def _check_finite(index: Index, source: Source) -> None:
 
 
 def _episodes(
-    source: Source, fields: Fields, places: Sequence[tuple[int, int, int]], threads: int
+    source: Source,
+    fields: Fields,
+    places: Sequence[tuple[int, int, int]],
+    threads: int,
+    skip: bool = False,
 ) -> Iterator[tuple]:
     """One row of numpy values per episode; see `Index` for the columns. `places`: in which file,
-    from which byte on, and how many records are read.
+    from which byte on, and how many records are read. `skip`: pass over records whose features are
+    not those of the metadata; then `places` are single records.
     """
     tf = import_tensorflow()
     parse = episode_parser(source.features, step_features_read(fields, False), fields.has_file_path)
+    sizes = fields.low_dim_shapes
 
     def describe(file: Any, start: Any, size: Any, serialized: Any) -> tuple:
         episode = parse(serialized)
         actions = action_vectors(episode, fields.actions)
         length = tf.shape(actions)[0]
         states = [
-            tf.reshape(tf.cast(episode[place], tf.float32), [length, -1])
-            for place in fields.low_dim.values()
+            tf.reshape(tf.cast(episode[place], tf.float32), [length, int(np.prod(sizes[key]))])
+            for key, place in fields.low_dim.items()
         ]
         state = tf.concat(states, -1) if states else tf.zeros([length, 0])
         labelled = tf.constant(False)
@@ -188,6 +199,8 @@ def _episodes(
     names = [str(source.files[number]) for number in numbers]
     records = tf.data.Dataset.from_tensor_slices((numbers, names, starts, counts)).flat_map(read)
     described = records.map(describe, num_parallel_calls=threads, deterministic=True).prefetch(2)
+    if skip:
+        described = described.ignore_errors()
     offset, last = 0, None
     for file, start, size, *rest in described.as_numpy_iterator():
         offset = int(start) if (file, start) != last else offset

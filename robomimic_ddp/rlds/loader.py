@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from robomimic_ddp.rlds import replacing
+from robomimic_ddp.rlds.damage import named_error
 from robomimic_ddp.rlds.pipeline import FrameCounters
 from robomimic_ddp.rlds.plans import Reading
-from robomimic_ddp.rlds.records import damaged_data
 from robomimic_ddp.rlds.tf_import import import_tensorflow
 
 if TYPE_CHECKING:
@@ -40,13 +43,15 @@ class RLDSLoader:
     repeated; language: list of B str; index: int64 [B], the window's number in the data set.
 
     `frames_decoded`, `frames_delivered` and `frames_prefetched` count camera frames since the
-    start, `samples_delivered` windows.
+    start, `samples_delivered` windows, `windows_replaced` those that could not be read
+    (`ddp.skip_corrupt`; `tolerant` says by which).
     """
 
     def __init__(self, dataset: RLDSDataset, rank: int, world_size: int, reading: Reading):
         self.dataset, self.reading = dataset, reading
         self.rank, self.world_size = rank, world_size
         self._counters = FrameCounters()
+        self._report = replacing.Report(dataset, rank)
         self.frames_delivered = 0
         self.samples_delivered = 0
 
@@ -63,41 +68,75 @@ class RLDSLoader:
     @property
     def frames_prefetched(self) -> int:
         """Frames in batches that are complete but not yet delivered."""
-        return int(self._counters.batched.numpy()) - self.frames_delivered
+        frames = len(self.dataset.fields.images) * self.dataset.shape.frame_stack
+        made = int(self._counters.batched.numpy()) + self.windows_replaced * frames
+        return made - self.frames_delivered
+
+    @property
+    def windows_replaced(self) -> int:
+        """Windows so far that could not be read."""
+        return len(self._counters.damaged)
 
     def settled_frames(self) -> dict[str, int]:
         """Frames decoded for delivered batches, delivered, and prefetched, once no batch is half
         made.
 
-        What is decoded and never becomes part of a batch counts as decoded.
+        What is decoded and never becomes part of a batch counts as decoded. With skip_corrupt also
+        `windows_replaced`.
         """
         deadline = time.monotonic() + _SETTLING_SECONDS
+        last = -1
         while True:
             decoded, ahead = self.frames_decoded, self.frames_prefetched
             settled = decoded == self.frames_delivered + ahead
+            settled |= self.windows_replaced > 0 and decoded == last  # a lost window has no frames
             if settled or time.monotonic() > deadline:
                 break
+            last = decoded
             time.sleep(0.05)
-        return {
+        counts = {
             "frames_decoded": decoded - ahead,
             "frames_delivered": self.frames_delivered,
             "frames_prefetched": ahead,
         }
+        if self.dataset.options.skip_corrupt:
+            counts["windows_replaced"] = self.windows_replaced
+        return counts
 
     def _next(self, iterator: Any) -> dict[str, Any]:
         tf = import_tensorflow()
         try:
             batch = next(iterator)
         except tf.errors.OpError as error:
-            source = self.dataset.source
-            doing = f"rank {self.rank} was loading {source.folder}"
-            raise damaged_data(
-                error, source.files, doing, source.features, self.dataset.fields
-            ) from error
+            doing = f"rank {self.rank} was loading {self.dataset.source.folder}"
+            raise named_error(self.dataset, self._suspects(), error, doing) from error
         delivered = to_torch(batch, self.reading.pin_memory)
+        if self.dataset.options.skip_corrupt:
+            self._report.look(self._counters.damaged)
+            if replacing.is_empty(delivered):
+                delivered = self._filled(len(delivered["language"]))
         self.samples_delivered += len(delivered["language"])
         self.frames_delivered += sum(
             delivered["obs"][key].shape[0] * delivered["obs"][key].shape[1]
             for key in self.dataset.fields.images
         )
         return delivered
+
+    def _filled(self, rows: int) -> dict[str, Any]:
+        """A batch of `rows` times the next window of this rank that can be read: for one of which
+        nothing can.
+        """
+        counters = FrameCounters()
+        counters.decoded = self._counters.decoded
+        windows = self._one_by_one(replace(self.reading, batch_size=1, prefetch=0), counters)
+        where = f"rank {self.rank} of {self.dataset.source.folder}"
+        found = replacing.first_readable((to_torch(window) for window in windows), where)
+        return replacing.repeated(found, rows)
+
+    def _one_by_one(self, reading: Reading, counters: FrameCounters) -> Any:
+        """tf.data of the windows that come from the present batch on, as `reading` says."""
+        raise NotImplementedError
+
+    def _suspects(self) -> Iterable[int]:
+        """Rows of the index: episodes that were being read for the present batch."""
+        raise NotImplementedError

@@ -14,6 +14,7 @@ from typing import Any, Callable
 
 import numpy as np
 
+from robomimic_ddp.rlds import tolerant
 from robomimic_ddp.rlds.actions import action_vectors
 from robomimic_ddp.rlds.pictures import decode
 from robomimic_ddp.rlds.plans import PassPlan, Reading, Recipe
@@ -31,10 +32,12 @@ ENDLESS = 2**62
 
 class FrameCounters:
     """Camera frames counted inside the graph: `decoded` one by one, `batched` when their batch is
-    complete.
+    complete. `damaged`: numbers of windows that could not be read, as they were replaced
+    (`ddp.skip_corrupt`).
     """
 
     def __init__(self) -> None:
+        self.damaged: list[int] = []
         tf = import_tensorflow()
         with tf.device("CPU:0"):
             self.decoded = tf.Variable(0, dtype=tf.int64, trainable=False)
@@ -188,12 +191,19 @@ def _batches(
         with tf.control_dependencies(store.put(keys, windows)):
             return tf.identity(leaving)
 
+    def read_if_whole(record: Any, numbers: Any, keys: Any, leaving: Any) -> Any:
+        return tolerant.attempt(lambda: read(record, numbers, keys, leaving), leaving)
+
     def made(leaving: Any) -> dict[str, Any]:
-        windows = store.take(leaving[:, 0])
-        return finish(recipe, counters, {**windows, "index": leaving[:, 1]})
+        batch = {**store.take(leaving[:, 0]), "index": leaving[:, 1]}
+        if not recipe.skip_corrupt:
+            return finish(recipe, counters, batch)
+        note = lambda index: counters.damaged.extend(index.tolist())  # noqa: E731
+        return tolerant.finished(lambda part: finish(recipe, counters, part), batch, note)
 
     threads = min(reading.threads, READERS)
-    records = blocks.flat_map(rows).map(read, num_parallel_calls=threads, deterministic=True)
+    reader = read_if_whole if recipe.skip_corrupt else read
+    records = blocks.flat_map(rows).map(reader, num_parallel_calls=threads, deterministic=True)
     leaving = records.flat_map(tf.data.Dataset.from_tensor_slices)
     if grouped:
         leaving = leaving.group_by_window(

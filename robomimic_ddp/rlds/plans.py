@@ -137,7 +137,7 @@ class Recipe:
 
     files: record files; parse: see `records.episode_parser`; scale, offset, limit: float32 [A]
     action normalisation and clipping; stored: host camera key -> (height, width) of the stored
-    pictures.
+    pictures; skip_corrupt: windows that cannot be read are replaced (see `tolerant`).
     """
 
     files: tuple[str, ...]
@@ -149,6 +149,7 @@ class Recipe:
     scale: np.ndarray
     offset: np.ndarray
     limit: np.ndarray
+    skip_corrupt: bool = False
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ Nothing is decoded here: pictures stay the JPEG or PNG bytes that the file holds
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Callable
 
@@ -124,20 +124,58 @@ def find_bad_picture(files: Iterable[Path], features: Any, fields: Fields) -> st
     size, or None.
     """
     tf = import_tensorflow()
-    steps = flat_features(features["steps"].feature)
     parse = episode_parser(features, sorted(set(fields.images.values())), False)
     for file in files:
         for number, serialized in enumerate(tf.data.TFRecordDataset(str(file))):
-            for place, pictures in parse(serialized).items():
-                for step, data in enumerate(pictures):
-                    try:
-                        frame = tf.io.decode_image(data, channels=3, expand_animations=False)
-                        tf.ensure_shape(frame, steps[place].shape)
-                    except (tf.errors.OpError, ValueError) as error:
-                        return (
-                            f"{file}: episode {number}, step {step}, `{place}` cannot be "
-                            f"decoded ({error})"
-                        )
+            found = bad_picture(parse(serialized), features)
+            if found is not None:
+                return f"{file}: episode {number}, {found}"
+    return None
+
+
+def bad_picture(pictures: Mapping[str, Any], features: Any) -> str | None:
+    """Decodes `pictures`, {step feature: bytes [T]}; names the first that is no picture of its
+    declared size, or None.
+    """
+    tf = import_tensorflow()
+    steps = flat_features(features["steps"].feature)
+    for place, frames in pictures.items():
+        for step, data in enumerate(frames):
+            try:
+                frame = tf.io.decode_image(data, channels=3, expand_animations=False)
+                tf.ensure_shape(frame, steps[place].shape)
+            except (tf.errors.OpError, ValueError) as error:
+                return f"step {step}, `{place}` cannot be decoded ({str(error).splitlines()[0]})"
+    return None
+
+
+def find_strange(files: Iterable[Path], features: Any, fields: Fields) -> str | None:
+    """Parses every record as the index does; names the first whose features are not those that the
+    metadata promises, or None.
+    """
+    tf = import_tensorflow()
+    names = step_features_read(fields, False)
+    parse = episode_parser(features, names, fields.has_file_path)
+    for file in files:
+        for number, serialized in enumerate(tf.data.TFRecordDataset(str(file))):
+            found = strange(serialized, parse, names)
+            if found is not None:
+                return f"{file}: episode {number}: {found}"
+    return None
+
+
+def strange(
+    serialized: Any, parse: Callable[[Any], dict[str, Any]], names: Sequence[str]
+) -> str | None:
+    """What keeps an episode's step features `names` from being used, or None."""
+    tf = import_tensorflow()
+    try:
+        episode = parse(serialized)
+    except (tf.errors.OpError, ValueError) as error:
+        return f"its features are not those of the metadata ({str(error).splitlines()[0]})"
+    steps = {name: int(tf.shape(episode[name])[0]) for name in names}
+    if len(set(steps.values())) > 1:
+        return f"its features are not those of the metadata (numbers of steps: {steps})"
     return None
 
 
@@ -145,19 +183,22 @@ def damaged_data(
     error: Exception,
     files: Sequence[Path],
     doing: str,
-    features: Any = None,
-    fields: Fields | None = None,
+    features: Any,
+    fields: Fields,
+    index: bool = False,
 ) -> DataError:
     """The DataError for TensorFlow's `error` while `doing` something; reads `files` to name the
     damaged one.
 
-    With `features` and `fields`, pictures are tried as well when the records themselves are whole.
+    When the records themselves are whole, their features are tried, and the pictures, which an
+    `index` does not read.
     """
-    found = find_damage(files)
-    if found is None and fields is not None:
+    found = find_damage(files) or find_strange(files, features, fields)
+    if found is None and not index:
         found = find_bad_picture(files, features, fields)
     found = found or f"{type(error).__name__}: {str(error).splitlines()[0]}"
     return DataError(
         f"reading failed while {doing}.\n{found}\n"
-        "Copy or prepare that file again; training on what is left would silently lose episodes."
+        "Copy or prepare that file again; training on what is left would silently lose episodes "
+        "(ddp.skip_corrupt=true leaves them out and counts them)."
     )

@@ -84,9 +84,13 @@ def _describe_versions(parent: Path) -> str:
 
 @dataclass(frozen=True)
 class Source:
-    """One data set on disk. Two sources of one folder are interchangeable."""
+    """One data set on disk. Two sources of one folder are interchangeable.
+
+    skip_missing: files that are not there are no error here; who reads counts their episodes.
+    """
 
     folder: Path
+    skip_missing: bool = False
 
     @property
     def name(self) -> str:
@@ -130,12 +134,17 @@ class Source:
             )
         files = tuple(Path(path) for path in splits[SPLIT].filepaths)
         missing = [path.name for path in files if not path.is_file()]
-        if missing:
+        if missing and not self.skip_missing:
             raise DataError(
                 f"{len(missing)} of the {len(files)} record files of {self.folder} are missing, "
                 f"{missing[0]} first. Copy or prepare the data set again."
             )
         return files
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes of each of `files`; 0 for one that is not there."""
+        return tuple(path.stat().st_size if path.is_file() else 0 for path in self.files)
 
     @cached_property
     def episodes_per_file(self) -> tuple[int, ...]:

@@ -10,8 +10,9 @@ import numpy as np
 
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.rlds.course import Leg
+from robomimic_ddp.rlds.damage import episodes_being_read
 from robomimic_ddp.rlds.loader import RLDSLoader
-from robomimic_ddp.rlds.pipeline import build
+from robomimic_ddp.rlds.pipeline import FrameCounters, build
 from robomimic_ddp.rlds.plans import PassPlan, Reading
 from robomimic_ddp.rlds.quotas import Quotas
 
@@ -72,6 +73,15 @@ class RLDSTrainLoader(RLDSLoader):
             )
             self._iterator = iter(pipeline)
         return self._iterator
+
+    def _one_by_one(self, reading: Reading, counters: FrameCounters) -> Any:
+        place = self._course.place(self.rank, self._batches)
+        return build(self.dataset.recipe, self._plan_of, None, reading, counters, place)
+
+    def _suspects(self) -> Iterator[int]:
+        part, taken = self._course.place(self.rank, self._batches)
+        for plan, given in ((self._plan_of(part), taken), (self._plan_of(part + 1), 0)):
+            yield from episodes_being_read(self.dataset, plan, given)
 
     def follow(self, quotas: Quotas, number: int) -> None:
         """From here on gives what `quotas` say of data set `number` in a mixture, by `next_of`."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from robomimic_ddp.rlds.loader import RLDSLoader
-from robomimic_ddp.rlds.pipeline import build
+from robomimic_ddp.rlds.pipeline import FrameCounters, build
 from robomimic_ddp.rlds.plans import Reading
 
 if TYPE_CHECKING:
@@ -67,6 +69,12 @@ class RLDSValidLoader(RLDSLoader):
         iterator = iter(self._pipeline)
         for _ in range(len(self)):
             yield self._next(iterator)
+
+    def _one_by_one(self, reading: Reading, counters: FrameCounters) -> Any:
+        return build(self.dataset.recipe, lambda _: self._plan, 1, reading, counters)
+
+    def _suspects(self) -> Iterator[int]:
+        yield from self.dataset.rows[np.unique(self._plan.pieces.episode)]
 
     def index_stream_digest(self) -> str:
         """Hex digest of which windows this rank reads."""

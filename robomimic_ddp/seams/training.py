@@ -58,6 +58,10 @@ def distributed(train: Callable) -> Callable:
                 bound.arguments["resume"] = host_resumes
             host_config.fill_rlds_data(config)
             host_config.check_inputs(config, resuming=bool(bound.arguments.get("resume")))
+            if run.plan.several_ranks and host_config.trains_by_own_pipeline(config):
+                from robomimic_ddp.rlds import host_statistics
+
+                run.undo.enter_context(host_statistics.computed_once())
             try:
                 with run.stopper.scope():
                     return train(*bound.args, **bound.kwargs)

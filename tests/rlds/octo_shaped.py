@@ -1,13 +1,17 @@
-"""A small pipeline of ours with the calls of octo's: what DROID's train script imports, in little.
+"""A small pipeline of ours with the calls of octo's into tfds, tf.data and the disk: what DROID's
+train script imports, in little.
 
-Statistics come from split "all", unshuffled, unless they are given; training data from
-"train[:95%]", its files shuffled. Frames are windows over a padded episode. At the end, what such
-hosts put between the pipeline and robomimic.
+Statistics come from split "all", unshuffled, and are kept as JSON beside the data set; training
+data from "train[:95%]", its files shuffled, repeated, cut into frames, mixed, shuffled, decoded. At
+the end, what such hosts put between the pipeline and robomimic.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,36 +19,44 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 from torch.utils.data import IterableDataset
 
+from tests.rlds.trajectories import Trajectories
+
 BUFFERS: list[int] = []
 """Every shuffle_buffer_size that was asked for."""
+COMPUTED: list[str] = []
+"""The file of every statistics that this process has computed."""
+PICTURE = "exterior_image_1_left"
+THREADS = 2
 
 
-def read(builder: Any, split: str, shuffle: bool) -> tf.data.Dataset:
-    """Episodes as tensors [T, ...]: pictures, state, action, language, file."""
-    config = tfds.ReadConfig(skip_prefetch=True, interleave_cycle_length=2)
-    episodes = builder.as_dataset(split=split, shuffle_files=shuffle, read_config=config)
-    return episodes.map(_whole)
-
-
-def _whole(episode: dict[str, Any]) -> dict[str, Any]:
-    steps = episode["steps"].batch(1000).get_single_element()
-    action = steps["action_dict"]
+def _standard(episode: dict[str, Any]) -> dict[str, Any]:
+    action = episode["action_dict"]
     return {
-        "observation": steps["observation"],
+        "observation": episode["observation"],
         "action": tf.concat([action["cartesian_position"], action["gripper_position"]], -1),
-        "language_instruction": steps["language_instruction"],
-        "file_path": episode["episode_metadata"]["file_path"],
+        "language_instruction": episode["language_instruction"],
+        "file_path": episode["traj_metadata"]["episode_metadata"]["file_path"],
+        "step": episode["_frame_index"],
     }
 
 
-def statistics_of(episodes: tf.data.Dataset) -> dict[str, Any]:
-    """Bounds of the actions, and the number of steps: read record by record, now."""
-    actions = [episode["action"] for episode in episodes.as_numpy_iterator()]
+def get_dataset_statistics(
+    dataset: Trajectories, hash_dependencies: tuple[str, ...], save_dir: str
+) -> dict[str, Any]:
+    """Bounds of the actions, and the number of steps: from the file, else computed and kept."""
+    name = hashlib.sha256("".join(hash_dependencies).encode()).hexdigest()[:16]
+    path = Path(save_dir) / f"dataset_statistics_{name}.json"
+    if path.exists():
+        return json.loads(path.read_text())
+    actions = [one["action"] for one in dataset.iterator()]
+    COMPUTED.append(str(path))
     joined = np.concatenate(actions)
-    return {
-        "action": {"min": joined.min(0), "max": joined.max(0)},
+    found = {
+        "action": {"min": joined.min(0).tolist(), "max": joined.max(0).tolist()},
         "num_transitions": len(joined),
     }
+    path.write_text(json.dumps(found))
+    return found
 
 
 def make_dataset_from_rlds(
@@ -55,13 +67,18 @@ def make_dataset_from_rlds(
     shuffle: bool = True,
     dataset_statistics: dict[str, Any] | None = None,
     statistics_split: str = "all",
-) -> tuple[tf.data.Dataset, dict[str, Any]]:
+) -> tuple[Trajectories, dict[str, Any]]:
     """(episodes with actions in [-1, 1], statistics), as octo's function of this name."""
     builder = tfds.builder(name, data_dir=data_dir)
     if dataset_statistics is None:
-        dataset_statistics = statistics_of(read(builder, statistics_split, False))
-    episodes = read(builder, "train[:95%]" if train else "train[95%:]", shuffle)
-    low, high = dataset_statistics["action"]["min"], dataset_statistics["action"]["max"]
+        whole = Trajectories.from_rlds(builder, statistics_split, False, THREADS).map(_standard)
+        depends = (str(builder.info), statistics_split)
+        dataset_statistics = get_dataset_statistics(whole, depends, str(builder.data_dir))
+    split = "train[:95%]" if train else "train[95%:]"
+    if "val" in builder.info.splits:
+        split = "train" if train else "val"
+    episodes = Trajectories.from_rlds(builder, split, shuffle, THREADS).map(_standard)
+    low, high = (np.array(dataset_statistics["action"][bound]) for bound in ("min", "max"))
 
     def normalise(episode: dict[str, Any]) -> dict[str, Any]:
         action = 2 * (episode["action"] - low) / (high - low + 1e-8) - 1
@@ -76,50 +93,55 @@ def make_interleaved_dataset(
     *,
     train: bool,
     shuffle_buffer_size: int,
+    dataset_statistics: dict[str, Any] | None = None,
     window: int = 2,
     chunk: int = 16,
     repeat: bool = True,
     **more: Any,
-) -> tf.data.Dataset:
+) -> Trajectories:
     """Frames of all datasets, mixed and shuffled; endless with `repeat`."""
     BUFFERS.append(shuffle_buffer_size)
-    sources = [
-        make_dataset_from_rlds(**kwargs, train=train, **more)[0] for kwargs in dataset_kwargs_list
-    ]
-    frames = [
-        (episodes.repeat() if repeat else episodes).flat_map(
-            lambda episode: _frames(episode, window, chunk)
-        )
-        for episodes in sources
-    ]
-    mixed = tf.data.Dataset.sample_from_datasets(frames, sample_weights)
-    return mixed.shuffle(shuffle_buffer_size)
+    weights = list(map(float, sample_weights or [1] * len(dataset_kwargs_list)))
+    own = [make_dataset_from_rlds(**one, train=train, **more)[1] for one in dataset_kwargs_list]
+    sources = []
+    for one, statistics in zip(dataset_kwargs_list, own):
+        given = dataset_statistics or statistics
+        episodes, _ = make_dataset_from_rlds(**one, train=train, dataset_statistics=given)
+        episodes = episodes.repeat() if repeat else episodes
+        sources.append(episodes.map(lambda one: _chunked(one, window, chunk)).flatten(THREADS))
+    frames = Trajectories.mixed(sources, weights).shuffle(shuffle_buffer_size).map(_decoded)
+    options = tf.data.Options()
+    options.autotune.ram_budget = 2**30
+    frames = frames.with_options(options)
+    frames.dataset_statistics, frames.sample_weights = dataset_statistics or own, weights
+    return frames
 
 
-def _frames(episode: dict[str, Any], window: int, chunk: int) -> tf.data.Dataset:
+def _chunked(episode: dict[str, Any], window: int, chunk: int) -> dict[str, Any]:
+    """Episodes of frames that hold their past and future: [T, window | window - 1 + chunk, ...]."""
     length = tf.shape(episode["action"])[0]
-    steps = tf.range(length)
+    steps = tf.range(length)[:, None]
+    past = tf.clip_by_value(steps + tf.range(1 - window, 1), 0, length - 1)
+    ahead = tf.clip_by_value(steps + tf.range(1 - window, chunk), 0, length - 1)
+    seen = {key: tf.gather(value, past) for key, value in episode["observation"].items()}
+    return {**episode, "observation": seen, "action": tf.gather(episode["action"], ahead)}
 
-    def frame(step: tf.Tensor) -> dict[str, Any]:
-        past = tf.clip_by_value(step + tf.range(1 - window, 1), 0, length - 1)
-        ahead = tf.clip_by_value(step + tf.range(1 - window, chunk), 0, length - 1)
-        return {
-            "observation": {k: tf.gather(v, past) for k, v in episode["observation"].items()},
-            "action": tf.gather(episode["action"], ahead),
-            "language_instruction": episode["language_instruction"][step],
-            "file_path": episode["file_path"],
-            "step": step,
-        }
 
-    return tf.data.Dataset.from_tensor_slices(steps).map(frame)
+def _decoded(frame: dict[str, Any]) -> dict[str, Any]:
+    pictures = tf.map_fn(
+        lambda data: tf.io.decode_image(data, channels=3, expand_animations=False),
+        frame["observation"][PICTURE],
+        fn_output_signature=tf.TensorSpec([None, None, 3], tf.uint8),
+    )
+    return {**frame, "observation": {**frame["observation"], PICTURE: pictures}}
 
 
 def to_robomimic(frame: dict[str, Any]) -> dict[str, Any]:
     """A frame as a sample: one low-dim key, and the actions from the present step on."""
     position = frame["observation"]["cartesian_position"][..., :3]
     return {
-        "obs": {"position": tf.cast(position, tf.float32)},
-        "actions": tf.cast(frame["action"][1:], tf.float32),
+        "obs": {"position": tf.ensure_shape(tf.cast(position, tf.float32), [2, 3])},
+        "actions": tf.ensure_shape(tf.cast(frame["action"][1:], tf.float32), [16, 7]),
     }
 
 

@@ -108,7 +108,8 @@ def test_a_picture_that_cannot_be_decoded_is_named(make_config, copy):
             writer.write(record)
     train, _ = host.datasets_from_config(config, config.all_obs_keys)
     text = message(lambda: list(train.make_loader(1, 0, 1, 0)))
-    assert f"{file}: episode 1, step 1" in text and "exterior_image_1_left" in text
+    assert f"{file}: episode 1 at byte " in text and ", step 1, " in text
+    assert "exterior_image_1_left" in text
 
 
 def test_nan_in_a_state_names_the_file(make_config, tmp_path):

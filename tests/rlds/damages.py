@@ -1,0 +1,182 @@
+"""The table of bad RLDS data: how each is made, what is said of it, and what is lost by it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Callable
+
+import numpy as np
+
+from tests.rlds.conftest import LENGTHS
+
+OVERHEAD = 16
+"""Bytes that TFRecord adds to a record."""
+
+
+def files_of(folder: Path) -> list[Path]:
+    """The record files, in order; each holds two episodes."""
+    return sorted(folder.glob("*tfrecord*"))
+
+
+def flip(number: int) -> Callable[[Path], None]:
+    """A flipped bit in the first record of file `number`."""
+
+    def damage(folder: Path) -> None:
+        file = files_of(folder)[number]
+        data = bytearray(file.read_bytes())
+        data[int.from_bytes(data[:8], "little") // 2] ^= 1
+        file.write_bytes(data)
+
+    return damage
+
+
+def cut(folder: Path) -> None:
+    """The last record of file 3 without its end."""
+    file = files_of(folder)[3]
+    file.write_bytes(file.read_bytes()[:-60])
+
+
+def fewer(folder: Path) -> None:
+    """File 3 without its last record, as while it is being copied."""
+    file = files_of(folder)[3]
+    data = file.read_bytes()
+    file.write_bytes(data[: OVERHEAD + int.from_bytes(data[:8], "little")])
+
+
+def remove(folder: Path) -> None:
+    """File 2 is not there."""
+    files_of(folder)[2].unlink()
+
+
+def rewrite(number: int, record: int, change: Callable[[Any], None]) -> Callable[[Path], None]:
+    """`change(features)` of one record of file `number`, whose checksums are then right."""
+
+    def damage(folder: Path) -> None:
+        import tensorflow as tf
+
+        file = files_of(folder)[number]
+        records = [bytes(r) for r in tf.data.TFRecordDataset(str(file)).as_numpy_iterator()]
+        example = tf.train.Example.FromString(records[record])
+        change(example.features.feature)
+        records[record] = example.SerializeToString()
+        with tf.io.TFRecordWriter(str(file)) as writer:
+            for data in records:
+                writer.write(data)
+
+    return damage
+
+
+def other_type(features: Any) -> None:
+    """States as whole numbers, where the metadata promises floating ones."""
+    place = features["steps/observation/cartesian_position"]
+    count = len(place.float_list.value)
+    place.ClearField("float_list")
+    place.int64_list.value.extend([1] * count)
+
+
+def no_picture(features: Any) -> None:
+    """The second frame of a camera is no picture."""
+    features["steps/observation/exterior_image_1_left"].bytes_list.value[1] = b"no picture"
+
+
+def half_a_picture(features: Any) -> None:
+    """The third frame of a camera ends in the middle."""
+    frames = features["steps/observation/exterior_image_1_left"].bytes_list
+    frames.value[2] = frames.value[2][: len(frames.value[2]) // 2]
+
+
+def no_camera(features: Any) -> None:
+    """The record lacks a camera that the metadata has."""
+    del features["steps/observation/exterior_image_1_left"]
+
+
+def nan(features: Any) -> None:
+    """A state of the third step is no number."""
+    features["steps/observation/cartesian_position"].float_list.value[13] = np.nan
+
+
+def no_steps(features: Any) -> None:
+    """An episode of no step."""
+    for name, feature in features.items():
+        if name.startswith("steps/"):
+            getattr(feature, feature.WhichOneof("kind")).ClearField("value")
+
+
+@dataclass(frozen=True)
+class Damage:
+    """`make(folder)` damages a copy of the made-up set.
+
+    words: of the error without ddp.skip_corrupt; none where it trains. lost: episodes that the
+    index is without under it, and `said` of them. replaced: (episode, steps) whose windows are
+    replaced while training. late: made after the index.
+    """
+
+    name: str
+    make: Callable[[Path], None]
+    words: tuple[str, ...] = ()
+    lost: Collection[int] = ()
+    said: tuple[str, ...] = ()
+    replaced: dict[int, Collection[int]] = field(default_factory=dict)
+    late: bool = False
+
+
+def every(episode: int) -> dict[int, Collection[int]]:
+    """All steps of an episode."""
+    return {episode: range(LENGTHS[episode])}
+
+
+DAMAGES = (
+    Damage("corrupt record", flip(1), ("-00001", "record 0 is damaged"), {2}, ("1 of", "-00001")),
+    Damage("cut-off file", cut, ("-00003", "record 1 is damaged or cut off"), {7}, ("-00003",)),
+    Damage("file still being copied", fewer, ("-00003", "holds 1 episodes"), {7}, ("-00003",)),
+    Damage("missing file", remove, ("1 of the 7 record files", "-00002"), {4, 5}, ("2 of",)),
+    Damage(
+        "wrong feature type",
+        rewrite(3, 1, other_type),
+        ("-00003", "episode 1", "not those of the metadata"),
+        {7},
+        ("1 of", "-00003"),
+    ),
+    Damage("nan state", rewrite(2, 1, nan), ("NaN or infinite state", "-00002"), {5}, ("-00002",)),
+    Damage("episode of no step", rewrite(2, 1, no_steps), lost={5}),
+    Damage(
+        "a frame that is no picture",
+        rewrite(3, 0, no_picture),
+        ("rank 0", "-00003: episode 0", "step 1", "exterior_image_1_left"),
+        said=("-00003: episode 0",),
+        replaced={6: (1, 2)},
+    ),
+    Damage(
+        "half a picture",
+        rewrite(5, 1, half_a_picture),
+        ("rank 0", "-00005: episode 1", "step 2", "exterior_image_1_left"),
+        said=("-00005: episode 1",),
+        replaced={11: (2, 3)},
+    ),
+    Damage(
+        "a record without a camera",
+        rewrite(4, 0, no_camera),
+        ("rank 0", "-00004: episode 0", "not those of the metadata"),
+        said=("-00004: episode 0",),
+        replaced=every(8),
+    ),
+    Damage(
+        "a record that is damaged later",
+        flip(3),
+        ("rank 0", "-00003: episode 0", "damaged, cut off or missing"),
+        said=("-00003: episode 0",),
+        replaced=every(6),
+        late=True,
+    ),
+    Damage(
+        "a file that is removed later",
+        remove,
+        ("rank 0", "-00002: episode", "damaged, cut off or missing"),
+        said=("-00002: episode 0", "-00002: episode 1"),
+        replaced={**every(4), **every(5)},
+        late=True,
+    ),
+)
+"""What a set that was opened well can have wrong. Windows hold two frames."""

@@ -1,0 +1,199 @@
+"""Every row of the table of bad data, with and without ddp.skip_corrupt, on one rank and on two."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from robomimic_ddp.errors import DataError
+from robomimic_ddp.rlds import host
+from tests.rlds.conftest import CAMERAS, LENGTHS, STATES, WORDLESS, made_up_episode
+from tests.rlds.damages import DAMAGES, Damage, files_of
+
+pytestmark = pytest.mark.bad_input
+BY_NAME = {damage.name: damage for damage in DAMAGES}
+
+
+@pytest.fixture
+def folder(stored, tmp_path) -> Path:
+    """A copy of the made-up data set to damage."""
+    copy = tmp_path / "data" / "made_up" / "1.0.0"
+    shutil.copytree(stored.folder, copy)
+    return copy
+
+
+@pytest.fixture
+def damaged(folder, make_config, tmp_path):
+    """`damaged(damage, skip)`: the train set, or the error of making it."""
+
+    def make(damage: Damage, skip: bool):
+        config = make_config(
+            data_path=str(folder.parent.parent),
+            data_cache_dir=str(tmp_path / "cache"),
+            cameras=CAMERAS[:1],
+            states=STATES[:1],
+            frame_stack=2,
+            success_only=False,
+        )
+        if not damage.late:
+            damage.make(folder)
+        train, _ = host.datasets_from_config(config, config.all_obs_keys, skip_corrupt=skip)
+        if damage.late:
+            damage.make(folder)
+        return train
+
+    return make
+
+
+def rows(loader) -> list[list[int]]:
+    """The windows of each batch of a pass."""
+    return [batch["index"].tolist() for batch in loader]
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.name)
+def test_it_is_one_clear_error(damaged, damage):
+    if not damage.words:
+        return  # see below: it trains without it
+    with pytest.raises(DataError) as caught:
+        rows(damaged(damage, False).make_loader(3, 0, 1, 5))
+    text = str(caught.value)
+    assert not [word for word in damage.words if word not in text], text
+    assert "again" in text or "end in NaN" in text
+
+
+def lost_windows(train, damage) -> set[int]:
+    """The numbers in `train` of the windows that are replaced."""
+    wanted = {(n, step) for n, steps in damage.replaced.items() for step in steps}
+    places = [(train.episode_of(w), w) for w in range(train.windows_of_all)]
+    kept = [n for n in range(len(LENGTHS)) if n not in damage.lost or damage.name == NO_STEP]
+    return {window for (row, step), window in places if (kept[row], step) in wanted}
+
+
+NO_STEP = "episode of no step"
+"""Its episode stays in the index, with no window."""
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.name)
+def test_under_skip_corrupt_the_rest_is_trained_on_and_counted(damaged, damage, capsys):
+    skip = bool(damage.words)
+    train = damaged(damage, skip)
+    lengths = [0 if n in damage.lost else LENGTHS[n] for n in range(len(LENGTHS))]
+    used = [n for n in range(len(LENGTHS)) if n not in WORDLESS]
+    assert len(train) == sum(lengths[n] for n in used)
+    batch, world = 4, 2
+    loaders = [train.make_loader(batch, rank, world, 5) for rank in range(world)]
+    passes = [[rows(loader) for loader in loaders] for _ in range(2)]
+    for one in passes:
+        assert len(one[0]) == len(one[1]), "ranks take equal numbers of batches"
+        assert all(len(row) == batch for rank in one for row in rank)
+    said, lost = capsys.readouterr().err, lost_windows(train, damage)
+    assert not [word for word in damage.said if word not in said], said
+    seen = Counter(window for one in passes for rank in one for row in rank for window in row)
+    assert not lost & set(seen)
+    plain = train.make_loader(batch, 0, world, 5)
+    for number, row in enumerate(passes[0][0] if skip and lost else []):
+        require_replaced(row, planned(plain, batch, number), lost)
+    counted = sum(loader.windows_replaced for loader in loaders)
+    assert counted >= len(lost) and bool(counted) == bool(lost)
+    if skip:
+        assert loaders[0].settled_frames()["windows_replaced"] == loaders[0].windows_replaced
+        assert "ddp.skip_corrupt=true" in said
+
+
+def planned(loader, batch: int, number: int) -> list[int]:
+    """The windows of batch `number`, by the plan alone."""
+    plan = loader._plan_of(0)
+    left = np.concatenate([plan.block(n).leaving[:, 1] for n in range(plan.blocks)])
+    return left[number * batch : (number + 1) * batch].tolist()
+
+
+def require_replaced(row: list[int], plan: list[int], lost: set[int]) -> None:
+    """Each lost window's row holds the next one of the batch that is not lost."""
+    if set(plan) <= lost:
+        assert len(set(row)) == 1
+        return
+    for place, window in enumerate(plan):
+        while plan[place % len(plan)] in lost:
+            place += 1
+        assert row[plan.index(window)] == plan[place % len(plan)]
+
+
+def test_where_nothing_of_a_batch_can_be_read_the_ranks_next_window_comes(damaged):
+    """Batches of one window."""
+    damage = BY_NAME["a record that is damaged later"]
+    train = damaged(damage, True)
+    loader, lost = train.make_loader(1, 1, 2, 5), lost_windows(train, damage)
+    stream = [row[0] for row in rows(loader)]
+    wanted = [row[0] for row in (planned(loader, 1, n) for n in range(len(stream)))]
+    assert len(lost & set(wanted)) > 3
+    for place, window in enumerate(wanted):
+        later = [w for w in wanted[place:] if w not in lost]
+        if later:
+            assert stream[place] == later[0], (place, window)
+    assert not lost & set(stream)
+
+
+def test_nothing_that_can_be_read_is_an_error(damaged, folder):
+    train = damaged(Damage("none", lambda folder: None), True)
+    for file in files_of(folder):
+        file.write_bytes(b"")
+    with pytest.raises(DataError, match="has nothing to put in their place"):
+        rows(train.make_loader(4, 0, 1, 5))
+
+
+def test_validation_is_filled_too(folder, make_config, tmp_path, capsys):
+    config = make_config(
+        data_path=str(folder.parent.parent),
+        data_cache_dir=str(tmp_path / "cache"),
+        cameras=CAMERAS[:1],
+        experiment={"validate": True},
+        validation_fraction=0.5,
+    )
+    train, valid = host.datasets_from_config(config, config.all_obs_keys, skip_corrupt=True)
+    file = valid.source.files[valid.index.file[valid.rows[0]]]
+    file.unlink()
+    loader = valid.make_loader(4, 0, 1, 0)
+    seen = [window for row in rows(loader) for window in row]
+    assert len(seen) == len(valid) and f"{file}: episode" in capsys.readouterr().err
+    held = {valid.index.file[valid.episode_of(window)[0]] for window in seen}
+    assert valid.index.file[valid.rows[0]] not in held
+
+
+@pytest.fixture
+def of_episodes(make_config, tmp_path):
+    """`of_episodes(episodes)`: the train set of these."""
+    from robomimic_ddp.rlds.write import write_dataset
+
+    def make(episodes, **changes):
+        write_dataset(str(tmp_path), "few", "1.0.0", episodes, len(episodes), 1)
+        where = {"data_path": str(tmp_path), "dataset_names": ["few"]}
+        more = {"data_cache_dir": str(tmp_path / "cache"), "cameras": (), **changes}
+        config = make_config(**where, **more)
+        return host.datasets_from_config(config, config.all_obs_keys)[0]
+
+    return make
+
+
+def test_fewer_episodes_than_ranks_and_an_episode_of_one_step(of_episodes):
+    train = of_episodes([made_up_episode(0), made_up_episode(4)])  # 1 and 9 steps
+    loaders = [train.make_loader(1, rank, 5, 0) for rank in range(5)]
+    seen = [window for loader in loaders for row in rows(loader) for window in row]
+    assert sorted(seen) == list(range(10))
+    with pytest.raises(DataError, match="gives 10 windows to a pass, a step needs 12"):
+        train.make_loader(1, 0, 12, 0)
+
+
+def test_an_action_that_never_changes_is_delivered_as_zero(of_episodes):
+    episodes = [made_up_episode(4), made_up_episode(5)]
+    for step in (step for episode in episodes for step in episode["steps"]):
+        step["action_dict"]["gripper_position"][0] = 0.3
+    train = of_episodes(episodes)
+    batch = next(iter(train.make_loader(8, 0, 1, 0)))
+    assert (batch["actions"][..., -1].abs() < 1e-6).all() and batch["actions"].isfinite().all()
+    assert batch["actions"][..., 0].abs().max() > 0.1
+    stats = train.get_action_normalization_stats()["action/gripper_position"]
+    assert stats["offset"][0, 0] == pytest.approx(0.3) and np.isfinite(stats["scale"]).all()

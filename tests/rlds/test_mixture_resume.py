@@ -1,0 +1,143 @@
+"""A mixture that is stopped inside an epoch, through the host's own entry: as many ranks go on to
+the bit, and on another number no window of a set's pass is lost or comes twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from robomimic_ddp.state import STATE
+from robomimic_ddp.state.files import read_file
+from tests.configs import make_rlds_config, write_config
+from tests.parity.training import use_host
+from tests.ranks.pool import RankPool
+from tests.rlds.test_mixtures import FIRST, WEIGHTS, small  # noqa: F401
+from tests.runs import run_directory, state_differences
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(500)]
+BATCH, EPOCHS, EPOCH_STEPS, SIGNALLED = 4, 5, 4, 10
+
+
+def train_on_rank(host: str, plan: str, folder: str, *arguments: str) -> int:
+    """Collective: the host's dot-list entry, stopped as planned; its exit code."""
+    use_host(host)
+    # The pool has formed the group already.
+    os.environ.update(MASTER_ADDR="unused", MASTER_PORT="1")
+    import robomimic.scripts.train as host_train
+
+    from robomimic_ddp import checkpoint
+    from tests.e2e import killed_rlds
+
+    with contextlib.ExitStack() as stack:
+        for owner, name in ((host_train, "algo_factory"), (checkpoint, "save")):
+            stack.enter_context(mock.patch.object(owner, name, getattr(owner, name)))
+        stack.enter_context(mock.patch.object(sys, "argv", ["-", plan, folder, *arguments]))
+        try:
+            killed_rlds.main()
+        except SystemExit as end:
+            return int(end.code or 0)
+    return 0
+
+
+@pytest.fixture(scope="module")
+def own_ranks():
+    """Not the session's pool: TensorFlow's threads would stay in workers that later tests fork."""
+    pool = RankPool()
+    yield pool
+    pool.close()
+
+
+def job(pool: RankPool, host: Any, folder: Path, plan: str, *more: str, ranks: int = 2) -> list:
+    """One job below `folder`, whose config is there; the exit codes of the ranks."""
+    arguments = (plan, str(folder / "happened"), f"load_from={folder / 'cfg.json'}", *more)
+    host = str(host.folder)
+    return pool.run(train_on_rank, host, *arguments, world_size=ranks, timeout=200)
+
+
+def windows(folder: Path, ranks: int) -> list[list[int]]:
+    """The windows of each batch that the ranks have trained on in a job."""
+    files = [folder / "happened" / f"windows{rank}.jsonl" for rank in range(ranks)]
+    return [json.loads(line)[1] for file in files for line in file.read_text().splitlines()]
+
+
+def newest(folder: Path) -> dict[str, Any]:
+    return read_file(run_directory(folder / "runs") / STATE)
+
+
+@pytest.fixture(scope="module")
+def jobs(stored, small, host_copy, own_ranks, tmp_path_factory) -> dict[str, Path]:  # noqa: F811
+    """Folders of a job that ran to its end, one that was stopped, and both ways to go on from it;
+    each has the windows of its own part.
+    """
+    folders = {name: tmp_path_factory.mktemp(name) for name in ("whole", "stopped")}
+    changes = {
+        "train": {
+            "dataset_names": ["made_up", "small"],
+            "sample_weights": WEIGHTS,
+            "data_cache_dir": str(folders["whole"] / "cache"),
+            "batch_size": BATCH,
+            "num_epochs": EPOCHS,
+            "shuffle_buffer_size": 20,
+        },
+        "experiment": {"epoch_every_n_steps": EPOCH_STEPS, "validate": False},
+        "ddp": {"deterministic": True},
+    }
+    data = stored.folder.parent.parent
+    for folder in folders.values():
+        config = make_rlds_config(data, folder / "runs", changes)
+        write_config(folder / "cfg.json", config)
+    assert job(own_ranks, host_copy, folders["whole"], "none") == [0, 0]
+    plan = f"all@SIGUSR1:{SIGNALLED}"
+    assert set(job(own_ranks, host_copy, folders["stopped"], plan)) == {75}
+    for name, ranks in (("resumed", 2), ("more", 3)):
+        folder = folders[name] = tmp_path_factory.mktemp(name) / "run"
+        shutil.copytree(folders["stopped"], folder)
+        (folder / "happened").rename(folder / "before")
+        output = f"train.output_dir={folder / 'runs'}"
+        codes = job(own_ranks, host_copy, folder, "none", "resume=true", output, ranks=ranks)
+        assert codes == [0] * ranks
+    return folders
+
+
+def test_the_stop_is_inside_an_epoch_and_beyond_a_pass_of_the_small_set(jobs):
+    state = newest(jobs["stopped"])
+    assert state["inside"]["epoch"] == 3 and state["steps"] in (10, 11)
+    place = state["ranks"][0]["data"]
+    assert place["kind"] == "mixture" and len(json.dumps(place)) < 2_000
+    assert [one["pass"] for one in place["members"].values()] == [0, 1]
+
+
+def test_as_many_ranks_go_on_to_the_bit(jobs):
+    steps = newest(jobs["stopped"])["steps"]
+    for rank in range(2):
+        own = [jobs[name] / "happened" / f"windows{rank}.jsonl" for name in jobs]
+        whole, stopped, resumed, _ = (file.read_text().splitlines() for file in own)
+        assert stopped[:steps] + resumed == whole and len(whole) == EPOCHS * EPOCH_STEPS
+    assert state_differences(newest(jobs["resumed"]), newest(jobs["whole"])) == []
+
+
+def test_other_ranks_take_what_is_left_of_each_sets_pass(jobs, stored):
+    steps = newest(jobs["stopped"])["steps"]
+    batches = windows(jobs["stopped"], 2)
+    rest = windows(jobs["more"], 3)
+    assert len(batches) == 2 * steps and len(rest) == 3 * (EPOCHS * EPOCH_STEPS - steps)
+    assert {sum(index >= FIRST for index in batch) for batch in batches + rest} == {3}
+    seen = Counter(index for batch in batches + rest for index in batch)
+    large = {index: times for index, times in seen.items() if index < FIRST}
+    assert set(large.values()) == {1}, "still the first pass of the large set"
+    tiny = {index: times for index, times in seen.items() if index >= FIRST}
+    whole, more = divmod(sum(tiny.values()), len(tiny))
+    # Ranks are within a window of each other where a pass ends.
+    early = sum(times > whole for times in tiny.values())
+    assert set(tiny.values()) <= {whole - 1, whole, whole + 1, whole + 2}
+    assert more <= early <= more + 3
