@@ -100,8 +100,8 @@ class Options:
     )
     skip_corrupt: bool = _option(
         False,
-        "RLDS: leave out episodes whose records are damaged, cut off, or hold NaN, and say how "
-        "many, instead of stopping.",
+        "RLDS: leave out damaged episodes, replace windows that cannot be read, and count both, "
+        "instead of stopping.",
     )
     verify: bool = _option(
         True, "Prove at run time that ranks agree where they must and differ where they must."

@@ -52,6 +52,7 @@ class RLDSLoader:
         self.rank, self.world_size = rank, world_size
         self._counters = FrameCounters()
         self._report = replacing.Report(dataset, rank)
+        self._spare: tuple[int, dict[str, Any]] | None = None
         self.frames_delivered = 0
         self.samples_delivered = 0
 
@@ -126,12 +127,14 @@ class RLDSLoader:
         """A batch of `rows` times the next window of this rank that can be read: for one of which
         nothing can.
         """
-        counters = FrameCounters()
-        counters.decoded = self._counters.decoded
-        windows = self._one_by_one(replace(self.reading, batch_size=1, prefetch=0), counters)
-        where = f"rank {self.rank} of {self.dataset.source.folder}"
-        found = replacing.first_readable((to_torch(window) for window in windows), where)
-        return replacing.repeated(found, rows)
+        if self._spare is None or self._spare[0] < self.samples_delivered:
+            counters = FrameCounters()
+            counters.decoded = self._counters.decoded
+            windows = self._one_by_one(replace(self.reading, batch_size=1, prefetch=0), counters)
+            where = f"rank {self.rank} of {self.dataset.source.folder}"
+            passed, found = replacing.first_readable(map(to_torch, windows), where)
+            self._spare = self.samples_delivered + passed, found
+        return replacing.repeated(self._spare[1], rows)
 
     def _one_by_one(self, reading: Reading, counters: FrameCounters) -> Any:
         """tf.data of the windows that come from the present batch on, as `reading` says."""

@@ -26,11 +26,13 @@ def is_empty(batch: dict[str, Any]) -> bool:
     return int(batch["index"][0]) == NOTHING
 
 
-def first_readable(windows: Iterable[dict[str, Any]], where: str) -> dict[str, Any]:
-    """The first of `windows`, batches of one row, that could be read. Raises DataError for none."""
+def first_readable(windows: Iterable[dict[str, Any]], where: str) -> tuple[int, dict[str, Any]]:
+    """The first of `windows`, batches of one row, that could be read, and how many come before it.
+    Raises DataError for none.
+    """
     for number, window in enumerate(windows):
         if not is_empty(window):
-            return window
+            return number, window
         if number >= MOST_SEARCHED:
             break
     raise DataError(

@@ -58,6 +58,7 @@ class RLDSTrainLoader(RLDSLoader):
         self._course = self.dataset.course(self._seed, first_pass, legs)
         self._plans: dict[int, PassPlan] = {}
         self._iterator: Any = None
+        self._spare = None
 
     def _reader(self) -> Any:
         """The iterator over the pipeline, made when the first batch is asked for."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import multiprocessing
 from pathlib import Path
@@ -36,6 +37,22 @@ def test_index_says_what_the_files_hold(stored):
         size = int.from_bytes(data[start : start + 8], "little")
         record = data[start + 12 : start + 12 + size]
         assert stored.episodes[row]["file_path"].encode() in record
+
+
+class Terminal(io.StringIO):
+    """What looks like one."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_reading_shows_how_far_it_is_on_a_terminal(stored, monkeypatch):
+    source, fields = source_and_fields(stored.folder)
+    for stream, shown in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr("sys.stderr", stream)
+        index_reader.make_index(source, fields, show_progress=True)
+        assert ("index of made_up/1.0.0: 100%" in stream.getvalue()) == shown
+        assert (f"{len(LENGTHS)}/{len(LENGTHS)}" in stream.getvalue()) == shown
 
 
 def test_statistics_are_numpys(load, stored):

@@ -95,12 +95,14 @@ def test_length_is_that_of_the_coming_pass(load):
         assert seen == number * len(train) // 14
 
 
-def test_order_is_reproducible_whatever_the_threads(load):
-    one, _ = load(num_parallel_calls=1)
-    two, _ = load(num_parallel_calls=2)
-    first = stream(one.make_loader(4, 0, 2, 5), 30)
-    assert first == stream(two.make_loader(4, 0, 2, 5), 30)
-    assert first != stream(one.make_loader(4, 0, 2, 6), 30)
+def test_order_is_reproducible_whatever_the_threads(load, monkeypatch):
+    monkeypatch.setattr("robomimic_ddp.rlds.plans.share_of_cores", lambda ranks: 7)
+    one, many = (load(num_parallel_calls=number)[0] for number in (1, 7))
+    loaders = [one.make_loader(4, 0, 2, 5), many.make_loader(4, 0, 2, 5)]
+    assert [loader.reading.threads for loader in loaders] == [1, 7]
+    first, second = (stream(loader, 30) for loader in loaders)
+    assert first == second
+    assert first != stream(many.make_loader(4, 0, 2, 6), 30)
     assert first[: len(one) // 2] != sorted(first[: len(one) // 2])
 
 
