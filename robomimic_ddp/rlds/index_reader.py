@@ -160,20 +160,18 @@ def _episodes(
     threads: int,
     skip: bool = False,
 ) -> Iterator[tuple]:
-    """One row of numpy values per episode; see `Index` for the columns. `places`: in which file,
-    from which byte on, and how many records are read. `skip`: pass over records whose features are
-    not those of the metadata; then `places` are single records.
+    """One row of numpy values per episode (see `Index`). `places`: in which file, from which byte
+    on, and how many records; with `skip` single ones, passed over where their features are strange.
     """
     tf = import_tensorflow()
     parse = episode_parser(source.features, step_features_read(fields, False), fields.has_file_path)
-    sizes = fields.low_dim_shapes
 
     def describe(file: Any, start: Any, size: Any, serialized: Any) -> tuple:
         episode = parse(serialized)
         actions = action_vectors(episode, fields.actions)
         length = tf.shape(actions)[0]
         states = [
-            tf.reshape(tf.cast(episode[place], tf.float32), [length, int(np.prod(sizes[key]))])
+            tf.reshape(tf.cast(episode[place], tf.float32), [length, _size(fields, key)])
             for key, place in fields.low_dim.items()
         ]
         state = tf.concat(states, -1) if states else tf.zeros([length, 0])
@@ -206,3 +204,7 @@ def _episodes(
         offset = int(start) if (file, start) != last else offset
         yield (file, np.int64(offset), *rest)
         offset, last = offset + int(size) + FRAMING_BYTES, (file, start)
+
+
+def _size(fields: Fields, key: str) -> int:
+    return int(np.prod(fields.low_dim_shapes[key]))
