@@ -11,6 +11,7 @@ import torch
 
 from robomimic_ddp import host_config, sampling
 from robomimic_ddp import run as _run
+from robomimic_ddp.sampling import workers
 
 
 def train_loader(*args: Any, **kwargs: Any) -> Iterable:
@@ -35,9 +36,17 @@ def _loader(role: str, args: tuple, kwargs: dict) -> Iterable:
     dataset = loader_kwargs["dataset"]
     # A batch of the train loader is that of a whole step (see step/accumulation.py).
     batch = run.plan.samples_per_rank if role == "train" else run.plan.batch_per_rank
+    values, on_gpu = run.options.values, run.plan.device.startswith("cuda")
     if hasattr(dataset, "make_loader"):  # an RLDS dataset shards itself, before anything is decoded
-        loader = dataset.make_loader(batch, run.plan.rank, run.plan.world_size, run.seed)
+        more = {"pin_memory": workers.pins(values, on_gpu)}
+        if values.prefetch:
+            more["prefetch"] = values.prefetch
+        place = (run.plan.rank, run.plan.world_size)
+        loader = dataset.make_loader(batch, *place, run.seed, run.plan.local_world_size, **more)
     else:
+        loader_kwargs = workers.loader_arguments(
+            dict(loader_kwargs), values, run.plan.data_workers, on_gpu, role
+        )
         more = {}
         make = sampling.valid_loader
         if role == "train":
