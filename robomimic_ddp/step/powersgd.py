@@ -29,7 +29,7 @@ class PowerSGD:
         )
 
     @staticmethod
-    def hook(state: Any, bucket: Any) -> Any:
+    def hook(state, bucket):  # DDP refuses annotations that are text
         """Collective: torch's hook.
 
         On the CPU it waits for the bucket. The hook's later messages start in gloo's threads: with

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+from robomimic_ddp import wrap
 from robomimic_ddp.errors import PlanError
 from robomimic_ddp.options import Options
 from robomimic_ddp.step import channels_last, checkpointing, compilation, optimizers, prepare
@@ -217,6 +218,10 @@ def fails(graph, inputs):
 @pytest.mark.bad_input
 def test_a_compiler_that_fails_or_is_missing_is_one_clear_error(monkeypatch):
     model = make_model()
+    small = Options(compile="true", preset="safe", bucket_mb=0.5)
+    parallel = wrap.parallelise(encoder_of(make_model()), "ddp")
+    with pytest.raises(PlanError, match=r"of 1 MiB at least \(ddp.bucket_mb\)"):
+        prepare(make_model(), small, [parallel], ExitStack())
     with ExitStack() as undo, mock.patch.object(compilation, "BACKEND", fails):
         compilation.install([encoder_of(model)], "true", [], undo)
         with pytest.raises(PlanError, match="compiler failed on Encoder .*ddp.compile=false"):

@@ -72,7 +72,11 @@ def test_a_loader_is_left_alone_by_default_and_follows_the_options():
     assert len(list(DataLoader(**made))) == 3
     some = Options(workers="auto", persistent_workers=True, prefetch=3)
     made = loader_arguments(host, some, 3, False, "train")
-    assert (made["num_workers"], made["persistent_workers"], made["prefetch_factor"]) == (3, True, 3)
+    assert (made["num_workers"], made["persistent_workers"], made["prefetch_factor"]) == (
+        3,
+        True,
+        3,
+    )
     assert loader_arguments(host, some, 3, False, "valid")["num_workers"] == 1
     plain = {"dataset": DATA}
     assert loader_arguments(plain, Options(persistent_workers=True), 0, False, "train") == plain
