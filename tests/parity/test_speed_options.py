@@ -37,8 +37,8 @@ CLOSE = {
 
 
 def train_compiled(job: Job, backend: str) -> dict:
-    """Collective: as `train_on_rank`, compiled by `backend` where the options say so. Graphs are cut
-    at buckets, of which torch would have the first one larger than these nets.
+    """Collective: as `train_on_rank`, compiled by `backend` where the options say so. Graphs are
+    cut at buckets, of which torch would have the first one larger than these nets.
     """
     small = mock.patch.object(dist, "_DEFAULT_FIRST_BUCKET_BYTES", 100_000)
     with small, mock.patch.object(compilation, "BACKEND", backend):
