@@ -8,7 +8,7 @@ from pathlib import Path
 
 from robomimic_ddp import options
 from robomimic_ddp.bench import ranks, step
-from robomimic_ddp.errors import EXIT_DONE, ConfigError, UsageError
+from robomimic_ddp.errors import EXIT_DONE, ConfigError, OptionError, UsageError
 
 QUICK_PAIRS, PAIRS = 5, 30
 
@@ -77,7 +77,10 @@ def _options(text: str) -> dict[str, str]:
     """Of ours, checked here: a process of the benchmark would only say that it ended."""
     pairs = [part.partition("=") for part in text.split(",")]
     found = {name.strip(): value.strip() for name, _, value in pairs}
-    options.resolve(command_line=found)
+    try:
+        options.resolve(command_line=found)
+    except OptionError as error:
+        raise UsageError(f"--option {text}: {error}") from error
     return found
 
 

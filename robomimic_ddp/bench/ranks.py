@@ -7,6 +7,7 @@ several ranks takes as long as that of its slowest rank.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import random
 import socket
@@ -24,6 +25,7 @@ from robomimic_ddp.errors import ConfigError
 
 OURS, HOST = "ours", "host"
 BY_HAND = ("hand_written_ddp", "tutorial_ddp", "accelerate", "fabric")
+PACKAGES = {"accelerate": "accelerate", "fabric": "lightning_fabric"}
 _WARM_UP = 3
 _LEAST_REPEATS = 5
 
@@ -171,12 +173,12 @@ def measure(job: Job, rounds: int, with_options: Sequence[dict] = ()) -> list[Me
 
 def _beside(job: Job, variant: Variant, ours: Team, of_ours: Measured, rounds: int) -> Measured:
     """`rounds` pairs of steps of ours and of `variant`, and what its communication takes."""
+    package = PACKAGES.get(variant.name)
+    if package is not None and importlib.util.find_spec(package) is None:
+        return Measured(variant, job.ranks, missing=f"{package} is not installed")
     team = Team(job, variant)
     measured = Measured(variant, team.world)
     try:
-        measured.missing = team.told[0].get("missing")
-        if measured.missing:
-            return measured
         measured.parameters = team.told[0]["parameters"]
         draw = random.Random(variant.label)
         for number in range(_WARM_UP + rounds):

@@ -41,11 +41,7 @@ def main(job: dict[str, Any]) -> None:
         model.bench_ranks = job.get("world", 1)
         for _ in range(1) if by_hand else _epochs(model):
             model.set_train()
-            try:
-                loop = (by_hand or loops.HostLoop)(model, batch)
-            except ImportError as error:
-                _tell({"missing": str(error)})
-                return
+            loop = (by_hand or loops.HostLoop)(model, batch)
             if by_hand:
                 torch.manual_seed(1 + job["rank"])
             _tell({"parameters": parameters})

@@ -26,7 +26,9 @@ def effective(resolved: ResolvedOptions, plan: RunPlan, any_parallel_net: bool) 
     on_gpu = plan.device.startswith("cuda")
     if on_gpu and torch.cuda.is_bf16_supported():
         added["precision"] = "bf16"
-    can_compile = on_gpu and plan.mode != "dp" and compilation.why_not(plan.device) is None
+    bucket_mb = values.bucket_mb if plan.mode == "ddp" else None
+    can_compile = on_gpu and plan.mode != "dp"
+    can_compile = can_compile and compilation.why_not(plan.device, bucket_mb) is None
     if all(group.gather_objects(can_compile)):
         added["compile"] = "true"
     if plan.several_ranks:
@@ -45,7 +47,7 @@ def added_by_max(resolved: ResolvedOptions, chosen: Options) -> str | None:
     added = ", ".join(f"{name}={getattr(chosen, name)}" for name in new)
     why = {
         "precision": "needs a GPU with bf16",
-        "compile": "needs GPUs and a compiler",
+        "compile": "needs GPUs, a compiler, and buckets of 1 MiB or more",
         "comm": "needs several ranks",
     }
     given = [name for name in names if resolved.sources[name] != "default"]

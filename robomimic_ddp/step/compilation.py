@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from robomimic_ddp import wrap
@@ -67,8 +68,13 @@ class _Compiled:
                 ) from error
 
 
-def why_not(device: str) -> str | None:
-    """What is missing for torch.compile on `device`, or None where nothing is known to be."""
+def why_not(device: str, bucket_mb: float | None) -> str | None:
+    """What is missing for torch.compile on `device`, or None where nothing is known to be.
+    `bucket_mb`: DDP's, under which torch has a least; None without DDP.
+    """
+    least = dist._DEFAULT_FIRST_BUCKET_BYTES / 2**20
+    if bucket_mb is not None and bucket_mb < least:
+        return f"graphs are cut at DDP's buckets, of {least:g} MiB at least (ddp.bucket_mb)"
     if not calls.can_be_replaced():
         return f"torch {torch.__version__} is too old for it (2.1 has it)"
     if BACKEND != "inductor":

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 
 from robomimic_ddp import algo as host_algo
 from robomimic_ddp import wrap
@@ -106,10 +105,8 @@ def _missing_in_torch(options: Options, nets: list) -> tuple[str, str | None]:
         copied = "DataParallel makes plain copies of the nets at every step; start it with torchrun"
     if options.compile != "false":
         in_ddp = any(wrap.is_parallel(net) for net in nets)
-        least = dist._DEFAULT_FIRST_BUCKET_BYTES / 2**20
-        small = f"graphs are cut at DDP's buckets, of {least:g} MiB at least (ddp.bucket_mb)"
-        reason = copied or (small if in_ddp and options.bucket_mb < least else None)
-        reason = reason or compilation.why_not(str(_device(nets)))
+        bucket_mb = options.bucket_mb if in_ddp else None
+        reason = copied or compilation.why_not(str(_device(nets)), bucket_mb)
         if reason is not None:
             return f"ddp.compile={options.compile}", reason
     if options.activation_checkpointing:

@@ -147,7 +147,7 @@ def placed(device, several):
 
 def test_max_fills_in_what_applies_and_was_left_open(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
-    monkeypatch.setattr(compilation, "why_not", lambda device: None)
+    monkeypatch.setattr(compilation, "why_not", lambda *_: None)
     for device, several, precision_is, comm_is in (
         ("cuda:1", True, "bf16", "bf16"),
         ("cuda:0", False, "bf16", "none"),
@@ -166,17 +166,17 @@ def test_max_fills_in_what_applies_and_was_left_open(monkeypatch):
     unparallel = effective(asked, placed("cuda:0", True), any_parallel_net=False)
     assert unparallel == asked.values, "an algorithm that is left alone keeps its own precision"
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: False)
-    monkeypatch.setattr(compilation, "why_not", lambda device: "planted")
+    monkeypatch.setattr(compilation, "why_not", lambda *_: "planted")
     found = effective(asked, placed("cuda:0", False), True)
     assert (found.precision, found.compile) == ("fp32", "false")
     assert added_by_max(asked, found) == (
-        "preset max adds: nothing; not precision (needs a GPU with bf16), compile (needs GPUs and "
-        "a compiler), comm (needs several ranks)"
+        "preset max adds: nothing; not precision (needs a GPU with bf16), compile (needs GPUs, a "
+        "compiler, and buckets of 1 MiB or more), comm (needs several ranks)"
     )
     given = resolve({"preset": "max", "precision": "fp16"})
     found = effective(given, placed("cpu", True), True)
     assert added_by_max(given, found) == (
-        "preset max adds: comm=bf16; not compile (needs GPUs and a compiler), precision (set to "
-        "fp16)"
+        "preset max adds: comm=bf16; not compile (needs GPUs, a compiler, and buckets of 1 "
+        "MiB or more), precision (set to fp16)"
     )
     assert added_by_max(resolve(), resolve().values) is None
