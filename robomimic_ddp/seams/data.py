@@ -38,11 +38,14 @@ def _loader(role: str, args: tuple, kwargs: dict) -> Iterable:
     batch = run.plan.samples_per_rank if role == "train" else run.plan.batch_per_rank
     values, on_gpu = run.options.values, run.plan.device.startswith("cuda")
     if hasattr(dataset, "make_loader"):  # an RLDS dataset shards itself, before anything is decoded
-        more = {"pin_memory": workers.pins(values, on_gpu)}
+        more = {
+            "ranks_on_node": run.plan.local_world_size,
+            "pin_memory": workers.pins(values, on_gpu),
+        }
         if values.prefetch:
             more["prefetch"] = values.prefetch
         place = (run.plan.rank, run.plan.world_size)
-        loader = dataset.make_loader(batch, *place, run.seed, run.plan.local_world_size, **more)
+        loader = dataset.make_loader(batch, *place, run.seed, **more)
     else:
         loader_kwargs = workers.loader_arguments(
             dict(loader_kwargs), values, run.plan.data_workers, on_gpu, role

@@ -45,7 +45,7 @@ class _Compiled:
         self.net = net
         more: dict[str, Any] = {}
         if BACKEND == "inductor":
-            # Else compiled code draws from a stream of its own, and a crop is another one.
+            # Draw from torch's generator, whose place belongs to the state of a run.
             more["options"] = {"fallback_random": True}
             if kind == "reduce-overhead":
                 more["options"]["triton.cudagraphs"] = True
