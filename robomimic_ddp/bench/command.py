@@ -26,6 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     steps.add_argument("--json", metavar="FILE", help="also write the rows as JSON")
     steps.add_argument("--ranks", type=int, default=1, help="beside hand-written DDP; default 1")
     steps.add_argument(
+        "--beside",
+        metavar="NAME,NAME",
+        default=",".join(ranks.OTHERS),
+        help="with --ranks: what ours is measured beside; default all: %(default)s",
+    )
+    steps.add_argument(
         "--down-dims", metavar="N,N", default="", help="channels of the net; default the host's"
     )
     steps.add_argument(
@@ -48,7 +54,7 @@ def run(command: str, args: argparse.Namespace) -> int:
     with_options = [_options(text) for text in args.option]
     if args.ranks > 1:
         team = ranks.Job(args.batch, args.threads, args.ranks, down_dims)
-        found = ranks.measure(team, rounds, with_options)
+        found = ranks.measure(team, rounds, _names(args.beside), with_options)
         rows = ranks.rows(team, found)
         print("\n".join(ranks.lines(team, found)))
     else:
@@ -64,6 +70,14 @@ def run(command: str, args: argparse.Namespace) -> int:
         except OSError as error:
             raise ConfigError(f"--json {args.json} cannot be written: {error}.") from error
     return EXIT_DONE
+
+
+def _names(text: str) -> list[str]:
+    names = [name for name in text.split(",") if name]
+    unknown = [name for name in names if name not in ranks.OTHERS]
+    if unknown:
+        raise UsageError(f"--beside {','.join(unknown)}: expected of {', '.join(ranks.OTHERS)}.")
+    return names
 
 
 def _numbers(name: str, text: str) -> tuple:

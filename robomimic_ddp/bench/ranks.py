@@ -24,7 +24,7 @@ from robomimic_ddp.bench.step import WORKER, interval
 from robomimic_ddp.errors import ConfigError
 
 OURS, HOST = "ours", "host"
-BY_HAND = ("hand_written_ddp", "tutorial_ddp", "accelerate", "fabric")
+OTHERS = (HOST, "hand_written_ddp", "tutorial_ddp", "accelerate", "fabric")
 PACKAGES = {"accelerate": "accelerate", "fabric": "lightning_fabric"}
 _WARM_UP = 3
 _LEAST_REPEATS = 5
@@ -156,9 +156,11 @@ def _free_port() -> int:
         return found.getsockname()[1]
 
 
-def measure(job: Job, rounds: int, with_options: Sequence[dict] = ()) -> list[Measured]:
-    """Ours, then every other variant beside it for `rounds` pairs of steps."""
-    others = [Variant(HOST), *map(Variant, BY_HAND)]
+def measure(
+    job: Job, rounds: int, beside: Sequence[str], with_options: Sequence[dict] = ()
+) -> list[Measured]:
+    """Ours, then each variant of `beside` next to it for `rounds` pairs of steps."""
+    others = [Variant(name) for name in beside]
     others += [Variant(OURS, options) for options in with_options]
     with ExitStack() as stack:
         team = Team(job, Variant(OURS))

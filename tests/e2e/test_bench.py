@@ -39,12 +39,12 @@ def test_a_round(tmp_path, capsys, monkeypatch):
 
 
 def test_several_ranks(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(ranks, "BY_HAND", ("tutorial_ddp", "accelerate"))
     monkeypatch.setattr(ranks, "PACKAGES", {"accelerate": "no_such_package"})
     monkeypatch.setattr(ranks, "_LEAST_REPEATS", 1)
     monkeypatch.setattr(ranks, "_WARM_UP", 1)
     file = tmp_path / "rows.json"
     words = ["--ranks", "2", "--rounds", "1", "--batch", "2", "--down-dims", "16,32"]
+    words += ["--beside", "host,tutorial_ddp,accelerate"]
     assert cli.main(["bench", "step", *words, "--json", str(file)]) == 0
     ours, host, tutorial, accelerate = json.loads(file.read_text())
     assert [row["variant"] for row in (ours, host, tutorial)] == ["ours", "host", "tutorial_ddp"]
@@ -102,6 +102,7 @@ def test_a_worker_that_cannot_begin_is_an_error(monkeypatch):
         ("--threads", "0"),
         ("--ranks", "0"),
         ("--down-dims", "16,many"),
+        ("--beside", "keras", "--ranks", "2"),
         ("--option", "comm=fast"),
     ],
 )
