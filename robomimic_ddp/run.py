@@ -301,13 +301,14 @@ def _share_workers(run: Run) -> None:
     """Collective: under `ddp.workers=auto` the data workers that this rank's cores allow, whether
     the launcher has bound each rank to cores of its own or all of them share the node's.
     """
+    if run.options.values.workers != "auto":
+        return
     made, own = run.plan, env.own_cores()
     node = made.rank - made.local_rank  # a launcher numbers the ranks of a node in a row
     told = group.gather_objects((node, own))
-    if run.options.values.workers == "auto":
-        here = [cores for other, cores in told if other == node]
-        workers = plan.workers_of_share("auto", plan.share_of_cores(own, here))
-        run.plan = replace(made, data_workers=workers)
+    here = [cores for other, cores in told if other == node]
+    workers = plan.workers_of_share("auto", plan.share_of_cores(own, here))
+    run.plan = replace(made, data_workers=workers)
 
 
 def _flat(prefix: str, tree: Mapping) -> Iterator[tuple[str, Any]]:

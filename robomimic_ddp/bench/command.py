@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from robomimic_ddp import options
-from robomimic_ddp.bench import ranks, step
+from robomimic_ddp.bench import rank_rows, ranks, step
 from robomimic_ddp.errors import EXIT_DONE, ConfigError, OptionError, UsageError
 
 QUICK_PAIRS, PAIRS = 5, 30
@@ -55,8 +55,8 @@ def run(command: str, args: argparse.Namespace) -> int:
     if args.ranks > 1:
         team = ranks.Job(args.batch, args.threads, args.ranks, down_dims)
         found = ranks.measure(team, rounds, _names(args.beside), with_options)
-        rows = ranks.rows(team, found)
-        print("\n".join(ranks.lines(team, found)))
+        rows = rank_rows.rows(team, found)
+        print("\n".join(rank_rows.lines(team, found)))
     else:
         job = step.Job(args.batch, args.threads, down_dims)
         variants = {**step.VARIANTS, **{_label(one): one for one in with_options}}

@@ -28,7 +28,7 @@ def main(job: dict[str, Any]) -> None:
     """
     import torch
 
-    from robomimic_ddp.bench import loops
+    from robomimic_ddp.bench import loops, tensors
 
     torch.set_num_threads(job["threads"])
     torch.manual_seed(1)
@@ -49,7 +49,7 @@ def main(job: dict[str, Any]) -> None:
                 "step": partial(take_step, loop),
                 "local": partial(take_step, loop, reduces=False),
                 "profile": partial(profiled, loop),
-                "memory": lambda loop=loop: loops.tensor_bytes(loop.tensors()),
+                "memory": lambda loop=loop: tensors.tensor_bytes(loop.tensors()),
             }
             for line in sys.stdin:
                 _tell(answers[line.strip()]())
