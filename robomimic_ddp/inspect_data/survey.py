@@ -8,9 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from robomimic_ddp.errors import DataError
-from robomimic_ddp.rlds.records import damaged_data, episode_parser, raw_records
-from robomimic_ddp.rlds.schema import episode_features, flat_features, is_picture, step_features
+from robomimic_ddp.rlds.records import damaged_data, episode_parser
+from robomimic_ddp.rlds.schema import (
+    episode_features,
+    flat_features,
+    is_number,
+    is_picture,
+    step_features,
+)
 from robomimic_ddp.rlds.source import SPLIT, Source, find_dataset, is_rlds_folder
 from robomimic_ddp.rlds.tf_import import import_tensorflow
 
@@ -64,7 +72,7 @@ def language(source: Source) -> str | None:
     """The step feature that looks like the instruction, or None."""
     steps = step_features(source.features, str(source.folder))
     texts = [name for name, feature in steps.items() if type(feature).__name__ == "Text"]
-    texts += [name for name, f in steps.items() if not f.shape and "str" in str(f.dtype)]
+    texts += [name for name, f in steps.items() if not f.shape and not is_number(f)]
     for word in LANGUAGE_WORDS:
         for name in sorted(texts, key=len):
             if word in name:
@@ -113,7 +121,7 @@ def _records(source: Source, most: int) -> Iterator[Any]:
         files = [files[len(files) * number // count] for number in range(count)]
         each = most // count
     for file in files:
-        yield from raw_records(tf.constant(str(file)), tf.constant(0, tf.int64)).take(each)
+        yield from tf.data.TFRecordDataset(str(file)).take(each)
 
 
 def _frames(episode: dict[str, Any], pictures: list[str], length: int) -> dict[str, list]:
@@ -177,7 +185,7 @@ def _described(feature: Any) -> dict[str, Any]:
     return {
         "kind": type(feature).__name__,
         "shape": list(feature.shape),
-        "dtype": str(getattr(feature.dtype, "name", feature.dtype)),
+        "dtype": np.dtype(feature.np_dtype).name.replace("object", "text"),
     }
 
 

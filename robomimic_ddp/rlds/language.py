@@ -93,7 +93,8 @@ class Encoder:
         if self._tokenizer is None:
             self._tokenizer = self._get("AutoTokenizer")
         padding = {"padding": "max_length", "max_length": CLIP_TOKENS} if self._clip else {}
-        tokens = self._tokenizer(text, truncation=True, return_tensors="pt", **padding)
+        more = {"return_token_type_ids": False, "return_attention_mask": True}  # all take these
+        tokens = self._tokenizer(text, truncation=True, return_tensors="pt", **padding, **more)
         with torch.no_grad(), kept():  # making a model may draw numbers that training would get
             output = self._model.loaded().eval()(**tokens.to(self.device))
         found = output.text_embeds[0] if self._clip else output.last_hidden_state[0].sum(0)

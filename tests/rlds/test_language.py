@@ -79,9 +79,9 @@ def test_batches_hold_each_instructions_embedding(load_with, model, tmp_path, co
     seen = set()
     for batch in dataset.make_loader(4, 0, 1, 0):
         rows = batch["obs"][key]
-        assert rows.shape == (len(batch["language"]), 1, WIDTH) and rows.dtype == torch.float32
+        assert rows.shape == (len(batch["language"]), 2, WIDTH) and rows.dtype == torch.float32
         for row, text in zip(rows, batch["language"]):
-            assert np.array_equal(row[0].numpy(), truth[text])
+            assert np.array_equal(row[1].numpy(), truth[text]) and torch.equal(row[0], row[1])
             seen.add(text)
     assert len(seen) > 3 and len({row.tobytes() for row in truth.values()}) == len(truth)
     assert len(encoded) == len(KEPT), "batches encode nothing"
