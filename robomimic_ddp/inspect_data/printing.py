@@ -8,6 +8,7 @@ from typing import Any
 
 Table = tuple[str, Sequence[str], list[Sequence[str]]]
 """Title, columns, rows."""
+_LISTED = 4
 
 
 def show(report: dict[str, Any]) -> None:
@@ -63,7 +64,7 @@ def _tables(report: dict[str, Any]) -> Iterator[Table]:
         "schemas",
         ("schema", "fits", "lacks"),
         [
-            (name, "yes" if fit["fits"] else "no", ", ".join(fit["missing"]) or "nothing")
+            (name, "yes" if fit["fits"] else "no", _few(list(fit["missing"])) or "nothing")
             for name, fit in report.get("schemas", {}).items()
         ],
     )
@@ -88,6 +89,11 @@ def _remarks(report: dict[str, Any]) -> Iterator[str]:
         yield "train: " + report["train"]
     else:
         yield "With -o DIR: a contact sheet of frames, and a config to train with."
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(names[:_LISTED]) + more
 
 
 def size_text(count: float) -> str:

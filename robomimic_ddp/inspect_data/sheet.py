@@ -30,12 +30,12 @@ def draw(source: Source, sample: Sample, path: Path) -> None:
         for number, episode in enumerate(sample.frames)
         for camera, frames in episode.items()
     ]
-    shape = rows[0][2][0][1].shape if rows else (1, 1)
-    height = _FRAME_INCHES * min(1.5, shape[0] / shape[1]) + 0.35
+    height, width = rows[0][2][0][1].shape[:2] if rows else (1, 1)
+    tall = _FRAME_INCHES * min(1.5, height / width) + 0.45
     figure, axes = plt.subplots(
         max(1, len(rows)),
         SHEET_FRAMES,
-        figsize=(_FRAME_INCHES * SHEET_FRAMES + 0.4, height * max(1, len(rows)) + 0.6),
+        figsize=(_FRAME_INCHES * SHEET_FRAMES + 0.4, tall * max(1, len(rows)) + 0.6),
         squeeze=False,
         constrained_layout=True,
     )
@@ -43,15 +43,19 @@ def draw(source: Source, sample: Sample, path: Path) -> None:
     for axis in axes.flat:
         axis.set_axis_off()
     for line, (number, camera, frames) in zip(axes, rows):
-        _row(line, f"episode {number}, {camera.rpartition('/')[2]}", frames)
+        first = camera == next(iter(sample.frames[number]))
+        told = f": {sample.told[number]}" if first and sample.told[number] else ""
+        _row(line, f"episode {number}{told}", camera.rpartition("/")[2], frames)
     figure.savefig(path, dpi=100)
     plt.close(figure)
 
 
-def _row(line: Any, label: str, frames: list) -> None:
+def _row(line: Any, episode: str, camera: str, frames: list) -> None:
+    """The instruction stands above the first frame and runs on to the right."""
     for column, (axis, (step, frame)) in enumerate(zip(line, frames)):
         axis.imshow(frame)
-        axis.set_title(f"{label}, step {step}" if column == 0 else f"step {step}", fontsize=7)
+        label = f"{episode}\n{camera}, step {step}" if column == 0 else f"step {step}"
+        axis.set_title(label, fontsize=7, loc="left")
 
 
 def _title(source: Source, sample: Sample) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from robomimic_ddp.errors import DataError
-from robomimic_ddp.rlds.records import damaged_data, episode_parser
+from robomimic_ddp.rlds.records import READ_BUFFER_BYTES, damaged_data, episode_parser
 from robomimic_ddp.rlds.schema import (
     episode_features,
     flat_features,
@@ -30,12 +30,13 @@ LANGUAGE_WORDS = ("instruction", "language")
 @dataclass
 class Sample:
     """Of the episodes read: lengths in steps; the instructions; of the first few the frames:
-    one dict each, camera -> list of (step, uint8 [H, W, 3]).
+    one dict each, camera -> list of (step, uint8 [H, W, 3]), and an instruction in `told`.
     """
 
     lengths: list[int] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     frames: list[dict[str, list]] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
 
 
 def find(path: Path) -> Path:
@@ -95,10 +96,12 @@ def read(source: Source, most: int) -> Sample:
             episode = light(raw)
             length = int(tf.shape(episode[short])[0])
             sample.lengths.append(length)
-            if words:
-                sample.texts += {text.decode("utf-8", "replace") for text in episode[words].numpy()}
+            said = episode[words].numpy().tolist() if words else []
+            texts = [text.decode("utf-8", "replace") for text in said]
+            sample.texts += set(texts)
             if pictures and length and len(sample.frames) < SHEET_EPISODES:
                 sample.frames.append(_frames(full(raw), pictures, length))
+                sample.told.append(texts[0] if texts else "")
     except tf.errors.OpError as error:
         raise damaged_data(error, source.files, f"inspecting {source.folder}") from error
     return sample
@@ -121,7 +124,8 @@ def _records(source: Source, most: int) -> Iterator[Any]:
         files = [files[len(files) * number // count] for number in range(count)]
         each = most // count
     for file in files:
-        yield from tf.data.TFRecordDataset(str(file)).take(each)
+        records = tf.data.TFRecordDataset(str(file), buffer_size=READ_BUFFER_BYTES)
+        yield from records.take(each)
 
 
 def _frames(episode: dict[str, Any], pictures: list[str], length: int) -> dict[str, list]:
@@ -158,9 +162,12 @@ def report_of(source: Source, sample: Sample) -> dict[str, Any]:
         "version": source.folder.name,
         "splits": splits,
         "steps": {
-            name: _described(f) for name, f in flat_features(features["steps"].feature).items()
+            name: _described(f)
+            for name, f in sorted(flat_features(features["steps"].feature).items())
         },
-        "episode": {name: _described(one) for name, one in episode_features(features).items()},
+        "episode": {
+            name: _described(one) for name, one in sorted(episode_features(features).items())
+        },
         "episodes_read": len(lengths),
         "episodes": splits[SPLIT]["episodes"],
         "length": {
@@ -168,7 +175,7 @@ def report_of(source: Source, sample: Sample) -> dict[str, Any]:
             "median": statistics.median(lengths) if lengths else None,
             "max": max(lengths, default=None),
         },
-        "cameras": {name: _camera(name, f, sample) for name, f in cameras(source).items()},
+        "cameras": {name: _camera(name, f, sample) for name, f in sorted(cameras(source).items())},
         "language": {
             "feature": words,
             "different": len(set(sample.texts)),

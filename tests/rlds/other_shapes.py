@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from robomimic_ddp.rlds.tf_import import import_tensorflow_datasets
+
 LENGTHS = (6, 3, 9, 5, 7, 4, 8, 12)
 HEIGHT, WIDTH = 24, 32
 TASKS = ("put the cup down", "open the drawer", "put the cup down", "")
@@ -35,7 +37,7 @@ filters:
 
 def bridge_features() -> Any:
     """As bridge_dataset's, smaller."""
-    import tensorflow_datasets as tfds
+    tfds = import_tensorflow_datasets()
 
     image = tfds.features.Image(shape=(HEIGHT, WIDTH, 3), encoding_format="jpeg")
     return tfds.features.FeaturesDict(
@@ -85,7 +87,7 @@ def bridge_example(number: int) -> dict[str, Any]:
 
 def our_features() -> Any:
     """State 8 (position, quaternion x y z w, fingers), action in parts, text inside observation."""
-    import tensorflow_datasets as tfds
+    tfds = import_tensorflow_datasets()
 
     def vector(size: int) -> Any:
         return tfds.features.Tensor(shape=(size,), dtype=np.float64)
@@ -151,7 +153,7 @@ def picture(random: np.random.RandomState) -> np.ndarray:
 
 def write(folder: Path, name: str, features: Any, examples: list, per_file: int = 3) -> Path:
     """Writes the examples as `folder`/name/1.0.0 and returns that folder."""
-    import tensorflow_datasets as tfds
+    tfds = import_tensorflow_datasets()
 
     final = folder / name / "1.0.0"
     final.mkdir(parents=True)
