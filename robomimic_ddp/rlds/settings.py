@@ -11,6 +11,7 @@ from typing import Any
 
 from robomimic_ddp.errors import ConfigError
 from robomimic_ddp.rlds.keys import DEFAULTS
+from robomimic_ddp.rlds.schema_file import load_schema
 
 _WHOLE = {
     "train.shuffle_buffer_size": 1,
@@ -53,7 +54,8 @@ def check(config: Any) -> None:
         value = setting(config, dotted)
         if value is not None and not isinstance(value, str):
             raise ConfigError(f"{dotted}={value!r}: expected text in quotes.")
-    schema_names(config)
+    for name in schema_names(config):
+        load_schema(name)
     _check_weights(config)
     _check_fraction(config)
     _check_actions(config)
