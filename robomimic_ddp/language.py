@@ -18,12 +18,14 @@ CACHE_BYTES = 256 * 2**20
 def unavailable(name: str, error: Exception) -> DataError:
     """The error for a model that could not be loaded, with what to put where."""
     reason = (str(error).strip() or repr(error)).splitlines()[0]
+    is_name = name.count("/") < 2 and not name.startswith(("/", ".", "~"))
+    wanted = name if is_name else "distilbert-base-uncased"
     return DataError(
         f"the language model {name!r} could not be loaded: {reason}\n"
         "Expected a folder with the model's files, or a name that transformers finds in its cache "
         "or "
         "downloads. Without a network: on a machine that has one, run\n"
-        f"    python -c \"from huggingface_hub import snapshot_download as get; get('{name}', "
+        f"    python -c \"from huggingface_hub import snapshot_download as get; get('{wanted}', "
         "local_dir='language_model')\"\n"
         "copy the folder language_model to where every rank reads it, and give ddp.language_model="
         "THAT_FOLDER (for a model that the host's own code loads: put it into the cache, HF_HOME)."

@@ -69,12 +69,12 @@ class Encoder:
     @property
     def width(self) -> int:
         """Numbers in an embedding, from the model's configuration alone."""
-        of_text = getattr(self._config, "text_config", self._config)
-        return int(
-            getattr(self._config, "projection_dim", None) or of_text.projection_dim
-            if self._clip
-            else of_text.hidden_size
-        )
+        return int(self._config.projection_dim if self._clip else self._of_text.hidden_size)
+
+    @property
+    def _of_text(self) -> Any:
+        """The part of the configuration that is about texts."""
+        return getattr(self._config, "text_config", self._config)
 
     def fingerprint(self) -> str:
         """Names the model: by the contents of a local folder, else by its commit."""
@@ -94,7 +94,11 @@ class Encoder:
             self._tokenizer = self._get("AutoTokenizer")
         padding = {"padding": "max_length", "max_length": CLIP_TOKENS} if self._clip else {}
         more = {"return_token_type_ids": False, "return_attention_mask": True}  # all take these
-        tokens = self._tokenizer(text, truncation=True, return_tensors="pt", **padding, **more)
+        tokens = self._tokenizer(text, return_tensors="pt", **padding, **more)
+        longest = self._of_text.max_position_embeddings
+        if tokens["input_ids"].shape[1] > longest:
+            more.update(truncation=True, max_length=longest)
+            tokens = self._tokenizer(text, return_tensors="pt", **more)
         with torch.no_grad(), kept():  # making a model may draw numbers that training would get
             output = self._model.loaded().eval()(**tokens.to(self.device))
         found = output.text_embeds[0] if self._clip else output.last_hidden_state[0].sum(0)

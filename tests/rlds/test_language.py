@@ -131,6 +131,12 @@ def test_a_text_that_the_index_did_not_tell_of_is_encoded_when_it_comes(model, t
         assert torch.equal(row[0], row[1])
 
 
+def test_a_text_that_is_longer_than_the_model_allows_is_cut(model):
+    encoder = language.Encoder(model, "lang_emb")
+    longest = " ".join(["do"] * 510)  # 512 with the marks at both ends
+    assert np.array_equal(encoder.encode(longest + " task task"), encoder.encode(longest))
+
+
 def test_a_clip_text_model_gives_its_own_embedding(tmp_path):
     """As the host's LangUtils: text_embeds of 25 padded tokens."""
     config = transformers.CLIPTextConfig(
@@ -200,7 +206,10 @@ def test_ranks_share_the_work_and_get_the_same(ranks, model, tmp_path):
 def test_a_model_that_is_not_there_is_one_clear_error(load_with, tmp_path):
     with pytest.raises(DataError) as caught:
         load_with(str(tmp_path / "nothing"), tmp_path)
-    for part in ("nothing", "could not be loaded", "snapshot_download", "ddp.language_model="):
+    for part in (
+        "nothing", "could not be loaded", "snapshot_download", "ddp.language_model=",
+        "get('distilbert-base-uncased', ",
+    ):  # fmt: skip
         assert part in str(caught.value)
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="could not be loaded"):
