@@ -9,7 +9,8 @@ from typing import Any
 
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.inspect_data import survey
-from robomimic_ddp.rlds.schema import find_part, held_keys, is_number, is_picture, step_features
+from robomimic_ddp.rlds.features import is_number, is_picture, step_features
+from robomimic_ddp.rlds.schema import find_part, held_keys
 from robomimic_ddp.rlds.schema_file import Schema, load_schema, packaged
 from robomimic_ddp.rlds.source import Source
 
@@ -131,7 +132,7 @@ def _yaml(source: Source, states: dict[str, Any], actions: dict[str, Any]) -> st
         ("actions", actions),
     ):
         lines.append(f"{section}:" if features else f"{section}: {{}}")
-        for key, name in _short(features).items():
+        for key, name in _short(dict(sorted(features.items()))).items():
             size = math.prod(features[name].shape)
             entry = name.replace("/", ".")
             if section != "cameras":

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from robomimic_ddp.errors import DataError
-from robomimic_ddp.rlds.records import READ_BUFFER_BYTES, damaged_data, episode_parser
-from robomimic_ddp.rlds.schema import (
+from robomimic_ddp.rlds.features import (
     episode_features,
     flat_features,
     is_number,
     is_picture,
     step_features,
 )
+from robomimic_ddp.rlds.records import READ_BUFFER_BYTES, damaged_data, episode_parser
 from robomimic_ddp.rlds.source import SPLIT, Source, find_dataset, is_rlds_folder
 from robomimic_ddp.rlds.tf_import import import_tensorflow
 

@@ -16,11 +16,12 @@ import numpy as np
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.rlds import settings
 from robomimic_ddp.rlds.dataset import LoadOptions, RLDSDataset
+from robomimic_ddp.rlds.features import step_features
 from robomimic_ddp.rlds.index_cache import cache_folder, load_index
 from robomimic_ddp.rlds.language import AUTO, MODELS, Embeddings, Encoder, make_embeddings
 from robomimic_ddp.rlds.mixture import RLDSMixture
 from robomimic_ddp.rlds.pictures import PictureSize
-from robomimic_ddp.rlds.schema import Fields, find_fields, held_keys, step_features
+from robomimic_ddp.rlds.schema import Fields, find_fields, held_keys
 from robomimic_ddp.rlds.schema_file import DEFAULT, Schema, load_schema
 from robomimic_ddp.rlds.selection import kept_episodes, split_validation
 from robomimic_ddp.rlds.settings import setting

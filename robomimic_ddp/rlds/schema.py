@@ -7,18 +7,26 @@ write dots. A host key that a schema lacks is looked up as it is: "gripper" or "
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from robomimic_ddp.errors import DataError
+from robomimic_ddp.rlds.features import (
+    episode_features,
+    flat_features,
+    is_number,
+    is_picture,
+    listed,
+    nearest,
+    place_of,
+    step_features,
+)
 from robomimic_ddp.rlds.rotations import SIZES
 from robomimic_ddp.rlds.schema_file import Entry, Filter, Schema, load_schema
 
+__all__ = ["OF_EPISODE", "Fields", "Part", "find_fields", "find_part", "flat_features", "held_keys"]
 OF_EPISODE = "episode:"
 """Before the name of a feature of the whole episode, in what `records.episode_parser` returns."""
 
@@ -70,33 +78,6 @@ class Fields:
         return tuple(dict.fromkeys(one.feature for one in both))
 
 
-def flat_features(steps: Any, prefix: str = "") -> dict[str, Any]:
-    """Step features by slash-separated name: {"observation/wrist_image_left": feature, ...}."""
-    found: dict[str, Any] = {}
-    for name, feature in steps.items():
-        if hasattr(feature, "items"):
-            found.update(flat_features(feature, f"{prefix}{name}/"))
-        else:
-            found[prefix + name] = feature
-    return found
-
-
-def step_features(features: Any, where: str) -> dict[str, Any]:
-    """The step features of an RLDS data set, by name. Raises DataError for another data set."""
-    if "steps" not in features or not hasattr(getattr(features["steps"], "feature", None), "items"):
-        raise DataError(
-            f"{where} is no RLDS data set: its features are {sorted(features)}, and RLDS keeps an "
-            "episode's frames in a nested data set `steps`. Point train.data_path / "
-            "train.dataset_names at an RLDS one."
-        )
-    return flat_features(features["steps"].feature)
-
-
-def episode_features(features: Any) -> dict[str, Any]:
-    """The features of whole episodes, by name."""
-    return flat_features({name: features[name] for name in features if name != "steps"})
-
-
 def find_fields(
     features: Any,
     where: str,
@@ -118,7 +99,7 @@ def find_fields(
     for key in obs_keys:
         entry = _entry(key, known.get(key), steps, where, schema.name)
         if key in image_keys:
-            place = _place(entry.feature, steps) or ""
+            place = place_of(entry.feature, steps) or ""
             images[key] = _check_image(key, place, steps[place], where)
         else:
             low_dim[key], shapes[key] = find_part(key, entry, steps, where)
@@ -139,32 +120,24 @@ def find_fields(
     )
 
 
-def _place(name: str, features: Mapping[str, Any]) -> str | None:
-    """The feature that is called `name`, with dots or slashes, or None."""
-    if name in features:
-        return name
-    dotted = {place.replace("/", "."): place for place in features}
-    return dotted.get(name.replace("/", "."))
-
-
 def held_keys(entries: Mapping[str, Entry], steps: Mapping[str, Any]) -> list[str]:
     """The keys of `entries` whose feature is among `steps`."""
-    return [key for key, entry in entries.items() if _place(entry.feature, steps)]
+    return [key for key, entry in entries.items() if place_of(entry.feature, steps)]
 
 
 def _entry(
     key: str, entry: Entry | None, steps: Mapping[str, Any], where: str, schema: str
 ) -> Entry:
     """The schema's entry for an observation key if the data set has it, or the key's own name."""
-    if entry is not None and _place(entry.feature, steps):
+    if entry is not None and place_of(entry.feature, steps):
         return entry
     for name in (key, f"observation/{key}"):
-        if _place(name, steps):
+        if place_of(name, steps):
             return Entry(name)
     missing = entry.feature if entry else f"observation.{key}"
     raise DataError(
         f"{where} does not hold {key!r}: looked for `steps/{missing.replace('.', '/')}` (schema "
-        f"{schema}), found {_listed(steps)}.{_nearest(missing, steps)} Take the key out of the "
+        f"{schema}), found {listed(steps)}.{nearest(missing, steps)} Take the key out of the "
         "config, use a data set that has it, or name its feature in a schema of your own "
         "(train.rlds_schema)."
     )
@@ -176,7 +149,7 @@ def find_part(
     """The numbers of an entry whose feature the data set has, and the shape of one frame of them.
     Raises DataError where they do not fit the feature.
     """
-    place = _place(entry.feature, steps)
+    place = place_of(entry.feature, steps)
     assert place is not None, entry
     feature = steps[place]
     shape = tuple(feature.shape)
@@ -203,24 +176,18 @@ def find_part(
     return part, shape if whole and shape else (part.size,)
 
 
-def is_number(feature: Any) -> bool:
-    """Whether a feature holds numbers, and no picture."""
-    kind = getattr(feature, "np_dtype", None)
-    return kind is not None and np.dtype(kind).kind in "biuf" and not is_picture(feature)
-
-
 def _find_action(key: str, steps: Mapping[str, Any], where: str, schema: Schema) -> Part:
     entry = schema.actions.get(key)
-    if entry is not None and _place(entry.feature, steps):
+    if entry is not None and place_of(entry.feature, steps):
         return find_part(key, entry, steps, where)[0]
     for name in (key, {"actions": "action"}.get(key)):
-        place = _place(name, steps) if name else None
+        place = place_of(name, steps) if name else None
         if place and len(steps[place].shape) <= 1:
             return find_part(key, Entry(place), steps, where)[0]
     missing = entry.feature if entry else key
     raise DataError(
-        f"{where} does not hold the action {key!r} of train.action_keys: found {_listed(steps)}."
-        f"{_nearest(missing, steps)} Known keys of schema {schema.name} are "
+        f"{where} does not hold the action {key!r} of train.action_keys: found {listed(steps)}."
+        f"{nearest(missing, steps)} Known keys of schema {schema.name} are "
         f"{', '.join(schema.actions)}; the name of a step feature is one, too."
     )
 
@@ -228,12 +195,12 @@ def _find_action(key: str, steps: Mapping[str, Any], where: str, schema: Schema)
 def _find_language(schema: Schema, steps: Mapping[str, Any], where: str) -> str | None:
     if schema.language is None:
         return None
-    place = _place(schema.language.feature, steps)
+    place = place_of(schema.language.feature, steps)
     if place is None and not schema.language.optional:
         raise DataError(
             f"{where}: schema {schema.name} has the instruction in `{schema.language.feature}`, "
-            f"which is no step feature: found {_listed(steps)}."
-            f"{_nearest(schema.language.feature, steps)}"
+            f"which is no step feature: found {listed(steps)}."
+            f"{nearest(schema.language.feature, steps)}"
         )
     if place is not None and (is_number(steps[place]) or tuple(steps[place].shape)):
         raise DataError(
@@ -252,16 +219,16 @@ def _find_filter(
     if one is None:
         return None
     whole = episode_features(features)
-    place, held = _place(one.feature, whole), whole
+    place, held = place_of(one.feature, whole), whole
     if place is None:
-        place, held = _place(one.feature, steps), steps
+        place, held = place_of(one.feature, steps), steps
     if place is None:
         if one.optional:
             return None
         both = {**whole, **steps}
         raise DataError(
             f"{where}: schema {schema} filters by `{one.feature}`, which the data set does not "
-            f"have.{_nearest(one.feature, both)} Found {_listed(both)}."
+            f"have.{nearest(one.feature, both)} Found {listed(both)}."
         )
     text = not is_number(held[place])
     if tuple(held[place].shape) or text != isinstance(one.value, str):
@@ -280,22 +247,3 @@ def _check_image(key: str, place: str, feature: Any, where: str) -> str:
             f"is a {kind} feature of shape {shape}. An encoded picture with 3 channels is needed."
         )
     return place
-
-
-def is_picture(feature: Any) -> bool:
-    """Whether a feature is an encoded picture of three colours."""
-    return type(feature).__name__ == "Image" and tuple(feature.shape)[-1] == 3
-
-
-def _nearest(name: str, features: Mapping[str, Any]) -> str:
-    """The feature whose name comes nearest, as a sentence; else nothing."""
-    wanted = name.replace("/", ".")
-    dotted = [place.replace("/", ".") for place in features]
-    close = difflib.get_close_matches(wanted, dotted, n=1, cutoff=0.4)
-    if not close:  # the same last word elsewhere
-        close = [one for one in dotted if one.rpartition(".")[2] == wanted.rpartition(".")[2]]
-    return f" The nearest is `{close[0]}`." if close else ""
-
-
-def _listed(steps: Mapping[str, Any]) -> str:
-    return ", ".join(f"`{name}`" for name in sorted(steps))
