@@ -145,6 +145,12 @@ class Options:
         "RLDS: leave out episodes whose records are damaged, cut off, or hold NaN, and say how "
         "many, instead of stopping.",
     )
+    language_model: str = _option(
+        "auto",
+        "RLDS: a folder, or a name for transformers, of the model that embeds instructions; `auto` "
+        "is "
+        "the one that hosts use under the observation key of the embedding.",
+    )
     verify: bool = _option(
         True, "Prove at run time that ranks agree where they must and differ where they must."
     )
@@ -205,10 +211,13 @@ def parse(name: str, raw: Any, spelled: str) -> Any:
     kind = type(field.default)
     value = _convert(kind, raw)
     choices, minimum = field.metadata["choices"], field.metadata["minimum"]
+    if choices and isinstance(value, str):  # paths and names keep their letters
+        value = value.lower()
     or_count = field.metadata["or_count"]
     is_count = or_count and value is not None and value.isascii() and value.isdecimal()
     if (
-        value is None
+        value in (None, "")
+        or (isinstance(raw, bool) and kind is str and not choices)
         or (choices and value not in choices and not is_count)
         or (minimum is not None and not value >= minimum)
     ):
@@ -217,6 +226,8 @@ def parse(name: str, raw: Any, spelled: str) -> Any:
             if choices
             else "true | false"
             if kind is bool
+            else "text"
+            if kind is str
             else f"a {'whole ' if kind is int else ''}number of at least {minimum:g}"
         )
         raise OptionError(f"{spelled}={raw!r}: expected {expected} (default {field.default}).")
@@ -251,7 +262,10 @@ def _convert(kind: type, raw: Any) -> Any:
             return None
         whole = math.isfinite(value) and (kind is float or value.is_integer())
         return kind(value) if whole else None
-    return str(raw).strip().lower() if isinstance(raw, (str, int)) else None
+    return str(raw).strip() if isinstance(raw, (str, int)) else None
+
+
+_KINDS = {bool: "true, false", int: "number", float: "number", str: "text"}
 
 
 def markdown_table() -> str:
@@ -260,7 +274,7 @@ def markdown_table() -> str:
     for name, field in FIELDS.items():
         values = ", ".join(f"`{choice}`" for choice in field.metadata["choices"] or ())
         values += ", number" if field.metadata["or_count"] else ""
-        values = values or ("true, false" if isinstance(field.default, bool) else "number")
+        values = values or _KINDS[type(field.default)]
         default = str(field.default).lower() if isinstance(field.default, bool) else field.default
         rows.append(f"| `{name}` | `{default}` | {values} | {field.metadata['help']} |")
     return "\n".join(rows)

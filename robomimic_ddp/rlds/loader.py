@@ -95,6 +95,9 @@ class RLDSLoader:
                 error, source.files, doing, source.features, self.dataset.fields
             ) from error
         delivered = to_torch(batch, self.reading.pin_memory)
+        for made in self.dataset.embeddings:
+            rows = made.of(delivered["language"], self.dataset.shape.frame_stack)
+            delivered["obs"][made.key] = rows.pin_memory() if self.reading.pin_memory else rows
         self.samples_delivered += len(delivered["language"])
         self.frames_delivered += sum(
             delivered["obs"][key].shape[0] * delivered["obs"][key].shape[1]

@@ -105,8 +105,15 @@ def rlds_datasets(load_data_for_training: Callable) -> Callable:
         from robomimic_ddp.rlds import host
 
         run = _run.current()
-        skip = run is not None and run.options.values.skip_corrupt
-        return host.datasets_from_config(config, *args, **kwargs, skip_corrupt=skip)
+        if run is not None:
+            options = run.options.values
+            kwargs = {
+                **kwargs,
+                "skip_corrupt": options.skip_corrupt,
+                "language_model": options.language_model,
+                "device": run.plan.device,
+            }
+        return host.datasets_from_config(config, *args, **kwargs)
 
     return wrapped
 
@@ -138,6 +145,8 @@ def rlds_shape_metadata(get_shape_metadata_from_dataset: Callable) -> Callable:
             )
         from robomimic_ddp.rlds import host
 
-        return host.shape_metadata(dataset_config, action_keys, all_obs_keys)
+        run = _run.current()
+        model = run.options.values.language_model if run is not None else "auto"
+        return host.shape_metadata(dataset_config, action_keys, all_obs_keys, model)
 
     return wrapped
