@@ -39,6 +39,7 @@ setup(
     license="MIT",
     packages=RUNTIME + PATCHES,
     package_dir={"robomimic_ddp.patches": "patches"},
+    package_data={"robomimic_ddp.rlds": ["schemas/*.yaml"]},
     data_files=[shared("scripts", "train_*.sh", "train_*.sbatch"), shared("configs", "*.json")],
     python_requires=">=3.9",
     install_requires=["libcst>=1.1", "omegaconf>=2.1"],
@@ -47,6 +48,7 @@ setup(
         "robosuite": ["robosuite>=1.5.2,<1.6", "mujoco>=3.3,<4"],
         "rlds": ["tensorflow-cpu>=2.15", "tensorflow-datasets>=4.9.4"],
         "plot": ["matplotlib>=3.5"],
+        "bench": ["accelerate>=1.0", "lightning-fabric>=2.4"],
         "docs": DOCS,
         "test": [
             *DOCS,

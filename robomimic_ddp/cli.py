@@ -41,6 +41,10 @@ COMMANDS = {
     "stats": Command(
         "robomimic_ddp.stats", "compute the statistics of a config's RLDS data ahead of training"
     ),
+    "inspect-data": Command(
+        "robomimic_ddp.inspect_data.command",
+        "show what a data set holds; write sample frames and a config to begin with",
+    ),
     "doctor": Command(
         "robomimic_ddp.doctor.command", "look over this machine, its packages and a job's config"
     ),

@@ -32,7 +32,7 @@ _WHOLE = {
 }
 """Dotted key -> its smallest value; a whole number is needed."""
 _MAY_BE_NULL = {"experiment.epoch_every_n_steps", "experiment.validation_epoch_every_n_steps"}
-_SEVERAL_KINDS = {"train.data", "train.dataset_names"}
+_SEVERAL_KINDS = {"train.data", "train.dataset_names", "train.rlds_schema"}
 """One name, or a list of them."""
 _CACHE_MODES = ("all", "low_dim", None)
 

@@ -155,11 +155,16 @@ def adopted_by_init(parent: int) -> bool:
         return False
 
 
+def own_cores() -> tuple[int, ...]:
+    """Numbers of the CPU cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
+
+
 def usable_cores() -> int:
     """CPU cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(own_cores())
 
 
 def peak_memory() -> int:

@@ -190,15 +190,15 @@ def broadcast_nest(nest: Any, source: int = 0) -> Any:
     if world_size() == 1:
         return nest
     tensors: list[torch.Tensor] = []
-    outline = None
+    told = None
     if rank() == source:
-        outline = _outline(nest, tensors), [(tensor.shape, tensor.dtype) for tensor in tensors]
-    outline, kinds = broadcast_object(outline, source)
+        told = outline(nest, tensors), [(tensor.shape, tensor.dtype) for tensor in tensors]
+    told, kinds = broadcast_object(told, source)
     if rank() != source:
         tensors = [torch.empty(shape, dtype=dtype) for shape, dtype in kinds]
     parts = [tensor.reshape(-1).view(torch.uint8) for tensor in tensors if tensor.numel()]
     broadcast_tensors(parts, source)
-    return _filled(outline, tensors)
+    return filled(told, tensors)
 
 
 @dataclass(frozen=True)
@@ -208,22 +208,24 @@ class _Place:
     index: int
 
 
-def _outline(nest: Any, tensors: list[torch.Tensor]) -> Any:
+def outline(nest: Any, tensors: list[torch.Tensor]) -> Any:
+    """`nest` with a stand-in for each tensor; the tensors are appended to `tensors`, in order."""
     if isinstance(nest, torch.Tensor):
         tensors.append(nest.contiguous())
         return _Place(len(tensors) - 1)
     if isinstance(nest, dict):
-        return {key: _outline(value, tensors) for key, value in nest.items()}
+        return {key: outline(value, tensors) for key, value in nest.items()}
     if isinstance(nest, (list, tuple)):
-        return type(nest)([_outline(value, tensors) for value in nest])
+        return type(nest)([outline(value, tensors) for value in nest])
     return nest
 
 
-def _filled(outline: Any, tensors: list[torch.Tensor]) -> Any:
+def filled(outline: Any, tensors: list[torch.Tensor]) -> Any:
+    """What `outline` was made from, with `tensors` in place of the stand-ins."""
     if isinstance(outline, _Place):
         return tensors[outline.index]
     if isinstance(outline, dict):
-        return {key: _filled(value, tensors) for key, value in outline.items()}
+        return {key: filled(value, tensors) for key, value in outline.items()}
     if isinstance(outline, (list, tuple)):
-        return type(outline)([_filled(value, tensors) for value in outline])
+        return type(outline)([filled(value, tensors) for value in outline])
     return outline

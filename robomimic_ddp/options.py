@@ -17,11 +17,15 @@ from robomimic_ddp.errors import OptionError
 
 
 def _option(
-    default: Any, help: str, choices: tuple | None = None, minimum: float | None = None
+    default: Any,
+    help: str,
+    choices: tuple | None = None,
+    minimum: float | None = None,
+    or_count: bool = False,
 ) -> Any:
-    return dataclasses.field(
-        default=default, metadata={"help": help, "choices": choices, "minimum": minimum}
-    )
+    """`or_count`: beside its choices the option takes a whole number of at least 0, as text."""
+    metadata = {"help": help, "choices": choices, "minimum": minimum, "or_count": or_count}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
@@ -62,8 +66,8 @@ class Options:
     preset: str = _option(
         "fast",
         "`fast`: the host's steps in fewer operations, equal but for rounding; `safe`: its own "
-        "arithmetic, to the bit on one rank; `max`: `fast`, `precision=bf16` on GPUs that have it, "
-        "and `comm=bf16` between ranks.",
+        "arithmetic, to the bit on one rank; `max`: `fast`, and what of `precision=bf16`, "
+        "`compile=true` (both on GPUs that have it) and `comm=bf16` (between ranks) was left open.",
         ("fast", "safe", "max"),
     )
     precision: str = _option(
@@ -72,10 +76,29 @@ class Options:
         "stay in fp32.",
         ("fp32", "bf16", "fp16"),
     )
+    compile: str = _option(
+        "false",
+        "torch.compile of the nets' training forward and backward; `reduce-overhead` replays CUDA "
+        "graphs, too.",
+        ("false", "true", "reduce-overhead"),
+    )
+    channels_last: bool = _option(
+        False, "Weights of two-dimensional convolutions lie channels last in memory."
+    )
+    activation_checkpointing: bool = _option(
+        False,
+        "Image encoders keep their inputs only and compute the rest again in the backward pass: "
+        "less memory, more time.",
+    )
     comm: str = _option(
         "none",
-        "Gradients travel between ranks in 16 bits, by torch's own hooks; half the bytes.",
-        ("none", "fp16", "bf16"),
+        "Gradients travel between ranks in 16 bits (half the bytes), or by PowerSGD as two thin "
+        "factors of each matrix, by torch's own hooks.",
+        ("none", "fp16", "bf16", "powersgd"),
+    )
+    powersgd_rank: int = _option(2, "Columns of PowerSGD's factors.", minimum=1)
+    powersgd_start: int = _option(
+        1000, "Steps of the run with whole gradients before PowerSGD begins.", minimum=2
     )
     bucket_mb: float = _option(25.0, "Size of DDP's gradient buckets, in MiB.", minimum=0.1)
     gradient_as_bucket_view: bool = _option(True, "Gradients share the memory of DDP's buckets.")
@@ -93,6 +116,25 @@ class Options:
         "Hold torch to algorithms that give the same bits each time, on GPUs too; an operation "
         "that has none is an error. The order of the data is always reproducible from the seed.",
     )
+    workers: str = _option(
+        "config",
+        "Data workers of a rank: `config` is the host's `train.num_data_workers`; `auto` this "
+        "rank's share of the node's cores, one of them left to training.",
+        ("config", "auto"),
+        or_count=True,
+    )
+    pin_memory: str = _option(
+        "auto",
+        "Batches lie in pinned memory; `auto`: as the host says, and where training is on a GPU "
+        "with a preset other than `safe`.",
+        ("auto", "true", "false"),
+    )
+    persistent_workers: bool = _option(
+        False, "Data workers live on from pass to pass; their random streams then do, too."
+    )
+    prefetch: int = _option(
+        0, "Batches that each data worker, or the RLDS pipeline, makes ahead; 0: 2.", minimum=0
+    )
     resume: bool = _option(
         False,
         "Go on with the newest run of the same experiment name, in its directory, from its "
@@ -102,6 +144,12 @@ class Options:
         False,
         "RLDS: leave out damaged episodes, replace windows that cannot be read, and count both, "
         "instead of stopping.",
+    )
+    language_model: str = _option(
+        "auto",
+        "RLDS: a folder, or a name for transformers, of the model that embeds instructions; `auto` "
+        "is "
+        "the one that hosts use under the observation key of the embedding.",
     )
     verify: bool = _option(
         True, "Prove at run time that ranks agree where they must and differ where they must."
@@ -163,16 +211,23 @@ def parse(name: str, raw: Any, spelled: str) -> Any:
     kind = type(field.default)
     value = _convert(kind, raw)
     choices, minimum = field.metadata["choices"], field.metadata["minimum"]
+    if choices and isinstance(value, str):  # paths and names keep their letters
+        value = value.lower()
+    or_count = field.metadata["or_count"]
+    is_count = or_count and value is not None and value.isascii() and value.isdecimal()
     if (
-        value is None
-        or (choices and value not in choices)
+        value in (None, "")
+        or (isinstance(raw, bool) and kind is str and not choices)
+        or (choices and value not in choices and not is_count)
         or (minimum is not None and not value >= minimum)
     ):
         expected = (
-            " | ".join(choices)
+            " | ".join(choices) + (" | a whole number" if or_count else "")
             if choices
             else "true | false"
             if kind is bool
+            else "text"
+            if kind is str
             else f"a {'whole ' if kind is int else ''}number of at least {minimum:g}"
         )
         raise OptionError(f"{spelled}={raw!r}: expected {expected} (default {field.default}).")
@@ -207,11 +262,10 @@ def _convert(kind: type, raw: Any) -> Any:
             return None
         whole = math.isfinite(value) and (kind is float or value.is_integer())
         return kind(value) if whole else None
-    return (
-        str(raw).strip().lower()
-        if isinstance(raw, (str, int)) and not isinstance(raw, bool)
-        else None
-    )
+    return str(raw).strip() if isinstance(raw, (str, int)) else None
+
+
+_KINDS = {bool: "true, false", int: "number", float: "number", str: "text"}
 
 
 def markdown_table() -> str:
@@ -219,7 +273,8 @@ def markdown_table() -> str:
     rows = ["| option | default | values | meaning |", "|---|---|---|---|"]
     for name, field in FIELDS.items():
         values = ", ".join(f"`{choice}`" for choice in field.metadata["choices"] or ())
-        values = values or ("true, false" if isinstance(field.default, bool) else "number")
+        values += ", number" if field.metadata["or_count"] else ""
+        values = values or _KINDS[type(field.default)]
         default = str(field.default).lower() if isinstance(field.default, bool) else field.default
         rows.append(f"| `{name}` | `{default}` | {values} | {field.metadata['help']} |")
     return "\n".join(rows)

@@ -5,7 +5,10 @@ RunPlan out.
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from robomimic_ddp.env import LaunchEnv
 from robomimic_ddp.errors import LaunchError, PlanError
@@ -104,14 +107,17 @@ def make_plan(
     mode = _mode(env, options, gpus)
     device = _device(env, mode, gpus)
     batch = _batch_per_rank(options, batch_size, env.world_size)
-    _check_workers(data_workers, cores)
-    lr_scaling, notes = options.lr_scaling, ()
+    if options.workers == "config":
+        _check_workers(data_workers, cores)
+    else:
+        data_workers = workers_of_share(options.workers, cores // env.local_world_size)
+    lr_scaling, notes = options.lr_scaling, _too_many_workers(data_workers, env, options, cores)
     if (
         lr_on_command_line
         and resolved.sources["lr_scaling"] != "command line"
         and lr_scaling != "none"
     ):
-        notes = (
+        notes += (
             f"learning rate: given on the command line, so ddp.lr_scaling={lr_scaling} is not "
             "applied",
         )
@@ -210,6 +216,31 @@ def _batch_per_rank(options: Options, batch: int, world: int) -> int:
             "ddp.batch=per_rank."
         )
     return batch // parts
+
+
+def workers_of_share(asked: str, cores: int) -> int:
+    """Data workers of a rank that has `cores` cores to itself, for ddp.workers=`asked`."""
+    return max(0, cores - 1) if asked == "auto" else int(asked)
+
+
+def _too_many_workers(workers: int, env: LaunchEnv, options: Options, cores: int) -> tuple:
+    ranks = env.local_world_size
+    if workers * ranks <= cores or options.workers == "auto":
+        return ()
+    name = "train.num_data_workers" if options.workers == "config" else "ddp.workers"
+    return (
+        f"warning: {name}={workers} x {ranks} rank(s) = {workers * ranks} processes on {cores} "
+        f"CPU core(s) that read data, beside the ranks; ddp.workers=auto would start "
+        f"{workers_of_share('auto', cores // ranks)} for each rank",
+    )
+
+
+def share_of_cores(own: Sequence[int], of_ranks: Sequence[Sequence[int]]) -> int:
+    """Whole cores for the rank that may run on `own`, among the ranks of its node, which may run on
+    `of_ranks` (its own among them): a core that several may use counts in parts.
+    """
+    users = Counter(core for cores in of_ranks for core in cores)
+    return math.floor(sum(Fraction(1, users[core]) for core in own))
 
 
 def _check_workers(workers: int, cores: int) -> None:

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +109,8 @@ class Run:
     """Tells what this rank is doing, once the run directory is known."""
     steps: step.Prepared | None = None
     """How the model takes its steps; None before training."""
+    communication: step.Communication | None = None
+    """How gradients travel; None before training, and where none do."""
     undo: ExitStack = field(default_factory=ExitStack)
     """What training has changed on the host's objects is put back when it is closed."""
     best_at_start: dict = field(default_factory=dict)
@@ -260,6 +262,7 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
                     group.process_group(made.backend, patience, launch.restart_count)
                 )
                 _require_same_job(config, run)
+                _share_workers(run)
             stack.enter_context(run.undo)
             yield run
         finished = True
@@ -292,6 +295,20 @@ def _require_same_job(config: Any, run: Run) -> None:
         "Start every rank with the same code, config, options and kind of device. (A plan of "
         "cpu beside cuda: that node sees no GPU.)",
     )
+
+
+def _share_workers(run: Run) -> None:
+    """Collective: under `ddp.workers=auto` the data workers that this rank's cores allow, whether
+    the launcher has bound each rank to cores of its own or all of them share the node's.
+    """
+    if run.options.values.workers != "auto":
+        return
+    made, own = run.plan, env.own_cores()
+    node = made.rank - made.local_rank  # a launcher numbers the ranks of a node in a row
+    told = group.gather_objects((node, own))
+    here = [cores for other, cores in told if other == node]
+    workers = plan.workers_of_share("auto", plan.share_of_cores(own, here))
+    run.plan = replace(made, data_workers=workers)
 
 
 def _flat(prefix: str, tree: Mapping) -> Iterator[tuple[str, Any]]:

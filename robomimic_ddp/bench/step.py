@@ -20,8 +20,8 @@ from robomimic_ddp import env
 from robomimic_ddp.errors import ConfigError
 
 WORKER = "robomimic_ddp.bench.worker"
-VARIANTS = {"host": None, "ours (safe)": "safe", "ours": "fast"}
-"""Name -> preset; None: the host that is installed, without an edit."""
+VARIANTS = {"host": None, "ours (safe)": {"preset": "safe"}, "ours": {"preset": "fast"}}
+"""Name -> options; None: the host that is installed, without an edit."""
 BASE = "host"
 _WARM_UP = 2
 _RESAMPLES = 2000
@@ -29,10 +29,13 @@ _RESAMPLES = 2000
 
 @dataclass(frozen=True)
 class Job:
-    """What a step is: `batch` low-dim samples through the host's default diffusion policy."""
+    """What a step is: `batch` low-dim samples through the host's diffusion policy, whose net has
+    `down_dims` channels (empty: the host's own).
+    """
 
     batch: int
     threads: int
+    down_dims: tuple = ()
 
 
 @dataclass(frozen=True)
@@ -49,12 +52,12 @@ class Steps:
 class Worker:
     """A process that takes a step when told to."""
 
-    def __init__(self, job: Job, preset: str | None) -> None:
-        launcher = [] if preset is None else ["robomimic_ddp", "run"]
+    def __init__(self, job: Job, options: Mapping[str, str] | None) -> None:
+        launcher = [] if options is None else ["robomimic_ddp", "run"]
         words = [sys.executable, "-m", *launcher, WORKER, json.dumps(asdict(job))]
         added = {"ROBOMIMIC_DDP_MODE": "single"}
-        if preset is not None:
-            added["ROBOMIMIC_DDP_PRESET"] = preset
+        for name, value in (options or {}).items():
+            added[f"ROBOMIMIC_DDP_{name.upper()}"] = value
         self._process = subprocess.Popen(
             words,
             env={**env.child_environment([]), **added, "OMP_NUM_THREADS": str(job.threads)},
@@ -85,12 +88,12 @@ class Worker:
         raise ConfigError(f"a process of the benchmark ended: {text[-1]}")
 
 
-def measure(job: Job, rounds: int) -> dict[str, Steps]:
+def measure(job: Job, rounds: int, variants: Mapping = VARIANTS) -> dict[str, Steps]:
     """`rounds` steps of each variant, in turn, after some to warm up."""
     with ExitStack() as stack:
         workers = {}
-        for name, preset in VARIANTS.items():
-            workers[name] = Worker(job, preset)
+        for name, options in variants.items():
+            workers[name] = Worker(job, options)
             stack.callback(workers[name].close)
         answers: dict[str, list[dict]] = {name: [] for name in workers}
         for number in range(_WARM_UP + rounds):
@@ -110,7 +113,7 @@ def measure(job: Job, rounds: int) -> dict[str, Steps]:
         }
 
 
-def rows(job: Job, measured: Mapping[str, Steps]) -> list[dict]:
+def rows(job: Job, measured: Mapping[str, Steps], variants: Mapping = VARIANTS) -> list[dict]:
     """One row for each variant, by medians."""
     found = []
     for name, steps in measured.items():
@@ -119,7 +122,7 @@ def rows(job: Job, measured: Mapping[str, Steps]) -> list[dict]:
             {
                 "variant": name,
                 "world": 1,
-                "options": {} if VARIANTS[name] is None else {"preset": VARIANTS[name]},
+                "options": dict(variants[name] or {}),
                 "parameters": steps.parameters,
                 "steps_per_second": rate,
                 "samples_per_second": rate * job.batch,

@@ -1,6 +1,10 @@
-"""A process of `bench step`: the host's diffusion policy, a step for each line of stdin.
+"""A process of `bench step`: the host's diffusion policy, an answer for each line of stdin.
 
-Run by itself it uses the host as it is; under `robomimic-ddp run`, with the edits in memory.
+Run by itself it uses the host as it is; under `robomimic-ddp run`, with the edits in memory. On
+several ranks each is such a process, and all get the same lines:
+
+step: a step, timed; local: a step whose gradients stay on the rank; profile: a step, and when
+all-reduces ran; memory: bytes of tensors by kind.
 """
 
 from __future__ import annotations
@@ -8,7 +12,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
+from functools import partial
 from typing import Any
 
 from robomimic_ddp import env
@@ -18,21 +23,36 @@ ACTIONS = 7
 
 
 def main(job: dict[str, Any]) -> None:
-    """Takes steps until stdin ends."""
+    """Answers until stdin ends. `job`: batch, threads; down_dims (empty: the host's), variant and
+    rank on several ranks.
+    """
     import torch
+
+    from robomimic_ddp.bench import loops, tensors
 
     torch.set_num_threads(job["threads"])
     torch.manual_seed(1)
     config = make_config(job)
-    with _run(config):
-        model = make_model(config)
-        batch = make_batch(config, job["batch"])
+    by_hand = loops.BY_HAND.get(job.get("variant"))
+    with nullcontext() if by_hand else _run(config):
+        model = make_model(config, job.get("down_dims"))
+        batch = make_batch(config, job["batch"], job.get("rank", 0))
         parameters = sum(p.numel() for p in model.nets.parameters() if p.requires_grad)
-        for _ in _epochs(model):
+        model.bench_ranks = job.get("world", 1)
+        for _ in range(1) if by_hand else _epochs(model):
             model.set_train()
+            loop = (by_hand or loops.HostLoop)(model, batch)
+            if by_hand:
+                torch.manual_seed(1 + job["rank"])
             _tell({"parameters": parameters})
-            for _line in sys.stdin:
-                _tell(take_step(model, batch))
+            answers = {
+                "step": partial(take_step, loop),
+                "local": partial(take_step, loop, reduces=False),
+                "profile": partial(profiled, loop),
+                "memory": lambda loop=loop: tensors.tensor_bytes(loop.tensors()),
+            }
+            for line in sys.stdin:
+                _tell(answers[line.strip()]())
             return  # what follows an epoch is not measured
 
 
@@ -72,12 +92,17 @@ def make_config(job: dict[str, Any]) -> Any:
     return config
 
 
-def make_model(config: Any) -> Any:
-    """The host's algorithm on the CPU."""
+def make_model(config: Any, down_dims: list | None = None) -> Any:
+    """The host's algorithm on the CPU; with a net of `down_dims` channels, which the host's config
+    does not reach.
+    """
+    import robomimic.models.diffusion_policy_nets as DPNets
     import robomimic.utils.obs_utils as ObsUtils
     import torch
     from robomimic.algo import algo_factory
 
+    if down_dims:
+        DPNets.ConditionalUnet1D = partial(DPNets.ConditionalUnet1D, down_dims=down_dims)
     ObsUtils.initialize_obs_utils_with_config(config)
     return algo_factory(
         config.algo_name,
@@ -88,13 +113,13 @@ def make_model(config: Any) -> Any:
     )
 
 
-def make_batch(config: Any, samples: int) -> dict[str, Any]:
-    """Random numbers in the shape of a batch of the host's loader."""
+def make_batch(config: Any, samples: int, rank: int = 0) -> dict[str, Any]:
+    """Random numbers in the shape of a batch of the host's loader, each rank's its own."""
     import torch
 
     horizon = config.algo.horizon
     steps = horizon.observation_horizon + horizon.prediction_horizon - 1
-    draw = torch.Generator().manual_seed(0)
+    draw = torch.Generator().manual_seed(rank)
     return {
         "obs": {
             key: torch.randn(samples, steps, *shape, generator=draw)
@@ -104,20 +129,46 @@ def make_batch(config: Any, samples: int) -> dict[str, Any]:
     }
 
 
-def take_step(model: Any, batch: dict[str, Any]) -> dict[str, float]:
-    """One iteration of the host's run_epoch, timed."""
-    wall, cpu = time.perf_counter(), time.process_time()
-    prepared = model.process_batch_for_training(batch)
-    prepared = model.postprocess_batch_for_training(prepared, obs_normalization_stats=None)
-    info = model.train_on_batch(prepared, epoch=1, validate=False)
-    model.on_gradient_step()
-    loss = model.log_info(info)["Loss"]
-    return {
-        "wall": time.perf_counter() - wall,
-        "cpu": time.process_time() - cpu,
-        "loss": float(loss),
-        "peak_rss_mb": env.peak_memory() / 1e6,
-    }
+def take_step(loop: Any, reduces: bool = True) -> dict[str, float]:
+    """Collective on several ranks: one step, timed."""
+    from robomimic_ddp.bench import loops
+
+    with ExitStack() as undo:
+        if not reduces:
+            loops.without_reduction(loop, undo)
+        wall, cpu = time.perf_counter(), time.process_time()
+        loss = loop.step()
+        return {
+            "wall": time.perf_counter() - wall,
+            "cpu": time.process_time() - cpu,
+            "loss": loss,
+            "peak_rss_mb": env.peak_memory() / 1e6,
+        }
+
+
+def profiled(loop: Any) -> dict[str, float]:
+    """Collective: seconds of a step, and seconds of it in which an all-reduce ran."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU]) as found:
+        wall = time.perf_counter()
+        loop.step()
+        wall = time.perf_counter() - wall
+    ranges = [
+        (event.time_range.start / 1e6, event.time_range.end / 1e6)
+        for event in found.events()
+        if "all_reduce" in event.name or "allreduce" in event.name
+    ]
+    return {"wall": wall, "reducing": covered(ranges)}
+
+
+def covered(ranges: list[tuple[float, float]]) -> float:
+    """Length of the union of (start, end) ranges."""
+    total, reached = 0.0, float("-inf")
+    for start, end in sorted(ranges):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total
 
 
 def _tell(answer: dict[str, Any]) -> None:

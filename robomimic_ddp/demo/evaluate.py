@@ -21,7 +21,7 @@ import numpy as np
 from robomimic_ddp.demo.expert import LONGEST_EPISODE
 from robomimic_ddp.demo.simulator import HEIGHT, WIDTH, ReachSimulator
 from robomimic_ddp.rlds.pictures import PictureSize, resize_frames
-from robomimic_ddp.rlds.schema import DROID_OBSERVATIONS
+from robomimic_ddp.rlds.schema_file import load_schema
 
 FIRST_SEED = 2**31
 """Demonstrations draw their simulator seeds below this (`expert.record_episode`)."""
@@ -120,7 +120,8 @@ class _Episode:
 
     def _see(self) -> dict[str, np.ndarray]:
         seen = {**self.simulator.pictures(), **self.simulator.state()}
-        return {key: seen[DROID_OBSERVATIONS[key].rpartition("/")[2]] for key in self.keys}
+        places = load_schema().observations
+        return {key: seen[places[key].feature.rpartition(".")[2]] for key in self.keys}
 
 
 def _next_actions(policy: Any, observations: list[dict[str, np.ndarray]]) -> np.ndarray:
@@ -149,7 +150,7 @@ def _next_actions(policy: Any, observations: list[dict[str, np.ndarray]]) -> np.
 def rot_6d_to_euler(rows: np.ndarray) -> np.ndarray:
     """Two rows of a rotation matrix [6], not exactly orthonormal -> Euler angles (x, y, z) [3].
 
-    The inverse of `rlds.actions.euler_to_rot_6d`: the matrix is Rz(z) @ Ry(y) @ Rx(x).
+    The matrix is Rz(z) @ Ry(y) @ Rx(x).
     """
     first = rows[:3] / max(np.linalg.norm(rows[:3]), 1e-9)
     second = rows[3:] - first * (first @ rows[3:])

@@ -18,6 +18,8 @@ from robomimic_ddp.launch import devices, torchrun
 from robomimic_ddp.launch.arguments import Settings
 from robomimic_ddp.plan import RunPlan, make_plan
 
+_UNKNOWN_CORES = 2**20
+"""The machine may be another than the one that trains: nothing is said of its cores."""
 _UNKNOWN_BATCH = "train.batch_size is not in the config: the host's own default holds"
 
 
@@ -84,6 +86,7 @@ def _plan(
         use_cuda=False,
         batch_size=batch,
         lr_on_command_line=rate_given,
+        cores=_UNKNOWN_CORES,
     )
 
 

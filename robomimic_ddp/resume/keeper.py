@@ -12,7 +12,7 @@ from robomimic_ddp import algo as host_algo
 from robomimic_ddp import group, main_rank, places, random_streams, state, step_logs, wrap
 from robomimic_ddp import run as _run
 from robomimic_ddp.errors import CheckpointError, Stopped
-from robomimic_ddp.resume import report, start
+from robomimic_ddp.resume import compression, report, start
 
 
 class Keeper:
@@ -43,6 +43,7 @@ class Keeper:
         state.restore_model(self.model, saved["model"])
         for name, net in wrap.parallel_among(host_algo.named_modules(self.model)):
             wrap.state_of(net).repeat_layout(saved.get("gradient_orders", {}).get(name, []))
+        compressed = compression.restore(run, self.model, saved)
         parts, rank, epoch = saved["ranks"], group.rank(), saved["epoch"]
         own = parts[rank] if rank < len(parts) else None
         data = self._restore_data(saved, own)
@@ -54,6 +55,8 @@ class Keeper:
         self.best = saved["best"]
         for line in report.changes(run, self.model, saved, data):
             start.say(line)
+        if compressed is not None:
+            start.say(compressed)
         if own is None:
             _run.seed_streams(run.seed, rank, epoch)
         else:
@@ -164,13 +167,14 @@ class Keeper:
             own.update(samples=part.logs.samples, totals=part.logs.totals)
             own.update(step_logs=part.step_logs)
         parts = group.gather_objects(state.plain(own))
+        compressed = compression.capture(self.run)
         best = self._best_values()
 
         def write() -> bool:
             if self.run.directory is None:
                 return False
             # What a file cannot hold is an error at the first save, not a warning at each.
-            content = self._content(inside, parts, best)
+            content = {**self._content(inside, parts, best), "powersgd": state.plain(compressed)}
             improved = any(best[name] != self.best.get(name) for name in best)
             try:
                 state.write(self.run.directory, content, improved)

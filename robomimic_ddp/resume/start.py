@@ -66,7 +66,9 @@ def forget_requeue(found: state.Found | None) -> None:
 
 
 def saved_state(run: _run.Run) -> dict[str, Any] | None:
-    """Collective, the first time: the state that the run goes on from, or None."""
+    """Collective, the first time: the state that the run goes on from, or None. What each rank has
+    of its own as large as a net stays with the main rank.
+    """
     if run.found is None or run.found.kind != "state":
         return None
     if run.saved is None:
@@ -78,7 +80,10 @@ def saved_state(run: _run.Run) -> dict[str, Any] | None:
                 print(f"warning: {note}", file=sys.stderr)
 
         main_rank.on_main(read)
+        errors = ((box.get("state") or {}).get("powersgd") or {}).pop("errors", None)
         run.saved = group.broadcast_nest(box.get("state"))
+        if errors is not None:  # see resume.compression
+            run.saved["powersgd"]["errors"] = errors
     return run.saved
 
 

@@ -69,7 +69,7 @@ def _damage_of(dataset: RLDSDataset, row: int) -> str | None:
     except (tf.errors.OpError, ValueError) as error:
         return f"{where}: its record is damaged, cut off or missing ({_first_line(error)})"
     names = step_features_read(fields, True)
-    parse = episode_parser(features, names, False)
+    parse = episode_parser(features, names)
     found = strange(serialized, parse, names)
     if found is not None:
         return f"{where}: {found}"

@@ -16,6 +16,7 @@ import numpy as np
 from robomimic_ddp.rlds import normalisation, partition
 from robomimic_ddp.rlds.actions import split_by_key
 from robomimic_ddp.rlds.course import Course, Leg
+from robomimic_ddp.rlds.language import Embeddings
 from robomimic_ddp.rlds.pictures import PictureSize
 from robomimic_ddp.rlds.plans import (
     PREFETCHED_BATCHES,
@@ -75,6 +76,8 @@ class RLDSDataset:
         self.action_config, self.role = action_config, role
         self.normalised_with: Sequence[RLDSDataset] = (self,)
         """The data sets whose statistics are joined: all of a mixture."""
+        self.embeddings: Sequence[Embeddings] = ()
+        """Of the instructions, for each observation key that is one."""
         every_count = shape.count(index.length)
         self._every_end = np.cumsum(every_count)
         self._base = (self._every_end - every_count)[rows]
@@ -158,6 +161,12 @@ class RLDSDataset:
             ]
         )
         stats = normalisation.state_normalization(merged, self.fields.low_dim_shapes)
+        for made in self.embeddings:
+            width = (1, made.width)
+            stats[made.key] = {
+                "offset": np.zeros(width, np.float32),
+                "scale": np.ones(width, np.float32),
+            }
         picture = (1, 3, self.size.height, self.size.width)
         for key in self.fields.images:
             stats[key] = {
@@ -228,7 +237,7 @@ class RLDSDataset:
         )
         return Recipe(
             tuple(str(path) for path in self.source.files),
-            episode_parser(self.source.features, names, False),
+            episode_parser(self.source.features, names),
             self.fields,
             self.shape,
             self.size,

@@ -13,13 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from robomimic_ddp.errors import ConfigError, DataError
+from robomimic_ddp.errors import DataError
 from robomimic_ddp.rlds import settings
 from robomimic_ddp.rlds.dataset import LoadOptions, RLDSDataset
-from robomimic_ddp.rlds.index_cache import load_index
+from robomimic_ddp.rlds.features import step_features
+from robomimic_ddp.rlds.index_cache import cache_folder, load_index
+from robomimic_ddp.rlds.language import AUTO, MODELS, Embeddings, Encoder, make_embeddings
 from robomimic_ddp.rlds.mixture import RLDSMixture
 from robomimic_ddp.rlds.pictures import PictureSize
-from robomimic_ddp.rlds.schema import DROID_OBSERVATIONS, Fields, find_fields, flat_features
+from robomimic_ddp.rlds.schema import Fields, find_fields, held_keys
+from robomimic_ddp.rlds.schema_file import DEFAULT, Schema, load_schema
 from robomimic_ddp.rlds.selection import kept_episodes, split_validation
 from robomimic_ddp.rlds.settings import setting
 from robomimic_ddp.rlds.source import Source, find_dataset, is_rlds_folder
@@ -40,26 +43,27 @@ GYM_TYPE = 2
 none.
 """
 _ROUNDING = 1e-4
-LANGUAGE_EMBEDDING_KEY = "lang_emb"
 
 
 def dataset_configs(config: Any) -> list[dict[str, Any]]:
     """The entries of `config.train.data`, one per data set with a weight above 0: path, weight,
-    image_dim. Raises DataError, ConfigError.
+    schema, image_dim. Raises DataError, ConfigError.
 
     Reads folder names only.
     """
     settings.check(config)
     root, version = setting(config, "train.data_path"), setting(config, "train.dataset_version")
     size = settings.image_dim(config)
-    entries = zip(settings.dataset_names(config), setting(config, "train.sample_weights"))
+    names, schemas = settings.dataset_names(config), settings.schema_names(config)
+    entries = zip(names, setting(config, "train.sample_weights"), schemas)
     return [
         {
             "path": str(find_dataset(root or "", name, version)),
             "weight": float(weight),
+            "schema": schema,
             "image_dim": size,
         }
-        for name, weight in entries
+        for name, weight, schema in entries
         if weight > 0
     ]
 
@@ -74,27 +78,30 @@ def shape_metadata(
     dataset_config: dict[str, Any],
     action_keys: Sequence[str],
     all_obs_keys: Sequence[str] | None = None,
+    language_model: str = AUTO,
 ) -> dict[str, Any]:
     """What the host's get_shape_metadata_from_dataset returns, for an entry of `dataset_configs`.
 
+    `language_model`: the option; asked for its width where a key is an instruction's embedding.
     Needs the host's ObsUtils initialised. Reads metadata only, so each rank may call it alone.
     Raises DataError.
     """
     import robomimic.utils.obs_utils as ObsUtils
 
-    source = Source(Path(dataset_config["path"]).expanduser())
+    path, schema = dataset_config["path"], load_schema(dataset_config.get("schema", DEFAULT))
+    source = Source(Path(path).expanduser())
     if all_obs_keys is None:
-        held = flat_features(source.features["steps"].feature)
-        all_obs_keys = [key for key, place in DROID_OBSERVATIONS.items() if place in held]
+        all_obs_keys = held_keys(schema.observations, step_features(source.features, path))
     image_keys = [key for key in all_obs_keys if ObsUtils.OBS_KEYS_TO_MODALITIES[key] == "rgb"]
-    fields = _fields(source, all_obs_keys, image_keys, action_keys)
+    fields = _fields(source, schema, all_obs_keys, image_keys, action_keys)
     shapes = OrderedDict()
     for key in sorted(all_obs_keys):
-        raw = (
-            (*dataset_config["image_dim"], 3)
-            if key in fields.images
-            else fields.low_dim_shapes[key]
-        )
+        if key in MODELS:
+            raw = (Encoder(language_model, key).width,)
+        elif key in fields.images:
+            raw = (*dataset_config["image_dim"], 3)
+        else:
+            raw = fields.low_dim_shapes[key]
         shapes[key] = ObsUtils.get_processed_shape(ObsUtils.OBS_KEYS_TO_MODALITIES[key], raw)
     return {
         "ac_dim": fields.action_size,
@@ -106,22 +113,28 @@ def shape_metadata(
 
 
 def datasets_from_config(
-    config: Any, obs_keys: Sequence[str], skip_corrupt: bool = False
+    config: Any,
+    obs_keys: Sequence[str],
+    skip_corrupt: bool = False,
+    language_model: str = AUTO,
+    device: str = "cpu",
 ) -> tuple[RLDSDataset | RLDSMixture, RLDSDataset | RLDSMixture | None]:
     """Collective: the train data set, and with experiment.validate the validation one, of `config`.
 
     Together the ranks read the data sets once for their indices, unless the main rank finds them
     cached; an error of one is raised on all. `skip_corrupt`: damaged episodes are counted and left
-    out. Raises DataError, ConfigError.
+    out. `language_model`: the option; on `device` it embeds the instructions, where `obs_keys` name
+    an embedding. Raises DataError, ConfigError.
     """
     entries = dataset_configs(config)
     found = list(indices_from_config(config, obs_keys, skip_corrupt))
     _require_alike(found)
+    embeddings = _embeddings(config, found, obs_keys, language_model, device)
     everything = [_dataset(config, one, one[3], "train", skip_corrupt) for one in found]
     if config.get("algo_name") == "diffusion_policy":
         _require_range(_together(everything, entries))
     if not config.experiment.validate:
-        return _together(everything, entries), None
+        return _together(everything, entries, embeddings), None
     fraction = float(setting(config, "train.validation_fraction"))
     train, valid = [], []
     for one in found:
@@ -129,7 +142,7 @@ def datasets_from_config(
         rows = split_validation(index, kept, fraction, str(source.folder))
         train.append(_dataset(config, one, rows[0], "train", skip_corrupt))
         valid.append(_dataset(config, one, rows[1], "valid", skip_corrupt))
-    return _together(train, entries), _together(valid, entries)
+    return _together(train, entries, embeddings), _together(valid, entries, embeddings)
 
 
 def _dataset(
@@ -157,10 +170,31 @@ def _dataset(
     )  # fmt: skip
 
 
-def _together(datasets: list[RLDSDataset], entries: list[dict]) -> RLDSDataset | RLDSMixture:
+def _embeddings(
+    config: Any, found: list[tuple], obs_keys: Sequence[str], model: str, device: str
+) -> list[Embeddings]:
+    """Collective: the embeddings of all instructions, for each of `obs_keys` that is one."""
+    keys = [key for key in obs_keys if key in MODELS]
+    for source, fields, *_ in found if keys else ():
+        if fields.language is None:
+            raise DataError(
+                f"{source.folder} has no instructions, and the observation key {keys[0]!r} is "
+                "their "
+                "embedding. Take the key out of the config, or name the feature that holds them as "
+                "`language` in a schema of your own (train.rlds_schema)."
+            )
+    texts = [text for _, _, index, kept in found if keys for text in index.instructions(kept)]
+    cache = cache_folder(setting(config, "train.data_cache_dir"))
+    return [make_embeddings(key, model, texts, cache, device) for key in keys]
+
+
+def _together(
+    datasets: list[RLDSDataset], entries: list[dict], embeddings: Sequence[Embeddings] = ()
+) -> RLDSDataset | RLDSMixture:
     """One data set as it is, several as a mixture; all normalised by the same numbers."""
     for dataset in datasets:
         dataset.normalised_with = datasets
+        dataset.embeddings = embeddings
     if len(datasets) == 1:
         return datasets[0]
     return RLDSMixture(datasets, [entry["weight"] for entry in entries])
@@ -191,15 +225,18 @@ def indices_from_config(
     image_keys = [key for key in config.observation.modalities.obs.rgb if key in obs_keys]
     for entry in dataset_configs(config):
         source = Source(Path(entry["path"]), skip_missing=skip_corrupt)
-        fields = _fields(source, obs_keys, image_keys, train.action_keys)
+        schema = load_schema(entry["schema"])
+        fields = _fields(source, schema, obs_keys, image_keys, train.action_keys)
         cache = setting(config, "train.data_cache_dir")
         index = load_index(source, fields, cache, skip_corrupt)
         kept = kept_episodes(
             index,
             _window_shape(train).count(index.length),
-            bool(setting(config, "train.success_only")) and fields.has_file_path,
+            bool(setting(config, "train.success_only")) and fields.success is not None,
             bool(setting(config, "train.skip_unlabeled")) and fields.language is not None,
             str(source.folder),
+            fields.filters,
+            fields.success,
         )
         yield source, fields, index, kept
 
@@ -226,12 +263,12 @@ def _require_range(dataset: RLDSDataset | RLDSMixture) -> None:
 
 
 def _fields(
-    source: Source, obs_keys: Sequence[str], image_keys: Sequence[str], action_keys: Sequence[str]
+    source: Source,
+    schema: Schema,
+    obs_keys: Sequence[str],
+    image_keys: Sequence[str],
+    action_keys: Sequence[str],
 ) -> Fields:
-    if LANGUAGE_EMBEDDING_KEY in obs_keys:
-        raise ConfigError(
-            f"observation key {LANGUAGE_EMBEDDING_KEY!r}: instructions of RLDS data are delivered "
-            "as text (batch['language']), embeddings are not there yet. Take the key out of the "
-            "config."
-        )
-    return find_fields(source.features, str(source.folder), obs_keys, image_keys, action_keys)
+    """The places of a data set; an instruction's embedding has none of its own."""
+    where, obs_keys = str(source.folder), [key for key in obs_keys if key not in MODELS]
+    return find_fields(source.features, where, obs_keys, image_keys, action_keys, schema)

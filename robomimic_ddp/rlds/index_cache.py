@@ -26,7 +26,7 @@ from robomimic_ddp.rlds.source import Source
 from robomimic_ddp.rlds.statistics import Index, Moments, merged
 
 logger = logging.getLogger(__name__)
-INDEX_VERSION = 2
+INDEX_VERSION = 3
 """Raised whenever what is stored, or how an action is computed, changes: old caches then stay
 unused.
 """
@@ -43,11 +43,18 @@ def fingerprint(source: Source, fields: Fields, skip_corrupt: bool = False) -> s
         "files": [(path.name, size) for path, size in zip(source.files, source.sizes)],
         "metadata": hashlib.sha256((source.folder / "features.json").read_bytes()).hexdigest(),
         "actions": [(key, asdict(part)) for key, part in fields.actions.items()],
-        "states": list(fields.low_dim.items()),
+        "states": [(key, asdict(part)) for key, part in fields.low_dim.items()],
+        "success": asdict(fields.success) if fields.success else None,
+        "filters": [asdict(one) for one in fields.filters],
         "language": fields.language,
         "skip_corrupt": skip_corrupt,
     }
     return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:24]
+
+
+def cache_folder(cache: str | None) -> Path:
+    """The folder `cache`, or the one where none is named."""
+    return Path(cache or DEFAULT_CACHE).expanduser()
 
 
 def load_index(
@@ -60,8 +67,10 @@ def load_index(
     it. Raises DataError, that of the first rank that has one, on every rank. With `skip_corrupt`
     the main rank says what is left out.
     """
-    folder = Path(cache or DEFAULT_CACHE).expanduser()
-    path = folder / f"{source.folder.parent.name}-{fingerprint(source, fields, skip_corrupt)}.npz"
+    path = (
+        cache_folder(cache)
+        / f"{source.folder.parent.name}-{fingerprint(source, fields, skip_corrupt)}.npz"
+    )
     index = group.broadcast_object(_cached(path) if group.is_main() else None)
     if index is None:
         index = _made_together(source, fields, skip_corrupt)

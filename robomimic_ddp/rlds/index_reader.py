@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from robomimic_ddp.errors import DataError
-from robomimic_ddp.rlds.actions import action_vectors
+from robomimic_ddp.rlds.actions import action_vectors, part_values
+from robomimic_ddp.rlds.filters import passes
 from robomimic_ddp.rlds.records import (
     FRAMING_BYTES,
     damaged_data,
@@ -17,10 +18,11 @@ from robomimic_ddp.rlds.records import (
     step_features_read,
     whole_records,
 )
-from robomimic_ddp.rlds.schema import SUCCESS_PATTERN, Fields
+from robomimic_ddp.rlds.schema import Fields
 from robomimic_ddp.rlds.source import Source
 from robomimic_ddp.rlds.statistics import (
     QUANTILE_STEPS,
+    TEXT_END,
     Index,
     Moments,
     moments,
@@ -120,11 +122,12 @@ def _as_index(rows: list[tuple], fields: Fields) -> Index:
         columns = [np.stack(column) for column in zip(*rows)]
     else:
         states = sum(int(np.prod(shape)) for shape in fields.low_dim_shapes.values())
-        none = [np.zeros(0, np.int64)] * 3 + [np.zeros(0, bool)] * 2
+        none = [np.zeros(0, np.int64)] * 3 + [np.zeros(0, bool)] * 2 + [np.zeros(0, "S1")]
+        none.append(np.zeros((0, len(fields.filters)), bool))
         sampled = np.zeros((0, QUANTILE_STEPS, fields.action_size), np.float32)
         action, state = np.zeros((0, fields.action_size)), np.zeros((0, states))
         columns = [*none, sampled, *[action] * 4, *[state] * 4]
-    return Index(*columns[:6], Moments(*columns[6:10]), Moments(*columns[10:14]))
+    return Index(*columns[:8], Moments(*columns[8:12]), Moments(*columns[12:16]))
 
 
 def _require_whole(source: Source, files: Sequence[int], rows: list[tuple]) -> None:
@@ -164,24 +167,28 @@ def _episodes(
     on, and how many records; with `skip` single ones, passed over where their features are strange.
     """
     tf = import_tensorflow()
-    parse = episode_parser(source.features, step_features_read(fields, False), fields.has_file_path)
+    names = {*step_features_read(fields, False), *fields.judged}
+    parse = episode_parser(source.features, sorted(names))
 
     def describe(file: Any, start: Any, size: Any, serialized: Any) -> tuple:
         episode = parse(serialized)
         actions = action_vectors(episode, fields.actions)
         length = tf.shape(actions)[0]
         states = [
-            tf.reshape(tf.cast(episode[place], tf.float32), [length, _size(fields, key)])
-            for key, place in fields.low_dim.items()
+            tf.reshape(part_values(episode, part), [length, part.size])
+            for part in fields.low_dim.values()
         ]
         state = tf.concat(states, -1) if states else tf.zeros([length, 0])
-        labelled = tf.constant(False)
+        labelled, texts = tf.constant(False), tf.constant("")
         if fields.language:
             labelled = tf.reduce_any(tf.strings.length(episode[fields.language]) > 0)
-        success = tf.constant(True)
-        if fields.has_file_path:
-            success = tf.strings.regex_full_match(episode["file_path"], SUCCESS_PATTERN)
-        known = (file, start, size, length, labelled, success, sampled_steps(actions))
+            different = tf.unique(episode[fields.language]).y
+            texts = tf.strings.reduce_join(different, separator=TEXT_END)
+        success = passes(fields.success, episode) if fields.success else tf.constant(True)
+        passed = [passes(one, episode) for one in fields.filters]
+        passed = tf.stack(passed) if passed else tf.zeros([0], tf.bool)
+        known = (file, start, size, length, labelled, success, texts, passed)
+        known += (sampled_steps(actions),)
         return (*known, *moments(actions), *moments(state))
 
     def read(number: Any, name: Any, start: Any, count: Any) -> Any:
@@ -204,7 +211,3 @@ def _episodes(
         offset = int(start) if (file, start) != last else offset
         yield (file, np.int64(offset), *rest)
         offset, last = offset + int(size) + FRAMING_BYTES, (file, start)
-
-
-def _size(fields: Fields, key: str) -> int:
-    return int(np.prod(fields.low_dim_shapes[key]))

@@ -22,6 +22,7 @@ DEFAULTS = {
     "train.traj_read_threads": None,
     "train.action_shapes": None,
     "train.dataset_version": None,
+    "train.rlds_schema": "droid",
     "train.data_cache_dir": None,
     "train.success_only": True,
     "train.skip_unlabeled": True,
@@ -35,9 +36,11 @@ shuffle_buffer_size: windows in the job's shuffle buffers, divided over the rank
 most windows that an episode gives to a pass (None: all), spread over it. num_parallel_calls:
 decoding threads of this process, never more than its CPU cores; the two traj_*_threads and
 action_shapes are accepted for DROID's configs and not needed. dataset_version: the newest where
-None. data_cache_dir: where indices are kept (None: ~/.cache). success_only: keep episodes with
-/success/ in their file_path, in data sets that record one. skip_unlabeled: drop episodes without a
-language instruction, in data sets that have one. validation_fraction: share of episodes kept for
-validation when experiment.validate is true. image_dim: height and width of delivered pictures.
+None. rlds_schema: what the data sets hold under which names: "droid", "bridge", or the path of a
+YAML file; a list gives one to each data set. data_cache_dir: where indices are kept (None:
+~/.cache). success_only: keep episodes that pass the schema's `success` (DROID: /success/ in their
+file_path), in data sets that record it. skip_unlabeled: drop episodes without a language
+instruction, in data sets that have one. validation_fraction: share of episodes kept for validation
+when experiment.validate is true. image_dim: height and width of delivered pictures.
 image_antialias: filter before shrinking (slower; plain bilinear otherwise).
 """

@@ -116,6 +116,9 @@ class RLDSLoader:
             self._report.look(self._counters.damaged)
             if replacing.is_empty(delivered):
                 delivered = self._filled(len(delivered["language"]))
+        for made in self.dataset.embeddings:
+            rows = made.of(delivered["language"], self.dataset.shape.frame_stack)
+            delivered["obs"][made.key] = rows.pin_memory() if self.reading.pin_memory else rows
         self.samples_delivered += len(delivered["language"])
         self.frames_delivered += sum(
             delivered["obs"][key].shape[0] * delivered["obs"][key].shape[1]

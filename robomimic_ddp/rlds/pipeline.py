@@ -15,7 +15,7 @@ from typing import Any, Callable
 import numpy as np
 
 from robomimic_ddp.rlds import tolerant
-from robomimic_ddp.rlds.actions import action_vectors
+from robomimic_ddp.rlds.actions import action_vectors, part_values
 from robomimic_ddp.rlds.pictures import decode
 from robomimic_ddp.rlds.plans import PassPlan, Reading, Recipe
 from robomimic_ddp.rlds.quotas import Quotas
@@ -59,8 +59,8 @@ def windows_of(recipe: Recipe, episode: dict[str, Any], record: Any, numbers: An
     seen_step = tf.clip_by_value(acted[:, : shape.frame_stack], 0, length - 1)
     acted_step = tf.clip_by_value(acted, 0, length - 1)
     states = {
-        key: tf.reshape(tf.cast(episode[place], tf.float32), [-1, *fields.low_dim_shapes[key]])
-        for key, place in fields.low_dim.items()
+        key: tf.reshape(part_values(episode, part), [-1, *fields.low_dim_shapes[key]])
+        for key, part in fields.low_dim.items()
     }
     language = tf.fill(tf.shape(window), "")
     if fields.language:

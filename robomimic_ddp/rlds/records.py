@@ -13,7 +13,7 @@ from typing import Any, Callable
 import numpy as np
 
 from robomimic_ddp.errors import DataError
-from robomimic_ddp.rlds.schema import FILE_PATH, Fields, flat_features
+from robomimic_ddp.rlds.schema import OF_EPISODE, Fields, flat_features
 from robomimic_ddp.rlds.tf_import import import_tensorflow, import_tensorflow_datasets
 
 FRAMING_BYTES = 16
@@ -38,33 +38,33 @@ def raw_records(file: Any, offset: Any) -> Any:
 
 def step_features_read(fields: Fields, with_images: bool) -> list[str]:
     """Names of the step features that a run reads, with or without its pictures."""
-    names = [*fields.low_dim.values(), *(part.source for part in fields.actions.values())]
+    parts = (*fields.low_dim.values(), *fields.actions.values())
+    names = [part.source for part in parts]
     if fields.language:
         names.append(fields.language)
     return sorted({*names, *(fields.images.values() if with_images else ())})
 
 
-def episode_parser(
-    features: Any, names: Sequence[str], with_path: bool
-) -> Callable[[Any], dict[str, Any]]:
-    """A graph function: serialized episode -> {step feature: [T, ...]}, plus "file_path" (scalar)
-    if `with_path`.
+def episode_parser(features: Any, names: Sequence[str]) -> Callable[[Any], dict[str, Any]]:
+    """A graph function: serialized episode -> {step feature: [T, ...]}. A name that begins with
+    `OF_EPISODE` is that of a scalar feature of the whole episode.
 
     Pictures come as strings [T]. A scalar step feature comes as [T].
     """
     tfds = import_tensorflow_datasets()
     steps = flat_features(features["steps"].feature)
-    wanted: dict[str, Any] = {"steps": tfds.features.Dataset(_nested({n: steps[n] for n in names}))}
-    if with_path:
-        wanted[FILE_PATH[0]] = {FILE_PATH[1]: features[FILE_PATH[0]][FILE_PATH[1]]}
+    of_episode = [name[len(OF_EPISODE) :] for name in names if name.startswith(OF_EPISODE)]
+    of_steps = [name for name in names if not name.startswith(OF_EPISODE)]
+    whole = flat_features({name: features[name] for name in features if name != "steps"})
+    wanted: dict[str, Any] = _nested({name: whole[name] for name in of_episode})
+    wanted["steps"] = tfds.features.Dataset(_nested({name: steps[name] for name in of_steps}))
     subset = tfds.features.FeaturesDict(wanted)
 
     def parse(serialized: Any) -> dict[str, Any]:
         decoders = {"steps": tfds.decode.SkipDecoding()}
         episode = subset.deserialize_example(serialized, decoders=decoders)
-        flat = flat_features(episode["steps"])
-        if with_path:
-            flat["file_path"] = episode[FILE_PATH[0]][FILE_PATH[1]]
+        flat = flat_features(episode.pop("steps"))
+        flat.update((OF_EPISODE + name, value) for name, value in flat_features(episode).items())
         return flat
 
     return parse
@@ -124,7 +124,7 @@ def find_bad_picture(files: Iterable[Path], features: Any, fields: Fields) -> st
     size, or None.
     """
     tf = import_tensorflow()
-    parse = episode_parser(features, sorted(set(fields.images.values())), False)
+    parse = episode_parser(features, sorted(set(fields.images.values())))
     for file in files:
         for number, serialized in enumerate(tf.data.TFRecordDataset(str(file))):
             found = bad_picture(parse(serialized), features)
@@ -155,7 +155,7 @@ def find_strange(files: Iterable[Path], features: Any, fields: Fields) -> str | 
     """
     tf = import_tensorflow()
     names = step_features_read(fields, False)
-    parse = episode_parser(features, names, fields.has_file_path)
+    parse = episode_parser(features, names)
     for file in files:
         for number, serialized in enumerate(tf.data.TFRecordDataset(str(file))):
             found = strange(serialized, parse, names)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,14 +15,24 @@ if TYPE_CHECKING:
 
 
 def kept_episodes(
-    index: Index, window_counts: np.ndarray, success_only: bool, skip_unlabeled: bool, where: str
+    index: Index,
+    window_counts: np.ndarray,
+    success_only: bool,
+    skip_unlabeled: bool,
+    where: str,
+    filters: Sequence[Any] = (),
+    success: Any = "success",
 ) -> np.ndarray:
     """Rows of `index` that pass the filters and hold at least one window, int64 [K], in order.
-    Raises DataError.
+    Raises DataError. `filters` and `success`: the schema's, to name them.
     """
     reasons = {
-        "no /success/ in their file_path (train.success_only)": ~index.success & success_only,
+        f"without success ({success}; train.success_only)": ~index.success & success_only,
         "no language instruction (train.skip_unlabeled)": ~index.labelled & skip_unlabeled,
+        **{
+            f"not {one} (the schema's filter)": ~index.passed[:, number]
+            for number, one in enumerate(filters)
+        },
         "too short for one window (train.seq_length and its padding)": window_counts < 1,
     }
     dropped = np.zeros(len(index.length), bool)

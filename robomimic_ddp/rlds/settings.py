@@ -11,6 +11,7 @@ from typing import Any
 
 from robomimic_ddp.errors import ConfigError
 from robomimic_ddp.rlds.keys import DEFAULTS
+from robomimic_ddp.rlds.schema_file import load_schema
 
 _WHOLE = {
     "train.shuffle_buffer_size": 1,
@@ -53,10 +54,24 @@ def check(config: Any) -> None:
         value = setting(config, dotted)
         if value is not None and not isinstance(value, str):
             raise ConfigError(f"{dotted}={value!r}: expected text in quotes.")
+    for name in schema_names(config):
+        load_schema(name)
     _check_weights(config)
     _check_fraction(config)
     _check_actions(config)
     image_dim(config)
+
+
+def schema_names(config: Any) -> list[str]:
+    """`train.rlds_schema` for each of `dataset_names`. Raises ConfigError."""
+    found, names = setting(config, "train.rlds_schema"), dataset_names(config)
+    each = list(found) if _is_list(found) else [found] * len(names)
+    if len(each) != len(names) or not all(isinstance(one, str) and one for one in each):
+        raise ConfigError(
+            f"train.rlds_schema={_plain(found)!r}: expected a schema's name or path, or a list of "
+            f"one for each of the {len(names)} data set(s) of train.dataset_names."
+        )
+    return each
 
 
 def image_dim(config: Any) -> list[int]:

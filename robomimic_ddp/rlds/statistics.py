@@ -62,6 +62,8 @@ def merged_statistics(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, np.nd
     return first
 
 
+TEXT_END = b"\x1e"
+"""ASCII's record separator: between the instructions of one episode."""
 QUANTILE_STEPS = 8
 """Actions kept of each episode for quantiles."""
 
@@ -71,9 +73,10 @@ class Index:
     """Every episode of a data set, in file order. All arrays have one row per episode.
 
     file: number in Source.files; offset: byte where its record starts; length: steps; labelled: has
-    a language instruction; success: its file_path says so; sampled: float32 [E,
-    QUANTILE_STEPS, A], actions at steps spread evenly over the episode; actions [E, A], states [E,
-    S]: Moments.
+    a language instruction; success: it passes the schema's filter of that name; texts: its
+    different instructions, UTF-8 bytes, joined by TEXT_END; passed: bool [E, F], of each filter of
+    the schema; sampled: float32 [E, QUANTILE_STEPS, A], actions at steps spread evenly over the
+    episode; actions [E, A], states [E, S]: Moments.
     """
 
     file: np.ndarray
@@ -81,6 +84,8 @@ class Index:
     length: np.ndarray
     labelled: np.ndarray
     success: np.ndarray
+    texts: np.ndarray
+    passed: np.ndarray
     sampled: np.ndarray
     actions: Moments
     states: Moments
@@ -91,6 +96,12 @@ class Index:
         return Index(
             *(one.taken(rows) if isinstance(one, Moments) else one[rows] for one in columns)
         )
+
+    def instructions(self, rows: np.ndarray) -> list[str]:
+        """The different instructions of the episodes `rows`, sorted."""
+        joined = {bytes(text) for text in self.texts[rows]}
+        found = {text for texts in joined for text in texts.split(TEXT_END)}
+        return sorted(text.decode("utf-8", "replace") for text in found)
 
     def action_quantiles(self, rows: np.ndarray, at: Sequence[float]) -> np.ndarray:
         """The quantiles `at` of the actions of the episodes `rows`, float64 [len(at), A].

@@ -11,6 +11,7 @@ import torch
 
 from robomimic_ddp import host_config, sampling
 from robomimic_ddp import run as _run
+from robomimic_ddp.sampling import workers
 
 
 def train_loader(*args: Any, **kwargs: Any) -> Iterable:
@@ -35,9 +36,20 @@ def _loader(role: str, args: tuple, kwargs: dict) -> Iterable:
     dataset = loader_kwargs["dataset"]
     # A batch of the train loader is that of a whole step (see step/accumulation.py).
     batch = run.plan.samples_per_rank if role == "train" else run.plan.batch_per_rank
+    values, on_gpu = run.options.values, run.plan.device.startswith("cuda")
     if hasattr(dataset, "make_loader"):  # an RLDS dataset shards itself, before anything is decoded
-        loader = dataset.make_loader(batch, run.plan.rank, run.plan.world_size, run.seed)
+        more = {
+            "ranks_on_node": run.plan.local_world_size,
+            "pin_memory": workers.pins(values, on_gpu),
+        }
+        if values.prefetch:
+            more["prefetch"] = values.prefetch
+        place = (run.plan.rank, run.plan.world_size)
+        loader = dataset.make_loader(batch, *place, run.seed, **more)
     else:
+        loader_kwargs = workers.loader_arguments(
+            dict(loader_kwargs), values, run.plan.data_workers, on_gpu, role
+        )
         more = {}
         make = sampling.valid_loader
         if role == "train":
@@ -93,8 +105,15 @@ def rlds_datasets(load_data_for_training: Callable) -> Callable:
         from robomimic_ddp.rlds import host
 
         run = _run.current()
-        skip = run is not None and run.options.values.skip_corrupt
-        return host.datasets_from_config(config, *args, **kwargs, skip_corrupt=skip)
+        if run is not None:
+            options = run.options.values
+            kwargs = {
+                **kwargs,
+                "skip_corrupt": options.skip_corrupt,
+                "language_model": options.language_model,
+                "device": run.plan.device,
+            }
+        return host.datasets_from_config(config, *args, **kwargs)
 
     return wrapped
 
@@ -126,6 +145,8 @@ def rlds_shape_metadata(get_shape_metadata_from_dataset: Callable) -> Callable:
             )
         from robomimic_ddp.rlds import host
 
-        return host.shape_metadata(dataset_config, action_keys, all_obs_keys)
+        run = _run.current()
+        model = run.options.values.language_model if run is not None else "auto"
+        return host.shape_metadata(dataset_config, action_keys, all_obs_keys, model)
 
     return wrapped

@@ -5,16 +5,11 @@ At that point no rank has a device, every process pays for the model, and most t
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Mapping
 from typing import Any, Callable
 
-import torch
+from robomimic_ddp.language import LanguageModel, unavailable
 
-from robomimic_ddp import group
-
-CACHE_BYTES = 256 * 2**20
-"""Outputs kept per model, the most recently used ones."""
+__all__ = ["LanguageModel", "language_model"]
 
 
 def language_model(load: Callable) -> Callable:
@@ -27,109 +22,12 @@ def language_model(load: Callable) -> Callable:
     """
 
     def on_first_use(*args: Any, **kwargs: Any) -> LanguageModel:
-        return LanguageModel(lambda: load(*args, **kwargs))
+        def loaded() -> Any:
+            try:
+                return load(*args, **kwargs)
+            except OSError as error:  # of transformers, for whatever is not to be had
+                raise unavailable(str(args[0]) if args else "?", error) from error
+
+        return LanguageModel(loaded)
 
     return on_first_use
-
-
-class LanguageModel:
-    """Stands for a model that is loaded at the first call, or the first look at an attribute."""
-
-    def __init__(self, load: Callable[[], Any]) -> None:
-        self._load = load
-        self._model: Any = None
-        self._moves: list[tuple[tuple, dict]] = []
-        self._rows: OrderedDict[tuple, dict[str, torch.Tensor]] = OrderedDict()
-        self._bytes = 0
-        self._splits = True
-
-    def to(self, *args: Any, **kwargs: Any) -> LanguageModel:
-        """As the model's own `to`; returns this object, as modules do."""
-        if self._model is None:
-            self._moves.append((args, kwargs))
-        else:
-            self._model.to(*args, **kwargs)
-            self._forget()
-        return self
-
-    def eval(self) -> LanguageModel:
-        """Models come in evaluation mode from `from_pretrained`; one in use is put back into it."""
-        if self._model is not None:
-            self._model.eval()
-        return self
-
-    def loaded(self) -> Any:
-        """The model itself, loaded and moved now if it was not before."""
-        if self._model is None:
-            model = self._load()
-            for args, kwargs in self._moves:
-                model = model.to(*args, **kwargs)
-            self._model = model
-        return self._model
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self.loaded(), name)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        model = self.loaded()
-        batch = _batch_size(args, kwargs)
-        trains = torch.is_grad_enabled() or getattr(model, "training", True)
-        if not batch or trains or group.world_size() == 1 or not self._splits:
-            return model(*args, **kwargs)
-        keys = _keys(kwargs, batch)
-        output = self._encode(model, kwargs, keys)
-        return model(**kwargs) if output is None else output
-
-    def _encode(self, model: Any, inputs: Mapping, keys: list[tuple]) -> Any:
-        """The output for `inputs`, of which only rows not seen before go through the model; None
-        where the output has no rows.
-        """
-        wanted = {key: index for index, key in enumerate(keys) if key not in self._rows}
-        if wanted:
-            rows = torch.tensor(list(wanted.values()))
-            output = model(**{k: v[rows.to(v.device)] for k, v in inputs.items()})
-            if not _has_rows(output, len(wanted)):
-                self._splits = False
-                return None
-            self._kind = type(output)
-            for number, key in enumerate(wanted):
-                self._rows[key] = {name: value[number] for name, value in output.items()}
-                self._bytes += _size(self._rows[key])
-        for key in keys:
-            self._rows.move_to_end(key)
-        found = [self._rows[key] for key in keys]
-        made = self._kind(**{name: torch.stack([row[name] for row in found]) for name in found[0]})
-        while self._bytes > CACHE_BYTES and self._rows:
-            self._bytes -= _size(self._rows.popitem(last=False)[1])
-        return made
-
-    def _forget(self) -> None:
-        self._rows.clear()
-        self._bytes = 0
-
-
-def _batch_size(args: tuple, inputs: Mapping) -> int:
-    """Rows of inputs given as tensors by keyword, as tokenizers make them; 0 for any other call."""
-    values = list(inputs.values())
-    if args or not values or not all(isinstance(v, torch.Tensor) and v.dim() for v in values):
-        return 0
-    sizes = {len(value) for value in values}
-    return sizes.pop() if len(sizes) == 1 else 0
-
-
-def _keys(inputs: Mapping, batch: int) -> list[tuple]:
-    columns = [value.detach().cpu().contiguous().numpy() for _, value in sorted(inputs.items())]
-    return [tuple((c[row].shape, c[row].tobytes()) for c in columns) for row in range(batch)]
-
-
-def _has_rows(output: Any, rows: int) -> bool:
-    return isinstance(output, Mapping) and all(
-        isinstance(value, torch.Tensor) and value.dim() and len(value) == rows
-        for value in output.values()
-    )
-
-
-def _size(row: Mapping[str, torch.Tensor]) -> int:
-    return sum(value.numel() * value.element_size() for value in row.values())

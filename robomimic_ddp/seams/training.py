@@ -129,15 +129,17 @@ def _start_training(run: _run.Run, model: Any, keeper: resume.Keeper) -> tuple[A
         _make_equal(run, model)
     chosen = step.effective(run.options, run.plan, bool(run.nets))
     run.steps = step.prepare(model, chosen, run.nets, run.undo)
+    added = step.added_by_max(run.options, chosen) if run.nets else None
     if group.is_main():
-        print(f"\n============= robomimic-ddp =============\n{run.describe()}\n")
+        lines = [run.describe()] if added is None else [run.describe(), added]
+        print("\n============= robomimic-ddp =============\n" + "\n".join(lines) + "\n")
     if not run.plan.several_ranks:
         return None, keeper.restore()
     for _, module in parallel_nets:
         wrap.build(module)
-    sent = step.compress([module for _, module in parallel_nets], chosen.comm)
-    if sent is not None and group.is_main():
-        print(sent)
+    run.communication = step.communicate([module for _, module in parallel_nets], chosen)
+    if run.communication is not None and group.is_main():
+        print(run.communication.line)
     _run.seed_streams(run.seed, run.plan.rank)
     finished = keeper.restore()
     if not run.options.values.verify:

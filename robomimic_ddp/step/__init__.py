@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from robomimic_ddp.step.choice import effective
-from robomimic_ddp.step.communication import compress
+from robomimic_ddp.step.choice import added_by_max, effective
+from robomimic_ddp.step.communication import Communication, communicate
 from robomimic_ddp.step.prepare import Prepared, prepare
 
-__all__ = ["Prepared", "compress", "effective", "prepare"]
+__all__ = [
+    "Communication",
+    "Prepared",
+    "added_by_max",
+    "communicate",
+    "effective",
+    "prepare",
+]

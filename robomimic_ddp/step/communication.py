@@ -1,4 +1,4 @@
-"""Gradients that travel between ranks in 16 bits, by torch's own hooks."""
+"""How gradients travel between ranks: whole, in 16 bits, or compressed, by torch's own hooks."""
 
 from __future__ import annotations
 
@@ -8,29 +8,87 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from robomimic_ddp import wrap
+from robomimic_ddp.errors import PlanError
+from robomimic_ddp.options import Options
+from robomimic_ddp.step.powersgd import PowerSGD
 
 HOOKS = {
     "fp16": default_hooks.fp16_compress_hook,
     "bf16": default_hooks.bf16_compress_hook,
 }
+BYTES = {"none": 4, "fp16": 2, "bf16": 2}
 
 
-def compress(nets: list, comm: str) -> str | None:
-    """Has the DDP objects of `nets` (parallel nets, built) send gradients as `comm` says; the
-    plan's line on it, or None where nothing is sent or changed. Once, before the first backward.
+class Communication:
+    """`line`: of the printed plan. `bytes_per_step`: what a rank gives to all-reduces in a step, at
+    last. `powersgd`: the compressor of each net by name, empty for another kind; their state
+    belongs to the run's.
+    """
+
+    def __init__(self, line: str, bytes_per_step: int, powersgd: dict[str, PowerSGD]) -> None:
+        self.line, self.bytes_per_step, self.powersgd = line, bytes_per_step, powersgd
+
+
+def communicate(nets: list, options: Options) -> Communication | None:
+    """Has the DDP objects of `nets` (parallel nets, built) send gradients as the options say; None
+    where nothing is sent. Once, before the first backward. Raises PlanError where PowerSGD does not
+    go with the other options.
     """
     states = [wrap.state_of(net) for net in nets]
     states = [one for one in states if isinstance(one.parallel, DistributedDataParallel)]
-    if comm == "none" or not states:
+    if not states:
         return None
+    whole = sum(_numbers(state) for state in states) * BYTES["none"]
+    if options.comm == "powersgd":
+        _require_possible(options)
+        return _powersgd(states, options, whole)
+    if options.comm != "none":
+        for state in states:
+            state.parallel.register_comm_hook(None, HOOKS[options.comm])
+    sent = whole * BYTES[options.comm] // BYTES["none"]
+    line = f"gradients: {_mb(sent)} a step"
+    if sent == whole:
+        return Communication(f"{line} from each rank, in fp32", sent, {})
+    line += f" from each rank, in {options.comm} (in place of {_mb(whole)} in fp32)"
+    return Communication(line, sent, {})
+
+
+def _powersgd(states: list, options: Options, whole: int) -> Communication:
+    rank, start = options.powersgd_rank, options.powersgd_start
+    compressors = {}
     for state in states:
-        state.parallel.register_comm_hook(None, HOOKS[comm])
-    numbers = sum(_numbers(state) for state in states)
-    return (
-        f"gradients: {2 * numbers / 1e6:.1f} MB a step in {comm} "
-        f"(in place of {4 * numbers / 1e6:.1f} MB in fp32)"
+        compressors[state.name] = compressor = PowerSGD(rank, start)
+        state.parallel.register_comm_hook(compressor.state, compressor.hook)
+    sent = sum(one.bytes_of(state.reduced) for one, state in zip(compressors.values(), states))
+    line = (
+        f"gradients: {_mb(whole)} a step from each rank, in fp32; after step {start} "
+        f"{_mb(sent)}, by PowerSGD of rank {rank}"
     )
+    return Communication(line, sent, compressors)
+
+
+def _require_possible(options: Options) -> None:
+    reason = None
+    if options.static_graph:
+        reason = (
+            "ddp.static_graph=true: DDP then lays its buckets out anew after the first step of "
+            "every process, and a resumed run's errors would belong to other parameters"
+        )
+    elif options.precision == "fp16":
+        reason = (
+            "ddp.precision=fp16: gradients are scaled by a changing number and may overflow, and "
+            "PowerSGD keeps what it could not send, an infinity for ever"
+        )
+    if reason is not None:
+        raise PlanError(
+            f"ddp.comm=powersgd does not go with {reason}. Use ddp.comm=bf16, or leave the other "
+            "option at its default (for 16 bits in the nets: ddp.precision=bf16)."
+        )
 
 
 def _numbers(state: Any) -> int:
     return sum(parameter.numel() for parameter in state.reduced)
+
+
+def _mb(size: int) -> str:
+    return f"{size / 1e6:.3g} MB" if size < 1e8 else f"{size / 1e6:.0f} MB"

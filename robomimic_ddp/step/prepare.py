@@ -6,10 +6,23 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any, NamedTuple
 
+import torch
+
 from robomimic_ddp import algo as host_algo
+from robomimic_ddp import wrap
 from robomimic_ddp.errors import PlanError
 from robomimic_ddp.options import Options
-from robomimic_ddp.step import averaging, convolutions, optimizers, precision, quick
+from robomimic_ddp.step import (
+    averaging,
+    calls,
+    channels_last,
+    checkpointing,
+    compilation,
+    convolutions,
+    optimizers,
+    precision,
+    quick,
+)
 from robomimic_ddp.step.accumulation import Accumulation
 from robomimic_ddp.step.backward import NAME, Backward, host_module
 from robomimic_ddp.swapping import swapped
@@ -32,11 +45,13 @@ def prepare(model: Any, options: Options, nets: list, undo: ExitStack) -> Prepar
     """
     module = host_module(model)
     host = getattr(module, NAME, None)
-    _require_possible(model, options, bool(nets), host)
+    _require_possible(model, options, nets, host)
     if not nets:
         name = type(model).__name__
         return Prepared(f"preset: {options.preset}, without effect: {name} is left as it is")
     line, update, scaler = "preset: safe, the host's own arithmetic", None, None
+    # Before averages share memory: they lie as the weights do.
+    laid = channels_last.install(model, nets, undo) if options.channels_last else 0
     if options.preset != "safe":
         done = {"averages in one pass": averaging.install(model, undo)}
         done["fused optimizer"] = optimizers.install(model, undo)
@@ -51,6 +66,7 @@ def prepare(model: Any, options: Options, nets: list, undo: ExitStack) -> Prepar
         scaler = precision.make_scaler(options.precision, _device(nets))
         if scaler is not None:
             update = partial(quick.update, scaler=scaler)
+    line += _on_forward(options, nets, laid, undo)
     if update is not None or options.accumulate > 1:
         owned = [optimizer for _, optimizer in host_algo.named_optimizers(model)]
         backward = Backward(host, owned, update, scaler)
@@ -60,27 +76,70 @@ def prepare(model: Any, options: Options, nets: list, undo: ExitStack) -> Prepar
     return Prepared(line, scaler)
 
 
+def _on_forward(options: Options, nets: list, laid: int, undo: ExitStack) -> str:
+    """Compiles and checkpoints as the options say; what the plan's line says of it."""
+    said, checkpointed = [], []
+    none = "none, since no net here has image layers"
+    if options.channels_last:
+        said.append(f"channels last: {f'{laid} image weights' if laid else none}")
+    if options.activation_checkpointing:
+        checkpointed = checkpointing.install(nets, undo)
+        encoders = f"{len(checkpointed)} net(s) with image encoders"
+        said.append(f"activation checkpointing: {encoders if checkpointed else none}")
+    if options.compile != "false":
+        count = compilation.install(nets, options.compile, checkpointed, undo)
+        but = ", not those that are checkpointed" if checkpointed else ""
+        said.append(f"compiled ({options.compile}): training forward of {count} net(s){but}")
+    return "".join(f"; {one}" for one in said)
+
+
 def _device(nets: list) -> Any:
     """Of the first parameter; some nets have none."""
     return next(parameter.device for net in nets for parameter in net.parameters())
 
 
-def _require_possible(model: Any, options: Options, is_parallel: bool, host: Any) -> None:
+def _missing_in_torch(options: Options, nets: list) -> tuple[str, str | None]:
+    """The option that cannot be had with this torch, this machine or this mode, and why."""
+    copied = None
+    if any(wrap.is_parallel(net) and wrap.state_of(net).mode == "dp" for net in nets):
+        copied = "DataParallel makes plain copies of the nets at every step; start it with torchrun"
+    if options.compile != "false":
+        in_ddp = any(wrap.is_parallel(net) for net in nets)
+        bucket_mb = options.bucket_mb if in_ddp else None
+        reason = copied or compilation.why_not(str(_device(nets)), bucket_mb)
+        if reason is not None:
+            return f"ddp.compile={options.compile}", reason
+    if options.activation_checkpointing:
+        old = None if calls.can_be_replaced() else "this torch is too old for it (2.1 has it)"
+        if copied or old:
+            return "ddp.activation_checkpointing=true", copied or old
+    hooks = hasattr(torch.optim.Optimizer, "register_state_dict_post_hook")
+    if options.channels_last and not hooks:
+        return "ddp.channels_last=true", "this torch is too old for it (2.1 has it)"
+    return "", None
+
+
+def _require_possible(model: Any, options: Options, nets: list, host: Any) -> None:
     asked = {
         f"ddp.accumulate={options.accumulate}": options.accumulate > 1,
         f"ddp.precision={options.precision}": options.precision != "fp32",
+        f"ddp.compile={options.compile}": options.compile != "false",
+        "ddp.channels_last=true": options.channels_last,
+        "ddp.activation_checkpointing=true": options.activation_checkpointing,
     }
     name = next((name for name, is_asked in asked.items() if is_asked), None)
     if name is None:
         return
     reason = None
-    if not is_parallel:
+    if not nets:
         reason = "none of its nets is made parallel, and only those are known to step once a batch"
     elif host is None and options.accumulate > 1:
         reason = f"its host has no utils.torch_utils.{NAME}(net, optim, loss)"
     elif options.precision == "fp16" and not quick.stands_for(host):
         reason = f"its host's {NAME} is not robomimic's, so gradients cannot be scaled in it"
         name = "ddp.precision=fp16"
+    else:
+        name, reason = _missing_in_torch(options, nets)
     if reason is not None:
         raise PlanError(
             f"{name} is not possible with {type(model).__name__}: {reason}. Leave the option at "

@@ -60,6 +60,16 @@ FOLDERS = (
         ("no data set 'bridge'", "found droid"),
     ),
     Case(
+        "rlds: unknown schema",
+        rlds("train.rlds_schema=brigde"),
+        ("train.rlds_schema='brigde'", "bridge, droid", "inspect-data"),
+    ),
+    Case(
+        "rlds: schemas for more data sets",
+        rlds("train.rlds_schema=[droid,bridge]"),
+        ("train.rlds_schema=['droid', 'bridge']", "each of the 1 data set(s)"),
+    ),
+    Case(
         "rlds: unknown version",
         rlds("train.dataset_version=2.0.0"),
         ("no version '2.0.0'", "found 1.0.0"),

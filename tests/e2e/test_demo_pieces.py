@@ -116,10 +116,10 @@ def test_stamps_follow_their_inputs(tmp_path: Path) -> None:
 
 def test_rotations_survive_the_way_to_6d_and_back() -> None:
     from robomimic_ddp.demo.evaluate import rot_6d_to_euler
-    from robomimic_ddp.rlds.actions import euler_to_rot_6d
+    from robomimic_ddp.rlds.rotations import convert
 
     for angles in np.random.default_rng(0).uniform(-1.4, 1.4, (50, 3)):
-        rows = euler_to_rot_6d(angles, np)
+        rows = convert(angles, "euler_xyz", "rot_6d", np)
         assert np.allclose(rot_6d_to_euler(rows * [2, 2, 2, 3, 3, 3]), angles)
 
 
@@ -159,7 +159,7 @@ class ExpertPolicy:
     def __call__(self, batch: dict[str, np.ndarray], batched_ob: bool) -> np.ndarray:
         from robomimic_ddp.demo import expert
         from robomimic_ddp.demo.simulator import ReachSimulator
-        from robomimic_ddp.rlds.actions import euler_to_rot_6d
+        from robomimic_ddp.rlds.rotations import convert
 
         self.shapes.update(values.shape[1:] for values in batch.values())
         actions = []
@@ -171,5 +171,6 @@ class ExpertPolicy:
                 goal, gripper = expert.command(simulator, simulator.block[:2], 0.03)
                 goal[3:] = pose[3:]  # the yaw names the episode here: keep it
                 simulator.step(goal, gripper)
-                actions.append(np.concatenate([goal[:3], euler_to_rot_6d(goal[3:], np), [gripper]]))
+                turn = convert(goal[3:], "euler_xyz", "rot_6d", np)
+                actions.append(np.concatenate([goal[:3], turn, [gripper]]))
         return np.array(actions)

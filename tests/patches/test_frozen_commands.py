@@ -19,6 +19,7 @@ FLAGS = {
     "diff": ["path", *CHOICE],
     "apply": ["path", *CHOICE, "--dry-run", "--check"],
     "revert": ["path", "--force"],
+    "inspect-data": ["path", "--output", "--episodes", "--json"],
     "run": ["program", "arguments", "-m", *CHOICE, "--host"],
 }
 STATUS_KEYS = {

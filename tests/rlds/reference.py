@@ -6,7 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from robomimic_ddp.rlds.schema import DROID_ACTIONS, DROID_OBSERVATIONS
+OBSERVATIONS = {
+    "camera/image/varied_camera_1_left_image": "exterior_image_1_left",
+    "camera/image/varied_camera_2_left_image": "exterior_image_2_left",
+    "camera/image/hand_camera_left_image": "wrist_image_left",
+    "robot_state/cartesian_position": "cartesian_position",
+    "robot_state/gripper_position": "gripper_position",
+    "robot_state/joint_position": "joint_position",
+}
+ACTIONS = {
+    "action/abs_pos": ("cartesian_position", slice(0, 3)),
+    "action/abs_rot_6d": ("cartesian_position", slice(3, 6)),
+    "action/gripper_position": ("gripper_position", slice(0, 1)),
+}
+"""DROID's names, in words of the reference's own."""
 
 
 def feature(step: dict[str, Any], place: str) -> np.ndarray:
@@ -29,9 +42,9 @@ def raw_action(step: dict[str, Any], keys: tuple[str, ...]) -> np.ndarray:
     """The action vector of one step, float32 [A]."""
     parts = []
     for key in keys:
-        part = DROID_ACTIONS[key]
-        numbers = feature(step, part.source)[part.start : part.stop]
-        parts.append(rotation_rows(numbers) if part.form == "euler_to_rot_6d" else numbers)
+        name, columns = ACTIONS[key]
+        numbers = np.asarray(step["action_dict"][name])[columns]
+        parts.append(rotation_rows(numbers) if key.endswith("rot_6d") else numbers)
     return np.concatenate(parts).astype(np.float32)
 
 
@@ -45,7 +58,7 @@ def window(
     return {
         "obs": {
             key: np.stack(
-                [feature(steps[s], DROID_OBSERVATIONS[key]) for s in clipped[:frame_stack]]
+                [steps[s]["observation"][OBSERVATIONS[key]] for s in clipped[:frame_stack]]
             )
             for key in obs_keys
         },

@@ -115,7 +115,16 @@ def store_often(path):
     moments = index_cache.Moments(*[random.normal(size=(1000, 10))] * 4)
     sampled = random.normal(size=(1000, 8, 10))
     index = index_cache.Index(
-        column, column, column, column > 3, column > 3, sampled, moments, moments
+        column,
+        column,
+        column,
+        column > 3,
+        column > 3,
+        column.astype("S"),
+        column[:, None] > 3,
+        sampled,
+        moments,
+        moments,
     )
     for _ in range(15):
         index_cache._store(index, Path(path))
@@ -152,7 +161,7 @@ def same(one, two):
         + [value for kind in (index.actions, index.states) for value in vars(kind).values()]
         for index in (one, two)
     ]
-    assert len(flat[0]) == len(flat[1]) == 14
+    assert len(flat[0]) == len(flat[1]) == 16
     return all(a.dtype == b.dtype and np.array_equal(a, b) for a, b in zip(*flat))
 
 

@@ -19,7 +19,7 @@ LAYERS = (
     {"plan"},
     {"places", "random_streams", "swapping"},
     {"group"},
-    {"step_logs", "bucket_layout", "observing"},
+    {"step_logs", "bucket_layout", "observing", "nests", "language"},
     {"wrap", "sampling", "rlds", "main_rank", "metrics", "algo", "history"}
     | {"command_line", "config_check", "config_file", "hdf5_check", "heartbeat"}
     | {"determinism"},
@@ -32,7 +32,7 @@ LAYERS = (
     {"resume"},
     {"seams"},
     {"api"},
-    {"train_rlds", "doctor", "bench", "plot", "launch", "ckpt", "watch", "stats"},
+    {"train_rlds", "doctor", "bench", "plot", "launch", "ckpt", "watch", "stats", "inspect_data"},
     {"demo"},
     {"cli"},
     {"__main__"},

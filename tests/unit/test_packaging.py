@@ -85,6 +85,10 @@ def test_the_wheel_holds_every_module_and_the_licence(wheel: Path) -> None:
     assert modules() - names == set()
     assert not [name for name in names if name.startswith(("tests/", "patches/"))]
     assert [name for name in names if name.endswith("LICENSE")]
+    schemas = (ROOT / "configs" / "rlds").glob("*.yaml")
+    assert {"droid.yaml", "bridge.yaml"} <= {path.name for path in schemas}
+    for name in ("droid", "bridge"):
+        assert f"robomimic_ddp/rlds/schemas/{name}.yaml" in names
 
 
 def test_an_archive_that_lost_the_symbolic_link_gives_the_same_wheel(

@@ -14,7 +14,7 @@ from torch import nn
 from robomimic_ddp import finite, observing
 from robomimic_ddp.errors import DataError, LossError
 from robomimic_ddp.options import resolve
-from robomimic_ddp.step import effective, precision, quick
+from robomimic_ddp.step import added_by_max, compilation, effective, precision, quick
 
 
 class Net(nn.Module):
@@ -142,11 +142,12 @@ def test_only_fp16_is_scaled():
 
 def placed(device, several):
     """As much of a plan as the choice looks at."""
-    return SimpleNamespace(device=device, several_ranks=several)
+    return SimpleNamespace(device=device, several_ranks=several, mode="ddp")
 
 
 def test_max_fills_in_what_applies_and_was_left_open(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
+    monkeypatch.setattr(compilation, "why_not", lambda *_: None)
     for device, several, precision_is, comm_is in (
         ("cuda:1", True, "bf16", "bf16"),
         ("cuda:0", False, "bf16", "none"),
@@ -155,7 +156,8 @@ def test_max_fills_in_what_applies_and_was_left_open(monkeypatch):
     ):
         found = effective(resolve({"preset": "max"}), placed(device, several), True)
         assert (found.precision, found.comm) == (precision_is, comm_is)
-    asked = resolve({"preset": "max", "comm": "none"}, {"precision": "fp32"})
+        assert found.compile == ("true" if device != "cpu" else "false")
+    asked = resolve({"preset": "max", "comm": "none", "compile": False}, {"precision": "fp32"})
     assert effective(asked, placed("cuda:0", True), True) == asked.values
     for preset in ("fast", "safe"):
         resolved = resolve({"preset": preset})
@@ -164,4 +166,17 @@ def test_max_fills_in_what_applies_and_was_left_open(monkeypatch):
     unparallel = effective(asked, placed("cuda:0", True), any_parallel_net=False)
     assert unparallel == asked.values, "an algorithm that is left alone keeps its own precision"
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: False)
-    assert effective(asked, placed("cuda:0", False), True).precision == "fp32"
+    monkeypatch.setattr(compilation, "why_not", lambda *_: "planted")
+    found = effective(asked, placed("cuda:0", False), True)
+    assert (found.precision, found.compile) == ("fp32", "false")
+    assert added_by_max(asked, found) == (
+        "preset max adds: nothing; not precision (needs a GPU with bf16), compile (needs GPUs, a "
+        "compiler, and buckets of 1 MiB or more), comm (needs several ranks)"
+    )
+    given = resolve({"preset": "max", "precision": "fp16"})
+    found = effective(given, placed("cpu", True), True)
+    assert added_by_max(given, found) == (
+        "preset max adds: comm=bf16; not compile (needs GPUs, a compiler, and buckets of 1 "
+        "MiB or more), precision (set to fp16)"
+    )
+    assert added_by_max(resolve(), resolve().values) is None

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from robomimic_ddp.errors import ConfigError, DataError
 from robomimic_ddp.rlds import normalisation, selection
-from robomimic_ddp.rlds.actions import convert_part, euler_to_rot_6d, split_by_key
-from robomimic_ddp.rlds.schema import DROID_ACTIONS, ActionPart
+from robomimic_ddp.rlds.actions import convert_part, split_by_key
+from robomimic_ddp.rlds.rotations import convert
+from robomimic_ddp.rlds.schema import Part
 from robomimic_ddp.rlds.statistics import Index, Moments
 
 
@@ -26,23 +27,27 @@ def about(axis, angle):
 @given(st.tuples(*[st.floats(-7, 7)] * 3))
 def test_rotation_is_the_first_two_rows_of_rz_ry_rx(angles):
     matrix = about(2, angles[2]) @ about(1, angles[1]) @ about(0, angles[0])
-    rows = euler_to_rot_6d(np.array(angles), np)
+    rows = convert(np.array(angles), "euler_xyz", "rot_6d", np)
     assert np.allclose(rows, matrix[:2].ravel(), atol=1e-12)
 
 
 def test_known_rotation():
     """A quarter turn about z maps x to y: rows (0, -1, 0) and (1, 0, 0)."""
-    rows = euler_to_rot_6d(np.array([[0, 0, np.pi / 2]]), np)
+    rows = convert(np.array([[0, 0, np.pi / 2]]), "euler_xyz", "rot_6d", np)
     assert np.allclose(rows, [[0, -1, 0, 1, 0, 0]], atol=1e-15)
 
 
 def test_droid_parts_make_ten_numbers():
-    keys = ("action/abs_pos", "action/abs_rot_6d", "action/gripper_position")
-    parts = {key: DROID_ACTIONS[key] for key in keys}
+    turn = Part("pose", 3, 6, ("euler_xyz", "rot_6d"))
+    parts = {
+        "action/abs_pos": Part("pose", 0, 3),
+        "action/abs_rot_6d": turn,
+        "action/gripper_position": Part("gripper", 0, 1),
+    }
     assert [part.size for part in parts.values()] == [3, 6, 1]
     pieces = split_by_key(np.arange(20.0).reshape(2, 10), parts)
     assert pieces["action/abs_rot_6d"].tolist() == [[3, 4, 5, 6, 7, 8], [13, 14, 15, 16, 17, 18]]
-    plain = convert_part(np.arange(6.0)[None], ActionPart("x", 2, 5), np)
+    plain = convert_part(np.arange(6.0)[None], Part("x", 2, 5), np)
     assert plain.tolist() == [[2, 3, 4]]
 
 
@@ -97,8 +102,8 @@ def index(lengths, labelled, success, files):
     none = Moments(*[np.zeros((len(lengths), 1))] * 4)
     return Index(
         np.array(files), np.arange(len(lengths)), np.array(lengths),
-        np.array(labelled, bool), np.array(success, bool), np.zeros((len(lengths), 8, 1)),
-        none, none,
+        np.array(labelled, bool), np.array(success, bool), np.array([b"go"] * len(lengths)),
+        np.zeros((len(lengths), 0), bool), np.zeros((len(lengths), 8, 1)), none, none,
     )  # fmt: skip
 
 
@@ -120,7 +125,7 @@ def test_no_episode_left_says_why():
     table = index([5, 6, 7], [1, 1, 0], [0, 0, 0], [0, 0, 0])
     with pytest.raises(DataError) as error:
         selection.kept_episodes(table, table.length, True, True, "/data/x")
-    for part in ("none of the 3 episodes of /data/x", "3: no /success/", "1: no language"):
+    for part in ("none of the 3 episodes of /data/x", "3: without success", "1: no language"):
         assert part in str(error.value)
 
 

@@ -1,0 +1,86 @@
+"""The command line of `robomimic-ddp inspect-data`: looks, writes, prints."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from robomimic_ddp.errors import EXIT_DONE, DataError, UsageError
+
+SAMPLE = 64
+SHEET, CONFIG, SCHEMA = "contact_sheet.png", "config.json", "schema.yaml"
+
+
+def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument(
+        "path",
+        help="an RLDS data set's folder (name/version, name, or their parent), or an HDF5 file",
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="DIR", help=f"write {SHEET}, {CONFIG} and, if need be, {SCHEMA}"
+    )
+    parser.add_argument(
+        "--episodes",
+        type=int,
+        default=SAMPLE,
+        metavar="N",
+        help=f"read at most so many, spread over the files; 0 for all; default {SAMPLE}",
+    )
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+
+
+def run(command: str, args: argparse.Namespace) -> int:
+    """Prints the report, after writing the files where asked to. Raises DataError, ConfigError."""
+    path = Path(args.path).expanduser()
+    if args.episodes < 0:
+        raise UsageError(f"--episodes {args.episodes}: expected 0 (all) or more.")
+    if not path.exists():
+        raise DataError(
+            f"{path} does not exist. Name the folder of a data set that tensorflow-datasets has "
+            "prepared, as <name>/<version>."
+        )
+    if path.is_file():
+        from robomimic_ddp.inspect_data import hdf5
+
+        report = hdf5.report_of(path)
+    else:
+        report = _inspect(path, args.episodes, Path(args.output) if args.output else None)
+    if args.json:
+        print(json.dumps(report, indent=2))
+    else:
+        from robomimic_ddp.inspect_data import printing
+
+        printing.show(report)
+    return EXIT_DONE
+
+
+def _inspect(path: Path, most: int, output: Path | None) -> dict[str, Any]:
+    """The report of an RLDS data set; with `output` the files beside it are written."""
+    from robomimic_ddp.inspect_data import fitting, job_config, sheet, survey
+    from robomimic_ddp.rlds.schema_file import load_schema
+    from robomimic_ddp.rlds.source import Source
+
+    source = Source(survey.find(path))
+    sample = survey.read(source, most)
+    report = survey.report_of(source, sample)
+    fits = fitting.fits(source)
+    report["schemas"] = {name: fit.described() for name, fit in fits.items()}
+    chosen = report["schema"] = fitting.best(fits)
+    if output is None:
+        return report
+    output.mkdir(parents=True, exist_ok=True)
+    written = [output / SHEET, output / CONFIG]
+    sheet.draw(source, sample, output / SHEET)
+    if chosen is None:
+        written.append(output / SCHEMA)
+        (output / SCHEMA).write_text(fitting.draft(source), encoding="utf-8")
+        chosen = str((output / SCHEMA).absolute())
+    fit = fitting.fit(source, load_schema(chosen))
+    config = job_config.make(source, chosen, fit, sample, output.absolute())
+    (output / CONFIG).write_text(json.dumps(config, indent=4) + "\n", encoding="utf-8")
+    report["written"] = [str(file) for file in written]
+    report["train"] = f"python -m robomimic.scripts.train_rlds load_from={output / CONFIG}"
+    return report

@@ -1,0 +1,128 @@
+"""The report for people: tables, by rich where there is a terminal and it is installed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+Table = tuple[str, Sequence[str], list[Sequence[str]]]
+"""Title, columns, rows."""
+_LISTED = 4
+
+
+def show(report: dict[str, Any]) -> None:
+    """Prints the report of an RLDS or HDF5 data set."""
+    print(_headline(report))
+    for title, columns, rows in _tables(report):
+        if rows:
+            _print_table(title, columns, rows)
+    for line in _remarks(report):
+        print(line)
+
+
+def _headline(report: dict[str, Any]) -> str:
+    length = report["length"]
+    read = report["episodes_read"]
+    of = "" if read == report["episodes"] else f" (of {read} episodes read)"
+    return (
+        f"{report['path']}: {report['episodes']} episodes of {length['min']} to {length['max']} "
+        f"steps, median {length['median']}{of}"
+    )
+
+
+def _tables(report: dict[str, Any]) -> Iterator[Table]:
+    splits = report.get("splits", {})
+    yield (
+        "splits",
+        ("split", "episodes", "files", "size"),
+        [
+            (name, str(one["episodes"]), str(one["files"]), size_text(one["bytes"]))
+            for name, one in splits.items()
+        ],
+    )
+    pictures = report.get("cameras", {})
+    yield (
+        "cameras",
+        ("feature", "stored size", "encoding"),
+        [
+            (name, f"{one['height']} x {one['width']}", str(one["encoding"] or ""))
+            for name, one in pictures.items()
+        ],
+    )
+    for section in ("steps", "episode"):
+        yield (
+            f"features of {'a step' if section == 'steps' else 'an episode'}",
+            ("feature", "kind", "shape", "dtype"),
+            [
+                (name, one["kind"], _shape(one["shape"]), one["dtype"])
+                for name, one in report.get(section, {}).items()
+                if name not in pictures
+            ],
+        )
+    yield (
+        "schemas",
+        ("schema", "fits", "lacks"),
+        [
+            (name, "yes" if fit["fits"] else "no", _few(list(fit["missing"])) or "nothing")
+            for name, fit in report.get("schemas", {}).items()
+        ],
+    )
+
+
+def _remarks(report: dict[str, Any]) -> Iterator[str]:
+    if "use" in report:
+        yield report["use"]
+        return
+    words = report["language"]
+    if words["feature"]:
+        yield f"instructions: {words['feature']}, {words['different']} different in what was read"
+        yield from (f"    {text!r}" for text in words["examples"])
+    else:
+        yield "instructions: none found"
+    if report["schema"]:
+        yield f"schema: train.rlds_schema={report['schema']}"
+    else:
+        yield "schema: none of ours fits; -o DIR drafts one (docs/rlds_schemas.md)"
+    if "written" in report:
+        yield "written: " + ", ".join(report["written"])
+        yield "train: " + report["train"]
+    else:
+        yield "With -o DIR: a contact sheet of frames, and a config to train with."
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(names[:_LISTED]) + more
+
+
+def size_text(count: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def _shape(shape: Sequence[Any]) -> str:
+    return " x ".join("?" if size is None else str(size) for size in shape) or "1"
+
+
+def _print_table(title: str, columns: Sequence[str], rows: list[Sequence[str]]) -> None:
+    if sys.stdout.isatty():
+        try:
+            from rich.console import Console
+            from rich.table import Table as RichTable
+        except ImportError:
+            pass  # plain text, below
+        else:
+            table = RichTable(*columns, title=title, title_justify="left")
+            for row in rows:
+                table.add_row(*row)
+            Console().print(table)
+            return
+    widths = [max(map(len, column)) for column in zip(columns, *rows)]
+    print(f"\n{title}")
+    for row in (columns, *rows):
+        print("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())

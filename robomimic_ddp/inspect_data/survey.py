@@ -1,0 +1,208 @@
+"""Looks into an RLDS data set: metadata of all of it, and some episodes spread over its files."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from robomimic_ddp.errors import DataError
+from robomimic_ddp.rlds.features import (
+    episode_features,
+    flat_features,
+    is_number,
+    is_picture,
+    step_features,
+)
+from robomimic_ddp.rlds.records import READ_BUFFER_BYTES, damaged_data, episode_parser
+from robomimic_ddp.rlds.source import SPLIT, Source, find_dataset, is_rlds_folder
+from robomimic_ddp.rlds.tf_import import import_tensorflow
+
+SHEET_EPISODES, SHEET_FRAMES = 3, 6
+"""On the contact sheet: so many episodes, so many frames of each."""
+LANGUAGE_WORDS = ("instruction", "language")
+
+
+@dataclass
+class Sample:
+    """Of the episodes read: lengths in steps; the instructions; of the first few the frames:
+    one dict each, camera -> list of (step, uint8 [H, W, 3]), and an instruction in `told`.
+    """
+
+    lengths: list[int] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    frames: list[dict[str, list]] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+
+
+def find(path: Path) -> Path:
+    """The version folder at or below `path`. Raises DataError where there is none, or a choice."""
+    if is_rlds_folder(str(path)):
+        return path
+    path = path.absolute()
+    found = _with_versions([path]) or _with_versions(
+        sorted(p for p in path.iterdir() if p.is_dir())
+    )
+    if len(found) > 1:
+        names = ", ".join(folder.name for folder in found)
+        raise DataError(f"{path} holds several data sets: {names}. Name one: {found[0]}.")
+    if not found:  # says what is wrong with it
+        return find_dataset(str(path.parent), path.name)
+    return find_dataset(str(found[0].parent), found[0].name)
+
+
+def _with_versions(folders: list[Path]) -> list[Path]:
+    return [
+        folder
+        for folder in folders
+        if any(is_rlds_folder(str(entry)) for entry in folder.iterdir() if entry.is_dir())
+    ]
+
+
+def cameras(source: Source) -> dict[str, Any]:
+    """The step features that are pictures."""
+    steps = step_features(source.features, str(source.folder))
+    return {name: feature for name, feature in steps.items() if is_picture(feature)}
+
+
+def language(source: Source) -> str | None:
+    """The step feature that looks like the instruction, or None."""
+    steps = step_features(source.features, str(source.folder))
+    texts = [name for name, feature in steps.items() if type(feature).__name__ == "Text"]
+    texts += [name for name, f in steps.items() if not f.shape and not is_number(f)]
+    for word in LANGUAGE_WORDS:
+        for name in sorted(texts, key=len):
+            if word in name:
+                return name
+    return None
+
+
+def read(source: Source, most: int) -> Sample:
+    """Reads at most `most` episodes (0: all). Raises DataError for a damaged file."""
+    tf = import_tensorflow()
+    steps = step_features(source.features, str(source.folder))
+    pictures, words = sorted(cameras(source)), language(source)
+    plain = [name for name in steps if name not in pictures]
+    short = min(plain or pictures, key=lambda name: _numbers(steps[name]))
+    light = episode_parser(source.features, sorted({short, *([words] if words else [])}))
+    full = episode_parser(source.features, sorted({short, *pictures}))
+    sample = Sample()
+    try:
+        for raw in _records(source, most):
+            episode = light(raw)
+            length = int(tf.shape(episode[short])[0])
+            sample.lengths.append(length)
+            said = episode[words].numpy().tolist() if words else []
+            texts = [text.decode("utf-8", "replace") for text in said]
+            sample.texts += set(texts)
+            if pictures and length and len(sample.frames) < SHEET_EPISODES:
+                sample.frames.append(_frames(full(raw), pictures, length))
+                sample.told.append(texts[0] if texts else "")
+    except tf.errors.OpError as error:
+        raise damaged_data(error, source.files, f"inspecting {source.folder}") from error
+    return sample
+
+
+def _numbers(feature: Any) -> int:
+    total = 1
+    for size in feature.shape:
+        total *= size or 1000
+    return total
+
+
+def _records(source: Source, most: int) -> Iterator[Any]:
+    """Serialized episodes: all, or the first of files spread evenly."""
+    tf = import_tensorflow()
+    files, total = source.files, sum(source.episodes_per_file)
+    each = -1
+    if 0 < most < total:
+        count = min(most, len(files))
+        files = [files[len(files) * number // count] for number in range(count)]
+        each = most // count
+    for file in files:
+        records = tf.data.TFRecordDataset(str(file), buffer_size=READ_BUFFER_BYTES)
+        yield from records.take(each)
+
+
+def _frames(episode: dict[str, Any], pictures: list[str], length: int) -> dict[str, list]:
+    tf = import_tensorflow()
+    last = max(1, SHEET_FRAMES - 1)
+    steps = sorted({(length - 1) * number // last for number in range(SHEET_FRAMES)})
+    return {
+        name: [
+            (step, tf.io.decode_image(episode[name][step], 3, expand_animations=False).numpy())
+            for step in steps
+        ]
+        for name in pictures
+    }
+
+
+def report_of(source: Source, sample: Sample) -> dict[str, Any]:
+    """What is known of the data set, as plain values for JSON."""
+    info = source.builder.info
+    splits = {
+        name: {
+            "episodes": split.num_examples,
+            "files": len(split.filepaths),
+            "bytes": sum(Path(file).stat().st_size for file in split.filepaths if _there(file)),
+        }
+        for name, split in info.splits.items()
+    }
+    features = info.features
+    words = language(source)
+    lengths = sample.lengths
+    return {
+        "kind": "rlds",
+        "path": str(source.folder),
+        "name": source.folder.parent.name,
+        "version": source.folder.name,
+        "splits": splits,
+        "steps": {
+            name: _described(f)
+            for name, f in sorted(flat_features(features["steps"].feature).items())
+        },
+        "episode": {
+            name: _described(one) for name, one in sorted(episode_features(features).items())
+        },
+        "episodes_read": len(lengths),
+        "episodes": splits[SPLIT]["episodes"],
+        "length": {
+            "min": min(lengths, default=None),
+            "median": statistics.median(lengths) if lengths else None,
+            "max": max(lengths, default=None),
+        },
+        "cameras": {name: _camera(name, f, sample) for name, f in sorted(cameras(source).items())},
+        "language": {
+            "feature": words,
+            "different": len(set(sample.texts)),
+            "examples": sorted(set(sample.texts))[:5],
+        },
+    }
+
+
+def _there(file: Any) -> bool:
+    return Path(file).is_file()
+
+
+def _described(feature: Any) -> dict[str, Any]:
+    return {
+        "kind": type(feature).__name__,
+        "shape": list(feature.shape),
+        "dtype": np.dtype(feature.np_dtype).name.replace("object", "text"),
+    }
+
+
+def _camera(name: str, feature: Any, sample: Sample) -> dict[str, Any]:
+    """Height and width as declared, else of the first frame seen."""
+    height, width = feature.shape[:2]
+    if None in (height, width) and sample.frames:
+        height, width = sample.frames[0][name][0][1].shape[:2]
+    return {"height": height, "width": width, "encoding": _encoding(feature)}
+
+
+def _encoding(feature: Any) -> str | None:
+    return getattr(feature, "encoding_format", None) or getattr(feature, "_encoding_format", None)

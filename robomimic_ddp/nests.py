@@ -1,0 +1,68 @@
+"""Nests of dicts, lists and plain values over CPU tensors that differ from rank to rank, brought to
+the main rank and back.
+
+Tensors travel one by one, so that nobody but the main rank holds those of others.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from robomimic_ddp import group
+
+
+def gathered(nest: Any) -> list[Any] | None:
+    """Collective: every rank's nest, in rank order, on the main rank; None on the others."""
+    if group.world_size() == 1:
+        return [nest]
+    tensors: list[torch.Tensor] = []
+    outline = group.outline(nest, tensors)
+    kinds = [(tensor.shape, tensor.dtype) for tensor in tensors]
+    told = group.gather_objects((outline, kinds))
+    if not group.is_main():
+        for part in _bytes_of(tensors):
+            dist.send(part, dst=0)
+        return None
+    nests = [nest]
+    for rank, (outline, kinds) in list(enumerate(told))[1:]:
+        tensors = [torch.empty(shape, dtype=dtype) for shape, dtype in kinds]
+        for part in _bytes_of(tensors):
+            dist.recv(part, src=rank)
+        nests.append(group.filled(outline, tensors))
+    return nests
+
+
+def scattered(nests: list[Any] | None) -> Any:
+    """Collective: this rank's of the main rank's `nests`, one for each rank; other ranks' argument
+    is ignored.
+    """
+    if group.world_size() == 1:
+        assert nests is not None
+        return nests[0]
+    lists: list[list[torch.Tensor]] = []
+    told = None
+    if group.is_main():
+        assert nests is not None and len(nests) == group.world_size()
+        lists = [[] for _ in nests]
+        outlines = [group.outline(nest, tensors) for nest, tensors in zip(nests, lists)]
+        told = [
+            (outline, [(tensor.shape, tensor.dtype) for tensor in tensors])
+            for outline, tensors in zip(outlines, lists)
+        ]
+    outline, kinds = group.broadcast_object(told)[group.rank()]
+    if group.is_main():
+        for rank, tensors in list(enumerate(lists))[1:]:
+            for part in _bytes_of(tensors):
+                dist.send(part, dst=rank)
+        return nests[0]
+    tensors = [torch.empty(shape, dtype=dtype) for shape, dtype in kinds]
+    for part in _bytes_of(tensors):
+        dist.recv(part, src=0)
+    return group.filled(outline, tensors)
+
+
+def _bytes_of(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [tensor.reshape(-1).view(torch.uint8) for tensor in tensors if tensor.numel()]

@@ -1,0 +1,85 @@
+"""What PowerSGD keeps from step to step, as a part of a run's state.
+
+Each rank's errors are as large as its gradients. They are brought to the main rank alone, which
+writes them, and sent to the ranks one by one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from robomimic_ddp import algo as host_algo
+from robomimic_ddp import group, nests, wrap
+from robomimic_ddp import run as _run
+from robomimic_ddp.step.powersgd import PowerSGD, mean_errors
+
+_LAYOUT = ("bucket_mb", "find_unused_parameters", "powersgd_rank")
+"""Options that decide which numbers lie in which bucket and factor."""
+
+
+def capture(run: _run.Run) -> dict[str, Any] | None:
+    """Collective: {"common": of each net, "errors": of each rank, of each net} on the main rank;
+    None on the others, and where nothing is compressed.
+    """
+    compressors = _compressors(run)
+    if not compressors:
+        return None
+    errors = nests.gathered({name: one.errors() for name, one in compressors.items()})
+    if errors is None:
+        return None
+    common = {name: one.common() for name, one in compressors.items()}
+    return {"common": common, "errors": errors}
+
+
+def restore(run: _run.Run, model: Any, saved: dict[str, Any]) -> str | None:
+    """Collective: puts back what `capture` returned, once buckets are laid out; what there is to
+    say of it. Only the main rank's `saved` holds the errors.
+
+    On another number of ranks each begins with the mean of the saved ranks' errors, so that the
+    ranks' mean gradient is short of nothing. With other buckets the errors are dropped, which
+    costs a part of the last steps' gradients.
+    """
+    compressors, kept = _compressors(run), saved.get("powersgd")
+    if not compressors:
+        return "gradients: what PowerSGD had not sent yet is dropped" if kept else None
+    reason = _why_not(run, model, saved, compressors)
+    if reason is not None:
+        for one in compressors.values():
+            one.begin_anew(saved["steps"])
+        return f"gradients: PowerSGD begins anew, since {reason}"
+    world, errors = group.world_size(), kept.get("errors")
+    if errors is not None and len(errors) != world:
+        means = {name: mean_errors([rank[name] for rank in errors]) for name in compressors}
+        errors = [means] * world
+    own = nests.scattered(errors)
+    nets = {wrap.state_of(net).name: net for _, net in _parallel_nets(model)}
+    for name, one in compressors.items():
+        device = next(nets[name].parameters()).device
+        one.restore(kept["common"][name], own[name], device)
+    if saved["world_size"] != world:
+        return "gradients: each rank begins with the mean of what PowerSGD had not sent yet"
+    return None
+
+
+def _why_not(
+    run: _run.Run, model: Any, saved: dict[str, Any], compressors: dict[str, PowerSGD]
+) -> str | None:
+    kept = saved.get("powersgd")
+    if not kept:
+        return "the saved run sent whole gradients"
+    for name in _LAYOUT:
+        before, now = saved["options"].get(name), getattr(run.options.values, name)
+        if before != now:
+            return f"ddp.{name} has changed from {before} to {now}"
+    laid_out = all(wrap.state_of(net).arrival is None for _, net in _parallel_nets(model))
+    if set(kept["common"]) != set(compressors) or not laid_out:
+        return "the saved run's buckets cannot be laid out again"
+    return None
+
+
+def _compressors(run: _run.Run) -> dict[str, PowerSGD]:
+    return {} if run.communication is None else run.communication.powersgd
+
+
+def _parallel_nets(model: Any) -> list:
+    return wrap.parallel_among(host_algo.named_modules(model))

@@ -1,0 +1,75 @@
+"""The features of a data set by name, and what they hold.
+
+Names are slash-separated here ("observation/wrist_image_left"); schemas and errors may write dots.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from robomimic_ddp.errors import DataError
+
+
+def flat_features(steps: Any, prefix: str = "") -> dict[str, Any]:
+    """Step features by slash-separated name: {"observation/wrist_image_left": feature, ...}."""
+    found: dict[str, Any] = {}
+    for name, feature in steps.items():
+        if hasattr(feature, "items"):
+            found.update(flat_features(feature, f"{prefix}{name}/"))
+        else:
+            found[prefix + name] = feature
+    return found
+
+
+def step_features(features: Any, where: str) -> dict[str, Any]:
+    """The step features of an RLDS data set, by name. Raises DataError for another data set."""
+    if "steps" not in features or not hasattr(getattr(features["steps"], "feature", None), "items"):
+        raise DataError(
+            f"{where} is no RLDS data set: its features are {sorted(features)}, and RLDS keeps an "
+            "episode's frames in a nested data set `steps`. Point train.data_path / "
+            "train.dataset_names at an RLDS one."
+        )
+    return flat_features(features["steps"].feature)
+
+
+def episode_features(features: Any) -> dict[str, Any]:
+    """The features of whole episodes, by name."""
+    return flat_features({name: features[name] for name in features if name != "steps"})
+
+
+def place_of(name: str, features: Mapping[str, Any]) -> str | None:
+    """The feature that is called `name`, with dots or slashes, or None."""
+    if name in features:
+        return name
+    dotted = {place.replace("/", "."): place for place in features}
+    return dotted.get(name.replace("/", "."))
+
+
+def is_number(feature: Any) -> bool:
+    """Whether a feature holds numbers as they are: no text, no encoded picture of any kind."""
+    kind, encoded = getattr(feature, "np_dtype", None), type(feature).__name__ == "Image"
+    return kind is not None and np.dtype(kind).kind in "biuf" and not encoded
+
+
+def is_picture(feature: Any) -> bool:
+    """Whether a feature is an encoded picture of three colours."""
+    return type(feature).__name__ == "Image" and tuple(feature.shape)[-1] == 3
+
+
+def nearest(name: str, features: Mapping[str, Any]) -> str:
+    """The feature whose name comes nearest, as a sentence; else nothing."""
+    wanted = name.replace("/", ".")
+    dotted = [place.replace("/", ".") for place in features]
+    close = difflib.get_close_matches(wanted, dotted, n=1, cutoff=0.4)
+    if not close:  # the same last word elsewhere
+        close = [one for one in dotted if one.rpartition(".")[2] == wanted.rpartition(".")[2]]
+    return f" The nearest is `{close[0]}`." if close else ""
+
+
+def listed(steps: Mapping[str, Any]) -> str:
+    """The names, for a message."""
+    return ", ".join(f"`{name}`" for name in sorted(steps))

@@ -1,0 +1,35 @@
+"""Whether an episode passes a schema's filter, inside a tf.data graph."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from robomimic_ddp.rlds.schema import OF_EPISODE
+from robomimic_ddp.rlds.schema_file import Filter
+from robomimic_ddp.rlds.tf_import import import_tensorflow
+
+
+def passes(one: Filter, episode: Mapping[str, Any]) -> Any:
+    """TensorFlow: bool scalar, for an `episode` as `records.episode_parser` gives it. Of a step
+    feature the last step counts; an episode without steps fails.
+    """
+    tf = import_tensorflow()
+    value = episode[one.feature]
+    if not one.feature.startswith(OF_EPISODE):
+        some = tf.shape(value)[0] > 0
+        padding = tf.zeros([1], value.dtype) if value.dtype != tf.string else tf.constant([""])
+        value = tf.concat([padding, value], 0)[-1]
+        return tf.logical_and(some, _passes(one, value))
+    return _passes(one, value)
+
+
+def _passes(one: Filter, value: Any) -> Any:
+    tf = import_tensorflow()
+    if one.test == "equals":
+        if isinstance(one.value, str):
+            return tf.equal(value, one.value)
+        return tf.equal(tf.cast(value, tf.float64), float(one.value))
+    pattern = one.value if one.test == "matches" else f"(?s).*{re.escape(one.value)}.*"
+    return tf.strings.regex_full_match(value, pattern)

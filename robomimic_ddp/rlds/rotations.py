@@ -1,0 +1,231 @@
+"""Rotations from one format into another, for whole episodes at once, in numpy or TensorFlow.
+
+    euler_xyz    angles in radians about fixed axes, the first letter's turn first, so
+                 Rz(z) @ Ry(y) @ Rx(x); capital letters, euler_XYZ, for axes that turn with the
+                 body: Rx(x) @ Ry(y) @ Rz(z); any order of three different axes (scipy's letters)
+    quat_xyzw    unit quaternion, real part last; quat_wxyz: real part first; given with w >= 0
+    axis_angle   axis times angle in radians
+    matrix       the rotation matrix, row by row
+    rot_6d       its first two rows (as pytorch3d, robomimic and DROID have it); rot_6d_columns:
+                 its first two columns (Zhou et al., CVPR 2019)
+
+Everything goes through the matrix, held as nine arrays, so that no format needs another library.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from robomimic_ddp.errors import ConfigError
+
+_AXES = "xyz"
+_EULER = ["".join(order) for letters in ("xyz", "XYZ") for order in itertools.permutations(letters)]
+SIZES = {
+    **{f"euler_{order}": 3 for order in _EULER},
+    "quat_xyzw": 4,
+    "quat_wxyz": 4,
+    "axis_angle": 3,
+    "matrix": 9,
+    "rot_6d": 6,
+    "rot_6d_columns": 6,
+}
+"""Format -> its length."""
+_SMALL = 1e-12
+_LOCKED = 1e-7
+"""Below this cosine of the middle angle the outer two turn about one axis."""
+
+
+def require_format(name: Any, where: str) -> str:
+    """`name`, if it is a format. Raises ConfigError, saying `where` it stands."""
+    if name in SIZES:
+        return name
+    close = difflib.get_close_matches(str(name), SIZES, n=1)
+    hint = f" Did you mean {close[0]}?" if close else ""
+    raise ConfigError(
+        f"{where}: {name!r} is no format of rotations.{hint} Formats: euler_xyz and the other "
+        "orders (capital letters: about axes that turn with the body), "
+        f"{', '.join(name for name in SIZES if not name.startswith('euler'))}."
+    )
+
+
+def convert(values: Any, source: str, target: str, math: Any) -> Any:
+    """Rotations [..., size of source] -> [..., size of target], in the dtype of `values`.
+
+    `math` is numpy or TensorFlow. A quaternion or 6-D vector of length 0 gives NaN.
+    """
+    if source == target:
+        return values
+    columns = [values[..., number] for number in range(SIZES[source])]
+    return math.stack(_from_matrix(_to_matrix(columns, source, math), target, math), -1)
+
+
+def _to_matrix(columns: list, source: str, math: Any) -> list[list]:
+    if source.startswith("euler_"):
+        return _euler_to_matrix(columns, source[len("euler_") :], math)
+    if source == "quat_wxyz":
+        columns = [*columns[1:], columns[0]]
+    if source.startswith("quat_"):
+        return _quaternion_to_matrix(columns, math)
+    if source == "axis_angle":
+        return _quaternion_to_matrix(_axis_angle_to_quaternion(columns, math), math)
+    if source == "matrix":
+        return [columns[0:3], columns[3:6], columns[6:9]]
+    rows = _orthonormal(columns[:3], columns[3:], math)
+    return rows if source == "rot_6d" else _transposed(rows)
+
+
+def _from_matrix(matrix: list[list], target: str, math: Any) -> list:
+    if target.startswith("euler_"):
+        return _matrix_to_euler(matrix, target[len("euler_") :], math)
+    if target == "matrix":
+        return [*matrix[0], *matrix[1], *matrix[2]]
+    if target == "rot_6d":
+        return [*matrix[0], *matrix[1]]
+    if target == "rot_6d_columns":
+        columns = _transposed(matrix)
+        return [*columns[0], *columns[1]]
+    quaternion = _matrix_to_quaternion(matrix, math)
+    if target == "axis_angle":
+        return _quaternion_to_axis_angle(quaternion, math)
+    return quaternion if target == "quat_xyzw" else [quaternion[3], *quaternion[:3]]
+
+
+def _euler_to_matrix(angles: Sequence, order: str, math: Any) -> list[list]:
+    turns = [_turn(axis, angle, math) for axis, angle in zip(order.lower(), angles)]
+    if order.islower():  # about fixed axes: the first turn is the rightmost factor
+        turns.reverse()
+    return _product(_product(turns[0], turns[1]), turns[2])
+
+
+def _turn(axis: str, angle: Any, math: Any) -> list[list]:
+    """The rotation by `angle` about a coordinate axis; entries 0 and 1 are Python's."""
+    sine, cosine = math.sin(angle), math.cos(angle)
+    one = _AXES.index(axis)
+    two, three = (one + 1) % 3, (one + 2) % 3
+    matrix: list[list] = [[0, 0, 0], [0, 0, 0], [0, 0, 0]]
+    matrix[one][one] = 1
+    matrix[two][two] = matrix[three][three] = cosine
+    matrix[two][three], matrix[three][two] = -sine, sine
+    return matrix
+
+
+def _product(left: list[list], right: list[list]) -> list[list]:
+    """The matrix product, without the terms that are 0 by construction."""
+
+    def entry(row: int, column: int) -> Any:
+        total: Any = 0
+        for between in range(3):
+            term = _times(left[row][between], right[between][column])
+            if not _is(term, 0):
+                total = term if _is(total, 0) else total + term
+        return total
+
+    return [[entry(row, column) for column in range(3)] for row in range(3)]
+
+
+def _times(one: Any, other: Any) -> Any:
+    if _is(one, 0) or _is(other, 0):
+        return 0
+    return other if _is(one, 1) else one if _is(other, 1) else one * other
+
+
+def _is(entry: Any, number: int) -> bool:
+    return isinstance(entry, int) and entry == number
+
+
+def _quaternion_to_matrix(quaternion: Sequence, math: Any) -> list[list]:
+    length = math.sqrt(sum(part * part for part in quaternion))
+    x, y, z, w = (part / length for part in quaternion)
+    return [
+        [1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
+        [2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)],
+        [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)],
+    ]
+
+
+def _matrix_to_quaternion(m: list[list], math: Any) -> list:
+    """(x, y, z, w) with w >= 0, from the largest of the four: no cancellation (Shepperd 1978)."""
+    x, y, z = m[0][0], m[1][1], m[2][2]
+    pairs = {(i, j): m[i][j] for i in range(3) for j in range(3)}
+    choices = [
+        [1 + x - y - z, pairs[0, 1] + pairs[1, 0], pairs[0, 2] + pairs[2, 0], m[2][1] - m[1][2]],
+        [pairs[0, 1] + pairs[1, 0], 1 - x + y - z, pairs[1, 2] + pairs[2, 1], m[0][2] - m[2][0]],
+        [pairs[0, 2] + pairs[2, 0], pairs[1, 2] + pairs[2, 1], 1 - x - y + z, m[1][0] - m[0][1]],
+        [m[2][1] - m[1][2], m[0][2] - m[2][0], m[1][0] - m[0][1], 1 + x + y + z],
+    ]
+    chosen, largest = choices[0], choices[0][0]
+    for number in (1, 2, 3):
+        more = choices[number][number] > largest
+        chosen = [math.where(more, new, old) for new, old in zip(choices[number], chosen)]
+        largest = math.where(more, choices[number][number], largest)
+    length = math.sqrt(sum(part * part for part in chosen))
+    length = math.where(chosen[3] < 0, -length, length)
+    return [part / length for part in chosen]
+
+
+def _axis_angle_to_quaternion(vector: Sequence, math: Any) -> list:
+    angle = math.sqrt(sum(part * part for part in vector))
+    still = angle < _SMALL
+    factor = math.where(
+        still, math.ones_like(angle) / 2, math.sin(angle / 2) / math.where(still, 1 + angle, angle)
+    )
+    return [*(part * factor for part in vector), math.cos(angle / 2)]
+
+
+def _quaternion_to_axis_angle(quaternion: Sequence, math: Any) -> list:
+    *vector, real = quaternion
+    length = math.sqrt(sum(part * part for part in vector))
+    still = length < _SMALL
+    angle = 2 * _atan2(length, real, math)
+    factor = math.where(
+        still, 2 * math.ones_like(angle), angle / math.where(still, 1 + length, length)
+    )
+    return [part * factor for part in vector]
+
+
+def _matrix_to_euler(m: list[list], order: str, math: Any) -> list:
+    """Angles of `order`, the middle one within [-pi/2, pi/2]; at its ends the third turn is 0."""
+    fixed = order.islower()
+    p, q, r = (_AXES.index(axis) for axis in (order[::-1] if fixed else order.lower()))
+    even = 1 if (q - p) % 3 == 1 else -1
+    cosine = math.sqrt(m[p][p] * m[p][p] + m[p][q] * m[p][q])
+    middle = _atan2(even * m[p][r], cosine, math)
+    locked = cosine < _LOCKED
+    first = math.where(
+        locked,
+        _atan2(even * m[r][q], m[q][q], math),
+        _atan2(-even * m[q][r], m[r][r], math),
+    )
+    third = _atan2(-even * m[p][q], m[p][p], math)
+    third = math.where(locked, math.zeros_like(third), third)
+    return [third, middle, first] if fixed else [first, middle, third]
+
+
+def _orthonormal(one: Sequence, two: Sequence, math: Any) -> list[list]:
+    """Three rows from two vectors that may be neither of unit length nor at right angles."""
+    first = _unit(one, math)
+    along = sum(a * b for a, b in zip(first, two))
+    second = _unit([b - along * a for a, b in zip(first, two)], math)
+    third = [
+        first[1] * second[2] - first[2] * second[1],
+        first[2] * second[0] - first[0] * second[2],
+        first[0] * second[1] - first[1] * second[0],
+    ]
+    return [first, second, third]
+
+
+def _unit(vector: Sequence, math: Any) -> list:
+    length = math.sqrt(sum(part * part for part in vector))
+    return [part / length for part in vector]
+
+
+def _transposed(matrix: list[list]) -> list[list]:
+    return [list(column) for column in zip(*matrix)]
+
+
+def _atan2(sine: Any, cosine: Any, math: Any) -> Any:
+    function = math.arctan2 if hasattr(math, "arctan2") else math.atan2
+    return function(sine, cosine)

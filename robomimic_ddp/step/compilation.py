@@ -1,0 +1,101 @@
+"""torch.compile of the nets' training forward, inside the parallel objects.
+
+Only `forward` is compiled: hooks (mixed precision) run around it, and what the host calls without
+gradients (validation, rollouts) stays as it is, so that batches of other sizes compile nothing.
+Inside a DDP forward torch cuts the graph at DDP's buckets, and the all-reduces of the first ones
+run while the rest of the backward pass does.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from robomimic_ddp import wrap
+from robomimic_ddp.errors import PlanError
+from robomimic_ddp.step import calls
+from robomimic_ddp.swapping import swapped
+
+BACKEND: Any = "inductor"
+"""Tests put another one here."""
+_LEAST_CAPABILITY = (7, 0)
+
+
+def install(nets: list, kind: str, left_out: list, undo: ExitStack) -> int:
+    """Compiles the nets that learn, except those of `left_out`, until `undo` is closed; how many.
+
+    kind: "true", or "reduce-overhead" for CUDA graphs, which want batches of one size.
+    """
+    chosen = [net for net in nets if wrap.has_trainable_parameters(net) and net not in left_out]
+    for net in chosen:
+        calls.replace(net, _Compiled(net, kind), undo)
+    return len(chosen)
+
+
+class _Compiled:
+    """A call of `net` whose forward is compiled."""
+
+    def __init__(self, net: nn.Module, kind: str) -> None:
+        self.net = net
+        more: dict[str, Any] = {}
+        if BACKEND == "inductor":
+            # Draw from torch's generator, whose place belongs to the state of a run.
+            more["options"] = {"fallback_random": True}
+            if kind == "reduce-overhead":
+                more["options"]["triton.cudagraphs"] = True
+        if kind == "reduce-overhead":
+            more["dynamic"] = False
+        self.forward = torch.compile(net.forward, backend=BACKEND, **more)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if "forward" in vars(self.net):  # somebody has replaced it for a while
+            return self.net._call_impl(*args, **kwargs)
+        with swapped(self.net, "forward", self.forward):
+            try:
+                return self.net._call_impl(*args, **kwargs)
+            except torch._dynamo.exc.BackendCompilerFailed as error:
+                first = (str(error).strip().splitlines() or ["no reason given"])[0]
+                raise PlanError(
+                    f"ddp.compile: the compiler failed on {type(self.net).__name__} ({first}). "
+                    "Train with ddp.compile=false, or repair the compiler "
+                    "(`robomimic-ddp doctor` shows versions)."
+                ) from error
+
+
+def why_not(device: str, bucket_mb: float | None) -> str | None:
+    """What is missing for torch.compile on `device`, or None where nothing is known to be.
+    `bucket_mb`: DDP's, under which torch has a least; None without DDP.
+    """
+    least = dist._DEFAULT_FIRST_BUCKET_BYTES / 2**20
+    if bucket_mb is not None and bucket_mb < least:
+        return f"graphs are cut at DDP's buckets, of {least:g} MiB at least (ddp.bucket_mb)"
+    if not calls.can_be_replaced():
+        return f"torch {torch.__version__} is too old for it (2.1 has it)"
+    if BACKEND != "inductor":
+        return None
+    if shutil.which("gcc") is None and shutil.which("clang") is None and not _cpp_compiler():
+        return "there is no C++ compiler (g++ or clang++) on the PATH"
+    if not str(device).startswith("cuda"):
+        return None if _cpp_compiler() else "there is no working C++ compiler (g++ or clang++)"
+    if torch.cuda.get_device_capability(device) < _LEAST_CAPABILITY:
+        return "the GPU is older than what Triton compiles for (compute capability 7.0)"
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed"
+    return None
+
+
+def _cpp_compiler() -> bool:
+    try:
+        from torch._inductor.cpp_builder import get_cpp_compiler
+
+        return bool(get_cpp_compiler())
+    except ImportError:  # another place in other versions of torch
+        return shutil.which("g++") is not None or shutil.which("clang++") is not None
+    except Exception:  # torch's own error that there is none; its class differs by version
+        return False

@@ -1,0 +1,104 @@
+"""Options that change how a step is computed, not what: two ranks, two micro-batches, images with
+random crops, beside the same without the option.
+
+Activation checkpointing, PowerSGD before it begins and a compiler that computes eagerly: equal to
+the bit. channels_last and torch's traced backward add numbers in another order: losses 1e-4 of
+their size, Adam's moments 1e-4 of their length (the reasons are in tests/parity/comparison.py).
+PowerSGD of rank 4: losses 5 % of their size, and Adam's first moments point the same way (cosine
+0.9): what it cannot send in one step it sends in later ones.
+"""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from robomimic_ddp.step import compilation
+from tests.configs import make_config, write_config
+from tests.parity.comparison import CHANGES, PARTS, largest_and_mean, moment_distance
+from tests.parity.training import Job, train_on_rank
+
+pytestmark = [pytest.mark.parity, pytest.mark.timeout(300)]
+STEPS = 8
+POWERSGD = {"comm": "powersgd", "powersgd_rank": 4}
+EQUAL = {
+    "checkpointing": {"activation_checkpointing": True},
+    "powersgd, not begun": {**POWERSGD, "powersgd_start": STEPS},
+    "compiled, eager": {"compile": "true"},
+}
+CLOSE = {
+    "channels last": {"channels_last": True},
+    "compiled, traced": {"compile": "reduce-overhead"},
+    "all": {"channels_last": True, "activation_checkpointing": True, "compile": "true"},
+}
+
+
+def train_compiled(job: Job, backend: str) -> dict:
+    """Collective: as `train_on_rank`, compiled by `backend` where the options say so. Graphs are
+    cut at buckets, of which torch would have the first one larger than these nets.
+    """
+    small = mock.patch.object(dist, "_DEFAULT_FIRST_BUCKET_BYTES", 100_000)
+    with small, mock.patch.object(compilation, "BACKEND", backend):
+        return train_on_rank(job)
+
+
+@pytest.fixture(scope="module")
+def train(host_copy, ranks, image_dataset, tmp_path_factory):
+    """`train(options, backend)`: both ranks' results, which are equal to the bit."""
+
+    def run(options, backend="eager"):
+        folder = tmp_path_factory.mktemp("speed")
+        config = make_config("diffusion_policy_crops", image_dataset, folder / "runs", CHANGES)
+        config["ddp"] = {"accumulate": 2, "bucket_mb": 0.1, **options}
+        settings = str(write_config(folder / "config.json", config))
+        job = Job(str(host_copy.folder), settings, STEPS)
+        zero, one = ranks.run(train_compiled, job, backend, timeout=200)
+        for part in PARTS:
+            assert largest_and_mean(zero[part], one[part]) == (0, 0), part
+        return zero
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def plain(train):
+    return train({})
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_equal_to_the_bit(name, train, plain):
+    found = train(EQUAL[name])
+    for part in PARTS:
+        assert largest_and_mean(found[part], plain[part]) == (0, 0), part
+    assert found["losses"] == plain["losses"]
+
+
+@pytest.mark.parametrize("name", CLOSE)
+def test_equal_but_for_rounding(name, train, plain):
+    found = train(CLOSE[name], "aot_eager")
+    losses = [torch.tensor(result["losses"]) for result in (found, plain)]
+    torch.testing.assert_close(*losses, rtol=1e-4, atol=1e-6)
+    for moment in ("exp_avg", "exp_avg_sq"):
+        distance = moment_distance(found["optimizer"], plain["optimizer"], moment)
+        print(f"{name}, {moment}: {distance:.1e}")
+        assert distance < 1e-4
+    assert list(found["nets"]) == list(plain["nets"])
+    assert all(tensor.is_contiguous() for tensor in found["nets"].values())
+    assert all(tensor.is_contiguous() for tensor in found["optimizer"].values())
+
+
+def test_powersgd_goes_the_same_way(train, plain):
+    found = train({**POWERSGD, "powersgd_start": 2})
+    ours, theirs = torch.tensor(found["losses"]), torch.tensor(plain["losses"])
+    assert found["losses"] != plain["losses"], "nothing was compressed"
+    torch.testing.assert_close(ours, theirs, rtol=0.05, atol=0)
+    names = [name for name in plain["optimizer"] if name.endswith("exp_avg")]
+    flat = [
+        torch.cat([one["optimizer"][name].flatten() for name in names]) for one in (found, plain)
+    ]
+    cosine = float(torch.nn.functional.cosine_similarity(*flat, dim=0))
+    print(f"cosine of the first moments: {cosine:.4f}")
+    assert cosine > 0.9

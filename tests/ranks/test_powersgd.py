@@ -1,0 +1,205 @@
+"""PowerSGD on real ranks: what is sent, what is kept, and a run that goes on to the bit."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from dataclasses import replace
+from unittest import mock
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from robomimic_ddp import algo as host_algo
+from robomimic_ddp import group, nests, options, plan, resume, step, wrap
+from robomimic_ddp import run as _run
+from robomimic_ddp.env import LaunchEnv
+from robomimic_ddp.errors import PlanError
+from robomimic_ddp.options import Options
+from robomimic_ddp.state import STATE, Found, files
+from robomimic_ddp.state.files import read_file
+from tests.ranks import toy
+from tests.ranks.toy import make_algo
+
+START = 3
+
+
+def compressed(algo, **changes):
+    """Collective: builds the algo's parallel nets, which send as the options say."""
+    values = Options(**{"comm": "powersgd", "powersgd_start": START, "powersgd_rank": 1, **changes})
+    nets = wrap.parallel_among(host_algo.named_modules(algo))
+    for name, net in nets:
+        wrap.state_of(net).name = name
+        wrap.build(net)
+    return step.communicate([net for _, net in nets], values)
+
+
+def count_bytes():
+    """Collective: (the plan's line, bytes that the plan tells, bytes given to all-reduces in each
+    step, whether an error was kept).
+    """
+    algo = make_algo()
+    communication = compressed(algo)
+    sent = []
+    real = dist.all_reduce
+
+    def counted(tensor, *args, **kwargs):
+        sent[-1] += tensor.numel() * tensor.element_size()
+        return real(tensor, *args, **kwargs)
+
+    torch.manual_seed(group.rank())
+    with mock.patch.object(dist, "all_reduce", counted):
+        for _ in range(START + 2):
+            sent.append(0)
+            toy.step(algo, torch.randn(4, 4))
+    kept = [one.errors() for one in communication.powersgd.values()]
+    weights = torch.cat([one.detach().flatten() for one in algo.nets.parameters()])
+    return communication.line, communication.bytes_per_step, sent, kept, weights
+
+
+def test_fewer_bytes_are_sent_and_the_plan_tells_how_many(ranks):
+    (line, told, sent, kept, zero), (_, _, _, other_kept, one) = ranks.run(count_bytes)
+    numbers = zero.numel()
+    assert sent[:START] == [4 * numbers] * START
+    assert sent[START:] == [told] * 2 and told < 4 * numbers
+    assert line == (
+        f"gradients: {4 * numbers / 1e6:.3g} MB a step from each rank, in fp32; after step {START} "
+        f"{told / 1e6:.3g} MB, by PowerSGD of rank 1"
+    )
+    assert torch.equal(zero, one), "ranks parted"
+    assert all(error.abs().max() > 0 for errors in kept for error in errors.values())
+    assert not torch.equal(kept[0][0], other_kept[0][0]), "errors are each rank's own"
+
+
+def lines(comm):
+    """Collective."""
+    return compressed(make_algo(), comm=comm).line
+
+
+def test_every_kind_of_communication_tells_its_bytes(ranks):
+    for comm, words in (("none", "in fp32"), ("bf16", "in bf16 (in place of"), ("fp16", "in fp16")):
+        told = ranks.run(lines, comm)
+        assert told[0] == told[1] and told[0].startswith("gradients: ") and words in told[0]
+
+
+@contextlib.contextmanager
+def running(directory, found, **changes):
+    rank, world = group.rank(), group.world_size()
+    asked = {"comm": "powersgd", "powersgd_start": START, "powersgd_rank": 1, **changes}
+    resolved = options.resolve(asked)
+    launch = LaunchEnv(True, rank, world, rank, world)
+    made = plan.make_plan(launch, resolved, visible_gpus=0, use_cuda=False, batch_size=4)
+    run = _run.Run(made, resolved, 7, False, found=found)
+    run.learning_rates = [(0.1, 0.1)]
+    if group.is_main():
+        run.write_record(directory)
+    token = _run._current.set(run)
+    try:
+        yield run
+    finally:
+        _run._current.reset(token)
+
+
+def train(directory, epochs, found=None, **changes):
+    """Collective: what api.epochs does; (digest of the weights, errors left, what was said)."""
+    printed = io.StringIO()
+    with running(directory, found, **changes) as run, contextlib.redirect_stdout(printed):
+        algo = make_algo()
+        run.communication = compressed(algo, **changes)
+        _run.seed_streams(7, group.rank())
+        keeper = resume.Keeper(run, algo)
+        finished = keeper.restore() or 0
+        at_start = [one.errors() for one in run.communication.powersgd.values()]
+        for epoch in range(finished + 1, epochs + 1):
+            toy.step(algo, torch.randn(4, 4))
+            keeper.epoch_end(epoch)
+        return files.digest(dict(algo.nets.state_dict())), at_start, printed.getvalue()
+
+
+@pytest.fixture
+def folders(tmp_path):
+    for name in ("whole", "part"):
+        (tmp_path / name).mkdir()
+    return tmp_path / "whole", tmp_path / "part"
+
+
+@pytest.mark.parametrize("world, finished", [(2, 5), (3, 5), (2, 2)])
+def test_a_run_goes_on_to_the_bit(world, finished, ranks, folders):
+    """In the midst of compressed steps, and before they begin."""
+    whole, part = folders
+    expected = ranks.run(train, whole, 8, world_size=world)
+    ranks.run(train, part, finished, world_size=world)
+    resumed = ranks.run(train, part, 8, Found(part, "state"), world_size=world)
+    assert [one[0] for one in resumed] == [one[0] for one in expected]
+    assert "PowerSGD" not in resumed[0][2]
+    if finished > START:
+        saved = read_file(part / STATE)["powersgd"]
+        assert len(saved["errors"]) == world and saved["common"]
+
+
+def test_without_the_errors_it_would_not_be_the_same_run(ranks, folders):
+    whole, part = folders
+    expected = ranks.run(train, whole, 8)
+    ranks.run(train, part, 5)
+    changed = {"powersgd_rank": 2}
+    resumed = ranks.run(train_with, part, 8, changed)
+    assert "PowerSGD begins anew, since ddp.powersgd_rank has changed from 1 to 2" in resumed[0][2]
+    assert resumed[0][0] == resumed[1][0] != expected[0][0]
+
+
+def train_with(directory, epochs, changes):
+    """Collective."""
+    return train(directory, epochs, Found(directory, "state"), **changes)
+
+
+def test_another_number_of_ranks_loses_nothing_of_the_mean(ranks, folders):
+    part = folders[1]
+    ranks.run(train, part, 5)
+    saved = read_file(part / STATE)["powersgd"]["errors"]
+    resumed = ranks.run(train, part, 7, Found(part, "state"), world_size=3)
+    assert len({one[0] for one in resumed}) == 1, "ranks parted"
+    assert "each rank begins with the mean of what PowerSGD had not sent yet" in resumed[0][2]
+    for number, name in enumerate(saved[0]):
+        for index, error in saved[0][name].items():
+            before = (error + saved[1][name][index]) / 2
+            after = torch.stack([one[1][number][index] for one in resumed]).mean(0)
+            torch.testing.assert_close(after, before)
+
+
+def test_from_whole_gradients_and_back(ranks, folders):
+    part = folders[1]
+    ranks.run(train_with_fresh, part, 4, {"comm": "none"})
+    resumed = ranks.run(train_with, part, 8, {})
+    assert "PowerSGD begins anew, since the saved run sent whole gradients" in resumed[0][2]
+    assert resumed[0][0] == resumed[1][0]
+    back = ranks.run(train_with, part, 9, {"comm": "none"})
+    assert "what PowerSGD had not sent yet is dropped" in back[0][2]
+
+
+def train_with_fresh(directory, epochs, changes):
+    """Collective."""
+    return train(directory, epochs, **changes)
+
+
+def brought_around():
+    """Collective: nests of other sizes on each rank, to the main rank and back."""
+    rank = group.rank()
+    own = {"a": [torch.full((rank + 1,), rank)], "b": rank, "none": torch.zeros(0)}
+    gathered = nests.gathered(own)
+    assert (gathered is None) == (rank > 0)
+    back = nests.scattered(gathered)
+    assert torch.equal(back["a"][0], own["a"][0]) and back["b"] == rank
+    return True
+
+
+def test_nests_of_each_rank_travel(ranks):
+    assert all(ranks.run(brought_around, world_size=3))
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("changes", [{"static_graph": True}, {"precision": "fp16"}], ids=str)
+def test_what_does_not_go_with_it_is_refused(changes):
+    values = replace(Options(comm="powersgd"), **changes)
+    with pytest.raises(PlanError, match="ddp.comm=powersgd does not go with ddp"):
+        step.communication._require_possible(values)

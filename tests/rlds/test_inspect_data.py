@@ -1,0 +1,177 @@
+"""`robomimic-ddp inspect-data`: what it says, the sheet it draws, the config it writes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from robomimic_ddp.cli import main
+from robomimic_ddp.config_file import read_json
+from robomimic_ddp.inspect_data import survey
+from robomimic_ddp.rlds import host
+from robomimic_ddp.rlds.schema_file import load_schema
+from robomimic_ddp.rlds.source import Source
+from tests.rlds import other_shapes
+from tests.rlds.conftest import LENGTHS
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A data_path with both data sets of other shapes."""
+    root = tmp_path_factory.mktemp("others")
+    other_shapes.write_bridge(root), other_shapes.write_ours(root)
+    return root
+
+
+def inspected(capsys, *words):
+    """The report of a run with --json."""
+    assert main(["inspect-data", *map(str, words), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def as_host_config(path, cache, **train):
+    """A config file as the host holds it."""
+    factory = pytest.importorskip("robomimic.config").config_factory
+    from robomimic_ddp import host_config
+
+    given = read_json(path, "")
+    config = host_config.prepare_config(factory(given["algo_name"]), given)
+    with config.unlocked():
+        config.update(given)
+        config.train.update(data_cache_dir=str(cache), batch_size=4, **train)
+    return config
+
+
+def test_droid_data_is_described_and_its_schema_found(stored, capsys):
+    report = inspected(capsys, stored.folder)
+    assert report["splits"]["train"]["episodes"] == report["episodes_read"] == len(LENGTHS)
+    assert report["splits"]["train"]["bytes"] == sum(
+        file.stat().st_size for file in stored.folder.glob("*tfrecord*")
+    )
+    assert report["length"] == {
+        "min": min(LENGTHS), "median": float(np.median(LENGTHS)), "max": max(LENGTHS)
+    }  # fmt: skip
+    assert report["cameras"]["observation/wrist_image_left"] == {
+        "height": 24, "width": 40, "encoding": "jpeg"
+    }  # fmt: skip
+    assert report["steps"]["observation/joint_position"]["shape"] == [7]
+    assert report["language"]["feature"] == "language_instruction"
+    assert report["schema"] == "droid"
+    assert report["schemas"]["droid"] | {"found": None} == {
+        "fits": True, "missing": {}, "found": None
+    }  # fmt: skip
+    assert not report["schemas"]["bridge"]["fits"]
+    assert report["schemas"]["bridge"]["missing"]["image_0"] == "no observation.image_0"
+    for word in ("name", "version", "kind"):
+        assert report[word] == {"name": "made_up", "version": "1.0.0", "kind": "rlds"}[word]
+
+
+def test_a_few_episodes_are_spread_over_the_files(stored):
+    source = Source(stored.folder)
+    first = np.cumsum([0, *source.episodes_per_file])
+    some = survey.read(source, 3)
+    files = [len(source.files) * number // 3 for number in range(3)]
+    assert some.lengths == [LENGTHS[first[number]] for number in files]
+    assert survey.read(source, 0).lengths == list(LENGTHS)
+
+
+def test_the_config_of_the_second_schema_is_the_hosts(folders, capsys, tmp_path):
+    out = tmp_path / "out"
+    report = inspected(capsys, folders / "bridge_like", "-o", out)
+    assert report["schema"] == "bridge" and report["schemas"]["bridge"]["fits"]
+    assert report["schemas"]["bridge"]["missing"] == {
+        "image_2": "no observation.image_2", "image_3": "no observation.image_3"
+    }  # fmt: skip
+    assert sorted(path.name for path in out.iterdir()) == ["config.json", "contact_sheet.png"]
+    config = as_host_config(out / "config.json", tmp_path / "cache")
+    train, _ = host.datasets_from_config(config, config.all_obs_keys)
+    batch = next(iter(train.make_loader(4, 0, 1, 0)))
+    assert set(batch["obs"]) == {"image_0", "eef_position", "eef_rotation", "gripper"}
+    assert batch["obs"]["image_0"].shape[2:] == (24, 32, 3)
+    assert batch["actions"].shape[2] == 7 and batch["actions"].abs().max() <= 1
+
+
+def test_the_sheet_holds_frames_of_every_camera(folders, tmp_path, capsys):
+    from PIL import Image
+
+    inspected(capsys, folders / "bridge_like", "-o", tmp_path)
+    with Image.open(tmp_path / "contact_sheet.png") as sheet:
+        assert sheet.format == "PNG"
+        pixels = np.asarray(sheet.convert("RGB")).reshape(-1, 3).astype(int)
+    sample = survey.read(Source(folders / "bridge_like" / "1.0.0"), 0)
+    assert [set(one) for one in sample.frames] == [
+        {"observation/image_0", "observation/image_1"}
+    ] * 3
+    colours = np.unique(pixels, axis=0)
+    for episode in sample.frames:
+        for frames in episode.values():
+            assert frames[0][0] == 0 and frames[-1][0] == max(step for step, _ in frames)
+            for _, frame in frames:
+                centre = frame[4, 4].astype(int)  # in the middle of an even patch
+                assert np.abs(colours - centre).max(1).min() <= 2
+
+
+def test_a_schema_is_drafted_where_none_fits_and_its_config_works(folders, capsys, tmp_path):
+    report = inspected(capsys, folders / "our_arm", "-o", tmp_path / "out")
+    assert report["schema"] is None
+    schema = load_schema(str(tmp_path / "out" / "schema.yaml"))
+    assert list(schema.cameras) == ["image"] and list(schema.states) == ["state"]
+    assert list(schema.actions) == ["gripper", "rotation_delta", "world_vector"]
+    assert schema.language.feature == "observation.natural_language_instruction"
+    config = as_host_config(tmp_path / "out" / "config.json", tmp_path / "cache")
+    assert config.train.rlds_schema == str(tmp_path / "out" / "schema.yaml")
+    train, _ = host.datasets_from_config(config, config.all_obs_keys)
+    batch = next(iter(train.make_loader(4, 0, 1, 0)))
+    assert batch["actions"].shape[2] == 8 and batch["obs"]["state"].shape[2] == 8
+
+
+def test_people_get_tables(folders, stored, capsys):
+    assert main(["inspect-data", str(folders / "bridge_like" / "1.0.0")]) == 0
+    text = capsys.readouterr().out
+    for part in (
+        "8 episodes of 3 to 12 steps, median 6.5", "observation/image_0  24 x 32      jpeg",
+        "episode_metadata/has_image_0", "'put the cup down'", "train.rlds_schema=bridge",
+    ):  # fmt: skip
+        assert part in text, text
+    assert main(["inspect-data", str(stored.folder), "--episodes", "2"]) == 0
+    assert "14 episodes" in (text := capsys.readouterr().out) and "(of 2 episodes read)" in text
+
+
+def test_hdf5_gets_a_summary_and_a_word(low_dim_dataset, capsys):
+    report = inspected(capsys, low_dim_dataset)
+    assert report["kind"] == "hdf5" and report["episodes"] == 6
+    assert report["length"] == {"min": 6, "median": 10.0, "max": 15}
+    assert report["steps"]["obs/position"]["shape"] == [3]
+    assert report["filter_keys"] == ["train", "valid"]
+    assert main(["inspect-data", str(low_dim_dataset)]) == 0
+    text = capsys.readouterr().out
+    assert "obs/gripper" in text and "train.data=[" in text
+
+
+@pytest.mark.bad_input
+def test_mistakes_are_one_clear_error(folders, stored, capsys, tmp_path):
+    def refused(*words):
+        code = main(["inspect-data", *map(str, words)])
+        return code, capsys.readouterr().err
+
+    code, text = refused(folders)
+    assert code == 1 and "several data sets: bridge_like, our_arm" in text
+    code, text = refused(tmp_path / "nothing")
+    assert code == 1 and "does not exist" in text
+    (tmp_path / "data" / "1.0.0").mkdir(parents=True)
+    code, text = refused(tmp_path / "data")
+    assert code == 1 and "dataset_info.json" in text
+    (tmp_path / "text.txt").write_text("words")
+    code, text = refused(tmp_path / "text.txt")
+    assert code == 1 and "neither the folder of an RLDS data set nor an HDF5 file" in text
+    code, text = refused(stored.folder, "--episodes", "-1")
+    assert code == 2 and "--episodes -1" in text
+    copy = tmp_path / "made_up" / "1.0.0"
+    shutil.copytree(stored.folder, copy)
+    file = sorted(copy.glob("*tfrecord*"))[0]
+    file.write_bytes(file.read_bytes()[:-40])
+    code, text = refused(copy)
+    assert code == 1 and str(file) in text

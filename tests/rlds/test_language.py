@@ -1,0 +1,255 @@
+"""Instructions as embeddings, by a tiny DistilBERT that is made here."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from robomimic_ddp.errors import DataError
+from robomimic_ddp.options import resolve
+from robomimic_ddp.rlds import host, language
+from tests.rlds.conftest import ACTIONS, CAMERAS, FAILED, LENGTHS, STATES, WORDLESS
+
+transformers = pytest.importorskip("transformers")
+WIDTH = 8
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "do", "task", *map(str, range(20))]
+KEPT = [n for n in range(len(LENGTHS)) if n not in WORDLESS | FAILED]
+
+
+def make_model(folder, seed=0):
+    """A DistilBERT with one layer, random weights and a vocabulary of some words."""
+    folder.mkdir(parents=True)
+    torch.manual_seed(seed)
+    config = transformers.DistilBertConfig(
+        vocab_size=len(WORDS), dim=WIDTH, n_layers=1, n_heads=2, hidden_dim=16
+    )
+    transformers.DistilBertModel(config).save_pretrained(folder)
+    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    transformers.DistilBertTokenizerFast(str(folder / "vocab.txt")).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return make_model(tmp_path_factory.mktemp("language") / "Tiny Model")
+
+
+def by_hand(model, text):
+    """DROID's encoding of one text, in its own words."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+    lang_model = transformers.AutoModel.from_pretrained(model).eval()
+    with torch.no_grad():
+        outputs = lang_model(**tokenizer(text, return_tensors="pt"))
+    return outputs.last_hidden_state.sum(1).squeeze().numpy()
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """The texts that were encoded, and the parts of models that were loaded."""
+    encoded, loaded = [], []
+    encode, get = language.Encoder.encode, language.Encoder._get
+    monkeypatch.setattr(
+        language.Encoder, "encode", lambda self, text: encoded.append(text) or encode(self, text)
+    )
+    monkeypatch.setattr(
+        language.Encoder, "_get", lambda self, kind: loaded.append(kind) or get(self, kind)
+    )
+    return encoded, loaded
+
+
+@pytest.fixture
+def load_with(make_config):
+    """`load_with(model, cache)`: the train data set with `lang_emb` beside a camera and a state."""
+
+    def make(model, cache, key="lang_emb", **changes):
+        changes = {"cameras": CAMERAS[:1], "states": [STATES[0], key], **changes}
+        config = make_config(data_cache_dir=str(cache), **changes)
+        return host.datasets_from_config(config, config.all_obs_keys, language_model=model)[0]
+
+    return make
+
+
+@pytest.mark.parametrize("key", sorted(language.MODELS))
+def test_batches_hold_each_instructions_embedding(load_with, model, tmp_path, counted, key):
+    dataset = load_with(model, tmp_path, key)
+    encoded, loaded = counted
+    assert sorted(encoded) == sorted(f"do task {number}" for number in KEPT)
+    truth = {text: by_hand(model, text) for text in encoded}
+    seen = set()
+    for batch in dataset.make_loader(4, 0, 1, 0):
+        rows = batch["obs"][key]
+        assert rows.shape == (len(batch["language"]), 2, WIDTH) and rows.dtype == torch.float32
+        for row, text in zip(rows, batch["language"]):
+            assert np.array_equal(row[1].numpy(), truth[text]) and torch.equal(row[0], row[1])
+            seen.add(text)
+    assert len(seen) > 3 and len({row.tobytes() for row in truth.values()}) == len(truth)
+    assert len(encoded) == len(KEPT), "batches encode nothing"
+    assert loaded.count("AutoModel") == 1
+    stats = dataset.get_obs_normalization_stats()[key]
+    assert (stats["offset"] == 0).all() and (stats["scale"] == 1).all()
+
+
+def test_a_second_run_needs_no_model(load_with, model, tmp_path, counted):
+    first = next(iter(load_with(model, tmp_path).make_loader(4, 0, 1, 0)))
+    encoded, loaded = counted
+    encoded.clear(), loaded.clear()
+    again = next(iter(load_with(model, tmp_path).make_loader(4, 0, 1, 0)))
+    assert encoded == [] and loaded == ["AutoConfig"]
+    assert torch.equal(first["obs"]["lang_emb"], again["obs"]["lang_emb"])
+    dataset = load_with(model, tmp_path, skip_unlabeled=False)
+    assert encoded == [""], "only what is new"
+    assert len(dataset.embeddings[0]._rows) == len(KEPT) + 1
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith("language-")] and not list(
+        tmp_path.glob("*.part")
+    )
+
+
+def test_another_model_and_a_damaged_cache_are_encoded_anew(load_with, model, tmp_path, counted):
+    one = load_with(model, tmp_path).embeddings[0]
+    other = load_with(make_model(tmp_path / "other", seed=1), tmp_path).embeddings[0]
+    assert not torch.equal(one._table, other._table)
+    assert len(counted[0]) == 2 * len(KEPT)
+    for file in tmp_path.glob("language-*.npz"):
+        file.write_bytes(file.read_bytes()[:100])
+    assert torch.equal(load_with(model, tmp_path).embeddings[0]._table, one._table)
+
+
+def test_random_numbers_of_training_are_left_alone(load_with, model, tmp_path):
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    load_with(model, tmp_path)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_text_that_the_index_did_not_tell_of_is_encoded_when_it_comes(model, tmp_path):
+    made = language.make_embeddings("lang_emb", model, ["do task 1"], tmp_path)
+    rows = made.of(["do task 2", "do task 1", "do task 2"], 2)
+    assert rows.shape == (3, 2, WIDTH)
+    for text, row in zip(["do task 2", "do task 1"], rows):
+        assert np.array_equal(row[0].numpy(), by_hand(model, text))
+        assert torch.equal(row[0], row[1])
+
+
+def test_a_text_that_is_longer_than_the_model_allows_is_cut(model):
+    encoder = language.Encoder(model, "lang_emb")
+    longest = " ".join(["do"] * 510)  # 512 with the marks at both ends
+    assert np.array_equal(encoder.encode(longest + " task task"), encoder.encode(longest))
+
+
+def test_a_clip_text_model_gives_its_own_embedding(tmp_path):
+    """As the host's LangUtils: text_embeds of 25 padded tokens."""
+    config = transformers.CLIPTextConfig(
+        vocab_size=len(WORDS), hidden_size=12, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2, projection_dim=WIDTH, pad_token_id=0, bos_token_id=2,
+        eos_token_id=3, max_position_embeddings=25,
+    )  # fmt: skip
+    model = transformers.CLIPTextModelWithProjection(config).eval()
+    model.save_pretrained(tmp_path / "clip")
+    (tmp_path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    tokenizer = transformers.BertTokenizerFast(str(tmp_path / "vocab.txt"))
+    tokenizer.model_input_names = ["input_ids", "attention_mask"]
+    tokenizer.save_pretrained(tmp_path / "clip")
+    encoder = language.Encoder(str(tmp_path / "clip"), "lang_emb")
+    assert encoder.width == WIDTH
+    tokens = tokenizer(
+        "do task 7", max_length=25, padding="max_length", return_tensors="pt",
+        return_token_type_ids=False,
+    )  # fmt: skip
+    with torch.no_grad():
+        truth = model(**tokens)["text_embeds"][0]
+    assert np.allclose(encoder.encode("do task 7"), truth.numpy(), atol=1e-6)
+
+
+def test_shapes_are_told_without_loading_the_model(make_config, model, counted):
+    ObsUtils = pytest.importorskip("robomimic.utils.obs_utils")
+    config = make_config(cameras=[], states=[STATES[0], "lang_emb"])
+    ObsUtils.initialize_obs_utils_with_config(config)
+    (entry,) = host.dataset_configs(config)
+    shapes = host.shape_metadata(entry, list(ACTIONS), config.all_obs_keys, model)
+    assert shapes["all_shapes"]["lang_emb"] == (WIDTH,) or list(
+        shapes["all_shapes"]["lang_emb"]
+    ) == [WIDTH]
+    assert counted[1] == ["AutoConfig"]
+
+
+def on_a_rank(model, folder, cache):
+    """What a rank encodes, and the table that it gets."""
+    from pathlib import Path
+
+    from robomimic_ddp import group
+
+    texts, encoded = [f"do task {number}" for number in range(7)], []
+    encode = language.Encoder.encode
+    language.Encoder.encode = lambda self, text: encoded.append(text) or encode(self, text)
+    try:
+        made = language.make_embeddings("lang_emb", model, texts, Path(cache))
+        again = language.make_embeddings("lang_emb", model, texts, Path(folder) / str(group.rank()))
+    finally:
+        language.Encoder.encode = encode
+    assert torch.equal(made._table, again._table)
+    return encoded, made._table.tolist()
+
+
+def test_ranks_share_the_work_and_get_the_same(ranks, model, tmp_path):
+    """The second time each rank has a cache folder of its own: the main rank's counts."""
+    parts = ranks.run(on_a_rank, model, str(tmp_path / "own"), str(tmp_path / "cache"))
+    (one, table), (two, same) = parts
+    assert table == same
+    assert sorted(one[:4] + two[:3]) == [f"do task {number}" for number in range(7)]
+    assert len(one) == 8 and len(two) == 6  # and once more, for the second folder
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+    assert not (tmp_path / "own" / "1").exists()
+
+
+@pytest.mark.bad_input
+def test_a_model_that_is_not_there_is_one_clear_error(load_with, tmp_path):
+    with pytest.raises(DataError) as caught:
+        load_with(str(tmp_path / "nothing"), tmp_path)
+    for part in (
+        "nothing", "could not be loaded", "snapshot_download", "ddp.language_model=",
+        "get('distilbert-base-uncased', ",
+    ):  # fmt: skip
+        assert part in str(caught.value)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="could not be loaded"):
+        load_with(str(tmp_path / "empty"), tmp_path)
+
+
+def missing_on_a_rank(folder):
+    """On a rank: the error's text, where one rank alone lacks the model."""
+    from pathlib import Path
+
+    from robomimic_ddp import group
+
+    model = Path(folder) / ("there" if group.rank() == 0 else "not there")
+    with pytest.raises(DataError) as caught:
+        language.make_embeddings("lang_emb", str(model), ["do task 1"], Path(folder) / "cache")
+    return str(caught.value)
+
+
+@pytest.mark.bad_input
+def test_a_rank_without_the_model_stops_all(ranks, tmp_path):
+    make_model(tmp_path / "there")
+    one, two = ranks.run(missing_on_a_rank, str(tmp_path))
+    assert one == two and "not there" in one
+
+
+@pytest.mark.bad_input
+def test_a_data_set_without_instructions_has_no_embedding(make_config, model, tmp_path):
+    path = tmp_path / "silent.yaml"
+    path.write_text(
+        "states: {pose: observation.cartesian_position}\n"
+        "actions: {move: {feature: action_dict.cartesian_position, columns: [0, 3]}}\n"
+    )
+    config = make_config(
+        cameras=[], states=["pose", "lang_emb"], rlds_schema=str(path), action_keys=["move"],
+        action_config={"move": {"normalization": "min_max"}},
+    )  # fmt: skip
+    with pytest.raises(DataError, match="has no instructions.*'lang_emb'"):
+        host.datasets_from_config(config, config.all_obs_keys, language_model=model)
+
+
+def test_the_option_keeps_the_letters_of_a_path():
+    assert resolve({"language_model": "/Models/Tiny"}).values.language_model == "/Models/Tiny"
+    assert resolve().values.language_model == language.AUTO

@@ -1,0 +1,157 @@
+"""Rotations in every format, each against matrices that are made one at a time, by definition."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from robomimic_ddp.errors import ConfigError
+from robomimic_ddp.rlds.rotations import SIZES, convert, require_format
+
+QUATERNIONS = st.tuples(*[st.floats(-1, 1)] * 4)
+
+
+def about(axis, angle):
+    """The rotation matrix about the axis of that letter, by the right hand."""
+    turn = np.eye(3)
+    one, two = {"x": (1, 2), "y": (2, 0), "z": (0, 1)}[axis.lower()]
+    turn[one, one] = turn[two, two] = np.cos(angle)
+    turn[one, two], turn[two, one] = -np.sin(angle), np.sin(angle)
+    return turn
+
+
+def hamilton(a, b):
+    """The product of two quaternions (x, y, z, w)."""
+    vector = a[3] * b[:3] + b[3] * a[:3] + np.cross(a[:3], b[:3])
+    return np.append(vector, a[3] * b[3] - a[:3] @ b[:3])
+
+
+def matrix_of(numbers, form):
+    """The matrix of one rotation, by the definition of its format."""
+    numbers = np.asarray(numbers, float)
+    if form.startswith("euler_"):
+        order = form[len("euler_") :]
+        total = np.eye(3)
+        for axis, angle in zip(order, numbers):
+            turn = about(axis, angle)
+            # Fixed axes: each turn comes on top; turning axes: each is inside the ones before.
+            total = turn @ total if order.islower() else total @ turn
+        return total
+    if form == "quat_wxyz":
+        numbers = np.append(numbers[1:], numbers[0])
+    if form.startswith("quat"):
+        inverse = numbers * [-1, -1, -1, 1]
+        turned = [hamilton(hamilton(numbers, np.append(e, 0)), inverse)[:3] for e in np.eye(3)]
+        return np.stack(turned, 1)
+    if form == "axis_angle":
+        angle = np.linalg.norm(numbers)
+        x, y, z = numbers / angle if angle > 0 else (0, 0, 0)
+        cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
+        return np.eye(3) + np.sin(angle) * cross + (1 - np.cos(angle)) * cross @ cross
+    if form == "matrix":
+        return numbers.reshape(3, 3)
+    rows = np.stack([numbers[:3], numbers[3:], np.cross(numbers[:3], numbers[3:])])
+    return rows if form == "rot_6d" else rows.T
+
+
+def unit(quaternion):
+    length = np.linalg.norm(quaternion)
+    assume(length > 0.1)
+    return np.array(quaternion) / length
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.lists(QUATERNIONS, min_size=1, max_size=3))
+def test_every_format_into_every_other(drawn):
+    batch = np.stack([unit(one) for one in drawn])
+    truth = np.stack([matrix_of(one, "quat_xyzw") for one in batch])
+    in_format = {form: convert(batch, "quat_xyzw", form, np) for form in SIZES}
+    for form, values in in_format.items():
+        assert values.shape == (len(batch), SIZES[form])
+        made = np.stack([matrix_of(one, form) for one in values])
+        assert np.allclose(made, truth, atol=1e-6), form
+    for one, other in itertools.permutations(SIZES, 2):
+        again = convert(in_format[one], one, other, np)
+        made = np.stack([matrix_of(row, other) for row in again])
+        assert np.allclose(made, truth, atol=1e-5), (one, other)
+
+
+@pytest.mark.parametrize("form", [name for name in SIZES if name.startswith("euler")])
+@pytest.mark.parametrize("middle", [-np.pi / 2, np.pi / 2, 0.0])
+def test_angles_at_the_gimbal_lock_are_those_of_the_same_rotation(form, middle):
+    angles = np.array([[0.7, middle, -1.1], [2.0, middle, 2.5]])
+    matrices = convert(angles, form, "matrix", np)
+    assert np.allclose(matrices.reshape(-1, 3, 3), [matrix_of(a, form) for a in angles], atol=1e-12)
+    again = convert(matrices, "matrix", form, np)
+    assert np.allclose([matrix_of(a, form) for a in again], matrices.reshape(-1, 3, 3), atol=1e-6)
+
+
+@pytest.mark.parametrize("angle", [0.0, 1e-13, 1e-8, np.pi - 1e-9, np.pi])
+def test_no_turn_and_half_a_turn(angle):
+    vectors = angle * np.concatenate([np.eye(3), -np.eye(3), [[0.6, 0.0, 0.8]]])
+    for form in SIZES:
+        there = convert(vectors, "axis_angle", form, np)
+        assert np.isfinite(there).all()
+        back = convert(there, form, "axis_angle", np)
+        assert np.allclose(
+            [matrix_of(v, "axis_angle") for v in back],
+            [matrix_of(v, "axis_angle") for v in vectors],
+            atol=1e-6,
+        ), form
+
+
+def test_quaternions_come_with_a_real_part_that_is_not_negative():
+    turned = convert(np.array([[0.0, 0.0, -0.6, -0.8]]), "quat_xyzw", "quat_wxyz", np)
+    assert np.allclose(turned, [[0.8, 0, 0, 0.6]])
+    plain = np.array([[0.0, 0.0, -0.6, -0.8]])
+    assert convert(plain, "quat_xyzw", "quat_xyzw", np) is plain
+
+
+def test_lengths_do_not_matter_where_they_mean_nothing():
+    one = np.array([[0.1, 0.2, 0.3, 0.4]])
+    assert np.allclose(
+        convert(one, "quat_xyzw", "matrix", np), convert(7 * one, "quat_xyzw", "matrix", np)
+    )
+    rows = np.array([[1.0, 0.1, 0, 0.3, 2.0, 0]])  # neither of unit length nor at right angles
+    matrix = convert(rows, "rot_6d", "matrix", np).reshape(3, 3)
+    assert np.allclose(matrix @ matrix.T, np.eye(3)) and np.linalg.det(matrix) > 0
+    assert np.allclose(np.cross(matrix[0], rows[0, :3]), 0)
+
+
+def droids_rows(angles):
+    """DROID's numbers, written out: rows 0 and 1 of Rz @ Ry @ Rx."""
+    (a, b, c), (d, e, f) = np.sin(angles).T, np.cos(angles).T
+    first = [f * e, f * b * a - c * d, f * b * d + c * a]
+    return np.stack([*first, c * e, c * b * a + f * d, c * b * d - f * a], -1)
+
+
+def test_droids_rows_are_equal_to_the_bit():
+    angles = np.random.default_rng(0).uniform(-4, 4, (1000, 3))
+    assert np.array_equal(convert(angles, "euler_xyz", "rot_6d", np), droids_rows(angles))
+
+
+def test_tensorflow_computes_the_same():
+    from robomimic_ddp.rlds.tf_import import import_tensorflow
+
+    pytest.importorskip("tensorflow_datasets", reason="the extra [rlds] is not installed")
+    tf = import_tensorflow()
+    random = np.random.default_rng(1).normal(size=(50, 4))
+    batch = random / np.linalg.norm(random, axis=1, keepdims=True)
+    for form in SIZES:
+        ours = convert(batch, "quat_xyzw", form, np)
+        for target in ("rot_6d", "euler_ZYX", "axis_angle", "quat_wxyz"):
+            theirs = convert(tf.constant(ours), form, target, tf)
+            assert theirs.dtype == tf.float64
+            assert np.allclose(theirs.numpy(), convert(ours, form, target, np), atol=1e-9)
+
+
+@pytest.mark.bad_input
+def test_an_unknown_format_is_named_with_the_nearest():
+    assert require_format("euler_ZYX", "x") == "euler_ZYX"
+    for wrong, near in (("quat_xyz", "quat_xyzw"), ("rot6d", "rot_6d"), ("euler_xyx", "euler_")):
+        with pytest.raises(ConfigError, match=f"here: '{wrong}'.*Did you mean {near}"):
+            require_format(wrong, "here")

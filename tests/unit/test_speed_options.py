@@ -1,0 +1,261 @@
+"""channels_last, activation checkpointing and compilation on one process: same numbers, and nothing
+of them in what is saved, copied or run without gradients.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from contextlib import ExitStack
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+import torch
+from torch import nn
+
+from robomimic_ddp import wrap
+from robomimic_ddp.errors import PlanError
+from robomimic_ddp.options import Options
+from robomimic_ddp.step import channels_last, checkpointing, compilation, optimizers, prepare
+
+
+class Camera(nn.Module):
+    """A small encoder that draws random numbers, as SpatialSoftmax does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3), nn.ReLU())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        noise = torch.randn_like(x) if self.training else 0
+        return self.layers(x + 0.1 * noise).flatten(1).mean(1, keepdim=True)
+
+
+class Encoder(nn.Module):
+    """Two cameras in a dictionary, and a state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cameras = nn.ModuleDict({"left": Camera(), "right": Camera()})
+        self.state = nn.Linear(3, 2)
+
+    def forward(self, image: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        seen = [camera(image) for camera in self.cameras.values()]
+        return torch.cat([*seen, self.state(state)], 1)
+
+
+def make_model():
+    torch.manual_seed(0)
+    nets = nn.ModuleDict({"policy": nn.ModuleDict({"obs_encoder": Encoder()})})
+    optimizer = torch.optim.AdamW(nets.parameters(), lr=0.01)
+    shadows = [one.detach().clone() for one in nets.parameters()]
+    return SimpleNamespace(
+        nets=nets,
+        optimizers={"policy": optimizer},
+        ema=SimpleNamespace(shadow_params=shadows),
+        ema_nets=copy.deepcopy(nets).requires_grad_(False),
+    )
+
+
+def encoder_of(model):
+    return model.nets["policy"]["obs_encoder"]
+
+
+def train(model, steps=4):
+    """Losses; draws from the global stream."""
+    optimizer, losses = model.optimizers["policy"], []
+    torch.manual_seed(1)
+    for _ in range(steps):
+        out = encoder_of(model)(torch.randn(2, 3, 12, 12), torch.randn(2, 3))
+        loss = (out - 1).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def weights(model):
+    return torch.cat([one.detach().flatten() for one in model.nets.state_dict().values()])
+
+
+@pytest.fixture
+def plain():
+    model = make_model()
+    return train(model), weights(model)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_channels_last(plain, fused):
+    model = make_model()
+    keys = list(model.nets.state_dict())
+    with ExitStack() as undo:
+        assert channels_last.install(model, [encoder_of(model)], undo) == 4
+        if fused:
+            assert optimizers.install(model, undo)
+        convolution = encoder_of(model).cameras["left"].layers[0]
+        assert convolution.weight.is_contiguous(memory_format=torch.channels_last)
+        assert not convolution.weight.is_contiguous()
+        losses = train(model)
+        torch.testing.assert_close(torch.tensor(losses), torch.tensor(plain[0]))
+        torch.testing.assert_close(weights(model), plain[1], rtol=1e-4, atol=1e-5)
+        saved = model.optimizers["policy"].state_dict()
+        assert all(one.is_contiguous() for one in model.nets.state_dict().values())
+        assert list(model.nets.state_dict()) == keys
+        moments = [entry["exp_avg"] for entry in saved["state"].values()]
+        assert all(one.is_contiguous() for one in moments)
+        own = model.optimizers["policy"].state[convolution.weight]["exp_avg"]
+        assert own.stride() == convolution.weight.stride()
+        shadows = [one for one in model.ema.shadow_params if one.dim() == 4]
+        assert shadows and all(one.stride() != one.contiguous().stride() for one in shadows)
+    assert convolution.weight.is_contiguous() and own.shape == convolution.weight.shape
+    assert all(one.is_contiguous() for one in model.ema.shadow_params)
+    first = model.optimizers["policy"].state[convolution.weight]["exp_avg"]
+    assert first.is_contiguous() and torch.equal(first, own)
+
+
+def test_channels_last_goes_on_from_a_plain_checkpoint():
+    """Else a fused kernel, which walks through memory, would mix up the moments."""
+    whole = make_model()
+    train(whole)
+    saved = copy.deepcopy((whole.nets.state_dict(), whole.optimizers["policy"].state_dict()))
+    train(whole)
+    model = make_model()
+    with ExitStack() as undo:
+        channels_last.install(model, [encoder_of(model)], undo)
+        optimizers.install(model, undo)
+        model.nets.load_state_dict(saved[0])
+        model.optimizers["policy"].load_state_dict(saved[1])
+        train(model)
+        torch.testing.assert_close(weights(model), weights(whole), rtol=1e-4, atol=1e-5)
+
+
+def bytes_kept(model):
+    """Of what a forward keeps for its backward, parameters apart; each storage once."""
+    own = {one.untyped_storage().data_ptr() for one in model.nets.parameters()}
+    kept = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        out = encoder_of(model)(torch.randn(4, 3, 32, 32), torch.randn(4, 3))
+    del out
+    return sum(kept.values())
+
+
+def test_activation_checkpointing_keeps_bits_and_drops_memory(plain):
+    model = make_model()
+    before = bytes_kept(model)
+    with ExitStack() as undo:
+        encoder = encoder_of(model)
+        assert checkpointing.install([encoder, nn.Linear(2, 2)], undo) == [encoder]
+        kept = bytes_kept(model)
+        assert kept < before / 3, (kept, before)
+        # its random numbers come again, and the streams are where they were
+        assert train(model) == plain[0]
+        assert torch.equal(weights(model), plain[1])
+        copied = pickle.loads(pickle.dumps(copy.deepcopy(encoder)))
+        assert not any("_compiled_call_impl" in vars(one) for one in copied.modules())
+    assert bytes_kept(model) == before
+
+
+def test_only_cameras_are_checkpointed():
+    encoder = Encoder()
+    assert checkpointing._encoders(encoder) == list(encoder.cameras.values())
+    camera = Camera()
+    assert checkpointing._encoders(camera) == [camera]
+    shared = nn.ModuleDict({"a": camera, "b": camera})
+    assert checkpointing._encoders(shared) == [camera]
+    assert checkpointing._encoders(nn.Linear(2, 2)) == []
+
+
+class Counting:
+    """A compiler that counts graphs, and computes eagerly."""
+
+    def __init__(self) -> None:
+        self.graphs = 0
+
+    def __call__(self, graph, inputs):
+        self.graphs += 1
+        return graph.forward
+
+
+def test_compilation_is_bounded_and_stays_out_of_everything_else(plain):
+    model, counting = make_model(), Counting()
+    encoder = encoder_of(model)
+    keys = list(model.nets.state_dict())
+    with ExitStack() as undo, mock.patch.object(compilation, "BACKEND", counting):
+        assert compilation.install([encoder, nn.Identity()], "true", [], undo) == 1
+        assert train(model) == plain[0] and torch.equal(weights(model), plain[1])
+        graphs = counting.graphs
+        assert graphs > 0
+        train(model)
+        encoder.eval()
+        encoder(torch.randn(5, 3, 12, 12), torch.randn(5, 3))
+        encoder.train()
+        with torch.no_grad():
+            encoder(torch.randn(7, 3, 12, 12), torch.randn(7, 3))
+        assert counting.graphs == graphs, "a validation batch was compiled"
+        assert list(model.nets.state_dict()) == keys
+        copied = copy.deepcopy(encoder)
+        copied(torch.randn(2, 3, 12, 12), torch.randn(2, 3))
+        assert counting.graphs == graphs, "a copy was compiled"
+        pickle.dumps(encoder)
+    before = counting.graphs
+    encoder(torch.randn(9, 3, 12, 12), torch.randn(9, 3))
+    assert counting.graphs == before and encoder._compiled_call_impl is None
+
+
+def fails(graph, inputs):
+    raise RuntimeError("planted")
+
+
+@pytest.mark.bad_input
+def test_a_compiler_that_fails_or_is_missing_is_one_clear_error(monkeypatch):
+    model = make_model()
+    small = Options(compile="true", preset="safe", bucket_mb=0.5)
+    parallel = wrap.parallelise(encoder_of(make_model()), "ddp")
+    with pytest.raises(PlanError, match=r"of 1 MiB at least \(ddp.bucket_mb\)"):
+        prepare(make_model(), small, [parallel], ExitStack())
+    with ExitStack() as undo, mock.patch.object(compilation, "BACKEND", fails):
+        compilation.install([encoder_of(model)], "true", [], undo)
+        with pytest.raises(PlanError, match="compiler failed on Encoder .*ddp.compile=false"):
+            train(model, 1)
+    monkeypatch.setattr(compilation, "_cpp_compiler", lambda: False)
+    options = Options(compile="true", preset="safe")
+    with pytest.raises(PlanError, match=r"ddp.compile=true is not possible .* C\+\+ compiler"):
+        prepare(make_model(), options, [encoder_of(model)], ExitStack())
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    "options",
+    [{"compile": "true"}, {"channels_last": True}, {"activation_checkpointing": True}],
+    ids=str,
+)
+def test_a_host_without_parallel_nets_is_refused(options):
+    with pytest.raises(PlanError, match="none of its nets is made parallel"):
+        prepare(make_model(), Options(**options), [], ExitStack())
+
+
+def test_the_plan_says_what_was_done():
+    model = make_model()
+    options = {"preset": "safe", "channels_last": True, "activation_checkpointing": True}
+    with ExitStack() as undo, mock.patch.object(compilation, "BACKEND", "eager"):
+        nets = [encoder_of(model)]
+        line = prepare(model, Options(compile="true", **options), nets, undo).line
+    for words in (
+        "channels last: 4 image weights",
+        "activation checkpointing: 1 net(s) with image encoders",
+        "compiled (true): training forward of 0 net(s), not those that are checkpointed",
+    ):
+        assert words in line
+    low_dim = SimpleNamespace(nets=nn.ModuleDict({"a": nn.Linear(2, 2)}))
+    with ExitStack() as undo:
+        line = prepare(low_dim, Options(**options), [low_dim.nets["a"]], undo).line
+    assert line.count("none, since no net here has image layers") == 2

@@ -1,0 +1,116 @@
+"""Data workers: how many a rank's cores allow, and what a host's DataLoader gets."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from robomimic_ddp.env import LaunchEnv
+from robomimic_ddp.errors import OptionError
+from robomimic_ddp.options import Options, resolve
+from robomimic_ddp.plan import make_plan, share_of_cores, workers_of_share
+from robomimic_ddp.sampling.workers import loader_arguments
+
+DATA = TensorDataset(torch.arange(12))
+
+
+def planned(ranks, configured, cores, **options):
+    return make_plan(
+        LaunchEnv(True, 0, 2 * ranks, 0, ranks),
+        resolve(options),
+        visible_gpus=0,
+        use_cuda=False,
+        batch_size=4,
+        data_workers=configured,
+        cores=cores,
+    )
+
+
+@pytest.mark.parametrize(
+    "ranks, cores, workers", [(4, 16, 3), (4, 4, 0), (8, 4, 0), (1, 1, 0), (2, 7, 2)]
+)
+def test_auto_leaves_each_rank_a_core_to_train(ranks, cores, workers):
+    plan = planned(ranks, 30, cores, workers="auto")
+    assert plan.data_workers == workers and not plan.notes
+    assert f"data workers: {workers} per rank x {ranks} rank(s)" in plan.describe()
+
+
+def test_more_workers_than_cores_are_warned_of_and_kept():
+    plan = planned(4, 8, 16)
+    assert plan.data_workers == 8
+    assert "warning: train.num_data_workers=8 x 4 rank(s) = 32 processes on 16" in plan.describe()
+    assert "ddp.workers=auto would start 3" in plan.describe()
+    assert "warning: ddp.workers=5 x 4 rank(s) = 20" in planned(4, 0, 16, workers=5).describe()
+    assert not planned(4, 4, 16).notes
+
+
+@given(
+    st.lists(st.sets(st.integers(0, 12), min_size=1), min_size=1, max_size=6),
+)
+def test_all_ranks_together_never_have_more_than_the_node(of_ranks):
+    cores = [sorted(own) for own in of_ranks]
+    shares = [share_of_cores(own, cores) for own in cores]
+    assert sum(shares) <= len(set().union(*of_ranks))
+    started = [workers_of_share("auto", share) + min(share, 1) for share in shares]
+    assert sum(started) <= len(set().union(*of_ranks))
+
+
+def test_shares_of_bound_and_of_free_ranks():
+    assert share_of_cores(range(8), [range(8), range(8, 16)]) == 8
+    assert share_of_cores(range(16), [range(16)] * 2) == 8
+    assert share_of_cores(range(3), [range(3)] * 2) == 1
+
+
+def test_a_loader_is_left_alone_by_default_and_follows_the_options():
+    host = {"dataset": DATA, "batch_size": 4, "num_workers": 2, "prefetch_factor": 4}
+    assert loader_arguments(host, Options(), 2, False, "train") == host
+    made = loader_arguments(host, Options(workers="0"), 0, False, "train")
+    assert made == {"dataset": DATA, "batch_size": 4, "num_workers": 0}
+    assert len(list(DataLoader(**made))) == 3
+    some = Options(workers="auto", persistent_workers=True, prefetch=3)
+    made = loader_arguments(host, some, 3, False, "train")
+    assert (made["num_workers"], made["persistent_workers"], made["prefetch_factor"]) == (
+        3,
+        True,
+        3,
+    )
+    assert loader_arguments(host, some, 3, False, "valid")["num_workers"] == 1
+    plain = {"dataset": DATA}
+    assert loader_arguments(plain, Options(persistent_workers=True), 0, False, "train") == plain
+
+
+def test_a_stream_of_the_hosts_own_keeps_its_number_of_workers():
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(range(3))
+
+    host = {"dataset": Stream(), "num_workers": 0}
+    assert loader_arguments(host, Options(workers="auto"), 5, False, "train") == host
+
+
+@pytest.mark.parametrize(
+    "options, on_gpu, pinned",
+    [
+        ({}, True, True),
+        ({}, False, None),
+        ({"preset": "safe"}, True, None),
+        ({"preset": "safe", "pin_memory": "true"}, True, True),
+        ({"pin_memory": "false"}, True, False),
+        ({"pin_memory": "true"}, False, None),
+    ],
+)
+def test_memory_is_pinned_for_gpus(options, on_gpu, pinned):
+    made = loader_arguments({"dataset": DATA}, Options(**options), 0, on_gpu, "train")
+    assert made.get("pin_memory") == pinned
+
+
+def test_values_of_workers():
+    assert resolve({"workers": 3}).values.workers == "3"
+    assert resolve(environment={"workers": "AUTO"}).values.workers == "auto"
+    for bad in ("-1", "2.5", "many", [2]):
+        with pytest.raises(OptionError, match=r"config \| auto \| a whole number"):
+            resolve({"workers": bad})
+    assert resolve(file={"compile": True}).values.compile == "true"
