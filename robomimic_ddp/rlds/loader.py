@@ -10,6 +10,7 @@ import torch
 from robomimic_ddp.rlds.pipeline import FrameCounters
 from robomimic_ddp.rlds.plans import Reading
 from robomimic_ddp.rlds.records import damaged_data
+from robomimic_ddp.rlds.stream import Stream
 from robomimic_ddp.rlds.tf_import import import_tensorflow
 
 if TYPE_CHECKING:
@@ -84,10 +85,10 @@ class RLDSLoader:
             "frames_prefetched": ahead,
         }
 
-    def _next(self, iterator: Any) -> dict[str, Any]:
+    def _next(self, stream: Stream) -> dict[str, Any]:
         tf = import_tensorflow()
         try:
-            batch = next(iterator)
+            batch = next(stream)
         except tf.errors.OpError as error:
             source = self.dataset.source
             doing = f"rank {self.rank} was loading {source.folder}"

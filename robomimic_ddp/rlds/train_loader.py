@@ -14,6 +14,7 @@ from robomimic_ddp.rlds.loader import RLDSLoader
 from robomimic_ddp.rlds.pipeline import build
 from robomimic_ddp.rlds.plans import PassPlan, Reading
 from robomimic_ddp.rlds.quotas import Quotas
+from robomimic_ddp.rlds.stream import Stream
 
 if TYPE_CHECKING:
     from robomimic_ddp.rlds.dataset import RLDSDataset
@@ -46,6 +47,7 @@ class RLDSTrainLoader(RLDSLoader):
         self._leg = Leg(world_size, 1 if in_mixture else self.batch_size, reading.shuffle_buffer)
         self._require_enough()
         self._seed, self._groups, self._continued = seed, None, 0
+        self._stream: Stream | None = None
         self._begin(0, [])
 
     def _begin(self, first_pass: int, legs: list[tuple[Leg, int]]) -> None:
@@ -56,11 +58,11 @@ class RLDSTrainLoader(RLDSLoader):
         *self._legs_before, (_, self._batches) = legs
         self._course = self.dataset.course(self._seed, first_pass, legs)
         self._plans: dict[int, PassPlan] = {}
-        self._iterator: Any = None
+        self.close()
 
-    def _reader(self) -> Any:
-        """The iterator over the pipeline, made when the first batch is asked for."""
-        if self._iterator is None:
+    def _reader(self) -> Stream:
+        """The pipeline's elements; it is made when the first batch is asked for."""
+        if self._stream is None:
             pipeline = build(
                 self.dataset.recipe,
                 self._plan_of,
@@ -70,8 +72,8 @@ class RLDSTrainLoader(RLDSLoader):
                 self._course.place(self.rank, self._batches),
                 self._groups,
             )
-            self._iterator = iter(pipeline)
-        return self._iterator
+            self._stream = Stream(pipeline)
+        return self._stream
 
     def follow(self, quotas: Quotas, number: int) -> None:
         """From here on gives what `quotas` say of data set `number` in a mixture, by `next_of`."""
@@ -81,7 +83,7 @@ class RLDSTrainLoader(RLDSLoader):
             return quotas.groups(number, first - begun, count)
 
         self._groups = groups
-        self._iterator = None
+        self.close()
 
     def next_of(self, windows: int) -> dict[str, Any]:
         """The next `windows` windows, as many as the quotas have for the batch."""
@@ -203,4 +205,6 @@ class RLDSTrainLoader(RLDSLoader):
 
     def close(self) -> None:
         """Stops reading ahead and frees the buffers."""
-        self._iterator = None
+        if self._stream is not None:
+            self._stream.close()
+        self._stream = None

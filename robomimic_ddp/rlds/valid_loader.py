@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from robomimic_ddp.rlds.loader import RLDSLoader
 from robomimic_ddp.rlds.pipeline import build
 from robomimic_ddp.rlds.plans import Reading
+from robomimic_ddp.rlds.stream import Stream
 
 if TYPE_CHECKING:
     from robomimic_ddp.rlds.dataset import RLDSDataset
@@ -64,9 +65,9 @@ class RLDSValidLoader(RLDSLoader):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         if not self.windows:
             return
-        iterator = iter(self._pipeline)
+        stream = Stream(self._pipeline)
         for _ in range(len(self)):
-            yield self._next(iterator)
+            yield self._next(stream)
 
     def index_stream_digest(self) -> str:
         """Hex digest of which windows this rank reads."""
