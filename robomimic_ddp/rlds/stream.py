@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 from weakref import WeakSet
 
+
 class Stream:
     """The elements of a tf.data pipeline, read ahead until the end, `close`, or Python's end."""
 

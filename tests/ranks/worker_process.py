@@ -21,7 +21,7 @@ class WorkerProcess:
     """One process of the pool, its pipe and its two files (output; stacks dumped on SIGUSR1)."""
 
     def __init__(self, folder: Path, slot: int) -> None:
-        # Workers are often replaced, and importing torch takes seconds: one process does it for all.
+        # Workers are often replaced; one process imports torch for all of them, in seconds.
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([*HOST, "pytest"])
         self.connection, theirs = context.Pipe()

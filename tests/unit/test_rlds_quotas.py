@@ -33,7 +33,7 @@ def test_shares_go_on_where_they_were_left(weights, size, batches):
 
 
 large_weights = st.lists(st.floats(0.05, 2), min_size=1, max_size=6)
-"""A window of a small share is a hundred thousand batches away, which take seconds to go through."""
+"""The windows of a small share are a hundred thousand batches apart, which takes seconds."""
 
 
 @given(large_weights, sizes, st.integers(0, 120), st.integers(0, 60))
