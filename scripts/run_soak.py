@@ -71,8 +71,9 @@ class Soak:
             config = make_rlds_config(self.rlds, output, ONE_STEP)
         file = write_config(self.folder / f"run{number}.json", config)
         if number % 2:
-            return torchrun(self.host, "robomimic.scripts.train", "--config", file)
-        return torchrun(self.host, "robomimic.scripts.train_rlds", f"load_from={file}")
+            return torchrun(self.host, "robomimic.scripts.train", "--config", file, cold=True)
+        entry = "robomimic.scripts.train_rlds"
+        return torchrun(self.host, entry, f"load_from={file}", cold=True)
 
 
 def main() -> int:

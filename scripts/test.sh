@@ -6,4 +6,5 @@ checkout="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 source "$checkout/scripts/lib/environment.sh"
 make_environment "$checkout" robomimic,rlds,test
 cd "$checkout"
+unset PYTHONDONTWRITEBYTECODE  # compiled anew, a thousand times over, the tests take minutes more
 exec "$environment_python" -m pytest "$@"

@@ -14,17 +14,19 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any, Callable
 
 import psutil
+
+from tests.warm.client import server
+from tests.warm.jobs import ColdJob, Job, WarmJob
 
 ROOT = Path(__file__).resolve().parents[1]
 DISTRIBUTION = "praxis-robomimic"
@@ -42,7 +44,6 @@ ABORT_TEXTS = (
 )
 """What an unclean end leaves on standard error."""
 
-_MARK = "ROBOMIMIC_TEST_RUN"
 _LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "SLURM_", "TORCHELASTIC_", "ROBOMIMIC_DDP_")
 _GONE_SECONDS = 5.0
 SOON_SECONDS = 60.0
@@ -141,12 +142,14 @@ def require_soon(result: Result) -> None:
 def environment(host: Host | None, added: Mapping[str, str] | None = None) -> dict[str, str]:
     """The variables of a subprocess, whatever this process was started with."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith(_LAUNCHER)}
+    kept.pop("PYTHONDONTWRITEBYTECODE", None)  # compiled anew, our modules and the host's cost 1 s
     paths = [host.folder] if host is not None else []
     kept.update(
         PYTHONPATH=os.pathsep.join(str(path) for path in [*paths, ROOT]),
         PYTHONHASHSEED="0",
         PYTHONFAULTHANDLER="1",
         OMP_NUM_THREADS="1",
+        OMP_WAIT_POLICY="passive",  # the host asks for two threads; spinning, they starve ranks
         CUDA_VISIBLE_DEVICES="",
         USE_TF="0",  # transformers would import TensorFlow to look at it: half of a host's start
     )
@@ -159,19 +162,43 @@ def torchrun(
     *arguments: object,
     ranks: int = 2,
     restarts: int = 0,
-    **options: object,
+    **options: Any,
 ) -> Result:
     """Runs `module` on `ranks` ranks of this machine under the real torchrun, on a free port.
-    `restarts`: how often torchrun may start the ranks anew.
+    `restarts`: how often torchrun may start the ranks anew. `options`: see `python`.
     """
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"]
-    launcher.append(f"--max-restarts={restarts}")
-    return run(host, sys.executable, *launcher, "-m", module, *arguments, **options)
+    launcher = ["--standalone", f"--nproc_per_node={ranks}", f"--max-restarts={restarts}"]
+    words = ["-m", "torch.distributed.run", *launcher, "-m", module, *arguments]
+    return _python(host, words, ranks * (restarts + 1), **options)
 
 
-def python(host: Host, module: str, *arguments: object, **options: object) -> Result:
-    """Runs `python -m module arguments` with a host."""
-    return run(host, sys.executable, "-m", module, *arguments, **options)
+def python(host: Host | None, module: str, *arguments: object, **options: Any) -> Result:
+    """Runs `python -m module arguments` with a host.
+
+    `cold`: from Python's own start; else, where the system can, from a process that has imported
+    other people's packages (tests/warm/server.py; `rlds`: TensorFlow too), in a tenth of the time.
+    With the variable ROBOMIMIC_TEST_COLD all starts are cold. Other options: see `run`.
+    """
+    return _python(host, ["-m", module, *arguments], 0, **options)
+
+
+def _python(
+    host: Host | None,
+    words: list[object],
+    ranks: int,
+    *,
+    cold: bool = False,
+    rlds: bool = False,
+    **options: Any,
+) -> Result:
+    if cold or sys.platform != "linux" or "ROBOMIMIC_TEST_COLD" in os.environ:
+        return run(host, sys.executable, *words, **options)
+    warm = server("rlds" if rlds else "host", environment(None))
+
+    def start(command: list[str], **files: Any) -> Job:
+        return WarmJob(warm, command, ranks, **files)
+
+    return run(host, *words, start=start, **options)
 
 
 def run(
@@ -179,66 +206,45 @@ def run(
     *command: object,
     timeout: float = 180.0,
     added: Mapping[str, str] | None = None,
+    start: Callable[..., Job] = ColdJob,
 ) -> Result:
     """Runs a command to its end or `timeout` seconds, and ends whatever it left behind.
 
     When the time runs out, each process prints the stacks of its threads before it is killed.
     """
-    mark = uuid.uuid4().hex
-    variables = {**environment(host, added), _MARK: mark}
     with tempfile.TemporaryDirectory(prefix="run-") as folder:
         # Files, not pipes: a process left behind would keep a pipe open, and reading would hang.
         out, err = Path(folder, "stdout"), Path(folder, "stderr")
-        with out.open("w") as stdout, err.open("w") as stderr:
-            process = subprocess.Popen(
-                [str(word) for word in command],
-                cwd=folder,
-                env=variables,
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-                start_new_session=True,
-            )
-            timed_out = _wait(process, mark, timeout)
-            ended = time.time()
-            leftovers = _end_leftovers(mark, 0.0 if timed_out else _GONE_SECONDS)
-            process.wait()
+        for path in (out, err):
+            path.touch()
+        variables = environment(host, added)
+        words = [str(word) for word in command]
+        job = start(words, folder=folder, variables=variables, stdout=out, stderr=err)
+        timed_out = _wait(job, timeout)
+        ended = time.time()
+        leftovers = _end_leftovers(job, 0.0 if timed_out else _GONE_SECONDS)
+        returncode = job.wait(_GONE_SECONDS)
         texts = (path.read_text(errors="replace") for path in (out, err))
-        return Result(process.returncode, *texts, leftovers, timed_out, ended)
+        return Result(returncode, *texts, leftovers, timed_out, ended)
 
 
-def _wait(process: subprocess.Popen, mark: str, timeout: float) -> bool:
+def _wait(job: Job, timeout: float) -> bool:
     """Waits for the end; at the timeout makes every process of the run show its stacks."""
-    try:
-        process.wait(timeout)
+    if job.wait(timeout) is not None:
         return False
-    except subprocess.TimeoutExpired:
-        for other in _marked(mark):
-            other.send_signal(signal.SIGABRT)  # PYTHONFAULTHANDLER prints the stacks
-        time.sleep(1.0)
-        return True
+    for process in job.processes():
+        process.send_signal(signal.SIGABRT)  # PYTHONFAULTHANDLER prints the stacks
+    time.sleep(1.0)
+    return True
 
 
-def _marked(mark: str) -> list[psutil.Process]:
-    """Processes of a run. torchrun gives workers sessions of their own: only a variable tells."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            ended = process.status() == psutil.STATUS_ZOMBIE
-            if not ended and process.environ().get(_MARK) == mark:
-                found.append(process)
-        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
-            continue
-    return found
-
-
-def _end_leftovers(mark: str, patience: float) -> tuple[str, ...]:
+def _end_leftovers(job: Job, patience: float) -> tuple[str, ...]:
     """What still runs `patience` seconds after the end, as command lines; then kills it."""
     deadline = time.monotonic() + patience
-    left = _marked(mark)
+    left = job.processes()
     while left and time.monotonic() < deadline:
         time.sleep(0.1)
-        left = _marked(mark)
+        left = job.processes()
     lines = []
     for process in left:
         try:

@@ -13,6 +13,7 @@ from robomimic_ddp.rlds import replacing
 from robomimic_ddp.rlds.damage import named_error
 from robomimic_ddp.rlds.pipeline import FrameCounters
 from robomimic_ddp.rlds.plans import Reading
+from robomimic_ddp.rlds.stream import Stream
 from robomimic_ddp.rlds.tf_import import import_tensorflow
 
 if TYPE_CHECKING:
@@ -104,10 +105,10 @@ class RLDSLoader:
             counts["windows_replaced"] = self.windows_replaced
         return counts
 
-    def _next(self, iterator: Any) -> dict[str, Any]:
+    def _next(self, stream: Stream) -> dict[str, Any]:
         tf = import_tensorflow()
         try:
-            batch = next(iterator)
+            batch = next(stream)
         except tf.errors.OpError as error:
             doing = f"rank {self.rank} was loading {self.dataset.source.folder}"
             raise named_error(self.dataset, self._suspects(), error, doing) from error

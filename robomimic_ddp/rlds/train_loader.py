@@ -15,6 +15,7 @@ from robomimic_ddp.rlds.loader import RLDSLoader
 from robomimic_ddp.rlds.pipeline import FrameCounters, build
 from robomimic_ddp.rlds.plans import PassPlan, Reading
 from robomimic_ddp.rlds.quotas import Quotas
+from robomimic_ddp.rlds.stream import Stream
 
 if TYPE_CHECKING:
     from robomimic_ddp.rlds.dataset import RLDSDataset
@@ -47,6 +48,7 @@ class RLDSTrainLoader(RLDSLoader):
         self._leg = Leg(world_size, 1 if in_mixture else self.batch_size, reading.shuffle_buffer)
         self._require_enough()
         self._seed, self._groups, self._continued = seed, None, 0
+        self._stream: Stream | None = None
         self._begin(0, [])
 
     def _begin(self, first_pass: int, legs: list[tuple[Leg, int]]) -> None:
@@ -57,12 +59,12 @@ class RLDSTrainLoader(RLDSLoader):
         *self._legs_before, (_, self._batches) = legs
         self._course = self.dataset.course(self._seed, first_pass, legs)
         self._plans: dict[int, PassPlan] = {}
-        self._iterator: Any = None
+        self.close()
         self._spare = None
 
-    def _reader(self) -> Any:
-        """The iterator over the pipeline, made when the first batch is asked for."""
-        if self._iterator is None:
+    def _reader(self) -> Stream:
+        """The pipeline's elements; it is made when the first batch is asked for."""
+        if self._stream is None:
             pipeline = build(
                 self.dataset.recipe,
                 self._plan_of,
@@ -72,8 +74,8 @@ class RLDSTrainLoader(RLDSLoader):
                 self._course.place(self.rank, self._batches),
                 self._groups,
             )
-            self._iterator = iter(pipeline)
-        return self._iterator
+            self._stream = Stream(pipeline)
+        return self._stream
 
     def _one_by_one(self, reading: Reading, counters: FrameCounters) -> Any:
         place = self._course.place(self.rank, self._batches)
@@ -92,7 +94,7 @@ class RLDSTrainLoader(RLDSLoader):
             return quotas.groups(number, first - begun, count)
 
         self._groups = groups
-        self._iterator = None
+        self.close()
 
     def next_of(self, windows: int) -> dict[str, Any]:
         """The next `windows` windows, as many as the quotas have for the batch."""
@@ -214,4 +216,6 @@ class RLDSTrainLoader(RLDSLoader):
 
     def close(self) -> None:
         """Stops reading ahead and frees the buffers."""
-        self._iterator = None
+        if self._stream is not None:
+            self._stream.close()
+        self._stream = None

@@ -10,6 +10,7 @@ import numpy as np
 from robomimic_ddp.rlds.loader import RLDSLoader
 from robomimic_ddp.rlds.pipeline import FrameCounters, build
 from robomimic_ddp.rlds.plans import Reading
+from robomimic_ddp.rlds.stream import Stream
 
 if TYPE_CHECKING:
     from robomimic_ddp.rlds.dataset import RLDSDataset
@@ -66,9 +67,9 @@ class RLDSValidLoader(RLDSLoader):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         if not self.windows:
             return
-        iterator = iter(self._pipeline)
+        stream = Stream(self._pipeline)
         for _ in range(len(self)):
-            yield self._next(iterator)
+            yield self._next(stream)
 
     def _one_by_one(self, reading: Reading, counters: FrameCounters) -> Any:
         return build(self.dataset.recipe, lambda _: self._plan, 1, reading, counters)

@@ -30,10 +30,10 @@ def edited(tmp_path_factory: pytest.TempPathFactory) -> Host:
     return apply(droid_shaped(tmp_path_factory.mktemp("droid-edited")))
 
 
-def train(host: Host, folder: Path, config: dict[str, Any], ranks: int = 2) -> Result:
+def train(host: Host, folder: Path, config: dict[str, Any], **options: Any) -> Result:
     """One watched run; reports go into `folder`/reports."""
     file = write_config(folder / "config.json", config)
-    return torchrun(host, WATCHED, folder / "reports", "none", "--config", file, ranks=ranks)
+    return torchrun(host, WATCHED, folder / "reports", "none", "--config", file, **options)
 
 
 def reports(folder: Path) -> list[dict[str, Any]]:
@@ -132,7 +132,7 @@ def rlds_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_two_ranks_train_from_the_hosts_own_rlds_pipeline(
     edited: Host, rlds_data: Path, tmp_path: Path
 ) -> None:
-    result = train(edited, tmp_path, rlds_config(rlds_data, tmp_path))
+    result = train(edited, tmp_path, rlds_config(rlds_data, tmp_path), rlds=True)
     require_clean(result)
     zero, one = reports(tmp_path)
     assert zero["parameters"] == one["parameters"] and zero["ema"] == one["ema"]
@@ -147,7 +147,7 @@ def test_a_missing_dataset_is_one_clear_error(
     edited: Host, rlds_data: Path, tmp_path: Path
 ) -> None:
     config = rlds_config(rlds_data, tmp_path, data_path="/path/to/rlds")
-    result = train(edited, tmp_path, config)
+    result = train(edited, tmp_path, config, rlds=True)
     assert result.returncode != 0 and not result.timed_out and not result.leftovers, result
     root_cause = result.stderr.partition("Root Cause")[2]
     assert "train.data_path='/path/to/rlds' is not a folder" in root_cause, result

@@ -118,7 +118,7 @@ def test_a_stop_signal_to_torchrun_and_the_entry_with_a_dot_list(
 ) -> None:
     """Inside the second epoch; the state holds the place in it and the sums of its log."""
     file = config(tmp_path)
-    result = killed(host_copy, tmp_path, file, "0@SIGTERM:4", restarts=1)
+    result = killed(host_copy, tmp_path, file, "0@SIGTERM:4", restarts=1, cold=True)
     assert result.returncode == 1 and not result.timed_out and not result.leftovers, result
     directory = run_directory(tmp_path / "runs")
     marker = json.loads((directory / "requeue").read_text())

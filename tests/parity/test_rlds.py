@@ -30,7 +30,7 @@ def job(demo_dataset: Path, host_copy, tmp_path: Path) -> Job:
     return Job(str(host_copy.folder), str(settings), STEPS)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def own_ranks():
     """Not the session's pool: TensorFlow's threads would stay in workers that later tests fork."""
     pool = RankPool()

@@ -7,12 +7,10 @@ the main rank fails, which ends the job.
 from __future__ import annotations
 
 import contextlib
-import errno
 import io
 import json
 import os
 import subprocess
-from unittest import mock
 
 import pytest
 import torch
@@ -20,6 +18,13 @@ import torch
 from robomimic_ddp import api, checkpoint, group, history, resume
 from robomimic_ddp.state import PREVIOUS, STATE
 from robomimic_ddp.state.files import read_file
+from tests.ranks.bad_disks import (
+    DISK_FAULTS,
+    FOLDER_FAULTS,
+    WORDS,
+    too_large,
+    vanished,
+)
 from tests.ranks.pool import RankError
 from tests.ranks.test_keeper import running
 from tests.ranks.toy import make_algo
@@ -27,7 +32,7 @@ from tests.ranks.toy import make_algo
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A file system of 256 KB of its own."""
+    """A file system of 256 KB of its own; `FOLDER_FAULTS` need none."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
@@ -36,55 +41,6 @@ def small_disk(tmp_path):
         pytest.skip(f"this user may not mount a small disk: {made.stderr.strip()}")
     yield folder
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-@contextlib.contextmanager
-def full(folder):
-    with contextlib.suppress(OSError), open(folder / "filler", "wb", buffering=0) as filler:
-        while True:
-            filler.write(bytes(4096))
-    try:
-        yield
-    finally:
-        os.unlink(folder / "filler")
-
-
-@contextlib.contextmanager
-def read_only(folder):
-    subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["mount", "-o", "remount,rw", str(folder)], check=True)
-
-
-@contextlib.contextmanager
-def over_quota(folder):
-    """Quotas cannot be had on any machine: the error is the one that the system gives."""
-
-    def refuse(*_):
-        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
-
-    with mock.patch.object(os, "fsync", refuse):
-        yield
-
-
-@contextlib.contextmanager
-def vanished(folder):
-    away = f"{folder}-away"
-    os.rename(folder, away)
-    try:
-        yield
-    finally:
-        os.rename(away, folder)
-
-
-WORDS = {
-    full: "No space left on device",
-    read_only: "Read-only file system",
-    over_quota: "Disk quota exceeded",
-    vanished: "No such file or directory",
-}
 
 
 def epochs(directory, fault):
@@ -112,12 +68,12 @@ def check_epochs(ranks, directory, fault):
     assert read_file(directory / PREVIOUS)["epoch"] == 1
 
 
-@pytest.mark.parametrize("fault", [full, read_only])
+@pytest.mark.parametrize("fault", DISK_FAULTS)
 def test_a_state_on_a_faulty_disk(ranks, small_disk, fault):
     check_epochs(ranks, small_disk, fault)
 
 
-@pytest.mark.parametrize("fault", [over_quota, vanished])
+@pytest.mark.parametrize("fault", FOLDER_FAULTS)
 def test_a_state_in_a_faulty_folder(ranks, tmp_path, fault):
     folder = tmp_path / "run"
     folder.mkdir()
@@ -139,12 +95,12 @@ def check_host_saves(ranks, folder, fault):
     assert torch.load(folder / "last.pth") == {"epoch": 1}
 
 
-@pytest.mark.parametrize("fault", [full, read_only])
+@pytest.mark.parametrize("fault", DISK_FAULTS)
 def test_the_hosts_save_on_a_faulty_disk(ranks, small_disk, fault):
     check_host_saves(ranks, small_disk, fault)
 
 
-@pytest.mark.parametrize("fault", [over_quota, vanished])
+@pytest.mark.parametrize("fault", FOLDER_FAULTS)
 def test_the_hosts_save_in_a_faulty_folder(ranks, tmp_path, fault):
     folder = tmp_path / "run"
     folder.mkdir()
@@ -186,12 +142,13 @@ def check_whole_epochs(ranks, directory, fault):
     assert record["outcome"]["steps"] == 4 and record["saved"]["epoch"] == 4
 
 
-@pytest.mark.parametrize("fault", [full, read_only])
+@pytest.mark.parametrize("fault", DISK_FAULTS)
 def test_whole_epochs_on_a_faulty_disk(ranks, small_disk, fault):
     check_whole_epochs(ranks, small_disk, fault)
 
 
-def test_whole_epochs_in_a_folder_that_goes_and_comes(ranks, tmp_path):
+@pytest.mark.parametrize("fault", [vanished, too_large])
+def test_whole_epochs_in_a_faulty_folder(ranks, tmp_path, fault):
     folder = tmp_path / "run"
     folder.mkdir()
-    check_whole_epochs(ranks, folder, vanished)
+    check_whole_epochs(ranks, folder, fault)

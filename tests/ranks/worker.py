@@ -28,8 +28,8 @@ COLLECTIVE_TIMEOUT_SECONDS = 300.0
 def work(connection: Connection, folder: str, slot: int) -> None:
     """Main function of a worker: serves tasks until the parent closes the pipe."""
     _die_with_parent()
-    # A spawned process would spawn its own children too, which costs a DataLoader worker seconds;
-    # a rank under torchrun has the platform's default.
+    # Its own children would be started in its own way; a rank under torchrun has the platform's
+    # default.
     multiprocessing.set_start_method(None, force=True)
     output = open(Path(folder) / f"worker{slot}.log", "ab", buffering=0)
     os.dup2(output.fileno(), 1)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.ranks.worker import work
+from tests.warm.modules import HOST
 
 START_SECONDS = 120.0
 """Watchdog for a worker's start (it imports torch)."""
@@ -20,7 +21,9 @@ class WorkerProcess:
     """One process of the pool, its pipe and its two files (output; stacks dumped on SIGUSR1)."""
 
     def __init__(self, folder: Path, slot: int) -> None:
-        context = multiprocessing.get_context("spawn")
+        # Workers are often replaced; one process imports torch for all of them, in seconds.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([*HOST, "pytest"])
         self.connection, theirs = context.Pipe()
         self.log, self.stacks = folder / f"worker{slot}.log", folder / f"worker{slot}.stacks"
         # Not a daemon: daemonic processes may not start the worker processes of a DataLoader.

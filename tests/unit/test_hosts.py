@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.hosts import Host, installed_package, require_clean, run
+from tests.hosts import Host, installed_package, python, require_clean, run, torchrun
 
 LEAVES_A_CHILD = """
 import subprocess, sys
@@ -56,3 +58,56 @@ def test_the_copy_is_imported_in_place_of_the_installed_host(plain_host: Host) -
     assert path.startswith(str(plain_host.package))
     assert not path.startswith(str(installed_package()))
     assert int(parameters) < 100_000
+
+
+STARTED = """
+import json, os, sys
+import torch
+launcher = {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "ONLY_HERE")}
+path = [entry for entry in sys.path if not entry.startswith(sys.prefix)][:3]
+ours = sorted(name for name in sys.modules if name.split(".")[0] in ("robomimic", "robomimic_ddp"))
+print(json.dumps([sys.argv[1:], path, launcher, ours, os.getsid(0) == os.getpid()]))
+sys.stdout.flush()
+if "fail" in sys.argv:
+    raise ValueError("planted on purpose")
+if "leave" in sys.argv:
+    import subprocess
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"], start_new_session=True)
+"""
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Host:
+    """A "host" with the module `started`, which prints what it was started with."""
+    (tmp_path / "host").mkdir()
+    (tmp_path / "host" / "started.py").write_text(STARTED)
+    return Host(tmp_path / "host")
+
+
+@pytest.mark.parametrize("ranks", [None, 2])
+def test_a_warm_start_is_what_a_cold_one_is(ranks: int | None, started: Host) -> None:
+    """Arguments, import path, variables, modules, exit code; nothing stays from job to job."""
+    told = []
+    for cold in (True, False, False):
+        options = {"cold": cold, "added": {"ONLY_HERE": str(cold)}}
+        if ranks is None:
+            result = python(started, "started", "a", "b c", **options)
+        else:
+            result = torchrun(started, "started", "a", "b c", ranks=ranks, **options)
+        require_clean(result)
+        lines = [json.loads(line) for line in result.stdout.splitlines()]
+        for line in lines:
+            assert line[2].pop("ONLY_HERE") == str(cold)
+            line[1].pop(0)  # its working folder, a new one each time
+        told.append(sorted(lines, key=str))
+    assert told[0] == told[1] == told[2] and len(told[0]) == (ranks or 1)
+
+
+@pytest.mark.parametrize("cold", [True, False])
+def test_failures_and_leftovers_are_seen(cold: bool, started: Host) -> None:
+    failed = python(started, "started", "fail", cold=cold)
+    assert failed.returncode == 1 and "ValueError: planted on purpose" in failed.stderr
+    left = python(started, "started", "leave", cold=cold)
+    assert left.returncode == 0 and len(left.leftovers) == 1 and "sleep(100)" in left.leftovers[0]
+    ended = torchrun(started, "started", "fail", cold=cold)
+    assert ended.returncode == 1 and "exitcode  : 1" in ended.stderr.partition("Root Cause")[2]
