@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from robomimic_ddp.rlds.ahead import Ahead, CudaCopies
 from robomimic_ddp.rlds.pipeline import FrameCounters
 from robomimic_ddp.rlds.plans import Reading
 from robomimic_ddp.rlds.records import damaged_data
@@ -47,8 +48,15 @@ class RLDSLoader:
         self.dataset, self.reading = dataset, reading
         self.rank, self.world_size = rank, world_size
         self._counters = FrameCounters()
+        self._ahead: Ahead | None = None
         self.frames_delivered = 0
         self.samples_delivered = 0
+
+    def bring_to(self, device: Any) -> None:
+        """From here on batches come on the CUDA `device`; elsewhere (None, CPU) as they are."""
+        if device is not None and torch.device(device).type == "cuda":
+            copies = CudaCopies(torch.device(device), self._as_torch)
+            self._ahead = Ahead(copies.send, copies.receive)
 
     @property
     def batch_size(self) -> int:
@@ -84,20 +92,26 @@ class RLDSLoader:
             "frames_prefetched": ahead,
         }
 
+    def _as_torch(self, raw: dict[str, Any]) -> dict[str, Any]:
+        """A batch of the pipeline as tensors, with the embeddings of its instructions."""
+        pin = self.reading.pin_memory
+        delivered = to_torch(raw, pin)
+        for made in self.dataset.embeddings:
+            rows = made.of(delivered["language"], self.dataset.shape.frame_stack)
+            delivered["obs"][made.key] = rows.pin_memory() if pin else rows
+        return delivered
+
     def _next(self, iterator: Any) -> dict[str, Any]:
         tf = import_tensorflow()
         try:
-            batch = next(iterator)
+            batch = self._ahead.next_of(iterator) if self._ahead else next(iterator)
         except tf.errors.OpError as error:
             source = self.dataset.source
             doing = f"rank {self.rank} was loading {source.folder}"
             raise damaged_data(
                 error, source.files, doing, source.features, self.dataset.fields
             ) from error
-        delivered = to_torch(batch, self.reading.pin_memory)
-        for made in self.dataset.embeddings:
-            rows = made.of(delivered["language"], self.dataset.shape.frame_stack)
-            delivered["obs"][made.key] = rows.pin_memory() if self.reading.pin_memory else rows
+        delivered = batch if self._ahead else self._as_torch(batch)
         self.samples_delivered += len(delivered["language"])
         self.frames_delivered += sum(
             delivered["obs"][key].shape[0] * delivered["obs"][key].shape[1]
