@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from robomimic_ddp.errors import LaunchError
 
 OPTION_PREFIX = "ROBOMIMIC_DDP_"
 _LAUNCH_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 _LAST_PORT = 65535
+_MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+"""Of a container: cgroups version 2, and 1 (where no limit is a number beyond any machine)."""
 
 
 @dataclass(frozen=True)
@@ -175,6 +179,48 @@ def peak_memory() -> int:
         return 0
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def resident_memory() -> int:
+    """Bytes of memory that this process holds now; 0 where the system does not tell."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:  # no Linux
+        return 0
+
+
+def has_running_threads() -> bool:
+    """Whether another thread of this process runs, or waits for a core to; False where the system
+    does not tell.
+    """
+    for task in Path("/proc/self/task").glob("*"):
+        try:
+            state = (task / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+        except OSError:  # it has ended
+            continue
+        if state == "R" and int(task.name) != threading.get_native_id():
+            return True
+    return False
+
+
+def machine_memory() -> int:
+    """Bytes of memory that the processes of this machine, or of this container, may hold together;
+    0 where the system does not tell.
+    """
+    try:
+        found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    except (AttributeError, OSError, ValueError):  # Windows has no sysconf
+        found = []
+    for limit in _MEMORY_LIMITS:
+        try:
+            with open(limit, encoding="ascii") as file:
+                text = file.read().strip()
+        except OSError:
+            continue
+        if text.isdecimal():  # "max": no limit
+            found.append(int(text))
+    return min((size for size in found if size > 0), default=0)
 
 
 def share_of_cores(ranks_on_node: int) -> int:

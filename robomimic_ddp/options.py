@@ -151,6 +151,16 @@ class Options:
         "is "
         "the one that hosts use under the observation key of the embedding.",
     )
+    fast_decode: bool = _option(
+        False,
+        "RLDS: decode JPEG pictures at 1/2, 1/4 or 1/8 of their size where that is still at least "
+        "what is delivered; cheaper, and slightly other pixels.",
+    )
+    shuffle: str = _option(
+        "total",
+        "RLDS: whether `train.shuffle_buffer_size` is for all ranks together, or for each.",
+        ("total", "per_rank"),
+    )
     verify: bool = _option(
         True, "Prove at run time that ranks agree where they must and differ where they must."
     )

@@ -38,6 +38,7 @@ from robomimic_ddp import (
     wrap,
 )
 from robomimic_ddp.errors import PlanError
+from robomimic_ddp.rlds import memory
 
 logger = logging.getLogger(__name__)
 
@@ -143,6 +144,9 @@ class Run:
                 "data: the host's own pipeline, each rank on files of its own for the whole run "
                 "(exact passes and exact resume are for robomimic-ddp's loader only)"
             )
+        lines += memory.lines(
+            self.loaders.get("train"), self.plan.local_world_size, env.machine_memory()
+        )
         lines += (plan.describe_lr(*pair) for pair in dict.fromkeys(self.learning_rates))
         if self.steps is not None:
             lines.append(self.steps.line)

@@ -1,4 +1,4 @@
-"""The command `robomimic-ddp bench step`."""
+"""The commands `robomimic-ddp bench step` and `robomimic-ddp bench data`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from robomimic_ddp import options
-from robomimic_ddp.bench import rank_rows, ranks, step
+from robomimic_ddp.bench import data_command, rank_rows, ranks, step
 from robomimic_ddp.errors import EXIT_DONE, ConfigError, OptionError, UsageError
 
 QUICK_PAIRS, PAIRS = 5, 30
@@ -15,7 +15,7 @@ QUICK_PAIRS, PAIRS = 5, 30
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     """Declares the arguments of `robomimic-ddp bench`."""
-    kinds = parser.add_subparsers(dest="kind", metavar="step", required=True)
+    kinds = parser.add_subparsers(dest="kind", metavar="step|data", required=True)
     steps = kinds.add_parser(
         "step", help="a training step of the unedited host against the edited one, one process"
     )
@@ -41,10 +41,15 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         metavar="NAME=VALUE[,...]",
         help="with --ranks: ours with these options, too; may be given several times",
     )
+    data_command.add_arguments(
+        kinds.add_parser("data", help="loading RLDS data: ours, a host's, and the limit")
+    )
 
 
 def run(command: str, args: argparse.Namespace) -> int:
     """Measures, prints a table, and writes the rows. Raises UsageError and ConfigError."""
+    if args.kind == "data":
+        return data_command.run(args)
     rounds = args.rounds or (QUICK_PAIRS if args.quick else PAIRS)
     for name in ("rounds", "batch", "threads", "ranks"):
         value = rounds if name == "rounds" else getattr(args, name)

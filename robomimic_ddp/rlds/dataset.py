@@ -17,7 +17,7 @@ from robomimic_ddp.rlds import normalisation, partition
 from robomimic_ddp.rlds.actions import split_by_key
 from robomimic_ddp.rlds.course import Course, Leg
 from robomimic_ddp.rlds.language import Embeddings
-from robomimic_ddp.rlds.pictures import PictureSize
+from robomimic_ddp.rlds.pictures import PictureSize, reduction
 from robomimic_ddp.rlds.plans import (
     PREFETCHED_BATCHES,
     PassPlan,
@@ -40,7 +40,8 @@ class LoadOptions:
     """The loader's part of the configuration; meanings in `keys.DEFAULTS`.
 
     host_batch_size: the config's train.batch_size, which counts validation steps (None: the
-    rank's); skip_corrupt: the option of that name.
+    rank's). skip_corrupt: the option of that name. shuffle_per_rank: shuffle_buffer_size is each
+    rank's, not the whole job's.
     """
 
     shuffle_buffer_size: int = 100_000
@@ -48,6 +49,7 @@ class LoadOptions:
     num_parallel_calls: int | None = None
     host_batch_size: int | None = None
     skip_corrupt: bool = False
+    shuffle_per_rank: bool = False
 
 
 class RLDSDataset:
@@ -184,17 +186,21 @@ class RLDSDataset:
         ranks_on_node: int | None = None,
         pin_memory: bool = False,
         prefetch: int = PREFETCHED_BATCHES,
+        device: Any = None,
     ) -> RLDSTrainLoader | RLDSValidLoader:
         """The loader of `rank` for this data set's role, "train" or "valid". Not collective.
 
         `batch_size` windows a batch; `seed` must be equal on all ranks. `ranks_on_node` (all
-        ranks where None) share the machine's cores. Raises DataError for fewer windows than one
-        step needs.
+        ranks where None) share the machine's cores. `device`: batches of a train loader come on
+        that CUDA device, each copied while the one before it trains. Raises DataError for fewer
+        windows than one step needs.
         """
         reading = self._reading(1.0, batch_size, world_size, ranks_on_node, prefetch)
         reading = replace(reading, pin_memory=pin_memory)
         if self.role == "train":
-            return RLDSTrainLoader(self, rank, world_size, reading, seed)
+            loader = RLDSTrainLoader(self, rank, world_size, reading, seed)
+            loader.bring_to(device)
+            return loader
         return RLDSValidLoader(self, rank, world_size, reading)
 
     def make_member(
@@ -206,12 +212,15 @@ class RLDSDataset:
         seed: int,
         ranks_on_node: int | None = None,
         prefetch: int = PREFETCHED_BATCHES,
+        device: Any = None,
     ) -> RLDSTrainLoader:
         """As the train loader of `make_loader`, for a mixture in which it has the share `weight` of
         the samples, and of threads and buffer. Raises DataError for fewer windows than ranks.
         """
         reading = self._reading(weight, batch_size, world_size, ranks_on_node, prefetch)
-        return RLDSTrainLoader(self, rank, world_size, reading, seed, in_mixture=True)
+        loader = RLDSTrainLoader(self, rank, world_size, reading, seed, in_mixture=True)
+        loader.bring_to(device)
+        return loader
 
     def _reading(
         self,
@@ -223,7 +232,8 @@ class RLDSDataset:
     ) -> Reading:
         options = self.options
         threads = decoding_threads(options.num_parallel_calls, ranks_on_node or world_size)
-        buffer = int(options.shuffle_buffer_size * weight) // world_size
+        sharing = 1 if options.shuffle_per_rank else world_size
+        buffer = int(options.shuffle_buffer_size * weight) // sharing
         return Reading(batch_size, max(1, buffer), max(1, round(threads * weight)), prefetch)
 
     @cached_property
@@ -246,7 +256,13 @@ class RLDSDataset:
             offset,
             limit,
             self.options.skip_corrupt,
+            {k: self._reduction(steps[place]) for k, place in self.fields.images.items()},
         )
+
+    def _reduction(self, picture: Any) -> int:
+        """The scale at which pictures of a feature are decoded: only JPEG knows another than 1."""
+        reduced = self.size.fast and picture.encoding_format == "jpeg"
+        return reduction(tuple(picture.shape[:2]), self.size) if reduced else 1
 
     def course(self, seed: int, first_pass: int, legs: Sequence[tuple[Leg, int]]) -> Course:
         """The ranks' course through this data set: see `Course.over`."""

@@ -6,6 +6,7 @@ Nothing here imports the host at module level; its `ObsUtils` are read where the
 
 from __future__ import annotations
 
+import functools
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -118,19 +119,23 @@ def datasets_from_config(
     skip_corrupt: bool = False,
     language_model: str = AUTO,
     device: str = "cpu",
+    fast_decode: bool = False,
+    shuffle_per_rank: bool = False,
 ) -> tuple[RLDSDataset | RLDSMixture, RLDSDataset | RLDSMixture | None]:
     """Collective: the train data set, and with experiment.validate the validation one, of `config`.
 
     Together the ranks read the data sets once for their indices, unless the main rank finds them
     cached; an error of one is raised on all. `skip_corrupt`: damaged episodes are counted and left
     out. `language_model`: the option; on `device` it embeds the instructions, where `obs_keys` name
-    an embedding. Raises DataError, ConfigError.
+    an embedding. `fast_decode`, `shuffle_per_rank`: see the options `ddp.fast_decode` and
+    `ddp.shuffle`. Raises DataError, ConfigError.
     """
+    made = functools.partial(_dataset, config, skip_corrupt, fast_decode, shuffle_per_rank)
     entries = dataset_configs(config)
     found = list(indices_from_config(config, obs_keys, skip_corrupt))
     _require_alike(found)
     embeddings = _embeddings(config, found, obs_keys, language_model, device)
-    everything = [_dataset(config, one, one[3], "train", skip_corrupt) for one in found]
+    everything = [made(one, one[3], "train") for one in found]
     if config.get("algo_name") == "diffusion_policy":
         _require_range(_together(everything, entries))
     if not config.experiment.validate:
@@ -140,17 +145,19 @@ def datasets_from_config(
     for one in found:
         source, _, index, kept = one
         rows = split_validation(index, kept, fraction, str(source.folder))
-        train.append(_dataset(config, one, rows[0], "train", skip_corrupt))
-        valid.append(_dataset(config, one, rows[1], "valid", skip_corrupt))
+        train.append(made(one, rows[0], "train"))
+        valid.append(made(one, rows[1], "valid"))
     return _together(train, entries, embeddings), _together(valid, entries, embeddings)
 
 
 def _dataset(
     config: Any,
+    skip_corrupt: bool,
+    fast_decode: bool,
+    shuffle_per_rank: bool,
     found: tuple[Source, Fields, Index, np.ndarray],
     rows: np.ndarray,
     role: str,
-    skip_corrupt: bool,
 ) -> RLDSDataset:
     """The episodes `rows` of a data set that `indices_from_config` has found."""
     source, fields, index, kept = found
@@ -161,9 +168,10 @@ def _dataset(
         setting(config, "train.num_parallel_calls"),
         int(train.batch_size),
         skip_corrupt,
+        shuffle_per_rank,
     )
     antialias = bool(setting(config, "observation.image_antialias"))
-    size = PictureSize(*settings.image_dim(config), antialias)
+    size = PictureSize(*settings.image_dim(config), antialias, fast_decode)
     return RLDSDataset(
         source, fields, index, rows, kept, _window_shape(train), size, train.action_config,
         options, role,

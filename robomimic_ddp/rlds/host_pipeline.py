@@ -24,18 +24,25 @@ WHOLE = "all"
 
 
 def make_sharded(
-    make_dataset: Callable, args: tuple, kwargs: dict, *, rank: int, world_size: int
+    make_dataset: Callable,
+    args: tuple,
+    kwargs: dict,
+    *,
+    rank: int,
+    world_size: int,
+    divide_buffer: bool = True,
 ) -> Any:
     """`make_dataset(*args, **kwargs)`, reading only this rank's files of each tfds dataset.
 
-    The keyword `shuffle_buffer_size` is divided by the ranks. Split "all" is read whole: octo's
-    statistics come from it. Raises DataError for a dataset with fewer files than ranks, and where
-    the call would look into this rank's share (statistics that differ by rank), or train on all.
+    The keyword `shuffle_buffer_size` is divided by the ranks if `divide_buffer`. Split "all" is
+    read whole: octo's statistics come from it. Raises DataError for a dataset with fewer files
+    than ranks, and where the call would look into this rank's share (statistics that differ by
+    rank), or train on all.
     """
     import tensorflow as tf
     import tensorflow_datasets as tfds
 
-    if isinstance(kwargs.get(BUFFER), int):
+    if divide_buffer and isinstance(kwargs.get(BUFFER), int):
         kwargs = {**kwargs, BUFFER: max(1, kwargs[BUFFER] // world_size)}
     files = _Files(tf, tfds, rank, world_size)
     with ExitStack() as stack:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from robomimic_ddp.rlds import replacing
+from robomimic_ddp.rlds.ahead import Ahead, CudaCopies
 from robomimic_ddp.rlds.damage import named_error
 from robomimic_ddp.rlds.pipeline import FrameCounters
 from robomimic_ddp.rlds.plans import Reading
@@ -54,8 +55,15 @@ class RLDSLoader:
         self._counters = FrameCounters()
         self._report = replacing.Report(dataset, rank)
         self._spare: tuple[int, dict[str, Any]] | None = None
+        self._ahead: Ahead | None = None
         self.frames_delivered = 0
         self.samples_delivered = 0
+
+    def bring_to(self, device: Any) -> None:
+        """From here on batches come on the CUDA `device`; elsewhere (None, CPU) as they are."""
+        if device is not None and torch.device(device).type == "cuda":
+            copies = CudaCopies(torch.device(device), self._as_torch)
+            self._ahead = Ahead(copies.send, copies.receive)
 
     @property
     def batch_size(self) -> int:
@@ -105,21 +113,34 @@ class RLDSLoader:
             counts["windows_replaced"] = self.windows_replaced
         return counts
 
+    def _as_torch(self, raw: dict[str, Any]) -> dict[str, Any]:
+        """A batch of the pipeline as tensors, with the embeddings of its instructions."""
+        batch = to_torch(raw, self.reading.pin_memory)
+        return batch if self._is_lost(batch) else self._embedded(batch)
+
+    def _embedded(self, batch: dict[str, Any]) -> dict[str, Any]:
+        for made in self.dataset.embeddings:
+            rows = made.of(batch["language"], self.dataset.shape.frame_stack)
+            batch["obs"][made.key] = rows.pin_memory() if self.reading.pin_memory else rows
+        return batch
+
+    def _is_lost(self, batch: dict[str, Any]) -> bool:
+        return self.dataset.options.skip_corrupt and replacing.is_empty(batch)
+
     def _next(self, stream: Stream) -> dict[str, Any]:
         tf = import_tensorflow()
         try:
-            batch = next(stream)
+            if self._ahead:
+                delivered = self._ahead.next_of(stream)
+            else:
+                delivered = self._as_torch(next(stream))
         except tf.errors.OpError as error:
             doing = f"rank {self.rank} was loading {self.dataset.source.folder}"
             raise named_error(self.dataset, self._suspects(), error, doing) from error
-        delivered = to_torch(batch, self.reading.pin_memory)
         if self.dataset.options.skip_corrupt:
             self._report.look(self._counters.damaged)
-            if replacing.is_empty(delivered):
-                delivered = self._filled(len(delivered["language"]))
-        for made in self.dataset.embeddings:
-            rows = made.of(delivered["language"], self.dataset.shape.frame_stack)
-            delivered["obs"][made.key] = rows.pin_memory() if self.reading.pin_memory else rows
+        if self._is_lost(delivered):
+            delivered = self._embedded(self._filled(len(delivered["language"])))
         self.samples_delivered += len(delivered["language"])
         self.frames_delivered += sum(
             delivered["obs"][key].shape[0] * delivered["obs"][key].shape[1]

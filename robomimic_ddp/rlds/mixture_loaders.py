@@ -154,6 +154,10 @@ class MixtureTrainLoader(_MixtureLoader):
         """`index_stream_digest`: shards are disjoint, so two ranks' never agree."""
         return self.index_stream_digest()
 
+    def shuffle_buffers(self) -> list[tuple[int, float]]:
+        """As RLDSTrainLoader.shuffle_buffers: one for each data set."""
+        return [buffer for member in self.members for buffer in member.shuffle_buffers()]
+
     def close(self) -> None:
         """Stops reading ahead and frees the buffers."""
         for member in self.members:
@@ -222,7 +226,7 @@ def _joined(parts: list[dict[str, Any]], pin_memory: bool) -> dict[str, Any]:
             return {key: join([value[key] for value in values]) for key in values[0]}
         if isinstance(values[0], torch.Tensor):
             whole = torch.cat(values)
-            return whole.pin_memory() if pin_memory else whole
+            return whole.pin_memory() if pin_memory and not whole.is_cuda else whole
         return [item for value in values for item in value]
 
     return join(parts)

@@ -12,7 +12,8 @@ from robomimic_ddp.rlds.tf_import import import_tensorflow
 
 @dataclass(frozen=True)
 class PictureSize:
-    """Delivered height and width in pixels, and whether shrinking filters first.
+    """Delivered height and width in pixels, whether shrinking filters first, and whether JPEG may
+    be decoded at a reduced scale (`reduction`).
 
     Plain bilinear reads the 2 x 2 pixels around each sample, whatever the factor: cheap, and the
     arithmetic of `tf.image.resize`. With `antialias` the filter widens by the factor: about twice
@@ -22,6 +23,23 @@ class PictureSize:
     height: int
     width: int
     antialias: bool = False
+    fast: bool = False
+
+
+def reduction(stored: tuple[int | None, ...], size: PictureSize) -> int:
+    """How many times smaller a stored JPEG may be decoded: the largest of 8, 4, 2 that leaves at
+    least the delivered size, else 1.
+
+    libjpeg then transforms fewer coefficients of each block, which averages the pixels that it
+    leaves out.
+    """
+    if None in stored:
+        return 1
+    height, width = stored
+    for scale in (8, 4, 2):
+        if -(-height // scale) >= size.height and -(-width // scale) >= size.width:
+            return scale
+    return 1
 
 
 def resize(frames: Any, size: PictureSize) -> Any:
@@ -32,7 +50,7 @@ def resize(frames: Any, size: PictureSize) -> Any:
     resized = tf.image.resize(
         frames, (size.height, size.width), "bilinear", antialias=size.antialias
     )
-    return tf.saturate_cast(tf.round(resized), tf.uint8)
+    return tf.cast(tf.round(resized), tf.uint8)  # a mean of neighbours is within their bounds
 
 
 def resize_frames(frames: np.ndarray, size: PictureSize) -> np.ndarray:
@@ -43,19 +61,26 @@ def resize_frames(frames: np.ndarray, size: PictureSize) -> np.ndarray:
     return resize(tf.constant(frames), size).numpy()
 
 
-def decode(encoded: Any, stored: tuple[int | None, ...], size: PictureSize, counter: Any) -> Any:
-    """TensorFlow: JPEG or PNG bytes [N] -> uint8 [N, height, width, 3]; adds 1 to `counter` for
-    every frame decoded.
+def decode(
+    encoded: Any, stored: tuple[int | None, ...], size: PictureSize, counter: Any, scale: int = 1
+) -> Any:
+    """TensorFlow: JPEG or PNG bytes [N] -> uint8 [N, height, width, 3]; adds N, the frames decoded,
+    to `counter`.
 
     `stored` is the (height, width) of the feature; a data set that does not fix it is resized frame
-    by frame.
+    by frame. `scale`: of `reduction`, for JPEG only.
     """
     tf = import_tensorflow()
     fixed = None not in stored
+    if fixed:
+        stored = tuple(-(-pixels // scale) for pixels in stored)
+    with tf.control_dependencies([counter.assign_add(tf.size(encoded, out_type=tf.int64))]):
+        encoded = tf.identity(encoded)
 
     def decode_one(data: Any) -> Any:
-        with tf.control_dependencies([counter.assign_add(1)]):
-            # What tensorflow-datasets itself decodes with: the pixels are the same.
+        if scale > 1:
+            frame = tf.io.decode_jpeg(data, channels=3, ratio=scale)
+        else:  # what tensorflow-datasets itself decodes with: the pixels are the same
             frame = tf.io.decode_image(data, channels=3, expand_animations=False)
         if not fixed:
             frame.set_shape([None, None, 3])
@@ -64,6 +89,9 @@ def decode(encoded: Any, stored: tuple[int | None, ...], size: PictureSize, coun
 
     height, width = stored if fixed else (size.height, size.width)
     frames = tf.map_fn(
-        decode_one, encoded, fn_output_signature=tf.TensorSpec([height, width, 3], tf.uint8)
+        decode_one,
+        encoded,
+        fn_output_signature=tf.TensorSpec([height, width, 3], tf.uint8),
+        parallel_iterations=1,  # batches are made in parallel; frames of one, in their turn
     )
     return resize(frames, size)

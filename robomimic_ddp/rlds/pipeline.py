@@ -82,7 +82,8 @@ def finish(recipe: Recipe, counters: FrameCounters, batch: dict[str, Any]) -> di
     size, frames = recipe.size, recipe.shape.frame_stack
     obs, pictures = dict(batch["states"]), tf.constant(0, tf.int64)
     for key, encoded in batch["images"].items():
-        decoded = decode(tf.reshape(encoded, [-1]), recipe.stored[key], size, counters.decoded)
+        place = recipe.stored[key], size, counters.decoded, recipe.reduced.get(key, 1)
+        decoded = decode(tf.reshape(encoded, [-1]), *place)
         obs[key] = tf.reshape(decoded, [-1, frames, size.height, size.width, 3])
         pictures += tf.size(encoded, out_type=tf.int64)
     actions = (batch["actions"] - recipe.offset) / recipe.scale

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Callable
 
@@ -45,7 +45,7 @@ class Block:
 
     def arrays(self) -> tuple[np.ndarray, ...]:
         """All of it, as tf.data takes it."""
-        return tuple(np.asarray(getattr(self, field.name), np.int64) for field in fields(self))
+        return tuple(np.asarray(getattr(self, one.name), np.int64) for one in fields(self))
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,8 @@ class Recipe:
 
     files: record files; parse: see `records.episode_parser`; scale, offset, limit: float32 [A]
     action normalisation and clipping; stored: host camera key -> (height, width) of the stored
-    pictures; skip_corrupt: windows that cannot be read are replaced (see `tolerant`).
+    pictures; skip_corrupt: windows that cannot be read are replaced (see `tolerant`); reduced: host
+    camera key -> the scale at which pictures are decoded, where it is not 1.
     """
 
     files: tuple[str, ...]
@@ -150,6 +151,7 @@ class Recipe:
     offset: np.ndarray
     limit: np.ndarray
     skip_corrupt: bool = False
+    reduced: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

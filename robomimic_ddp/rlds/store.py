@@ -11,20 +11,21 @@ from robomimic_ddp.rlds.tf_import import import_tensorflow
 class Store:
     """Made inside a tf.data function: every iterator has its own, freed with it.
 
-    Two tables, one of texts (pictures and instruction) and one of numbers (states, actions, mask),
-    with one row per window.
+    Tables with one row per window: one of encoded frames for each camera, one of instructions, one
+    of numbers (states, actions, mask). Frames are most of the bytes: a table of their own spares
+    them two copies.
     """
 
     def __init__(self, recipe: Recipe) -> None:
         tf = import_tensorflow()
         fields, shape = recipe.fields, recipe.shape
         self._shape = shape
-        self._images = tuple(fields.images)
         self._states = {key: tuple(size) for key, size in fields.low_dim_shapes.items()}
         self._actions = fields.action_size
         sizes = [shape.frame_stack * _product(size) for size in self._states.values()]
         self._split = [*sizes, shape.actions * self._actions, shape.actions]
-        self._texts = self._table(tf.string, len(self._images) * shape.frame_stack + 1)
+        self._frames = {key: self._table(tf.string, shape.frame_stack) for key in fields.images}
+        self._language = self._table(tf.string, 1)
         self._numbers = self._table(tf.float32, sum(self._split))
 
     @staticmethod
@@ -39,30 +40,26 @@ class Store:
         """Stores `windows` (see `pipeline.windows_of`) under `keys` [N]; returns the operations."""
         tf = import_tensorflow()
         count = tf.shape(keys)[0]
-        pictures = [windows["images"][key] for key in self._images]
-        texts = tf.concat([*pictures, windows["language"][:, None]], 1)
         parts = [windows["states"][key] for key in self._states]
         parts += [windows["actions"], tf.cast(windows["pad_mask"], tf.float32)]
         flat = [tf.reshape(part, [count, size]) for part, size in zip(parts, self._split)]
-        insert = tf.raw_ops.LookupTableInsertV2
+        stored = [(table, windows["images"][key]) for key, table in self._frames.items()]
+        stored.append((self._language, windows["language"][:, None]))
+        stored.append((self._numbers, tf.concat(flat, 1)))
         return [
-            insert(table_handle=self._texts, keys=keys, values=texts),
-            insert(table_handle=self._numbers, keys=keys, values=tf.concat(flat, 1)),
+            tf.raw_ops.LookupTableInsertV2(table_handle=table, keys=keys, values=values)
+            for table, values in stored
         ]
 
     def take(self, keys: Any) -> dict[str, Any]:
         """The windows of `keys` [B], which are removed."""
         tf = import_tensorflow()
-        texts = self._removed(
-            self._texts, keys, "", len(self._images) * self._shape.frame_stack + 1
-        )
         numbers = self._removed(self._numbers, keys, float("nan"), sum(self._split))
         *states, actions, mask = tf.split(numbers, self._split, 1)
         stack, length = self._shape.frame_stack, self._shape.actions
         return {
             "images": {
-                key: texts[:, number * stack : (number + 1) * stack]
-                for number, key in enumerate(self._images)
+                key: self._removed(table, keys, "", stack) for key, table in self._frames.items()
             },
             "states": {
                 key: tf.reshape(value, [-1, stack, *size])
@@ -70,7 +67,7 @@ class Store:
             },
             "actions": tf.reshape(actions, [-1, length, self._actions]),
             "pad_mask": mask > 0,
-            "language": texts[:, -1],
+            "language": self._removed(self._language, keys, "", 1)[:, 0],
         }
 
     @staticmethod

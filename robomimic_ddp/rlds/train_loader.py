@@ -12,6 +12,7 @@ from robomimic_ddp.errors import DataError
 from robomimic_ddp.rlds.course import Leg
 from robomimic_ddp.rlds.damage import episodes_being_read
 from robomimic_ddp.rlds.loader import RLDSLoader
+from robomimic_ddp.rlds.memory import window_bytes
 from robomimic_ddp.rlds.pipeline import FrameCounters, build
 from robomimic_ddp.rlds.plans import PassPlan, Reading
 from robomimic_ddp.rlds.quotas import Quotas
@@ -213,6 +214,12 @@ class RLDSTrainLoader(RLDSLoader):
     def telling_digest(self) -> str:
         """`index_stream_digest`: shards are disjoint, so two ranks' never agree."""
         return self.index_stream_digest()
+
+    def shuffle_buffers(self) -> list[tuple[int, float]]:
+        """Windows that wait in this rank's shuffle buffer, and the bytes that one is expected to
+        hold.
+        """
+        return [(self.reading.shuffle_buffer, window_bytes(self.dataset))]
 
     def close(self) -> None:
         """Stops reading ahead and frees the buffers."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ CAMERAS = ("exterior_image_1_left", "exterior_image_2_left", "wrist_image_left")
 JPEG_QUALITY = 92
 
 
-def droid_features(height: int, width: int) -> Any:
+def droid_features(height: int, width: int, cameras: Sequence[str] = CAMERAS) -> Any:
     """The features of one episode; pictures are JPEG, [height, width, 3] uint8 when decoded."""
     tfds = import_tensorflow_datasets()
     features = tfds.features
@@ -26,7 +26,7 @@ def droid_features(height: int, width: int) -> Any:
 
     image = {
         camera: features.Image(shape=(height, width, 3), encoding_format="jpeg")
-        for camera in CAMERAS
+        for camera in cameras
     }
     state = {
         "cartesian_position": vector(6),
@@ -53,19 +53,21 @@ def droid_features(height: int, width: int) -> Any:
     )
 
 
-def droid_example(episode: dict[str, Any], index: int, encode: Any) -> dict[str, Any]:
+def droid_example(
+    episode: dict[str, Any], index: int, encode: Any, cameras: Sequence[str] = CAMERAS
+) -> dict[str, Any]:
     """An episode (`steps`, `success`, `language`) as one example; `encode` turns [T, H, W, 3] into
     JPEG bytes.
     """
     steps, success = episode["steps"], episode["success"]
     encoded = {
         camera: encode(np.stack([step["observation"][camera] for step in steps]))
-        for camera in CAMERAS
+        for camera in cameras
     }
     last = len(steps) - 1
     rows = []
     for number, step in enumerate(steps):
-        observation = dict(step["observation"], **{key: encoded[key][number] for key in CAMERAS})
+        observation = dict(step["observation"], **{key: encoded[key][number] for key in cameras})
         rows.append(
             {
                 "observation": observation,
@@ -109,6 +111,7 @@ def write_dataset(
     episodes: Iterable[dict[str, Any]],
     count: int,
     files: int,
+    cameras: Sequence[str] = CAMERAS,
 ) -> Path:
     """Writes `count` episodes into at least `files` files under `data_path/name/version`; returns
     that folder.
@@ -125,8 +128,9 @@ def write_dataset(
     encode, writer, index = jpeg_encoder(), None, -1
     for index, episode in enumerate(episodes):
         if writer is None:
-            writer = _writer(tfds, folder, name, version, episode, max(1, count // files))
-        writer.add_examples({"train": [droid_example(episode, index, encode)]})
+            per_file = max(1, count // files)
+            writer = _writer(tfds, folder, name, version, episode, per_file, cameras)
+        writer.add_examples({"train": [droid_example(episode, index, encode, cameras)]})
     if index + 1 != count:
         raise ValueError(
             f"{index + 1} episodes came, {count} were announced: the files would be uneven"
@@ -137,15 +141,23 @@ def write_dataset(
     return final
 
 
-def _writer(tfds: Any, folder: Path, name: str, version: str, episode: dict, per_file: int) -> Any:
-    height, width = episode["steps"][0]["observation"][CAMERAS[0]].shape[:2]
+def _writer(
+    tfds: Any,
+    folder: Path,
+    name: str,
+    version: str,
+    episode: dict,
+    per_file: int,
+    cameras: Sequence[str],
+) -> Any:
+    height, width = episode["steps"][0]["observation"][cameras[0]].shape[:2]
     identity = tfds.core.dataset_info.DatasetIdentity(
         name=name, version=tfds.core.Version(version), data_dir=str(folder), module_name=__name__
     )
     info = tfds.core.DatasetInfo(
         builder=identity,
-        description="A tool tip that must reach a block seen by three cameras, in DROID's schema.",
-        features=droid_features(height, width),
+        description="Episodes in DROID's schema, as robomimic-ddp writes them.",
+        features=droid_features(height, width, cameras),
     )
     writer = tfds.core.SequentialWriter(info, max_examples_per_shard=per_file)
     writer.initialize_splits(["train"])

@@ -41,6 +41,7 @@ def _loader(role: str, args: tuple, kwargs: dict) -> Iterable:
         more = {
             "ranks_on_node": run.plan.local_world_size,
             "pin_memory": workers.pins(values, on_gpu),
+            "device": _cuda_device(run),
         }
         if values.prefetch:
             more["prefetch"] = values.prefetch
@@ -71,9 +72,16 @@ def _loader(role: str, args: tuple, kwargs: dict) -> Iterable:
     return loader
 
 
+def _cuda_device(run: Any) -> torch.device | None:
+    """The CUDA device that training is on, or None."""
+    is_cuda = run.plan.device.startswith("cuda")
+    return torch.device("cuda", torch.cuda.current_device()) if is_cuda else None
+
+
 def sharded(make_dataset: Callable) -> Callable:
     """Around a host's own maker of a tf.data pipeline (octo, dlimp): on several ranks each reads
-    files of its own, and `shuffle_buffer_size` is divided by the ranks; else `make_dataset` itself.
+    files of its own, and `shuffle_buffer_size` is divided by the ranks (unless
+    `ddp.shuffle=per_rank`); else `make_dataset` itself.
 
     Raises DataError for fewer files than ranks, and for statistics of one rank's share.
     """
@@ -85,7 +93,12 @@ def sharded(make_dataset: Callable) -> Callable:
     @functools.wraps(make_dataset)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         dataset = host_pipeline.make_sharded(
-            make_dataset, args, kwargs, rank=run.plan.rank, world_size=run.plan.world_size
+            make_dataset,
+            args,
+            kwargs,
+            rank=run.plan.rank,
+            world_size=run.plan.world_size,
+            divide_buffer=run.options.values.shuffle != "per_rank",
         )
         run.sharded_stream = True
         return dataset
@@ -110,6 +123,8 @@ def rlds_datasets(load_data_for_training: Callable) -> Callable:
             kwargs = {
                 **kwargs,
                 "skip_corrupt": options.skip_corrupt,
+                "fast_decode": options.fast_decode,
+                "shuffle_per_rank": options.shuffle == "per_rank",
                 "language_model": options.language_model,
                 "device": run.plan.device,
             }

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+from pathlib import Path
+
+import pytest
+
+from robomimic_ddp import env
 from robomimic_ddp.env import read_launch_env
 
 TORCHRUN = {
@@ -51,3 +57,35 @@ def test_the_process_environment_is_the_default(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("ROBOMIMIC_DDP_BATCH", "global")
     assert read_launch_env().option_texts["batch"] == "global"
+
+
+def test_memory_of_the_process_and_of_the_machine(tmp_path, monkeypatch):
+    machine, held = env.machine_memory(), env.resident_memory()
+    assert 0 < held < machine and env.peak_memory() < machine
+    limits = {"limit": str(held), "none": "max", "huge": str(2**62)}
+    files = []
+    for name, text in limits.items():
+        (tmp_path / name).write_text(text + "\n")
+        files.append(str(tmp_path / name))
+    monkeypatch.setattr(env, "_MEMORY_LIMITS", (*files, str(tmp_path / "absent")))
+    assert env.machine_memory() == held, "a container's limit"
+    monkeypatch.setattr(env, "_MEMORY_LIMITS", files[1:])
+    assert env.machine_memory() >= machine
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs Linux' /proc")
+def test_a_thread_that_works_is_seen():
+    stop = threading.Event()
+
+    def work():
+        while not stop.is_set():
+            sum(range(100_000))
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        # Between two looks it may wait for the interpreter; not at every one of many.
+        assert any(env.has_running_threads() for _ in range(10_000))
+    finally:
+        stop.set()
+        worker.join()

@@ -1,0 +1,134 @@
+"""The command `robomimic-ddp bench data`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from robomimic_ddp import env
+from robomimic_ddp.bench import data, data_memory, data_plot, data_targets
+from robomimic_ddp.bench.data_set import DEFAULT_FOLDER, DataJob, bytes_per_frame
+from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, ConfigError, UsageError
+
+SIZES = ("128x128:128x128", "180x320:128x128")
+FAST_SIZE = "360x640:128x128"
+"""Where decoding at a reduced scale is possible: half of it is still larger than delivered."""
+STEPS, QUICK_STEPS = 40, 20
+QUICK, LONG = (3, 0.15), (15, 0.5)
+"""Rounds, and seconds of a turn."""
+_SIZE = re.compile(r"(\d+)x(\d+):(\d+)x(\d+)")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the arguments of `robomimic-ddp bench data`."""
+    add = parser.add_argument
+    add("--quick", action="store_true", help=f"{QUICK[0]} short rounds of the first size")
+    add("--json", metavar="FILE", help="also write the rows as JSON")
+    add("--plot", metavar="FILE.png", help="also draw them")
+    add("--check", action="store_true", help="exit code 1 where a target is missed")
+    add("--data", metavar="FOLDER", default=DEFAULT_FOLDER, help="where data sets are kept")
+    add("--sizes", nargs="+", metavar="HxW:HxW", help=f"stored:delivered; {' '.join(SIZES)}")
+    add("--worlds", nargs="+", type=int, default=list(data.WORLDS), help="numbers of ranks")
+    add("--rounds", type=int, help=f"turns of each loader; {LONG[0]}")
+    add("--seconds", type=float, help=f"of a turn, at least; {LONG[1]:g}")
+    add("--episodes", type=int, default=200, help="default 200")
+    add("--steps", type=int, help=f"of an episode; {STEPS}, with --quick {QUICK_STEPS}")
+    add("--batch", type=int, default=32, help="windows in a batch; default 32")
+    add("--frame-stack", type=int, default=2, help="frames in a window; default 2, as hosts have")
+    add("--buffer", type=int, default=2000, help="windows in the job's shuffle buffers")
+    add("--threads", type=int, help="of each process; the machine's cores")
+    add("--fast-decode", action="store_true", help=f"also ddp.fast_decode, at {FAST_SIZE}")
+    add("--memory", action="store_true", help="only our loader's memory over many small batches")
+    add("--batches", type=int, default=data_memory.BATCHES, help="of --memory; default 20000")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measures, prints tables and targets. Raises UsageError and ConfigError."""
+    jobs = _jobs(args)
+    if args.memory:
+        row = data_memory.measure(jobs[0], args.batches)
+        print("\n".join(data_memory.lines(row)))
+        _write(args.json, [row])
+        return EXIT_REFUSED if args.check and not row["is_flat"] else EXIT_DONE
+    rounds, seconds = QUICK if args.quick else LONG
+    rounds, seconds = args.rounds or rounds, args.seconds or seconds
+    rows, missed = [], 0
+    for job in jobs:
+        loaders = list(data.LOADERS)
+        if args.fast_decode:
+            loaders.append("ours_fast_decode")
+        measured = data.measure(job, args.worlds, rounds, seconds, loaders, _tell)
+        found = data.rows(job, measured)
+        reached = list(data_targets.targets(measured))
+        missed += sum(not target.is_reached for target in reached)
+        rows += found
+        print()
+        print("\n".join(data.describe(job, bytes_per_frame(job))))
+        print("\n".join(data.table(found)))
+        print("\n".join(target.line() for target in reached), flush=True)
+    _write(args.json, rows)
+    if args.plot:
+        data_plot.plot(rows, args.plot)
+    return EXIT_REFUSED if args.check and missed else EXIT_DONE
+
+
+def _jobs(args: argparse.Namespace) -> list[DataJob]:
+    threads = env.usable_cores() if args.threads is None else args.threads
+    if args.steps is None:
+        args.steps = QUICK_STEPS if args.quick else STEPS
+    checked = {name: getattr(args, name) for name in ("episodes", "steps", "batch", "buffer")}
+    checked |= {"frame-stack": args.frame_stack, "threads": threads, "batches": args.batches}
+    checked |= {"worlds": min(args.worlds)}
+    for name in ("rounds", "seconds"):
+        if getattr(args, name) is not None:
+            checked[name] = getattr(args, name)
+    for name, value in checked.items():
+        if value <= 0:
+            raise UsageError(f"--{name} {value}: expected more than 0.")
+    if args.episodes * args.steps < args.batch * max(args.worlds):
+        raise UsageError(
+            f"--episodes {args.episodes} --steps {args.steps}: fewer windows than a step of "
+            f"{max(args.worlds)} ranks with --batch {args.batch}. Ask for more of them."
+        )
+    sizes = args.sizes or (SIZES[:1] if args.quick else SIZES)
+    if args.memory and not args.sizes:
+        sizes = (data_memory.SIZE,)
+    elif args.fast_decode and not args.sizes:
+        sizes = (FAST_SIZE,)
+    return [
+        DataJob(
+            args.data,
+            *_size(text),
+            args.episodes,
+            args.steps,
+            args.batch,
+            args.frame_stack,
+            args.buffer,
+            threads,
+        )  # fmt: skip
+        for text in sizes
+    ]
+
+
+def _size(text: str) -> tuple[tuple[int, int], tuple[int, int]]:
+    found = _SIZE.fullmatch(text)
+    if not found or not all(int(number) for number in found.groups()):
+        raise UsageError(f"--sizes {text}: expected such as {SIZES[1]} (stored:delivered).")
+    numbers = [int(number) for number in found.groups()]
+    return (numbers[0], numbers[1]), (numbers[2], numbers[3])
+
+
+def _write(file: str | None, rows: list[dict[str, Any]]) -> None:
+    if file:
+        try:
+            Path(file).write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"--json {file} cannot be written: {error}.") from error
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,158 @@
+"""The data sets of `bench data`: made-up episodes with pictures of natural entropy, kept for later
+runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+VERSION = "1.0.0"
+DEFAULT_FOLDER = "~/.cache/robomimic_ddp/bench"
+STORED_CAMERAS = ("exterior_image_1_left", "exterior_image_2_left")
+CAMERAS = (
+    "camera/image/varied_camera_1_left_image",
+    "camera/image/varied_camera_2_left_image",
+)
+STATES = ("robot_state/cartesian_position", "robot_state/gripper_position")
+ACTIONS = ("action/abs_pos", "action/abs_rot_6d", "action/gripper_position")
+_ROAM = 96
+"""Pixels over which a camera wanders on its canvas."""
+
+
+@dataclass(frozen=True)
+class DataJob:
+    """What every loader of a run reads and delivers; one JSON object.
+
+    stored, target: (height, width) of pictures on disk and in batches; buffer: windows in the
+    shuffle buffers of the whole job; threads: of each process.
+    """
+
+    folder: str
+    stored: tuple[int, int]
+    target: tuple[int, int]
+    episodes: int
+    steps: int
+    batch: int
+    frame_stack: int
+    buffer: int
+    threads: int
+    seq_length: int = 16
+
+    @property
+    def frames_per_sample(self) -> int:
+        """Camera frames in one window."""
+        return self.frame_stack * len(CAMERAS)
+
+    @property
+    def filter(self) -> str:
+        """How pictures become smaller, the same in every loader."""
+        return "none" if tuple(self.stored) == tuple(self.target) else "bilinear"
+
+    @property
+    def path(self) -> Path:
+        """The version folder of its data set."""
+        height, width = self.stored
+        name = f"bench_{height}x{width}_{self.episodes}x{self.steps}"
+        return Path(self.folder).expanduser() / name / VERSION
+
+
+def write_if_missing(job: DataJob) -> None:
+    """Writes the data set of `job` and its index, unless an earlier run did."""
+    from robomimic_ddp.rlds.source import is_rlds_folder
+    from robomimic_ddp.rlds.write import write_dataset
+
+    if not is_rlds_folder(str(job.path)):
+        episodes = made_up_episodes(job.episodes, job.steps, *job.stored)
+        root, name = str(job.path.parent.parent), job.path.parent.name
+        files = max(2, job.episodes // 16)
+        write_dataset(root, name, VERSION, episodes, job.episodes, files, STORED_CAMERAS)
+    open_dataset(job)
+
+
+def open_dataset(job: DataJob, fast_decode: bool = False) -> Any:
+    """The RLDSDataset of `job`, its index cached beside it."""
+    from robomimic_ddp.rlds.dataset import LoadOptions, RLDSDataset
+    from robomimic_ddp.rlds.index_cache import load_index
+    from robomimic_ddp.rlds.pictures import PictureSize
+    from robomimic_ddp.rlds.schema import find_fields
+    from robomimic_ddp.rlds.source import Source
+    from robomimic_ddp.rlds.windows import WindowShape
+
+    source = Source(job.path)
+    keys = [*CAMERAS, *STATES]
+    fields = find_fields(source.features, str(job.path), keys, CAMERAS, ACTIONS)
+    index = load_index(source, fields, str(Path(job.folder).expanduser() / "index"))
+    rows = np.arange(len(index.length))
+    shape = WindowShape(job.frame_stack, job.seq_length)
+    size = PictureSize(*job.target, fast=fast_decode)
+    normalised = {key: {"normalization": "min_max"} for key in ACTIONS}
+    options = LoadOptions(job.buffer, None, job.threads)
+    return RLDSDataset(source, fields, index, rows, rows, shape, size, normalised, options)
+
+
+def bytes_per_frame(job: DataJob) -> float:
+    """Mean size of a stored picture, the few numbers beside it included."""
+    total = sum(file.stat().st_size for file in job.path.glob("*tfrecord*"))
+    return total / (job.episodes * job.steps * len(STORED_CAMERAS))
+
+
+def made_up_episodes(
+    count: int, steps: int, height: int, width: int, seed: int = 0
+) -> Iterator[dict[str, Any]]:
+    """Episodes of `steps` steps: cameras that wander over textures with the spectrum of photographs
+    and the noise of a sensor, states and actions that drift.
+    """
+    draw = np.random.default_rng(seed)
+    canvases = [_texture(draw, height + _ROAM, width + _ROAM) for _ in range(6)]
+    noise = draw.integers(-2, 3, (8, height, width, 3), np.int16)
+    for number in range(count):
+        drift = draw.normal(0, 2, (len(STORED_CAMERAS), steps, 2)).cumsum(1)
+        places = (np.abs(drift + draw.uniform(0, _ROAM, 2)) % _ROAM).astype(int)
+        pose = draw.normal(0, 0.02, (steps, 6)).cumsum(0)
+        rows = []
+        for step in range(steps):
+            pictures = {}
+            for camera, name in enumerate(STORED_CAMERAS):
+                top, left = places[camera, step]
+                seen = canvases[(number + camera) % len(canvases)]
+                seen = seen[top : top + height, left : left + width]
+                seen = seen + noise[(step + camera) % len(noise)]
+                pictures[name] = np.clip(seen, 0, 255).astype(np.uint8)
+            rows.append(_step(draw, pictures, pose[step]))
+        yield {"steps": rows, "success": True, "language": f"do task {number % 20}"}
+
+
+def _step(draw: Any, pictures: dict[str, np.ndarray], pose: np.ndarray) -> dict[str, Any]:
+    state = {
+        "cartesian_position": pose,
+        "gripper_position": draw.uniform(0, 1, 1),
+        "joint_position": draw.normal(size=7),
+    }
+    action = {
+        "cartesian_position": pose + draw.normal(0, 0.01, 6),
+        "gripper_position": draw.uniform(0, 1, 1),
+    }
+    return {
+        "observation": {**pictures, **state},
+        "action_dict": action,
+        "action": draw.normal(size=7),
+    }
+
+
+def _texture(draw: Any, height: int, width: int) -> np.ndarray:
+    """int16 [height, width, 3]: amplitudes fall with the frequency, as in photographs (Field,
+    1987).
+    """
+    frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None])
+    fall = 1 / np.maximum(frequency, 1 / max(height, width)) ** 1.4
+    shape = (height, width)
+    grey, *tints = (np.fft.irfft2(np.fft.rfft2(draw.normal(size=shape)) * fall, s=shape)
+                    for _ in range(4))  # fmt: skip
+    picture = np.stack([grey + 0.3 * tint for tint in tints], -1)
+    picture = (picture - picture.mean()) / picture.std()
+    return np.clip(118 + 52 * picture, 0, 255).astype(np.int16)

@@ -1,0 +1,99 @@
+"""Batches that are read one ahead: their order, their ends, their errors."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+from robomimic_ddp.rlds.ahead import Ahead
+
+
+class Recorder:
+    """Batches 0, 1, ... up to `count`, and what happened to them."""
+
+    def __init__(self, count):
+        self.numbers = iter(range(count))
+        self.read = []
+        self.may_read = threading.Event()
+        self.may_read.set()
+
+    def __next__(self):
+        number = next(self.numbers)
+        if number == 3:
+            raise ValueError("damaged")
+        self.read.append(number)
+        return number
+
+
+def sent(number):
+    return number * 10
+
+
+def test_the_next_batch_is_read_while_one_is_held():
+    ahead, batches = Ahead(sent, lambda value: value + 1), Recorder(3)
+    assert ahead.next_of(batches) == 1
+    ahead._coming.result()
+    assert batches.read == [0, 1], "one ahead, and no more"
+    assert [ahead.next_of(batches), ahead.next_of(batches)] == [11, 21]
+    with pytest.raises(StopIteration):
+        ahead.next_of(batches)
+
+
+def test_an_error_is_raised_where_its_batch_is_asked_for():
+    ahead, batches = Ahead(sent, lambda value: value), Recorder(9)
+    assert [ahead.next_of(batches) for _ in range(3)] == [0, 10, 20]
+    with pytest.raises(ValueError, match="damaged"):
+        ahead.next_of(batches)
+    assert ahead.next_of(batches) == 40
+
+
+def test_another_iterator_begins_anew():
+    ahead, one, two = Ahead(sent, lambda value: value), Recorder(9), Recorder(2)
+    assert ahead.next_of(one) == 0
+    assert ahead.next_of(two) == 0 and ahead.next_of(two) == 10
+
+
+def test_a_loader_that_reads_ahead_delivers_the_same(load):
+    """Order, positions and counts are those of the batches that were handed out."""
+    from robomimic_ddp.rlds.loader import to_torch
+
+    train, _ = load()
+    plain, ahead = (train.make_loader(4, 1, 2, 5) for _ in range(2))
+    ahead._ahead = Ahead(to_torch, lambda batch: batch)
+    for one, other in zip(plain, ahead):
+        assert torch.equal(one["index"], other["index"])
+        assert all(torch.equal(one["obs"][key], other["obs"][key]) for key in one["obs"])
+        assert plain.position() == ahead.position()
+        assert plain.frames_delivered == ahead.frames_delivered
+    assert len(ahead) == len(plain)
+    resumed = train.make_loader(4, 1, 2, 5)
+    resumed._ahead = Ahead(to_torch, lambda batch: batch)
+    resumed.go_to(ahead.position(), 2, 1)
+    assert torch.equal(next(iter(resumed))["index"], next(iter(plain))["index"])
+    counts = ahead.settled_frames()
+    assert counts["frames_decoded"] == counts["frames_delivered"]
+
+
+def test_on_the_cpu_nothing_is_moved_or_copied(load):
+    train, _ = load()
+    for device in (None, "cpu", torch.device("cpu")):
+        loader = train.make_loader(4, 0, 1, 0, device=device)
+        assert loader._ahead is None
+    batch = next(iter(loader))
+    values = [*batch["obs"].values(), batch["actions"], batch["pad_mask"]]
+    assert all(value.to("cpu").data_ptr() == value.data_ptr() for value in values)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
+def test_on_a_gpu_batches_are_the_same(load):
+    train, _ = load()
+    host = train.make_loader(4, 0, 1, 0)
+    device = train.make_loader(4, 0, 1, 0, device="cuda:0")
+    for one, other in zip(host, device):
+        assert other["actions"].is_cuda and not other["index"].is_cuda
+        assert torch.equal(one["actions"], other["actions"].cpu())
+        for key, value in one["obs"].items():
+            assert other["obs"][key].is_cuda and torch.equal(value, other["obs"][key].cpu())

@@ -1,0 +1,71 @@
+"""Shuffle buffers: divided over ranks or not, and the memory that the plan expects of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from robomimic_ddp.rlds import host, memory
+from tests.rlds.conftest import CAMERAS
+
+
+@pytest.fixture
+def buffers(make_config):
+    def make(per_rank, world, **train):
+        config = make_config(shuffle_buffer_size=24, **train)
+        dataset, _ = host.datasets_from_config(
+            config, config.all_obs_keys, shuffle_per_rank=per_rank
+        )
+        return dataset, dataset.make_loader(2, 0, world, 0)
+
+    return make
+
+
+def two_of(folder):
+    return {"dataset_names": [folder.parent.name] * 2, "sample_weights": [3, 1]}
+
+
+@pytest.mark.parametrize(("per_rank", "world", "windows"), [(False, 3, 8), (True, 3, 24)])
+def test_of_one_data_set(buffers, per_rank, world, windows):
+    _, loader = buffers(per_rank, world)
+    assert loader.reading.shuffle_buffer == windows
+    assert [count for count, _ in loader.shuffle_buffers()] == [windows]
+
+
+@pytest.mark.parametrize(("per_rank", "windows"), [(False, [9, 3]), (True, [18, 6])])
+def test_of_a_mixture(buffers, stored, per_rank, windows):
+    """By weight, then over the ranks."""
+    _, loader = buffers(per_rank, 2, **two_of(stored.folder))
+    assert [count for count, _ in loader.shuffle_buffers()] == windows
+    assert len(next(iter(loader))["index"]) == 2
+
+
+def test_a_windows_bytes_are_those_of_its_encoded_frames(load, stored):
+    """The expectation against the frames themselves."""
+    import tensorflow as tf
+
+    train, _ = load(frame_stack=2)
+    records = memory.record_bytes(train)
+    on_disk = sum(path.stat().st_size for path in train.source.files)
+    assert records.sum() == on_disk - len(records) * memory.FRAMING_BYTES
+    frames = []
+    for file in train.source.files:
+        for record in tf.data.TFRecordDataset(str(file)):
+            episode = train.recipe.parse(record)
+            for key in CAMERAS[:2]:
+                frames += [len(data) for data in episode[train.fields.images[key]].numpy()]
+    expected = memory.window_bytes(train)
+    exact = np.mean(frames) * 2 * 2  # frames of two cameras
+    assert exact < expected < 1.6 * exact + 1200
+
+
+def test_the_plans_line_and_its_warning(load):
+    train, _ = load()
+    loader = train.make_loader(4, 0, 2, 0)
+    (line,) = memory.lines(loader, 2, 2**40)
+    windows = loader.reading.shuffle_buffer
+    assert line.startswith(f"shuffle buffers: {windows} windows per rank x 2 rank(s) on this node")
+    _, warning = memory.lines(loader, 2, 2**16)
+    assert "of this machine's 0.1 MiB" in warning and "train.shuffle_buffer_size" in warning
+    assert list(memory.lines(loader, 2, 0)) == [line], "a machine that does not tell its memory"
+    assert list(memory.lines(object(), 2, 2**16)) == [], "a host's own loader"
