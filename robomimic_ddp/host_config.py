@@ -13,9 +13,9 @@ from typing import Any
 
 from robomimic_ddp import checkpoint_check, command_line, config_check, hdf5_check, main_rank
 from robomimic_ddp.errors import ConfigError
+from robomimic_ddp.notes import Notes, attach_notes, notes_of
 from robomimic_ddp.rlds.keys import DATA_FORMAT, DEFAULTS
 from robomimic_ddp.rlds.source import is_rlds_folder
-from robomimic_ddp.run import Notes, attach_notes, notes_of
 
 __all__ = [
     "check_inputs",

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
+_MOST_RANKS = 2**20
+
 
 def capture() -> dict[str, Any]:
     """The states of torch (CPU; CUDA where it is in use), numpy and Python.
@@ -86,3 +88,25 @@ def seed(*entropy: int) -> None:
     torch.manual_seed(word)
     np.random.seed(word)
     random.seed(word)
+
+
+def seed_streams(seed: int, rank: int, epoch: int = 0) -> None:
+    """Gives ranks above 0 random streams of their own, reproducible from (seed, rank); rank 0 keeps
+    the host's. `epoch`: the last one before a rank came newly into a resumed run, so that it does
+    not draw again what a rank of its number has drawn.
+
+    Called after construction, so that weights start equal while noise, timesteps and augmentation
+    differ.
+    """
+    if rank == 0:
+        return
+    entropy = [seed % 2**32, epoch] if epoch else seed % 2**32
+    # torch's CPU generator uses 32 bits of a seed, numpy takes no more: ranks get neighbouring
+    # seeds, which differ by construction, in a range that does not hold the main rank's.
+    base = int(np.random.SeedSequence(entropy).generate_state(1)[0])
+    if (seed - base) % 2**32 < _MOST_RANKS:
+        base += _MOST_RANKS
+    own = (base + rank) % 2**32
+    torch.manual_seed(own)  # CPU and all CUDA devices
+    np.random.seed(own)
+    random.seed(own)

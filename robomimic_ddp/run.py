@@ -7,10 +7,7 @@ a context variable for exactly as long as the host's `train()` lasts.
 
 from __future__ import annotations
 
-import json
 import logging
-import random
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
@@ -18,7 +15,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -28,9 +24,10 @@ from robomimic_ddp import (
     env,
     group,
     heartbeat,
-    main_rank,
+    notes,
     options,
     plan,
+    run_record,
     step,
     step_logs,
     stopping,
@@ -42,8 +39,6 @@ from robomimic_ddp.rlds import memory
 
 logger = logging.getLogger(__name__)
 
-_NOTES = "__robomimic_ddp_notes"
-_MOST_RANKS = 2**20
 _NODE_LOCAL_KEYS = {
     "train.data",
     "train.data_path",
@@ -51,32 +46,8 @@ _NODE_LOCAL_KEYS = {
     "train.output_dir",
     "experiment.ckpt_path",
 }
-RECORD_NAME = "ddp.json"
 FRAMES_UNKNOWN = {"frames_decoded": None, "frames_delivered": None, "frames_prefetched": None}
 LEARNING_RATE_SUFFIX = "learning_rate.initial"
-
-
-@dataclass(frozen=True)
-class Notes:
-    """What an entry point knows beside the host's config: the file's `ddp` section, and the command
-    line's.
-    """
-
-    file_options: Mapping[str, Any] = field(default_factory=dict)
-    command_line_options: Mapping[str, Any] = field(default_factory=dict)
-    command_line_keys: tuple = ()
-
-
-def attach_notes(config: Any, notes: Notes) -> None:
-    """Keeps `notes` with the host's config, outside its dictionary: they never reach config.json or
-    checkpoints.
-    """
-    object.__setattr__(config, _NOTES, notes)
-
-
-def notes_of(config: Any) -> Notes:
-    """The notes of `attach_notes`, or empty ones."""
-    return getattr(config, "__dict__", {}).get(_NOTES, Notes())
 
 
 @dataclass
@@ -93,8 +64,8 @@ class Run:
     loaders: dict = field(default_factory=dict)
     learning_rates: list = field(default_factory=list)
     sharded_stream: bool = False
-    directory: Path | None = None
-    record: dict = field(default_factory=dict)
+    record: run_record.RunRecord | None = None
+    """Main rank: `ddp.json`, once the run directory is known."""
     found: Any = None
     """The directory that the run goes on in (`state.Found`), or None."""
     saved: dict | None = None
@@ -119,7 +90,10 @@ class Run:
     are before training.
     """
 
-    _warned: bool = False
+    @property
+    def directory(self) -> Path | None:
+        """Main rank: the run directory, once it is known."""
+        return None if self.record is None else self.record.directory
 
     def scale_lr(self, lr: float) -> float:
         """The learning rate for this plan; remembers (before, after) for the printed plan."""
@@ -152,12 +126,11 @@ class Run:
             lines.append(self.steps.line)
         return "\n".join(lines)
 
-    def write_record(self, directory: Path, place: Mapping[str, Any] | None = None) -> None:
-        """Main rank: `ddp.json` beside the host's config.json, with the options, their sources and
+    def begin_record(self, directory: Path, place: Mapping[str, Any] | None = None) -> None:
+        """Main rank: writes `ddp.json` into the run directory, with the options, their sources and
         the plan. `place`: what a restart needs to find the directory again.
         """
-        self.directory = directory
-        self.record = {
+        content = {
             **(place or {}),
             "version": robomimic_ddp.__version__,
             "options": asdict(self.options.values),
@@ -165,9 +138,10 @@ class Run:
             "plan": asdict(self.plan),
             "learning_rates": self.learning_rates,
         }
-        self._save_record()
+        self.record = run_record.RunRecord(directory, content)
+        self.record.write()
 
-    def write_outcome(self, steps: int, proven: Mapping[str, bool | None]) -> None:
+    def note_outcome(self, steps: int, proven: Mapping[str, bool | None]) -> None:
         """Collective: adds to `ddp.json` what the finished training did.
 
         `steps`: optimizer steps that the model has had; `frames_*`: camera frames of the train
@@ -175,12 +149,11 @@ class Run:
         `proven`, what `ddp.verify` has seen.
         """
         counted = group.gather_objects(_frames(self.loaders.get("train")))
-        if self.directory is None:
+        if self.record is None:
             return
         frames = {name: sum(rank[name] for rank in counted) for name in counted[0] or ()}
-        self.record["learning_rates"] = self.learning_rates
-        self.record["outcome"] = {**FRAMES_UNKNOWN, "steps": steps, **frames, **proven}
-        self._try_to_save_record()
+        outcome = {**FRAMES_UNKNOWN, "steps": steps, **frames, **proven}
+        self.record.add(learning_rates=self.learning_rates, outcome=outcome)
 
     def start_pulse(self, directory: Path) -> None:
         """Begins to tell, in the run directory, what this rank is doing."""
@@ -188,24 +161,6 @@ class Run:
             made = self.plan
             who = (made.rank, made.world_size, made.device)
             self.pulse = heartbeat.Pulse(directory, *who, _memory).start()
-
-    def note_save(self, save_id: str, epoch: int, export: str | None) -> None:
-        """Main rank: `ddp.json` names the newest state, and the host's checkpoint beside it."""
-        self.record["saved"] = {"save_id": save_id, "epoch": epoch, "export": export}
-        self._try_to_save_record()
-
-    def _try_to_save_record(self) -> None:
-        """A month of training is worth more than its record."""
-        try:
-            self._save_record()
-        except OSError as error:
-            if not self._warned:
-                print(f"warning: {RECORD_NAME} could not be written: {error}", file=sys.stderr)
-            self._warned = True
-
-    def _save_record(self) -> None:
-        with main_rank.atomic_open(self.directory / RECORD_NAME) as file:
-            file.write(json.dumps(self.record, indent=2) + "\n")
 
 
 def _memory() -> int:
@@ -240,8 +195,8 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
     `config` is the host's; `use_cuda` whether the host chose a CUDA device.
     """
     launch = env.read_launch_env()
-    notes = notes_of(config)
-    resolved = options.resolve(notes.command_line_options, launch.option_texts, notes.file_options)
+    noted = notes.notes_of(config)
+    resolved = options.resolve(noted.command_line_options, launch.option_texts, noted.file_options)
     made = plan.make_plan(
         launch,
         resolved,
@@ -249,7 +204,7 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
         use_cuda=use_cuda,
         batch_size=config.train.batch_size,
         lr_on_command_line=any(
-            key.endswith(LEARNING_RATE_SUFFIX) for key in notes.command_line_keys
+            key.endswith(LEARNING_RATE_SUFFIX) for key in noted.command_line_keys
         ),
         data_workers=int(config.train.get("num_data_workers", 0) or 0),
         cores=env.usable_cores(),
@@ -332,28 +287,6 @@ def parallelise(net: nn.Module) -> nn.Module:
         return net
     run.nets.append(wrap.parallelise(net, run.plan.mode, wrap.ddp_options(run.options.values)))
     return net
-
-
-def seed_streams(seed: int, rank: int, epoch: int = 0) -> None:
-    """Gives ranks above 0 random streams of their own, reproducible from (seed, rank); rank 0 keeps
-    the host's. `epoch`: the last one before a rank came newly into a resumed run, so that it does
-    not draw again what a rank of its number has drawn.
-
-    Called after construction, so that weights start equal while noise, timesteps and augmentation
-    differ.
-    """
-    if rank == 0:
-        return
-    entropy = [seed % 2**32, epoch] if epoch else seed % 2**32
-    # torch's CPU generator uses 32 bits of a seed, numpy takes no more: ranks get neighbouring
-    # seeds, which differ by construction, in a range that does not hold the main rank's.
-    base = int(np.random.SeedSequence(entropy).generate_state(1)[0])
-    if (seed - base) % 2**32 < _MOST_RANKS:
-        base += _MOST_RANKS
-    own = (base + rank) % 2**32
-    torch.manual_seed(own)  # CPU and all CUDA devices
-    np.random.seed(own)
-    random.seed(own)
 
 
 def share_cores(ranks_on_node: int) -> None:

@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from robomimic_ddp import command_line, config_check, config_file, entry, env, host_config
 from robomimic_ddp.errors import ConfigError
-from robomimic_ddp.run import Notes, attach_notes, notes_of
+from robomimic_ddp.notes import Notes, attach_notes, notes_of
 
 USAGE = (
     "usage: python -m robomimic.scripts.train_rlds load_from=CONFIG.json [key=value ...] "

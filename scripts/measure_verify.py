@@ -19,7 +19,7 @@ import torch
 from robomimic.models.diffusion_policy_nets import ConditionalUnet1D
 from torch import nn
 
-from robomimic_ddp import group, run, verify, wrap
+from robomimic_ddp import group, random_streams, verify, wrap
 from robomimic_ddp.verify.streams import Streams
 
 ACTIONS, HORIZON, CONDITION = 10, 16, 64
@@ -67,7 +67,7 @@ def main() -> None:
     with group.process_group("gloo", 600.0):
         torch.manual_seed(0)
         algo = make_algo(arguments.width)
-        run.seed_streams(0, group.rank())
+        random_streams.seed_streams(0, group.rank())
         step(algo, arguments.batch)  # buffers, optimizer state
         plain = min(seconds(step, algo, arguments.batch) for _ in range(arguments.steps))
         verifier = verify.Verifier(algo)

@@ -58,7 +58,7 @@ class Keeper:
         if compressed is not None:
             start.say(compressed)
         if own is None:
-            _run.seed_streams(run.seed, rank, epoch)
+            random_streams.seed_streams(run.seed, rank, epoch)
         else:
             random_streams.restore(own["random"])
         self.finished = epoch
@@ -137,17 +137,18 @@ class Keeper:
         another time either.
         """
         run = self.run
-        saved = run.record.get("saved")
-        if run.directory is not None and saved is not None:
+        saved = None if run.record is None else run.record.content.get("saved")
+        if saved is not None:
             where = f"in the midst of epoch {self.finished + 1}, which is lost"
             content = {"stopped": where, "signal": run.stopper.heard, "saved": saved}
             state.write_requeue(run.directory, content)
 
     def _stop(self, where: str) -> None:
         run = self.run
-        if group.is_main() and run.directory is not None:
+        if group.is_main() and run.record is not None:
             heard = run.stopper.heard or "a signal to another rank"
-            content = {"stopped": where, "signal": heard, "saved": run.record.get("saved")}
+            saved = run.record.content.get("saved")
+            content = {"stopped": where, "signal": heard, "saved": saved}
             try:
                 state.write_requeue(run.directory, content)
             except OSError as error:
@@ -171,14 +172,16 @@ class Keeper:
         best = self._best_values()
 
         def write() -> bool:
-            if self.run.directory is None:
+            record = self.run.record
+            if record is None:
                 return False
             # What a file cannot hold is an error at the first save, not a warning at each.
             content = {**self._content(inside, parts, best), "powersgd": state.plain(compressed)}
             improved = any(best[name] != self.best.get(name) for name in best)
             try:
-                state.write(self.run.directory, content, improved)
-                self.run.note_save(content["save_id"], self.finished, content["export"])
+                state.write(record.directory, content, improved)
+                named = {key: content[key] for key in ("save_id", "epoch", "export")}
+                record.add(saved=named)
             except (CheckpointError, OSError) as error:
                 print(f"warning: {error} The next try is at the next epoch's end.", file=sys.stderr)
                 return False

@@ -32,7 +32,7 @@ def run_directory(get_exp_dir: Callable) -> Callable:
             if run is not None:
                 job = state.job_name(env.read_launch_env())
                 place = {"job": job, "paths": state.relative_paths(directory, paths)}
-                run.write_record(directory, place)
+                run.begin_record(directory, place)
             return paths
 
         paths = main_rank.on_main(make)

@@ -18,6 +18,7 @@ from robomimic_ddp import (
     group,
     host_config,
     places,
+    random_streams,
     resume,
     step,
     verify,
@@ -114,7 +115,7 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
         if verifier is not None:
             verifier.stop()
     proven = verify.NOT_PROVEN if verifier is None else verifier.proven
-    run.write_outcome(host_algo.steps(model), proven)
+    run.note_outcome(host_algo.steps(model), proven)
 
 
 def _start_training(run: _run.Run, model: Any, keeper: resume.Keeper) -> tuple[Any, int | None]:
@@ -140,7 +141,7 @@ def _start_training(run: _run.Run, model: Any, keeper: resume.Keeper) -> tuple[A
     run.communication = step.communicate([module for _, module in parallel_nets], chosen)
     if run.communication is not None and group.is_main():
         print(run.communication.line)
-    _run.seed_streams(run.seed, run.plan.rank)
+    random_streams.seed_streams(run.seed, run.plan.rank)
     finished = keeper.restore()
     if not run.options.values.verify:
         return None, finished

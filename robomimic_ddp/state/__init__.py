@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from robomimic_ddp.state.capture import capture_model, plain
 from robomimic_ddp.state.directories import (
+    RECORD_NAME,
     REQUEUE_NAME,
     Found,
     find_job,
@@ -18,6 +19,7 @@ from robomimic_ddp.state.restore import restore_model
 __all__ = [
     "BEST",
     "PREVIOUS",
+    "RECORD_NAME",
     "REQUEUE_NAME",
     "STATE",
     "Found",

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from robomimic_ddp import group, run, sampling, verify, wrap
+from robomimic_ddp import group, random_streams, sampling, verify, wrap
 from tests.faults.toy_run import BATCH, Numbers
 
 CALLS, STARTS = 10, 1000
@@ -37,7 +37,7 @@ def clean_starts(first_seed: int, count: int, samples: int) -> int:
         torch.default_generator.manual_seed(seed)
         np.random.seed(seed)
         loader = loader_of(dataset, seed)
-        run.seed_streams(seed, group.rank())
+        random_streams.seed_streams(seed, group.rank())
         verifier = verify.Verifier(algo, loader)
         verifier.start()
         if seed % 10 == 0:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from robomimic_ddp import api, group, run
+from robomimic_ddp import api, group, notes, run
 from tests.ranks.toy import Encoder
 
 STEPS, BATCH, SAMPLES, SEED = 4, 4, 96, 7
@@ -146,7 +146,7 @@ class ToyJob(SimpleNamespace):
 def train(job: ToyJob) -> dict:
     """Collective: the first epoch; what `verify` has proven."""
     job.reach("config")  # by the variables of the launcher: the group may not be there yet
-    run.attach_notes(job.config, run.Notes(file_options=job.options))
+    notes.attach_notes(job.config, notes.Notes(file_options=job.options))
     with run.start(job.config, use_cuda=False, fine_tuning=job.fine_tuning) as present:
         torch.manual_seed(job.config.train.seed)
         np.random.seed(job.config.train.seed)

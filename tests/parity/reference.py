@@ -15,7 +15,7 @@ from unittest import mock
 
 import torch
 
-from robomimic_ddp import run, sampling
+from robomimic_ddp import random_streams, sampling
 from tests.parity.training import Job, build, one_step, only_forward, result_of, use_host
 
 
@@ -30,7 +30,7 @@ class RankStreams:
         self.of_ranks, self.micro_batches = [], micro_batches
         for rank in range(world_size):
             torch.set_rng_state(start)
-            run.seed_streams(seed, rank)
+            random_streams.seed_streams(seed, rank)
             self.of_ranks.append(torch.get_rng_state())
         torch.set_rng_state(start)
         self.states = self.of_ranks

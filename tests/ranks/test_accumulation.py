@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-from robomimic_ddp import group, run, step, verify, wrap
+from robomimic_ddp import group, random_streams, step, verify, wrap
 from robomimic_ddp.options import Options
 from tests.ranks.pool import RankError
 from tests.ranks.toy import loss_of, make_algo
@@ -101,7 +101,7 @@ def an_epoch(fault):
     """Collective: one verified step; `fault`: a net is left in no_sync by mistake."""
     with ExitStack() as undo:
         algo, nets = prepared(undo)
-        run.seed_streams(7, group.rank())
+        random_streams.seed_streams(7, group.rank())
         np.random.seed(group.rank())
         verifier = verify.Verifier(algo)
         undo.callback(verifier.stop)

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from robomimic_ddp import group, wrap
-from robomimic_ddp import run as _run
+from robomimic_ddp import group, random_streams, wrap
 from robomimic_ddp.options import Options
 from robomimic_ddp.state import capture_model, files, restore_model
 
@@ -47,7 +46,7 @@ def train(algo, steps):
 def whole_and_resumed(options, repeated):
     """Digests of the model after 6 steps, without and with a new process after the third."""
     algo = make(options)
-    _run.seed_streams(0, group.rank())
+    random_streams.seed_streams(0, group.rank())
     train(algo, 3)
     saved, random = copy.deepcopy(capture_model(algo)), torch.get_rng_state()
     wrap.state_of(algo.nets["net"]).note_order()

@@ -27,7 +27,7 @@ def running(directory, found=None):
     run = _run.Run(made, resolved, 7, False, found=found)
     run.learning_rates = [(0.1, 0.1)]
     if group.is_main():
-        run.write_record(directory)
+        run.begin_record(directory)
     token = _run._current.set(run)
     try:
         yield run
@@ -42,7 +42,7 @@ def train(directory, losses, found=None):
         keeper = resume.Keeper(run, algo)
         best_valid_loss = resume.restored("best_valid_loss", None)
         first = best_valid_loss
-        _run.seed_streams(7, group.rank())
+        random_streams.seed_streams(7, group.rank())
         finished = keeper.restore() or 0
         for epoch, loss in enumerate(losses, start=1):
             if epoch <= finished:
@@ -79,7 +79,7 @@ def streams_of(directory, world_before):
     with running(directory, Found(directory, "state")) as run:
         algo = make_algo()
         keeper = resume.Keeper(run, algo)
-        _run.seed_streams(7, group.rank())
+        random_streams.seed_streams(7, group.rank())
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             keeper.restore()
@@ -94,7 +94,7 @@ def test_ranks_that_did_not_exist_draw_from_new_streams(ranks, tmp_path):
     streams = [stream for stream, _ in found]
     assert streams[:2] == [rank["random"]["torch"].sum().item() for rank in saved["ranks"]]
     with random_streams.kept():
-        _run.seed_streams(7, 2)
+        random_streams.seed_streams(7, 2)
         first_life = torch.get_rng_state().sum().item()
     assert streams[2] not in (*streams[:2], first_life)
     text = found[0][1]

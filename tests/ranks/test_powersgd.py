@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from robomimic_ddp import algo as host_algo
-from robomimic_ddp import group, nests, options, plan, resume, step, wrap
+from robomimic_ddp import group, nests, options, plan, random_streams, resume, step, wrap
 from robomimic_ddp import run as _run
 from robomimic_ddp.env import LaunchEnv
 from robomimic_ddp.errors import PlanError
@@ -93,7 +93,7 @@ def running(directory, found, **changes):
     run = _run.Run(made, resolved, 7, False, found=found)
     run.learning_rates = [(0.1, 0.1)]
     if group.is_main():
-        run.write_record(directory)
+        run.begin_record(directory)
     token = _run._current.set(run)
     try:
         yield run
@@ -107,7 +107,7 @@ def train(directory, epochs, found=None, **changes):
     with running(directory, found, **changes) as run, contextlib.redirect_stdout(printed):
         algo = make_algo()
         run.communication = compressed(algo, **changes)
-        _run.seed_streams(7, group.rank())
+        random_streams.seed_streams(7, group.rank())
         keeper = resume.Keeper(run, algo)
         finished = keeper.restore() or 0
         at_start = [one.errors() for one in run.communication.powersgd.values()]

@@ -21,12 +21,13 @@ LAYERS = (
     {"group"},
     {"step_logs", "bucket_layout", "observing", "nests", "language"},
     {"wrap", "sampling", "rlds", "main_rank", "metrics", "algo", "history"}
-    | {"command_line", "config_check", "config_file", "hdf5_check", "heartbeat"}
+    | {"command_line", "config_check", "config_file", "hdf5_check", "heartbeat", "notes"}
     | {"determinism"},
     {"rollouts", "step", "checkpoint", "checkpoint_check", "finite", "debug", "verify", "entry"}
     | {"stopping", "pace"},
     {"progress"},
     {"state"},
+    {"run_record"},
     {"run"},
     {"host_config"},
     {"resume"},

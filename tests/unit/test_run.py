@@ -14,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robomimic_ddp import entry, history, plot, run
+from robomimic_ddp import entry, history, plot, random_streams, run
 from robomimic_ddp.env import LaunchEnv
 from robomimic_ddp.errors import DataError, PlanError
 from robomimic_ddp.options import resolve
@@ -28,7 +28,7 @@ def stream(seed: int, rank: int) -> tuple:
         torch.manual_seed(seed)
         np.random.seed(seed % 2**32)
         random.seed(seed)
-        run.seed_streams(seed, rank)
+        random_streams.seed_streams(seed, rank)
         return torch.randn(2).tolist(), np.random.rand(2).tolist(), [random.random()]
     finally:
         torch.set_rng_state(kept[0])

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from robomimic_ddp import host_config, train_rlds
-from robomimic_ddp.run import notes_of
+from robomimic_ddp.notes import notes_of
 
 
 @pytest.fixture
