@@ -143,8 +143,8 @@ class ToyJob(SimpleNamespace):
             self.plants[moment](self)
 
 
-def train(job: ToyJob) -> dict:
-    """Collective: the first epoch; what `verify` has proven."""
+def train(job: ToyJob) -> None:
+    """Collective: the first epoch."""
     job.reach("config")  # by the variables of the launcher: the group may not be there yet
     notes.attach_notes(job.config, notes.Notes(file_options=job.options))
     with run.start(job.config, use_cuda=False, fine_tuning=job.fine_tuning) as present:
@@ -162,4 +162,3 @@ def train(job: ToyJob) -> dict:
             job.reach("epoch begins")
             run_epoch(job.algo, job.loader, epoch, num_steps=job.steps)
             job.reach("epoch ends")
-        return dict(present.record)
