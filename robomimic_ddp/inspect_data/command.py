@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -71,16 +72,28 @@ def _inspect(path: Path, most: int, output: Path | None) -> dict[str, Any]:
     chosen = report["schema"] = fitting.best(fits)
     if output is None:
         return report
-    output.mkdir(parents=True, exist_ok=True)
     written = [output / SHEET, output / CONFIG]
-    sheet.draw(source, sample, output / SHEET)
-    if chosen is None:
-        written.append(output / SCHEMA)
-        (output / SCHEMA).write_text(fitting.draft(source), encoding="utf-8")
-        chosen = str((output / SCHEMA).absolute())
-    fit = fitting.fit(source, load_schema(chosen))
-    config = job_config.make(source, chosen, fit, sample, output.absolute())
-    (output / CONFIG).write_text(json.dumps(config, indent=4) + "\n", encoding="utf-8")
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        sheet.draw(source, sample, output / SHEET)
+        if chosen is None:
+            if not (output / SCHEMA).exists():  # else people may have worked on it
+                written.append(output / SCHEMA)
+                (output / SCHEMA).write_text(fitting.draft(source), encoding="utf-8")
+            chosen = str((output / SCHEMA).absolute())
+        fit = fitting.fit(source, load_schema(chosen))
+        config = job_config.make(source, chosen, fit, sample, output.absolute())
+        _write(output / CONFIG, json.dumps(config, indent=4) + "\n")
+    except OSError as error:
+        raise UsageError(f"-o {output} cannot be written to: {error}.") from error
     report["written"] = [str(file) for file in written]
-    report["train"] = f"python -m robomimic.scripts.train_rlds load_from={output / CONFIG}"
+    config_word = shlex.quote(f"load_from={output / CONFIG}")
+    report["train"] = f"python -m robomimic.scripts.train_rlds {config_word}"
     return report
+
+
+def _write(file: Path, text: str) -> None:
+    """What was in the file, and differs, is kept beside it as `.old`."""
+    if file.exists() and file.read_text(encoding="utf-8", errors="replace") != text:
+        file.replace(file.with_name(file.name + ".old"))
+    file.write_text(text, encoding="utf-8")

@@ -29,9 +29,20 @@ def report_of(path: Path) -> dict[str, Any]:
         ) from error
 
 
+def _length(episode: Any) -> int:
+    if "num_samples" in episode.attrs:
+        return int(episode.attrs["num_samples"])
+    if "actions" not in episode:
+        raise DataError(
+            f"{episode.file.filename}: episode {episode.name} has neither `actions` nor the "
+            "attribute `num_samples`, as robomimic's files have. Convert the file again."
+        )
+    return len(episode["actions"])
+
+
 def _report(path: Path, file: Any) -> dict[str, Any]:
     episodes = [file["data"][name] for name in file["data"]]
-    lengths = [int(one.attrs.get("num_samples", len(one["actions"]))) for one in episodes]
+    lengths = [_length(one) for one in episodes]
     first, held = episodes[0], {}
 
     def note(name: str, value: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from robomimic_ddp.rlds.features import (
     is_picture,
     step_features,
 )
-from robomimic_ddp.rlds.records import READ_BUFFER_BYTES, damaged_data, episode_parser
+from robomimic_ddp.rlds.records import READ_BUFFER_BYTES, episode_parser
 from robomimic_ddp.rlds.source import SPLIT, Source, find_dataset, is_rlds_folder
 from robomimic_ddp.rlds.tf_import import import_tensorflow
 
@@ -91,19 +91,30 @@ def read(source: Source, most: int) -> Sample:
     light = episode_parser(source.features, sorted({short, *([words] if words else [])}))
     full = episode_parser(source.features, sorted({short, *pictures}))
     sample = Sample()
-    try:
-        for raw in _records(source, most):
-            episode = light(raw)
-            length = int(tf.shape(episode[short])[0])
-            sample.lengths.append(length)
-            said = episode[words].numpy().tolist() if words else []
-            texts = [text.decode("utf-8", "replace") for text in said]
-            sample.texts += set(texts)
-            if pictures and length and len(sample.frames) < SHEET_EPISODES:
-                sample.frames.append(_frames(full(raw), pictures, length))
-                sample.told.append(texts[0] if texts else "")
-    except tf.errors.OpError as error:
-        raise damaged_data(error, source.files, f"inspecting {source.folder}") from error
+
+    def look(raw: Any) -> None:
+        episode = light(raw)
+        length = int(tf.shape(episode[short])[0])
+        sample.lengths.append(length)
+        said = episode[words].numpy().tolist() if words else []
+        texts = [text.decode("utf-8", "replace") for text in said]
+        sample.texts += set(texts)
+        if pictures and length and len(sample.frames) < SHEET_EPISODES:
+            sample.frames.append(_frames(full(raw), pictures, length))
+            sample.told.append(texts[0] if texts else "")
+
+    files, each = _chosen(source, most)
+    for file in files:
+        number = 0
+        try:
+            for raw in _records(file, each):
+                look(raw)
+                number += 1
+        except tf.errors.OpError as error:
+            raise DataError(
+                f"{file}: episode {number} is damaged, cut off, or not what the metadata promises "
+                f"({str(error).splitlines()[0]}). Copy or prepare that file again."
+            ) from error
     return sample
 
 
@@ -114,18 +125,22 @@ def _numbers(feature: Any) -> int:
     return total
 
 
-def _records(source: Source, most: int) -> Iterator[Any]:
-    """Serialized episodes: all, or the first of files spread evenly."""
+def _chosen(source: Source, most: int) -> tuple[Sequence[Path], int]:
+    """The files to read, and how many episodes of each (-1: all): all, or the first of files spread
+    evenly.
+    """
+    files = source.files
+    if not 0 < most < sum(source.episodes_per_file):
+        return files, -1
+    count = min(most, len(files))
+    return [files[len(files) * number // count] for number in range(count)], most // count
+
+
+def _records(file: Path, count: int) -> Any:
+    """tf.data of the first `count` serialized episodes of `file`."""
     tf = import_tensorflow()
-    files, total = source.files, sum(source.episodes_per_file)
-    each = -1
-    if 0 < most < total:
-        count = min(most, len(files))
-        files = [files[len(files) * number // count] for number in range(count)]
-        each = most // count
-    for file in files:
-        records = tf.data.TFRecordDataset(str(file), buffer_size=READ_BUFFER_BYTES)
-        yield from records.take(each)
+    records = tf.data.TFRecordDataset(str(file), buffer_size=READ_BUFFER_BYTES)
+    return records.take(count)
 
 
 def _frames(episode: dict[str, Any], pictures: list[str], length: int) -> dict[str, list]:

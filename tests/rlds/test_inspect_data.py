@@ -128,6 +128,22 @@ def test_a_schema_is_drafted_where_none_fits_and_its_config_works(folders, capsy
     assert batch["actions"].shape[2] == 8 and batch["obs"]["state"].shape[2] == 8
 
 
+def test_a_schema_that_people_have_worked_on_is_kept(folders, capsys, tmp_path):
+    words = (folders / "our_arm", "-o", tmp_path / "out")
+    inspected(capsys, *words)
+    schema, config = tmp_path / "out" / "schema.yaml", tmp_path / "out" / "config.json"
+    edited = schema.read_text().replace("  gripper:", "  hand:")
+    schema.write_text(edited)
+    before = config.read_text()
+    assert str(schema) not in inspected(capsys, *words)["written"]
+    assert schema.read_text() == edited
+    assert "hand" in json.loads(config.read_text())["train"]["action_keys"]
+    assert config.with_name("config.json.old").read_text() == before
+    taken = tmp_path / "out" / "config.json"
+    assert main(["inspect-data", str(words[0]), "-o", str(taken)]) == 2
+    assert "cannot be written to" in capsys.readouterr().err
+
+
 def test_people_get_tables(folders, stored, capsys):
     assert main(["inspect-data", str(folders / "bridge_like" / "1.0.0")]) == 0
     text = capsys.readouterr().out
