@@ -70,7 +70,7 @@ def over_ranks(pace: Pace, nets: Iterable[nn.Module], samples_per_step: int) -> 
     memory = torch.cuda.max_memory_allocated() if torch.cuda.is_initialized() else 0
     exposed = exposed_communication(nets)
     own = _Measured(pace.steps, pace.seconds, pace.waited, exposed, memory)
-    ranks: list[_Measured] = [rank for rank in group.gather_objects(own) if rank.steps]
+    ranks: list[_Measured] = [rank for rank in group.gather_objects(own) if rank.seconds]
     if not ranks:
         return {}
     slowest = max(rank.seconds / rank.steps for rank in ranks)

@@ -42,13 +42,14 @@ class Progress(Observer):
         self.title, self.pace = title, pace
         self.samples_per_step, self.done_before = samples_per_step, done_before
         self.epochs_left, self.tells_end = epochs_left, tells_end
-        self.total = done_before
+        self.total: int | None = None  # until the host's bar tells; a host may have another one
         self._bar: Any = None
         self._shown_at = time.monotonic()
 
     def over(self, iterable: Iterable, *args: Any, **kwargs: Any) -> Iterable:
         """Stands for the host's bar around the epoch's steps."""
-        self.total = self.done_before + (len(iterable) if isinstance(iterable, Sized) else 0)
+        if isinstance(iterable, Sized):
+            self.total = self.done_before + len(iterable)
         terminal = getattr(sys.stdout, "terminal", sys.stdout)  # of the host's PrintLogger
         if getattr(terminal, "isatty", lambda: False)():
             from tqdm import tqdm
@@ -78,16 +79,15 @@ class Progress(Observer):
         "epoch 3: step 40/100, 2.0 steps/s, 64 samples/s, loss 0.031, lr 0.0001, ...".
         """
         rate = f"{self._steps_per_second():.3g} steps/s"
-        return f"{self.title}: step {self._done}/{self.total}, {rate}, " + ", ".join(
-            self._figures(step_log)
-        )
+        of = "" if self.total is None else f"/{self.total}"
+        return f"{self.title}: step {self._done}{of}, {rate}, " + ", ".join(self._figures(step_log))
 
     @property
     def _done(self) -> int:
         return self.done_before + self.pace.steps
 
     def _is_time(self) -> bool:
-        is_last = self.tells_end and self._done >= self.total
+        is_last = self.tells_end and self.total is not None and self._done >= self.total
         return is_last or time.monotonic() - self._shown_at >= LINE_SECONDS
 
     def _steps_per_second(self) -> float:
@@ -103,7 +103,9 @@ class Progress(Observer):
                 yield f"lr {value:.3g}"
                 break
         yield f"data wait {self.pace.data_share():.0%}"
-        left = self.total - self._done
+        if self.total is None:
+            return
+        left = max(0, self.total - self._done)
         if speed and self._bar is None:
             yield f"ETA {_duration(left / speed)}"
         if speed and self.epochs_left is not None:

@@ -90,6 +90,21 @@ def test_a_terminal_has_a_bar(monkeypatch):
     assert "8 samples/s, loss 0.25, lr 0.0001, data wait 25%" in last
 
 
+def test_of_a_host_with_another_bar_no_end_is_told(monkeypatch):
+    out, clock = io.StringIO(), Clock()
+    monkeypatch.setattr(sys, "stdout", out)
+    timer = pace.Pace(clock)
+    display = progress.Progress("epoch 3", timer, samples_per_step=32, epochs_left=2)
+    for seconds in (progress.LINE_SECONDS, 0.0):
+        monkeypatch.setattr(progress, "LINE_SECONDS", seconds)
+        with observing.watching(Model(), [timer, display]):
+            clock.now += 4.0
+            timer.step({})
+            display.step({"Loss": 0.25})
+    (line,) = out.getvalue().splitlines()
+    assert line.startswith("epoch 3: step 2, ") and line.endswith("data wait 0%")
+
+
 def test_other_ranks_show_nothing_and_the_hosts_bar_is_put_back(monkeypatch):
     before = LogUtils.custom_tqdm
     out = io.StringIO()
