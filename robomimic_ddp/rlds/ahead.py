@@ -52,7 +52,13 @@ class CudaCopies:
 
     def send(self, raw: Any) -> tuple[dict[str, Any], Any]:
         """Starts the copies; returns the batch and what tells their end."""
-        batch = self._to_torch(raw)
+        return self._started(self._to_torch(raw))
+
+    def moved(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """A batch of tensors on the CPU, on the device: of `send` and `receive` at once."""
+        return self.receive(self._started(batch))
+
+    def _started(self, batch: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         with torch.cuda.stream(self._stream):
             for key in MOVED:
                 batch[key] = _each(batch[key], self._copied)

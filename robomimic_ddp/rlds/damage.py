@@ -5,6 +5,7 @@ A data set of terabytes is not read again to name one record.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +26,16 @@ if TYPE_CHECKING:
     from robomimic_ddp.rlds.dataset import RLDSDataset
     from robomimic_ddp.rlds.plans import PassPlan
 
+SEARCH_SECONDS = 20.0
+"""Spent at most on looking for the damaged one among the episodes that were being read."""
+SEARCHED_BYTES = 2**32
+"""The largest data set that is read as a whole for it."""
+_LEAVING_SOON = 512
+
 
 def episodes_being_read(dataset: RLDSDataset, plan: PassPlan, taken: int) -> np.ndarray:
     """Rows of the index, int64 [N]: those that `plan` may have been reading, or held, when `taken`
-    windows had left.
+    windows had left; first those whose windows leave next.
     """
     block = plan.block_of(taken)
     first = int(plan.pieces.begins[plan.cuts[block]])
@@ -36,7 +43,10 @@ def episodes_being_read(dataset: RLDSDataset, plan: PassPlan, taken: int) -> np.
         plan.pieces.ends, max(0, min(first, taken) - plan.shuffle.spread), "right"
     )
     last = int(plan.cuts[min(block + 3, plan.blocks)])
-    return dataset.rows[np.unique(plan.pieces.episode[held:last])]
+    leaving = plan.block(block, taken).leaving[:_LEAVING_SOON, 1]
+    soon = [dataset.episode_of(window)[0] for window in leaving.tolist()]
+    around = dataset.rows[np.unique(plan.pieces.episode[held:last])].tolist()
+    return np.array(list(dict.fromkeys([*soon, *around])), np.int64)
 
 
 def named_error(
@@ -44,16 +54,27 @@ def named_error(
 ) -> DataError:
     """The DataError for TensorFlow's `error` while `doing` something with the episodes `rows`.
 
-    Reads those again, and the whole data set only where none of them is damaged.
+    Reads those again, for a while, and the whole of a small data set where none of them is
+    damaged: other ranks wait for the end of the job.
     """
+    source, deadline = dataset.source, time.monotonic() + SEARCH_SECONDS
     for row in rows:
+        if time.monotonic() > deadline:
+            break
         found = _damage_of(dataset, int(row))
         if found is not None:
             return DataError(
                 f"reading failed while {doing}.\n{found}\nCopy or prepare that file again, or "
                 "train on what is whole with ddp.skip_corrupt=true."
             )
-    source = dataset.source
+    if sum(source.sizes) > SEARCHED_BYTES:
+        return DataError(
+            f"reading failed while {doing}.\n{type(error).__name__}: {_first_line(error)}\n"
+            "The episodes that were looked at again are whole, and the data set is too large to be "
+            "read for the damaged one now. See whether the disk can be read; `robomimic-ddp stats "
+            "CONFIG --cache NEW_FOLDER` reads every record and names a damaged one; or train on "
+            "what is whole with ddp.skip_corrupt=true."
+        )
     return damaged_data(error, source.files, doing, source.features, dataset.fields)
 
 

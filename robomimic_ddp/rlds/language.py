@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ class Embeddings:
         self.key, self._encoder = key, encoder
         self._rows = {text: number for number, text in enumerate(texts)}
         self._table = torch.from_numpy(np.ascontiguousarray(rows, np.float32))
+        self._adding = threading.Lock()  # data sets of a mixture read ahead in threads of their own
 
     @property
     def width(self) -> int:
@@ -41,12 +43,13 @@ class Embeddings:
 
     def of(self, texts: Sequence[str], frames: int) -> torch.Tensor:
         """float32 [B, frames, width]: the texts' embeddings, the same for each frame."""
-        for text in texts:
-            if text not in self._rows:
-                self._rows[text] = len(self._table)
-                made = torch.from_numpy(self._encoder.encode(text))[None]
-                self._table = torch.cat([self._table, made])
-        rows = self._table[[self._rows[text] for text in texts]]
+        with self._adding:
+            for text in texts:
+                if text not in self._rows:
+                    made = torch.from_numpy(self._encoder.encode(text))[None]
+                    self._rows[text] = len(self._table)
+                    self._table = torch.cat([self._table, made])
+            rows = self._table[[self._rows[text] for text in texts]]
         return rows[:, None].repeat(1, frames, 1)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
@@ -33,7 +33,8 @@ def to_torch(batch: dict[str, Any], pin_memory: bool = False) -> dict[str, Any]:
 
     delivered = {key: convert(batch[key]) for key in ("actions", "pad_mask", "index")}
     delivered["obs"] = {key: convert(value) for key, value in batch["obs"].items()}
-    delivered["language"] = [text.decode() for text in batch["language"].numpy().tolist()]
+    texts = batch["language"].numpy().tolist()
+    delivered["language"] = [text.decode("utf-8", "replace") for text in texts]  # as the index does
     return delivered
 
 
@@ -56,6 +57,7 @@ class RLDSLoader:
         self._report = replacing.Report(dataset, rank)
         self._spare: tuple[int, dict[str, Any]] | None = None
         self._ahead: Ahead | None = None
+        self._moved: Callable[[dict[str, Any]], dict[str, Any]] = lambda batch: batch
         self.frames_delivered = 0
         self.samples_delivered = 0
 
@@ -63,7 +65,7 @@ class RLDSLoader:
         """From here on batches come on the CUDA `device`; elsewhere (None, CPU) as they are."""
         if device is not None and torch.device(device).type == "cuda":
             copies = CudaCopies(torch.device(device), self._as_torch)
-            self._ahead = Ahead(copies.send, copies.receive)
+            self._ahead, self._moved = Ahead(copies.send, copies.receive), copies.moved
 
     @property
     def batch_size(self) -> int:
@@ -140,7 +142,7 @@ class RLDSLoader:
         if self.dataset.options.skip_corrupt:
             self._report.look(self._counters.damaged)
         if self._is_lost(delivered):
-            delivered = self._embedded(self._filled(len(delivered["language"])))
+            delivered = self._moved(self._embedded(self._filled(len(delivered["language"]))))
         self.samples_delivered += len(delivered["language"])
         self.frames_delivered += sum(
             delivered["obs"][key].shape[0] * delivered["obs"][key].shape[1]

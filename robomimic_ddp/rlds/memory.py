@@ -23,7 +23,7 @@ _BYTES_OF_A_ROW = 128
 def record_bytes(dataset: RLDSDataset) -> np.ndarray:
     """Bytes of each episode's record in `dataset.index`, int64 [E]."""
     index = dataset.index
-    sizes = np.array([path.stat().st_size for path in dataset.source.files], np.int64)
+    sizes = np.array(dataset.source.sizes, np.int64)
     ends = np.append(index.offset[1:], 0)
     last = np.append(np.diff(index.file) != 0, True)
     ends[last] = sizes[index.file[last]]

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from robomimic_ddp.errors import DataError
-from robomimic_ddp.rlds import host
+from robomimic_ddp.rlds import damage as damage_module
+from robomimic_ddp.rlds import host, memory
 from tests.rlds.conftest import CAMERAS, LENGTHS, STATES, WORDLESS, made_up_episode
 from tests.rlds.damages import DAMAGES, Damage, files_of
 
@@ -102,6 +103,8 @@ def test_under_skip_corrupt_the_rest_is_trained_on_and_counted(damaged, damage, 
     if skip:
         assert loaders[0].settled_frames()["windows_replaced"] == loaders[0].windows_replaced
         assert "ddp.skip_corrupt=true" in said
+    (line,) = memory.lines(loaders[0], 1, 0)  # of the plan, whatever is missing
+    assert line.startswith("shuffle buffers: ")
 
 
 def planned(loader, batch: int, number: int) -> list[int]:
@@ -127,6 +130,8 @@ def test_where_nothing_of_a_batch_can_be_read_the_ranks_next_window_comes(damage
     damage = BY_NAME["a record that is damaged later"]
     train = damaged(damage, True)
     loader, lost = train.make_loader(1, 1, 2, 5), lost_windows(train, damage)
+    filled = []
+    loader._moved = lambda batch: filled.append(batch["index"][0].item()) or batch
     stream = [row[0] for row in rows(loader)]
     wanted = [row[0] for row in (planned(loader, 1, n) for n in range(len(stream)))]
     assert len(lost & set(wanted)) > 3
@@ -135,6 +140,28 @@ def test_where_nothing_of_a_batch_can_be_read_the_ranks_next_window_comes(damage
         if later:
             assert stream[place] == later[0], (place, window)
     assert not lost & set(stream)
+    brought = [one for one, window in zip(stream, wanted) if window in lost]
+    assert filled == brought, "on a GPU these go to where the others are"
+
+
+def test_a_large_data_set_is_not_read_for_the_damaged_record(damaged, monkeypatch):
+    """Ranks wait for the end of the job meanwhile."""
+    train = damaged(BY_NAME["a record that is damaged later"], False)
+    monkeypatch.setattr(damage_module, "SEARCH_SECONDS", -1.0)
+    monkeypatch.setattr(damage_module, "SEARCHED_BYTES", 0)
+    with pytest.raises(DataError, match="stats CONFIG --cache NEW_FOLDER") as caught:
+        rows(train.make_loader(3, 0, 1, 5))
+    assert "DataLossError" in str(caught.value)
+
+
+def test_the_search_begins_with_what_leaves_next(damaged):
+    train = damaged(Damage("none", lambda folder: None), False)
+    loader = train.make_loader(3, 0, 1, 5)
+    for number in range(len(loader)):
+        soon = [train.episode_of(window)[0] for window in planned(loader, 3, number)]
+        found = list(loader._suspects())
+        assert set(found[: len(set(soon))]) == set(soon)
+        loader._batches += 1
 
 
 def test_nothing_that_can_be_read_is_an_error(damaged, folder):
