@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from robomimic_ddp import env, options
 from robomimic_ddp.config_file import read_json
 from robomimic_ddp.errors import EXIT_DONE, ConfigError
 from robomimic_ddp.rlds import host
@@ -63,7 +64,9 @@ def run(command: str, args: argparse.Namespace) -> int:
         train.setdefault(key, value)
     obs.setdefault("rgb", [])
     keys = sorted({*obs.rgb, *obs.get("low_dim", ())})
-    for source, fields, index, kept in host.indices_from_config(config, keys):
+    given = options.resolve({}, env.read_launch_env().option_texts, config.get("ddp") or {})
+    skip = given.values.skip_corrupt  # the index is another one
+    for source, fields, index, kept in host.indices_from_config(config, keys, skip):
         print(f"{source.folder}: {len(source.files)} files, {len(index.length)} episodes,", end=" ")
         print(f"{len(kept)} of them used with {int(index.length[kept].sum())} steps")
         print("\n".join(_table(fields, index, kept)))

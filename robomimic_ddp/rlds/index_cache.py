@@ -20,7 +20,12 @@ import numpy as np
 from robomimic_ddp import group
 from robomimic_ddp.env import share_of_cores
 from robomimic_ddp.errors import DataError
-from robomimic_ddp.rlds.index_reader import files_of_rank, left_out, make_index
+from robomimic_ddp.rlds.index_reader import (
+    files_of_rank,
+    left_out,
+    make_index,
+    missing_episodes,
+)
 from robomimic_ddp.rlds.schema import Fields
 from robomimic_ddp.rlds.source import Source
 from robomimic_ddp.rlds.statistics import Index, Moments, merged
@@ -36,11 +41,14 @@ DEFAULT_CACHE = "~/.cache/robomimic_ddp/rlds"
 
 
 def fingerprint(source: Source, fields: Fields, skip_corrupt: bool = False) -> str:
-    """Names the index: equal for equal files (names, sizes, version), fields and transform."""
+    """Names the index: equal for equal files (names, sizes, version, the checksums of some
+    records), fields and transform.
+    """
     described = {
         "index": INDEX_VERSION,
         "data set": source.name,
         "files": [(path.name, size) for path, size in zip(source.files, source.sizes)],
+        "checksums": source.checksums,
         "metadata": hashlib.sha256((source.folder / "features.json").read_bytes()).hexdigest(),
         "actions": [(key, asdict(part)) for key, part in fields.actions.items()],
         "states": [(key, asdict(part)) for key, part in fields.low_dim.items()],
@@ -71,7 +79,10 @@ def load_index(
         cache_folder(cache)
         / f"{source.folder.parent.name}-{fingerprint(source, fields, skip_corrupt)}.npz"
     )
-    index = group.broadcast_object(_cached(path) if group.is_main() else None)
+    cached = _cached(path) if group.is_main() else None
+    if cached is not None and skip_corrupt and _may_be_repaired(cached, source, path):
+        cached = None
+    index = group.broadcast_object(cached)
     if index is None:
         index = _made_together(source, fields, skip_corrupt)
         if group.is_main():
@@ -115,6 +126,13 @@ def _cached(path: Path) -> Index | None:
     except Exception as error:
         logger.warning("the cached index %s cannot be read (%s): it is made again", path, error)
         return None
+
+
+def _may_be_repaired(index: Index, source: Source, path: Path) -> bool:
+    """Whether a file with episodes that the index leaves out was written after the index."""
+    made = path.stat().st_mtime
+    files = [source.files[number] for number in np.flatnonzero(missing_episodes(index, source))]
+    return any(file.is_file() and file.stat().st_mtime > made for file in files)
 
 
 def _keep(index: Index, path: Path) -> None:

@@ -91,10 +91,15 @@ def _readable(source: Source, fields: Fields, number: int, threads: int) -> list
         return list(_episodes(source, fields, places, threads, skip=True))
 
 
+def missing_episodes(index: Index, source: Source) -> np.ndarray:
+    """How many episodes that the metadata promises are not in the index: int64, of each file."""
+    found = np.bincount(index.file, minlength=len(source.files))
+    return np.maximum(np.asarray(source.episodes_per_file) - found, 0)
+
+
 def left_out(index: Index, source: Source) -> str | None:
     """How many episodes that the metadata promises are not in the index, and in which files."""
-    found = np.bincount(index.file, minlength=len(source.files))
-    missing = np.maximum(np.asarray(source.episodes_per_file) - found, 0)
+    missing = missing_episodes(index, source)
     if not missing.any():
         return None
     files = [f"{missing[n]} of {source.files[n]}" for n in np.flatnonzero(missing)[:10]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import multiprocessing
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +15,16 @@ import pytest
 from robomimic_ddp.rlds import index_cache, index_reader, statistics
 from robomimic_ddp.rlds.schema import find_fields
 from robomimic_ddp.rlds.source import Source
-from tests.rlds.conftest import ACTIONS, CAMERAS, FAILED, LENGTHS, STATES, WORDLESS
+from robomimic_ddp.rlds.write import write_dataset
+from tests.rlds.conftest import (
+    ACTIONS,
+    CAMERAS,
+    FAILED,
+    LENGTHS,
+    STATES,
+    WORDLESS,
+    made_up_episode,
+)
 from tests.rlds.reference import feature, raw_action
 
 
@@ -98,6 +108,22 @@ def test_index_is_kept_and_made_again_when_files_change(stored, tmp_path, monkey
     cached.write_bytes(b"torn")
     index_cache.load_index(source, fields, str(tmp_path))
     assert len(made) == 2 and len(list(tmp_path.iterdir())) == 1
+
+
+def test_data_prepared_anew_with_files_as_long_is_read_again(tmp_path):
+    """As while one works on a data set of numbers alone."""
+    found = []
+    for shift in (0.0, 0.25):
+        episodes = [made_up_episode(number) for number in (4, 6)]
+        for step in (step for episode in episodes for step in episode["steps"]):
+            step["observation"]["cartesian_position"][0] += shift
+        shutil.rmtree(tmp_path / "made_up", ignore_errors=True)
+        write_dataset(str(tmp_path), "made_up", "1.0.0", episodes, 2, 2)
+        source, fields = source_and_fields(tmp_path / "made_up" / "1.0.0")
+        index = index_cache.load_index(source, fields, str(tmp_path / "cache"))
+        found.append((source.sizes, index.states.mean))
+    (sizes, one), (later, two) = found
+    assert sizes == later and not np.array_equal(one, two)
 
 
 def test_a_folder_that_cannot_be_written_only_warns(stored, tmp_path, caplog):

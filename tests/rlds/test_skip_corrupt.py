@@ -73,6 +73,19 @@ def test_what_is_whole_is_trained_on_and_the_rest_counted(damaged, make_config, 
         host.datasets_from_config(config, config.all_obs_keys)
 
 
+def test_a_repaired_file_is_read_again(damaged, stored, make_config, tmp_path, capsys):
+    """Files as long as before have the same fingerprint."""
+    folder, files, lost = damaged
+    config = make_config(
+        data_path=str(folder.parent.parent), data_cache_dir=str(tmp_path / "cache"), batch_size=1
+    )
+    before, _ = host.datasets_from_config(config, config.all_obs_keys, skip_corrupt=True)
+    files[1].write_bytes((stored.folder / files[1].name).read_bytes())
+    after, _ = host.datasets_from_config(config, config.all_obs_keys, skip_corrupt=True)
+    assert "3 of 14 episodes" in capsys.readouterr().err
+    assert len(after.index.length) == len(before.index.length) + 1
+
+
 def test_episodes_with_nan_are_left_out(make_config, tmp_path, capsys):
     from robomimic_ddp.rlds.write import write_dataset
 
