@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from robomimic_ddp.errors import ConfigError
 from robomimic_ddp.rlds.schema import OF_EPISODE
 from robomimic_ddp.rlds.schema_file import Filter
 from robomimic_ddp.rlds.tf_import import import_tensorflow
@@ -23,6 +24,22 @@ def passes(one: Filter, episode: Mapping[str, Any]) -> Any:
         value = tf.concat([padding, value], 0)[-1]
         return tf.logical_and(some, _passes(one, value))
     return _passes(one, value)
+
+
+def require_patterns(filters: Iterable[Filter | None]) -> None:
+    """Raises ConfigError for a pattern that Python knows and TensorFlow does not."""
+    tf = import_tensorflow()
+    for one in filters:
+        if one is None or one.test != "matches":
+            continue
+        try:
+            tf.strings.regex_full_match("", one.value)
+        except tf.errors.InvalidArgumentError as error:
+            raise ConfigError(
+                f"the filter `{one}` of the schema: TensorFlow's regular expressions (RE2) do not "
+                f"take this pattern: {str(error).splitlines()[0]}. They have no look-ahead, no "
+                "look-behind and no back-references: write it without, or use `contains`."
+            ) from error
 
 
 def _passes(one: Filter, value: Any) -> Any:

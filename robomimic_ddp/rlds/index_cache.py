@@ -20,6 +20,7 @@ import numpy as np
 from robomimic_ddp import group
 from robomimic_ddp.env import share_of_cores
 from robomimic_ddp.errors import DataError
+from robomimic_ddp.rlds.filters import require_patterns
 from robomimic_ddp.rlds.index_reader import (
     files_of_rank,
     left_out,
@@ -72,9 +73,10 @@ def load_index(
 
     Each rank reads its share of the files, and waits for the others as long as they live, whatever
     ddp.timeout says. Several jobs may do this at once: each writes a file of its own and renames
-    it. Raises DataError, that of the first rank that has one, on every rank. With `skip_corrupt`
-    the main rank says what is left out.
+    it. Raises ConfigError for a filter that TensorFlow cannot apply, and DataError, that of the
+    first rank that has one, on every rank. With `skip_corrupt` the main rank says what is left out.
     """
+    require_patterns([*fields.filters, fields.success])
     path = (
         cache_folder(cache)
         / f"{source.folder.parent.name}-{fingerprint(source, fields, skip_corrupt)}.npz"

@@ -7,8 +7,9 @@ import pytest
 
 from robomimic_ddp.errors import ConfigError, DataError
 from robomimic_ddp.rlds import host
+from robomimic_ddp.rlds.filters import require_patterns
 from robomimic_ddp.rlds.keys import DEFAULTS
-from robomimic_ddp.rlds.schema_file import load_schema, packaged, parse_schema
+from robomimic_ddp.rlds.schema_file import Filter, load_schema, packaged, parse_schema
 from tests.rlds import other_shapes
 from tests.unit.test_rlds_rotations import matrix_of
 
@@ -197,6 +198,14 @@ def test_a_wrong_schema_is_one_clear_error(text, parts, tmp_path):
     with pytest.raises(ConfigError) as caught:
         load_schema(str(path))
     assert all(part in str(caught.value) for part in (*parts, "wrong.yaml")), caught.value
+
+
+@pytest.mark.bad_input
+def test_a_pattern_that_only_python_knows_is_no_damage():
+    for pattern in ("(?!failed).*", r"(a)\1"):
+        with pytest.raises(ConfigError, match="look-ahead"):
+            require_patterns([None, Filter("x", "matches", pattern)])
+    require_patterns([Filter("x", "matches", "(?i)left.*"), Filter("x", "contains", "(")])
 
 
 @pytest.mark.bad_input
