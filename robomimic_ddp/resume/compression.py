@@ -13,8 +13,8 @@ from robomimic_ddp import group, nests, wrap
 from robomimic_ddp import run as _run
 from robomimic_ddp.step.powersgd import PowerSGD, mean_errors
 
-_LAYOUT = ("bucket_mb", "find_unused_parameters", "powersgd_rank")
-"""Options that decide which numbers lie in which bucket and factor."""
+_LAYOUT = ("bucket_mb", "channels_last", "find_unused_parameters", "powersgd_rank")
+"""Options that decide which numbers lie where in which bucket and factor."""
 
 
 def capture(run: _run.Run) -> dict[str, Any] | None:
