@@ -106,9 +106,7 @@ class Step:
         """Seconds of it in which gradients can be on their way."""
         return self.overlap * self.backward_share * self.per_sample * samples
 
-    def seconds(
-        self, samples: float, world: int, reduce: Callable[[float, int], float]
-    ) -> float:
+    def seconds(self, samples: float, world: int, reduce: Callable[[float, int], float]) -> float:
         """Of a step with `samples` on each of `world` GPUs; `reduce(bytes, world)`: seconds."""
         if world == 1:
             return self.compute(samples)
@@ -124,9 +122,7 @@ def exposed(buckets: int, each: float, window: float) -> float:
     return max(each, buckets * each - window * (buckets - 1) / buckets)
 
 
-def weak(
-    step: Step, samples: float, world: int, reduce: Callable[[float, int], float]
-) -> float:
+def weak(step: Step, samples: float, world: int, reduce: Callable[[float, int], float]) -> float:
     """Efficiency with `samples` on each GPU: the step on one GPU over the step on `world`."""
     return step.compute(samples) / step.seconds(samples, world, reduce)
 
@@ -164,9 +160,7 @@ def least_compute(
     return scaled(high).compute(samples)
 
 
-def fitted(
-    sizes: tuple[float, float], seconds: tuple[float, float], world: int, name: str
-) -> Link:
+def fitted(sizes: tuple[float, float], seconds: tuple[float, float], world: int, name: str) -> Link:
     """The link under which a ring all-reduce of each size takes what was measured; latency and
     bandwidth that the measurements would have below 0 or infinite are taken as nearly so.
     """

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from robomimic_ddp import group
 from robomimic_ddp.errors import VerifyError
+
+_MOST_SHOWN = 16
+"""Values that a message spells out."""
 
 
 class Different(NamedTuple):
@@ -80,7 +84,7 @@ class Evidence:
 
 def odd_ranks(values: list) -> list[int]:
     """The ranks that differ from the value that most ranks hold (from rank 0's in a tie)."""
-    usual = max(values, key=values.count)
+    usual = Counter(values).most_common(1)[0][0]
     return [rank for rank, value in enumerate(values) if value != usual]
 
 
@@ -111,19 +115,17 @@ def _require_one_place(summaries: list) -> None:
 
 def _require_no_complaints(when: str, summaries: list[_Summary]) -> None:
     said = [one.complaints for one in summaries]
-    for complaint in dict.fromkeys(text for complaints in said for text in complaints):
+    complaint = next((text for complaints in said for text in complaints), None)
+    if complaint is not None:
         ranks = [rank for rank, complaints in enumerate(said) if complaint in complaints]
         raise VerifyError(f"{when}, on rank(s) {ranks}: {complaint}")
 
 
 def _require_distinct(when: str, one: Different, values: list) -> None:
     known = [value for value in values if value is not None]
-    if len(set(known)) < len(known):
-        same = [
-            rank
-            for rank, value in enumerate(values)
-            if value is not None and values.count(value) > 1
-        ]
+    times = Counter(known)
+    if len(times) < len(known):
+        same = [rank for rank, value in enumerate(values) if times[value] > 1]
         raise VerifyError(
             f"{when}: {one.what}: ranks {same} hold the same; expected a different one on each "
             f"rank. {one.cause}"
@@ -131,4 +133,13 @@ def _require_distinct(when: str, one: Different, values: list) -> None:
 
 
 def _shown(values: list) -> str:
-    return "; ".join(f"rank {rank}: {str(value)[:80]}" for rank, value in enumerate(values))
+    """Each rank's value; of many ranks the first of each value, with how many hold it."""
+    if len(values) <= _MOST_SHOWN:
+        return "; ".join(f"rank {rank}: {str(value)[:80]}" for rank, value in enumerate(values))
+    held = Counter(values).most_common()
+    shown = [
+        f"{times} rank(s), first rank {values.index(value)}: {str(value)[:80]}"
+        for value, times in held[:_MOST_SHOWN]
+    ]
+    more = len(held) - len(shown)
+    return "; ".join(shown) + (f"; and {more} more values" if more else "")
