@@ -1,4 +1,4 @@
-"""The commands `robomimic-ddp bench step` and `robomimic-ddp bench data`."""
+"""The commands `robomimic-ddp bench step`, `bench data` and `bench scale`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from robomimic_ddp import options
-from robomimic_ddp.bench import data_command, rank_rows, ranks, step
+from robomimic_ddp.bench import data_command, rank_rows, ranks, scale_command, step
 from robomimic_ddp.errors import EXIT_DONE, ConfigError, OptionError, UsageError
 
 QUICK_PAIRS, PAIRS = 5, 30
@@ -15,7 +15,7 @@ QUICK_PAIRS, PAIRS = 5, 30
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     """Declares the arguments of `robomimic-ddp bench`."""
-    kinds = parser.add_subparsers(dest="kind", metavar="step|data", required=True)
+    kinds = parser.add_subparsers(dest="kind", metavar="step|data|scale", required=True)
     steps = kinds.add_parser(
         "step", help="a training step of the unedited host against the edited one, one process"
     )
@@ -44,12 +44,19 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     data_command.add_arguments(
         kinds.add_parser("data", help="loading RLDS data: ours, a host's, and the limit")
     )
+    scale_command.add_arguments(
+        kinds.add_parser(
+            "scale", help="efficiency at 2 to 1024 GPUs, modelled from what is measured"
+        )
+    )
 
 
 def run(command: str, args: argparse.Namespace) -> int:
     """Measures, prints a table, and writes the rows. Raises UsageError and ConfigError."""
     if args.kind == "data":
         return data_command.run(args)
+    if args.kind == "scale":
+        return scale_command.run(args)
     rounds = args.rounds or (QUICK_PAIRS if args.quick else PAIRS)
     for name in ("rounds", "batch", "threads", "ranks"):
         value = rounds if name == "rounds" else getattr(args, name)

@@ -102,9 +102,13 @@ class Step:
         """Seconds without sending."""
         return self.fixed + self.per_sample * samples
 
+    def backward(self, samples: float) -> float:
+        """Seconds of it in the backward pass."""
+        return self.backward_share * self.per_sample * samples
+
     def window(self, samples: float) -> float:
         """Seconds of it in which gradients can be on their way."""
-        return self.overlap * self.backward_share * self.per_sample * samples
+        return self.overlap * self.backward(samples)
 
     def seconds(self, samples: float, world: int, reduce: Callable[[float, int], float]) -> float:
         """Of a step with `samples` on each of `world` GPUs; `reduce(bytes, world)`: seconds."""

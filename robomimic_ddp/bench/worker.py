@@ -4,7 +4,9 @@ Run by itself it uses the host as it is; under `robomimic-ddp run`, with the edi
 several ranks each is such a process, and all get the same lines:
 
 step: a step, timed; local: a step whose gradients stay on the rank; profile: a step, and when
-all-reduces ran; memory: bytes of tensors by kind.
+all-reduces ran; memory: bytes of tensors by kind; parts: a step, and where its backward pass began
+and ended; samples N: batches of N samples from now on; sent: bytes that all-reduces would be given,
+by ddp.comm; reduce N: an all-reduce of N bytes, timed.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ def main(job: dict[str, Any]) -> None:
     """
     import torch
 
-    from robomimic_ddp.bench import loops, tensors
+    from robomimic_ddp.bench import loops, parts, tensors
 
     torch.set_num_threads(job["threads"])
     torch.manual_seed(1)
@@ -50,9 +52,14 @@ def main(job: dict[str, Any]) -> None:
                 "local": partial(take_step, loop, reduces=False),
                 "profile": partial(profiled, loop),
                 "memory": lambda loop=loop: tensors.tensor_bytes(loop.tensors()),
+                "parts": partial(parts.step_in_parts, loop),
+                "samples": partial(_change_batch, loop, config, job),
+                "sent": partial(parts.bytes_sent, model.nets),
+                "reduce": parts.all_reduce,
             }
             for line in sys.stdin:
-                _tell(answers[line.strip()]())
+                word, *numbers = line.split()
+                _tell(answers[word](*map(int, numbers)))
             return  # what follows an epoch is not measured
 
 
@@ -127,6 +134,11 @@ def make_batch(config: Any, samples: int, rank: int = 0) -> dict[str, Any]:
         },
         "actions": torch.rand(samples, steps, ACTIONS, generator=draw) * 2 - 1,
     }
+
+
+def _change_batch(loop: Any, config: Any, job: dict[str, Any], samples: int) -> dict[str, int]:
+    loop.batch = make_batch(config, samples, job.get("rank", 0))
+    return {"samples": samples}
 
 
 def take_step(loop: Any, reduces: bool = True) -> dict[str, float]:
