@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         names = {key: cluster.name for key, cluster in question.clusters.items()}
         note = (
             f"a step computes {1e3 * step.compute(args.batch):.4g} ms with {args.batch} samples "
-            f"({origin}), {step.size / 1e6:.4g} MB of gradients; links assumed"
+            f"({origin.split(',')[0]}), {step.size / 1e6:.4g} MB of gradients; links assumed"
         )
         scale_plot.plot(modelled, names, note, args.plot)
     return EXIT_DONE

@@ -47,6 +47,7 @@ def rows(question: Question) -> list[dict[str, Any]]:
                     "world": world,
                     "algorithm": question.algorithm,
                     "comm": question.comm,
+                    "gradient_bytes": step.size,
                     "step_seconds": seconds,
                     "compute_seconds": step.compute(samples),
                     "exposed_seconds": seconds - step.compute(samples),
