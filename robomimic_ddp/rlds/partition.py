@@ -44,7 +44,7 @@ class Pieces:
         """Where each piece ends in the row, int64 [P]."""
         return np.cumsum(self.stop - self.start)
 
-    @property
+    @cached_property
     def begins(self) -> np.ndarray:
         """Where each piece begins in the row, int64 [P]."""
         return self.ends - (self.stop - self.start)

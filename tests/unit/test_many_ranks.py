@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from contextlib import contextmanager
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -30,7 +31,13 @@ from robomimic_ddp.rlds.course import Course, Leg
 from robomimic_ddp.rlds.index_reader import files_of_rank
 from robomimic_ddp.rlds.quotas import Quotas
 from robomimic_ddp.rlds.shuffle import Shuffle
-from robomimic_ddp.rlds.statistics import Moments, merged_statistics
+from robomimic_ddp.rlds.statistics import (
+    QUANTILE_STEPS,
+    Index,
+    Moments,
+    merged,
+    merged_statistics,
+)
 from robomimic_ddp.sampling import ShardedSampler, order_of, train_loader
 from robomimic_ddp.step_logs import BatchLogs
 from robomimic_ddp.verify import comparison
@@ -191,10 +198,16 @@ def test_rlds_shares_of_a_pass_are_exact(part):
 
 
 @pytest.mark.parametrize("after", [1000, 6])
-def test_rlds_goes_on_with_another_number_of_ranks(after):
-    course = Course(*TABLE, 5, Leg(MANY, 4, 16))
+def test_rlds_goes_on_with_another_number_of_ranks(after, monkeypatch):
+    course, counted = Course(*TABLE, 5, Leg(MANY, 4, 16)), Counter()
+    for owner, name in ((Course, "share"), (rlds_course, "pass_order")):
+        original = getattr(owner, name)
+        monkeypatch.setattr(
+            owner, name, lambda *a, f=original, n=name: (counted.update([n]), f(*a))[1]
+        )
     batches = course.batches_in(0) - 1
     later = course.followed_by(Leg(after, 8, 16), batches)
+    assert counted["share"] == MANY and counted["pass_order"] <= 2, "linear in the ranks before"
     rest = windows_in(later.rest)
     assert len(np.unique(rest)) == len(rest) == TOTAL - batches * 4 * MANY
     shared = np.concatenate([windows_in(later.share(0, rank).pieces) for rank in range(after)])
@@ -263,6 +276,19 @@ class Sizes:
         self.sizes = sizes
 
 
+def index_of(moments, lengths):
+    """One episode a file."""
+    count = len(lengths)
+    yes = np.ones(count, bool)
+    texts = np.array([f"task {number}".encode() for number in range(count)])
+    sampled = np.random.RandomState(1).rand(count, QUANTILE_STEPS, 3).astype(np.float32)
+    numbers = np.arange(count)
+    passed = yes[:, None]
+    return Index(
+        numbers, numbers * 0, lengths, yes, ~yes, texts, passed, sampled, moments, moments
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("files", [300, 5000])
 def test_statistics_of_1024_parts_are_those_of_all_steps(files):
     draw = np.random.RandomState(0)
@@ -281,8 +307,16 @@ def test_statistics_of_1024_parts_are_those_of_all_steps(files):
         np.testing.assert_allclose(found["mean"][0], every.mean(0), rtol=1e-12)
         np.testing.assert_allclose(found["sqdiff"][0] / len(every), every.var(0), rtol=1e-9)
         assert (found["min"][0] == every.min(0)).all() and (found["max"][0] == every.max(0)).all()
-    joined = moments.taken(np.concatenate([numbers for numbers in owned if numbers]).astype(int))
-    assert joined.mean.shape == moments.mean.shape
+    index = index_of(moments, lengths)
+    mine = [index.taken(np.array(numbers, int)) for numbers in reversed(owned)]
+    for field in fields(Index):
+        one, other = (getattr(part, field.name) for part in (merged(mine), index))
+        pairs = (
+            zip(vars(one).values(), vars(other).values())
+            if isinstance(one, Moments)
+            else [(one, other)]
+        )
+        assert all(np.array_equal(*pair) for pair in pairs), "the same bits at any number of ranks"
 
 
 def evidence_of(items, digest="a"):
