@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from robomimic_ddp.env import LaunchEnv
+from robomimic_ddp.errors import ConfigError
 from robomimic_ddp.options import resolve
 from robomimic_ddp.plan import make_plan
 
@@ -42,9 +43,16 @@ def _timed(work: Callable[[], Any]) -> float:
 
 @contextmanager
 def _fake_group(world: int) -> Iterator[None]:
+    import torch
     import torch.distributed as dist
-    from torch.testing._internal.distributed import fake_pg  # noqa: F401, registers the backend
 
+    try:
+        from torch.testing._internal.distributed import fake_pg  # noqa: F401, registers the backend
+    except ImportError as error:
+        raise ConfigError(
+            f"--start-up puts {world} ranks into one process by torch's fake process group, which "
+            f"torch {torch.__version__} does not have: {error}. Use a later torch."
+        ) from error
     dist.init_process_group("fake", rank=world - 1, world_size=world, store=dist.HashStore())
     try:
         yield
