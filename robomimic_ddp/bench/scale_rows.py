@@ -65,7 +65,7 @@ def assumptions(question: Question) -> Iterator[str]:
     step, samples = question.step, question.samples
     yield "Measured or given:"
     yield (
-        f"  a step computes {1e3 * step.compute(samples):.4g} ms with {samples} samples on a GPU: "
+        f"  a step computes {1e3 * step.compute(samples):.4g} ms with {samples} samples: "
         f"{1e3 * step.fixed:.4g} ms whatever the batch, {1e3 * step.per_sample:.4g} ms a sample, "
         f"{step.backward_share:.0%} of that in the backward pass ({question.origin})"
     )
