@@ -32,6 +32,11 @@ class Net(nn.Module):
         return {"out": inside, "parts": [inside, (inside, 1)]}
 
 
+def computes_in() -> torch.dtype:
+    """What a product is computed in outside of any net."""
+    return (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
+
+
 @pytest.mark.parametrize("kind", precision.KINDS)
 def test_a_net_computes_in_it_and_hands_out_fp32(kind):
     net = Net()
@@ -49,8 +54,11 @@ def test_a_net_computes_in_it_and_hands_out_fp32(kind):
         net.fails = True
         with pytest.raises(ValueError, match="planted"):
             net(torch.ones(2, 4))
-        assert not torch.is_autocast_enabled("cpu"), "a failed forward left autocast on"
+        if precision._TELLS_OF_FAILURES:
+            assert computes_in() == torch.float32, "a failed forward left autocast on"
         net.fails = False
+        net(torch.ones(2, 4))
+        assert computes_in() == torch.float32, "the forward after a failed one left autocast on"
     net(torch.ones(2, 4))
     assert net.seen[-1] == torch.float32
 
