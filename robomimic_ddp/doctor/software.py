@@ -72,7 +72,7 @@ def bad_pairs(installed: dict[str, str | None]) -> Iterator[Finding]:
             "pip install 'numpy<2', or torch 2.3 and later",
         )
     diffusers, hub = numbers(installed.get("diffusers")), numbers(installed.get("huggingface_hub"))
-    if diffusers and diffusers < (0, 26) and hub >= (0, 26):
+    if diffusers and diffusers < (0, 29) and hub >= (0, 26):
         yield Finding(
             "versions",
             FAIL,

@@ -57,6 +57,8 @@ def worst(findings):
         ({"torch": "1.13.1"}, FAIL, "2.0.1 or later"),
         ({"diffusers": "0.11.1", "huggingface_hub": "0.35.3"}, FAIL, "huggingface_hub<0.26"),
         ({"diffusers": "0.11.1", "huggingface_hub": "0.23.4"}, OK, ""),
+        ({"diffusers": "0.28.2", "huggingface_hub": "0.26.0"}, FAIL, "huggingface_hub<0.26"),
+        ({"diffusers": "0.29.2", "huggingface_hub": "0.26.0"}, OK, ""),
         ({}, OK, ""),
     ],
 )
