@@ -119,7 +119,8 @@ def _missing_in_torch(options: Options, nets: list) -> tuple[str, str | None]:
             return f"ddp.precision={options.precision}", lacking
     hooks = hasattr(torch.optim.Optimizer, "register_state_dict_post_hook")
     if options.channels_last and not hooks:
-        return "ddp.channels_last=true", "this torch is too old for it (2.1 has it)"
+        lacking = "this torch is too old for it: its optimizers have no hooks on state_dict"
+        return "ddp.channels_last=true", lacking
     return "", None
 
 
