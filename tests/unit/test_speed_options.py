@@ -248,7 +248,7 @@ def test_a_torch_that_is_too_old_is_one_clear_error(options, monkeypatch):
     hook = "register_state_dict_post_hook"
     monkeypatch.delattr(torch.optim.Optimizer, hook, raising=False)
     model = make_model()
-    with pytest.raises(PlanError, match="too old for it .*Leave the option at its default"):
+    with pytest.raises(PlanError, match="too old for it.*Leave the option at its default"):
         prepare(model, Options(preset="safe", **options), [encoder_of(model)], ExitStack())
     with ExitStack() as undo:  # what nobody asked for by name is left out
         line = prepare(model, Options(), [encoder_of(model)], undo).line
