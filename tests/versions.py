@@ -18,3 +18,18 @@ NEEDS_CALL_PLACE = pytest.mark.skipif(
 NEEDS_CPU_FP16 = pytest.mark.skipif(
     not hasattr(torch.amp, "GradScaler"), reason="this torch has fp16 on GPUs only"
 )
+OF_OPTIONS = {
+    "compile": NEEDS_CALL_PLACE,
+    "activation_checkpointing": NEEDS_CALL_PLACE,
+    "channels_last": NEEDS_OPTIMIZER_HOOKS,
+}
+
+
+def cases(options_of: dict[str, dict]) -> list:
+    """The names of a table of options; those that this torch cannot have are skipped."""
+    found = []
+    for name, options in options_of.items():
+        marks = [mark for option, mark in OF_OPTIONS.items() if options.get(option)]
+        marks += [NEEDS_CPU_FP16] * (options.get("precision") == "fp16")
+        found.append(pytest.param(name, marks=marks))
+    return found
