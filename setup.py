@@ -46,7 +46,7 @@ setup(
     extras_require={
         "robomimic": ["praxis-robomimic>=0.5.0"],
         "robosuite": ["robosuite>=1.5.2,<1.6", "mujoco>=3.3,<4"],
-        "rlds": ["tensorflow-cpu>=2.15", "tensorflow-datasets>=4.9.4"],
+        "rlds": ["tensorflow-cpu>=2.15", "tensorflow-datasets>=4.9.3"],
         "plot": ["matplotlib>=3.5"],
         "bench": ["accelerate>=1.0", "lightning-fabric>=2.4"],
         "docs": DOCS,

@@ -6,8 +6,10 @@ runs none.
 
 from __future__ import annotations
 
+import inspect
 import os
 import pickle
+import pickletools
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,8 @@ _HARMLESS = ("numpy._core.multiarray.", "numpy.core.multiarray.", "numpy.dtype",
 _RUN_PROGRAMS = {"builtins", "os", "posix", "nt", "pty", "subprocess", "sys", "shutil", "runpy"} | {
     "importlib", "socket", "ctypes", "code", "webbrowser", "pickle", "operator", "functools"
 }  # fmt: skip
+_DAMAGES = (pickle.UnpicklingError, zipfile.BadZipFile)
+_UNREADABLE = (RuntimeError, ValueError, KeyError, EOFError, OSError, *_DAMAGES)
 _REMEDY = "Check experiment.ckpt_path, or set it to null to train from the beginning."
 
 
@@ -40,9 +44,7 @@ def check(path: Any, algo_name: str) -> None:
         raise CheckpointError(
             f"{shown} is a folder: name the file in it, such as {file}/models/model_epoch_50.pth."
         )
-    if _is_legacy(file, shown) or not hasattr(
-        torch.serialization, "get_unsafe_globals_in_checkpoint"
-    ):
+    if _is_legacy(file, shown):
         return
     content = read_known(file, shown)
     if content is None:
@@ -97,7 +99,7 @@ def read_known(file: Path, shown: str) -> Any:
     program. Tensors are mapped, not read.
     """
     try:
-        asked = torch.serialization.get_unsafe_globals_in_checkpoint(file)
+        asked = _asked_for(file)
         programs = [name for name in asked if name.partition(".")[0] in _RUN_PROGRAMS]
         if programs:
             raise CheckpointError(
@@ -107,9 +109,42 @@ def read_known(file: Path, shown: str) -> Any:
             )
         if not all(name.startswith(_HARMLESS) for name in asked):
             return None
-        return torch.load(file, map_location="cpu", weights_only=False, mmap=True)
-    except (RuntimeError, ValueError, KeyError, EOFError, OSError, pickle.UnpicklingError) as error:
+        mapped = {"mmap": True} if "mmap" in inspect.signature(torch.load).parameters else {}
+        return torch.load(file, map_location="cpu", weights_only=False, **mapped)
+    except _UNREADABLE as error:
         raise CheckpointError(
             f"{shown} cannot be read ({str(error).splitlines()[0][:200]}): the file is damaged. "
             "Use last_bak.pth beside it, or an earlier one."
         ) from error
+
+
+def _asked_for(file: Path) -> list[str]:
+    """Names of classes and functions that loading would call, but for those that torch trusts."""
+    own = getattr(torch.serialization, "get_unsafe_globals_in_checkpoint", None)
+    if own is not None:
+        return own(file)
+    from torch._weights_only_unpickler import _get_allowed_globals
+
+    with zipfile.ZipFile(file) as members:
+        pickles = [name for name in members.namelist() if name.endswith("/data.pkl")]
+        asked = {name for text in pickles for name in globals_of(members.read(text))}
+    if not pickles:
+        raise ValueError("there is no data.pkl in it")
+    return sorted(asked - set(_get_allowed_globals()))
+
+
+def globals_of(pickled: bytes) -> list[str]:
+    """ "module.name" of all that a pickle asks for, without running it; "?" for what it hides."""
+    found, texts = [], []
+    for code, value, _ in pickletools.genops(pickled):
+        if code.name in ("GLOBAL", "INST"):
+            found.append(value.replace(" ", ".").replace("__builtin__.", "builtins."))
+        elif code.name == "STACK_GLOBAL":
+            found.append(".".join(texts) if len(texts) == 2 else "?")
+        elif code.name.startswith("EXT"):
+            found.append("?")
+        if code.name.endswith("UNICODE") or "UNICODE8" in code.name:
+            texts = [*texts[-1:], value]
+        elif code.name != "MEMOIZE" and "PUT" not in code.name:
+            texts = []
+    return found

@@ -25,7 +25,7 @@ from typing import Any, Callable
 
 import psutil
 
-from tests.warm.client import server
+from tests.warm.client import can_be_warm, server
 from tests.warm.jobs import ColdJob, Job, WarmJob
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -191,7 +191,7 @@ def _python(
     rlds: bool = False,
     **options: Any,
 ) -> Result:
-    if cold or sys.platform != "linux" or "ROBOMIMIC_TEST_COLD" in os.environ:
+    if cold or not can_be_warm() or "ROBOMIMIC_TEST_COLD" in os.environ:
         return run(host, sys.executable, *words, **options)
     warm = server("rlds" if rlds else "host", environment(None))
 

@@ -39,7 +39,7 @@ def main(answer: str) -> None:
         found = {
             "backend": backend,
             "round_trip_ms": round_trip,
-            "megabytes": all_gradients.nbytes / 1e6,
+            "megabytes": all_gradients.numel() * all_gradients.element_size() / 1e6,
             "all_reduce_ms": all_reduce,
         }
         Path(answer).write_text(json.dumps(found), encoding="utf-8")

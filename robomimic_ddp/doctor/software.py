@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 from robomimic_ddp.doctor.findings import FAIL, OK, WARN, Context, Finding
 
-OLDEST_PYTHON, OLDEST_TORCH = (3, 9), (2, 0)
+OLDEST_PYTHON, OLDEST_TORCH = (3, 9), (2, 0, 1)
+TESTED = "tested with Python 3.9 and torch 2.0.1 (on CPU), and with Python 3.11 and torch 2.12.1"
 PACKAGES = ("torch", "torchvision", "numpy", "diffusers", "transformers", "huggingface_hub")
 RLDS_PACKAGES = ("tensorflow-datasets", "tensorflow", "tensorflow-cpu")
 
@@ -39,7 +40,7 @@ def check_python(_: Context) -> Iterator[Finding]:
 def check_packages(_: Context) -> Iterator[Finding]:
     installed = {name: version(name) for name in (*PACKAGES, *RLDS_PACKAGES)}
     names = ", ".join(f"{name} {number}" for name, number in installed.items() if number)
-    yield Finding("packages", OK, names or "none of the packages that hosts need")
+    yield Finding("packages", OK, f"{names or 'none of the packages that hosts need'}; {TESTED}")
     for name in ("diffusers", "numpy"):
         if installed[name] is None:
             yield Finding("packages", WARN, f"no {name}", f"Hosts need it: pip install {name}")
@@ -52,7 +53,7 @@ def check_packages(_: Context) -> Iterator[Finding]:
 def bad_pairs(installed: dict[str, str | None]) -> Iterator[Finding]:
     """Findings for versions (package -> version or None) that do not work together."""
     torch, vision = numbers(installed.get("torch")), numbers(installed.get("torchvision"))
-    if torch and torch[:2] < OLDEST_TORCH:
+    if torch and torch < OLDEST_TORCH:
         found = f"torch {installed['torch']}"
         yield Finding("versions", FAIL, found, "Install torch 2.0.1 or later.")
     # torch 2.N goes with torchvision 0.(N + 15): torchvision's README, "Installation"
@@ -72,7 +73,7 @@ def bad_pairs(installed: dict[str, str | None]) -> Iterator[Finding]:
             "pip install 'numpy<2', or torch 2.3 and later",
         )
     diffusers, hub = numbers(installed.get("diffusers")), numbers(installed.get("huggingface_hub"))
-    if diffusers and diffusers < (0, 26) and hub >= (0, 26):
+    if diffusers and diffusers < (0, 29) and hub >= (0, 26):
         yield Finding(
             "versions",
             FAIL,

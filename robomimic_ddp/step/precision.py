@@ -6,6 +6,7 @@ acts in fp32.
 
 from __future__ import annotations
 
+import inspect
 import threading
 from contextlib import ExitStack
 from typing import Any
@@ -14,15 +15,18 @@ import torch
 from torch import nn
 
 KINDS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_ALWAYS = "always_call"
+_TELLS_OF_FAILURES = _ALWAYS in inspect.signature(nn.Module.register_forward_hook).parameters
+"""torch 2.0 calls no hook after a forward that failed."""
 
 
 def install(nets: list, precision: str, undo: ExitStack) -> None:
     """Has `nets` compute in `precision` until `undo` is closed, in training and in validation."""
     for net in nets:
-        cast = _Cast(KINDS[precision])
+        cast, always = _Cast(KINDS[precision]), {_ALWAYS: True} if _TELLS_OF_FAILURES else {}
         for handle in (
             net.register_forward_pre_hook(cast.enter),
-            net.register_forward_hook(cast.leave, always_call=True),
+            net.register_forward_hook(cast.leave, **always),
         ):
             undo.callback(handle.remove)
 
@@ -40,6 +44,8 @@ class _Cast:
         return _Cast, (self.kind,)
 
     def enter(self, net: nn.Module, args: tuple) -> None:
+        if not _TELLS_OF_FAILURES:
+            self._close()  # left open by a forward that failed
         device = next(net.parameters(), torch.empty(0)).device.type
         context = torch.autocast(device, self.kind)
         context.__enter__()
@@ -48,10 +54,13 @@ class _Cast:
         self._local.contexts.append(context)
 
     def leave(self, net: nn.Module, args: tuple, output: Any) -> Any:
+        self._close()
+        return _as_fp32(output)
+
+    def _close(self) -> None:
         contexts = getattr(self._local, "contexts", [])
         if contexts:
             contexts.pop().__exit__(None, None, None)
-        return _as_fp32(output)
 
 
 def _as_fp32(value: Any) -> Any:
@@ -68,4 +77,14 @@ def make_scaler(precision: str, device: torch.device | str) -> Any:
     """torch's GradScaler for fp16, whose gradients are too small for its exponents; else None."""
     if precision != "fp16":
         return None
+    if not hasattr(torch.amp, "GradScaler"):
+        return torch.cuda.amp.GradScaler()
     return torch.amp.GradScaler(torch.device(device).type)
+
+
+def why_not(precision: str, device: torch.device | str) -> str | None:
+    """What this torch lacks for `precision` on `device`, or None."""
+    scales = hasattr(torch.amp, "GradScaler") or torch.device(device).type == "cuda"
+    if precision != "fp16" or scales:
+        return None
+    return f"torch {torch.__version__} has fp16 on GPUs only (2.3 has it on the CPU, too)"

@@ -113,9 +113,14 @@ def _missing_in_torch(options: Options, nets: list) -> tuple[str, str | None]:
         old = None if calls.can_be_replaced() else "this torch is too old for it (2.1 has it)"
         if copied or old:
             return "ddp.activation_checkpointing=true", copied or old
+    if options.precision != "fp32":
+        lacking = precision.why_not(options.precision, _device(nets))
+        if lacking is not None:
+            return f"ddp.precision={options.precision}", lacking
     hooks = hasattr(torch.optim.Optimizer, "register_state_dict_post_hook")
     if options.channels_last and not hooks:
-        return "ddp.channels_last=true", "this torch is too old for it (2.1 has it)"
+        lacking = "this torch is too old for it: its optimizers have no hooks on state_dict"
+        return "ddp.channels_last=true", lacking
     return "", None
 
 

@@ -1,9 +1,10 @@
 # shellcheck shell=bash
 # Sourced by scripts/test.sh, scripts/demo.sh and scripts/demo_robosuite.sh:
-#   make_environment CHECKOUT EXTRAS [FOLDER] [CONSTRAINTS]
+#   make_environment CHECKOUT EXTRAS [FOLDER] [CONSTRAINTS [complete]]
 # makes CHECKOUT/FOLDER (.venv) with the package (editable), its extras and the tested versions
-# (constraints.txt), and sets $environment_python. A second call finds the stamp of the first and
-# returns at once. PYTHON=/path/to/python chooses the interpreter.
+# (constraints.txt), and sets $environment_python. "complete": CONSTRAINTS lists every package, and
+# what those say they depend on is not asked. A second call finds the stamp of the first and returns
+# at once. PYTHON=/path/to/python chooses the interpreter.
 
 # The wheels of constraints.txt exist for these; a script with other constraints sets others.
 oldest_python="3.10"
@@ -18,7 +19,7 @@ PYTHON_END
 }
 
 find_python() {
-    local candidates=(python3 python3.13 python3.12 python3.11 python3.10 python)
+    local candidates=(python3 python3.13 python3.12 python3.11 python3.10 python3.9 python)
     if [ -n "${PYTHON:-}" ]; then candidates=("$PYTHON"); fi
     local candidate
     for candidate in "${candidates[@]}"; do
@@ -30,7 +31,7 @@ find_python() {
     {
         echo "error: found no Python from $oldest_python to $newest_python (tried: ${candidates[*]})."
         echo "The tested versions of all packages have wheels for these only. Install one, or name"
-        echo "one: PYTHON=/path/to/python3.11 $0"
+        echo "one: PYTHON=/path/to/python$newest_python $0"
     } >&2
     return 1
 }
@@ -48,6 +49,8 @@ PYTHON_END
 
 make_environment() {
     local checkout="$1" extras="$2" constraints="${4:-constraints.txt}" base stamp
+    local versions=(--constraint "$checkout/$constraints")
+    if [ "${5:-}" = complete ]; then versions=(--no-deps --requirement "$checkout/$constraints"); fi
     local folder="$checkout/${3:-.venv}"
     environment_python="$folder/bin/python"
     if ! suits "$environment_python"; then
@@ -60,8 +63,8 @@ make_environment() {
     fi
     stamp="$folder/installed-$(installation_stamp "$environment_python" "$checkout" "$extras" "$constraints")"
     if [ -e "$stamp" ]; then return 0; fi
-    echo "installing robomimic-ddp[$extras]; the first time fetches torch (minutes)" >&2
+    echo "installing robomimic-ddp${extras:+[$extras]}; the first time fetches torch (minutes)" >&2
     "$environment_python" -m pip install --quiet --disable-pip-version-check \
-        --constraint "$checkout/$constraints" --editable "${checkout}[$extras]" || return 1
+        "${versions[@]}" --editable "$checkout${extras:+[$extras]}" || return 1
     touch "$stamp"
 }

@@ -14,6 +14,7 @@ import torch
 from tests.configs import make_config, write_config
 from tests.parity.comparison import CHANGES, PARTS, STEPS, largest_and_mean
 from tests.parity.training import Job, train_on_rank
+from tests.versions import cases
 
 pytestmark = [pytest.mark.parity, pytest.mark.timeout(300)]
 KINDS = {
@@ -45,7 +46,7 @@ def exact(train):
     return train({})[0], train({}, 1)[0]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", cases(KINDS))
 def test_it_learns_as_fp32_does(kind, train, exact):
     (zero, one), (whole, start) = train(KINDS[kind]), exact
     for part in PARTS:

@@ -20,6 +20,7 @@ from robomimic_ddp.step import compilation
 from tests.configs import make_config, write_config
 from tests.parity.comparison import CHANGES, PARTS, largest_and_mean, moment_distance
 from tests.parity.training import Job, train_on_rank
+from tests.versions import cases
 
 pytestmark = [pytest.mark.parity, pytest.mark.timeout(300)]
 STEPS = 8
@@ -68,7 +69,7 @@ def plain(train):
     return train({})
 
 
-@pytest.mark.parametrize("name", EQUAL)
+@pytest.mark.parametrize("name", cases(EQUAL))
 def test_equal_to_the_bit(name, train, plain):
     found = train(EQUAL[name])
     for part in PARTS:
@@ -76,7 +77,7 @@ def test_equal_to_the_bit(name, train, plain):
     assert found["losses"] == plain["losses"]
 
 
-@pytest.mark.parametrize("name", CLOSE)
+@pytest.mark.parametrize("name", cases(CLOSE))
 def test_equal_but_for_rounding(name, train, plain):
     found = train(CLOSE[name], "aot_eager")
     losses = [torch.tensor(result["losses"]) for result in (found, plain)]

@@ -15,6 +15,7 @@ from robomimic_ddp.env import LaunchEnv
 from robomimic_ddp.state import BEST, PREVIOUS, STATE, Found, files
 from robomimic_ddp.state.files import read_file
 from tests.ranks.toy import make_algo, step
+from tests.versions import NEEDS_CPU_FP16
 
 
 @contextlib.contextmanager
@@ -113,6 +114,7 @@ def keep_scaler(directory, scale, found=None):
         return run.steps.scaler.get_scale()
 
 
+@NEEDS_CPU_FP16
 def test_the_scale_of_gradients_goes_on(ranks, tmp_path):
     assert ranks.run(keep_scaler, tmp_path, 1024.0) == [1024.0] * 2
     assert read_file(tmp_path / STATE)["grad_scaler"]["scale"] == 1024.0

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from robomimic_ddp import ckpt, cli
+from robomimic_ddp import checkpoint_check, ckpt, cli
 from robomimic_ddp.errors import CheckpointError
 from robomimic_ddp.state import files
 
@@ -131,6 +134,17 @@ def test_a_state_of_ours(tmp_path, capsys):
 class Program:
     def __reduce__(self):
         return os.system, ("touch hacked",)
+
+
+@pytest.mark.parametrize("protocol", range(2, 5))
+def test_what_a_pickle_asks_for_is_read_without_running_it(protocol, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    values = [eval, Path, np.dtype("f4"), {"text": ["a", "b"]}, Program()]
+    asked = checkpoint_check.globals_of(pickle.dumps(values, protocol))
+    assert set(asked) == {"builtins.eval", "pathlib.Path", "numpy.dtype", f"{os.name}.system"}
+    hidden = b"\x80\x04\x8c\x02os\x94\x8c\x06system\x9400h\x00h\x01\x93."
+    assert checkpoint_check.globals_of(hidden) == ["?"]
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

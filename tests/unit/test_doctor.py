@@ -55,8 +55,12 @@ def worst(findings):
         ({"torch": "2.13.0", "torchvision": "0.27.1"}, FAIL, "torchvision==0.28"),
         ({"torch": "2.0.1", "numpy": "2.1.0"}, FAIL, "numpy<2"),
         ({"torch": "1.13.1"}, FAIL, "2.0.1 or later"),
+        ({"torch": "2.0.0+cu117", "torchvision": "0.15.1"}, FAIL, "2.0.1 or later"),
+        ({"torch": "2.1.0", "torchvision": "0.16"}, OK, ""),
         ({"diffusers": "0.11.1", "huggingface_hub": "0.35.3"}, FAIL, "huggingface_hub<0.26"),
         ({"diffusers": "0.11.1", "huggingface_hub": "0.23.4"}, OK, ""),
+        ({"diffusers": "0.28.2", "huggingface_hub": "0.26.0"}, FAIL, "huggingface_hub<0.26"),
+        ({"diffusers": "0.29.2", "huggingface_hub": "0.26.0"}, OK, ""),
         ({}, OK, ""),
     ],
 )

@@ -16,16 +16,18 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A checkout with the scripts, and nothing installed."""
-    for name in ("scripts", "setup.py", "constraints.txt"):
+    for name in ("scripts", "setup.py", "constraints.txt", "constraints-oldest.txt"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
         copy(ROOT / name, tmp_path / name)
     return tmp_path
 
 
-def call(checkout: Path, python: object, folder: Path = ROOT) -> subprocess.CompletedProcess:
+def call(
+    checkout: Path, python: object, *first: str, folder: Path = ROOT
+) -> subprocess.CompletedProcess:
     """Runs scripts/test.sh with PYTHON=`python` from `folder`."""
     return subprocess.run(
-        [checkout / "scripts" / "test.sh", "--version"],
+        [checkout / "scripts" / "test.sh", *first, "--version"],
         cwd=folder,
         env={**os.environ, "PYTHON": str(python)},
         capture_output=True,
@@ -54,6 +56,17 @@ def test_an_old_or_missing_python_is_one_clear_error(checkout: Path, tmp_path: P
         assert not (checkout / ".venv").exists()
 
 
+@pytest.mark.bad_input
+def test_the_oldest_environment_wants_a_python_of_its_own(checkout: Path, tmp_path: Path) -> None:
+    newer = script(tmp_path / "python-newer", "exit 1")
+    done = call(checkout, newer, "--oldest")
+    assert done.returncode != 0
+    assert done.stderr.count("error:") == 1
+    assert "3.9 to 3.10" in done.stderr and "python3.10 " in done.stderr
+    assert not list(checkout.glob(".venv*"))
+
+
+@pytest.mark.skipif(sys.version_info < (3, 10), reason="the tests' own Python is too old for it")
 def test_it_installs_once_and_again_after_a_change(checkout: Path, tmp_path: Path) -> None:
     # An environment whose pip and pytest write down that they were called.
     calls = tmp_path / "calls"
@@ -68,3 +81,21 @@ def test_it_installs_once_and_again_after_a_change(checkout: Path, tmp_path: Pat
         file.write("# changed\n")
     assert call(checkout, sys.executable, folder=Path("/")).returncode == 0
     assert calls.read_text().split()[-2:] == ["pip", "pytest"]
+
+
+def test_oldest_installs_the_listed_versions_and_nothing_else(
+    checkout: Path, tmp_path: Path
+) -> None:
+    calls = tmp_path / "calls"
+    script(
+        checkout / ".venv-oldest" / "bin" / "python",
+        f'if [ "$1" = -m ]; then echo "$@" >> "{calls}"; exit 0; fi\n'
+        f'if [ "$2" = 3.9 ]; then [ "$3" = 3.10 ]; exit $?; fi\nexec "{sys.executable}" "$@"',
+    )
+    for _ in range(2):
+        assert call(checkout, sys.executable, "--oldest").returncode == 0
+    install, *tests = calls.read_text().splitlines()
+    assert f"--no-deps --requirement {checkout / 'constraints-oldest.txt'} " in install
+    assert install.endswith(f"--editable {checkout}")
+    assert tests == ["-m pytest --version"] * 2
+    assert not (checkout / ".venv").exists()

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from robomimic_ddp.step import optimizers
+from tests.versions import NEEDS_OPTIMIZER_HOOKS
 
 STEPS = 25
 LEARNING_RATE = 1e-3
@@ -44,6 +45,7 @@ def require_close(ours, theirs):
         assert float((one - other).detach().abs().max()) < 2e-3 * LEARNING_RATE
 
 
+@NEEDS_OPTIMIZER_HOOKS
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_steps_and_the_hosts_options_outside(kind):
     plain, fused = make(kind), make(kind)
@@ -74,6 +76,7 @@ def test_the_same_steps_and_the_hosts_options_outside(kind):
     require_close(fused, plain)
 
 
+@NEEDS_OPTIMIZER_HOOKS
 def test_what_the_host_has_chosen_stays():
     for options in ({"foreach": True}, {"lr": torch.tensor(0.1)}, {"capturable": False}):
         model = make("Adam")

@@ -140,11 +140,13 @@ def command_of(config, *argv, **variables):
 def test_one_node(config):
     path = config()
     words, added = command_of(path, "--gpus", 2, "--max-restarts", 1, "--", "a=b c")
+    flag, variable = torchrun._passes_on_signals()  # by torch's version: one or the other
+    assert torchrun.SIGNALS in "".join([*flag, *variable.values()])
     assert words == (
-        f"--nproc_per_node=2 --standalone --signals_to_handle={torchrun.SIGNALS} "
+        f"--nproc_per_node=2 --standalone {''.join(f'{word} ' for word in flag)}"
         f"--max_restarts=1 -m robomimic.scripts.train_rlds load_from={path} 'a=b c'"
     )
-    assert added == {"ROBOMIMIC_DDP_LR_SCALING": "linear"}
+    assert added == {"ROBOMIMIC_DDP_LR_SCALING": "linear", **variable}
     words, _ = command_of(path, "--port", 1234)
     assert "--master_addr=127.0.0.1 --master_port=1234" in words
 
@@ -159,11 +161,12 @@ def test_several_nodes(config):
 
 
 def test_who_sets_the_rule_of_the_learning_rate(config):
-    assert command_of(config(ddp={"lr_scaling": "sqrt"}))[1] == {}
-    assert command_of(config(), "--", "ddp.lr_scaling=none")[1] == {}
-    assert command_of(config(), ROBOMIMIC_DDP_LR_SCALING="auto")[1] == {}
+    _, signals = torchrun._passes_on_signals()
+    assert command_of(config(ddp={"lr_scaling": "sqrt"}))[1] == signals
+    assert command_of(config(), "--", "ddp.lr_scaling=none")[1] == signals
+    assert command_of(config(), ROBOMIMIC_DDP_LR_SCALING="auto")[1] == signals
     asked = command_of(config(ddp={"lr_scaling": "sqrt"}), "--lr-scaling", "linear")
-    assert asked[1] == {"ROBOMIMIC_DDP_LR_SCALING": "linear"}
+    assert asked[1] == {"ROBOMIMIC_DDP_LR_SCALING": "linear", **signals}
 
 
 @pytest.mark.parametrize(

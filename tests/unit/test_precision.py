@@ -15,6 +15,7 @@ from robomimic_ddp import finite, observing
 from robomimic_ddp.errors import DataError, LossError
 from robomimic_ddp.options import resolve
 from robomimic_ddp.step import added_by_max, compilation, effective, precision, quick
+from tests.versions import NEEDS_CPU_FP16
 
 
 class Net(nn.Module):
@@ -32,7 +33,12 @@ class Net(nn.Module):
         return {"out": inside, "parts": [inside, (inside, 1)]}
 
 
-@pytest.mark.parametrize("kind", precision.KINDS)
+def computes_in() -> torch.dtype:
+    """What a product is computed in outside of any net."""
+    return (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
+
+
+@pytest.mark.parametrize("kind", ["bf16", pytest.param("fp16", marks=NEEDS_CPU_FP16)])
 def test_a_net_computes_in_it_and_hands_out_fp32(kind):
     net = Net()
     with ExitStack() as undo:
@@ -49,8 +55,11 @@ def test_a_net_computes_in_it_and_hands_out_fp32(kind):
         net.fails = True
         with pytest.raises(ValueError, match="planted"):
             net(torch.ones(2, 4))
-        assert not torch.is_autocast_enabled("cpu"), "a failed forward left autocast on"
+        if precision._TELLS_OF_FAILURES:
+            assert computes_in() == torch.float32, "a failed forward left autocast on"
         net.fails = False
+        net(torch.ones(2, 4))
+        assert computes_in() == torch.float32, "the forward after a failed one left autocast on"
     net(torch.ones(2, 4))
     assert net.seen[-1] == torch.float32
 
@@ -70,6 +79,7 @@ def steps(scaler, count=8):
     return weights
 
 
+@NEEDS_CPU_FP16
 def test_a_step_that_overflows_is_left_out_and_the_scale_found():
     """Scales are powers of two, so that scaling rounds nothing: equal bits."""
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**60)
@@ -135,6 +145,13 @@ def test_gradients_that_always_overflow_stop_the_training_though_the_loss_is_fin
     train([1.0] * 30, False, norms=[math.inf] * 30)  # without fp16 a norm is the host's business
 
 
+def test_without_a_scaler_for_the_cpu_fp16_is_for_gpus(monkeypatch):
+    monkeypatch.delattr(torch.amp, "GradScaler", raising=False)
+    assert "on GPUs only" in precision.why_not("fp16", "cpu")
+    assert precision.why_not("fp16", "cuda:1") is precision.why_not("bf16", "cpu") is None
+
+
+@NEEDS_CPU_FP16
 def test_only_fp16_is_scaled():
     assert precision.make_scaler("bf16", "cpu") is None
     assert precision.make_scaler("fp16", torch.device("cpu")).is_enabled()

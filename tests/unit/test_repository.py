@@ -85,3 +85,12 @@ def test_only_env_reads_the_environment() -> None:
         if file != ROOT / "robomimic_ddp" / "env.py":
             lines = environment_reads(file.read_text())
             assert not lines, f"{file.relative_to(ROOT)} reads the environment in lines {lines}"
+
+
+def test_all_of_it_is_read_by_the_oldest_python() -> None:
+    with pytest.raises(SyntaxError):
+        ast.parse("match 1:\n    case 1: pass", feature_version=(3, 9))
+    files = [file for file in tracked_files() if file.suffix == ".py"]
+    assert len(files) > 300
+    for file in files:
+        ast.parse(file.read_text(encoding="utf-8"), str(file), feature_version=(3, 9))

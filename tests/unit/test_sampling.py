@@ -321,6 +321,9 @@ class Stream(IterableDataset):
 
 
 class NoLength(Sampler):
+    def __init__(self):
+        """torch 2.0 wants a data source otherwise."""
+
     def __iter__(self):
         return iter(range(10))
 

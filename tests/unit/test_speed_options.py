@@ -17,7 +17,8 @@ from torch import nn
 from robomimic_ddp import wrap
 from robomimic_ddp.errors import PlanError
 from robomimic_ddp.options import Options
-from robomimic_ddp.step import channels_last, checkpointing, compilation, optimizers, prepare
+from robomimic_ddp.step import calls, channels_last, checkpointing, compilation, optimizers, prepare
+from tests.versions import NEEDS_CALL_PLACE, NEEDS_OPTIMIZER_HOOKS
 
 
 class Camera(nn.Module):
@@ -86,6 +87,7 @@ def plain():
     return train(model), weights(model)
 
 
+@NEEDS_OPTIMIZER_HOOKS
 @pytest.mark.parametrize("fused", [False, True])
 def test_channels_last(plain, fused):
     model = make_model()
@@ -115,6 +117,7 @@ def test_channels_last(plain, fused):
     assert first.is_contiguous() and torch.equal(first, own)
 
 
+@NEEDS_OPTIMIZER_HOOKS
 def test_channels_last_goes_on_from_a_plain_checkpoint():
     """Else a fused kernel, which walks through memory, would mix up the moments."""
     whole = make_model()
@@ -148,6 +151,7 @@ def bytes_kept(model):
     return sum(kept.values())
 
 
+@NEEDS_CALL_PLACE
 def test_activation_checkpointing_keeps_bits_and_drops_memory(plain):
     model = make_model()
     before = bytes_kept(model)
@@ -185,6 +189,7 @@ class Counting:
         return graph.forward
 
 
+@NEEDS_CALL_PLACE
 def test_compilation_is_bounded_and_stays_out_of_everything_else(plain):
     model, counting = make_model(), Counting()
     encoder = encoder_of(model)
@@ -215,6 +220,7 @@ def fails(graph, inputs):
     raise RuntimeError("planted")
 
 
+@NEEDS_CALL_PLACE
 @pytest.mark.bad_input
 def test_a_compiler_that_fails_or_is_missing_is_one_clear_error(monkeypatch):
     model = make_model()
@@ -232,17 +238,31 @@ def test_a_compiler_that_fails_or_is_missing_is_one_clear_error(monkeypatch):
         prepare(make_model(), options, [encoder_of(model)], ExitStack())
 
 
+OPTIONS = [{"compile": "true"}, {"channels_last": True}, {"activation_checkpointing": True}]
+
+
 @pytest.mark.bad_input
-@pytest.mark.parametrize(
-    "options",
-    [{"compile": "true"}, {"channels_last": True}, {"activation_checkpointing": True}],
-    ids=str,
-)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_a_torch_that_is_too_old_is_one_clear_error(options, monkeypatch):
+    monkeypatch.setattr(calls, "can_be_replaced", lambda: False)
+    hook = "register_state_dict_post_hook"
+    monkeypatch.delattr(torch.optim.Optimizer, hook, raising=False)
+    model = make_model()
+    with pytest.raises(PlanError, match="too old for it.*Leave the option at its default"):
+        prepare(model, Options(preset="safe", **options), [encoder_of(model)], ExitStack())
+    with ExitStack() as undo:  # what nobody asked for by name is left out
+        line = prepare(model, Options(), [encoder_of(model)], undo).line
+    assert "preset: fast" in line and "fused optimizer" not in line
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_a_host_without_parallel_nets_is_refused(options):
     with pytest.raises(PlanError, match="none of its nets is made parallel"):
         prepare(make_model(), Options(**options), [], ExitStack())
 
 
+@NEEDS_CALL_PLACE
 def test_the_plan_says_what_was_done():
     model = make_model()
     options = {"preset": "safe", "channels_last": True, "activation_checkpointing": True}

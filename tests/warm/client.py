@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import functools
+import importlib.util
 import socket
 import subprocess
 import sys
@@ -19,6 +21,18 @@ AT_START = (
 )
 """Variables that Python or a library reads once, when it is loaded."""
 _START_SECONDS = 200.0
+
+
+@functools.cache
+def can_be_warm() -> bool:
+    """Whether this system forks, and this torchrun starts ranks where tests/warm/ranks.py puts
+    children of its own in place (torch 2.0 does not).
+    """
+    torchruns = "torch.distributed.elastic.multiprocessing.subprocess_handler"
+    try:
+        return sys.platform == "linux" and importlib.util.find_spec(torchruns) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 class WarmPython:

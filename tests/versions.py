@@ -1,0 +1,35 @@
+"""What older versions lack (scripts/test.sh --oldest): marks that skip a test, with the reason."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from robomimic_ddp.step import calls
+
+NEEDS_OPTIMIZER_HOOKS = pytest.mark.skipif(
+    not hasattr(torch.optim.Optimizer, "register_state_dict_post_hook"),
+    reason="this torch has no hooks on an optimizer's state_dict, so the option is not offered",
+)
+NEEDS_CALL_PLACE = pytest.mark.skipif(
+    not calls.can_be_replaced(),
+    reason="this torch has no Module.compile, so the option is not offered",
+)
+NEEDS_CPU_FP16 = pytest.mark.skipif(
+    not hasattr(torch.amp, "GradScaler"), reason="this torch has fp16 on GPUs only"
+)
+OF_OPTIONS = {
+    "compile": NEEDS_CALL_PLACE,
+    "activation_checkpointing": NEEDS_CALL_PLACE,
+    "channels_last": NEEDS_OPTIMIZER_HOOKS,
+}
+
+
+def cases(options_of: dict[str, dict]) -> list:
+    """The names of a table of options; those that this torch cannot have are skipped."""
+    found = []
+    for name, options in options_of.items():
+        marks = [mark for option, mark in OF_OPTIONS.items() if options.get(option)]
+        marks += [NEEDS_CPU_FP16] * (options.get("precision") == "fp16")
+        found.append(pytest.param(name, marks=marks))
+    return found
