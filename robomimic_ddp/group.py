@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,11 @@ logger = logging.getLogger(__name__)
 
 _HEAD = 1024
 """Bytes of the first message of `gather_objects`."""
+
+_LAST_WORK_SECONDS = 0.02
+"""Before a group is destroyed: torch 2.0 holds Python's lock while it waits for gloo's thread,
+which may need the lock to let go of the last collective's tensors; neither would then go on.
+"""
 
 
 def is_initialized() -> bool:
@@ -93,6 +99,7 @@ def leave() -> None:
     """Collective: leaves the process group, if there is one, once every rank has come to do so."""
     if is_initialized():
         places.end()  # its thread uses the group's store
+        time.sleep(_LAST_WORK_SECONDS)
         dist.destroy_process_group()
 
 
@@ -157,6 +164,7 @@ def without_time_limit() -> Iterator[Any]:
         return
     waiting = dist.new_group(backend="gloo", timeout=timedelta(days=365))
     yield waiting
+    time.sleep(_LAST_WORK_SECONDS)
     dist.destroy_process_group(waiting)
 
 

@@ -103,10 +103,13 @@ def _leave_group() -> bool:
     joining: torch has then counted the group, and would look for the next one under another name
     than its peers.
     """
+    import torch
     import torch.distributed as dist
 
     joined = dist.is_initialized()
     if joined:
+        if not hasattr(torch.nn.Module, "compile"):
+            time.sleep(0.02)  # torch 2.0: see robomimic_ddp/group.py
         dist.destroy_process_group()
     return joined
 
