@@ -29,8 +29,9 @@ _HEAD = 1024
 """Bytes of the first message of `gather_objects`."""
 
 _LAST_WORK_SECONDS = 0.02
-"""Before a group is destroyed: torch 2.0 holds Python's lock while it waits for gloo's thread,
-which may need the lock to let go of the last collective's tensors; neither would then go on.
+"""Before a group is destroyed: with torch 2.0 this was seen to hang right after a collective, most
+likely since it holds Python's lock while it waits for gloo's thread, which may need the lock to let
+go of the collective's tensors.
 """
 
 
