@@ -67,7 +67,7 @@ launcher = {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "ONLY_
 path = [entry for entry in sys.path if not entry.startswith(sys.prefix)][:3]
 ours = sorted(name for name in sys.modules if name.split(".")[0] in ("robomimic", "robomimic_ddp"))
 told = json.dumps([sys.argv[1:], path, launcher, ours, os.getsid(0) == os.getpid()])
-sys.stdout.write(told + "\\n")  # at once: torchrun's ranks write unbuffered, into one another's lines
+sys.stdout.write(told + "\\n")  # at once: ranks write unbuffered
 sys.stdout.flush()
 if "fail" in sys.argv:
     raise ValueError("planted on purpose")
