@@ -54,3 +54,10 @@ def _guarded_state() -> dict[str, str]:
     state = {name: text for name, text in os.environ.items() if name.startswith(GUARDED_PREFIXES)}
     state["cwd"] = os.getcwd()
     return state
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Folders in one order, however they are named on the command line: the rank pool's workers
+    import a host once, and the edited one (faults, parity) has to come before the installed one.
+    """
+    items.sort(key=lambda item: item.path.parent)
