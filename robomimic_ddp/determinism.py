@@ -15,7 +15,8 @@ def deterministic_algorithms(is_on: bool) -> Iterator[None]:
     """For the block, where `is_on`: torch uses deterministic algorithms only, and cuDNN does not
     choose by timing; torch raises RuntimeError at an operation that has none.
 
-    What was set before is put back. Not collective.
+    What torch was set to before is put back; cuBLAS's workspace, an environment variable that is
+    read once, stays. Not collective.
     """
     if not is_on:
         yield

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import history
+from robomimic_ddp import figures, history
 from robomimic_ddp.errors import EXIT_DONE, DataError
 
 SUCCESS = "Success_Rate"
@@ -33,15 +33,7 @@ def run(command: str, args: argparse.Namespace) -> int:
 
 def plot(run_directories: Sequence[str], output: str) -> None:
     """Draws the runs' histories into the picture `output` (its ending chooses the format)."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise DataError(
-            f"the curves are drawn with matplotlib, which cannot be imported: {error}. Install the "
-            'extra: pip install "robomimic-ddp[plot]".'
-        ) from error
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    plt = figures.pyplot()
 
     runs = [(Path(folder), history.read(Path(folder))) for folder in run_directories]
     for folder, records in runs:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
-from pathlib import Path
 
 from robomimic_ddp import options
 from robomimic_ddp.bench import data_command, rank_rows, ranks, scale_command, step
-from robomimic_ddp.errors import EXIT_DONE, ConfigError, OptionError, UsageError
+from robomimic_ddp.bench.output import write_rows
+from robomimic_ddp.errors import EXIT_DONE, OptionError, UsageError
 
 QUICK_PAIRS, PAIRS = 5, 30
 
@@ -76,11 +75,7 @@ def run(command: str, args: argparse.Namespace) -> int:
         rows = step.rows(job, measured, variants)
         print("\n".join(step.table(rows)))
         print("\n".join(step.ratios(measured)))
-    if args.json:
-        try:
-            Path(args.json).write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"--json {args.json} cannot be written: {error}.") from error
+    write_rows(args.json, rows)
     return EXIT_DONE
 
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
-import sys
-from pathlib import Path
-from typing import Any
 
 from robomimic_ddp import env
 from robomimic_ddp.bench import data, data_memory, data_plot, data_targets
 from robomimic_ddp.bench.data_set import DEFAULT_FOLDER, DataJob, bytes_per_frame
-from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, ConfigError, UsageError
+from robomimic_ddp.bench.output import tell, write_rows
+from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, UsageError
 
 SIZES = ("128x128:128x128", "180x320:128x128")
 FAST_SIZE = "360x640:128x128"
@@ -52,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     if args.memory:
         row = data_memory.measure(jobs[0], args.batches)
         print("\n".join(data_memory.lines(row)))
-        _write(args.json, [row])
+        write_rows(args.json, [row])
         return EXIT_REFUSED if args.check and not row["is_flat"] else EXIT_DONE
     rounds, seconds = QUICK if args.quick else LONG
     rounds, seconds = args.rounds or rounds, args.seconds or seconds
@@ -61,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
         loaders = list(data.LOADERS)
         if args.fast_decode:
             loaders.append("ours_fast_decode")
-        measured = data.measure(job, args.worlds, rounds, seconds, loaders, _tell)
+        measured = data.measure(job, args.worlds, rounds, seconds, loaders, tell)
         found = data.rows(job, measured)
         reached = list(data_targets.targets(measured))
         missed += sum(not target.is_reached for target in reached)
@@ -70,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join(data.describe(job, bytes_per_frame(job))))
         print("\n".join(data.table(found)))
         print("\n".join(target.line() for target in reached), flush=True)
-    _write(args.json, rows)
+    write_rows(args.json, rows)
     if args.plot:
         data_plot.plot(rows, args.plot)
     return EXIT_REFUSED if args.check and missed else EXIT_DONE
@@ -120,15 +117,3 @@ def _size(text: str) -> tuple[tuple[int, int], tuple[int, int]]:
         raise UsageError(f"--sizes {text}: expected such as {SIZES[1]} (stored:delivered).")
     numbers = [int(number) for number in found.groups()]
     return (numbers[0], numbers[1]), (numbers[2], numbers[3])
-
-
-def _write(file: str | None, rows: list[dict[str, Any]]) -> None:
-    if file:
-        try:
-            Path(file).write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"--json {file} cannot be written: {error}.") from error
-
-
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

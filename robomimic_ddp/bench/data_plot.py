@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp.errors import ConfigError, DataError
+from robomimic_ddp import figures
+from robomimic_ddp.errors import ConfigError
 
 COLOURS = {
     "ours": "#2a6fdb",
@@ -23,15 +24,7 @@ PANELS = (
 
 def plot(rows: Sequence[dict[str, Any]], output: str) -> None:
     """A line of panels for each size, over the numbers of ranks. Raises DataError, ConfigError."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise DataError(
-            f"the picture is drawn with matplotlib, which cannot be imported: {error}. Install the "
-            'extra: pip install "robomimic-ddp[plot]".'
-        ) from error
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    plt = figures.pyplot()
 
     sizes = list(dict.fromkeys(_size(row) for row in rows))
     figure, grid = plt.subplots(

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 from robomimic_ddp.bench import links, model, scale, scale_plot, scale_rows, start_up
 from robomimic_ddp.bench.model import Cluster, Link, Step
+from robomimic_ddp.bench.output import tell, write_rows
 from robomimic_ddp.bench.ranks import Job
-from robomimic_ddp.errors import EXIT_DONE, ConfigError, UsageError
+from robomimic_ddp.errors import EXIT_DONE, UsageError
 
 QUICK, LONG = 5, 20
 """Rounds."""
@@ -56,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     if args.start_up:
         found = start_up.rows()
         print("\n".join(start_up.lines(found)))
-        _write(args.json, found)
+        write_rows(args.json, found)
         return EXIT_DONE
     step, origin, checked = _step(args)
     question = scale_rows.Question(
@@ -68,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     print("\n".join(scale_rows.table(question, modelled)))
     print()
     print("\n".join(scale_rows.check_lines(checked)) or "The model was not checked in this run.")
-    _write(args.json, modelled + scale_rows.checked_rows(checked))
+    write_rows(args.json, modelled + scale_rows.checked_rows(checked))
     if args.plot:
         names = {key: cluster.name for key, cluster in question.clusters.items()}
         note = (
@@ -94,13 +91,13 @@ def _step(args: argparse.Namespace) -> tuple[Step, str, list[scale.Checked]]:
     rounds = args.rounds or (QUICK if args.quick else LONG)
     dims = args.down_dims or (QUICK_DIMS if args.quick else "")
     job = Job(args.batch, args.threads, 1, tuple(map(int, filter(None, dims.split(",")))))
-    _tell("one process ...")
+    tell("one process ...")
     compute = scale.measure_compute(job, rounds)
     step = compute.step(args.comm, bucket, args.overlap)
     worlds = ([2] if args.quick else [2, 3, 4]) if args.check is None else args.check
     # The ranks of the check send in fp32, whatever is asked of the model.
     whole = replace(step, size=compute.sent["none"])
-    checked = scale.check(job, worlds, rounds, whole, _tell)
+    checked = scale.check(job, worlds, rounds, whole, tell)
     origin = (
         f"measured on this CPU with {args.threads} thread(s), {compute.parameters / 1e6:.1f} M "
         "parameters; a GPU computes far quicker, and has as much to send: give --step-seconds"
@@ -152,15 +149,3 @@ def _require_sensible(args: argparse.Namespace) -> None:
             "--comm powersgd with --step-seconds: what it sends depends on the net's shapes, which "
             "are only known where the net is measured here. Give another --comm."
         )
-
-
-def _write(file: str | None, rows: list[dict[str, Any]]) -> None:
-    if file:
-        try:
-            Path(file).write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"--json {file} cannot be written: {error}.") from error
-
-
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp.errors import ConfigError, DataError
+from robomimic_ddp import figures
+from robomimic_ddp.errors import ConfigError
 
 COLOURS = ("#2a6fdb", "#e07b39", "#2f9e5f", "#c23b3b", "#5b6b7a")
 PANELS = (
@@ -19,15 +20,7 @@ def plot(rows: Sequence[dict[str, Any]], names: dict[str, str], note: str, outpu
     """Weak and strong efficiency over the number of GPUs. `names`: cluster -> for people; `note`:
     what the figure rests on. Raises DataError, ConfigError.
     """
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise DataError(
-            f"the picture is drawn with matplotlib, which cannot be imported: {error}. Install the "
-            'extra: pip install "robomimic-ddp[plot]".'
-        ) from error
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    plt = figures.pyplot()
 
     figure, panels = plt.subplots(1, 2, figsize=(11, 4.4), sharey=True, constrained_layout=True)
     modelled = [row for row in rows if row["kind"] == "modelled"]

@@ -157,17 +157,7 @@ def _store(index: Index, path: Path) -> None:
     }
     for kind in ("actions", "states"):
         arrays.update({f"{kind}.{key}": value for key, value in vars(getattr(index, kind)).items()})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    write_arrays(path, arrays)
 
 
 def _read(path: Path) -> Index:
@@ -182,3 +172,18 @@ def _read(path: Path) -> Index:
             if f.name not in groups
         }
         return Index(**plain, **groups)
+
+
+def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    """Replaces the npz file `path` in one step; several jobs may do so at once. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            np.savez(file, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise

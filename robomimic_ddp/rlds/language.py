@@ -9,8 +9,6 @@ of texts padded to 25 tokens.
 from __future__ import annotations
 
 import logging
-import os
-import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +20,7 @@ import torch
 from robomimic_ddp import group
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.rlds.encoder import AUTO, MODELS, Encoder
+from robomimic_ddp.rlds.index_cache import write_arrays
 
 __all__ = ["AUTO", "MODELS", "Embeddings", "Encoder", "make_embeddings"]
 logger = logging.getLogger(__name__)
@@ -129,20 +128,10 @@ def _read(path: Path) -> dict[str, np.ndarray]:
 def _keep(path: Path, known: dict[str, np.ndarray]) -> None:
     """Adds to what is in the file; several jobs may do so at once, and one of them wins."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         everything = {**_read(path), **known}
         names = sorted(everything)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".part")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                rows = np.stack([everything[name] for name in names])
-                np.savez(file, texts=np.array([name.encode() for name in names]), rows=rows)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        texts = np.array([name.encode() for name in names])
+        write_arrays(path, {"texts": texts, "rows": np.stack([everything[n] for n in names])})
     except OSError as error:
         logger.warning(
             "the embeddings %s cannot be kept (%s): every run will make them again; set "

@@ -21,7 +21,7 @@ LAYERS = (
     {"group"},
     {"step_logs", "bucket_layout", "observing", "nests", "language"},
     {"wrap", "sampling", "rlds", "main_rank", "metrics", "algo", "history"}
-    | {"command_line", "config_check", "config_file", "hdf5_check", "heartbeat", "notes"}
+    | {"command_line", "config_check", "config_file", "hdf5_check", "heartbeat", "notes", "figures"}
     | {"determinism"},
     {"rollouts", "step", "checkpoint", "checkpoint_check", "finite", "debug", "verify", "entry"}
     | {"stopping", "pace"},
