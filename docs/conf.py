@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
-from robomimic_ddp import __version__
-from robomimic_ddp.options import markdown_table
+sys.path.insert(0, str(Path(__file__).parent))
+
+import all_messages  # noqa: E402
+
+from robomimic_ddp import __version__  # noqa: E402
+from robomimic_ddp.options import markdown_table  # noqa: E402
 
 project = "robomimic-ddp"
 author = "robomimic-ddp authors"
@@ -26,8 +31,9 @@ first found wins, else the default.
 
 
 def setup(_: object) -> None:
-    """Writes the page of options from the code, so that it cannot go stale."""
-    page = Path(__file__).parent / "options.md"
-    text = OPTIONS_PAGE + markdown_table() + "\n"
-    if not page.is_file() or page.read_text(encoding="utf-8") != text:
-        page.write_text(text, encoding="utf-8")
+    """Writes the pages of options and of messages from the code, so that they cannot go stale."""
+    options = OPTIONS_PAGE + markdown_table() + "\n"
+    for name, text in (("options.md", options), ("messages.md", all_messages.page())):
+        page = Path(__file__).parent / name
+        if not page.is_file() or page.read_text(encoding="utf-8") != text:
+            page.write_text(text, encoding="utf-8")

@@ -12,6 +12,7 @@ import torch
 
 from robomimic_ddp import checkpoint, checkpoint_check
 from robomimic_ddp.errors import EXIT_DONE, CheckpointError, UsageError
+from robomimic_ddp.state import RECORD_NAME
 
 WRAPPED = "module"
 """The component that DataParallel puts in front of a net's keys, and DROID's family keeps."""
@@ -105,6 +106,7 @@ def described(content: Mapping[str, Any], path: Any, keys: bool = False) -> Iter
         )
         yield f"best so far: {state['best'] or 'nothing'}"
         yield f"options: {json.dumps(state['options'], sort_keys=True)}"
+        yield f"host: {state.get('host', 'not noted')}"
     else:
         config = _config(content)
         name = (config.get("experiment") or {}).get("name")
@@ -112,6 +114,7 @@ def described(content: Mapping[str, Any], path: Any, keys: bool = False) -> Iter
         variables = content.get("variable_state") or {}
         if "epoch" in variables:
             yield f"after epoch {variables['epoch']}"
+        yield from _of_run(Path(path).expanduser())
     for part, tensors in _tensors(content["model"]).items():
         layout = "with module." if _wrapped_nets(tensors) else "plain"
         yield f"{part}: {len(tensors)} tensors, {_count(tensors):,} numbers, {layout}"
@@ -122,6 +125,22 @@ def described(content: Mapping[str, Any], path: Any, keys: bool = False) -> Iter
     others = [key for key in content["model"] if key not in ("nets", "ema")]
     if others:
         yield f"also: {', '.join(others)}"
+
+
+def _of_run(path: Path) -> Iterator[str]:
+    """What the record of the run says in whose directory a host's checkpoint lies."""
+    for folder in list(path.absolute().parents)[:2]:
+        try:
+            record = json.loads((folder / RECORD_NAME).read_text(encoding="utf-8"))
+            plan = record["plan"]
+            yield (
+                f"of the run in {folder}: host {record.get('host', 'not noted')}, "
+                f"{plan['world_size']} rank(s), {plan['samples_per_step']} samples per step"
+            )
+            yield f"options: {json.dumps(record['options'], sort_keys=True)}"
+            return
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # no run of ours, or a file that something else wrote
 
 
 def averaged(contents: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:

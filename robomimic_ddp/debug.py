@@ -39,6 +39,8 @@ def _data(loader: Any) -> Iterator[str]:
         yield f"{len(loader)} batches a pass of {len(dataset)} samples over all ranks"
     except TypeError:  # a host's own stream
         yield "a stream without length"
+    if hasattr(loader, "holding"):
+        yield f"(this rank holds {loader.holding()})"
     if hasattr(loader, "index_stream_digest"):
         yield f"(this rank's order: {loader.index_stream_digest()[:12]})"
 

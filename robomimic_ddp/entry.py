@@ -14,7 +14,7 @@ from typing import Any, Callable, NoReturn
 
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
-from robomimic_ddp import env, group, main_rank, places
+from robomimic_ddp import env, group, main_rank, places, remedies
 from robomimic_ddp.errors import EXIT_REFUSED, LateRankError, RobomimicDDPError, Stopped
 
 _INTERRUPTED = 130  # what a shell reports for Ctrl-C
@@ -109,7 +109,9 @@ def _record_and_end(error: BaseException, launch: env.LaunchEnv) -> None:
             _show(text)
         _end(EXIT_REFUSED)
     if launch.launched:
-        text = traceback.format_exc()
+        text, remedy = traceback.format_exc(), remedies.remedy(str(error))
+        if remedy:
+            text += f"what to do: {remedy} More: docs/troubleshooting.md, robomimic-ddp doctor.\n"
         _log(text)
         _show(text)
         _end(EXIT_REFUSED)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -47,6 +48,7 @@ class Pulse:
             "pid": os.getpid(),
             "device": device,
             "epoch": None,
+            "begun": 0,
             "step": 0,
             "loss": None,
             "step_seconds": None,
@@ -68,6 +70,11 @@ class Pulse:
         self._told["finished"] = finished
         self.write()
 
+    def begin(self, epoch: Any) -> None:
+        """Notes that a training step has its batch."""
+        told = self._told
+        told["begun"] = (told["step"] if epoch == told["epoch"] else 0) + 1
+
     def step(self, epoch: Any, step_log: Mapping[str, Any]) -> None:
         """Notes a training step."""
         now = time.monotonic()
@@ -82,7 +89,7 @@ class Pulse:
 
     def write(self) -> None:
         """The file as of now; whole at every instant."""
-        told = {**self._told, "place": places.here(), "memory": self._memory()}
+        told = {**self._told, "place": places.here(), "memory": self._memory(), "code": _code()}
         told.update(time=time.time(), idle_seconds=time.monotonic() - self._last_step)
         temporary = self.path.with_suffix(".tmp")
         try:
@@ -98,11 +105,23 @@ class Pulse:
             self.write()
 
 
+def _code() -> str | None:
+    """Where the main thread stands, such as "wait (torch/distributed/c10d.py:77)"."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    if frame is None:
+        return None
+    file = "/".join(Path(frame.f_code.co_filename).parts[-3:])
+    return f"{frame.f_code.co_name} ({file}:{frame.f_lineno})"
+
+
 class Listener(Observer):
     """Notes each train step of one epoch by `pulse`."""
 
     def __init__(self, pulse: Pulse, epoch: Any) -> None:
         self.pulse, self.epoch = pulse, epoch
+
+    def batch(self, batch: Any) -> None:
+        self.pulse.begin(self.epoch)
 
     def step(self, step_log: dict[str, Any]) -> dict[str, Any]:
         self.pulse.step(self.epoch, step_log)

@@ -7,7 +7,7 @@ They are added to the train log under `Time_...`, which robomimic records as
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Callable
 
@@ -18,6 +18,8 @@ from robomimic_ddp import group, wrap
 from robomimic_ddp.observing import Observer
 
 NANOSECONDS = 1e-9
+WAITED, ENOUGH_STEPS = 0.3, 20
+"""From this share of the time spent waiting for data on, in so many steps, it is worth a line."""
 
 
 class Pace(Observer):
@@ -45,6 +47,19 @@ class Pace(Observer):
     def data_share(self) -> float:
         """Share of the time that was spent waiting for batches."""
         return self.waited / self.seconds if self.seconds else 0.0
+
+
+def waiting_note(log: Mapping[str, float], steps: int) -> str:
+    """The line for an epoch of `steps` whose `log` (of `over_ranks`) says that data came too late;
+    "" else.
+    """
+    share = log.get("Time_Data_Wait_Share", 0.0)
+    if share < WAITED or steps < ENOUGH_STEPS:
+        return ""
+    return (
+        f"note: ranks waited for data {share:.0%} of the epoch's time: ddp.workers=auto, "
+        "data on a local disk or smaller pictures make training faster (docs/troubleshooting.md)"
+    )
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -55,11 +55,16 @@ class RunPlan:
     def several_ranks(self) -> bool:
         return self.world_size > 1
 
+    @property
+    def lr_choices(self) -> dict[str, float]:
+        """What each rule multiplies the configured learning rate with, in this job."""
+        factor = self.samples_per_step / self.configured_batch
+        return {"none": 1.0, "linear": factor, "sqrt": math.sqrt(factor)}
+
     def lr_factor(self, parameters: int, fine_tuning: bool) -> float:
         """What the configured learning rate is multiplied with, for a policy of `parameters`
         parameters.
         """
-        factor = self.samples_per_step / self.configured_batch
         rule = self.lr_scaling
         if rule == "auto":
             rule = (
@@ -69,7 +74,18 @@ class RunPlan:
                 if parameters >= AUTO_SQRT_FROM_PARAMETERS
                 else "linear"
             )
-        return {"none": 1.0, "linear": factor, "sqrt": math.sqrt(factor)}[rule]
+        return self.lr_choices[rule]
+
+    def describe_lr(self, before: float, after: float) -> str:
+        """The line of a learning rate: from what to what, and what the other rules would give."""
+        said = f"{before:g}, as configured"
+        if before != after:
+            said = f"{before:g} -> {after:g} (x {after / before:g})"
+        choices = self.lr_choices
+        if choices["linear"] == 1:
+            return f"learning rate: {said}"
+        others = ", ".join(f"{rule} {before * by:g}" for rule, by in choices.items())
+        return f"learning rate: {said}; ddp.lr_scaling={self.lr_scaling}, of: {others}"
 
     def describe(self, any_parallel_net: bool = True) -> str:
         """One line for each decision, as printed once by the main rank before training."""
@@ -78,12 +94,25 @@ class RunPlan:
         micro = f" x {self.accumulate} micro-batches" if self.accumulate > 1 else ""
         lines = [
             f"mode: {mode}, {self.world_size} rank(s), main rank on {self.device}, {where}",
+            *self._devices(),
             f"batch: {self.batch_per_rank} per rank x {self.world_size}{micro} = "
             f"{self.samples_per_step} samples per step (train.batch_size={self.configured_batch})",
             f"data workers: {self.data_workers} per rank x {self.local_world_size} rank(s) on this "
             f"node, {self.cores} CPU core(s)",
         ]
         return "\n".join(lines + list(self.notes))
+
+    def _devices(self) -> Iterator[str]:
+        if not self.several_ranks:
+            return
+        last, nodes = self.local_world_size - 1, -(-self.world_size // self.local_world_size)
+        here = self.device.partition(":")[0]
+        if here == "cuda":
+            here = "cuda:0" if last == 0 else f"cuda:0 to cuda:{last}"
+        over = "NCCL" if "nccl" in self.backend else "gloo"
+        yield (
+            f"devices: {here}, {last + 1} rank(s) on each of {nodes} node(s); gradients over {over}"
+        )
 
 
 def make_plan(
@@ -251,10 +280,3 @@ def _check_workers(workers: int, cores: int) -> None:
             f"copy of the data set's cache, and every rank starts its own. Use at most {most}; "
             "a few for each core are plenty."
         )
-
-
-def describe_lr(before: float, after: float) -> str:
-    """The plan's learning-rate line."""
-    if before == after:
-        return f"learning rate: {before:g}, as configured"
-    return f"learning rate: {before:g} -> {after:g} (x {after / before:g})"

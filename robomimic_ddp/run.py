@@ -8,6 +8,7 @@ a context variable for exactly as long as the host's `train()` lasts.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
@@ -20,6 +21,7 @@ from torch import nn
 
 import robomimic_ddp
 from robomimic_ddp import (
+    block,
     determinism,
     env,
     group,
@@ -35,7 +37,6 @@ from robomimic_ddp import (
     wrap,
 )
 from robomimic_ddp.errors import PlanError
-from robomimic_ddp.rlds import memory
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +61,8 @@ class Run:
     options: options.ResolvedOptions
     seed: int
     fine_tuning: bool
+    config: Any = field(default=None, repr=False)
+    """The host's."""
     nets: list = field(default_factory=list)
     loaders: dict = field(default_factory=dict)
     learning_rates: list = field(default_factory=list)
@@ -76,6 +79,8 @@ class Run:
     """The last of the host's epoch loop, where that is known."""
     debugged: dict = field(default_factory=lambda: {"steps": 0})
     """Train steps that `ddp.debug` has seen."""
+    told_of_waiting: bool = False
+    """Whether the user was told that ranks wait for data."""
     stopper: stopping.Stopper = field(default_factory=stopping.Stopper)
     pulse: heartbeat.Pulse | None = None
     """Tells what this rank is doing, once the run directory is known."""
@@ -95,6 +100,13 @@ class Run:
         """Main rank: the run directory, once it is known."""
         return None if self.record is None else self.record.directory
 
+    @property
+    def host(self) -> str:
+        """Name and version of the code that trains, such as "robomimic 0.5.0"."""
+        package = type(self.config).__module__.partition(".")[0]
+        version = getattr(sys.modules.get(package), "__version__", "")
+        return f"{package} {version}".strip()
+
     def scale_lr(self, lr: float) -> float:
         """The learning rate for this plan; remembers (before, after) for the printed plan."""
         parameters = sum(count_parameters(net) for net in self.nets)
@@ -112,19 +124,7 @@ class Run:
 
     def describe(self) -> str:
         """The block that is printed once before training."""
-        lines = [self.plan.describe(any_parallel_net=bool(self.nets))]
-        if self.sharded_stream:
-            lines.append(
-                "data: the host's own pipeline, each rank on files of its own for the whole run "
-                "(exact passes and exact resume are for robomimic-ddp's loader only)"
-            )
-        lines += memory.lines(
-            self.loaders.get("train"), self.plan.local_world_size, env.machine_memory()
-        )
-        lines += (plan.describe_lr(*pair) for pair in dict.fromkeys(self.learning_rates))
-        if self.steps is not None:
-            lines.append(self.steps.line)
-        return "\n".join(lines)
+        return "\n".join(block.lines(self))
 
     def begin_record(self, directory: Path, place: Mapping[str, Any] | None = None) -> None:
         """Main rank: writes `ddp.json` into the run directory, with the options, their sources and
@@ -133,6 +133,7 @@ class Run:
         content = {
             **(place or {}),
             "version": robomimic_ddp.__version__,
+            "host": self.host,
             "options": asdict(self.options.values),
             "sources": dict(self.options.sources),
             "plan": asdict(self.plan),
@@ -209,7 +210,7 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
         data_workers=int(config.train.get("num_data_workers", 0) or 0),
         cores=env.usable_cores(),
     )
-    run = Run(made, resolved, int(config.train.seed), fine_tuning)
+    run = Run(made, resolved, int(config.train.seed), fine_tuning, config)
     token = _current.set(run)
     finished = False
     try:

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from robomimic_ddp import heartbeat
-from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, DataError, UsageError
+from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, UsageError
 
 SILENT_SECONDS, STUCK_SECONDS = 15.0, 30.0
 """Without a word; and with words, but at the same place while others have gone on."""
+_TRAINS, _COLLECTIVES = " train, step", ("/autograd/", "/distributed/", "ddp/group.py")
 COLUMNS = ("rank", "state", "epoch", "step", "s/step", "loss", "memory", "seen", "at")
 
 
@@ -38,11 +39,9 @@ def run(command: str, args: argparse.Namespace) -> int:
         return _plainly(directory, args.interval, args.once)
     try:
         from rich.live import Live
-    except ImportError as error:
-        raise DataError(
-            f"the live table is drawn with rich, which cannot be imported ({error}). pip install "
-            "rich, or use --once."
-        ) from error
+    except ImportError:
+        print("the live table is drawn with rich (pip install rich); plain lines instead")
+        return _plainly(directory, args.interval, args.once)
     with Live(_table(told), refresh_per_second=4) as live:
         while not all(one["finished"] for one in told):
             time.sleep(args.interval)
@@ -70,37 +69,56 @@ def _plainly(directory: Path, interval: float, once: bool) -> int:
 def rows(told: Sequence[dict[str, Any]], now: float) -> list[tuple[str, ...]]:
     """The table's cells, a tuple of COLUMNS for each rank."""
     farthest = max(_progress(one) for one in told)
-    return [_row(one, now, farthest) for one in told]
+    awaited = any(_waits_for_others(one) for one in told)
+    return [_row(one, now, farthest, awaited) for one in told]
 
 
 def _progress(one: dict[str, Any]) -> tuple[int, int]:
-    return one["epoch"] or 0, one["step"]
+    """Epoch, and steps that it has begun: a rank that loads its batch is behind those that have
+    theirs.
+    """
+    return one["epoch"] or 0, max(one["step"], one.get("begun", 0))
 
 
-def _row(one: dict[str, Any], now: float, farthest: tuple[int, int]) -> tuple[str, ...]:
+def _waits_for_others(one: dict[str, Any]) -> bool:
+    """Whether it stands in a training step, inside a collective or a backward pass."""
+    code = one.get("code") or ""
+    return _TRAINS in (one["place"] or "") and any(place in code for place in _COLLECTIVES)
+
+
+def _row(
+    one: dict[str, Any], now: float, farthest: tuple[int, int], awaited: bool
+) -> tuple[str, ...]:
     seen = max(0.0, now - one["time"])
     loss, seconds = one["loss"], one["step_seconds"]
     return (
         f"{one['rank']}/{one['world_size']}",
-        _state(one, seen, farthest),
+        _state(one, seen, farthest, awaited),
         "-" if one["epoch"] is None else str(one["epoch"]),
         str(one["step"]),
         "-" if seconds is None else f"{seconds:.3f}",
         "-" if loss is None else f"{loss:.4g}",
         f"{one['memory'] / 2**20:.0f} MB",
         f"{seen:.0f} s ago",
-        f"{one['place'] or '-'} ({one['host']}, pid {one['pid']}, {one['device']})",
+        f"{one['place'] or '-'}{_in(one, seen)} ({one['host']}, pid {one['pid']}, {one['device']})",
     )
 
 
-def _state(one: dict[str, Any], seen: float, farthest: tuple[int, int]) -> str:
+def _in(one: dict[str, Any], seen: float) -> str:
+    """Of a rank that stands still: the code that it stands in."""
+    stands = one["idle_seconds"] + seen > STUCK_SECONDS and not one["finished"]
+    return f", in {one['code']}" if stands and one.get("code") else ""
+
+
+def _state(one: dict[str, Any], seen: float, farthest: tuple[int, int], awaited: bool) -> str:
     if one["finished"]:
         return "finished"
     if seen > SILENT_SECONDS:
         return "SILENT"
-    if one["idle_seconds"] + seen > STUCK_SECONDS and _progress(one) < farthest:
-        return "STUCK"
-    return "trains" if one["idle_seconds"] + seen < STUCK_SECONDS else "waits"
+    if one["idle_seconds"] + seen <= STUCK_SECONDS:
+        return "trains"
+    keeps_waiting = awaited and _TRAINS in (one["place"] or "") and not _waits_for_others(one)
+    return "STUCK" if _progress(one) < farthest or keeps_waiting else "waits"
 
 
 def _table(told: Sequence[dict[str, Any]]) -> Any:

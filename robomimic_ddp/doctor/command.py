@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 from robomimic_ddp import env
 from robomimic_ddp.config_file import read_json
-from robomimic_ddp.doctor import machine, ranks, settings, software
+from robomimic_ddp.doctor import job, machine, network, ranks, settings, software
 from robomimic_ddp.doctor.findings import FAIL, OK, WARN, Context, Finding, probe_torch
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, ConfigError, UsageError
 
@@ -20,16 +20,17 @@ CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     software.check_torch,
     software.check_tensorflow,
     machine.check_gpus,
+    machine.check_driver,
     machine.check_backends,
     machine.check_shared_memory,
     machine.check_limits,
     machine.check_disk,
     machine.check_cores,
-    machine.check_network,
+    network.check_network,
     settings.check_variables,
     settings.check_host,
-    settings.check_config,
-    settings.check_memory,
+    job.check_config,
+    job.check_memory,
     ranks.check_ranks,
 )
 _COLOURS = {OK: "\033[32m", WARN: "\033[33m", FAIL: "\033[31m"}

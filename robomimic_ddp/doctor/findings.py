@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,10 +60,26 @@ def output_of(*command: str) -> tuple[int, str]:
 
 
 def probe_torch() -> dict[str, Any]:
-    """What torch says, asked in another process: a broken build may end it with a signal."""
-    code, text = output_of(sys.executable, "-m", "robomimic_ddp.doctor.torch_probe")
+    """What torch says, asked in another process: a broken build may end it with a signal.
+
+    torchvision is asked in a process of its own beside it: each import takes seconds.
+    """
+    with ThreadPoolExecutor(2) as both:
+        torch = both.submit(_probe, "robomimic_ddp.doctor.torch_probe")
+        vision = both.submit(_probe, "robomimic_ddp.doctor.torchvision_probe")
+    return {"torchvision": vision.result().get("error"), **torch.result()}
+
+
+def probe_tensorflow() -> dict[str, Any]:
+    """How many GPUs TensorFlow sees as the RLDS loader imports it, under "gpus"; or "error"."""
+    return _probe("robomimic_ddp.doctor.tensorflow_probe")
+
+
+def _probe(module: str) -> dict[str, Any]:
+    """The last line that `module` prints as a program, read as JSON; {"error": ...} otherwise."""
+    code, text = output_of(sys.executable, "-m", module)
     lines = text.strip().splitlines() or [f"exit code {code}, no output"]
     try:
         return dict(json.loads(lines[-1]))
-    except ValueError:
+    except (TypeError, ValueError):
         return {"error": f"{lines[-1]} (exit code {code})"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +15,7 @@ SHARED_MEMORY = Path("/dev/shm")
 _LEAST_SHARED_MEMORY = GIB
 _LEAST_OPEN_FILES = 4096
 _LEAST_DISK = 10 * GIB
-_CONTAINER = Path("/.dockerenv")
+CONTAINER = Path("/.dockerenv")
 
 
 def check_gpus(context: Context) -> Iterator[Finding]:
@@ -29,7 +28,7 @@ def check_gpus(context: Context) -> Iterator[Finding]:
             found = f"GPU {index}: {gpu['name']}: {gpu['error']}"
             yield Finding("gpus", FAIL, found, "Restart the node or exclude the device.")
         elif free < memory / 2:
-            remedy = f"Other processes use it ({_processes()}); end them or choose other GPUs."
+            remedy = "Other processes use it (nvidia-smi); end them or choose other GPUs."
             yield Finding("gpus", WARN, found, remedy)
         else:
             yield Finding("gpus", OK, found)
@@ -40,6 +39,7 @@ def check_gpus(context: Context) -> Iterator[Finding]:
     if lonely:
         found = f"GPU {lonely[0]} cannot read another's memory directly (peer access)"
         yield Finding("gpus", WARN, found, "All-reduces go through the CPU: slower, not wrong.")
+    yield from _others(gpus)
     if not gpus and listed and "error" not in torch:
         visible = context.variables.get("CUDA_VISIBLE_DEVICES")
         why = torch.get("cuda_error") or "; ".join(torch.get("warnings", ()))
@@ -58,9 +58,32 @@ def _listed_gpus() -> int:
 
 
 def _processes() -> str:
+    """The processes that compute on this node's GPUs, as nvidia-smi lists them; "" for none."""
     query = ("--query-compute-apps=pid,used_memory", "--format=csv,noheader")
-    code, text = output_of("nvidia-smi", *query)
-    return "; ".join(text.strip().splitlines()) if code == 0 and text.strip() else "see nvidia-smi"
+    code, text = output_of("nvidia-smi", *query) if shutil.which("nvidia-smi") else (-1, "")
+    return "; ".join(text.strip().splitlines()) if code == 0 else ""
+
+
+def _others(gpus: list) -> Iterator[Finding]:
+    others = _processes() if gpus else ""
+    if others:
+        remedy = "Two jobs on one GPU share its time and memory: end them, or choose other GPUs."
+        yield Finding(
+            "gpus", WARN, f"other processes compute on this node's GPUs: {others}", remedy
+        )
+
+
+def check_driver(context: Context) -> Iterator[Finding]:
+    """torch's CUDA against the driver's: within one major version CUDA's builds are compatible."""
+    build, driver = context.torch.get("cuda_build"), context.torch.get("driver_cuda")
+    if not build or not driver:
+        return
+    found = f"torch is built for CUDA {build}, the driver knows CUDA {driver}"
+    if int(build.split(".")[0]) > int(driver.split(".")[0]):
+        remedy = f"Update the driver, or install a torch that is built for CUDA {driver} or older."
+        yield Finding("driver", FAIL, found, remedy)
+    else:
+        yield Finding("driver", OK, found)
 
 
 def check_backends(context: Context) -> Iterator[Finding]:
@@ -81,7 +104,7 @@ def check_shared_memory(_: Context) -> Iterator[Finding]:
     size = shutil.disk_usage(SHARED_MEMORY)
     found = f"{SHARED_MEMORY}: {size.free / GIB:.1f} of {size.total / GIB:.1f} GiB free"
     if size.free < _LEAST_SHARED_MEMORY:
-        where = "Docker: --shm-size=16g or --ipc=host. " if _CONTAINER.exists() else ""
+        where = "Docker: --shm-size=16g or --ipc=host. " if CONTAINER.exists() else ""
         remedy = f"{where}Data workers and NCCL share tensors through it (Bus error)."
         yield Finding("shared memory", WARN, found, remedy)
     else:
@@ -127,58 +150,3 @@ def check_cores(context: Context) -> Iterator[Finding]:
         yield Finding("cores", WARN, found, remedy)
     else:
         yield Finding("cores", OK, found)
-
-
-def check_network(context: Context) -> Iterator[Finding]:
-    name = socket.gethostname()
-    try:
-        address = socket.getaddrinfo(name, None)[0][4][0]
-        yield Finding("network", OK, f"this host's name resolves: {name} -> {address}")
-    except OSError as error:
-        yield Finding(
-            "network",
-            WARN,
-            f"this host's name does not resolve: {name} ({error})",
-            f"Add '127.0.0.1 {name}' to /etc/hosts; ranks look each other up by it.",
-        )
-    try:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            port = server.getsockname()[1]
-            socket.create_connection(("127.0.0.1", port), timeout=5).close()
-        yield Finding("network", OK, f"loopback works; a free port: {port}")
-    except OSError as error:
-        remedy = "A firewall blocks 127.0.0.1, or no port is free. Allow local connections."
-        yield Finding("network", FAIL, f"no connection to this machine itself: {error}", remedy)
-    if _CONTAINER.exists():
-        remedy = "For several nodes start it with network_mode: host (docker run --network=host)."
-        yield Finding("network", OK, f"inside a container. {remedy}")
-    yield from _interface(context)
-    yield from _master_port(context)
-
-
-def _interface(context: Context) -> Iterator[Finding]:
-    folder = Path("/sys/class/net")
-    if not folder.is_dir():
-        return
-    names = sorted(path.name for path in folder.iterdir())
-    for variable in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
-        value = context.variables.get(variable, "")
-        wanted = [part.strip("=^ ") for part in value.split(",") if part.strip()]
-        excluding = value.startswith("^")
-        known = [part for part in wanted if any(name.startswith(part) for name in names)]
-        if wanted and not known and not excluding:
-            found = f"{variable}={value} names no interface of this node ({', '.join(names)})"
-            remedy = "Name the one that reaches the other nodes (ip addr), or unset it."
-            yield Finding("network", FAIL, found, remedy)
-
-
-def _master_port(context: Context) -> Iterator[Finding]:
-    port = context.variables.get("MASTER_PORT", "")
-    if not port.isdecimal() or "RANK" in context.variables:
-        return
-    try:
-        with socket.create_server(("", int(port))):
-            return
-    except (OSError, OverflowError) as error:
-        found = f"MASTER_PORT={port} cannot be used: {error}"
-        yield Finding("network", FAIL, found, "Unset it; torchrun --standalone takes a free port.")

@@ -10,17 +10,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from robomimic_ddp import remedies
 from robomimic_ddp.doctor.findings import FAIL, OK, Context, Finding
 
 PATIENCE_SECONDS = 120
-CAUSES = (
-    ("Address already in use", "A port is taken: leave --port away, or choose another."),
-    ("NCCL error", "Run again with NCCL_DEBUG=INFO; in Docker start with --ipc=host."),
-    ("connectFullMesh", "Ranks cannot reach each other: allow local connections; set "
-     "GLOO_SOCKET_IFNAME to the interface that joins the nodes."),
-    ("Bus error", "Shared memory is full: docker run --shm-size=16g."),
-    ("out of memory", "The GPU's memory is taken; see nvidia-smi."),
-)  # fmt: skip
 
 
 def check_ranks(context: Context) -> Iterator[Finding]:
@@ -70,6 +63,6 @@ def _failure(ranks: int, code: int | None, text: str) -> Finding:
     lines = [line.strip() for line in text.splitlines() if "Error" in line or "error" in line]
     end = f"did not finish in {PATIENCE_SECONDS} s" if code is None else f"ended with {code}"
     cause = next((line for line in lines if "ChildFailedError" not in line), "no error text")
-    remedy = next((remedy for words, remedy in CAUSES if words in text), "")
+    remedy = remedies.remedy(text)
     remedy = remedy or "A firewall between the ranks, or a wrong *_SOCKET_IFNAME, is usual."
     return Finding("ranks", FAIL, f"the job of {ranks} rank(s) {end}: {cause}", remedy)

@@ -1,19 +1,15 @@
-"""Variables that lie, the host in use, and the config of a job."""
+"""Variables that lie, and the host in use."""
 
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from robomimic_ddp import API_VERSION, env, options
 from robomimic_ddp.doctor.findings import FAIL, OK, WARN, Context, Finding
-from robomimic_ddp.env import LaunchEnv
 from robomimic_ddp.errors import RobomimicDDPError
-from robomimic_ddp.plan import make_plan
 
 SLOWING = {
     "CUDA_LAUNCH_BLOCKING": "every kernel is waited for; good for finding errors only",
@@ -41,10 +37,22 @@ def check_variables(context: Context) -> Iterator[Finding]:
             yield Finding("variables", WARN, found, remedy)
         else:
             yield Finding("variables", OK, "no launcher's variables are left over in this shell")
+    yield from _hidden_gpus(context)
     for name, effect in SLOWING.items():
         if variables.get(name, "").upper() not in _HARMLESS:
             found = f"{name}={variables[name]}: {effect}"
             yield Finding("variables", WARN, found, f"unset {name}, unless it is still needed")
+
+
+def _hidden_gpus(context: Context) -> Iterator[Finding]:
+    """CUDA ends the list of CUDA_VISIBLE_DEVICES at the first device that is not there."""
+    text = context.variables.get("CUDA_VISIBLE_DEVICES", "")
+    named = [name for name in text.split(",") if name.strip() not in ("", "-1")]
+    seen = len(context.gpus)
+    if "error" not in context.torch and len(named) > seen:
+        found = f"CUDA_VISIBLE_DEVICES={text} names {len(named)} device(s), torch sees {seen}"
+        remedy = "One that is not there hides all after it. Name those that nvidia-smi lists."
+        yield Finding("variables", WARN, found, remedy)
 
 
 def check_host(_: Context) -> Iterator[Finding]:
@@ -80,75 +88,3 @@ def _edits(folder: Path) -> tuple[int, set[int]]:
             calls += "robomimic_ddp" in text
             versions |= {int(number) for number in re.findall(r"api_version=(\d+)", text)}
     return calls, versions
-
-
-def check_config(context: Context) -> Iterator[Finding]:
-    config = context.config
-    if config is None:
-        return
-    train = config.get("train") or {}
-    try:
-        resolved = options.resolve(file=config.get("ddp") or {})
-        world = context.ranks or len(context.gpus) or 1
-        plan = make_plan(
-            LaunchEnv(True, 0, world, 0, world),
-            resolved,
-            visible_gpus=len(context.gpus),
-            use_cuda=bool(context.gpus),
-            batch_size=train.get("batch_size", 1),
-            data_workers=train.get("num_data_workers") or 0,
-            cores=env.usable_cores(),
-        )
-    except RobomimicDDPError as error:
-        yield Finding("config", FAIL, str(error), "Correct it in the config.")
-        return
-    yield Finding(
-        "config",
-        OK,
-        f"{plan.batch_per_rank} samples per rank x {world} = {plan.samples_per_step} per step",
-    )
-    yield from _data(train)
-
-
-def _data(train: Mapping[str, Any]) -> Iterator[Finding]:
-    for path in _data_paths(train):
-        if not path.exists():
-            yield Finding("config", FAIL, f"no data at {path}", "Correct train.data / data_path.")
-        elif not os.access(path, os.R_OK):
-            yield Finding("config", FAIL, f"{path} may not be read", "Change its permissions.")
-        else:
-            yield Finding("config", OK, f"data: {path}")
-
-
-def _data_paths(train: Mapping[str, Any]) -> list[Path]:
-    if train.get("data_path"):
-        root = Path(str(train["data_path"])).expanduser()
-        return [root / str(name) for name in train.get("dataset_names") or ("",)]
-    data = train.get("data") or []
-    entries = data if isinstance(data, list) else [{"path": data}]
-    return [
-        Path(str(entry["path"])).expanduser()
-        for entry in entries
-        if isinstance(entry, Mapping) and entry.get("path")
-    ]
-
-
-def check_memory(context: Context) -> Iterator[Finding]:
-    """Shuffle buffers hold encoded frames: 20 KB is a 180x320 JPEG's size."""
-    train = (context.config or {}).get("train") or {}
-    windows = train.get("shuffle_buffer_size")
-    if not isinstance(windows, int) or not hasattr(os, "sysconf"):
-        return
-    observation = (context.config or {}).get("observation") or {}
-    cameras = ((observation.get("modalities") or {}).get("obs") or {}).get("rgb") or [None]
-    needed = windows * len(cameras) * max(1, train.get("frame_stack") or 1) * 20_000
-    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    found = (
-        f"shuffle buffers of {windows} windows hold about {needed / 2**30:.1f} GiB, the machine "
-        f"has {there / 2**30:.0f}"
-    )
-    if needed > there / 2:
-        remedy = f"Set train.shuffle_buffer_size to {windows * there // (4 * needed)} or less."
-        yield Finding("memory", WARN, found, remedy)
-    else:
-        yield Finding("memory", OK, found)

@@ -6,9 +6,18 @@ import importlib.metadata
 import platform
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from robomimic_ddp.doctor.findings import FAIL, OK, WARN, Context, Finding
+from robomimic_ddp.doctor.findings import (
+    FAIL,
+    OK,
+    WARN,
+    Context,
+    Finding,
+    probe_tensorflow,
+)
+from robomimic_ddp.rlds.keys import DATA_FORMAT as RLDS_FORMAT
 
 OLDEST_PYTHON, OLDEST_TORCH = (3, 9), (2, 0, 1)
 TESTED = "tested with Python 3.9 and torch 2.0.1 (on CPU), and with Python 3.11 and torch 2.12.1"
@@ -72,6 +81,14 @@ def bad_pairs(installed: dict[str, str | None]) -> Iterator[Finding]:
             f"numpy {installed['numpy']} with torch {installed['torch']}, built for numpy 1",
             "pip install 'numpy<2', or torch 2.3 and later",
         )
+    tensorflow = installed.get("tensorflow") or installed.get("tensorflow-cpu")
+    if numbers(installed.get("numpy"))[:1] >= (2,) and () < numbers(tensorflow) < (2, 18):
+        yield Finding(
+            "versions",
+            FAIL,
+            f"numpy {installed['numpy']} with TensorFlow {tensorflow}, built for numpy 1",
+            "pip install 'numpy<2', or TensorFlow 2.18 and later",
+        )
     diffusers, hub = numbers(installed.get("diffusers")), numbers(installed.get("huggingface_hub"))
     if diffusers and diffusers < (0, 29) and hub >= (0, 26):
         yield Finding(
@@ -108,11 +125,27 @@ def check_torch(context: Context) -> Iterator[Finding]:
 
 
 def check_tensorflow(context: Context) -> Iterator[Finding]:
-    """A TensorFlow that takes a GPU's memory leaves too little for training."""
-    if version("tensorflow") and context.gpus:
+    """A TensorFlow that takes a GPU's memory leaves too little for training. It is started, which
+    takes seconds, only for a config that reads with it.
+    """
+    train = (context.config or {}).get("train") or {}
+    if train.get("data_format") == RLDS_FORMAT:
+        yield _started_tensorflow(probe_tensorflow())
+    elif context.gpus and (version("tensorflow") or version("tensorflow-cpu")):
         yield Finding(
             "tensorflow",
             OK,
             "TensorFlow is installed beside GPUs; our RLDS loader hides them from it. Code of your "
             "own must call tf.config.set_visible_devices([], 'GPU') before it reads data.",
         )
+
+
+def _started_tensorflow(told: Mapping[str, Any]) -> Finding:
+    if "error" in told:
+        remedy = "RLDS data is read with it: pip install 'robomimic-ddp[rlds]'"
+        return Finding("tensorflow", FAIL, f"it cannot be used: {told['error']}", remedy)
+    found = f"TensorFlow {told['version']} reads, and sees {told['gpus']} GPU(s)"
+    if told["gpus"]:
+        remedy = "It would take the policy's memory: pip install tensorflow-cpu in its place."
+        return Finding("tensorflow", FAIL, found, remedy)
+    return Finding("tensorflow", OK, found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import warnings
 from typing import Any
@@ -21,7 +20,7 @@ def probe() -> dict[str, Any]:
         "distributed": dist.is_available(),
         "gloo": dist.is_available() and dist.is_gloo_available(),
         "nccl": dist.is_available() and dist.is_nccl_available(),
-        "torchvision": _why_not("torchvision"),
+        "driver_cuda": _driver_cuda(torch),
     }
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -35,13 +34,13 @@ def probe() -> dict[str, Any]:
     return found
 
 
-def _why_not(module: str) -> str | None:
-    """None where the module imports, else the error."""
+def _driver_cuda(torch: Any) -> str | None:
+    """The newest CUDA that the GPUs' driver knows, such as "12.4"; None without a driver."""
     try:
-        importlib.import_module(module)
-    except Exception as error:  # "operator torchvision::nms does not exist" is a RuntimeError
-        return f"{type(error).__name__}: {error}"
-    return None
+        number = int(torch._C._cuda_getDriverVersion())  # 12040
+    except Exception:  # a build without CUDA, or for another kind of GPU
+        return None
+    return f"{number // 1000}.{number % 1000 // 10}" if number else None
 
 
 def _gpu(torch: Any, index: int) -> dict[str, Any]:

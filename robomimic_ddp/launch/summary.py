@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,7 +19,7 @@ from robomimic_ddp.plan import RunPlan, make_plan
 
 _UNKNOWN_CORES = 2**20
 """The machine may be another than the one that trains: nothing is said of its cores."""
-_UNKNOWN_BATCH = "train.batch_size is not in the config: the host's own default holds"
+_UNKNOWN_BATCH = "train.batch_size is not in the config: the host's own default"
 
 
 def merged_config(settings: Settings) -> dict[str, Any]:
@@ -44,15 +43,16 @@ def lines(settings: Settings, variables: Mapping[str, str]) -> Iterator[str]:
     world = chosen.ranks * settings.nodes
     yield f"ranks: {chosen.ranks} on each of {settings.nodes} node(s) = {world}, {where}"
     batch = _at(config, "train.batch_size")
-    if batch is None:
-        yield f"batch: {_UNKNOWN_BATCH}"
-        return
-    plan = _plan(settings, variables, config, world, chosen.ranks, batch)
+    plan = _plan(settings, variables, world, chosen.ranks, batch)
     micro = f" x {plan.accumulate} micro-batches" if plan.accumulate > 1 else ""
-    yield (
-        f"samples per step: {plan.batch_per_rank} per rank x {world} rank(s){micro} = "
-        f"{plan.samples_per_step} (train.batch_size={batch})"
-    )
+    if batch is None:
+        factor = plan.lr_choices["linear"]
+        yield f"samples per step: {_UNKNOWN_BATCH}, x {factor:g} ({world} rank(s){micro})"
+    else:
+        yield (
+            f"samples per step: {plan.batch_per_rank} per rank x {world} rank(s){micro} = "
+            f"{plan.samples_per_step} (train.batch_size={batch})"
+        )
     yield from plan.notes
     yield from _learning_rates(plan, config)
 
@@ -60,11 +60,11 @@ def lines(settings: Settings, variables: Mapping[str, str]) -> Iterator[str]:
 def _plan(
     settings: Settings,
     variables: Mapping[str, str],
-    config: Mapping[str, Any],
     world: int,
     ranks: int,
     batch: Any,
 ) -> RunPlan:
+    """The job's plan; without a batch that of one which any ranks can share."""
     variables = {**variables, **torchrun.option_layers(settings, variables)}
     texts = {
         name[len(OPTION_PREFIX) :].lower(): value
@@ -84,19 +84,19 @@ def _plan(
         resolved,
         visible_gpus=0,  # the machine may be another than the one that trains
         use_cuda=False,
-        batch_size=batch,
+        batch_size=world * resolved.values.accumulate if batch is None else batch,
         lr_on_command_line=rate_given,
         cores=_UNKNOWN_CORES,
     )
 
 
 def _learning_rates(plan: RunPlan, config: Mapping[str, Any]) -> Iterator[str]:
-    factor = plan.samples_per_step / plan.configured_batch
-    choices = {"none": 1.0, "linear": factor, "sqrt": math.sqrt(factor)}
+    choices, is_told = plan.lr_choices, False
     for name, entry in (_at(config, "algo.optim_params") or {}).items():
         rate = _at(entry, "learning_rate.initial") if isinstance(entry, Mapping) else None
         if not isinstance(rate, (int, float)):
             continue
+        is_told = True
         others = ", ".join(f"{rule} {rate * by:g}" for rule, by in choices.items())
         if plan.lr_scaling == "auto":
             yield f"learning rate ({name}): {rate:g}, by the size of the policy one of: {others}"
@@ -105,6 +105,13 @@ def _learning_rates(plan: RunPlan, config: Mapping[str, Any]) -> Iterator[str]:
         yield (
             f"learning rate ({name}): {rate:g} -> {after:g} ({plan.lr_scaling} scaling; the "
             f"choices of --lr-scaling: {others})"
+        )
+    if not is_told:
+        others = ", ".join(f"{rule} x {by:g}" for rule, by in choices.items())
+        times = "by the size of the policy" if plan.lr_scaling == "auto" else plan.lr_scaling
+        yield (
+            f"learning rate: not in the config: the host's own, {times} scaling; the choices of "
+            f"--lr-scaling: {others}"
         )
 
 

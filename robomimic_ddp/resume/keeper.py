@@ -197,6 +197,7 @@ class Keeper:
             "grad_scaler": None if scaler is None else state.plain(scaler.state_dict()),
             "save_id": uuid.uuid4().hex,
             "version": robomimic_ddp.__version__,
+            "host": run.host,
             "epoch": self.finished,
             "inside": inside,
             "steps": host_algo.steps(self.model),

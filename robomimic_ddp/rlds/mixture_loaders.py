@@ -150,6 +150,10 @@ class MixtureTrainLoader(_MixtureLoader):
             total.update(member.order_digest().encode())
         return total.hexdigest()
 
+    def holding(self) -> str:
+        """What this rank reads in the current passes, for people."""
+        return "; ".join(f"{one.dataset.name}: {one.holding()}" for one in self.members)
+
     def telling_digest(self) -> str:
         """`index_stream_digest`: shards are disjoint, so two ranks' never agree."""
         return self.index_stream_digest()

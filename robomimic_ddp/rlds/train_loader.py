@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from robomimic_ddp.rlds.dataset import RLDSDataset
 
 _KIND = "course"
+_TOLD = 4
 
 
 class RLDSTrainLoader(RLDSLoader):
@@ -210,6 +211,17 @@ class RLDSTrainLoader(RLDSLoader):
     def index_stream_digest(self) -> str:
         """Hex digest of what this rank reads in the current pass: differs between ranks."""
         return self._plan_of(self._course.part_of(self._batches)).digest()
+
+    def holding(self) -> str:
+        """What this rank reads in the current pass, for people: windows, episodes, files."""
+        plan = self._plan_of(self._course.part_of(self._batches))
+        episodes = len(np.unique(np.stack([plan.file, plan.offset]), axis=1).T)
+        names = [self.dataset.source.files[number].name for number in np.unique(plan.file)]
+        more = f" and {len(names) - _TOLD} more" if len(names) > _TOLD else ""
+        return (
+            f"{plan.pieces.windows} windows of {episodes} episodes in {len(names)} file(s): "
+            f"{', '.join(names[:_TOLD])}{more}"
+        )
 
     def telling_digest(self) -> str:
         """`index_stream_digest`: shards are disjoint, so two ranks' never agree."""

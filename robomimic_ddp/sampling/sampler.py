@@ -11,6 +11,7 @@ from torch.utils.data import Sampler
 from robomimic_ddp.sampling.orders import Order
 
 TELLING_INDICES = 10
+_TOLD = 5
 
 
 class ShardedSampler(Sampler):
@@ -85,6 +86,12 @@ class ShardedSampler(Sampler):
         """Whether this rank's share of the current pass holds no sample twice."""
         self._begin_if_none()
         return len(np.unique(self._share)) == len(self._share)
+
+    def holding(self) -> str:
+        """What this rank holds of the current pass, for people."""
+        self._begin_if_none()
+        first = ", ".join(str(index) for index in self._share[:_TOLD])
+        return f"{len(self._share)} samples, the first of them {first or 'none'}"
 
     def order_digest(self) -> str:
         """Hex SHA-256 of the whole order of the current pass: must be equal on every rank."""

@@ -130,6 +130,10 @@ class ShardedLoader:
         """Hex digest of this rank's first `count` (None: all) indices of the current pass."""
         return self.sampler.digest(count)
 
+    def holding(self) -> str:
+        """What this rank holds of the current pass, for people."""
+        return self.sampler.holding()
+
     def telling_digest(self) -> str | None:
         """The digest of this rank's pass, or None where ranks may agree by chance (tiny data)."""
         return self.sampler.telling_digest()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Callable
 
@@ -117,10 +117,18 @@ class _Epoch:
         if self.validates:
             return result
         paced = pace.over_ranks(self.pace, self.run.nets, self.run.plan.samples_per_step)
+        self._tell_of_waiting(paced)
         if isinstance(result, tuple):  # the host keeps the iterator: (log, iterator)
             return ({**result[0], **paced}, *result[1:])
         getattr(self.run.loaders.get("train"), "let_go", lambda: None)()
         return {**result, **paced}
+
+    def _tell_of_waiting(self, paced: Mapping[str, float]) -> None:
+        """Once in a run, on the main rank."""
+        note = pace.waiting_note(paced, self.pace.steps)
+        if note and self.run.told_of_waiting is False and group.is_main():
+            print(note, flush=True)
+            self.run.told_of_waiting = True
 
 
 def rollouts(rollout_with_stats: Callable) -> Callable:

@@ -30,11 +30,12 @@ from robomimic_ddp.swapping import swapped
 
 class Prepared(NamedTuple):
     """`line`: of the printed plan. `scaler`: torch's GradScaler under fp16, else None; its state
-    belongs to the run's.
+    belongs to the run's. `precision`: what the nets compute in.
     """
 
     line: str
     scaler: Any = None
+    precision: str = "fp32"
 
 
 def prepare(model: Any, options: Options, nets: list, undo: ExitStack) -> Prepared:
@@ -61,7 +62,6 @@ def prepare(model: Any, options: Options, nets: list, undo: ExitStack) -> Prepar
         said = ", ".join(name for name in done if done[name])
         line = f"preset: {options.preset} ({said or 'nothing that is known here to change'})"
     if options.precision != "fp32":
-        line += f"; nets compute in {options.precision}"
         precision.install(nets, options.precision, undo)
         scaler = precision.make_scaler(options.precision, _device(nets))
         if scaler is not None:
@@ -73,7 +73,7 @@ def prepare(model: Any, options: Options, nets: list, undo: ExitStack) -> Prepar
         undo.enter_context(swapped(module, NAME, backward))
         if options.accumulate > 1:
             Accumulation(model, options.accumulate, backward).install(undo)
-    return Prepared(line, scaler)
+    return Prepared(line, scaler, options.precision)
 
 
 def _on_forward(options: Options, nets: list, laid: int, undo: ExitStack) -> str:

@@ -1,62 +1,122 @@
-"""The documentation builds without a warning, its table of options is the code's, and its commands
-run.
+"""The documentation builds as a site without a warning, its links lead somewhere, its table of
+options is the code's, and its commands run: the README's too.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import argparse
+import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 import torch
 
-from tests.hosts import ROOT, copy_host
+from robomimic_ddp import cli
+from robomimic_ddp.options import markdown_table
+from tests.configs import make_config, write_config
+from tests.hosts import FINISHED, ROOT, copy_host, python, require_clean, torchrun
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 DOCS = ROOT / "docs"
-PAGES = sorted(DOCS.glob("*.md"))
+MADE = "messages.md"
+"""Written when the site is built."""
+PAGES = sorted(page for page in DOCS.glob("*.md") if page.name != MADE)
+TEXTS = [*PAGES, ROOT / "README.md"]
 BLOCK = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-NOT_RUN = ("pip", "git", "docker", "sbatch", "torchrun", "scripts/test.sh", ".venv/bin/pip", "cd")
-"""They need a network, a cluster or an hour; other tests start torchrun in their own ways."""
+INDENTED = re.compile(
+    r"^    ((?:\S+/)?(?:robomimic-ddp|torchrun|python|pip|scripts/\S+) .*)$", re.M
+)
+"""As the README writes them."""
+NOT_RUN = ("pip", "git", "docker", "scripts/test.sh", "scripts/demo.sh", ".venv/bin/pip", "cd")
+"""They need a network, another machine or an hour; tests of their own run demo.sh and test.sh."""
+TRAINING = ("torchrun", "python")
 
 
 def commands(page: Path) -> list[str]:
-    """The command lines of a page's bash blocks, with continued lines joined, without comments."""
+    """The command lines of a page's blocks, with continued lines joined, without comments."""
     text = "\n".join(BLOCK.findall(page.read_text())).replace("\\\n", " ")
-    lines = (re.sub(r"\s+#.*", "", line).strip() for line in text.splitlines())
+    written = text.splitlines() + INDENTED.findall(page.read_text())
+    lines = (re.sub(r"\s+#.*", "", line).strip() for line in written)
     return [line for line in lines if line]
 
 
-def page_of_options() -> str:
-    spec = importlib.util.spec_from_file_location("docs_conf", DOCS / "conf.py")
-    conf = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(conf)
-    return conf.OPTIONS_PAGE + conf.markdown_table() + "\n"
+def program_of(line: str) -> str:
+    """The first word of a command line after the variables that it sets."""
+    return next(word for word in line.split() if not re.match(r"[A-Z_]+=", word))
 
 
 def test_the_page_of_options_is_the_codes() -> None:
-    assert (DOCS / "options.md").read_text() == page_of_options(), "build the documentation anew"
+    page = (DOCS / "options.md").read_text()
+    assert page.endswith("\n\n" + markdown_table() + "\n"), "build the documentation anew"
 
 
-def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
-    pytest.importorskip("myst_parser", reason="the extra [docs] is not installed")
-    copy = shutil.copytree(DOCS, tmp_path / "docs")
-    words = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", copy, tmp_path / "site"]
+class Anchors(HTMLParser):
+    """The ids and the links of a page of the site."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.ids: set[str] = set()
+        self.links: list[str] = []
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list) -> None:
+        given = dict(attrs)
+        self.ids |= {given["id"]} if "id" in given else set()
+        if tag in ("a", "link") and given.get("href"):
+            self.links.append(given["href"])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built with every warning an error, without a network."""
+    if sys.version_info < (3, 10):
+        pytest.skip("the tested builders of documentation need Python 3.10")
+    folder = tmp_path_factory.mktemp("documentation")
+    ignored = shutil.ignore_patterns("_build", MADE, "__pycache__")
+    copy = shutil.copytree(DOCS, folder / "docs", ignore=ignored)
+    words = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", copy, folder / "site"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     built = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
     assert built.returncode == 0, built.stderr
+    return folder / "site"
+
+
+def test_the_site_has_every_page_and_message(site: Path) -> None:
     for page in PAGES:
-        assert (tmp_path / "site" / f"{page.stem}.html").exists()
+        assert (site / f"{page.stem}.html").exists(), page.name
+    assert "samples would be dropped each step" in (site / "messages.html").read_text()
+    assert "samples would be dropped each step" in (site / "_sources/messages.md.txt").read_text()
 
 
-def test_links_lead_somewhere() -> None:
+def test_links_of_the_site_lead_somewhere(site: Path) -> None:
+    pages = {path: Anchors(path) for path in site.rglob("*.html")}
+    inside = 0
+    for path, page in pages.items():
+        for link in page.links:
+            parts = urlsplit(link)
+            if parts.scheme:
+                assert parts.scheme in ("https", "http", "mailto") and parts.netloc, link
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            target = target / "index.html" if target.is_dir() else target
+            assert target.exists(), f"{path.name}: {link}"
+            if parts.fragment and target in pages:
+                assert unquote(parts.fragment) in pages[target].ids, f"{path.name}: {link}"
+                inside += 1
+    assert inside > 100
+
+
+def test_links_of_the_sources_lead_somewhere() -> None:
     checked = 0
-    for page in [*PAGES, ROOT / "README.md"]:
+    for page in TEXTS:
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
             if not target.startswith("http"):
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
@@ -64,32 +124,73 @@ def test_links_lead_somewhere() -> None:
     assert checked > 5
 
 
+def helps(parser: argparse.ArgumentParser) -> str:
+    """The help of a command and of all its own commands."""
+    texts = [parser.format_help()]
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            texts += [helps(one) for one in action.choices.values()]
+    return "\n".join(texts)
+
+
+def test_commands_in_the_text_exist() -> None:
+    """Those that stand inside sentences and tables, with their flags."""
+    checked = set()
+    for page in TEXTS:
+        for line in re.findall(r"`((?:robomimic-ddp|doctor) [^`]+)`", page.read_text()):
+            name, *words = line.removeprefix("robomimic-ddp ").split()
+            for command in name.split("|"):
+                assert command in cli.COMMANDS, f"{page.name}: {line}"
+                (actions,) = cli._parser([command])._subparsers._group_actions
+                known = helps(actions.choices[command])
+                for flag in (word for word in words if re.match(r"--?[a-z]", word)):
+                    assert flag.split("=")[0].rstrip(",;") in known, f"{page.name}: {line}"
+                checked.add(command)
+    assert checked >= {"doctor", "watch", "plot", "ckpt", "status", "diff", "apply", "revert"}
+
+
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     """A home with the checkouts, checkpoints and config that the pages speak of."""
     host = copy_host(tmp_path / "host").folder
-    for name in ("droid_policy_learning", "my_fork", "robomimic"):
+    for name in ("droid_policy_learning", "my_fork", "robomimic", "my_robomimic"):
         shutil.copytree(host, tmp_path / name)
     nets = {"policy.obs_encoder.module.weight": torch.zeros(2)}
     for name in ("last", "epoch_80", "epoch_90", "epoch_100"):
         torch.save(
             {"algo_name": "x", "model": {"nets": nets, "ema": nets}}, f"{tmp_path}/{name}.pth"
         )
-    (tmp_path / "cfg.json").write_text('{"algo_name": "x", "train": {"batch_size": 4}}')
+    runs = {"experiment": {"name": "e"}, "train": {"batch_size": 4, "output_dir": str(tmp_path)}}
+    (tmp_path / "cfg.json").write_text(json.dumps({"algo_name": "x", **runs}))
     (tmp_path / "scripts").symlink_to(ROOT / "scripts")
+    for name, text in STAND_INS.items():
+        (tmp_path / "bin").mkdir(exist_ok=True)
+        (tmp_path / "bin" / name).write_text(f"#!/usr/bin/env bash\n{text}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
     return tmp_path
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+STAND_INS = {
+    "sbatch": 'while [[ "$1" == --* ]]; do shift; done; SLURM_JOB_ID=7 SLURM_JOB_NODELIST=n[0-1] '
+    'SLURM_JOB_NUM_NODES=2 SLURM_NODEID=0 exec bash "$@"',
+    "scontrol": "echo localhost",
+    "srun": 'while [[ "$1" == --* ]]; do shift; done; exec "$@"',
+}
+"""For a cluster's commands: a dry run on the first of two nodes."""
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.stem)
 def test_commands_run(page: Path, home: Path) -> None:
     environment = {**os.environ, "HOME": str(home), "PYTHONPATH": str(ROOT)}
     environment |= {"PYTHON": sys.executable, "CUDA_VISIBLE_DEVICES": "", "DRY_RUN": "1"}
+    environment["PATH"] = f"{home / 'bin'}:{environment['PATH']}"
     ours = f"{sys.executable} -m robomimic_ddp"
     for line in commands(page):
-        program = line.partition("=")[2] if re.match(r"[A-Z_]+=", line) else line
-        if any(word in program.split() for word in NOT_RUN):
+        program = program_of(line)
+        if program in TRAINING or any(word in line.split() for word in NOT_RUN):
             continue
-        assert program.startswith(("robomimic-ddp", "scripts/train_multi_gpu.sh")), line
+        known = ("robomimic-ddp", "scripts/train_multi_gpu.sh", "sbatch")
+        assert program in known, line
         shell = re.sub(r"^robomimic-ddp", ours, line)
         words = ["bash", "-c", shell]
         done = subprocess.run(
@@ -98,3 +199,40 @@ def test_commands_run(page: Path, home: Path) -> None:
         expected = {0, 1} if "--check" in line or "doctor" in line else {0}
         assert done.returncode in expected, (line, done.stdout, done.stderr)
         assert "Traceback" not in done.stderr, (line, done.stderr)
+
+
+def training_commands() -> list[str]:
+    """The commands of all pages that train, each kind once: on two ranks, and a small batch."""
+    found = [line for page in TEXTS for line in commands(page) if program_of(line) in TRAINING]
+    small = (re.sub(r"batch_size=\d+", "batch_size=4", line) for line in found)
+    ranks = (re.sub(r"--nproc_per_node=\d+", "--nproc_per_node=2", line) for line in small)
+    return sorted({re.sub(r"\S*(cfg|config)\.json", "cfg.json", line) for line in ranks})
+
+
+@pytest.fixture(scope="module")
+def trained_with(tmp_path_factory, host_copy, low_dim_dataset: Path) -> tuple:
+    """(an edited host, an unedited one, the config that both train with)."""
+    folder = tmp_path_factory.mktemp("commands")
+    one = {"experiment": {"epoch_every_n_steps": 1}, "train": {"num_epochs": 1}}
+    config = make_config("diffusion_policy", low_dim_dataset, folder / "runs", one)
+    return host_copy, copy_host(folder / "plain"), write_config(folder / "cfg.json", config)
+
+
+def test_several_kinds_of_commands_train() -> None:
+    assert len(training_commands()) >= 4
+
+
+@pytest.mark.parametrize("line", training_commands())
+def test_commands_train(line: str, trained_with: tuple) -> None:
+    edited, plain, config = trained_with
+    program, *words = shlex.split(line.replace("cfg.json", str(config)))
+    flags = words[: words.index("-m")]
+    module, *arguments = words[words.index("-m") + 1 :]
+    host = plain if module == "robomimic_ddp" else edited
+    if program == "torchrun":
+        assert flags == ["--nproc_per_node=2"], line
+        result = torchrun(host, module, *arguments)
+    else:
+        result = python(host, module, *arguments)
+    require_clean(result)
+    assert FINISHED in result.stdout

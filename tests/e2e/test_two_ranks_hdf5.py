@@ -83,7 +83,30 @@ def test_progress_and_pace_are_told_once(trained: Any) -> None:
         assert line["log"]["Time_Samples_Per_Second"] > 0
         assert 0 < line["log"]["Time_Communication_Share"] <= 1
     events = b"".join(path.read_bytes() for path in output.rglob("events.out.tfevents*"))
-    assert b"Timing_Stats/Train_Samples_Per_Second" in events
+    for name in (
+        *("Samples_Per_Second", "Steps_Per_Second", "Data_Wait_Share", "Communication_Share"),
+        *("Step_Slowest_Rank", "Step_Fastest_Rank"),
+    ):
+        assert f"Timing_Stats/Train_{name}".encode() in events, name
+
+
+def test_one_block_says_what_is_going_to_happen(trained: Any) -> None:
+    output, result, _ = trained
+    assert result.stdout.count("= robomimic-ddp =") == 1
+    block = result.stdout.split("= robomimic-ddp =")[1].split("\n\n")[0]
+    for line in (
+        r"mode: DistributedDataParallel, 2 rank\(s\), main rank on cpu",
+        r"devices: cpu, 2 rank\(s\) on each of 1 node\(s\); gradients over gloo",
+        r"batch: 4 per rank x 2 = 8 samples per step \(train.batch_size=4\)",
+        r"data workers: 0 per rank x 2 rank\(s\) on this node",
+        r"learning rate: 0.0001, as configured; ddp.lr_scaling=none, of: none 0.0001, linear 0.0",
+        r"schedule: 2 epoch\(s\) of 3 step\(s\); learning rate of policy: cosine after 2 steps",
+        r"data: \S+\.hdf5; \d+ samples over all ranks; \d+ batches of every rank in a pass",
+        r"precision: fp32",
+        r"preset: fast \(",
+        rf"run directory: {run_directory(output)}",
+    ):
+        assert len(re.findall(rf"^{line}", block, re.MULTILINE)) == 1, (line, block)
 
 
 def test_random_numbers_and_data_differ(trained: Any) -> None:

@@ -29,7 +29,7 @@ def test_every_rank_has_its_lines(ranks):
     assert not [line for output in outputs for line in output if line.startswith("[rank")]
     told = {"debug": True, "debug_interval": 2}
     outputs = ranks.run(telling, told, world_size=2, environment=ENVIRONMENT)
-    losses = []
+    losses, firsts = [], []
     for rank, output in enumerate(outputs):
         lines = [line for line in output if line.startswith("[rank")]
         assert all(line.startswith(f"[rank {rank}/2] ") for line in lines)
@@ -41,7 +41,9 @@ def test_every_rank_has_its_lines(ranks):
         assert {int(batch) for _, batch, _ in steps} == {BATCH}
         losses.append([loss for _, _, loss in steps])
         assert re.search(r"data: \d+ batches a pass of \d+ samples over all ranks", text)
-    assert losses[0] != losses[1]
+        held = re.search(r"this rank holds \d+ samples, the first of them ([\d, ]+)", text)
+        firsts.append(set(held.group(1).split(", ")))
+    assert losses[0] != losses[1] and not firsts[0] & firsts[1]
     orders = [re.search(r"this rank's order: (\w+)", "\n".join(output)) for output in outputs]
     assert orders[0].group(1) != orders[1].group(1)
 

@@ -44,6 +44,7 @@ def test_two_ranks_tell_where_they_are(ranks, tmp_path):
         assert (within["rank"], within["world_size"], within["device"]) == (rank, 2, "cpu")
         assert (within["epoch"], within["step"]) == (1, STEPS - 1)
         assert within["memory"] > 2**20
+        assert within["begun"] == STEPS and ".py:" in within["code"]
         assert within["loss"] > 0 and within["step_seconds"] > 0 and not within["finished"]
         assert after["finished"] and after["step"] == STEPS
     assert not list(tmp_path.rglob("*.tmp"))
@@ -59,6 +60,7 @@ def told(rank, now, **changes):
 
 
 NOW = 1_000_000.0
+WAITING = "_engine_run_backward (torch/autograd/graph.py:800)"
 
 
 @pytest.mark.parametrize(
@@ -71,11 +73,24 @@ NOW = 1_000_000.0
         ({"time": NOW - 60}, "SILENT"),
         ({"finished": True, "time": NOW - 60}, "finished"),
         ({"epoch": None, "step": 0, "idle_seconds": 60.0}, "STUCK"),
+        ({"begun": 40, "idle_seconds": 60.0, "code": "read (h5py/_hl/files.py:1)"}, "STUCK"),
+        ({"idle_seconds": 60.0, "code": "forward (robomimic/models/base.py:1)"}, "STUCK"),
+        ({"idle_seconds": 60.0, "code": WAITING}, "waits"),
     ],
 )
 def test_the_odd_rank_stands_out(changes, state):
-    lines = watch.rows([told(0, NOW), told(1, NOW, **changes), told(2, NOW)], NOW)
-    assert [line[1] for line in lines] == ["trains", state, "trains"]
+    waiting = told(2, NOW, idle_seconds=60.0, code=WAITING, begun=41)
+    if "code" not in changes:
+        waiting = told(2, NOW)
+    lines = watch.rows([told(0, NOW), told(1, NOW, **changes), waiting], NOW)
+    assert [line[1] for line in lines] == [
+        "trains",
+        state,
+        "waits" if "code" in changes else "trains",
+    ]
+    for line, one in zip(lines[1:], (changes, waiting)):
+        code = one.get("code", "-")
+        assert (f", in {code}" in line[-1]) == ("code" in one)
     assert lines[0][2:] == (
         *("2", "40", "0.250", "0.125", "3 MB", "0 s ago"),
         "epoch 2 train, step 40 (node0, pid 100, cuda:0)",

@@ -66,6 +66,24 @@ def test_show(write, capsys):
     assert "17 numbers, plain" in capsys.readouterr().out
 
 
+def test_the_run_of_a_hosts_checkpoint(write, tmp_path, capsys):
+    (tmp_path / "models").mkdir()
+    path = write("models/last.pth")
+    assert command("show", path) == 0
+    assert "rank(s)" not in capsys.readouterr().out
+    record = {"plan": {"world_size": 4, "samples_per_step": 128}, "options": {"comm": "bf16"}}
+    for host, content in (("not noted", record), ("robomimic 0.5.0", {**record, "host": None})):
+        if "host" in content:
+            content["host"] = host
+        (tmp_path / "ddp.json").write_text(json.dumps(content))
+        assert command("show", path) == 0
+        text = capsys.readouterr().out
+        assert f"host {host}, 4 rank(s), 128 samples per step" in text
+        assert 'options: {"comm": "bf16"}' in text
+    (tmp_path / "ddp.json").write_text("[]")
+    assert command("show", path) == 0
+
+
 @pytest.mark.parametrize("before", [False, True])
 @pytest.mark.parametrize("layout", ["plain", "host", "keep"])
 def test_layouts(write, tmp_path, before, layout):

@@ -192,6 +192,17 @@ def test_samples_and_learning_rate(config, argv, samples, rate):
     assert "none" in text and "linear" in text and "sqrt" in text, "the other choices"
 
 
+def test_what_the_config_leaves_to_the_host_is_told_as_a_factor(config):
+    text = "\n".join(summary.lines(settings("--config", config(train={}), "--gpus", 4), NONE))
+    assert "the host's own default, x 4 (4 rank(s))" in text and "0.0001 -> 0.0004" in text
+    bare = config(train={"batch_size": 8}, algo={})
+    for rule, said in (("sqrt", "sqrt scaling"), ("auto", "by the size of the policy")):
+        made = settings("--config", bare, "--gpus", 4, "--lr-scaling", rule)
+        text = "\n".join(summary.lines(made, NONE))
+        assert "learning rate: not in the config" in text and said in text
+        assert "none x 1, linear x 4, sqrt x 2" in text
+
+
 def test_the_folder_of_the_runs(config, capsys):
     path = config(train={"output_dir": "/data/my runs"}, experiment={"name": "e"})
     assert main(["--config", path, "--print-runs"]) == 0

@@ -15,7 +15,7 @@ PACKAGE = ROOT / "robomimic_ddp"
 
 LAYERS = (
     {"errors"},
-    {"env", "options"},
+    {"env", "options", "remedies"},
     {"plan"},
     {"places", "random_streams", "swapping"},
     {"group"},
@@ -25,7 +25,7 @@ LAYERS = (
     | {"determinism"},
     {"rollouts", "step", "checkpoint", "checkpoint_check", "finite", "debug", "verify", "entry"}
     | {"stopping", "pace"},
-    {"progress"},
+    {"progress", "block"},
     {"state"},
     {"run_record"},
     {"run"},
@@ -40,7 +40,7 @@ LAYERS = (
 )
 """A module imports only from lines above its own. `cli` joins the parts: it stands above them."""
 
-WITHOUT_TORCH = {"__init__", "errors", "env", "options", "plan"}
+WITHOUT_TORCH = {"__init__", "errors", "env", "options", "remedies", "plan"}
 
 
 @dataclass(frozen=True)

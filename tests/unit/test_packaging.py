@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -24,10 +25,13 @@ for name in ["robomimic_ddp.patches.fixers", *(item.name for item in names)]:
 """
 
 
-def run(*command: object, folder: Path) -> str:
+def run(*command: object, folder: Path, environment: dict | None = None) -> str:
     """Runs a command in `folder` and returns its output."""
+    words = [str(word) for word in command]
+    if environment is not None:
+        environment = {name: str(text) for name, text in environment.items()}
     done = subprocess.run(
-        [str(word) for word in command], cwd=folder, capture_output=True, text=True, timeout=100
+        words, cwd=folder, env=environment, capture_output=True, text=True, timeout=100
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
@@ -125,8 +129,16 @@ def test_an_installed_wheel_imports_from_anywhere(wheel: Path, checkout: Path) -
     assert all(str(checkout) in line for line in lines), lines
     script = (folder / "bin" / "robomimic-ddp").read_text()
     assert "from robomimic_ddp.cli import main" in script
-    for shared in (checkout / "scripts").glob("train_*"):
-        assert (folder / "share" / "robomimic-ddp" / "scripts" / shared.name).exists()
+    installed = folder / "share" / "robomimic-ddp"
+    for shared in [*checkout.glob("scripts/train_*"), *checkout.glob("configs/*.json")]:
+        there = installed / shared.relative_to(checkout)
+        assert there.read_bytes() == shared.read_bytes()
+    config = installed / "configs" / "droid_rlds.json"
+    launcher = ["bash", installed / "scripts" / "train_multi_gpu.sh", "--config", config]
+    environment = {"PYTHON": python, "PATH": os.defpath, "CUDA_VISIBLE_DEVICES": ""}
+    told = run(*launcher, "--gpus", 2, "--dry-run", folder=Path("/"), environment=environment)
+    assert f"{python} -m torch.distributed.run" in told
+    assert "samples per step: " in told and "learning rate" in told
 
 
 def test_an_editable_install_imports_from_anywhere(checkout: Path) -> None:

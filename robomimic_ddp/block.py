@@ -1,0 +1,101 @@
+"""The block that is printed once before training: what this job is going to do, a line for each
+decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from robomimic_ddp import env
+from robomimic_ddp.rlds import memory
+
+_NAMED_SETS = 3
+_HOSTS_SCHEDULE = "multistep"
+"""robomimic's, where a config names none."""
+
+
+def lines(run: Any) -> Iterator[str]:
+    """Mode, ranks and devices, batch, workers, learning rate, schedule, data, precision and run
+    directory of a `run.Run`; what is not known is left out.
+    """
+    yield run.plan.describe(any_parallel_net=bool(run.nets))
+    for pair in dict.fromkeys(run.learning_rates):
+        yield run.plan.describe_lr(*pair)
+    loader = run.loaders.get("train")
+    yield from _schedule(run, loader)
+    yield from _data(run, loader)
+    yield from memory.lines(loader, run.plan.local_world_size, env.machine_memory())
+    if run.steps is not None:
+        yield f"precision: {run.steps.precision}"
+        yield run.steps.line
+    if run.directory is not None:
+        yield f"run directory: {run.directory}"
+
+
+def _schedule(run: Any, loader: Any) -> Iterator[str]:
+    epochs = run.last_epoch or _at(run.config, "train.num_epochs")
+    if epochs is None:
+        return
+    steps = _at(run.config, "experiment.epoch_every_n_steps") or _length(loader)
+    of = "" if steps is None else f" of {steps} step(s)"
+    rates = [
+        f"{name}: {_decay(entry['learning_rate'])}"
+        for name, entry in (_at(run.config, "algo.optim_params") or {}).items()
+        if isinstance(entry, Mapping) and isinstance(entry.get("learning_rate"), Mapping)
+    ]
+    rates = [f"; learning rate of {', '.join(rates)}"] if rates else []
+    yield f"schedule: {epochs} epoch(s){of}{''.join(rates)}"
+
+
+def _decay(rate: Mapping[str, Any]) -> str:
+    """What robomimic makes of the section `learning_rate` of an optimizer."""
+    kind, at = rate.get("scheduler_type", _HOSTS_SCHEDULE), list(rate.get("epoch_schedule") or ())
+    if kind == "cosine":
+        return f"cosine after {rate.get('warmup_steps', 0)} steps of warm-up"
+    if not at:
+        return "constant"
+    until = "down to" if kind == "linear" else "times"
+    return f"{until} {rate.get('decay_factor')} at epoch {', '.join(map(str, at))}"
+
+
+def _data(run: Any, loader: Any) -> Iterator[str]:
+    if run.sharded_stream:
+        yield (
+            "data: the host's own pipeline, each rank on files of its own for the whole run "
+            "(exact passes and exact resume are for robomimic-ddp's loader only)"
+        )
+        return
+    names = list(_names(_at(run.config, "train")))
+    more = f" and {len(names) - _NAMED_SETS} more" if len(names) > _NAMED_SETS else ""
+    said = [", ".join(names[:_NAMED_SETS]) + more] if names else []
+    samples, batches = _length(getattr(loader, "dataset", None)), _length(loader)
+    if samples is not None:
+        said.append(f"{samples} samples over all ranks")
+    if batches is not None:
+        said.append(f"{batches} batches of every rank in a pass")
+    if said:
+        yield f"data: {'; '.join(said)}"
+
+
+def _names(train: Any) -> Iterator[str]:
+    """Where the data sets of a host's config lie."""
+    data = train.get("data") if isinstance(train, Mapping) else None
+    for entry in [data] if isinstance(data, (str, Mapping)) else data or ():
+        path = entry.get("path") if isinstance(entry, Mapping) else entry
+        if path:
+            yield str(Path(str(path)).expanduser())
+
+
+def _length(sized: Any) -> int | None:
+    try:
+        return len(sized)
+    except TypeError:  # None, or a stream
+        return None
+
+
+def _at(config: Any, dotted: str) -> Any:
+    for part in dotted.split("."):
+        config = config.get(part) if isinstance(config, Mapping) else None
+    return config

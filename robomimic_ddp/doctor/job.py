@@ -1,0 +1,123 @@
+"""A job's config: options and batch against ranks, its data, the memory of its shuffle buffers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from robomimic_ddp import env, options
+from robomimic_ddp.doctor.findings import FAIL, OK, WARN, Context, Finding
+from robomimic_ddp.env import LaunchEnv
+from robomimic_ddp.errors import DataError, RobomimicDDPError
+from robomimic_ddp.plan import make_plan
+from robomimic_ddp.rlds.source import find_dataset
+
+_FRAME_BYTES = 20_000
+"""Of a 180x320 JPEG."""
+
+
+def check_config(context: Context) -> Iterator[Finding]:
+    config = context.config
+    if config is None:
+        return
+    train = config.get("train") or {}
+    try:
+        resolved = options.resolve(file=config.get("ddp") or {})
+        world = context.ranks or len(context.gpus) or 1
+        plan = make_plan(
+            LaunchEnv(True, 0, world, 0, world),
+            resolved,
+            visible_gpus=len(context.gpus),
+            use_cuda=bool(context.gpus),
+            batch_size=train.get("batch_size", 1),
+            data_workers=train.get("num_data_workers") or 0,
+            cores=env.usable_cores(),
+        )
+    except RobomimicDDPError as error:
+        yield Finding("config", FAIL, str(error), "Correct it in the config.")
+        return
+    yield Finding(
+        "config",
+        OK,
+        f"{plan.batch_per_rank} samples per rank x {world} = {plan.samples_per_step} per step",
+    )
+    yield from _data(train)
+
+
+def _data(train: Mapping[str, Any]) -> Iterator[Finding]:
+    if train.get("data_path"):
+        for name in train.get("dataset_names") or ("",):
+            yield _rlds(str(train["data_path"]), str(name), train.get("dataset_version"))
+        return
+    for path in _data_paths(train):
+        if not path.exists():
+            yield Finding("config", FAIL, f"no data at {path}", "Correct train.data / data_path.")
+        elif not os.access(path, os.R_OK):
+            yield Finding("config", FAIL, f"{path} may not be read", "Change its permissions.")
+        else:
+            yield _hdf5(path)
+
+
+def _rlds(root: str, name: str, version: str | None) -> Finding:
+    try:
+        folder = find_dataset(root, name, version)
+    except DataError as error:
+        return Finding("config", FAIL, str(error), "Correct train.data_path / dataset_names.")
+    return Finding("config", OK, f"data: {folder}")
+
+
+def _hdf5(path: Path) -> Finding:
+    """Whether a file opens and holds episodes; a folder is another program's."""
+    if path.is_dir():
+        return Finding("config", OK, f"data: {path}")
+    try:
+        import h5py
+    except ImportError:
+        return Finding("config", WARN, f"{path} was not opened: no h5py", "pip install h5py")
+    try:
+        with h5py.File(path, "r") as file:
+            episodes = len(file["data"])
+    except (OSError, KeyError) as error:
+        found = f"{path} holds no robomimic data: {str(error).strip()}"
+        return Finding(
+            "config", FAIL, found, "Copy it again; `git lfs pull` where it is a pointer."
+        )
+    return Finding("config", OK, f"data: {path}, {episodes} episode(s)")
+
+
+def _data_paths(train: Mapping[str, Any]) -> list[Path]:
+    data = train.get("data") or []
+    entries = data if isinstance(data, list) else [data]
+    entries = [{"path": entry} if isinstance(entry, str) else entry for entry in entries]
+    return [
+        Path(str(entry["path"])).expanduser()
+        for entry in entries
+        if isinstance(entry, Mapping) and entry.get("path")
+    ]
+
+
+def check_memory(context: Context) -> Iterator[Finding]:
+    """Shuffle buffers hold encoded frames; those of all ranks of the node lie in its memory."""
+    config = context.config or {}
+    train, there = config.get("train") or {}, env.machine_memory()
+    windows = train.get("shuffle_buffer_size")
+    if not isinstance(windows, int) or not there:
+        return
+    is_each = (config.get("ddp") or {}).get("shuffle") == "per_rank"
+    buffers = (context.ranks or len(context.gpus) or 1) if is_each else 1
+    observation = config.get("observation") or {}
+    cameras = ((observation.get("modalities") or {}).get("obs") or {}).get("rgb") or [None]
+    window = len(cameras) * max(1, train.get("frame_stack") or 1) * _FRAME_BYTES
+    needed = windows * buffers * window
+    found = (
+        f"shuffle buffers of {windows * buffers} windows hold about {needed / 2**30:.1f} GiB, this "
+        f"machine has {there / 2**30:.0f}"
+    )
+    if needed > there / 2:
+        most = there // (4 * window * buffers)
+        remedy = f"Set train.shuffle_buffer_size to {most} or less."
+        yield Finding("memory", WARN, found, remedy)
+    else:
+        yield Finding("memory", OK, found)

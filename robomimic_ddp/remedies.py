@@ -1,0 +1,39 @@
+"""What to do about well-known failures of torch, NCCL and the machine, by a part of their message.
+
+docs/troubleshooting.md has an entry for each, with more words.
+"""
+
+from __future__ import annotations
+
+_PORT = "A port is taken: leave --port away (torchrun --standalone takes one), or choose another."
+_START = (
+    "NCCL could not start: in Docker --ipc=host or --shm-size=16g and --network=host; between "
+    "nodes NCCL_SOCKET_IFNAME and no firewall. NCCL_DEBUG=INFO tells more."
+)
+_SHARED = "Shared memory is full: docker run --shm-size=16g or --ipc=host, or fewer data workers."
+REMEDIES = {
+    "Address already in use": _PORT,
+    "EADDRINUSE": _PORT,
+    "Expected to have finished reduction": "A parameter got no gradient in a step. If that is "
+    "meant: ddp.find_unused_parameters=true.",
+    "ncclUnhandledCudaError": _START,
+    "ncclSystemError": _START,
+    "NCCL error": "Run again with NCCL_DEBUG=INFO; in Docker start with --ipc=host or "
+    "--shm-size=16g; for a trial NCCL_IB_DISABLE=1 or NCCL_P2P_LEVEL=SYS.",
+    "connectFullMesh": "Ranks cannot reach each other: allow local connections; set "
+    "GLOO_SOCKET_IFNAME to the interface that joins the nodes.",
+    "Bus error": _SHARED,
+    "out of shared memory": _SHARED,
+    "out of memory": "The batch is for each rank: lower train.batch_size (ddp.accumulate keeps the "
+    "samples per step), or ddp.batch=global, ddp.precision=bf16, ddp.activation_checkpointing="
+    "true; nvidia-smi shows who else holds the GPU's memory.",
+    "Too many open files": "ulimit -n 4096, or fewer data workers.",
+    "No space left on device": "Shared memory (/dev/shm) or a disk is full; robomimic-ddp doctor "
+    "shows both.",
+}
+"""The first that fits is the closest."""
+
+
+def remedy(text: str) -> str:
+    """What to do about a failure with `text` in its output; "" for one that is not known."""
+    return next((remedy for words, remedy in REMEDIES.items() if words in text), "")

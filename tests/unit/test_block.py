@@ -1,0 +1,80 @@
+"""The block before training: every decision has its line, and what is not known has none."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from robomimic_ddp import pace, run, step
+from robomimic_ddp.env import LaunchEnv
+from robomimic_ddp.options import resolve
+from robomimic_ddp.plan import make_plan
+
+
+def run_of(config=None, ranks=8, on_node=4, gpus=4, **options) -> run.Run:
+    launch = LaunchEnv(launched=True, world_size=ranks, local_world_size=on_node)
+    resolved = resolve(options)
+    made = make_plan(launch, resolved, visible_gpus=gpus, use_cuda=gpus > 0, batch_size=4)
+    found = run.Run(made, resolved, seed=1, fine_tuning=False, config=config)
+    found.nets.append(torch.nn.Linear(2, 2))
+    return found
+
+
+def config(schedule, **train):
+    rate = {"initial": 1e-4, **schedule}
+    return {
+        "train": {"num_epochs": 20, **train},
+        "experiment": {"epoch_every_n_steps": 100},
+        "algo": {"optim_params": {"policy": {"learning_rate": rate}}},
+    }
+
+
+def test_every_decision_has_a_line():
+    data = [{"path": f"/data/{number}.hdf5"} for number in range(5)]
+    present = run_of(config({"scheduler_type": "cosine", "warmup_steps": 500}, data=data))
+    present.scale_lr(1e-4)
+    present.steps = step.Prepared("preset: fast (fused optimizer)", precision="bf16")
+    lines = present.describe().splitlines()
+    for expected in (
+        "mode: DistributedDataParallel, 8 rank(s), main rank on cuda:0, 4 visible GPU(s)",
+        "devices: cuda:0 to cuda:3, 4 rank(s) on each of 2 node(s); gradients over NCCL",
+        "batch: 4 per rank x 8 = 32 samples per step (train.batch_size=4)",
+        "learning rate: 0.0001, as configured; ddp.lr_scaling=none, of: none 0.0001, "
+        "linear 0.0008, sqrt 0.000282843",
+        "schedule: 20 epoch(s) of 100 step(s); learning rate of policy: cosine after 500 steps of "
+        "warm-up",
+        "data: /data/0.hdf5, /data/1.hdf5, /data/2.hdf5 and 2 more",
+        "precision: bf16",
+        "preset: fast (fused optimizer)",
+    ):
+        assert lines.count(expected) == 1, (expected, lines)
+
+
+@pytest.mark.parametrize(
+    "schedule, words",
+    [
+        ({}, "policy: constant"),
+        ({"epoch_schedule": [10, 15], "decay_factor": 0.1}, "policy: times 0.1 at epoch 10, 15"),
+        (
+            {"scheduler_type": "linear", "epoch_schedule": [9], "decay_factor": 0.5},
+            "policy: down to 0.5 at epoch 9",
+        ),
+    ],
+)
+def test_schedules(schedule, words):
+    assert words in run_of(config(schedule)).describe()
+
+
+def test_what_is_not_known_has_no_line():
+    alone = run_of(ranks=1, on_node=1, gpus=0).describe().splitlines()
+    assert [line.partition(":")[0] for line in alone] == ["mode", "batch", "data workers"]
+    scaled = run_of(ranks=2, on_node=2, gpus=0, lr_scaling="linear")
+    scaled.scale_lr(1e-3)
+    assert "learning rate: 0.001 -> 0.002 (x 2); ddp.lr_scaling=linear, of: " in scaled.describe()
+
+
+def test_waiting_for_data_is_worth_a_line():
+    log = {"Time_Data_Wait_Share": 0.42}
+    assert "ranks waited for data 42% of the epoch's time" in pace.waiting_note(log, 100)
+    assert not pace.waiting_note(log, 5) and not pace.waiting_note({}, 100)
+    assert not pace.waiting_note({"Time_Data_Wait_Share": 0.1}, 100)

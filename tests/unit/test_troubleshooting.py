@@ -1,0 +1,108 @@
+"""docs/troubleshooting.md quotes messages as they are, and is complete; the page of every message
+holds every message.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from robomimic_ddp import cli, errors
+from robomimic_ddp.doctor import command
+from robomimic_ddp.doctor.findings import Finding
+from robomimic_ddp.remedies import REMEDIES, remedy
+from tests.unit.test_doctor import context
+
+ROOT = Path(__file__).resolve().parents[2]
+GUIDE = (ROOT / "docs" / "troubleshooting.md").read_text()
+MESSAGES = re.findall(r"^### `(.+)`$", GUIDE, re.MULTILINE)
+OF_OTHERS = {
+    "operator torchvision::nms does not exist",
+    "The NVIDIA driver on your system is too old",
+    "Watchdog caught collective operation timeout",
+    *REMEDIES,
+}
+WELL_KNOWN = (
+    *("NCCL_IB_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SOCKET_IFNAME", "--shm-size", "--ipc=host"),
+    *("network_mode: host", "firewall", "Only one rank prints", "GPUs wait for data", "unequal"),
+)
+
+
+def test_the_guide_quotes_our_messages_as_they_are():
+    sources = [path.read_text() for path in (ROOT / "robomimic_ddp").rglob("*.py")]
+    plain = re.sub(r'"\s*f?"', "", "\n".join(sources))  # strings that go on in the next line
+    assert set(MESSAGES) >= OF_OTHERS
+    for message in set(MESSAGES) - OF_OTHERS:
+        said = re.sub(r"\b(RANK|WORLD_SIZE)\b", r".*?\\b\1\\b.*?", re.escape(message))
+        assert re.search(said.replace(r"\ ", r"\s"), plain), f"nobody says {message!r}"
+
+
+def test_the_guide_is_complete():
+    for words in WELL_KNOWN:
+        assert words in GUIDE, words
+    table = GUIDE.partition("## What each check")[2]
+    sources = "".join(path.read_text() for path in (ROOT / "robomimic_ddp/doctor").glob("*.py"))
+    for name in set(re.findall(r'Finding\(\s*"([a-z ]+)"', sources)):
+        assert name in table, f"the table lacks the check {name!r}"
+    assert all(isinstance(finding, Finding) for finding in command.examine(context()))
+    assert "doctor" in cli.COMMANDS
+
+
+@pytest.fixture(scope="module")
+def pages():
+    """The module that makes the page of every message."""
+    sys.path.insert(0, str(ROOT / "docs"))
+    try:
+        yield importlib.import_module("all_messages")
+    finally:
+        sys.path.remove(str(ROOT / "docs"))
+
+
+OF_NO_JOB = {"RobomimicDDPError", "UsageError"}
+"""The base, and wrong command lines, whose message is all that there is to say."""
+
+
+def test_every_kind_of_error_has_an_entry_in_the_guide(pages):
+    told = pages.messages()
+    for kind in set(pages.kinds()) - OF_NO_JOB:
+        own = [one.text.lower() for one in told if one.kind == kind]
+        assert own, f"nobody raises {kind}"
+        quoted = [words for words in MESSAGES if any(words.lower() in text for text in own)]
+        assert quoted, f"docs/troubleshooting.md has no message of {kind}"
+
+
+def test_the_page_of_messages_holds_every_message(pages):
+    known = {name for name, one in vars(errors).items() if isinstance(one, type)}
+    known = {name for name in known if issubclass(getattr(errors, name), errors.RobomimicDDPError)}
+    told = {(one.file, one.line) for one in pages.messages()}
+    package, missing, seen = ROOT / "robomimic_ddp", [], 0
+    for path in [*package.rglob("*.py"), *(package / "patches").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            raised = getattr(node, "exc", None) if isinstance(node, ast.Raise) else None
+            if isinstance(raised, ast.Call) and getattr(raised.func, "id", None) in known:
+                place, seen = (path.relative_to(package).as_posix(), raised.lineno), seen + 1
+                missing += [place] if place not in told else []
+    assert seen > 150 and not missing, f"the page lacks the messages of {missing}"
+    page = pages.page()
+    for words in ("samples would be dropped each step", "RANK=", "## DataError", "warning: "):
+        assert words in page, words
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("CUDA out of memory. Tried to allocate 2.00 GiB", "train.batch_size"),
+        ("worker killed by signal: Bus error. It is possible that ...", "--shm-size"),
+        ("Expected to have finished reduction in the prior iteration", "find_unused"),
+        ("NCCL error in: ../torch/csrc: unhandled system error, ncclSystemError", "SOCKET_IFNAME"),
+        ("[Errno 24] Too many open files", "ulimit"),
+        ("ValueError: 3", ""),
+    ],
+)
+def test_well_known_failures_have_a_remedy(text, words):
+    assert words in remedy(text) and bool(remedy(text)) == bool(words)
