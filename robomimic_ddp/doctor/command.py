@@ -7,11 +7,12 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 
 from robomimic_ddp import env
 from robomimic_ddp.config_file import read_json
 from robomimic_ddp.doctor import job, machine, network, ranks, settings, software
-from robomimic_ddp.doctor.findings import FAIL, OK, WARN, Context, Finding, probe_torch
+from robomimic_ddp.doctor.findings import FAIL, OK, WARN, Context, Finding, Later, probe_torch
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, ConfigError, UsageError
 
 CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
@@ -55,7 +56,9 @@ def run(command: str, args: argparse.Namespace) -> int:
         config = read_json(args.config, "--config ") if args.config else None
     except ConfigError as error:
         raise UsageError(str(error)) from error
-    context = Context(env.variables(), probe_torch(), args.ranks, args.config, config)
+    thorough = bool(args.ranks or args.config)
+    torch = Later(partial(probe_torch, thorough))
+    context = Context(env.variables(), torch, args.ranks, args.config, config)
     findings = []
     for finding in examine(context):
         findings.append(finding)

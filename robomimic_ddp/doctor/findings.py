@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Callable
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 _PATIENCE_SECONDS = 120
@@ -59,15 +59,34 @@ def output_of(*command: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def probe_torch() -> dict[str, Any]:
+class Later(Mapping):
+    """A mapping that `made` gives, asked for in a thread while other things are done."""
+
+    def __init__(self, made: Callable[[], Mapping[str, Any]]) -> None:
+        self._answer = ThreadPoolExecutor(1).submit(made)
+
+    def __getitem__(self, key: str) -> Any:
+        return self._answer.result()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._answer.result())
+
+    def __len__(self) -> int:
+        return len(self._answer.result())
+
+
+def probe_torch(thorough: bool = False) -> dict[str, Any]:
     """What torch says, asked in another process: a broken build may end it with a signal.
 
-    torchvision is asked in a process of its own beside it: each import takes seconds.
+    Of torchvision its library and operators are loaded there, which is where builds that do not fit
+    fail; `thorough`: all of it is imported, in a process of its own, which takes seconds more.
     """
     with ThreadPoolExecutor(2) as both:
         torch = both.submit(_probe, "robomimic_ddp.doctor.torch_probe")
-        vision = both.submit(_probe, "robomimic_ddp.doctor.torchvision_probe")
-    return {"torchvision": vision.result().get("error"), **torch.result()}
+        if thorough:
+            vision = both.submit(_probe, "robomimic_ddp.doctor.torchvision_probe")
+            return {**torch.result(), "torchvision": vision.result().get("error")}
+    return torch.result()
 
 
 def probe_tensorflow() -> dict[str, Any]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import sys
+import types
 import warnings
 from typing import Any
 
@@ -21,6 +24,7 @@ def probe() -> dict[str, Any]:
         "gloo": dist.is_available() and dist.is_gloo_available(),
         "nccl": dist.is_available() and dist.is_nccl_available(),
         "driver_cuda": _driver_cuda(torch),
+        "torchvision": torchvision_library(),
     }
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -32,6 +36,25 @@ def probe() -> dict[str, Any]:
                 found["cuda_error"] = str(error).splitlines()[0]
     found["warnings"] = sorted({str(warning.message).splitlines()[0] for warning in caught})
     return found
+
+
+def torchvision_library() -> str | None:
+    """Why torchvision's compiled operators do not fit this torch; None where they do.
+
+    Under the name of the package, whose own import pulls in torch's compiler: seconds.
+    """
+    try:
+        spec = importlib.util.find_spec("torchvision")
+        if spec is None:
+            return "ModuleNotFoundError: No module named 'torchvision'"
+        package = types.ModuleType("torchvision")
+        package.__path__ = list(spec.submodule_search_locations or ())
+        sys.modules["torchvision"] = package
+        for part in ("extension", "_meta_registrations"):
+            importlib.import_module(f"torchvision.{part}")
+    except Exception as error:  # "operator torchvision::nms does not exist" is a RuntimeError
+        return f"{type(error).__name__}: {error}"
+    return None
 
 
 def _driver_cuda(torch: Any) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -350,6 +351,23 @@ def test_a_broken_torch_is_a_finding(tmp_path, text, words):
     assert done.returncode == 1, done.stderr
     (found,) = [item for item in json.loads(done.stdout) if item["level"] == "fail"]
     assert found["check"] == "torch" and words in found["found"]
+
+
+def test_a_torchvision_of_another_torch_is_a_finding(tmp_path):
+    """Its Python files without the compiled library that fits: as after a wrong pip install."""
+    spec = importlib.util.find_spec("torchvision")
+    shutil.copytree(
+        Path(spec.origin).parent,
+        tmp_path / "torchvision",
+        ignore=lambda folder, names: [name for name in names if not name.endswith(".py")],
+    )
+    done = doctor("--json", folder=tmp_path)
+    assert done.returncode == 1, done.stderr
+    (found,) = [item for item in json.loads(done.stdout) if item["level"] == "fail"]
+    assert "operator torchvision::nms does not exist" in found["found"]
+    library = [sys.executable, "-m", "robomimic_ddp.doctor.torchvision_probe"]
+    done = subprocess.run(library, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout.splitlines()[-1]) == {"error": None}
 
 
 def test_usage(tmp_path):
