@@ -13,6 +13,8 @@ from robomimic_ddp import figures, history
 from robomimic_ddp.errors import EXIT_DONE, DataError
 
 SUCCESS = "Success_Rate"
+_LOGARITHMIC = 3
+"""From this ratio of the largest loss to the smallest on."""
 COLOURS = ("#2a6fdb", "#e07b39", "#2f9e5f", "#b04ac0", "#c23b3b", "#5b6b7a")
 
 
@@ -46,20 +48,23 @@ def plot(run_directories: Sequence[str], output: str) -> None:
     loss, rate, speed, *success = axes
     for (folder, records), colour in zip(runs, COLOURS * len(runs)):
         name = _label(folder, runs)
-        _line(loss, records, "train", "Loss", label=f"{name} train", color=colour)
-        _line(loss, records, "valid", "Loss", label=f"{name} valid", color=colour, linestyle="--")
+        trained, valid = (name, None) if len(runs) > 1 else ("train", "validation")
+        _line(loss, records, "train", "Loss", label=trained, color=colour)
+        _line(loss, records, "valid", "Loss", label=valid, color=colour, linestyle="--")
         _rates(rate, records, name, colour)
         train = [record for record in records if record["phase"] == "train"]
         speed.plot(
             [r["epoch"] for r in train],
             [r.get("samples_per_second", 0.0) for r in train],
+            marker="o" if len(train) < 3 else None,
             color=colour,
-            label=name,
         )
         if success:
             _successes(success[0], records, name, colour)
+    has_valid = any(record["phase"] == "valid" for _, records in runs for record in records)
+    lines = " (dashed: validation)" if has_valid and len(runs) > 1 else ""
     for axes, title in (
-        (loss, "loss (mean over ranks)"),
+        (loss, f"loss, mean over ranks{lines}"),
         (rate, "learning rate"),
         (speed, "samples per second, all ranks"),
     ):
@@ -67,7 +72,11 @@ def plot(run_directories: Sequence[str], output: str) -> None:
     if success:
         _finish(success[0], "success of rollouts")
         success[0].set_ylim(-0.03, 1.03)
-    loss.set_yscale("log")
+    least, most = loss.dataLim.intervaly
+    if 0 < _LOGARITHMIC * least < most:
+        loss.set_yscale("log")
+        loss.yaxis.set_major_formatter(_plain_number)
+        loss.yaxis.set_minor_formatter(_some_plain_numbers)
     speed.set_ylim(bottom=0)
     try:
         Path(output).parent.mkdir(parents=True, exist_ok=True)
@@ -79,6 +88,15 @@ def plot(run_directories: Sequence[str], output: str) -> None:
         ) from error
     finally:
         plt.close(figure)
+
+
+def _plain_number(value: float, _: int = 0) -> str:
+    return f"{value:g}"
+
+
+def _some_plain_numbers(value: float, _: int = 0) -> str:
+    """Between powers of ten of a logarithmic axis: some, so that they do not lie on each other."""
+    return f"{value:g}" if f"{value:e}"[0] in "235" else ""
 
 
 def _label(folder: Path, runs: list) -> str:
@@ -106,7 +124,7 @@ def _rates(axes: Any, records: list, name: str, colour: str) -> None:
         {key for record in records for key in record["log"] if key.startswith("Optimizer/")}
     )
     for key in keys:
-        label = name if len(keys) == 1 else f"{name} {key[len('Optimizer/') :]}"
+        label = None if len(keys) == 1 else f"{name} {key[len('Optimizer/') :]}"
         _line(axes, records, "train", key, label=label, color=colour)
 
 
@@ -116,7 +134,7 @@ def _successes(axes: Any, records: list, name: str, colour: str) -> None:
     environments = list(dict.fromkeys(record.get("env") for record in rollouts))
     for number, environment in enumerate(environments):
         own = [record for record in rollouts if record.get("env") == environment]
-        label = name if len(environments) == 1 else f"{name} {environment}"
+        label = None if len(environments) == 1 else f"{name} {environment}"
         style = ("-", "--", ":", "-.")[number % 4]
         _line(axes, own, "rollout", SUCCESS, label=label, color=colour, linestyle=style)
 
@@ -124,6 +142,8 @@ def _successes(axes: Any, records: list, name: str, colour: str) -> None:
 def _finish(axes: Any, title: str) -> None:
     axes.set_title(title, fontsize=11)
     axes.set_xlabel("epoch")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.yaxis.set_major_formatter(_plain_number)
     axes.grid(alpha=0.25)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)

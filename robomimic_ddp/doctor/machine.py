@@ -48,6 +48,9 @@ def check_gpus(context: Context) -> Iterator[Finding]:
         remedy = "Install a torch whose CUDA is not newer than the driver's (nvidia-smi shows it)."
         found = f"{listed} GPU(s) here, but torch sees none: {why or 'a build without CUDA'}"
         yield Finding("gpus", FAIL, found, remedy)
+    elif "error" in torch:
+        found = f"torch cannot say what it sees; nvidia-smi lists {listed} GPU(s)"
+        yield Finding("gpus", OK, found)
     elif not gpus:
         yield Finding("gpus", OK, "no GPU: training runs on the CPU, ranks meet over gloo")
 

@@ -17,7 +17,11 @@ PATIENCE_SECONDS = 120
 
 
 def check_ranks(context: Context) -> Iterator[Finding]:
-    if context.ranks is None or "error" in context.torch:
+    if context.ranks is None:
+        return
+    if "error" in context.torch:
+        found = f"--ranks {context.ranks}: none was started, since torch cannot be imported"
+        yield Finding("ranks", FAIL, found, "See torch, above.")
         return
     gpus = len(context.gpus)
     if gpus and context.ranks > gpus:

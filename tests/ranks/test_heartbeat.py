@@ -74,7 +74,10 @@ WAITING = "_engine_run_backward (torch/autograd/graph.py:800)"
         ({"finished": True, "time": NOW - 60}, "finished"),
         ({"epoch": None, "step": 0, "idle_seconds": 60.0}, "STUCK"),
         ({"begun": 40, "idle_seconds": 60.0, "code": "read (h5py/_hl/files.py:1)"}, "STUCK"),
-        ({"begun": 41, "idle_seconds": 60.0, "code": "forward (robomimic/models/base.py:1)"}, "STUCK"),
+        (
+            {"begun": 41, "idle_seconds": 60.0, "code": "forward (robomimic/models/base.py:1)"},
+            "STUCK",
+        ),
         ({"begun": 41, "idle_seconds": 60.0, "code": WAITING}, "waits"),
     ],
 )

@@ -351,6 +351,7 @@ def test_a_broken_torch_is_a_finding(tmp_path, text, words):
     assert done.returncode == 1, done.stderr
     (found,) = [item for item in json.loads(done.stdout) if item["level"] == "fail"]
     assert found["check"] == "torch" and words in found["found"]
+    assert "torch cannot say what it sees" in done.stdout
 
 
 def test_a_torchvision_of_another_torch_is_a_finding(tmp_path):
@@ -394,6 +395,11 @@ def test_two_real_ranks_and_two_that_cannot_meet(monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nosuch7")
     (ill,) = ranks.check_ranks(context(ranks=2))
     assert ill.level == FAIL and "the job of 2 rank(s) ended with 1" in ill.found and ill.remedy
+
+
+def test_no_ranks_without_torch():
+    (found,) = ranks.check_ranks(context(ranks=2, error="No module named 'torch'"))
+    assert found.level == FAIL and "none was started" in found.found
 
 
 def test_more_ranks_than_gpus():

@@ -104,6 +104,12 @@ def test_history_is_read_back_and_survives_a_cut_last_line(tmp_path):
         history.read(tmp_path / "nowhere")
 
 
+def test_numbers_of_the_curves_are_plain():
+    assert [plot._plain_number(value) for value in (1e-4, 0.06, 200.0)] == ["0.0001", "0.06", "200"]
+    between = [plot._some_plain_numbers(number / 100) for number in range(2, 10)]
+    assert between == ["0.02", "0.03", "", "0.05", "", "", "", ""]
+
+
 def log_of(epoch: int, loss: float) -> dict:
     return {"Loss": loss, "Optimizer/policy0_lr": 1e-4 / epoch}
 
@@ -126,6 +132,25 @@ def test_a_run_without_an_epoch_cannot_be_drawn(tmp_path):
     (tmp_path / history.FILE_NAME).write_text(json.dumps({"epoch": 1, "phase": "valid"}) + "\n")
     with pytest.raises(DataError, match="no training epoch yet"):
         plot.plot([str(tmp_path)], str(tmp_path / "curves.png"))
+
+
+def test_a_well_known_failure_ends_with_its_remedy(monkeypatch, capfd):
+    for name in ("RANK", "LOCAL_RANK"):
+        monkeypatch.setenv(name, "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+
+    @entry.entry_point
+    def main(text):
+        raise RuntimeError(text)
+
+    for text, words in (
+        ("CUDA out of memory. Tried", "what to do: "),
+        ("odd", "RuntimeError: odd"),
+    ):
+        with pytest.raises(SystemExit):
+            main(text)
+        told = capfd.readouterr().err.strip().splitlines()
+        assert told[-1].startswith(words), told
 
 
 def raised(function) -> Exception:
