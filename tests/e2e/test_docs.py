@@ -79,8 +79,6 @@ class Anchors(HTMLParser):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built with every warning an error, without a network."""
-    if sys.version_info < (3, 10):
-        pytest.skip("the tested builders of documentation need Python 3.10")
     folder = tmp_path_factory.mktemp("documentation")
     ignored = shutil.ignore_patterns("_build", MADE, "__pycache__")
     copy = shutil.copytree(DOCS, folder / "docs", ignore=ignored)
