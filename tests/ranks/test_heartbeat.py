@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 
 import pytest
@@ -117,6 +118,15 @@ def test_the_command(tmp_path, capsys):
     write(tmp_path, told(0, now, finished=True), told(1, now, finished=True))
     assert cli.main(["watch", str(tmp_path)]) == 0  # not a terminal: plain lines until all ended
     assert capsys.readouterr().out.count("finished") == 2
+
+
+def test_without_rich_the_lines_are_plain(tmp_path, capsys, monkeypatch):
+    write(tmp_path, told(0, time.time(), finished=True))
+    monkeypatch.setitem(sys.modules, "rich.live", None)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert cli.main(["watch", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "pip install rich" in out and "finished" in out
 
 
 def test_nothing_to_watch(tmp_path, capsys):
