@@ -22,6 +22,8 @@ from robomimic_ddp.errors import ConfigError
 
 WORKER = "robomimic_ddp.bench.data_worker"
 LOADERS = ("ours", "host_shaped", "skipping", "jpeg_limit")
+FAST, OCTO = "ours_fast_decode", "octo"
+"""Measured where they are asked for."""
 WORLDS = (1, 2, 4, 8)
 _WARM_UP_SECONDS = 0.05
 
@@ -135,10 +137,10 @@ def rows(job: DataJob, measured: Measured) -> list[dict[str, Any]]:
 def describe(job: DataJob, bytes_a_frame: float) -> Iterator[str]:
     """What all rows of a job have in common."""
     stored, target = ("x".join(map(str, size)) for size in (job.stored, job.target))
-    resized = "no resize" if job.filter == "none" else f"{job.filter} to {target}"
+    same = " (the identity, which hosts compute and ours leaves out)" if stored == target else ""
     yield (
-        f"pictures stored {stored} ({bytes_a_frame / 1e3:.1f} kB), target {target}, {resized}; "
-        f"{job.episodes} episodes of {job.steps} steps, 2 cameras"
+        f"pictures stored {stored} ({bytes_a_frame / 1e3:.1f} kB), target {target}, filter "
+        f"{job.filter}{same}; {job.episodes} episodes of {job.steps} steps, 2 cameras"
     )
     yield (
         f"batches of {job.batch} windows of {job.frame_stack} frame(s), shuffle buffer "

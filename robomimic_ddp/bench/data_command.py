@@ -6,18 +6,19 @@ import argparse
 import re
 
 from robomimic_ddp import env
-from robomimic_ddp.bench import data, data_memory, data_plot, data_targets
+from robomimic_ddp.bench import data, data_memory, data_octo, data_plot, data_targets
 from robomimic_ddp.bench.data_set import DEFAULT_FOLDER, DataJob, bytes_per_frame
 from robomimic_ddp.bench.output import tell, write_rows
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, UsageError
+from robomimic_ddp.rlds.resampling import DEFAULT_FILTER, FILTERS
 
-SIZES = ("128x128:128x128", "180x320:128x128")
+SIZES = ("128x128:128x128:lanczos3", "180x320:128x128:bilinear", "180x320:128x128:lanczos3")
 FAST_SIZE = "360x640:128x128"
 """Where decoding at a reduced scale is possible: half of it is still larger than delivered."""
 STEPS, QUICK_STEPS = 40, 20
 QUICK, LONG = (3, 0.15), (15, 0.5)
 """Rounds, and seconds of a turn."""
-_SIZE = re.compile(r"(\d+)x(\d+):(\d+)x(\d+)")
+_SIZE = re.compile(r"(\d+)x(\d+):(\d+)x(\d+)(?::(\w+))?")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--plot", metavar="FILE.png", help="also draw them")
     add("--check", action="store_true", help="exit code 1 where a target is missed")
     add("--data", metavar="FOLDER", default=DEFAULT_FOLDER, help="where data sets are kept")
-    add("--sizes", nargs="+", metavar="HxW:HxW", help=f"stored:delivered; {' '.join(SIZES)}")
+    what = f"stored:delivered, and :filter where it is not {DEFAULT_FILTER}; {' '.join(SIZES)}"
+    add("--sizes", nargs="+", metavar="HxW:HxW", help=what)
     add("--worlds", nargs="+", type=int, default=list(data.WORLDS), help="numbers of ranks")
     add("--rounds", type=int, help=f"turns of each loader; {LONG[0]}")
     add("--seconds", type=float, help=f"of a turn, at least; {LONG[1]:g}")
@@ -39,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--buffer", type=int, default=2000, help="windows in the job's shuffle buffers")
     add("--threads", type=int, help="of each process; the machine's cores")
     add("--fast-decode", action="store_true", help=f"also ddp.fast_decode, at {FAST_SIZE}")
+    add("--octo", action="store_true", help="also the real octo and dlimp, where Python finds them")
     add("--memory", action="store_true", help="only our loader's memory over many small batches")
     add("--batches", type=int, default=data_memory.BATCHES, help="of --memory; default 20000")
 
@@ -51,13 +54,13 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join(data_memory.lines(row)))
         write_rows(args.json, [row])
         return EXIT_REFUSED if args.check and not row["is_flat"] else EXIT_DONE
+    if args.octo:
+        data_octo.require()
     rounds, seconds = QUICK if args.quick else LONG
     rounds, seconds = args.rounds or rounds, args.seconds or seconds
     rows, missed = [], 0
     for job in jobs:
-        loaders = list(data.LOADERS)
-        if args.fast_decode:
-            loaders.append("ours_fast_decode")
+        loaders = _loaders(args, job)
         measured = data.measure(job, args.worlds, rounds, seconds, loaders, tell)
         found = data.rows(job, measured)
         reached = list(data_targets.targets(measured))
@@ -67,10 +70,20 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join(data.describe(job, bytes_per_frame(job))))
         print("\n".join(data.table(found)))
         print("\n".join(target.line() for target in reached), flush=True)
-    write_rows(args.json, rows)
+        write_rows(args.json, rows)
     if args.plot:
         data_plot.plot(rows, args.plot)
     return EXIT_REFUSED if args.check and missed else EXIT_DONE
+
+
+def _loaders(args: argparse.Namespace, job: DataJob) -> list[str]:
+    """octo knows one filter only: beside others it is left out."""
+    more = [data.FAST] * args.fast_decode
+    if args.octo and job.filter == data_octo.FILTER:
+        more.append(data.OCTO)
+    elif args.octo:
+        tell(f"octo is left out: it resizes by {data_octo.FILTER}, not by {job.filter}")
+    return [*data.LOADERS, *more]
 
 
 def _jobs(args: argparse.Namespace) -> list[DataJob]:
@@ -99,21 +112,28 @@ def _jobs(args: argparse.Namespace) -> list[DataJob]:
     return [
         DataJob(
             args.data,
-            *_size(text),
+            stored,
+            target,
             args.episodes,
             args.steps,
             args.batch,
             args.frame_stack,
             args.buffer,
             threads,
+            name,
         )  # fmt: skip
-        for text in sizes
+        for stored, target, name in map(_size, sizes)
     ]
 
 
-def _size(text: str) -> tuple[tuple[int, int], tuple[int, int]]:
+def _size(text: str) -> tuple[tuple[int, int], tuple[int, int], str]:
+    """Stored and delivered height and width, and the filter."""
     found = _SIZE.fullmatch(text)
-    if not found or not all(int(number) for number in found.groups()):
-        raise UsageError(f"--sizes {text}: expected such as {SIZES[1]} (stored:delivered).")
-    numbers = [int(number) for number in found.groups()]
-    return (numbers[0], numbers[1]), (numbers[2], numbers[3])
+    numbers = [int(number) for number in found.groups()[:4]] if found else []
+    name = (found.group(5) or DEFAULT_FILTER) if found else ""
+    if not numbers or not all(numbers) or name not in FILTERS:
+        raise UsageError(
+            f"--sizes {text}: expected such as {SIZES[1]} (stored:delivered:filter; filters: "
+            f"{', '.join(FILTERS)})."
+        )
+    return (numbers[0], numbers[1]), (numbers[2], numbers[3]), name

@@ -1,7 +1,5 @@
-"""The loaders that `bench data` compares: ours, the shapes that hosts have, and the limit.
-
-The hosts' shapes are written here in our own words: a tf.data pipeline of single samples, turned to
-numpy one by one, scaled to float32, and joined by torch's own collate function.
+"""The loaders that `bench data` compares: ours, the shapes that hosts have (`data_host`), octo
+itself where it is at hand (`data_octo`), and the limit.
 """
 
 from __future__ import annotations
@@ -11,7 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from robomimic_ddp.bench.data import FAST, OCTO
+from robomimic_ddp.bench.data_host import host_samples
+from robomimic_ddp.bench.data_octo import octo_samples
 from robomimic_ddp.bench.data_set import DataJob, open_dataset
+from robomimic_ddp.rlds.resampling import plain_resize
 
 SEED = 1
 _LIMIT_FRAMES = 4096
@@ -52,14 +54,15 @@ def _endless(loader: Any) -> Iterator[Any]:
         yield from loader
 
 
-class _Skipping(Stream):
-    """Rank 0 of `world`, which takes every world-th sample of all: with one rank, the host's."""
+class _Samples(Stream):
+    """Rank 0 of `world`, which takes every world-th of all single `samples`, as hosts have them:
+    numpy, joined by torch's own collate function. With one rank, the host's.
+    """
 
-    def __init__(self, job: DataJob, world: int) -> None:
+    def __init__(self, job: DataJob, samples: Any, world: int) -> None:
         import torch
 
         self._taken = self._kept = 0
-        samples = _host_samples(job, open_dataset(job).recipe)
         stream = self
 
         class Samples(torch.utils.data.IterableDataset):
@@ -91,9 +94,13 @@ class _Limit(Stream):
 
         def made(encoded: Any) -> Any:
             pictures = tf.map_fn(
-                _decoded, encoded, fn_output_signature=tf.TensorSpec([*job.stored, 3], tf.uint8)
+                lambda data: tf.io.decode_image(data, channels=3, expand_animations=False),
+                encoded,
+                fn_output_signature=tf.TensorSpec([*job.stored, 3], tf.uint8),
             )
-            return _resized(pictures, job)
+            if tuple(job.stored) == tuple(job.target):
+                return pictures
+            return plain_resize(pictures, job.target, job.filter)
 
         batches = tf.data.Dataset.from_tensor_slices(frames.tolist()).repeat()
         batches = batches.map(made, num_parallel_calls=job.threads, deterministic=True).prefetch(2)
@@ -103,15 +110,15 @@ class _Limit(Stream):
 
 LOADERS: dict[str, Callable[[DataJob, int], Stream]] = {
     "ours": lambda job, world: _Ours(job, world, False),
-    "host_shaped": lambda job, world: _Skipping(job, 1),
-    "skipping": _Skipping,
+    "host_shaped": lambda job, world: _Samples(job, host_samples(job, _options(job)), 1),
+    "skipping": lambda job, world: _Samples(job, host_samples(job, _options(job)), world),
     "jpeg_limit": _Limit,
 }
 """Name -> (job, world) -> the stream of one rank of `world`. Hosts that do not split the data have
 every rank read all of it: so the host's shape is the same at any number of ranks.
 """
-FAST = "ours_fast_decode"
 LOADERS[FAST] = lambda job, world: _Ours(job, world, True)
+LOADERS[OCTO] = lambda job, world: _Samples(job, octo_samples(job), 1)
 
 
 def _options(job: DataJob) -> Any:
@@ -121,69 +128,6 @@ def _options(job: DataJob) -> Any:
     options.threading.private_threadpool_size = job.threads
     options.threading.max_intra_op_parallelism = 1
     return options
-
-
-def _decoded(data: Any) -> Any:
-    from robomimic_ddp.rlds.tf_import import import_tensorflow
-
-    return import_tensorflow().io.decode_image(data, channels=3, expand_animations=False)
-
-
-def _resized(frames: Any, job: DataJob) -> Any:
-    """uint8 [N, *stored, 3] -> uint8 [N, *target, 3], bilinear."""
-    from robomimic_ddp.rlds.tf_import import import_tensorflow
-
-    tf = import_tensorflow()
-    if tuple(job.stored) == tuple(job.target):
-        return frames
-    resized = tf.image.resize(frames, job.target, "bilinear")
-    return tf.cast(tf.clip_by_value(tf.round(resized), 0, 255), tf.uint8)
-
-
-def _windows(job: DataJob, recipe: Any, serialized: Any) -> dict[str, Any]:
-    """An episode's record -> all its windows, still encoded: those that ours delivers."""
-    from robomimic_ddp.rlds.pipeline import windows_of
-    from robomimic_ddp.rlds.tf_import import import_tensorflow
-
-    tf = import_tensorflow()
-    episode = recipe.parse(serialized)
-    count = tf.shape(next(iter(episode.values())), tf.int64)[0]
-    zero = tf.zeros([], tf.int64)
-    return windows_of(recipe, episode, [zero, zero, count, count, zero], tf.range(count))
-
-
-def _host_samples(job: DataJob, recipe: Any) -> Any:
-    """tf.data of single samples as hosts make them: shuffled while encoded, decoded, float32."""
-    from robomimic_ddp.rlds.tf_import import import_tensorflow
-
-    tf = import_tensorflow()
-    scale, offset = recipe.scale, recipe.offset
-
-    def finished(sample: dict[str, Any]) -> dict[str, Any]:
-        obs = dict(sample["states"])
-        for key, encoded in sample["images"].items():
-            signature = tf.TensorSpec([*job.stored, 3], tf.uint8)
-            frames = tf.map_fn(_decoded, encoded, fn_output_signature=signature)
-            obs[key] = _resized(frames, job)
-        return {**sample, "obs": obs}
-
-    def scaled(sample: dict[str, Any]) -> dict[str, Any]:
-        obs = {
-            key: tf.cast(value, tf.float32) / 255.0 if value.dtype == tf.uint8 else value
-            for key, value in sample["obs"].items()
-        }
-        actions = (sample["actions"] - offset) / scale
-        kept = {key: sample[key] for key in ("pad_mask", "language")}
-        return {"obs": obs, "actions": actions, **kept}
-
-    threads = job.threads
-    files = tf.data.Dataset.from_tensor_slices(list(recipe.files)).shuffle(4096, SEED).repeat()
-    episodes = files.interleave(tf.data.TFRecordDataset, cycle_length=4)
-    windows = episodes.map(lambda record: _windows(job, recipe, record), num_parallel_calls=threads)
-    samples = windows.flat_map(tf.data.Dataset.from_tensor_slices).shuffle(job.buffer, SEED)
-    samples = samples.map(finished, num_parallel_calls=threads)
-    samples = samples.map(scaled, num_parallel_calls=threads).prefetch(2 * threads)
-    return samples.with_options(_options(job))
 
 
 def _encoded_frames(job: DataJob, recipe: Any) -> list[bytes]:

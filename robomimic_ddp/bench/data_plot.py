@@ -15,6 +15,7 @@ COLOURS = {
     "host_shaped": "#e07b39",
     "skipping": "#c23b3b",
     "jpeg_limit": "#5b6b7a",
+    "octo": "#8250c4",
 }
 PANELS = (
     ("frames_per_second", "frames/s of one rank"),
@@ -62,4 +63,4 @@ def _panel(axes: Any, rows: Sequence[dict[str, Any]], column: str) -> None:
 
 def _size(row: dict[str, Any]) -> str:
     stored, target = ("x".join(map(str, row[name])) for name in ("stored", "target"))
-    return f"{stored} to {target}"
+    return f"{stored} to {target}, {row['filter']}"

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from robomimic_ddp.rlds.resampling import DEFAULT_FILTER
+
 VERSION = "1.0.0"
 DEFAULT_FOLDER = "~/.cache/robomimic_ddp/bench"
 STORED_CAMERAS = ("exterior_image_1_left", "exterior_image_2_left")
@@ -29,7 +31,8 @@ class DataJob:
     """What every loader of a run reads and delivers; one JSON object.
 
     stored, target: (height, width) of pictures on disk and in batches; buffer: windows in the
-    shuffle buffers of the whole job; threads: of each process.
+    shuffle buffers of the whole job; threads: of each process; filter: by which every loader
+    resizes.
     """
 
     folder: str
@@ -41,17 +44,13 @@ class DataJob:
     frame_stack: int
     buffer: int
     threads: int
+    filter: str = DEFAULT_FILTER
     seq_length: int = 16
 
     @property
     def frames_per_sample(self) -> int:
         """Camera frames in one window."""
         return self.frame_stack * len(CAMERAS)
-
-    @property
-    def filter(self) -> str:
-        """How pictures become smaller, the same in every loader."""
-        return "none" if tuple(self.stored) == tuple(self.target) else "bilinear"
 
     @property
     def path(self) -> Path:
@@ -89,7 +88,7 @@ def open_dataset(job: DataJob, fast_decode: bool = False) -> Any:
     index = load_index(source, fields, str(Path(job.folder).expanduser() / "index"))
     rows = np.arange(len(index.length))
     shape = WindowShape(job.frame_stack, job.seq_length)
-    size = PictureSize(*job.target, fast=fast_decode)
+    size = PictureSize(*job.target, job.filter, fast_decode)
     normalised = {key: {"normalization": "min_max"} for key in ACTIONS}
     options = LoadOptions(job.buffer, None, job.threads)
     return RLDSDataset(source, fields, index, rows, rows, shape, size, normalised, options)

@@ -83,7 +83,7 @@ class _Episode:
     def __init__(self, policy: Any, seed: int, height: int, width: int):
         config = policy.policy.global_config
         self.keys = list(config.all_obs_keys)
-        self.size = PictureSize(*config.observation.image_dim, config.observation.image_antialias)
+        self.size = PictureSize(*config.observation.image_dim, config.observation.image_filter)
         self.simulator = ReachSimulator(height, width)
         self.simulator.reset(seed)
         # As in training, the first moment is repeated where there is none before it.

@@ -170,8 +170,7 @@ def _dataset(
         skip_corrupt,
         shuffle_per_rank,
     )
-    antialias = bool(setting(config, "observation.image_antialias"))
-    size = PictureSize(*settings.image_dim(config), antialias, fast_decode)
+    size = PictureSize(*settings.image_dim(config), settings.image_filter(config), fast_decode)
     return RLDSDataset(
         source, fields, index, rows, kept, _window_shape(train), size, train.action_config,
         options, role,

@@ -28,7 +28,7 @@ DEFAULTS = {
     "train.skip_unlabeled": True,
     "train.validation_fraction": 0.05,
     "observation.image_dim": [128, 128],
-    "observation.image_antialias": False,
+    "observation.image_filter": "lanczos3",
 }
 """Dotted config key -> default.
 
@@ -42,5 +42,6 @@ YAML file; a list gives one to each data set. data_cache_dir: where indices are 
 file_path), in data sets that record it. skip_unlabeled: drop episodes without a language
 instruction, in data sets that have one. validation_fraction: share of episodes kept for validation
 when experiment.validate is true. image_dim: height and width of delivered pictures.
-image_antialias: filter before shrinking (slower; plain bilinear otherwise).
+image_filter: how they are resized, "lanczos3" as in hosts that read through octo and dlimp,
+"bilinear_antialias" or plain "bilinear" (see `resampling`).
 """

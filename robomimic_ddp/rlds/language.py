@@ -42,14 +42,19 @@ class Embeddings:
 
     def of(self, texts: Sequence[str], frames: int) -> torch.Tensor:
         """float32 [B, frames, width]: the texts' embeddings, the same for each frame."""
+        distinct, place = np.unique(np.array(texts, object), return_inverse=True)
         with self._adding:
-            for text in texts:
-                if text not in self._rows:
-                    made = torch.from_numpy(self._encoder.encode(text))[None]
-                    self._rows[text] = len(self._table)
-                    self._table = torch.cat([self._table, made])
-            rows = self._table[[self._rows[text] for text in texts]]
-        return rows[:, None].repeat(1, frames, 1)
+            chosen = [self._row(text) for text in distinct.tolist()]
+            rows = self._table[chosen]
+        return rows[torch.from_numpy(place), None].repeat(1, frames, 1)
+
+    def _row(self, text: str) -> int:
+        """Its place in the table; a text that is new is encoded."""
+        if text not in self._rows:
+            made = torch.from_numpy(self._encoder.encode(text))[None]
+            self._rows[text] = len(self._table)
+            self._table = torch.cat([self._table, made])
+        return self._rows[text]
 
 
 def make_embeddings(

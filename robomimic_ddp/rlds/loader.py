@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Callable
 
+import numpy as np
 import torch
 
 from robomimic_ddp.rlds import replacing
@@ -33,9 +34,15 @@ def to_torch(batch: dict[str, Any], pin_memory: bool = False) -> dict[str, Any]:
 
     delivered = {key: convert(batch[key]) for key in ("actions", "pad_mask", "index")}
     delivered["obs"] = {key: convert(value) for key, value in batch["obs"].items()}
-    texts = batch["language"].numpy().tolist()
-    delivered["language"] = [text.decode("utf-8", "replace") for text in texts]  # as the index does
+    delivered["language"] = _texts(batch["language"].numpy())
     return delivered
+
+
+def _texts(encoded: np.ndarray) -> list[str]:
+    """UTF-8 bytes, object [B], as text, each distinct one decoded once, as the index does."""
+    distinct, place = np.unique(encoded, return_inverse=True)
+    decoded = np.array([text.decode("utf-8", "replace") for text in distinct.tolist()], object)
+    return decoded[place].tolist()
 
 
 class RLDSLoader:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -231,6 +232,6 @@ def _joined(parts: list[dict[str, Any]], pin_memory: bool) -> dict[str, Any]:
         if isinstance(values[0], torch.Tensor):
             whole = torch.cat(values)
             return whole.pin_memory() if pin_memory and not whole.is_cuda else whole
-        return [item for value in values for item in value]
+        return list(itertools.chain.from_iterable(values))
 
     return join(parts)

@@ -7,23 +7,25 @@ from typing import Any
 
 import numpy as np
 
+from robomimic_ddp.rlds.resampling import DEFAULT_FILTER, plain_resize, resize_frame
 from robomimic_ddp.rlds.tf_import import import_tensorflow
 
 
 @dataclass(frozen=True)
 class PictureSize:
-    """Delivered height and width in pixels, whether shrinking filters first, and whether JPEG may
+    """Delivered height and width in pixels, by which of `resampling.FILTERS`, and whether JPEG may
     be decoded at a reduced scale (`reduction`).
-
-    Plain bilinear reads the 2 x 2 pixels around each sample, whatever the factor: cheap, and the
-    arithmetic of `tf.image.resize`. With `antialias` the filter widens by the factor: about twice
-    the cost, no aliasing.
     """
 
     height: int
     width: int
-    antialias: bool = False
+    filter: str = DEFAULT_FILTER
     fast: bool = False
+
+    @property
+    def pixels(self) -> tuple[int, int]:
+        """Height and width."""
+        return self.height, self.width
 
 
 def reduction(stored: tuple[int | None, ...], size: PictureSize) -> int:
@@ -42,23 +44,15 @@ def reduction(stored: tuple[int | None, ...], size: PictureSize) -> int:
     return 1
 
 
-def resize(frames: Any, size: PictureSize) -> Any:
-    """TensorFlow: uint8 [N, h, w, 3] -> uint8 [N, height, width, 3], rounded to the nearest."""
-    tf = import_tensorflow()
-    if frames.shape[1:3] == (size.height, size.width):
-        return frames
-    resized = tf.image.resize(
-        frames, (size.height, size.width), "bilinear", antialias=size.antialias
-    )
-    return tf.cast(tf.round(resized), tf.uint8)  # a mean of neighbours is within their bounds
-
-
 def resize_frames(frames: np.ndarray, size: PictureSize) -> np.ndarray:
     """numpy uint8 [N, h, w, 3] -> [N, height, width, 3], pixel for pixel as in training: for
     closed-loop use.
     """
     tf = import_tensorflow()
-    return resize(tf.constant(frames), size).numpy()
+    if not len(frames):
+        return np.zeros((0, *size.pixels, 3), np.uint8)
+    resized = [resize_frame(tf.constant(frame), size.pixels, size.filter) for frame in frames]
+    return np.stack([frame.numpy() for frame in resized])
 
 
 def decode(
@@ -84,14 +78,14 @@ def decode(
             frame = tf.io.decode_image(data, channels=3, expand_animations=False)
         if not fixed:
             frame.set_shape([None, None, 3])
-            return resize(frame[None], size)[0]
-        return tf.ensure_shape(frame, (*stored, 3))
+            return plain_resize(frame, size.pixels, size.filter)
+        # One by one, so that a frame stays in the processor's cache, and its sums are the same
+        # whatever batch it is in.
+        return resize_frame(tf.ensure_shape(frame, (*stored, 3)), size.pixels, size.filter)
 
-    height, width = stored if fixed else (size.height, size.width)
-    frames = tf.map_fn(
+    return tf.map_fn(
         decode_one,
         encoded,
-        fn_output_signature=tf.TensorSpec([height, width, 3], tf.uint8),
+        fn_output_signature=tf.TensorSpec([*size.pixels, 3], tf.uint8),
         parallel_iterations=1,  # batches are made in parallel; frames of one, in their turn
     )
-    return resize(frames, size)

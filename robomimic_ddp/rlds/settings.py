@@ -11,6 +11,7 @@ from typing import Any
 
 from robomimic_ddp.errors import ConfigError
 from robomimic_ddp.rlds.keys import DEFAULTS
+from robomimic_ddp.rlds.resampling import FILTERS
 from robomimic_ddp.rlds.schema_file import load_schema
 
 _WHOLE = {
@@ -60,6 +61,7 @@ def check(config: Any) -> None:
     _check_fraction(config)
     _check_actions(config)
     image_dim(config)
+    image_filter(config)
 
 
 def schema_names(config: Any) -> list[str]:
@@ -82,6 +84,16 @@ def image_dim(config: Any) -> list[int]:
             f"observation.image_dim={_plain(found)!r}: [height, width] in pixels is needed."
         )
     return [int(number) for number in found]
+
+
+def image_filter(config: Any) -> str:
+    """`observation.image_filter`, one of `resampling.FILTERS`. Raises ConfigError."""
+    found = setting(config, "observation.image_filter")
+    if found not in FILTERS:
+        raise ConfigError(
+            f"observation.image_filter={found!r}: expected one of {', '.join(FILTERS)}."
+        )
+    return found
 
 
 def _check_weights(config: Any) -> None:

@@ -111,6 +111,8 @@ VALUES = tuple(
         ("observation.image_dim=[0,64]", ("observation.image_dim=[0, 64]", "pixels")),
         ("observation.image_dim=[128]", ("observation.image_dim=[128]", "[height, width]")),
         ("observation.image_dim=128", ("observation.image_dim=128", "list")),
+        ("observation.image_filter=box", ("observation.image_filter='box'", "lanczos3")),
+        ("observation.image_antialias=true", ("unknown key", "observation.image_antialias")),
         ("train.action_keys=[]", ("train.action_keys=[]", "at least one")),
         ("train.shufle_buffer_size=9", ("unknown key", "train.shuffle_buffer_size")),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -27,23 +28,27 @@ def folder(tmp_path_factory):
 
 def test_all_rows_and_what_they_count(folder, capsys):
     file, picture = folder / "rows.json", folder / "rows.png"
-    sizes = ("--sizes", "20x36:12x16", "--worlds", "1", "3")
+    sizes = ("--sizes", "20x36:12x16:bilinear", "24x24:24x24", "--worlds", "1", "3")
     words = ("--data", str(folder), "--json", str(file), "--plot", str(picture), "--fast-decode")
     assert cli.main(["bench", "data", *SMALL, *sizes, *words]) == 0
     rows = json.loads(file.read_text())
-    expected = [(n, w) for w in (1, 3) for n in (*data.LOADERS, "ours_fast_decode")]
-    assert [(row["loader"], row["world"]) for row in rows] == expected
+    of_a_size = [(n, w) for w in (1, 3) for n in (*data.LOADERS, data.FAST)]
+    assert [(row["loader"], row["world"]) for row in rows] == of_a_size * 2
     for row in rows:
         assert set(row) > KEYS and all(row[key] > 0 for key in KEYS - {"loader"})
-        assert (row["stored"], row["target"], row["filter"]) == ([20, 36], [12, 16], "bilinear")
         if row["loader"] == "skipping" and row["world"] > 1:
             assert 1 < row["decoded_over_delivered"] <= 3
         else:
             assert row["decoded_over_delivered"] == 1.0
         assert 50 < row["peak_rss_mb"] < 10_000
+    places = [(row["stored"], row["target"], row["filter"]) for row in rows]
+    half = len(rows) // 2
+    assert places[:half] == [([20, 36], [12, 16], "bilinear")] * half
+    assert places[half:] == [([24, 24], [24, 24], "lanczos3")] * half
     assert picture.stat().st_size > 5_000
     text = capsys.readouterr().out
-    assert "stored 20x36" in text and "target 12x16" in text and "bilinear" in text
+    assert "stored 20x36" in text and "target 12x16" in text and "filter bilinear" in text
+    assert "filter lanczos3 (the identity" in text
     assert "reached  frames decoded / delivered, worlds 1, 3: 1 (" in text
     assert "ours / host_shaped" in text and "jpeg_limit / ours" in text
 
@@ -56,6 +61,29 @@ def test_memory_over_many_batches(folder, capsys):
     assert len(row["rss_mb"]) == data_memory.MARKS and row["passes"] >= 3
     assert row["is_flat"] == (row["growth_mb"] <= data_memory.MOST_GROWTH_MB)
     assert "after       40 batches" in capsys.readouterr().out
+
+
+def test_rows_are_written_after_each_size(folder, monkeypatch):
+    """What was measured is not lost with what comes after it."""
+    file, measure = folder / "first.json", data.measure
+
+    def second_fails(job, *rest):
+        if job.stored == (8, 8):
+            raise ConfigError("stopped here")
+        return measure(job, *rest)
+
+    monkeypatch.setattr(data, "measure", second_fails)
+    words = ("--sizes", "16x16:16x16", "8x8:8x8", "--worlds", "1", "--data", str(folder))
+    assert cli.main(["bench", "data", *SMALL, *words, "--json", str(file)]) != 0
+    assert {tuple(row["stored"]) for row in json.loads(file.read_text())} == {(16, 16)}
+
+
+def test_octo_that_is_not_there_is_one_clear_error(monkeypatch, capsys):
+    for name in ("octo", "dlimp"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert cli.main(["bench", "data", "--octo", *SMALL]) != 0
+    error = capsys.readouterr().err
+    assert "--octo: Python does not find octo and dlimp" in error and "PYTHONPATH" in error
 
 
 def turns(speed, cost, decoded=1.0):
@@ -86,8 +114,8 @@ def test_targets_are_judged_by_their_bounds():
 
 @pytest.mark.parametrize(
     "words",
-    [("--rounds", "-1"), ("--batch", "0"), ("--sizes", "8:8"), ("--worlds", "0"),
-     ("--episodes", "1", "--steps", "2")],
+    [("--rounds", "-1"), ("--batch", "0"), ("--sizes", "8:8"), ("--sizes", "8x8:8x8:box"),
+     ("--worlds", "0"), ("--episodes", "1", "--steps", "2")],
 )  # fmt: skip
 def test_usage(words, capsys):
     assert cli.main(["bench", "data", *words]) == 2

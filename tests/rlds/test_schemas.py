@@ -187,6 +187,7 @@ def test_droid_is_the_default_and_comes_with_the_package():
         ("filters: {feature: x}", ("expected a list",)),
         ("suggested: {actions: [a]}", ("unknown key 'a'",)),
         ("cameras: {a: {feature: x, columns: [0, 3]}}", ("cameras.a", "no columns")),
+        ("cameras: {a: {feature: x, optional: true}}", ("cameras.a", "`optional` goes with")),
         ("cameras: [", ("cannot be read as YAML",)),
         ("states: {a: b}\nstates: {c: d}", ("cannot be read as YAML", "states")),
         ("- a", ("expected keys with values",)),

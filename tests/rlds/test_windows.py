@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from robomimic_ddp.rlds.pictures import PictureSize, resize_frames
+from robomimic_ddp.rlds.tf_import import import_tensorflow
 from robomimic_ddp.rlds.windows import WindowShape
 from tests.rlds.conftest import ACTIONS, CAMERAS, FAILED, HEIGHT, LENGTHS, STATES, WIDTH, WORDLESS
 from tests.rlds.reference import all_windows, raw_action
@@ -160,9 +161,10 @@ def slow_bilinear(frame, height, width):
     return upper * (1 - down) + lower * down
 
 
-def test_pictures_are_resized_as_plain_bilinear(load, stored):
-    size = PictureSize(11, 13)
-    train, _ = load(cameras=CAMERAS[:1], observation={"image_dim": [11, 13]})
+def test_pictures_can_be_resized_as_plain_bilinear(load, stored):
+    size = PictureSize(11, 13, "bilinear")
+    observation = {"image_dim": [11, 13], "image_filter": "bilinear"}
+    train, _ = load(cameras=CAMERAS[:1], observation=observation)
     reference = all_windows(stored.episodes, train.shape, CAMERAS[:1], ACTIONS)
     for index, row in delivered_in_a_pass(train).items():
         full = reference[index]["obs"][CAMERAS[0]]
@@ -173,15 +175,20 @@ def test_pictures_are_resized_as_plain_bilinear(load, stored):
             assert np.abs(small - exact).max() <= 0.5 + 1e-3  # rounded to the nearest
 
 
-def test_antialiasing_is_an_option(load):
-    small = {"image_dim": [6, 10]}
-    plain, _ = load(cameras=CAMERAS[:1], observation=small)
-    smooth, _ = load(cameras=CAMERAS[:1], observation={**small, "image_antialias": True})
-    one, other = delivered_in_a_pass(plain), delivered_in_a_pass(smooth)
-    assert any(
-        not np.array_equal(one[i]["obs"][CAMERAS[0]], other[i]["obs"][CAMERAS[0]])
-        for i in one.keys() & other.keys()
-    )
+def test_pictures_are_resized_as_octos_hosts_do_it(load, stored):
+    """By default: dlimp's filter, its rounding and its bounds."""
+    tf = import_tensorflow()
+    train, _ = load(cameras=CAMERAS[:1], observation={"image_dim": [11, 13]})
+    reference = all_windows(stored.episodes, train.shape, CAMERAS[:1], ACTIONS)
+    total = different = 0
+    for index, row in delivered_in_a_pass(train).items():
+        frames = reference[index]["obs"][CAMERAS[0]]
+        resized = tf.image.resize(frames, (11, 13), method="lanczos3", antialias=True)
+        wanted = np.clip(np.round(resized.numpy()), 0, 255)
+        found = row["obs"][CAMERAS[0]].astype(int)
+        assert np.abs(found - wanted).max() <= 1
+        different, total = different + (found != wanted).sum(), total + found.size
+    assert total > 50_000 and different <= 1e-4 * total
 
 
 def test_subsample_caps_every_episode(load):
