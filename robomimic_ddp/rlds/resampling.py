@@ -54,7 +54,7 @@ def resize_frame(frame: Any, target: tuple[int, int], name: str) -> Any:
     if (height, width) == tuple(target):
         return frame
     if name == _PLAIN:
-        return plain_resize(frame, target, name)
+        return _whole(tf.image.resize(frame, target, name))
     rows = _product(tf.cast(tf.reshape(frame, [height, -1]), tf.float32), target[0], name)
     columns = tf.reshape(tf.transpose(rows), [width, colours * target[0]])
     resized = _whole(_product(columns, target[1], name))

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from robomimic_ddp import cli
-from robomimic_ddp.bench import data, data_memory, data_targets
+from robomimic_ddp.bench import data, data_command, data_memory, data_targets
 from robomimic_ddp.errors import ConfigError
 
 pytest.importorskip("tensorflow_datasets", reason="the extra [rlds] is not installed")
@@ -63,21 +63,6 @@ def test_memory_over_many_batches(folder, capsys):
     assert "after       40 batches" in capsys.readouterr().out
 
 
-def test_rows_are_written_after_each_size(folder, monkeypatch):
-    """What was measured is not lost with what comes after it."""
-    file, measure = folder / "first.json", data.measure
-
-    def second_fails(job, *rest):
-        if job.stored == (8, 8):
-            raise ConfigError("stopped here")
-        return measure(job, *rest)
-
-    monkeypatch.setattr(data, "measure", second_fails)
-    words = ("--sizes", "16x16:16x16", "8x8:8x8", "--worlds", "1", "--data", str(folder))
-    assert cli.main(["bench", "data", *SMALL, *words, "--json", str(file)]) != 0
-    assert {tuple(row["stored"]) for row in json.loads(file.read_text())} == {(16, 16)}
-
-
 def test_octo_that_is_not_there_is_one_clear_error(monkeypatch, capsys):
     for name in ("octo", "dlimp"):
         monkeypatch.setitem(sys.modules, name, None)
@@ -90,6 +75,24 @@ def turns(speed, cost, decoded=1.0):
     start = {"first_batch_seconds": 1.0}
     turn = {"wall": 1.0, "frames": speed, "cpu": cost, "cpu_frames": 1, "peak_rss_mb": 1.0}
     return [start, {**turn, "decoded_over_delivered": decoded}]
+
+
+def test_rows_are_written_after_each_size(tmp_path, monkeypatch):
+    """What was measured is not lost with what comes after it."""
+    file = tmp_path / "rows.json"
+
+    def second_fails(job, *rest):
+        if job.stored == (8, 8):
+            raise ConfigError("stopped here")
+        return {(loader, 1): turns(1, 1.0) for loader in data.LOADERS}
+
+    monkeypatch.setattr(data, "measure", second_fails)
+    monkeypatch.setattr(data_command, "bytes_per_frame", lambda job: 1.0)
+    words = ("--sizes", "16x16:16x16", "8x8:8x8", "--worlds", "1")
+    assert cli.main(["bench", "data", *SMALL, *words, "--json", str(file)]) != 0
+    rows = json.loads(file.read_text())
+    assert [row["loader"] for row in rows] == list(data.LOADERS)
+    assert {tuple(row["stored"]) for row in rows} == {(16, 16)}
 
 
 def test_targets_are_judged_by_their_bounds():
