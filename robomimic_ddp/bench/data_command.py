@@ -16,7 +16,7 @@ SIZES = ("128x128:128x128:lanczos3", "180x320:128x128:bilinear", "180x320:128x12
 FAST_SIZE = "360x640:128x128"
 """Where decoding at a reduced scale is possible: half of it is still larger than delivered."""
 STEPS, QUICK_STEPS = 40, 20
-QUICK, LONG = (3, 0.15), (15, 0.5)
+QUICK, LONG = (2, 0.1), (15, 0.5)
 """Rounds, and seconds of a turn."""
 _SIZE = re.compile(r"(\d+)x(\d+):(\d+)x(\d+)(?::(\w+))?")
 
