@@ -41,21 +41,10 @@ def octo_samples(job: DataJob) -> Any:
     from octo.data.utils.data_utils import combine_dataset_statistics
     from octo.utils.spec import ModuleSpec
 
-    tf, fields = import_tensorflow(), open_dataset(job).fields
+    fields = open_dataset(job).fields
 
     def with_actions(episode: dict[str, Any]) -> dict[str, Any]:
         return {**episode, "action": action_vectors(flat_features(episode), fields.actions)}
-
-    def as_host_takes_it(sample: dict[str, Any]) -> dict[str, Any]:
-        obs = sample["observation"]
-        taken = {
-            key: tf.cast(obs[f"image_{name}"], tf.float32) / 255.0
-            for key, name in zip(CAMERAS, _NAMES)
-        }
-        taken[STATES[0]], taken[STATES[1]] = obs["proprio"][..., :6], obs["proprio"][..., -1:]
-        taken["pad_mask"] = obs["pad_mask"][:, None]
-        taken["language"] = sample["task"]["language_instruction"]
-        return {"obs": taken, "actions": sample["action"][job.frame_stack - 1 :]}
 
     leaves = [place.rpartition("/")[2] for place in fields.images.values()]
     whole, threads = [True] * fields.action_size, job.threads
@@ -92,4 +81,14 @@ def octo_samples(job: DataJob) -> Any:
         traj_transform_threads=threads,
         traj_read_threads=threads,
     )
-    return samples.map(as_host_takes_it, num_parallel_calls=threads)
+    return samples.map(lambda one: _as_host_takes_it(one, job), num_parallel_calls=threads)
+
+
+def _as_host_takes_it(sample: dict[str, Any], job: DataJob) -> dict[str, Any]:
+    tf, obs = import_tensorflow(), sample["observation"]
+    pictures = {key: obs[f"image_{name}"] for key, name in zip(CAMERAS, _NAMES)}
+    taken = {key: tf.cast(picture, tf.float32) / 255.0 for key, picture in pictures.items()}
+    taken[STATES[0]], taken[STATES[1]] = obs["proprio"][..., :6], obs["proprio"][..., -1:]
+    taken["pad_mask"] = obs["pad_mask"][:, None]
+    taken["language"] = sample["task"]["language_instruction"]
+    return {"obs": taken, "actions": sample["action"][job.frame_stack - 1 :]}
