@@ -42,9 +42,13 @@ _COMMANDS = {
 _WARM_UP = 1
 
 
-def measure(job: Job, rounds: int) -> dict[str, list[float]]:
+Seconds = tuple[float, float]
+"""By the clock, and of the processor (the mean over ranks)."""
+
+
+def measure(job: Job, rounds: int) -> dict[str, list[Seconds]]:
     """Seconds of each part, round by round, after one that fills caches."""
-    seconds: dict[str, list[float]] = {}
+    seconds: dict[str, list[Seconds]] = {}
     cores = env.own_cores() if hasattr(os, "sched_setaffinity") else ()
     cores = cores if len(cores) >= job.ranks else None
     with edited_host() as folder:
@@ -52,15 +56,16 @@ def measure(job: Job, rounds: int) -> dict[str, list[float]]:
             found = {name: _timed_command(name) for name in _COMMANDS}
             for variant in random.Random(number).sample([HOST, OURS], 2):
                 found.update(_timed_start(job, variant, cores, folder))
-            found[ADDED] = found[ALL_OF_OURS] - found[HOSTS_OWN]
+            pairs = zip(found[ALL_OF_OURS], found[HOSTS_OWN])
+            found[ADDED] = tuple(ours - hosts for ours, hosts in pairs)
             if number >= _WARM_UP:
                 for name, value in found.items():
                     seconds.setdefault(name, []).append(value)
     return seconds
 
 
-def _timed_command(name: str) -> float:
-    began = time.perf_counter()
+def _timed_command(name: str) -> Seconds:
+    began, before = time.perf_counter(), _of_children()
     done = subprocess.run(
         [sys.executable, *_COMMANDS[name]],
         env=env.child_environment([]),
@@ -68,20 +73,28 @@ def _timed_command(name: str) -> float:
         text=True,
         check=False,
     )
-    taken = time.perf_counter() - began
+    taken = time.perf_counter() - began, _of_children() - before
     if done.returncode not in (EXIT_DONE, EXIT_REFUSED):  # doctor's 1: it has found something
         raise ConfigError(f"{name} ended with exit code {done.returncode}: {done.stderr.strip()}")
     return taken
 
 
-def _timed_start(job: Job, name: str, cores: Sequence[int] | None, folder: str) -> dict[str, float]:
-    began = time.perf_counter()
-    ours = name == OURS
+def _timed_start(
+    job: Job, name: str, cores: Sequence[int] | None, folder: str
+) -> dict[str, Seconds]:
+    began, before, ours = time.perf_counter(), _of_children(), name == OURS
     team = Team(job, Variant(name), cores, folder if ours else None)
     taken = time.perf_counter() - began
-    seams = min(told["seams"] for told in team.told)
+    seams = [min(told[key] for told in team.told) for key in ("seams", "seams_cpu")]
     team.close()
-    return {ALL_OF_OURS: taken, SEAMS: seams} if ours else {HOSTS_OWN: taken}
+    cpu = (_of_children() - before) / team.world
+    return {ALL_OF_OURS: (taken, cpu), SEAMS: tuple(seams)} if ours else {HOSTS_OWN: (taken, cpu)}
+
+
+def _of_children() -> float:
+    """Seconds of the processor that processes have taken which this one has started and ended."""
+    times = os.times()
+    return times.children_user + times.children_system
 
 
 @contextmanager
@@ -104,13 +117,15 @@ def edited_host() -> Iterator[str]:
         yield folder
 
 
-def rows(job: Job, seconds: dict[str, list[float]]) -> list[dict[str, Any]]:
+def rows(job: Job, seconds: dict[str, list[Seconds]]) -> list[dict[str, Any]]:
     """One row for each part."""
     found = []
     for name, values in seconds.items():
-        low, high = interval(values)
-        row = {"part": name, "seconds": statistics.median(values), "low": low, "high": high}
-        row.update(rounds=len(values), target=TARGETS.get(name))
+        walls, cpus = zip(*values)
+        low, high = interval(walls)
+        row = {"part": name, "seconds": statistics.median(walls), "low": low, "high": high}
+        row.update(cpu_seconds=statistics.median(cpus), rounds=len(walls))
+        row["target"] = TARGETS.get(name)
         row["world"] = job.ranks if name in (ALL_OF_OURS, ADDED, SEAMS) else 1
         found.append(row)
     return found
@@ -119,13 +134,15 @@ def rows(job: Job, seconds: dict[str, list[float]]) -> list[dict[str, Any]]:
 def lines(job: Job, found: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Lines for the terminal."""
     width = max(len(row["part"]) for row in found)
-    yield f"{'seconds (median)':{width}} {'':>7}   95 %              at most"
+    yield f"{'medians of seconds':{width}} {'clock':>7}  {'95 %':16} {'CPU':>7}   at most"
     for row in found:
-        line = (
-            f"{row['part']:{width}} {row['seconds']:7.3f}   {row['low']:.3f} to {row['high']:.3f}"
-        )
+        ends = f"{row['low']:.2f} to {row['high']:.2f}"
+        line = f"{row['part']:{width}} {row['seconds']:7.2f}  {ends:16} {row['cpu_seconds']:7.2f}"
         if row["target"] is not None:
             reached = "reached" if row["seconds"] <= row["target"] else "missed"
-            line = f"{line:{width + 28}} {row['target']:g} ({reached})"
+            line += f"   {row['target']:g} s by the clock ({reached})"
         yield line
-    yield f"{found[0]['rounds']} rounds; ours with {job.ranks} ranks, on a host that was edited"
+    yield (
+        f"{found[0]['rounds']} rounds; ours with {job.ranks} ranks, on a host that was edited; "
+        "CPU: processor time of a rank"
+    )

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from robomimic_ddp.bench.output import tell
 from robomimic_ddp.bench.team import HOST, OURS, Job, Team, Variant
 
 OTHERS = (HOST, "hand_written_ddp", "tutorial_ddp", "accelerate", "fabric")
@@ -64,7 +65,8 @@ def measure(
         stack.callback(team.close)
         ours = Measured(team.variant, team.world, **_told(team))
         found = [ours]
-        for variant in others:
+        for number, variant in enumerate(others, 1):
+            tell(f"{number} of {len(others)}: {variant.label} ...")
             found.append(_beside(job, variant, team, ours, rounds))
         _communication(team, ours, rounds)
         return found

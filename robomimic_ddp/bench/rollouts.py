@@ -24,10 +24,13 @@ EPISODES, HORIZON = 2, 16
 _WARM_UP = 1
 
 
+CLOCKS = {"wall": "by the clock", "cpu": "of processor time"}
+
+
 @dataclass(frozen=True)
 class Rolled:
-    """Seconds of `episodes` episodes of `horizon` steps, turn by turn: `alone` on one rank,
-    `together` on `ranks` ranks (until the last one is done).
+    """Seconds of `episodes` episodes of `horizon` steps, turn by turn and by clock (`CLOCKS`):
+    `alone` on one rank, `together` on `ranks` ranks (of the last one).
     """
 
     ranks: int
@@ -35,13 +38,12 @@ class Rolled:
     horizon: int
     parameters: int
     cores: tuple[int, ...]
-    alone: list[float]
-    together: list[float]
+    alone: dict[str, list[float]]
+    together: dict[str, list[float]]
 
-    @property
-    def ratios(self) -> list[float]:
+    def ratios(self, clock: str) -> list[float]:
         """How many times as fast as one rank all are, turn by turn."""
-        return [one / all_ for one, all_ in zip(self.alone, self.together)]
+        return [one / all_ for one, all_ in zip(self.alone[clock], self.together[clock])]
 
 
 def measure(job: Job, rounds: int) -> Rolled:
@@ -56,7 +58,8 @@ def measure(job: Job, rounds: int) -> Rolled:
             f"--rollouts --ranks {job.ranks}: this process may run on {len(cores)} core(s), and "
             "each rank is to have one of its own. Ask for fewer ranks."
         )
-    episodes, seconds = EPISODES * job.ranks, {1: [], job.ranks: []}
+    episodes = EPISODES * job.ranks
+    seconds = {ranks: {clock: [] for clock in CLOCKS} for ranks in (1, job.ranks)}
     with ExitStack() as stack:
         teams = {}
         for ranks in seconds:
@@ -65,8 +68,8 @@ def measure(job: Job, rounds: int) -> Rolled:
         for number in range(_WARM_UP + rounds):
             for ranks in random.Random(number).sample(list(teams), len(teams)):
                 told = teams[ranks].ask(f"rollout {episodes} {HORIZON}")
-                if number >= _WARM_UP:
-                    seconds[ranks].append(max(one["wall"] for one in told))
+                for clock in CLOCKS if number >= _WARM_UP else ():
+                    seconds[ranks][clock].append(max(one[clock] for one in told))
         parameters = teams[1].told[0]["parameters"]
     horizon, used = int(told[0]["horizon"]), tuple(cores[: job.ranks])
     return Rolled(job.ranks, episodes, horizon, parameters, used, *seconds.values())
@@ -77,16 +80,15 @@ def rows(found: Rolled) -> list[dict]:
     made = []
     for world, seconds in ((1, found.alone), (found.ranks, found.together)):
         row = {"variant": OURS, "world": world, "options": {}, "parameters": found.parameters}
-        row["episodes_per_second"] = found.episodes / statistics.median(seconds)
+        row["episodes_per_second"] = found.episodes / statistics.median(seconds["wall"])
         row["env_steps_per_second"] = row["episodes_per_second"] * found.horizon
         made.append(row)
-    low, high = interval(found.ratios)
-    made[-1]["times_one_rank"] = {
-        "median": statistics.median(found.ratios),
-        "low": low,
-        "high": high,
-        "rounds": len(found.ratios),
-    }
+    for clock in CLOCKS:
+        ratios = found.ratios(clock)
+        low, high = interval(ratios)
+        median = statistics.median(ratios)
+        told = {"median": median, "low": low, "high": high, "rounds": len(ratios)}
+        made[-1]["times_one_rank" + ("_cpu" if clock == "cpu" else "")] = told
     return made
 
 
@@ -101,10 +103,11 @@ def lines(found: Rolled) -> Iterator[str]:
         )
     yield (
         f"{found.parameters / 1e6:.1f} M parameters; {found.episodes} episodes of {found.horizon} "
-        f"steps of the demo's simulator; rank r on core {', '.join(map(str, found.cores))}[r] alone"
+        f"steps of the demo's simulator; cores {', '.join(map(str, found.cores))}, a rank each"
     )
-    times = made[-1]["times_one_rank"]
-    yield (
-        f"rollouts on {found.ranks} ranks: {times['median']:.2f} times one rank's "
-        f"(95 %: {times['low']:.2f} to {times['high']:.2f}, {times['rounds']} rounds)"
-    )
+    for key, clock in zip(("times_one_rank", "times_one_rank_cpu"), CLOCKS.values()):
+        times = made[-1][key]
+        yield (
+            f"rollouts on {found.ranks} ranks: {times['median']:.2f} times one rank's {clock} "
+            f"(95 %: {times['low']:.2f} to {times['high']:.2f}, {times['rounds']} rounds)"
+        )

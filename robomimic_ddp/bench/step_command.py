@@ -16,7 +16,7 @@ from robomimic_ddp.bench import (
     step_rows,
     team,
 )
-from robomimic_ddp.bench.output import tell, write_rows
+from robomimic_ddp.bench.output import write_rows
 from robomimic_ddp.errors import EXIT_DONE, ConfigError, OptionError, UsageError
 
 QUICK, LONG = 5, 30
@@ -139,7 +139,6 @@ def _on_ranks(args: argparse.Namespace) -> list[dict]:
     if args.all_options:
         others = others or ""
         with_options = [*every_option.OPTIONS, *with_options]
-        tell(f"{len(with_options)} variants; some compile first, which takes minutes ...")
         job = replace(
             job,
             loads=True,

@@ -41,11 +41,10 @@ def main(job: dict[str, Any]) -> None:
         torch.backends.cudnn.benchmark = True  # as the host's get_torch_device has it
     config = policy.make_config(job)
     by_hand = hand_loops.BY_HAND.get(job.get("variant"))
-    seams = 0.0
+    seams = Stopwatch()
     with ExitStack() as stack:
-        began = time.perf_counter()
-        stack.enter_context(nullcontext() if by_hand else _run(config, device))
-        seams += time.perf_counter() - began
+        with seams:
+            stack.enter_context(nullcontext() if by_hand else _run(config, device))
         model = policy.make_model(config, job, device)
         samples = job["batch"] if by_hand else _samples_of_step(job)
         batch = policy.make_batch(config, job, samples)
@@ -54,22 +53,35 @@ def main(job: dict[str, Any]) -> None:
             batch = loading.pinned(batch)
         parameters = sum(p.numel() for p in model.nets.parameters() if p.requires_grad)
         model.bench_ranks = job.get("world", 1)
-        began = time.perf_counter()
-        epochs = iter(range(1) if by_hand else _epochs(model))
-        stack.callback(getattr(epochs, "close", lambda: None))
-        next(epochs)
-        seams += time.perf_counter() - began
+        with seams:
+            epochs = iter(range(1) if by_hand else _epochs(model))
+            stack.callback(getattr(epochs, "close", lambda: None))
+            next(epochs)
         model.set_train()
         loop = (by_hand or loops.HostLoop)(model, batch)
         loop.loaded = None if loader is None else loading.endless(loader)
         if by_hand:
             torch.manual_seed(1 + job["rank"])
-        _tell({"parameters": parameters, "samples": samples, "seams": seams})
+        told = {"seams": seams.wall, "seams_cpu": seams.cpu}
+        _tell({"parameters": parameters, "samples": samples, **told})
         answers = _answers(loop, config, job)
         for line in sys.stdin:
             word, *numbers = line.split()
             _tell(answers[word](*map(int, numbers)))
     # What follows an epoch is not measured.
+
+
+class Stopwatch:
+    """Seconds of the blocks that it has been around, by the clock and of the processor."""
+
+    wall = cpu = 0.0
+
+    def __enter__(self) -> None:
+        self._began = time.perf_counter(), time.process_time()
+
+    def __exit__(self, *_: Any) -> None:
+        self.wall += time.perf_counter() - self._began[0]
+        self.cpu += time.process_time() - self._began[1]
 
 
 def _answers(loop: Any, config: Any, job: dict[str, Any]) -> dict[str, Any]:

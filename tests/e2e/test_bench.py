@@ -123,6 +123,7 @@ def test_rollouts_on_ranks_with_a_core_each(tmp_path, capsys, monkeypatch):
     assert (one["world"], two["world"]) == (1, 2)
     for row in (one, two):
         assert row["env_steps_per_second"] == pytest.approx(3 * row["episodes_per_second"])
+    assert two["times_one_rank_cpu"]["median"] > 1.2, "each rank has half of the episodes"
     times = two["times_one_rank"]
     assert 0 < times["low"] <= times["median"] <= times["high"] and times["rounds"] == 2
     assert "rollouts on 2 ranks: " in capsys.readouterr().out
