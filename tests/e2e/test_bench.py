@@ -82,10 +82,12 @@ def test_several_ranks(tmp_path, capsys, monkeypatch):
 
 def test_options_and_cameras_on_ranks(tmp_path, capsys, monkeypatch):
     """What `--all-options` does, with a few of its options."""
-    for_images = {"channels_last": "true", "activation_checkpointing": "true"}
     chosen = [
-        {"accumulate": "2", "workers": "1", "persistent_workers": "true"},
-        {"comm": "powersgd", "powersgd_start": "2", **for_images},
+        {
+            **{"accumulate": "2", "workers": "1", "persistent_workers": "true"},
+            **{"channels_last": "true", "activation_checkpointing": "true"},
+            **{"comm": "powersgd", "powersgd_start": "2"},
+        }
     ]
     monkeypatch.setattr(every_option, "OPTIONS", tuple(chosen))
     monkeypatch.setattr(ranks, "_LEAST_REPEATS", 1)
@@ -96,11 +98,11 @@ def test_options_and_cameras_on_ranks(tmp_path, capsys, monkeypatch):
     ours, *rows = json.loads(file.read_text())
     assert [row["options"] for row in rows] == chosen
     assert all(row["world"] == 2 and row["steps_per_second"] > 0 for row in (ours, *rows))
-    ratios = [row["samples_per_second"] / row["steps_per_second"] for row in rows]
-    assert ratios == pytest.approx([8, 4]), "micro-batches of 2, on 2 ranks"
-    assert rows[1]["sent_mb"] < ours["sent_mb"] / 2 == rows[0]["sent_mb"] / 2
+    samples = rows[0]["samples_per_second"] / rows[0]["steps_per_second"]
+    assert samples == pytest.approx(8), "two micro-batches of 2, on 2 ranks"
+    assert rows[0]["sent_mb"] < ours["sent_mb"] / 2
     text = capsys.readouterr().out
-    assert "persistent_workers=true, which has 4 samples on each rank" in text
+    assert "powersgd_start=2, which has 4 samples on each rank" in text
 
 
 def test_every_option_is_one_of_ours():
