@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from robomimic_ddp.bench.data import Measured
-from robomimic_ddp.bench.step import interval
+from robomimic_ddp.bench.step_rows import interval
 
 MOST_OF_HOST, AIM_OF_HOST = 1 / 3, 1 / 5
 MOST_OF_SKIPPING, AIM_OF_SKIPPING = 1 / 20, 1 / 30

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from robomimic_ddp import run
 from robomimic_ddp.options import FIELDS
 from robomimic_ddp.step.communication import BYTES
 from robomimic_ddp.step.powersgd import PowerSGD
@@ -42,12 +43,17 @@ def step_in_parts(loop: Any) -> dict[str, float]:
 
 
 def bytes_sent(nets: torch.nn.Module) -> dict[str, int]:
-    """Bytes of gradients that a rank gives to all-reduces in a step, by `ddp.comm`."""
+    """Bytes of gradients that a rank gives to all-reduces in a step, by `ddp.comm`; `chosen`: as it
+    is in this process.
+    """
     learning = [one for one in nets.parameters() if one.requires_grad]
     numbers = sum(one.numel() for one in learning)
     sent = {name: numbers * size for name, size in BYTES.items()}
     rank, start = FIELDS["powersgd_rank"].default, FIELDS["powersgd_start"].default
-    return {**sent, "powersgd": PowerSGD(rank, start).bytes_of(learning)}
+    sent["powersgd"] = PowerSGD(rank, start).bytes_of(learning)
+    present = run.current()
+    ours = None if present is None else present.communication
+    return {**sent, "chosen": sent["none"] if ours is None else ours.bytes_per_step}
 
 
 def all_reduce(size: int) -> dict[str, float]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from robomimic_ddp import env
 from robomimic_ddp.bench.model import Link, Step, fitted, ring
-from robomimic_ddp.bench.ranks import OURS, Job, Team, Variant
+from robomimic_ddp.bench.team import OURS, Job, Team, Variant
 
 SIZES = (64 * 1024, 16 * 2**20)
 """Bytes of the all-reduces that gloo's latency and bandwidth are fitted to."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from robomimic_ddp.bench import links, model, scale, scale_plot, scale_rows, start_up
 from robomimic_ddp.bench.model import Cluster, Link, Step
 from robomimic_ddp.bench.output import tell, write_rows
-from robomimic_ddp.bench.ranks import Job
+from robomimic_ddp.bench.team import Job
 from robomimic_ddp.errors import EXIT_DONE, UsageError
 
 QUICK, LONG = 5, 20

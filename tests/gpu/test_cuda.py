@@ -7,6 +7,8 @@ import json
 import pytest
 import torch
 
+from robomimic_ddp import cli
+from robomimic_ddp.bench import step
 from tests.hosts import FINISHED, python, require_clean, torchrun
 from tests.runs import run_directory
 
@@ -43,3 +45,19 @@ def test_one_process(mode, host_copy, config_file, tmp_path):
     require_clean(python(host_copy, *arguments, added=added, timeout=300))
     plan = plan_of(tmp_path / "runs")
     assert (plan["mode"], plan["device"]) == (mode, "cuda:0")
+
+
+def test_bench(capsys, tmp_path):
+    """Every variant takes steps, NCCL with one rank and a compiled net among them."""
+    file = tmp_path / "rows.json"
+    words = ["--device", "cuda", "--rounds", "2", "--batch", "4", "--down-dims", "64,128"]
+    assert cli.main(["bench", "step", *words, "--pixels", "64", "--json", str(file)]) == 0
+    rows = json.loads(file.read_text())
+    assert [row["cameras"] for row in rows] == [0] * len(step.ON_CUDA) + [2] * len(step.ON_CUDA)
+    for row in rows:
+        assert row["device"] == "cuda" and row["samples_per_second"] > 0
+        assert row["kernel_launches"] > 0 and 0 < row["device_busy_share"] <= 1
+        assert row["device_peak_mb"] > 4e-6 * row["parameters"]
+    host, ours = rows[0], rows[1]
+    assert ours["kernel_launches"] < host["kernel_launches"], "averages and Adam in few kernels"
+    assert "launches" in capsys.readouterr().out

@@ -33,8 +33,8 @@ LAYERS = (
     {"resume"},
     {"seams"},
     {"api"},
-    {"train_rlds", "doctor", "bench", "plot", "launch", "ckpt", "watch", "stats", "inspect_data"},
     {"demo"},
+    {"train_rlds", "doctor", "bench", "plot", "launch", "ckpt", "watch", "stats", "inspect_data"},
     {"cli"},
     {"__main__"},
 )
