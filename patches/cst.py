@@ -5,7 +5,7 @@ rename).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Union
+from typing import Any, Union
 
 import libcst as cst
 
@@ -100,13 +100,31 @@ def decorate(
 
 
 def wrap(source: Source, node: cst.BaseExpression, function: str, *more: str) -> Edit:
-    """`node` becomes `DDPUtils.<function>(node, *more)`, where `more` is source text of names."""
+    """`node` becomes `DDPUtils.<function>(node, *more)`, where `more` is source text of names.
+
+    Parentheses around an operation become the call's, or stay outside where a keyword touches them
+    (`if(a):`).
+    """
+    touched = source.before(node).isalnum()
 
     def change(updated: cst.BaseExpression) -> cst.Call:
         extra = [cst.Arg(cst.parse_expression(text)) for text in more]
-        return cst.Call(api_name(source, function), [cst.Arg(updated), *extra])
+        outside: dict[str, Any] = {}
+        if touched:
+            outside = {"lpar": updated.lpar, "rpar": updated.rpar}
+        if touched or _has_plain_parentheses(updated):
+            updated = updated.with_changes(lpar=(), rpar=())
+        return cst.Call(api_name(source, function), [cst.Arg(updated), *extra], **outside)
 
     return Edit(node, change)
+
+
+def _has_plain_parentheses(node: cst.BaseExpression) -> bool:
+    """An operation in one pair, with nothing between it and them (a comment, a line's end)."""
+    if not isinstance(node, (cst.Comparison, cst.BooleanOperation)) or len(node.lpar) != 1:
+        return False
+    inside = (node.lpar[0].whitespace_after, node.rpar[0].whitespace_before)
+    return all(isinstance(space, cst.SimpleWhitespace) and not space.value for space in inside)
 
 
 def rename(source: Source, call: cst.Call, function: str) -> Edit:

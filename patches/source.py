@@ -4,6 +4,7 @@ only.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from functools import cache, cached_property
@@ -60,6 +61,18 @@ class Source:
     def line(self, node: cst.CSTNode) -> int:
         """1-based line on which `node` starts (a decorated function: the line of its `def`)."""
         return self._positions[node].start.line
+
+    def before(self, node: cst.CSTNode) -> str:
+        """The character before `node` and its parentheses in its line, or ""."""
+        start = self._positions[node].start
+        line = self._text[start.line - 1][: start.column]
+        for _ in getattr(node, "lpar", ()):  # a position is that of what they hold
+            line = line.rstrip().removesuffix("(")
+        return line[-1:]
+
+    @cached_property
+    def _text(self) -> list[str]:
+        return re.split(r"\r\n?|\n", self.module.code)  # as LibCST counts lines
 
     def names(self, node: cst.CSTNode) -> frozenset[str]:
         """Dotted names that `node` may stand for, through imports and scopes:

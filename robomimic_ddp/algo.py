@@ -1,8 +1,8 @@
 """The host's `Algo` object as the retrofit sees it: nets, averaged weights, optimizers.
 
 Read by attribute, since hosts differ: `nets` (all), `ema_nets` and `ema.shadow_params` (current
-diffusers), `ema.averaged_model` (diffusers 0.11), `optimizers` (a dict of optimizers, or of lists
-of them).
+diffusers), `ema.averaged_model` (diffusers 0.11; ours has both names), `optimizers` (a dict of
+optimizers, or of lists of them).
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ def named_state(algo: Any) -> list[tuple[str, torch.Tensor]]:
         for prefix, module in [*named_nets(algo), *_averaged(algo)]
         for name, tensor in module.state_dict(keep_vars=True).items()
     ]
-    shadow = getattr(getattr(algo, "ema", None), "shadow_params", None) or []
+    ema = getattr(algo, "ema", None)
+    shadow = getattr(ema, "shadow_params", None) or []
+    if isinstance(getattr(ema, "averaged_model", None), nn.Module):
+        shadow = vars(ema).get("shadow_params", [])  # ours are that module's parameters
     named += [(f"ema.shadow_params[{index}]", tensor) for index, tensor in enumerate(shadow)]
     return [(name, tensor) for name, tensor in named if isinstance(tensor, torch.Tensor)]
 

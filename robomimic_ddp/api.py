@@ -14,6 +14,7 @@ from robomimic_ddp import (
     __version__,
     checkpoint,
     command_line,
+    composing,
     config_file,
     entry,
     env,
@@ -43,11 +44,13 @@ from robomimic_ddp.seams.epoch import epoch_log, rollouts
 from robomimic_ddp.seams.language import language_model
 from robomimic_ddp.seams.model import cuda_device, parallel, scale_lr
 from robomimic_ddp.seams.training import distributed, epochs
+from robomimic_ddp.step.averaged_copy import averaged_copy
 
 __all__ = [
     "API_VERSION",
     "agree",
     "ask",
+    "averaged_copy",
     "copyfile",
     "cuda_device",
     "data_logger",
@@ -86,6 +89,8 @@ restored = resume.restored
 def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(name)
+    if name in composing.OFFERED:
+        return composing.offered(name)
     raise _version_error(
         f"this host uses DDPUtils.{name}, which the installed robomimic-ddp {__version__} (API "
         f"version {API_VERSION}) does not have: the host was patched by another version."

@@ -18,6 +18,7 @@ from robomimic_ddp.patches.cst import (
     unrecognised,
     wrap,
 )
+from robomimic_ddp.patches.imports import dotted
 from robomimic_ddp.patches.outcomes import Fixer, NotPresent, Outcome
 from robomimic_ddp.patches.source import Source, walk
 
@@ -25,7 +26,11 @@ CLOCKS = ("time.time", "time.monotonic", "time.perf_counter", "datetime.datetime
 
 
 def fix(source: Source) -> Outcome:
-    """`check = <comparison of times>` becomes `check = DDPUtils.agree(<comparison of times>)`."""
+    """`check = <comparison of times>` becomes `check = DDPUtils.agree(<comparison of times>)`.
+
+    `config.x is not None and <comparison>` keeps its first part outside: ranks have one config, so
+    all of them come to the agreement, or none.
+    """
     train = train_function(source)
     if train is None:
         return NotPresent("no function train at top level")
@@ -43,7 +48,7 @@ def fix(source: Source) -> Outcome:
             comparison for comparison in walk(decision, cst.Comparison) if comparison in compared
         ]
         if inside:
-            edits.append(wrap(source, decision, "agree"))
+            edits.append(wrap(source, _without_config(decision, train), "agree"))
             compared = [comparison for comparison in compared if comparison not in inside]
     if compared:
         return unrecognised(
@@ -58,6 +63,32 @@ def _decisions(train: cst.FunctionDef) -> Iterator[cst.BaseExpression]:
         decision = statement.value if isinstance(statement, cst.Assign) else statement.test
         if isinstance(decision, logical):
             yield decision
+
+
+def _without_config(decision: cst.BaseExpression, train: cst.FunctionDef) -> cst.BaseExpression:
+    """What of `a and b` is decided by more than the configuration."""
+    config = next((param.name.value for param in train.params.params), "")
+    while (
+        isinstance(decision, cst.BooleanOperation)
+        and isinstance(decision.operator, cst.And)
+        and _is_settled(decision.left, config)
+    ):
+        decision = decision.right
+    return decision
+
+
+def _is_settled(node: cst.BaseExpression, config: str) -> bool:
+    """Whether `node` is made of constants and values of the configuration only."""
+    if isinstance(node, cst.Comparison):
+        parts = (node.left, *(target.comparator for target in node.comparisons))
+        return all(_is_settled(part, config) for part in parts)
+    if isinstance(node, cst.UnaryOperation):
+        return _is_settled(node.expression, config)
+    if isinstance(node, cst.BooleanOperation):
+        return _is_settled(node.left, config) and _is_settled(node.right, config)
+    if isinstance(node, (cst.Name, cst.Attribute)):
+        return dotted(node).split(".")[0] in (config, "None", "True", "False")
+    return isinstance(node, (cst.BaseNumber, cst.SimpleString))
 
 
 def _readings(source: Source, train: cst.FunctionDef) -> set[str]:

@@ -10,10 +10,11 @@ from robomimic_ddp.patches.cst import (
     settle,
     wrap,
 )
+from robomimic_ddp.patches.imports import API_MODULE
 from robomimic_ddp.patches.outcomes import Fixer, Outcome
 from robomimic_ddp.patches.source import Source
 
-COMPOSE = ("hydra.compose", "hydra.experimental.compose")
+COMPOSE = ("hydra.compose", "hydra.experimental.compose", f"{API_MODULE}.compose")
 
 
 def fix(source: Source) -> Outcome:
@@ -34,7 +35,7 @@ def fix(source: Source) -> Outcome:
 FIXER = Fixer(
     seam="entry",
     files=TRAIN_SCRIPTS,
-    words=("hydra", "compose"),
+    words=("hydra|robomimic_ddp", "compose"),
     fix=fix,
     by_hand="compose with overrides=DDPUtils.overrides(sys.argv[1:])",
     required=False,

@@ -60,8 +60,8 @@ def _state_dicts(nest: Any) -> Any:
 
 
 def _capture_average(ema: Any) -> dict[str, Any]:
-    """diffusers' EMAModel: `shadow_params` (current API) or `averaged_model` (0.11), and its
-    numbers. Its own state_dict exists in neither API as a whole: 0.11 has none.
+    """Ours or diffusers' EMAModel: `shadow_params` (parameters=) or `averaged_model` (model=), and
+    its numbers. Its own state_dict exists in neither API as a whole: 0.11 has none.
     """
     state: dict[str, Any] = {"numbers": numbers(ema)}
     shadow, averaged = vars(ema).get("shadow_params"), vars(ema).get("averaged_model")

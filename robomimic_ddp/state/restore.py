@@ -83,7 +83,10 @@ def _restore_average(ema: Any, state: Mapping[str, Any], prefix: str) -> None:
     shadow = vars(ema).get("shadow_params")
     saved = state.get("shadow_params")
     if (shadow is None) != (saved is None):
-        raise _other_model(f"{prefix}ema: another version of diffusers averaged the saved weights")
+        raise _other_model(
+            f"{prefix}ema: another form of EMAModel (model=, or parameters=) averaged "
+            "the saved weights"
+        )
     if shadow is not None:
         if [tensor.shape for tensor in shadow] != [tensor.shape for tensor in saved]:
             raise _other_model(f"{prefix}ema.shadow_params: other shapes")

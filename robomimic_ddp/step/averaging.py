@@ -1,4 +1,4 @@
-"""The averaged copy (diffusers' EMAModel, both APIs) in one pass over all parameters.
+"""The averaged copy (ours, or diffusers' EMAModel of either API) in one pass over all parameters.
 
 Decay and counters are those of the host's own object. Per number, `shadow + (1 - decay) * (new -
 shadow)` replaces `shadow - (1 - decay) * (shadow - new)` or `decay * shadow + (1 - decay) * new`:
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from robomimic_ddp.step.averaged_copy import AveragedModel, AveragedParameters
 from robomimic_ddp.swapping import swapped
 
 _NEEDED = {
@@ -23,8 +24,8 @@ _NEEDED = {
 
 
 def install(model: Any, undo: ExitStack) -> bool:
-    """Replaces `step` of the model's EMAModel until `undo` is closed; False where it has none of
-    diffusers', or one that was changed.
+    """Replaces `step` of the model's average until `undo` is closed; False where it has none of
+    ours or diffusers', or one that was changed.
     """
     ema = getattr(model, "ema", None)
     kind = _kind(ema)
@@ -41,8 +42,9 @@ def install(model: Any, undo: ExitStack) -> bool:
 
 
 def _kind(ema: Any) -> str | None:
-    """Which API's EMAModel it is; None for a host's own class, which may average otherwise."""
-    known = type(ema).__name__ == "EMAModel" and type(ema).__module__.startswith("diffusers")
+    """Which API it has; None for a host's own class, which may average otherwise."""
+    of_diffusers = type(ema).__name__ == "EMAModel" and type(ema).__module__.startswith("diffusers")
+    known = of_diffusers or type(ema) in (AveragedModel, AveragedParameters)
     if not known or {"step", "copy_to"} & set(vars(ema)):
         return None
     return next((kind for kind, names in _NEEDED.items() if names <= set(vars(ema))), None)
@@ -98,7 +100,10 @@ class _Averaged:
         self.ema, self._step = ema, ema.step
 
     @torch.no_grad()
-    def step(self, new_model: nn.Module) -> None:
+    def step(self, new_model: Any) -> None:
+        if not isinstance(new_model, nn.Module):  # ours takes parameters, too
+            self._step(new_model)
+            return
         ema, new = self.ema, dict(new_model.named_parameters())
         averaged = dict(ema.averaged_model.named_parameters())
         pairs = [(averaged.get(name), parameter) for name, parameter in new.items()]

@@ -29,14 +29,26 @@ def test_the_checkpoint_every_n_seconds():
     text = """def train(config, device):
     last = time.time()
     if config.save.enabled:
-        time_check = {}(config.save.every_n_seconds is not None) and \\
-            (time.time() - last > config.save.every_n_seconds){}
+        time_check = (config.save.every_n_seconds is not None) and \\
+            {}(time.time() - last > config.save.every_n_seconds)
         epoch_check = epoch % 2 == 0
 """
     check_edit(
         "clock_decision",
-        HEAD + text.format("", ""),
-        HEAD + OURS + text.format("DDPUtils.agree(", ")"),
+        HEAD + text.format(""),
+        HEAD + OURS + text.format("DDPUtils.agree"),
+    )
+
+
+@pytest.mark.parametrize(
+    "first", ["every", "not should_save", "config.save.enabled and due", "f(config)"]
+)
+def test_what_is_more_than_configuration_is_agreed_on_too(first):
+    text = "    check = {}{} and (time.time() - last > config.save.every_n_seconds){}\n"
+    check_edit(
+        "clock_decision",
+        HEAD + TRAIN + text.format("", first, ""),
+        HEAD + OURS + TRAIN + text.format("DDPUtils.agree(", first, ")"),
     )
 
 
@@ -59,8 +71,16 @@ def test_the_checkpoint_every_n_seconds():
             "while time.monotonic() < limit:\n        pass",
             "while DDPUtils.agree(time.monotonic() < limit):\n        pass",
         ),
+        (
+            "if(time.time() - last > limit):\n        pass",
+            "if(DDPUtils.agree(time.time() - last > limit)):\n        pass",
+        ),
+        (
+            "if config.a and(time.time() - last > limit):\n        pass",
+            "if config.a and(DDPUtils.agree(time.time() - last > limit)):\n        pass",
+        ),
     ],
-    ids=["if", "elif", "through a variable", "while"],
+    ids=["if", "elif", "through a variable", "while", "touched", "after and"],
 )
 def test_other_shapes(before, after):
     check_edit(

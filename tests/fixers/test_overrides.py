@@ -36,3 +36,11 @@ from hydra import compose
         text.format("", name, words),
         text.format(OURS, name, f"DDPUtils.overrides({words})"),
     )
+
+
+def test_after_the_imports_are_ours():
+    text = """from robomimic_ddp.api import compose
+import robomimic_ddp.api as DDPUtils
+cfg = compose(config_name="train", overrides={})
+"""
+    check_edit("overrides", text.format("words"), text.format("DDPUtils.overrides(words)"))

@@ -84,8 +84,14 @@ NETS = {
     ),
 }
 EMA = {
-    "model=": ("ema = EMAModel(model=nets, power=0.75)", ()),
-    "parameters=": ("ema = EMAModel(parameters=nets.parameters(), power=0.75)", ()),
+    "model=": (
+        "ema = EMAModel(model=nets, power=0.75)",
+        ("ema = DDPUtils.averaged_copy(model=nets, power=0.75)",),
+    ),
+    "parameters=": (
+        "ema = EMAModel(parameters=nets.parameters(), power=0.75)",
+        ("ema = DDPUtils.averaged_copy(parameters=nets.parameters(), power=0.75)",),
+    ),
     "try one, except the other": (
         """try:
             ema = EMAModel(model=nets, power=0.75)
@@ -186,6 +192,11 @@ SAVES = {
             'os.remove(video_paths["a"])',
         ),
     ),
+    "by the clock, if the config says so": (
+        """    check = (config.every is not None) and (time.time() - last_ckpt_time > config.every)
+""",
+        ("check = (config.every is not None) and DDPUtils.agree(time.time() -",),
+    ),
     "by the clock": (
         """    check = (every is not None) and (time.time() - last_ckpt_time > every)
 """,
@@ -239,10 +250,14 @@ def run(cfg):
 
 def main():
     from hydra import compose, initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+    GlobalHydra.instance().clear()
     with initialize_config_dir(config_dir="train_configs"):
         run(compose(config_name="train_rlds", overrides=list(sys.argv[1:])))
 """,
         (
+            "from robomimic_ddp.api import compose, initialize_config_dir\n",
+            "from robomimic_ddp.api import GlobalHydra\n",
             "cfg = DDPUtils.load_from(cfg, OmegaConf.create(json.load(f)))",
             "overrides=DDPUtils.overrides(list(sys.argv[1:]))",
             'DDPUtils.prepare_config(config_factory(settings["algo_name"]), settings)',
@@ -285,6 +300,7 @@ FIRST = {seam: next(iter(shapes)) for seam, (_, shapes) in SEAMS.items()}
 
 _ALGO = """import torch
 import torch.nn as nn
+from diffusers.training_utils import EMAModel
 {language}
 import robomimic.utils.tensor_utils as TensorUtils
 

@@ -33,13 +33,13 @@ ADDED = {
         'best_success_rate = DDPUtils.restored("best_success_rate", {k: -1. for k in envs} '
         "if config.experiment.rollout.enabled else None)",
         "for epoch in DDPUtils.epochs(range(start_epoch, config.train.num_epochs + 1), model):",
-        "time_check = DDPUtils.agree((config.experiment.save.every_n_seconds is not None) and \\",
-        "(time.time() - last_ckpt_time > config.experiment.save.every_n_seconds))",
+        "DDPUtils.agree(time.time() - last_ckpt_time > config.experiment.save.every_n_seconds)",
         "DDPUtils.copyfile(latest_model_path, latest_model_backup_path)",
         "@DDPUtils.entry_point(api_version=1)",
         'config = DDPUtils.prepare_config(config_factory(ext_cfg["algo_name"]), ext_cfg)',
         "raise",
     ],
+    "utils/diffusion_utils.py": [IMPORT, "ema = DDPUtils.averaged_copy("],
     "utils/file_utils.py": [
         IMPORT,
         "@DDPUtils.rlds_env_metadata",
@@ -65,7 +65,8 @@ ADDED = {
 }
 REPLACED = {
     "algo/diffusion_policy.py": 3,
-    "scripts/train.py": 11,
+    "scripts/train.py": 10,
+    "utils/diffusion_utils.py": 1,
     "utils/file_utils.py": 0,
     "utils/log_utils.py": 0,
     "utils/torch_utils.py": 2,
@@ -127,7 +128,7 @@ def test_applied_again_nothing_changes(retrofit):
     assert second.patches == ()
     assert second.state == "patched"
     done = [finding for finding in second.findings if isinstance(finding.outcome, AlreadyApplied)]
-    assert len(done) == sum(len(finding.outcome.lines) > 0 for finding in first.findings) == 27
+    assert len(done) == sum(len(finding.outcome.lines) > 0 for finding in first.findings) == 28
 
 
 def test_each_line_that_is_named_holds_our_name(retrofit):

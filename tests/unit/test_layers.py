@@ -19,10 +19,10 @@ LAYERS = (
     {"plan"},
     {"places", "random_streams", "swapping"},
     {"group"},
-    {"step_logs", "bucket_layout", "observing", "nests", "language"},
+    {"step_logs", "bucket_layout", "observing", "nests", "language", "composition"},
     {"wrap", "sampling", "rlds", "main_rank", "metrics", "algo", "history"}
     | {"command_line", "config_check", "config_file", "hdf5_check", "heartbeat", "notes", "figures"}
-    | {"determinism"},
+    | {"determinism", "composing"},
     {"rollouts", "step", "checkpoint", "checkpoint_check", "finite", "debug", "verify", "entry"}
     | {"stopping", "pace"},
     {"progress", "block"},

@@ -1,0 +1,270 @@
+"""The averaged copy of the nets (EMA), of our own: the same whatever diffusers is installed.
+
+diffusers has had two classes `EMAModel`: 0.11's takes `model=` and keeps a module `averaged_model`,
+later ones take `parameters=` and keep a list `shadow_params`. A host is written for one of them,
+and stops with a TypeError beside the other. Here the call chooses the arithmetic, which is that
+class's own to the bit, and what comes back answers to the names of both.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from typing import Any, Union
+
+import torch
+from torch import nn
+
+from robomimic_ddp.errors import WrapError
+
+Averaged = Union[nn.Module, Iterable[torch.Tensor]]
+
+
+def averaged_copy(*args: Any, **settings: Any) -> AveragedModel | AveragedParameters:
+    """diffusers' `EMAModel(model=nets, ...)` or `EMAModel(parameters=nets.parameters(), ...)`.
+
+    A module, however it is given, is averaged as diffusers 0.11 does it; parameters as its later
+    versions do. Local: every rank averages its own (equal) weights. Raises WrapError where neither
+    is given.
+    """
+    if "model" in settings or (args and isinstance(args[0], nn.Module)):
+        return AveragedModel(*args, **settings)
+    if args or "parameters" in settings:
+        return AveragedParameters(*args, **settings)
+    raise WrapError(
+        "DDPUtils.averaged_copy was given neither model=NETS nor parameters=NETS.parameters(), so "
+        "there is nothing to average. Give it what the host gave to EMAModel."
+    )
+
+
+class _Average:
+    """What both forms answer to; `shadow_params` are the averaged tensors, in parameter order."""
+
+    shadow_params: list[torch.Tensor]
+    optimization_step: int
+    _stored: list[torch.Tensor] | None = None
+
+    def get_decay(self, optimization_step: int) -> float:
+        """The share of the old average that the step numbered `optimization_step` keeps."""
+        step = max(0, optimization_step - self.update_after_step - 1)
+        if step <= 0:
+            return 0.0
+        least, most = self._bounds()
+        return max(least, min(self._warm_up(step), most))
+
+    def _warm_up(self, step: int) -> float:
+        return 1 - (1 + step / self.inv_gamma) ** -self.power
+
+    def _bounds(self) -> tuple[float, float]:
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def copy_to(self, parameters: Averaged) -> None:
+        """Writes the averages into `parameters`."""
+        for parameter, average in zip(_tensors(parameters), self.shadow_params):
+            parameter.data.copy_(average.to(parameter.device))
+
+    def store(self, parameters: Averaged) -> None:
+        """Keeps copies of `parameters` on the CPU until `restore`."""
+        self._stored = [parameter.detach().cpu().clone() for parameter in _tensors(parameters)]
+
+    @torch.no_grad()
+    def restore(self, parameters: Averaged) -> None:
+        """Puts back what `store` kept. Raises RuntimeError, as diffusers does, if nothing is."""
+        if self._stored is None:
+            raise RuntimeError("restore(parameters) without a store(parameters) before it")
+        for parameter, kept in zip(_tensors(parameters), self._stored):
+            parameter.data.copy_(kept)
+        self._stored = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Averages and counters under the names of current diffusers, which can load them."""
+        least, most = self._bounds()
+        return {
+            "decay": most,
+            "min_decay": least,
+            "optimization_step": self.optimization_step,
+            "update_after_step": self.update_after_step,
+            "use_ema_warmup": getattr(self, "use_ema_warmup", True),
+            "inv_gamma": self.inv_gamma,
+            "power": self.power,
+            "shadow_params": self.shadow_params,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes over what `state_dict` gave, of either form or of diffusers."""
+        state = copy.deepcopy(state)
+        shadows = state.pop("shadow_params", None)
+        if shadows is not None:
+            self.shadow_params = shadows
+        least, most = self._bounds()
+        self._set_bounds(state.pop("min_decay", least), state.pop("decay", most))
+        for name, value in state.items():
+            if name in vars(self):
+                setattr(self, name, value)
+
+    def _set_bounds(self, least: float, most: float) -> None:
+        raise NotImplementedError
+
+
+class AveragedModel(_Average):
+    """diffusers 0.11's: a module `averaged_model`; `decay` is the one of the last step."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        update_after_step: int = 0,
+        inv_gamma: float = 1.0,
+        power: float = 2 / 3,
+        min_value: float = 0.0,
+        max_value: float = 0.9999,
+        device: Any = None,
+    ) -> None:
+        self.averaged_model = copy.deepcopy(model).eval()
+        self.averaged_model.requires_grad_(False)
+        self.update_after_step = update_after_step
+        self.inv_gamma = inv_gamma
+        self.power = power
+        self._set_bounds(min_value, max_value)
+        if device is not None:
+            self.to(device=device)
+        self.decay = 0.0
+        self.optimization_step = 0
+
+    def _bounds(self) -> tuple[float, float]:
+        return self.min_value, self.max_value
+
+    def _set_bounds(self, least: float, most: float) -> None:
+        self.min_value, self.max_value = least, most
+
+    @property
+    def cur_decay_value(self) -> float:
+        """Current diffusers' name for `decay`."""
+        return self.decay
+
+    @property
+    def shadow_params(self) -> list[torch.Tensor]:
+        return list(self.averaged_model.parameters())
+
+    @shadow_params.setter
+    @torch.no_grad()
+    def shadow_params(self, values: Iterable[torch.Tensor]) -> None:
+        values, own = list(values), list(self.averaged_model.parameters())
+        if [value.shape for value in values] != [parameter.shape for parameter in own]:
+            raise WrapError(
+                f"shadow_params was given {len(values)} tensors; expected {len(own)} of the shapes "
+                "of the averaged nets. They are those of other nets."
+            )
+        for parameter, value in zip(own, values):
+            parameter.copy_(value)
+
+    @torch.no_grad()
+    def step(self, new: Averaged) -> None:
+        """Takes the nets (or, without their buffers, their parameters) into the average."""
+        self.decay = self.get_decay(self.optimization_step)
+        for average, parameter in self._pairs(new):
+            if parameter.requires_grad:
+                average.mul_(self.decay)
+                average.add_(parameter.data.to(average.dtype), alpha=1 - self.decay)
+            else:
+                average.copy_(parameter)
+        if isinstance(new, nn.Module):
+            buffers = dict(self.averaged_model.named_buffers())
+            for name, buffer in new.named_buffers():
+                buffers[name].copy_(buffer)
+        self.optimization_step += 1
+
+    def _pairs(self, new: Averaged) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
+        """By name: a copy made before nets were wrapped anew must not be paired by position."""
+        if not isinstance(new, nn.Module):
+            return zip(self.shadow_params, _tensors(new))
+        own, given = dict(self.averaged_model.named_parameters()), dict(new.named_parameters())
+        for name in given:
+            if name not in own:
+                raise WrapError(
+                    f"the nets have a parameter {name!r} that their averaged copy lacks, so it "
+                    "would not be averaged. Make the average after the nets have their last form."
+                )
+        return [(own[name], parameter) for name, parameter in given.items()]
+
+    def to(self, *args: Any, **kwargs: Any) -> None:
+        """Moves the averages, as a module's `to`."""
+        self.averaged_model = self.averaged_model.to(*args, **kwargs)
+
+
+class AveragedParameters(_Average):
+    """Current diffusers': a list `shadow_params`; `decay` is the largest one allowed."""
+
+    def __init__(
+        self,
+        parameters: Averaged,
+        decay: float = 0.9999,
+        min_decay: float = 0.0,
+        update_after_step: int = 0,
+        use_ema_warmup: bool = False,
+        inv_gamma: float = 1.0,
+        power: float = 2 / 3,
+        foreach: bool = False,
+        model_cls: Any = None,
+        model_config: Any = None,
+        **older: Any,
+    ) -> None:
+        """`foreach` changes nothing here; `older` are the names max_value, min_value, device."""
+        unknown = sorted(set(older) - {"max_value", "min_value", "device"})
+        if unknown:
+            raise TypeError(f"averaged_copy() got an unexpected keyword argument {unknown[0]!r}")
+        self.use_ema_warmup = use_ema_warmup or isinstance(parameters, nn.Module)
+        self.shadow_params = [tensor.clone().detach() for tensor in _tensors(parameters)]
+        self.decay = decay if older.get("max_value") is None else older["max_value"]
+        self.min_decay = min_decay if older.get("min_value") is None else older["min_value"]
+        self.update_after_step = update_after_step
+        self.inv_gamma = inv_gamma
+        self.power = power
+        self.foreach = foreach
+        self.model_cls, self.model_config = model_cls, model_config
+        self.optimization_step = 0
+        self.cur_decay_value: float | None = None
+        if older.get("device") is not None:
+            self.to(device=older["device"])
+
+    @property
+    def averaged_model(self) -> nn.Module:
+        raise AttributeError(
+            "this average was made of parameters, so it has no module: averaged_model exists where "
+            "the nets themselves are given, DDPUtils.averaged_copy(model=nets, ...)."
+        )
+
+    def _bounds(self) -> tuple[float, float]:
+        return self.min_decay, self.decay
+
+    def _set_bounds(self, least: float, most: float) -> None:
+        self.min_decay, self.decay = least, most
+
+    def _warm_up(self, step: int) -> float:
+        return super()._warm_up(step) if self.use_ema_warmup else (1 + step) / (10 + step)
+
+    @torch.no_grad()
+    def step(self, parameters: Averaged) -> None:
+        """Takes the parameters (or those of the nets) into the average."""
+        self.optimization_step += 1
+        self.cur_decay_value = self.get_decay(self.optimization_step)
+        for average, parameter in zip(self.shadow_params, _tensors(parameters)):
+            if parameter.requires_grad:
+                average.sub_((1 - self.cur_decay_value) * (average - parameter))
+            else:
+                average.copy_(parameter)
+
+    def to(self, device: Any = None, dtype: Any = None, non_blocking: bool = False) -> None:
+        """Moves the averages; only those of floating point change their kind."""
+        self.shadow_params = [
+            tensor.to(device, dtype if tensor.is_floating_point() else None, non_blocking)
+            for tensor in self.shadow_params
+        ]
+
+    def pin_memory(self) -> None:
+        """Puts the averages into pinned memory."""
+        self.shadow_params = [tensor.pin_memory() for tensor in self.shadow_params]
+
+
+def _tensors(given: Averaged) -> list[torch.Tensor]:
+    return list(given.parameters() if isinstance(given, nn.Module) else given)

@@ -1,0 +1,88 @@
+"""diffusers' EMAModel in each of its constructors."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fixers.support import check_edit, check_untouched
+
+HEAD = "from diffusers.training_utils import EMAModel\n"
+OURS = "import robomimic_ddp.api as DDPUtils\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from mine import EMAModel  # not of diffusers\nema = EMAModel(model=nets)\n",
+        HEAD + "class Mine(EMAModel):\n    pass\nema = Mine(model=nets)\n",
+        HEAD + "ema = EMAModel(nets, power=0.75)\n",
+        HEAD + "ema = EMAModel(*args)\n",
+        HEAD + "ema = EMAModel\n",
+        HEAD
+        + """try:
+    ema = EMAModel(model=nets, power=0.75)
+except TypeError:
+    ema = EMAModel(parameters=nets.parameters(), power=0.75)
+""",
+    ],
+    ids=["other", "subclass", "either version's", "unknown", "no call", "tries both"],
+)
+def test_leaves_averages_that_are_others_or_work_with_any_version(text):
+    check_untouched("averaged_copy", text)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "(model=nets, power=self.algo_config.ema.power)",
+        "(parameters=nets.parameters(), power=0.75)",
+        "(nets.parameters(), power=0.75)",
+        "(\n    parameters=model.parameters(), power=power, use_ema_warmup=True  # as ever\n)",
+    ],
+    ids=["model=", "parameters=", "by position", "over lines"],
+)
+@pytest.mark.parametrize(
+    ("imports", "name"),
+    [
+        (HEAD, "EMAModel"),
+        ("from diffusers.training_utils import EMAModel as Ema, set_seed\n", "Ema"),
+        ("import diffusers.training_utils as utils  # EMAModel\n", "utils.EMAModel"),
+        ("from diffusers import EMAModel\n", "EMAModel"),
+    ],
+    ids=["name", "alias", "attribute", "top"],
+)
+def test_constructors(imports, name, arguments):
+    text = "{}ema = {}{}\n"
+    check_edit(
+        "averaged_copy",
+        text.format(imports, name, arguments),
+        text.format(imports + OURS, "DDPUtils.averaged_copy", arguments),
+    )
+
+
+def test_a_helper_that_returns_both():
+    text = """import copy
+
+{}
+def _create_ema(model, power):
+    ema = {}(parameters=model.parameters(), power=power)
+    return ema, copy.deepcopy(model)
+"""
+    check_edit(
+        "averaged_copy",
+        text.format(HEAD, "EMAModel"),
+        text.format(HEAD + OURS, "DDPUtils.averaged_copy"),
+    )
+
+
+def test_two_branches_are_two_averages():
+    text = """{}if old:
+    ema = {name}(model=nets)
+else:
+    ema = {name}(parameters=nets.parameters())
+"""
+    check_edit(
+        "averaged_copy",
+        text.format(HEAD, name="EMAModel"),
+        text.format(HEAD + OURS, name="DDPUtils.averaged_copy"),
+    )
