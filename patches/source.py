@@ -4,6 +4,7 @@ only.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
@@ -14,6 +15,7 @@ import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider, ScopeProvider
 
 from robomimic_ddp.errors import PatchError
+from robomimic_ddp.patches.bindings import Bindings
 from robomimic_ddp.patches.imports import (
     API_ALIAS,
     API_MODULE,
@@ -46,7 +48,8 @@ class Source:
         self.path = path
         self.data = data
         self.traits = traits
-        self.module = _parse(data)
+        self.module, tree = _parse(data)
+        self._bindings = Bindings(tree)
         self.api_import = _api_import(self.module)
         self._metadata = MetadataWrapper(self.module, unsafe_skip_copy=True)
 
@@ -81,15 +84,24 @@ class Source:
         A name that nothing in the file binds stands for itself; an expression that is no name for
         nothing.
         """
+        text = dotted(node)
+        if not text:
+            return frozenset()
+        name = self._bindings.name(text)
+        if name is not None:
+            return frozenset({name})
         scope = self._scopes.get(node)
         found = {name.name for name in scope.get_qualified_names_for(node)} if scope else set()
-        return frozenset(found or {dotted(node)} - {""})
+        return frozenset(found or {text})
 
     def resolves(self, node: cst.CSTNode, *qualified: str) -> bool:
         """Whether `node` is one of the `qualified` names under whatever alias the file uses."""
         last = {name.rpartition(".")[2] for name in qualified}
         if isinstance(node, cst.Attribute) and node.attr.value not in last:
             return False  # resolving names is the slow part; most attributes need none of it
+        if isinstance(node, cst.Name) and node.value not in last:
+            if not self._bindings.is_imported(node.value):
+                return False
         return not self.names(node).isdisjoint(qualified)
 
     def is_api(self, node: cst.CSTNode, function: str) -> bool:
@@ -162,9 +174,9 @@ def _api_import(module: cst.Module) -> str | None:
     return None
 
 
-def _parse(data: bytes) -> cst.Module:
+def _parse(data: bytes) -> tuple[cst.Module, ast.Module]:
     try:
-        syntax_tree(data)  # LibCST's own errors name a later line, and in harder words
+        tree = syntax_tree(data)  # LibCST's own errors name a later line, and in harder words
         module = cst.parse_module(data)
     except SyntaxError as error:
         raise SourceError(f"it is not valid Python: {error.msg}", error.lineno or 0) from error
@@ -174,4 +186,4 @@ def _parse(data: bytes) -> cst.Module:
         raise SourceError(f"it cannot be read as Python: {error}") from error
     if module.bytes != data:
         raise SourceError("it could not be written back to the byte")
-    return module
+    return module, tree
