@@ -100,9 +100,12 @@ def _merged(settings: Mapping, given: Mapping) -> dict:
     try:
         return OmegaConf.to_container(OmegaConf.merge(settings, given), resolve=True)
     except OmegaConfBaseException as error:
+        values = [item for tree in (given, settings) for item in config_check.flatten(tree)]
+        keys = [key for key, value in values if isinstance(value, str) and "${" in value]
         raise ConfigError(
             f"the settings could not be put together: {error}\nText with a dollar sign and a brace "
-            "is a reference to another key; write \\${ for the characters themselves."
+            f"(in {', '.join(keys[:3]) or 'a value'}) is a reference to another key; write \\${{ for "
+            "the characters themselves."
         ) from error
 
 
