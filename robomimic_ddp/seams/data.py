@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Callable
 
 import torch
 
 from robomimic_ddp import host_config, sampling
 from robomimic_ddp import run as _run
+from robomimic_ddp.errors import DataError
 from robomimic_ddp.sampling import workers
 
 
@@ -148,20 +149,31 @@ def rlds_env_metadata(get_env_metadata_from_dataset: Callable) -> Callable:
 
 
 def rlds_shape_metadata(get_shape_metadata_from_dataset: Callable) -> Callable:
-    """Decorates `get_shape_metadata_from_dataset`: also answers for RLDS dataset entries."""
+    """Decorates `get_shape_metadata_from_dataset`: also answers for RLDS dataset entries.
+
+    Hosts give it an entry of train.data, or (older ones) a path and other parameters: those reach
+    the host's function as they are, and RLDS data, which needs an entry, is a DataError.
+    """
+    signature = inspect.signature(get_shape_metadata_from_dataset)
 
     @functools.wraps(get_shape_metadata_from_dataset)
-    def wrapped(
-        dataset_config: Any, action_keys: Any, all_obs_keys: Any = None, **kwargs: Any
-    ) -> Any:
-        if not host_config.is_rlds_folder(dataset_config["path"]):
-            return get_shape_metadata_from_dataset(
-                dataset_config, action_keys, all_obs_keys, **kwargs
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs).arguments
+        entry = next(iter(given.values()), None)
+        path = entry["path"] if isinstance(entry, Mapping) else entry
+        if not host_config.is_rlds_folder(path):
+            return get_shape_metadata_from_dataset(*args, **kwargs)
+        if not isinstance(entry, Mapping):
+            raise DataError(
+                f"{path} is RLDS data, and this host's get_shape_metadata_from_dataset{signature} "
+                "expects the path of an HDF5 file. Train on HDF5 data with it, or use a host whose "
+                "function takes an entry of train.data (robomimic 0.4 and later)."
             )
         from robomimic_ddp.rlds import host
 
         run = _run.current()
         model = run.options.values.language_model if run is not None else "auto"
-        return host.shape_metadata(dataset_config, action_keys, all_obs_keys, model)
+        keys = given.get("action_keys"), given.get("all_obs_keys")
+        return host.shape_metadata(entry, *keys, model)
 
     return wrapped
