@@ -104,8 +104,8 @@ def _merged(settings: Mapping, given: Mapping) -> dict:
         keys = [key for key, value in values if isinstance(value, str) and "${" in value]
         raise ConfigError(
             f"the settings could not be put together: {error}\nText with a dollar sign and a brace "
-            f"(in {', '.join(keys[:3]) or 'a value'}) is a reference to another key; write \\${{ for "
-            "the characters themselves."
+            f"(in {', '.join(keys[:3]) or 'a value'}) is a reference to another key; write \\${{ "
+            "for the characters themselves."
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""`get_shape_metadata_from_dataset` in the forms that hosts have: HDF5 data reaches each of them."""
+"""`get_shape_metadata_from_dataset` in the forms that hosts have: each gets its own calls."""
 
 from __future__ import annotations
 
