@@ -9,7 +9,7 @@ import torch
 from robomimic_ddp import group
 from robomimic_ddp.options import Options, ResolvedOptions
 from robomimic_ddp.plan import RunPlan
-from robomimic_ddp.step import compilation
+from robomimic_ddp.step import communication, compilation
 
 
 def effective(resolved: ResolvedOptions, plan: RunPlan, any_parallel_net: bool) -> Options:
@@ -31,7 +31,7 @@ def effective(resolved: ResolvedOptions, plan: RunPlan, any_parallel_net: bool) 
     can_compile = can_compile and compilation.why_not(plan.device, bucket_mb) is None
     if all(group.gather_objects(can_compile)):
         added["compile"] = "true"
-    if plan.several_ranks:
+    if plan.several_ranks and communication.sends_bf16(plan.device):
         added["comm"] = "bf16"
     free = {name: value for name, value in added.items() if resolved.sources[name] == "default"}
     return dataclasses.replace(values, **free)
@@ -48,7 +48,7 @@ def added_by_max(resolved: ResolvedOptions, chosen: Options) -> str | None:
     why = {
         "precision": "needs a GPU with bf16",
         "compile": "needs GPUs, a compiler, and buckets of 1 MiB or more",
-        "comm": "needs several ranks",
+        "comm": "needs several ranks, and a torch that sends bf16",
     }
     given = [name for name in names if resolved.sources[name] != "default"]
     reasons = [f"{name} ({why[name]})" for name in names if name not in (*new, *given)]

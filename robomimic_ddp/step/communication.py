@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from robomimic_ddp import wrap
+from robomimic_ddp import group, wrap
 from robomimic_ddp.errors import PlanError
 from robomimic_ddp.options import Options
 from robomimic_ddp.step.powersgd import PowerSGD
@@ -29,10 +30,21 @@ class Communication:
         self.line, self.bytes_per_step, self.powersgd = line, bytes_per_step, powersgd
 
 
+def sends_bf16(device: str) -> bool:
+    """Collective: whether gradients on `device` can travel in bf16; gloo of torch 2.0 refuses it."""
+    if device.startswith("cuda") or not group.is_initialized():
+        return True
+    try:
+        torch.distributed.all_reduce(torch.zeros(1, dtype=torch.bfloat16))
+    except RuntimeError:
+        return False
+    return True
+
+
 def communicate(nets: list, options: Options) -> Communication | None:
     """Has the DDP objects of `nets` (parallel nets, built) send gradients as the options say; None
-    where nothing is sent. Once, before the first backward. Raises PlanError where PowerSGD does not
-    go with the other options.
+    where nothing is sent. Collective, once, before the first backward. Raises PlanError where
+    PowerSGD does not go with the other options, or bf16 with this torch.
     """
     states = [wrap.state_of(net) for net in nets]
     states = [one for one in states if isinstance(one.parallel, DistributedDataParallel)]
@@ -42,6 +54,11 @@ def communicate(nets: list, options: Options) -> Communication | None:
     if options.comm == "powersgd":
         _require_possible(options)
         return _powersgd(states, options, whole)
+    if options.comm == "bf16" and not sends_bf16(str(states[0].reduced[0].device)):
+        raise PlanError(
+            f"ddp.comm=bf16 is not possible on the CPU with torch {torch.__version__}: its gloo "
+            "sends no bf16. Use ddp.comm=fp16, or leave the option at its default."
+        )
     if options.comm != "none":
         for state in states:
             state.parallel.register_comm_hook(None, HOOKS[options.comm])
