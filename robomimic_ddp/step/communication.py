@@ -31,7 +31,7 @@ class Communication:
 
 
 def sends_bf16(device: str) -> bool:
-    """Collective: whether gradients on `device` can travel in bf16; gloo of torch 2.0 refuses it."""
+    """Collective: whether gradients on `device` can travel in bf16; torch 2.0's gloo refuses."""
     if device.startswith("cuda") or not group.is_initialized():
         return True
     try:

@@ -26,7 +26,9 @@ class Encoder(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.embedding = torch.nn.Embedding(VOCABULARY, WIDTH)
-        torch.nn.init.normal_(self.embedding.weight, generator=torch.Generator().manual_seed(0))
+        generator = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            self.embedding.weight.copy_(torch.randn(VOCABULARY, WIDTH, generator=generator))
         self.rows = 0
 
     @classmethod

@@ -188,8 +188,8 @@ def test_max_fills_in_what_applies_and_was_left_open(monkeypatch):
     assert (found.precision, found.compile) == ("fp32", "false")
     assert added_by_max(asked, found) == (
         "preset max adds: nothing; not precision (needs a GPU with bf16), compile (needs GPUs, a "
-        "compiler, and buckets of 1 MiB or more), comm (needs several ranks, and a torch that sends "
-        "bf16)"
+        "compiler, and buckets of 1 MiB or more), comm (needs several ranks, and a "
+        "torch that sends bf16)"
     )
     given = resolve({"preset": "max", "precision": "fp16"})
     found = effective(given, placed("cpu", True), True)
