@@ -39,3 +39,20 @@ def test_the_checkpoint(imports, name):
 def test_says_so_for_other_calls(arguments):
     text = f"import torch\n{SAVE}    torch.save({arguments})\n"
     assert check_untouched("atomic_save", text, Unrecognised).where == 3
+
+
+def test_in_a_helper_of_save_model():
+    text = """import torch
+{}def _safe_save(params, path):
+    for attempt in range(3):
+        {}(params, path)
+def other(x):
+    torch.save(x, "x")
+def save_model(model, ckpt_path):
+    _safe_save(params={{"model": model}}, path=ckpt_path)
+"""
+    check_edit(
+        "atomic_save",
+        text.format("", "torch.save"),
+        text.format("import robomimic_ddp.api as DDPUtils\n", "DDPUtils.save"),
+    )
