@@ -1,4 +1,4 @@
-"""`torch.save` in `save_model` or its helper: a crash while it writes leaves the previous checkpoint readable."""
+"""`torch.save` in `save_model` or its helper: a crash leaves the previous checkpoint readable."""
 
 from __future__ import annotations
 
