@@ -2,8 +2,9 @@
 
 A start is the time from the start of a process until it could take its first step: imports, the
 policy with its averaged copy and optimizer, a batch. Ours is that of several ranks on a host that
-`apply` has edited, from the first process until the last rank is ready; each rank, and the unedited
-host, is held to one core, so that ranks do not wait for each other's imports.
+`apply` has edited, from the first process until the last rank is ready. Beside it as many unedited
+hosts start at once, which know nothing of each other: imports of several processes slow one another
+down (cores that share a core's units, one disk), whoever starts them. Each is held to one core.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,8 +32,8 @@ from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, ConfigError
 QUICK, LONG = 2, 7
 """Rounds."""
 PYTHON, HELP, DOCTOR = "python -c pass", "robomimic-ddp --help", "robomimic-ddp doctor"
-HOSTS_OWN, ALL_OF_OURS = "the host's own start", "ours, all ranks ready"
-ADDED, SEAMS = "ours over the host's own start", "plan, group and wrap (least waiting rank)"
+HOSTS_OWN, ALL_OF_OURS = "as many hosts of their own, all ready", "ours, all ranks ready"
+ADDED, SEAMS = "ours over the hosts' own start", "plan, group and wrap (least waiting rank)"
 TARGETS = {HELP: 0.2, DOCTOR: 3.0, ADDED: 1.0}
 """Seconds at most."""
 _COMMANDS = {
@@ -83,12 +85,20 @@ def _timed_start(
     job: Job, name: str, cores: Sequence[int] | None, folder: str
 ) -> dict[str, Seconds]:
     began, before, ours = time.perf_counter(), _of_children(), name == OURS
-    team = Team(job, Variant(name), cores, folder if ours else None)
+    with ThreadPoolExecutor(job.ranks) as starting:
+        if ours:
+            places = [cores]
+        else:
+            places = [cores and cores[place : place + 1] for place in range(job.ranks)]
+        host = folder if ours else None
+        teams = list(starting.map(lambda place: Team(job, Variant(name), place, host), places))
     taken = time.perf_counter() - began
-    seams = [min(told[key] for told in team.told) for key in ("seams", "seams_cpu")]
-    team.close()
-    cpu = (_of_children() - before) / team.world
-    return {ALL_OF_OURS: (taken, cpu), SEAMS: tuple(seams)} if ours else {HOSTS_OWN: (taken, cpu)}
+    told = [one for team in teams for one in team.told]
+    seams = tuple(min(one[key] for one in told) for key in ("seams", "seams_cpu"))
+    for team in teams:
+        team.close()
+    cpu = (_of_children() - before) / job.ranks
+    return {ALL_OF_OURS: (taken, cpu), SEAMS: seams} if ours else {HOSTS_OWN: (taken, cpu)}
 
 
 def _of_children() -> float:

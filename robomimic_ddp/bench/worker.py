@@ -41,6 +41,8 @@ def main(job: dict[str, Any]) -> None:
         torch.backends.cudnn.benchmark = True  # as the host's get_torch_device has it
     config = policy.make_config(job)
     by_hand = hand_loops.BY_HAND.get(job.get("variant"))
+    if not by_hand:
+        import robomimic.scripts.train  # noqa: F401 - the host's imports are not the seams'
     seams = Stopwatch()
     with ExitStack() as stack:
         with seams:
