@@ -28,6 +28,8 @@ from robomimic_ddp.options import FIELDS
 
 DEFAULT_BUCKET_MB = FIELDS["bucket_mb"].default
 _STATE = "_robomimic_ddp_state"
+_SENDS_BY_CHOICE = "init_sync" in inspect.signature(DistributedDataParallel.__init__).parameters
+"""torch 2.0's DDP always sends the first rank's weights when it is built."""
 
 
 class _State:
@@ -56,8 +58,11 @@ class _State:
         DDP's buckets do not depend on it.
         """
 
-    def build(self, net: nn.Module) -> None:
-        """Collective under DDP: builds the parallel object on the parameters' present device."""
+    def build(self, net: nn.Module, is_equal: bool = False) -> None:
+        """Collective under DDP: builds the parallel object on the parameters' present device.
+
+        `is_equal`: all ranks hold the same weights and buffers, so DDP need not send them.
+        """
         if self.parallel is not None or not has_trainable_parameters(net):
             return
         self.reduced = [parameter for parameter in net.parameters() if parameter.requires_grad]
@@ -67,6 +72,7 @@ class _State:
                 net,
                 device_ids=[device.index] if device.type == "cuda" else None,
                 **self.ddp_options,
+                **({"init_sync": False} if is_equal and _SENDS_BY_CHOICE else {}),
             )
             if bucket_layout.can_be_laid_out(self.parallel):
                 self.arrival = bucket_layout.ArrivalOrder(self.reduced)
@@ -204,11 +210,11 @@ def state_of(net: nn.Module) -> _State:
     return net.__dict__[_STATE]
 
 
-def build(net: nn.Module) -> None:
+def build(net: nn.Module, is_equal: bool = False) -> None:
     """Collective under DDP: builds the parallel object now rather than at the first training
-    forward.
+    forward. `is_equal`: all ranks hold the same weights and buffers.
     """
-    state_of(net).build(net)
+    state_of(net).build(net, is_equal)
 
 
 def has_trainable_parameters(module: nn.Module) -> bool:

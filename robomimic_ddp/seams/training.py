@@ -137,7 +137,7 @@ def _start_training(run: _run.Run, model: Any, keeper: resume.Keeper) -> tuple[A
     if not run.plan.several_ranks:
         return None, keeper.restore()
     for _, module in parallel_nets:
-        wrap.build(module)
+        wrap.build(module, is_equal=run.plan.several_ranks)
     run.communication = step.communicate([module for _, module in parallel_nets], chosen)
     if run.communication is not None and group.is_main():
         print(run.communication.line)
@@ -152,11 +152,13 @@ def _start_training(run: _run.Run, model: Any, keeper: resume.Keeper) -> tuple[A
 
 def _make_equal(run: _run.Run, model: Any) -> None:
     """Collective: gives all ranks the main rank's weights, after proving that no rank has loaded
-    others.
+    others. Ranks that drew the same ones, as hosts with a seed do, are not sent any.
     """
     verify.require_same_structure(model)
     loaded = run.fine_tuning or host_algo.steps(model) > 0
     if run.options.values.verify and any(group.gather_objects(loaded)):
         verify.require_same_weights(model)
     _run.share_cores(env.read_launch_env().local_world_size)
-    host_algo.make_equal(model)
+    found = verify.fingerprint(tensor for _, tensor in host_algo.named_state(model))
+    if len(set(group.gather_objects(found))) > 1:
+        host_algo.make_equal(model)

@@ -8,7 +8,7 @@ values, which may collide by chance; the states of differently seeded ranks diff
 
 from __future__ import annotations
 
-from robomimic_ddp.verify.bits import checksum, checksums
+from robomimic_ddp.verify.bits import checksum, checksums, fingerprint
 from robomimic_ddp.verify.comparison import require_equal
 from robomimic_ddp.verify.software import software
 from robomimic_ddp.verify.structure import require_same_structure, require_same_weights
@@ -19,6 +19,7 @@ __all__ = [
     "Verifier",
     "checksum",
     "checksums",
+    "fingerprint",
     "require_equal",
     "require_same_structure",
     "require_same_weights",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 
 import torch
@@ -31,6 +32,12 @@ def checksums(tensors: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
     return found
 
 
+def fingerprint(tensors: Iterable[torch.Tensor]) -> str:
+    """One name for the bits of all `tensors`, in their order."""
+    text = repr(checksums(tensors)).encode()
+    return hashlib.blake2b(text, digest_size=16).hexdigest()
+
+
 def _sums(tensor: torch.Tensor, weights: dict[torch.device, torch.Tensor]) -> torch.Tensor:
     """int64 [2], modulo 2**64. `weights` keeps what is the same for all tensors of a device."""
     words = _words(tensor)
@@ -50,7 +57,11 @@ def _sums(tensor: torch.Tensor, weights: dict[torch.device, torch.Tensor]) -> to
 
 
 def _words(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor's bits in its own order of elements, as int32 words where the bytes allow."""
+    """The tensor's bits in its own order of elements, as int32 words where the bytes allow.
+
+    Words of 64 bits would be quicker and worse: sums are modulo 2**64, in which two changes of the
+    highest bit, a float's sign, cancel out.
+    """
     flat = tensor.contiguous().reshape(-1).view(torch.uint8)
     if flat.storage_offset() % 4:  # a slice may begin anywhere; int32 words must not
         flat = flat.clone()
