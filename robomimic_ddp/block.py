@@ -61,15 +61,16 @@ def _decay(rate: Mapping[str, Any]) -> str:
 
 
 def _data(run: Any, loader: Any) -> Iterator[str]:
-    if run.sharded_stream:
-        yield (
-            "data: the host's own pipeline, each rank on files of its own for the whole run "
-            "(exact passes and exact resume are for robomimic-ddp's loader only)"
-        )
-        return
     names = list(_names(_at(run.config, "train")))
     more = f" and {len(names) - _NAMED_SETS} more" if len(names) > _NAMED_SETS else ""
     said = [", ".join(names[:_NAMED_SETS]) + more] if names else []
+    if run.sharded_stream:
+        said.append(
+            "the host's own pipeline, each rank on files of its own for the whole run "
+            "(exact passes and exact resume are for robomimic-ddp's loader only)"
+        )
+        yield f"data: {'; '.join(said)}"
+        return
     samples, batches = _length(getattr(loader, "dataset", None)), _length(loader)
     if samples is not None:
         said.append(f"{samples} samples over all ranks")
@@ -80,7 +81,11 @@ def _data(run: Any, loader: Any) -> Iterator[str]:
 
 
 def _names(train: Any) -> Iterator[str]:
-    """Where the data sets of a host's config lie."""
+    """Where the data sets of a host's config lie; RLDS: their folder and names."""
+    if isinstance(train, Mapping) and train.get("data_path") and train.get("dataset_names"):
+        folder = Path(str(train["data_path"])).expanduser()
+        yield from (str(folder / str(name)) for name in train["dataset_names"])
+        return
     data = train.get("data") if isinstance(train, Mapping) else None
     for entry in [data] if isinstance(data, (str, Mapping)) else data or ():
         path = entry.get("path") if isinstance(entry, Mapping) else entry

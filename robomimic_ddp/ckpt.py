@@ -63,6 +63,10 @@ def read(path: Any) -> dict[str, Any]:
     Raises CheckpointError for anything else. Runs no code of the file's.
     """
     file = Path(path).expanduser()
+    if file.is_dir():
+        raise CheckpointError(
+            f"{path}: this is a folder; expected a file, such as models/*.pth or last.pth in it."
+        )
     if not file.is_file():
         raise CheckpointError(f"{path}: there is no such file (looked for {file.absolute()}).")
     content = checkpoint_check.read_known(file, str(path))

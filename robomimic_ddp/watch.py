@@ -15,6 +15,7 @@ from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, UsageError
 SILENT_SECONDS, STUCK_SECONDS = 15.0, 30.0
 """Without a word; and with words, but at the same place while others have gone on."""
 _TRAINS, _COLLECTIVES = " train, step", ("/autograd/", "/distributed/", "ddp/group.py")
+_IN_TROUBLE, _MOST_TROUBLES = ("SILENT", "STUCK"), 4
 COLUMNS = ("rank", "state", "epoch", "step", "s/step", "loss", "memory", "seen", "at")
 
 
@@ -60,7 +61,7 @@ def _plainly(directory: Path, interval: float, once: bool) -> int:
             print("  ".join(cells).rstrip(), flush=True)
         states = [line[1] for line in found]
         if once:
-            return EXIT_REFUSED if {"SILENT", "STUCK"} & set(states) else EXIT_DONE
+            return EXIT_REFUSED if set(_IN_TROUBLE) & set(states) else EXIT_DONE
         if all(one["finished"] for one in told):
             return EXIT_DONE
         time.sleep(interval)
@@ -122,10 +123,24 @@ def _state(one: dict[str, Any], seen: float, farthest: tuple[int, int], awaited:
 
 
 def _table(told: Sequence[dict[str, Any]]) -> Any:
+    """A line for each rank, however narrow the terminal is; those in trouble first and, above the
+    table, with all that is known of where they are.
+    """
+    from rich.console import Group
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(*COLUMNS)
-    styles = {"SILENT": "bold red", "STUCK": "bold red", "waits": "yellow", "finished": "green"}
-    for line in rows(told, time.time()):
+    found = sorted(rows(told, time.time()), key=lambda line: line[1] not in _IN_TROUBLE)
+    table = Table(box=None, pad_edge=False, expand=True)
+    for name in COLUMNS:  # the last one takes the width that is left
+        ratio = 1 if name == COLUMNS[-1] else None
+        table.add_column(name, no_wrap=True, overflow="ellipsis", ratio=ratio)
+    styles = {**dict.fromkeys(_IN_TROUBLE, "bold red"), "waits": "yellow", "finished": "green"}
+    for line in found:
         table.add_row(*line, style=styles.get(line[1]))
-    return table
+    troubles = [
+        Text(f"rank {line[0]} {line[1]}: {line[-1]}", style="bold red")
+        for line in found
+        if line[1] in _IN_TROUBLE
+    ]
+    return Group(*troubles[:_MOST_TROUBLES], table)

@@ -153,3 +153,20 @@ def test_the_live_table_is_drawn(capsys):
     Console(width=160).print(watch._table([told(0, time.time()), told(1, 0.0)]))
     text = capsys.readouterr().out
     assert "SILENT" in text and "trains" in text and "0.125" in text
+
+
+def test_the_odd_rank_is_on_the_screen_of_an_ordinary_terminal(capsys):
+    from rich.console import Console
+
+    now, stood = time.time(), {"idle_seconds": 60.0, "code": WAITING, "begun": 41}
+    words = [told(rank, now, **stood) for rank in range(16)]
+    words[14] = told(14, now, **{**stood, "code": "read (h5py/_hl/files.py:1)"})
+    Console(width=80).print(watch._table(words))
+    lines = capsys.readouterr().out.splitlines()
+    assert all(len(line) <= 80 for line in lines) and len(lines) <= 24
+    assert lines[0].startswith("rank 14/") and "STUCK" in lines[0]
+    assert "h5py/_hl/files.py" in " ".join(lines[:3])
+    first = next(line for line in lines if line.startswith("14/"))
+    assert "STUCK" in first and "0.125" in first and first.rstrip().endswith("…")
+    assert lines.index(first) < min(lines.index(one) for one in lines if one.startswith("0/"))
+    assert sum("waits" in line for line in lines) == 15

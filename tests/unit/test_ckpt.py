@@ -184,3 +184,8 @@ def test_usage(write, tmp_path, capsys):
     assert command("convert", write(), "-o", tmp_path / "out.txt") == 2
     assert command("show", tmp_path / "none.pth") == 1
     assert capsys.readouterr().err.count("\n") == 2
+
+
+def test_a_folder_is_no_checkpoint(tmp_path):
+    with pytest.raises(CheckpointError, match="this is a folder; expected a file, such as models/"):
+        ckpt.read(tmp_path)

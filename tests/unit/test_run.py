@@ -14,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robomimic_ddp import entry, history, plot, random_streams, run
+from robomimic_ddp import block, entry, history, plot, random_streams, run
 from robomimic_ddp.env import LaunchEnv
 from robomimic_ddp.errors import DataError, PlanError
 from robomimic_ddp.options import resolve
@@ -168,3 +168,12 @@ def test_only_a_collectives_own_error_is_a_follow_up():
     assert not entry.is_follow_up(raised(of_a_library))
     assert not entry.is_follow_up(raised(lambda: torch.distributed.all_reduce(torch.ones(1))))
     assert not entry.is_follow_up(ConnectionResetError("Connection reset by peer"))
+
+
+@pytest.mark.parametrize("sharded", [True, False])
+def test_the_block_names_rlds_data(sharded):
+    train = {"data_path": "/data/rlds", "dataset_names": ["droid", "ours"], "data": None}
+    told = SimpleNamespace(sharded_stream=sharded, config={"train": train})
+    (line,) = block._data(told, None)
+    assert line.startswith("data: /data/rlds/droid, /data/rlds/ours")
+    assert ("the host's own pipeline" in line) == sharded
