@@ -14,7 +14,7 @@ def pyplot() -> Any:
     except ImportError as error:
         raise DataError(
             f"the picture is drawn with matplotlib, which cannot be imported: {error}. Install the "
-            'extra: pip install "robomimic-ddp[plot]".'
+            'extra: pip install ".[plot]" in robomimic-ddp\'s checkout.'
         ) from error
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt

@@ -68,7 +68,7 @@ def lines(job: Job, found: Sequence[Measured]) -> Iterator[str]:
     )
     for one, row in zip(found, told):
         if one.missing:
-            remedy = "pip install robomimic-ddp[bench]"
+            remedy = "pip install '.[bench]' in the checkout"
             yield f"{one.variant.label:{width}} skipped: {one.missing} ({remedy})"
             continue
         yield (

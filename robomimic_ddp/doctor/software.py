@@ -22,6 +22,7 @@ from robomimic_ddp.rlds.keys import DATA_FORMAT as RLDS_FORMAT
 OLDEST_PYTHON, OLDEST_TORCH = (3, 9), (2, 0, 1)
 TESTED = "tested with Python 3.9 and torch 2.0.1 (on CPU), and with Python 3.11 and torch 2.12.1"
 PACKAGES = ("torch", "torchvision", "numpy", "diffusers", "transformers", "huggingface_hub")
+WITH_RLDS = "pip install '.[rlds]' in the checkout of robomimic-ddp"
 RLDS_PACKAGES = ("tensorflow-datasets", "tensorflow", "tensorflow-cpu")
 
 
@@ -54,7 +55,7 @@ def check_packages(_: Context) -> Iterator[Finding]:
         if installed[name] is None:
             yield Finding("packages", WARN, f"no {name}", f"Hosts need it: pip install {name}")
     if installed["tensorflow-datasets"] is None:
-        remedy = "Only RLDS data needs it: pip install 'robomimic-ddp[rlds]'"
+        remedy = f"Only RLDS data needs it: {WITH_RLDS}"
         yield Finding("packages", OK, f"no tensorflow-datasets. {remedy}")
     yield from bad_pairs(installed)
 
@@ -142,7 +143,7 @@ def check_tensorflow(context: Context) -> Iterator[Finding]:
 
 def _started_tensorflow(told: Mapping[str, Any]) -> Finding:
     if "error" in told:
-        remedy = "RLDS data is read with it: pip install 'robomimic-ddp[rlds]'"
+        remedy = f"RLDS data is read with it: {WITH_RLDS}"
         return Finding("tensorflow", FAIL, f"it cannot be used: {told['error']}", remedy)
     found = f"TensorFlow {told['version']} reads, and sees {told['gpus']} GPU(s)"
     if told["gpus"]:

@@ -20,7 +20,7 @@ def draw(source: Source, sample: Sample, path: Path) -> None:
         raise DataError(
             f"the contact sheet is drawn with matplotlib, which cannot be imported: {error}. "
             "Install "
-            'the extra: pip install "robomimic-ddp[plot]".'
+            'the extra: pip install ".[plot]" in robomimic-ddp\'s checkout.'
         ) from error
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt

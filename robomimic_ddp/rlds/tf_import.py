@@ -8,7 +8,7 @@ from typing import Any
 
 from robomimic_ddp.errors import DataError
 
-_INSTALL = 'Install the extra: pip install "robomimic-ddp[rlds]".'
+_INSTALL = 'Install the extra: pip install ".[rlds]" in robomimic-ddp\'s checkout.'
 
 
 @lru_cache(maxsize=1)

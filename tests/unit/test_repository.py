@@ -94,3 +94,16 @@ def test_all_of_it_is_read_by_the_oldest_python() -> None:
     assert len(files) > 300
     for file in files:
         ast.parse(file.read_text(encoding="utf-8"), str(file), feature_version=(3, 9))
+
+
+def test_nobody_is_told_to_install_the_package_from_an_index() -> None:
+    """It is on none: `pip install .` in the checkout."""
+    by_name = re.compile(r"pip install (?:-\S+ )*['\"]?robomimic[-_]" + r"ddp(?![-\w./])")
+    assert by_name.search("pip install -U 'robomimic-" + "ddp[rlds]'")
+    faults = [
+        f"{file.relative_to(ROOT)}:{number}: {line.strip()[:100]}"
+        for file in tracked_files()
+        for number, line in enumerate((text_of(file) or "").splitlines(), 1)
+        if by_name.search(line)
+    ]
+    assert not faults, "\n".join(faults)
