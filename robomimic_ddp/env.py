@@ -52,12 +52,9 @@ def read_launch_env(environ: Mapping[str, str] | None = None) -> LaunchEnv:
     other.
     """
     environ = os.environ if environ is None else environ
-    options = {
-        name[len(OPTION_PREFIX) :].lower(): value
-        for name, value in environ.items()
-        if name.startswith(OPTION_PREFIX)
-    }
-    common = dict(option_texts=options, cuda_visible_devices=environ.get("CUDA_VISIBLE_DEVICES"))
+    common = dict(
+        option_texts=option_texts(environ), cuda_visible_devices=environ.get("CUDA_VISIBLE_DEVICES")
+    )
     present = [name for name in _LAUNCH_NAMES if name in environ]
     if not present:
         return LaunchEnv(**common)
@@ -86,6 +83,15 @@ def read_launch_env(environ: Mapping[str, str] | None = None) -> LaunchEnv:
         run_id=environ.get("TORCHELASTIC_RUN_ID"),
         **common,
     )
+
+
+def option_texts(environ: Mapping[str, str]) -> dict[str, str]:
+    """Option names in lower case -> the unparsed text of ROBOMIMIC_DDP_<NAME>."""
+    return {
+        name[len(OPTION_PREFIX) :].lower(): value
+        for name, value in environ.items()
+        if name.startswith(OPTION_PREFIX)
+    }
 
 
 def _integer(environ: Mapping[str, str], name: str, default: int | None = None) -> int:

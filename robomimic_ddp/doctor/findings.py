@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
+from robomimic_ddp import env, options
+
 OK, WARN, FAIL = "ok", "warn", "fail"
 _PATIENCE_SECONDS = 120
 
@@ -35,6 +37,25 @@ class Context:
     ranks: int | None = None
     config_path: str | None = None
     config: Mapping[str, Any] | None = field(default=None, repr=False)
+
+    def section(self, *names: str) -> Mapping[str, Any]:
+        """The section of the config at `names`; empty where there is none, and where something else
+        stands in its place, which check_config reports.
+        """
+        found: Any = self.config
+        for name in names:
+            found = found.get(name) if isinstance(found, Mapping) else None
+        return found if isinstance(found, Mapping) else {}
+
+    def options(self) -> options.Options:
+        """The run's options by the config and the environment. Raises OptionError."""
+        texts = env.option_texts(self.variables)
+        return options.resolve(environment=texts, file=self.section("ddp")).values
+
+    @property
+    def world(self) -> int:
+        """The ranks that a job would have here."""
+        return self.ranks or len(self.gpus) or 1
 
     @property
     def gpus(self) -> list[Mapping[str, Any]]:

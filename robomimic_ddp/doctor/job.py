@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import env, options
+from robomimic_ddp import config_check, env, options
 from robomimic_ddp.doctor.findings import FAIL, OK, WARN, Context, Finding
 from robomimic_ddp.env import LaunchEnv
-from robomimic_ddp.errors import DataError, RobomimicDDPError
+from robomimic_ddp.errors import ConfigError, DataError, OptionError, RobomimicDDPError
 from robomimic_ddp.plan import make_plan
 from robomimic_ddp.rlds.source import find_dataset
 
@@ -22,10 +22,16 @@ def check_config(context: Context) -> Iterator[Finding]:
     config = context.config
     if config is None:
         return
-    train = config.get("train") or {}
+    train, world = context.section("train"), context.world
+    section = config.get("ddp") or {}
     try:
-        resolved = options.resolve(file=config.get("ddp") or {})
-        world = context.ranks or len(context.gpus) or 1
+        config_check.require_possible_file(config)
+        if not isinstance(section, Mapping):
+            raise ConfigError(
+                f'"ddp" is {section!r}; expected a section of options, such as '
+                '{"lr_scaling": "linear"}.'
+            )
+        resolved = options.resolve(environment=env.option_texts(context.variables), file=section)
         plan = make_plan(
             LaunchEnv(True, 0, world, 0, world),
             resolved,
@@ -36,7 +42,8 @@ def check_config(context: Context) -> Iterator[Finding]:
             cores=env.usable_cores(),
         )
     except RobomimicDDPError as error:
-        yield Finding("config", FAIL, str(error), "Correct it in the config.")
+        place = "environment" if env.OPTION_PREFIX in str(error) else "config"
+        yield Finding("config", FAIL, str(error), f"Correct it in the {place}.")
         return
     yield Finding(
         "config",
@@ -48,7 +55,12 @@ def check_config(context: Context) -> Iterator[Finding]:
 
 def _data(train: Mapping[str, Any]) -> Iterator[Finding]:
     if train.get("data_path"):
-        for name in train.get("dataset_names") or ("",):
+        names = train.get("dataset_names") or [""]
+        if not isinstance(names, (str, list)):
+            found = f"train.dataset_names={names!r}: expected a list of names, or one name"
+            yield Finding("config", FAIL, found, "Correct it in the config.")
+            return
+        for name in [names] if isinstance(names, str) else names:
             yield _rlds(str(train["data_path"]), str(name), train.get("dataset_version"))
         return
     for path in _data_paths(train):
@@ -100,16 +112,16 @@ def _data_paths(train: Mapping[str, Any]) -> list[Path]:
 
 def check_memory(context: Context) -> Iterator[Finding]:
     """Shuffle buffers hold encoded frames; those of all ranks of the node lie in its memory."""
-    config = context.config or {}
-    train, there = config.get("train") or {}, env.machine_memory()
-    windows = train.get("shuffle_buffer_size")
-    if not isinstance(windows, int) or not there:
+    train, there = context.section("train"), env.machine_memory()
+    windows, frames = train.get("shuffle_buffer_size"), train.get("frame_stack") or 1
+    cameras = context.section("observation", "modalities", "obs").get("rgb") or [None]
+    if not (isinstance(windows, int) and isinstance(frames, int) and there):
         return
-    is_each = (config.get("ddp") or {}).get("shuffle") == "per_rank"
-    buffers = (context.ranks or len(context.gpus) or 1) if is_each else 1
-    observation = config.get("observation") or {}
-    cameras = ((observation.get("modalities") or {}).get("obs") or {}).get("rgb") or [None]
-    window = len(cameras) * max(1, train.get("frame_stack") or 1) * _FRAME_BYTES
+    try:
+        buffers = context.world if context.options().shuffle == "per_rank" else 1
+    except OptionError:  # check_config and check_variables report it
+        return
+    window = (len(cameras) if isinstance(cameras, list) else 1) * max(1, frames) * _FRAME_BYTES
     needed = windows * buffers * window
     found = (
         f"shuffle buffers of {windows * buffers} windows hold about {needed / 2**30:.1f} GiB, this "

@@ -9,12 +9,16 @@ from pathlib import Path
 
 from robomimic_ddp import env
 from robomimic_ddp.doctor.findings import FAIL, OK, WARN, Context, Finding, output_of
+from robomimic_ddp.errors import OptionError
+from robomimic_ddp.plan import workers_of_share
 
 GIB = 2**30
 SHARED_MEMORY = Path("/dev/shm")
 _LEAST_SHARED_MEMORY = GIB
 _LEAST_OPEN_FILES = 4096
 _LEAST_DISK = 10 * GIB
+_NONE_VISIBLE = "No CUDA GPUs are available"
+"""torch's words where the driver is well and shows no device."""
 CONTAINER = Path("/.dockerenv")
 
 
@@ -43,9 +47,10 @@ def check_gpus(context: Context) -> Iterator[Finding]:
     if not gpus and listed and "error" not in torch:
         visible = context.variables.get("CUDA_VISIBLE_DEVICES")
         why = torch.get("cuda_error") or "; ".join(torch.get("warnings", ()))
-        if visible is not None and not why:
-            why = f"CUDA_VISIBLE_DEVICES={visible!r} hides them"
         remedy = "Install a torch whose CUDA is not newer than the driver's (nvidia-smi shows it)."
+        if visible is not None and (not why or _NONE_VISIBLE in why):
+            why = f"CUDA_VISIBLE_DEVICES={visible!r} hides them"
+            remedy = "unset CUDA_VISIBLE_DEVICES, or name in it the GPUs that nvidia-smi lists."
         found = f"{listed} GPU(s) here, but torch sees none: {why or 'a build without CUDA'}"
         yield Finding("gpus", FAIL, found, remedy)
     elif "error" in torch:
@@ -128,7 +133,7 @@ def check_limits(_: Context) -> Iterator[Finding]:
 
 
 def check_disk(context: Context) -> Iterator[Finding]:
-    train = (context.config or {}).get("train") or {}
+    train = context.section("train")
     folder = Path(os.path.expanduser(str(train.get("output_dir") or "."))).absolute()
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
     size = shutil.disk_usage(nearest)
@@ -143,13 +148,22 @@ def check_disk(context: Context) -> Iterator[Finding]:
 
 def check_cores(context: Context) -> Iterator[Finding]:
     cores = env.usable_cores()
-    train = (context.config or {}).get("train") or {}
-    workers = train.get("num_data_workers") or 0
-    ranks = context.ranks or len(context.gpus) or 1
+    ranks, key = context.world, "ddp.workers"
+    workers = context.section("train").get("num_data_workers") or 0
+    try:
+        asked = context.options().workers
+    except OptionError:  # check_config and check_variables report it
+        asked = "config"
+    if asked == "config":
+        key = "train.num_data_workers"
+    else:
+        workers = workers_of_share(asked, cores // ranks)
+    if not isinstance(workers, int):  # check_config reports it
+        return
     wanted = ranks * (1 + workers)
     found = f"{cores} CPU core(s) for {ranks} rank(s) with {workers} data worker(s) each"
     if wanted > cores:
-        remedy = f"Use at most {max(0, cores // ranks - 1)} train.num_data_workers, or fewer ranks."
+        remedy = f"Use at most {max(0, cores // ranks - 1)} {key}, or fewer ranks."
         yield Finding("cores", WARN, found, remedy)
     else:
         yield Finding("cores", OK, found)

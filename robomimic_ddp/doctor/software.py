@@ -129,8 +129,7 @@ def check_tensorflow(context: Context) -> Iterator[Finding]:
     """A TensorFlow that takes a GPU's memory leaves too little for training. It is started, which
     takes seconds, only for a config that reads with it.
     """
-    train = (context.config or {}).get("train") or {}
-    if train.get("data_format") == RLDS_FORMAT:
+    if context.section("train").get("data_format") == RLDS_FORMAT:
         yield _started_tensorflow(probe_tensorflow())
     elif context.gpus and (version("tensorflow") or version("tensorflow-cpu")):
         yield Finding(

@@ -171,6 +171,12 @@ def test_gpus_that_torch_does_not_see(tmp_path, monkeypatch):
     assert level == FAIL and old in text
     level, text = worst(machine.check_gpus(context({"CUDA_VISIBLE_DEVICES": ""})))
     assert level == FAIL and "hides them" in text
+    for hidden in ("", "-1"):
+        none = {"cuda_error": "No CUDA GPUs are available"}
+        found = machine.check_gpus(context({"CUDA_VISIBLE_DEVICES": hidden}, **none))
+        level, text = worst(found)
+        assert level == FAIL and f"{hidden!r} hides them" in text
+        assert "-> unset CUDA_VISIBLE_DEVICES" in text and "Install" not in text
 
 
 def test_backends():
@@ -209,6 +215,23 @@ def test_cores(monkeypatch):
     for workers, level in ((1, OK), (2, WARN)):
         config = {"train": {"num_data_workers": workers}}
         assert worst(machine.check_cores(context(config=config, ranks=4)))[0] == level
+
+
+@pytest.mark.parametrize(
+    "file, variable, level, words",
+    [
+        ({}, "3", WARN, "3 data worker(s) each -> Use at most 1 ddp.workers"),
+        ({"workers": 3}, "1", OK, "1 data worker(s)"),
+        ({"workers": "auto"}, None, OK, "1 data worker(s)"),
+        ({}, None, WARN, "9 data worker(s) each -> Use at most 1 train.num_data_workers"),
+    ],
+)
+def test_cores_for_the_workers_of_the_options(file, variable, level, words, monkeypatch):
+    monkeypatch.setattr(machine.env, "usable_cores", lambda: 8)
+    config = {"train": {"num_data_workers": 9}, "ddp": file}
+    variables = {"ROBOMIMIC_DDP_WORKERS": variable} if variable else {}
+    found = worst(machine.check_cores(context(variables, config, ranks=4)))
+    assert found[0] == level and words in found[1]
 
 
 def test_a_network_that_does_not_know_itself(monkeypatch, tmp_path):
@@ -295,6 +318,42 @@ def test_host(tmp_path, monkeypatch):
 def test_config(train, ddp, level, words):
     found = worst(job.check_config(context(config={"train": train, "ddp": ddp}, ranks=3)))
     assert found[0] == level and words in found[1]
+
+
+def test_the_environments_options_count_in_a_jobs_arithmetic():
+    config = {"train": {"batch_size": 9}}
+    whole = {"ROBOMIMIC_DDP_BATCH": "global"}
+    level, text = worst(job.check_config(context(whole, config, ranks=3)))
+    assert level == OK and "3 samples per rank x 3 = 9" in text
+    level, text = worst(job.check_config(context(whole, config, ranks=2)))
+    assert level == FAIL and "8 or 10" in text
+    odd = {"ROBOMIMIC_DDP_BATCH": "all"}
+    level, text = worst(job.check_config(context(odd, config, ranks=3)))
+    assert level == FAIL and "ROBOMIMIC_DDP_BATCH='all'" in text and "environment" in text
+
+
+@pytest.mark.parametrize(
+    "config, words",
+    [
+        ({"train": [1]}, "train=[1]: expected a section"),
+        ({"train": None}, "train=None: expected a section"),
+        ({"ddp": [1]}, '"ddp" is [1]; expected a section of options'),
+        ({"observation": 3}, "observation=3: expected a section"),
+        ({"train": {"num_data_workers": "many"}}, "'many': expected a whole number of at least 0"),
+        ({"train": {"frame_stack": "x", "shuffle_buffer_size": 9}}, "train.frame_stack='x'"),
+        ({"train": {"batch_size": "8"}}, "train.batch_size='8': expected a whole number"),
+        ({"train": {"data_path": "x", "dataset_names": 5}}, "train.dataset_names=5"),
+        ({"observation": {"modalities": [1]}, "train": {"shuffle_buffer_size": 9}}, ""),
+    ],
+)
+def test_an_odd_config_is_a_finding_of_the_config_and_breaks_no_check(config, words, monkeypatch):
+    checks = (machine.check_disk, machine.check_cores, software.check_tensorflow)
+    monkeypatch.setattr(command, "CHECKS", (*checks, job.check_config, job.check_memory))
+    found = list(command.examine(context(config=config)))
+    assert not [one for one in found if "check failed" in one.found], found
+    failed = [one for one in found if one.level == FAIL]
+    assert [one.check for one in failed] == (["config"] if words else [])
+    assert not words or words in failed[0].found
 
 
 def test_data_that_can_be_read(tmp_path):
