@@ -34,13 +34,6 @@ _WHOLE = {
 _MAY_BE_NULL = {"experiment.epoch_every_n_steps", "experiment.validation_epoch_every_n_steps"}
 _SEVERAL_KINDS = {"train.data", "train.dataset_names", "train.rlds_schema"}
 """One name, or a list of them."""
-_SECTIONS = {
-    "train": '"batch_size": 64',
-    "experiment": '"name": "lift"',
-    "algo": '"horizon": {"prediction_horizon": 16}',
-    "observation": '"modalities": {"obs": {"low_dim": ["position"]}}',
-}
-"""The sections that every host has, with an example of what stands in them."""
 _CACHE_MODES = ("all", "low_dim", None)
 
 
@@ -121,18 +114,11 @@ def _unknown_message(root: Any, config: Any, prefix: str, key: str) -> str:
 def require_possible(config: Any) -> None:
     """Raises ConfigError for numbers of a finished `config` that no training can begin with."""
     values = dict(flatten(config))
-    _require_whole(values)
-    for dotted, value in values.items():
-        rate = dotted.startswith("algo.") and dotted.endswith("learning_rate.initial")
-        if rate and not (_is_number(value) and math.isfinite(value) and value >= 0):
-            raise ConfigError(f"{dotted}={value!r}: expected a number of at least 0.")
-    _require_folders(values)
-    if config.algo_name == "diffusion_policy":
-        _require_horizons(values)
+    _require_values(values, config.algo_name)
     _require_observations(values)
 
 
-def _require_whole(values: Mapping[str, Any]) -> None:
+def _require_values(values: Mapping[str, Any], algorithm: Any) -> None:
     for dotted, least in _WHOLE.items():
         value = values.get(dotted)
         if dotted not in values or (value is None and dotted in _MAY_BE_NULL):
@@ -147,22 +133,23 @@ def _require_whole(values: Mapping[str, Any]) -> None:
             f"train.hdf5_cache_mode={values['train.hdf5_cache_mode']!r}: expected "
             '"all" (everything in memory), "low_dim" (all but images), or null.'
         )
+    for dotted, value in values.items():
+        rate = dotted.startswith("algo.") and dotted.endswith("learning_rate.initial")
+        if rate and not (_is_number(value) and math.isfinite(value) and value >= 0):
+            raise ConfigError(f"{dotted}={value!r}: expected a number of at least 0.")
+    _require_folders(values)
+    if algorithm == "diffusion_policy":
+        _require_horizons(values)
 
 
 def require_possible_file(settings: Mapping[str, Any]) -> None:
-    """Raises ConfigError for sections and numbers of a JSON config that no training can begin with,
-    before the host's defaults are beside them: what the file leaves open passes.
-    """
-    for name in _SECTIONS:
+    """As require_possible, of a JSON config alone: what it leaves to the host's defaults passes."""
+    for name in ("train", "experiment", "algo", "observation"):
         if name in settings and not isinstance(settings[name], Mapping):
             raise ConfigError(
-                f"{name}={settings[name]!r}: expected a section, such as {{{_SECTIONS[name]}}}."
+                f"{name}={settings[name]!r}: expected a section, {{KEY: VALUE, ...}}."
             )
-    values = dict(flatten(settings))
-    _require_whole(values)
-    _require_folders(values)
-    if settings.get("algo_name") == "diffusion_policy":
-        _require_horizons(values)
+    _require_values(dict(flatten(settings)), settings.get("algo_name"))
 
 
 def _require_folders(values: Mapping[str, Any]) -> None:

@@ -34,6 +34,7 @@ def check_network(context: Context) -> Iterator[Finding]:
         remedy = "For several nodes start it with network_mode: host (docker run --network=host)."
         yield Finding("network", OK, f"inside a container. {remedy}")
     yield from _interface(context)
+    yield from _master_address(context)
     yield from _master_port(context)
 
 
@@ -53,9 +54,24 @@ def _interface(context: Context) -> Iterator[Finding]:
             yield Finding("network", FAIL, found, remedy)
 
 
+def _master_address(context: Context) -> Iterator[Finding]:
+    address = context.variables.get("MASTER_ADDR", "")
+    try:
+        if address:
+            socket.getaddrinfo(address, None)
+    except (OSError, UnicodeError, ValueError) as error:
+        found = f"MASTER_ADDR={address} does not resolve: {error}"
+        remedy = "Name the main node as this node knows it, or unset it (torchrun --standalone)."
+        yield Finding("network", FAIL, found, remedy)
+
+
 def _master_port(context: Context) -> Iterator[Finding]:
     port = context.variables.get("MASTER_PORT", "")
-    if not port.isdecimal() or "RANK" in context.variables:
+    if not port or "RANK" in context.variables:  # env.read_launch_env looks at a rank's
+        return
+    if not (port.isascii() and port.isdecimal()):
+        found = f"MASTER_PORT={port} is no port: expected a number of 1 to 65535"
+        yield Finding("network", FAIL, found, "Unset it; torchrun --standalone takes a free port.")
         return
     try:
         with socket.create_server(("", int(port))):

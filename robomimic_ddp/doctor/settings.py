@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +22,8 @@ SLOWING = {
     "NCCL_P2P_LEVEL": "it limits which GPUs talk directly; NCCL's own choice is usually right",
 }
 """Variables of the well-known remedies, which stay set after their cause is gone."""
+_THREADS = re.compile(r"0*[1-9]\d*(\s*,\s*0*[1-9]\d*)*", re.ASCII)
+"""OpenMP takes one number for each level of nesting."""
 _HARMLESS = ("", "0", "OFF", "INFO")
 
 
@@ -38,6 +42,11 @@ def check_variables(context: Context) -> Iterator[Finding]:
         else:
             yield Finding("variables", OK, "no launcher's variables are left over in this shell")
     yield from _hidden_gpus(context)
+    threads = variables.get("OMP_NUM_THREADS", "").strip()
+    if threads and not _THREADS.fullmatch(threads):
+        found = f"OMP_NUM_THREADS={threads}: expected a whole number of at least 1; it is ignored"
+        remedy = "Each rank would compute on all cores: unset it, and torchrun sets 1."
+        yield Finding("variables", WARN, found, remedy)
     for name, effect in SLOWING.items():
         if variables.get(name, "").upper() not in _HARMLESS:
             found = f"{name}={variables[name]}: {effect}"
@@ -57,26 +66,38 @@ def _hidden_gpus(context: Context) -> Iterator[Finding]:
 
 def check_host(_: Context) -> Iterator[Finding]:
     """The robomimic that this Python imports, and whether it is edited for our API."""
+    folder, where = _host_folder()
+    if folder is None:
+        remedy = "Install the host in this environment (pip install -e ~/my_robomimic)."
+        yield Finding("host", WARN, "no robomimic can be imported here", remedy)
+        return
+    calls, versions = _edits(folder)
+    if not calls:
+        remedy = f"robomimic-ddp apply {folder.parent}"
+        yield Finding("host", WARN, f"{folder} ({where}) is not edited: one device only", remedy)
+    elif versions != {API_VERSION}:
+        found = f"{folder} ({where}) is edited for API {sorted(versions)}, this package has "
+        found += str(API_VERSION)
+        remedy = f"robomimic-ddp revert {folder.parent}, then apply"
+        yield Finding("host", FAIL, found, remedy)
+    else:
+        found = f"{folder} ({where}) is edited ({calls} files, API {API_VERSION})"
+        yield Finding("host", OK, found)
+
+
+def _host_folder() -> tuple[Path | None, str]:
+    """(the host's package, where it was found). `python -m`, and so torchrun, looks in the current
+    folder first, whereas a console script such as ours looks in its own.
+    """
+    here = Path.cwd() / "robomimic"
+    if (here / "__init__.py").is_file() and not getattr(sys.flags, "safe_path", False):
+        return here, "in the current folder"
     try:
         spec = importlib.util.find_spec("robomimic")
     except (ImportError, ValueError):
         spec = None
-    places = [Path(place) for place in spec.submodule_search_locations or ()] if spec else []
-    if not places:
-        remedy = "Install the host in this environment (pip install -e ~/my_robomimic)."
-        yield Finding("host", WARN, "no robomimic can be imported here", remedy)
-        return
-    folder = places[0]
-    calls, versions = _edits(folder)
-    if not calls:
-        remedy = f"robomimic-ddp apply {folder.parent}"
-        yield Finding("host", WARN, f"{folder} is not edited: one device only", remedy)
-    elif versions != {API_VERSION}:
-        found = f"{folder} is edited for API {sorted(versions)}, this package has {API_VERSION}"
-        remedy = f"robomimic-ddp revert {folder.parent}, then apply"
-        yield Finding("host", FAIL, found, remedy)
-    else:
-        yield Finding("host", OK, f"{folder} is edited ({calls} files, API {API_VERSION})")
+    places = (spec.submodule_search_locations or ()) if spec else ()
+    return next((Path(place) for place in places), None), "installed"
 
 
 def _edits(folder: Path) -> tuple[int, set[int]]:
@@ -85,6 +106,25 @@ def _edits(folder: Path) -> tuple[int, set[int]]:
     for part in ("algo", "scripts", "utils"):
         for path in sorted((folder / part).glob("*.py")):
             text = path.read_text(encoding="utf-8", errors="replace")
-            calls += "robomimic_ddp" in text
+            if not _imports_api(text):
+                continue
+            calls += 1
             versions |= {int(number) for number in re.findall(r"api_version=(\d+)", text)}
     return calls, versions
+
+
+def _imports_api(text: str) -> bool:
+    """Whether the file imports robomimic_ddp.api; a comment or a text that names it is no edit."""
+    if "robomimic_ddp" not in text:
+        return False
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):  # not this Python's, so it cannot be trained with either
+        return False
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return "robomimic_ddp.api" in names

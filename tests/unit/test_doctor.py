@@ -267,6 +267,21 @@ def test_network():
 
 
 @pytest.mark.parametrize(
+    "name, good, bad, words",
+    [
+        ("MASTER_PORT", "", ("abc", "-1", "70000"), "Unset it"),
+        ("MASTER_ADDR", "127.0.0.1", ("no..name", "no such host"), "does not resolve"),
+    ],
+)
+def test_where_ranks_meet(name, good, bad, words):
+    assert not [one for one in network.check_network(context({name: good})) if one.level == FAIL]
+    for text in bad:
+        found = [one for one in network.check_network(context({name: text})) if one.level == FAIL]
+        assert len(found) == 1 and f"{name}={text}" in found[0].found, found
+        assert words in f"{found[0].found} {found[0].remedy}"
+
+
+@pytest.mark.parametrize(
     "variables, level, words",
     [
         ({}, OK, ""),
@@ -278,6 +293,9 @@ def test_network():
         ({"ROBOMIMIC_DDP_LR_SCALNG": "sqrt"}, FAIL, "LR_SCALING"),
         ({"CUDA_VISIBLE_DEVICES": "-1"}, OK, ""),
         ({"CUDA_VISIBLE_DEVICES": "0,7"}, WARN, "names 2 device(s), torch sees 0"),
+        ({"OMP_NUM_THREADS": "4,2"}, OK, ""),
+        ({"OMP_NUM_THREADS": "abc"}, WARN, "OMP_NUM_THREADS=abc"),
+        ({"OMP_NUM_THREADS": "0"}, WARN, "OMP_NUM_THREADS=0"),
         ({"NCCL_IB_DISABLE": "1"}, WARN, "unset NCCL_IB_DISABLE"),
         ({"NCCL_P2P_LEVEL": "SYS"}, WARN, "unset NCCL_P2P_LEVEL"),
     ],
@@ -296,10 +314,44 @@ def test_host(tmp_path, monkeypatch):
     script = package / "scripts" / "train.py"
     script.write_text("def main(args): pass\n")
     level, text = worst(settings.check_host(context()))
-    assert level == WARN and f"robomimic-ddp apply {tmp_path}" in text
+    assert level == WARN and f"robomimic-ddp apply {tmp_path}" in text and "(installed)" in text
+    script.write_text(
+        '"""See robomimic_ddp.api."""\n# import robomimic_ddp.api as D, api_version=1\n'
+    )
+    assert worst(settings.check_host(context()))[0] == WARN
     for version, expected in ((API_VERSION, OK), (API_VERSION + 1, FAIL)):
-        script.write_text(f"import robomimic_ddp.api as D\n@D.entry_point(api_version={version})\n")
+        script.write_text(
+            f"import robomimic_ddp.api as D\n@D.entry_point(api_version={version})\ndef f(): 0\n"
+        )
         assert worst(settings.check_host(context()))[0] == expected
+    script.write_text(
+        f"from robomimic_ddp import api\n@api.entry_point(api_version={API_VERSION})\ndef f(): 0\n"
+    )
+    assert worst(settings.check_host(context()))[0] == OK
+
+
+def test_the_host_in_the_current_folder_is_the_one_that_torchrun_trains(tmp_path, monkeypatch):
+    installed, checkout = tmp_path / "installed", tmp_path / "checkout"
+    for folder in (installed, checkout):
+        (folder / "robomimic").mkdir(parents=True)
+        (folder / "robomimic" / "__init__.py").write_text("print(__file__)")
+    monkeypatch.syspath_prepend(str(installed))
+    monkeypatch.delitem(sys.modules, "robomimic", raising=False)
+    for folder, package, where in (
+        (checkout, checkout, "in the current folder"),
+        (tmp_path, installed, "installed"),
+    ):
+        monkeypatch.chdir(folder)
+        _, text = worst(settings.check_host(context()))
+        assert f"{package / 'robomimic'} ({where})" in text
+        started = subprocess.run(
+            [sys.executable, "-m", "robomimic.none"],
+            env={"PYTHONPATH": str(installed)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert started.stdout.strip() == str(package / "robomimic" / "__init__.py")
 
 
 @pytest.mark.parametrize(
@@ -341,6 +393,7 @@ def test_the_environments_options_count_in_a_jobs_arithmetic():
         ({"observation": 3}, "observation=3: expected a section"),
         ({"train": {"num_data_workers": "many"}}, "'many': expected a whole number of at least 0"),
         ({"train": {"frame_stack": "x", "shuffle_buffer_size": 9}}, "train.frame_stack='x'"),
+        ({"algo": {"a": {"learning_rate": {"initial": "x"}}}}, "learning_rate.initial='x'"),
         ({"train": {"batch_size": "8"}}, "train.batch_size='8': expected a whole number"),
         ({"train": {"data_path": "x", "dataset_names": 5}}, "train.dataset_names=5"),
         ({"observation": {"modalities": [1]}, "train": {"shuffle_buffer_size": 9}}, ""),
