@@ -12,22 +12,29 @@ from yaml import YAMLError
 
 from robomimic_ddp.errors import ConfigError
 
+FILE = "load_from="
 OPTIONS = "ddp."
 """What the options of the retrofit begin with."""
 
 
 def parse_dotlist(arguments: Sequence[str], usage: str = "") -> dict:
-    """`["a.b=1", "c=[x,y]"]` as a nested dictionary, values as YAML. Raises ConfigError on anything
-    else; `usage` ends its message.
+    """`["a.b=1", "c=[x,y]"]` as a nested dictionary, values as YAML; but `load_from` names a file,
+    whatever characters its path has. Raises ConfigError on anything else; `usage` ends its message.
     """
     for argument in arguments:
         if "=" not in argument.lstrip("-") or argument.startswith("-"):
             raise ConfigError(f"argument {argument!r} is not key=value.\n{usage}".rstrip())
+    paths = [word for word in arguments if word.startswith(FILE)]
+    settings = [word for word in arguments if not word.startswith(FILE)]
     try:
-        return OmegaConf.to_container(OmegaConf.from_dotlist(list(arguments)))
+        given = OmegaConf.to_container(OmegaConf.from_dotlist(settings))
     except (OmegaConfBaseException, YAMLError, ValueError) as error:
         text = f"the command line could not be read as key=value settings: {error}\n{usage}"
         raise ConfigError(text.rstrip()) from error
+    if paths:
+        path = paths[-1][len(FILE) :]
+        given[FILE[:-1]] = None if path in ("", "null") else path
+    return given
 
 
 def overrides(words: Sequence[str]) -> list[str]:
@@ -64,7 +71,7 @@ def _settings() -> list[str]:
     words = [
         word.lstrip("+") for word in overrides(sys.argv[1:]) if not word.startswith(("-", "~"))
     ]
-    apart = ("load_from=", "hydra.", "hydra/")
+    apart = (FILE, "hydra.", "hydra/")
     return [word for word in words if "=" in word and not word.startswith(apart)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -37,6 +38,25 @@ def test_command_line_wins_over_load_from(cfg):
     )
     assert config.train.batch_size == 128 and config.train.num_epochs == 3
     assert config.experiment.save.epochs == [1, 2] and config.experiment.name == "a b"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["run #2", "a: b", "[a]", "{a}", "'q", "@a", "123", " a ", "a\nb", "${train.seed}", "true"],
+)
+def test_load_from_is_a_path_and_no_yaml(name, cfg, tmp_path, monkeypatch):
+    written = Path(cfg().partition("=")[2])
+    file = written.rename(tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    for path in (str(file), name):
+        config = build(f"load_from={path}", "train.batch_size=3")
+        assert (config.train.batch_size, config.train.num_epochs) == (3, 3)
+
+
+def test_no_file_may_be_said():
+    assert train_rlds.parse_dotlist(["load_from=null"]) == {"load_from": None}
+    assert train_rlds.parse_dotlist(["load_from="]) == {"load_from": None}
+    assert train_rlds.parse_dotlist(["load_from=a", "load_from=b"]) == {"load_from": "b"}
 
 
 def test_the_config_is_locked_and_holds_no_ddp_section(cfg):
