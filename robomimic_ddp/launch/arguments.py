@@ -96,7 +96,8 @@ def _parser() -> argparse.ArgumentParser:
         f"({names['batch']})",
     )
     add("--nodes", metavar="N", help=f"how many nodes; default 1 ({names['nodes']})")
-    add("--node-rank", metavar="I", help=f"this node's number ({names['node_rank']})")
+    which = "handed to torchrun, whose c10d rendezvous numbers nodes by their names"
+    add("--node-rank", metavar="I", help=f"{which} ({names['node_rank']})")
     add(
         "--rdzv",
         metavar="HOST:PORT",

@@ -9,6 +9,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from robomimic_ddp import options
 from robomimic_ddp.env import OPTION_PREFIX, LaunchEnv
@@ -29,7 +30,7 @@ def merged_config(settings: Settings) -> dict[str, Any]:
         try:
             given = [word for word in settings.overrides if "=" in word]
             config = OmegaConf.merge(config, OmegaConf.from_dotlist(given))
-        except (OmegaConfBaseException, ValueError) as error:
+        except (OmegaConfBaseException, YAMLError, ValueError) as error:
             words = " ".join(settings.overrides)
             raise ConfigError(f"{words}: expected key=value ({error}).") from error
     return OmegaConf.to_container(config)
