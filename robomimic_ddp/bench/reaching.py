@@ -16,15 +16,16 @@ from robomimic_ddp.demo.simulator import ReachSimulator
 
 def roll_out(model: Any, episodes: int, horizon: int) -> dict[str, float]:
     """Collective on several ranks, where the host is edited: `episodes` by the host's own function,
-    over all ranks; seconds of this rank, by the clock and of the processor, and the mean length of
-    an episode.
+    over all ranks; seconds of this rank, by the clock and of the processor, the
+    episodes that it began, and the mean length of one.
     """
     import robomimic.utils.train_utils as TrainUtils
     from robomimic.algo import RolloutPolicy
     from robomimic.envs.wrappers import FrameStackWrapper
 
     frames = model.algo_config.horizon.observation_horizon
-    env = FrameStackWrapper(make_environment(), num_frames=frames)
+    reach = make_environment()
+    env = FrameStackWrapper(reach, num_frames=frames)
     began, computed = time.perf_counter(), time.process_time()
     found = TrainUtils.rollout_with_stats(
         policy=RolloutPolicy(model),
@@ -36,7 +37,8 @@ def roll_out(model: Any, episodes: int, horizon: int) -> dict[str, float]:
     wall, cpu = time.perf_counter() - began, time.process_time() - computed
     model.set_train()
     logs = found[0] if isinstance(found, tuple) else found
-    return {"wall": wall, "cpu": cpu, "horizon": float(logs["reach"]["Horizon"])}
+    length = float(logs["reach"]["Horizon"])
+    return {"wall": wall, "cpu": cpu, "episodes": reach.begun, "horizon": length}
 
 
 def make_environment() -> Any:
@@ -54,9 +56,10 @@ class _Reach:
     name, action_dimension, rollout_exceptions = "reach", 7, ()
 
     def __init__(self) -> None:
-        self.simulator = ReachSimulator()
+        self.simulator, self.begun = ReachSimulator(), 0
 
     def reset(self) -> dict[str, np.ndarray]:
+        self.begun += 1
         self.simulator.reset(int(np.random.randint(2**31)))
         return self.get_observation()
 

@@ -30,7 +30,8 @@ CLOCKS = {"wall": "by the clock", "cpu": "of processor time"}
 @dataclass(frozen=True)
 class Rolled:
     """Seconds of `episodes` episodes of `horizon` steps, turn by turn and by clock (`CLOCKS`):
-    `alone` on one rank, `together` on `ranks` ranks (of the last one).
+    `alone` on one rank, `together` on `ranks` ranks (of the last one). `shares`: episodes that
+    each of the ranks began in a turn.
     """
 
     ranks: int
@@ -38,6 +39,7 @@ class Rolled:
     horizon: int
     parameters: int
     cores: tuple[int, ...]
+    shares: tuple[int, ...]
     alone: dict[str, list[float]]
     together: dict[str, list[float]]
 
@@ -60,6 +62,7 @@ def measure(job: Job, rounds: int) -> Rolled:
         )
     episodes = EPISODES * job.ranks
     seconds = {ranks: {clock: [] for clock in CLOCKS} for ranks in (1, job.ranks)}
+    shares: dict[int, tuple[int, ...]] = {}
     with ExitStack() as stack:
         teams = {}
         for ranks in seconds:
@@ -70,9 +73,11 @@ def measure(job: Job, rounds: int) -> Rolled:
                 told = teams[ranks].ask(f"rollout {episodes} {HORIZON}")
                 for clock in CLOCKS if number >= _WARM_UP else ():
                     seconds[ranks][clock].append(max(one[clock] for one in told))
+                shares[ranks] = tuple(int(one["episodes"]) for one in told)
         parameters = teams[1].told[0]["parameters"]
     horizon, used = int(told[0]["horizon"]), tuple(cores[: job.ranks])
-    return Rolled(job.ranks, episodes, horizon, parameters, used, *seconds.values())
+    share = shares[job.ranks]
+    return Rolled(job.ranks, episodes, horizon, parameters, used, share, *seconds.values())
 
 
 def rows(found: Rolled) -> list[dict]:
@@ -83,6 +88,7 @@ def rows(found: Rolled) -> list[dict]:
         row["episodes_per_second"] = found.episodes / statistics.median(seconds["wall"])
         row["env_steps_per_second"] = row["episodes_per_second"] * found.horizon
         made.append(row)
+    made[-1]["episodes_of_ranks"] = list(found.shares)
     for clock in CLOCKS:
         ratios = found.ratios(clock)
         low, high = interval(ratios)

@@ -125,7 +125,7 @@ def test_rollouts_on_ranks_with_a_core_each(tmp_path, capsys, monkeypatch):
     assert (one["world"], two["world"]) == (1, 2)
     for row in (one, two):
         assert row["env_steps_per_second"] == pytest.approx(3 * row["episodes_per_second"])
-    assert two["times_one_rank_cpu"]["median"] > 1.2, "each rank has half of the episodes"
+    assert two["episodes_of_ranks"] == [rollouts.EPISODES] * 2, "each rank has half of them"
     times = two["times_one_rank"]
     assert 0 < times["low"] <= times["median"] <= times["high"] and times["rounds"] == 2
     assert "rollouts on 2 ranks: " in capsys.readouterr().out
@@ -137,8 +137,7 @@ def test_start_up(tmp_path, capsys, monkeypatch):
     words = ["--start-up", "--rounds", "1", "--down-dims", "16,32", "--json", str(file)]
     assert cli.main(["bench", "step", *words]) == 0
     seconds = {row["part"]: row["seconds"] for row in json.loads(file.read_text())}
-    assert seconds[beginning.PYTHON] < seconds[beginning.DOCTOR]
-    assert 0 < seconds[beginning.SEAMS] < seconds[beginning.ALL_OF_OURS]
+    assert all(seconds[name] > 0 for name in seconds if name != beginning.ADDED)
     added = seconds[beginning.ALL_OF_OURS] - seconds[beginning.HOSTS_OWN]
     assert seconds[beginning.ADDED] == pytest.approx(added)
     text = capsys.readouterr().out
