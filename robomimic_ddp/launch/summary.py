@@ -9,9 +9,9 @@ from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 from robomimic_ddp import options
+from robomimic_ddp.command_line import parse_dotlist
 from robomimic_ddp.env import OPTION_PREFIX, LaunchEnv
 from robomimic_ddp.errors import ConfigError
 from robomimic_ddp.launch import devices, torchrun
@@ -27,10 +27,10 @@ def merged_config(settings: Settings) -> dict[str, Any]:
     """The config file with the dot-list over it, as train_rlds merges them."""
     config = OmegaConf.create(torchrun.config_of(settings))
     if settings.takes_dot_list:
+        given = parse_dotlist([word for word in settings.overrides if "=" in word])
         try:
-            given = [word for word in settings.overrides if "=" in word]
-            config = OmegaConf.merge(config, OmegaConf.from_dotlist(given))
-        except (OmegaConfBaseException, YAMLError, ValueError) as error:
+            config = OmegaConf.merge(config, OmegaConf.create(given))
+        except (OmegaConfBaseException, ValueError) as error:
             words = " ".join(settings.overrides)
             raise ConfigError(f"{words}: expected key=value ({error}).") from error
     return OmegaConf.to_container(config)
