@@ -29,7 +29,8 @@ def parse_dotlist(arguments: Sequence[str], usage: str = "") -> dict:
     try:
         given = OmegaConf.to_container(OmegaConf.from_dotlist(settings))
     except (OmegaConfBaseException, YAMLError, ValueError) as error:
-        text = f"the command line could not be read as key=value settings: {error}\n{usage}"
+        why = " ".join(str(error).split())  # YAML's take several lines
+        text = f"the command line could not be read as key=value settings: {why}\n{usage}"
         raise ConfigError(text.rstrip()) from error
     if paths:
         path = paths[-1][len(FILE) :]

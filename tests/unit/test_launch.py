@@ -216,8 +216,9 @@ def test_the_folder_of_the_runs(config, capsys):
 def test_errors_are_one_line(config, capsys):
     assert main(["--config", config(), "--gpus", "zero"]) == 2
     assert main(["--config", "/no/such.json", "--dry-run"]) == 1
+    assert main(["--config", config(), "--dry-run", "--", "train.batch_size='"]) == 1
     told = capsys.readouterr().err.splitlines()
-    assert len(told) == 2 and all(line.startswith("train_multi_gpu: ") for line in told)
+    assert len(told) == 3 and all(line.startswith("train_multi_gpu: ") for line in told)
 
 
 def test_a_python_that_cannot_train_is_named(tmp_path):
