@@ -45,7 +45,9 @@ def resize_frame(frame: Any, target: tuple[int, int], name: str) -> Any:
         return frame
     if name == _PLAIN:
         return _whole(_filtered(frame, target, name))
-    rows = _filtered(tf.reshape(frame, [1, height, 1, -1]), (high, 1), name)
+    # Each pixel is in several sums: made a float once, not in each.
+    floats = tf.cast(tf.reshape(frame, [1, height, 1, -1]), tf.float32)
+    rows = _filtered(floats, (high, 1), name)
     turned = tf.reshape(tf.transpose(tf.reshape(rows, [high, -1])), [1, width, 1, -1])
     resized = _whole(tf.clip_by_value(_filtered(turned, (wide, 1), name), 0.0, 255.0))
     return tf.reshape(tf.transpose(tf.reshape(resized, [-1, high])), [high, wide, colours])
