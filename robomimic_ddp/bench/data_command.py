@@ -16,6 +16,7 @@ SIZES = ("128x128:128x128:lanczos3", "180x320:128x128:bilinear", "180x320:128x12
 FAST_SIZE = "360x640:128x128"
 """Where decoding at a reduced scale is possible: half of it is still larger than delivered."""
 STEPS, QUICK_STEPS = 40, 20
+BUFFER, QUICK_BUFFER = 2000, 500
 QUICK, LONG = (2, 0.1), (15, 0.5)
 """Rounds, and seconds of a turn."""
 _SIZE = re.compile(r"(\d+)x(\d+):(\d+)x(\d+)(?::(\w+))?")
@@ -38,7 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--steps", type=int, help=f"of an episode; {STEPS}, with --quick {QUICK_STEPS}")
     add("--batch", type=int, default=32, help="windows in a batch; default 32")
     add("--frame-stack", type=int, default=2, help="frames in a window; default 2, as hosts have")
-    add("--buffer", type=int, default=2000, help="windows in the job's shuffle buffers")
+    what = f"windows in the job's shuffle buffers; {BUFFER}, with --quick {QUICK_BUFFER}"
+    add("--buffer", type=int, help=what)
     add("--threads", type=int, help="of each process; the machine's cores")
     add("--fast-decode", action="store_true", help=f"also ddp.fast_decode, at {FAST_SIZE}")
     add("--octo", action="store_true", help="also the real octo and dlimp, where Python finds them")
@@ -90,6 +92,8 @@ def _jobs(args: argparse.Namespace) -> list[DataJob]:
     threads = env.usable_cores() if args.threads is None else args.threads
     if args.steps is None:
         args.steps = QUICK_STEPS if args.quick else STEPS
+    if args.buffer is None:
+        args.buffer = QUICK_BUFFER if args.quick else BUFFER
     checked = {name: getattr(args, name) for name in ("episodes", "steps", "batch", "buffer")}
     checked |= {"frame-stack": args.frame_stack, "threads": threads, "batches": args.batches}
     checked |= {"worlds": min(args.worlds)}
