@@ -17,7 +17,7 @@ LAYERS = (
     {"errors"},
     {"env", "options", "remedies"},
     {"plan"},
-    {"places", "random_streams", "swapping"},
+    {"places", "random_streams", "rendezvous", "swapping"},
     {"group"},
     {"step_logs", "bucket_layout", "observing", "nests", "language", "composition"},
     {"wrap", "sampling", "rlds", "main_rank", "metrics", "algo", "history"}
