@@ -160,7 +160,7 @@ def _require_alike(run: _run.Run, model: Any) -> None:
     loaded = run.fine_tuning or host_algo.steps(model) > 0
     if run.options.values.verify and any(group.gather_objects(loaded)):
         verify.require_same_weights(model)
-    run.share_cores(env.read_launch_env().local_world_size)
+    _run.share_cores(env.read_launch_env().local_world_size)
 
 
 def _make_equal(model: Any) -> dict[str, tuple[int, int]] | None:
