@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from robomimic_ddp.step import calls
 
@@ -33,3 +34,12 @@ def cases(options_of: dict[str, dict]) -> list:
         marks += [NEEDS_CPU_FP16] * (options.get("precision") == "fp16")
         found.append(pytest.param(name, marks=marks))
     return found
+
+
+def gloo_sends_bf16() -> bool:
+    """On a rank of the pool."""
+    try:
+        dist.all_reduce(torch.zeros(1, dtype=torch.bfloat16))
+    except RuntimeError:
+        return False
+    return True

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from tests.configs import make_config, write_config
 from tests.parity.comparison import CHANGES, PARTS, STEPS, largest_and_mean
 from tests.parity.training import Job, train_on_rank
 from tests.ranks.pool import RankError
-from tests.versions import cases
+from tests.versions import cases, gloo_sends_bf16
 
 pytestmark = [pytest.mark.parity, pytest.mark.timeout(300)]
 KINDS = {
@@ -46,14 +45,6 @@ def train(host_copy, ranks, low_dim_dataset, tmp_path_factory):
 def exact(train):
     """fp32, and the weights after its first step, which is of a warm-up's size."""
     return train({})[0], train({}, 1)[0]
-
-
-def gloo_sends_bf16():
-    try:
-        dist.all_reduce(torch.zeros(1, dtype=torch.bfloat16))
-    except RuntimeError:
-        return False
-    return True
 
 
 @pytest.mark.parametrize("kind", cases(KINDS))
