@@ -111,11 +111,11 @@ def take_turn(stream: Any, seconds: float) -> dict[str, float]:
         next(stream.batches)
         batches += 1
     wall = time.perf_counter() - began
-    _wait_until_still()
+    looking = _wait_until_still()
     return {
         "wall": wall,
         "frames": batches * stream.frames_per_batch,
-        "cpu": _cpu_seconds() - cpu,
+        "cpu": _cpu_seconds() - cpu - looking,
         "cpu_frames": (batches + stream.ahead) * stream.frames_per_batch,
         "decoded_over_delivered": stream.decoded_over_delivered(),
         "peak_rss_mb": env.peak_memory() / 1e6,
@@ -134,12 +134,17 @@ def _cpu_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _wait_until_still() -> None:
-    """Until this process's threads have stopped working ahead: waiting for a core is no rest."""
+def _wait_until_still() -> float:
+    """Until this process's threads have stopped working ahead: waiting for a core is no rest.
+
+    Returns the processor time, in seconds, that looking for it took.
+    """
+    began = time.thread_time()
     deadline, looks = time.monotonic() + _LONGEST_WAIT, 0
     while looks < _STILL_LOOKS and time.monotonic() < deadline:
         time.sleep(_STILL_SECONDS)
         looks = 0 if env.has_running_threads() else looks + 1
+    return time.thread_time() - began
 
 
 def tell(answer: dict[str, Any]) -> None:
