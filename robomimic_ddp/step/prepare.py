@@ -19,6 +19,7 @@ from robomimic_ddp.step import (
     checkpointing,
     compilation,
     convolutions,
+    crossing,
     optimizers,
     precision,
     quick,
@@ -63,6 +64,8 @@ def prepare(model: Any, options: Options, nets: list, undo: ExitStack) -> Prepar
         done["short convolutions as products"] = convolutions.install(nets, undo)
         done["gradient norm read once"] = quick.stands_for(host)
         done["losses read a step later"] = reads_late
+        if reads_late and options.pin_memory != "false":
+            done["batches not waited for"] = crossing.install(model, undo)
         update = ours if done["gradient norm read once"] else None
         said = ", ".join(name for name in done if done[name])
         line = f"preset: {options.preset} ({said or 'nothing that is known here to change'})"
