@@ -15,7 +15,7 @@ PACKAGE = ROOT / "robomimic_ddp"
 
 LAYERS = (
     {"errors"},
-    {"env", "options", "remedies"},
+    {"env", "options", "remedies", "late"},
     {"plan"},
     {"places", "random_streams", "rendezvous", "swapping"},
     {"group"},
