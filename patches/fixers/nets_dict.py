@@ -65,6 +65,8 @@ def _bound_to_data_parallel(source: Source, module_dict: cst.Call) -> set[str]:
     """Names for a net in DataParallel, and for functions that put one there, seen from the
     function that makes `module_dict`.
     """
+    if not _in_data_parallel(source):
+        return set()
     scope = _scope(source, module_dict)
     names = {
         function.name.value
@@ -82,7 +84,7 @@ def _around(
     source: Source, module_dict: cst.Call, bare: list[cst.BaseExpression]
 ) -> cst.Call | None:
     """A DataParallel around nets that stand `bare` in the dict, or around the dict."""
-    if not bare:
+    if not bare or not _in_data_parallel(source):
         return None
     scope, names = _scope(source, module_dict), {"nets"}
     for assign in walk(scope, cst.Assign):
