@@ -63,7 +63,9 @@ def batches(loader, count):
 def test_shares_follow_the_weights_and_passes_are_exact_for_each(mixed, world):
     mixture, _ = mixed()
     large, tiny = mixture.datasets
-    assert "75.0% of the samples" in repr(mixture) and f"from {len(tiny)} windows" in repr(mixture)
+    said, times = repr(mixture), 0.75 * len(mixture) / len(tiny)
+    assert f"75.0% of the samples from {len(tiny)} windows: each comes {times:.2f} times" in said
+    assert times > 1
     loaders = [mixture.make_loader(4, rank, world, 7) for rank in range(world)]
     assert len({len(loader) for loader in loaders}) == 1
     assert len(loaders[0]) == len(mixture) // (4 * world)

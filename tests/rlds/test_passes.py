@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -104,6 +105,40 @@ def test_order_is_reproducible_whatever_the_threads(load, monkeypatch):
     assert first == second
     assert first != stream(many.make_loader(4, 0, 2, 6), 30)
     assert first[: len(one) // 2] != sorted(first[: len(one) // 2])
+
+
+def test_threads_are_the_ranks_share_of_its_node(load, monkeypatch):
+    """Ranks on other nodes take no core of this one."""
+    monkeypatch.setattr("robomimic_ddp.rlds.plans.share_of_cores", lambda ranks: 12 // ranks)
+    train, _ = load()
+    loaders = [train.make_loader(2, 0, 6, 5, ranks_on_node=ranks) for ranks in (1, 3, None)]
+    assert [loader.reading.threads for loader in loaders] == [12, 4, 2]
+
+
+def test_python_plans_blocks_of_windows_and_touches_none_of_them(load, monkeypatch):
+    """Whatever else happens to a window, a frame or a record happens in TensorFlow."""
+    import tensorflow as tf
+
+    calls = Counter()
+
+    def counted(make):
+        def made(function, *arguments, **more):
+            def called(*values):
+                calls[function.__name__] += 1
+                return function(*values)
+
+            return make(called, *arguments, **more)
+
+        return made
+
+    for name in ("numpy_function", "py_function"):
+        monkeypatch.setattr(tf, name, counted(getattr(tf, name)))
+    monkeypatch.setattr(tf.data.Dataset, "from_generator", None)
+    train, _ = load()
+    loader = train.make_loader(4, 0, 1, 5)
+    assert len(stream(loader, 10)) == 40
+    # Both once for a pass of so few windows, some passes ahead.
+    assert set(calls) == {"blocks_of", "block"} and max(calls.values()) < 10, calls
 
 
 def test_a_small_buffer_shuffles_less_but_loses_nothing(load):
