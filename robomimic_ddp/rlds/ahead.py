@@ -44,7 +44,7 @@ class Ahead:
 
 
 class CudaCopies:
-    """Copies to the CUDA `device` on a stream of their own, out of the memory that `to_torch` gives:
+    """Copies to the CUDA `device` on a stream of their own, out of what `to_torch` gives:
     only where that is pinned is nobody held up.
     """
 
