@@ -44,8 +44,8 @@ class Ahead:
 
 
 class CudaCopies:
-    """Copies to the CUDA `device` on a stream of their own, from where `to_torch` puts a batch: only
-    out of pinned memory do they take no time of the thread that asks.
+    """Copies to the CUDA `device` on a stream of their own, out of what `to_torch` gives:
+    only where that is pinned is nobody held up.
     """
 
     def __init__(self, device: torch.device, to_torch: Callable[[Any], dict[str, Any]]) -> None:

@@ -103,7 +103,8 @@ def _on_forward(options: Options, nets: list, laid: int, undo: ExitStack) -> str
 
 def _device(nets: list) -> Any:
     """Of the first parameter; some nets have none."""
-    return next(parameter.device for net in nets for parameter in net.parameters())
+    devices = (parameter.device for net in nets for parameter in net.parameters())
+    return next(devices, torch.device("cpu"))
 
 
 def _missing_in_torch(options: Options, nets: list) -> tuple[str, str | None]:
