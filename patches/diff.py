@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,7 +29,8 @@ def _one(patch: FilePatch, path: Path, root: Path) -> bytes:
     else:
         header += f"--- a/{name}{tab}\n"
     header += f"+++ b/{name}{tab}\n"
-    return header.encode() + b"".join(_hunks(_lines(patch.before or b""), _lines(patch.after)))
+    lines = _hunks(_lines(patch.before or b""), _lines(patch.after))
+    return os.fsencode(header) + b"".join(lines)
 
 
 def _hunks(before: list[bytes], after: list[bytes]) -> Iterator[bytes]:

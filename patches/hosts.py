@@ -79,11 +79,13 @@ class Host:
 def find_host(path: str | None) -> Host:
     """The host at `path`: the package folder itself, or a folder with it up to three levels below.
 
-    Without a path: the robomimic that Python would import, found without importing it. Raises
-    UsageError, which says what was looked for and where, if there is none or more than one.
+    Without a path: the robomimic that Python would import, found without importing it, unless the
+    present folder holds another. Raises UsageError, which says what was looked for and where, if
+    there is none or more than one.
     """
     if path is None:
         package = _importable()
+        _require_no_other_here(package)
         return Host(package, _git_root(package) or package.parent)
     if not path:  # `apply "$UNSET"` must not mean the present folder
         raise UsageError("PATH is '' (an unset variable?): there is no such file or folder.")
@@ -146,6 +148,17 @@ def _importable() -> Path:
             "checkout: robomimic-ddp COMMAND PATH"
         )
     return _package_below(Path(places[0]).resolve(), f"the importable robomimic ({places[0]})")
+
+
+def _require_no_other_here(package: Path) -> None:
+    """Who stands in a checkout and gives no path means that one, not the one that is installed."""
+    here = Path.cwd()
+    for folder in (here, here / package.name):
+        if is_package(folder) and folder.resolve() != package:
+            raise UsageError(
+                f"no PATH was given: the present folder holds the host {folder}, and Python would "
+                f"import the one in {package}. Say which of the two: PATH, or run --host PATH."
+            ).on_all_ranks()
 
 
 def _git_root(package: Path) -> Path | None:

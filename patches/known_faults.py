@@ -40,6 +40,7 @@ def find_known_faults(host: Host) -> list[KnownFault]:
         _unet,
         _load_from,
         _past_the_wrapper,
+        _tensorflow_first,
     )
     found = {fault for finder in finders for fault in finder(host)}
     return sorted(found, key=lambda fault: (fault.path, fault.line, fault.what))
@@ -138,6 +139,26 @@ def _past_the_wrapper(host: Host) -> Iterator[KnownFault]:
                         "averaged only where the whole net runs in the same step"
                     )
                     yield KnownFault(path, inner[0].lineno, what)
+
+
+def _tensorflow_first(host: Host) -> Iterator[KnownFault]:
+    """The host's own modules import torchvision, and with it triton."""
+    for path in host.files(_SCRIPTS):
+        for node in _tree(host, path).body:
+            if isinstance(node, ast.Import):
+                roots = {alias.name.split(".")[0] for alias in node.names}
+            else:
+                roots = {(getattr(node, "module", None) or "").split(".")[0]}
+            if roots & {"triton", "torchvision", "robomimic"}:
+                break
+            if "tensorflow" in roots:
+                what = (
+                    "tensorflow is imported before triton, which torchvision imports: tensorflow "
+                    "2.21 beside torch 2.12 ends the process so (exit code -11). Start with "
+                    "train_rlds, which keeps the order, or put `import triton` above this line"
+                )
+                yield KnownFault(path, node.lineno, what)
+                break
 
 
 def _reads(node: ast.AST, *names: str) -> bool:

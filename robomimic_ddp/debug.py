@@ -52,19 +52,18 @@ class Teller(Observer):
 
     def __init__(self, counts: dict[str, int], interval: int, device: str) -> None:
         self.counts, self.interval, self.device = counts, interval, device
-        self.samples = 0
 
     def batch(self, batch: Any) -> None:
         if self.counts["steps"] == 0:
             say(f"first batch: {', '.join(_shapes(batch))}")
-        self.samples = samples_in(batch)
 
-    def step(self, step_log: dict[str, Any]) -> dict[str, Any]:
+    def step(self, step_log: dict[str, Any], batch: Any) -> dict[str, Any]:
         number = self.counts["steps"]
         if number % self.interval == 0:
             loss = step_log.get(LOSS)
             shown = f"{loss:.6g}" if isinstance(loss, (int, float)) else "unknown"
-            say(f"step {number}, batch {self.samples}, loss {shown}, device {self.device}")
+            samples = samples_in(batch)
+            say(f"step {number}, batch {samples}, loss {shown}, device {self.device}")
         self.counts["steps"] += 1
         return step_log
 

@@ -24,11 +24,13 @@ class Guard(Observer):
     refuses a batch's actions: raises LossError or DataError on the rank that sees it.
 
     Under `may_overflow` (fp16), steps that overflowed are left out of the log, up to MOST_OVERFLOWS
-    in a row.
+    in a row. `done_before`: steps of the epoch that were done before the job went on.
     """
 
-    def __init__(self, loader: Any, epoch: Any, may_overflow: bool = False) -> None:
-        self.loader, self.epoch = loader, epoch
+    def __init__(
+        self, loader: Any, epoch: Any, may_overflow: bool = False, done_before: int = 0
+    ) -> None:
+        self.loader, self.epoch, self.steps = loader, epoch, done_before
         self._batch: Any = None
         self.overflows_left = self.most_overflows = MOST_OVERFLOWS if may_overflow else 0
 
@@ -47,11 +49,13 @@ class Guard(Observer):
         if found is not None:
             raise found from error
 
-    def step(self, step_log: dict[str, Any]) -> dict[str, Any]:
+    def step(self, step_log: dict[str, Any], batch: Any) -> dict[str, Any]:
+        self.steps += 1
         loss = step_log.get(LOSS)
-        is_broken = isinstance(loss, (int, float)) and not math.isfinite(loss)
-        if is_broken and (not self.overflows_left or self._broken_places()):
-            raise self._broken_loss(loss)
+        if isinstance(loss, (int, float)) and not math.isfinite(loss):
+            broken = self._broken_places(batch)
+            if broken or not self.overflows_left:
+                raise self._broken_loss(loss, broken)
         return self._without_overflows(step_log) if self.most_overflows else step_log
 
     def _without_overflows(self, step_log: Any) -> Any:
@@ -74,7 +78,7 @@ class Guard(Observer):
 
     def _refused_actions(self) -> RobomimicDDPError | None:
         """Why the host's check of the actions failed, if it was that."""
-        broken = self._broken_places()
+        broken = self._broken_places(self._batch)
         if broken:
             return DataError(f"{self._here()}: the batch holds {broken}")
         actions = self._batch.get("actions")
@@ -88,21 +92,21 @@ class Guard(Observer):
             "train.hdf5_normalize_action=true), or scale the data set's actions."
         )
 
-    def _broken_loss(self, loss: float) -> RobomimicDDPError:
-        broken = self._broken_places()
+    def _broken_loss(self, loss: float, broken: str) -> RobomimicDDPError:
+        found = f"{self._here()}: the loss is {loss} at step {self.steps}"
         if broken:
-            return DataError(f"{self._here()}: the loss is {loss}: the batch holds {broken}")
+            return DataError(f"{found}: the batch holds {broken}")
         return LossError(
-            f"{self._here()}: the loss is {loss}, though all numbers of its batch are finite: the "
+            f"{found}, though all numbers of its batch are finite: the "
             "training diverged, and every later checkpoint would be useless. Go on from an earlier "
             "checkpoint with a lower learning rate, a longer warm-up, or train.max_grad_norm."
         )
 
-    def _broken_places(self) -> str:
+    def _broken_places(self, batch: Any) -> str:
         """The batch's keys with NaN or infinity, and where the first lies; "" for none."""
         keys = [
             key
-            for key, value in _leaves(self._batch)
+            for key, value in _leaves(batch)
             if isinstance(value, torch.Tensor)
             and value.is_floating_point()
             and not bool(torch.isfinite(value).all())

@@ -1,8 +1,8 @@
 """Looks over HDF5 data sets before a run begins: shapes and names, no frames.
 
 Hosts find most of this out later, as a KeyError or an assertion without the file's name, on every
-rank at once, and some of it never. Layout: robomimic's `data/demo_N/{obs/KEY, ACTION KEY}`, with
-filter keys under `mask/`.
+rank at once, and some of it never. Layout: robomimic's `data/demo_N/{obs/KEY, ACTION KEY}` (in some
+forks `actions/ACTION KEY`), with filter keys under `mask/`.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class _File:
         # Hosts take an entry's own key for training and for validation alike.
         self.own_filter = "filter_key" in entry
         self.filters = [entry.get("filter_key", key) for key in filters]
-        self.actions = list(config.train.get("action_keys", ["actions"]))
+        self.actions = list(config.train.get("action_keys", ["actions"]) or ())
         self.observations = [
             key for key in config.all_obs_keys if not any(word in key for word in LANGUAGE_KEYS)
         ]
@@ -163,15 +163,21 @@ class _File:
                 f"{where} has num_samples={steps}: an episode of at least one step is needed. "
                 "Remove it from the file, or from the filter key."
             )
-        wanted = [(key, key) for key in self.actions]
-        wanted += [(f"obs/{key}", key) for key in self.observations]
-        for place, key in wanted:
-            if place not in group:
+        actions = {_action_place(group, key): key for key in self.actions}
+        wanted = {**actions, **{f"obs/{key}": key for key in self.observations}}
+        for place, key in wanted.items():
+            shape = getattr(group.get(place), "shape", None)
+            if shape is None:
                 raise DataError(
                     f"{where} does not hold {place!r}: found {', '.join(_keys(group))}. "
                     f"Take {key!r} out of the config, or add it to the data set."
                 )
-            self._check_shape(where, place, tuple(group[place].shape), int(steps))
+            if place in actions and len(shape) != 2:
+                raise DataError(
+                    f"{where}: {place!r} has shape {shape}; actions are [steps, dimensions]. Write "
+                    "the data set again."
+                )
+            self._check_shape(where, place, shape, int(steps))
 
     def _check_shape(self, where: str, place: str, shape: tuple[int, ...], steps: int) -> None:
         if not shape or shape[0] < steps:
@@ -179,17 +185,18 @@ class _File:
                 f"{where}: {place!r} has shape {shape}, but num_samples says {steps} steps. Write "
                 "the episode again."
             )
-        if place in self.actions and len(shape) != 2:
-            raise DataError(
-                f"{where}: {place!r} has shape {shape}; actions are [steps, dimensions]. Write the "
-                "data set again."
-            )
         expected = self.first.setdefault(place, shape[1:])
         if shape[1:] != expected:
             raise DataError(
                 f"{where}: {place!r} has shape {shape[1:]} per step, other episodes have "
                 f"{expected}. One policy takes one shape: use episodes that agree."
             )
+
+
+def _action_place(group: Any, key: str) -> str:
+    """Where an episode holds an action: at its top, or in a group `actions`."""
+    parts = group.get("actions")
+    return f"actions/{key}" if hasattr(parts, "items") and key in parts else key
 
 
 def _keys(group: Any) -> Iterator[str]:

@@ -75,17 +75,20 @@ class Pulse:
         told = self._told
         told["begun"] = (told["step"] if epoch == told["epoch"] else 0) + 1
 
-    def step(self, epoch: Any, step_log: Mapping[str, Any]) -> None:
+    def step(self, epoch: Any) -> None:
         """Notes a training step."""
-        now = time.monotonic()
-        told, loss = self._told, step_log.get(LOSS)
+        now, told = time.monotonic(), self._told
         if epoch == told["epoch"]:
             before, seconds = told["step_seconds"], now - self._last_step
             told["step_seconds"] = seconds if before is None else 0.9 * before + 0.1 * seconds
         told["step"] = told["step"] + 1 if epoch == told["epoch"] else 1
         told["epoch"] = epoch
-        told["loss"] = float(loss) if isinstance(loss, (int, float)) else None
         self._last_step = now
+
+    def logged(self, step_log: Mapping[str, Any]) -> None:
+        """Notes what a step has logged."""
+        loss = step_log.get(LOSS)
+        self._told["loss"] = float(loss) if isinstance(loss, (int, float)) else None
 
     def write(self) -> None:
         """The file as of now; whole at every instant."""
@@ -123,8 +126,11 @@ class Listener(Observer):
     def batch(self, batch: Any) -> None:
         self.pulse.begin(self.epoch)
 
-    def step(self, step_log: dict[str, Any]) -> dict[str, Any]:
-        self.pulse.step(self.epoch, step_log)
+    def done(self) -> None:
+        self.pulse.step(self.epoch)
+
+    def step(self, step_log: dict[str, Any], batch: Any) -> dict[str, Any]:
+        self.pulse.logged(step_log)
         return step_log
 
 

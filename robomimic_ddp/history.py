@@ -3,7 +3,8 @@ rollouts of each environment, written by the main rank.
 
 A line holds epoch, phase ("train", "valid" or "rollout"), and the log that the host recorded;
 training and validation also steps, seconds and samples_per_second (over all ranks; 0 for
-validation, where ranks may hold unequal parts), rollouts the environment's name as env.
+validation, where ranks may hold unequal parts), rollouts the environment's name as env. Of an epoch
+that a job went on with, steps are all of it, seconds and samples_per_second this job's.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from robomimic_ddp.errors import DataError
+from robomimic_ddp.step_logs import EpochPart
 
 FILE_NAME = "history.jsonl"
 
@@ -27,9 +29,10 @@ def recorded(
     run_epoch: Callable,
     directory: Callable[[], Path | None],
     samples_per_step: Callable[[], int],
+    part_of: Callable[[], EpochPart | None] = lambda: None,
 ) -> Callable:
     """Decorates `run_epoch` to append its log to the run's history; `directory()` None means: do
-    not write.
+    not write. `part_of()`: what is done of the train epoch before the call, or None.
 
     The host's return value, a log or a tuple that begins with one, passes unchanged.
     """
@@ -42,19 +45,24 @@ def recorded(
             return run_epoch(*args, **kwargs)
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
+        validate = bool(bound.arguments.get("validate", False))
+        part = None if validate else part_of()
+        done_before = 0 if part is None else part.steps
         steps = bound.arguments.get("num_steps")
+        if steps is None and done_before:
+            steps = part.total
         if steps is None:
             steps = len(bound.arguments["data_loader"])
         started = time.perf_counter()
         result = run_epoch(*args, **kwargs)
         seconds = time.perf_counter() - started
-        validate = bool(bound.arguments.get("validate", False))
+        speed = (steps - done_before) * samples_per_step() / seconds
         record = {
             "epoch": bound.arguments.get("epoch"),
             "phase": "valid" if validate else "train",
             "steps": steps,
             "seconds": seconds,
-            "samples_per_second": 0.0 if validate else steps * samples_per_step() / seconds,
+            "samples_per_second": 0.0 if validate else speed,
             "log": dict(result[0] if isinstance(result, tuple) else result),
         }
         _try_to_append(folder, record)

@@ -85,8 +85,10 @@ def epoch_log(
         phase = "validation" if call.arguments.get("validate") else "train"
         place = f"epoch {call.arguments.get('epoch')} {phase}"
         places.reached(place)
-        with watching(model, [_Recorder(part, phase)]), _schedules_stand_still(model, call):
-            result = run_epoch(*call.args, **call.kwargs)
+        with watching(model, [_Recorder(part, phase)]) as watch:
+            part.settle = watch.settle
+            with _schedules_stand_still(model, call):
+                result = run_epoch(*call.args, **call.kwargs)
         places.reached(f"{place} log")
         if phase == "train":
             part.after_training()
@@ -162,16 +164,17 @@ class _Recorder(Observer):
 
     def __init__(self, part: EpochPart, phase: str) -> None:
         self.part, self.phase = part, phase
-        self.several = group.world_size() > 1
 
     def batch(self, batch: Any) -> None:
-        if self.several:
-            self.part.logs.see_batch(batch)
         if self.phase == "train":  # ranks validate on unequal numbers of batches
             places.stepped()
 
-    def step(self, step_log: dict[str, Any]) -> dict[str, Any]:
-        if self.several:
-            self.part.logs.see_log(step_log)
-        self.part.step_done(step_log)
+    def done(self) -> None:
+        self.part.steps += 1
+
+    def step(self, step_log: dict[str, Any], batch: Any) -> dict[str, Any]:
+        self.part.see(step_log, batch)
         return step_log
+
+    def after_step(self) -> None:
+        self.part.after_step()

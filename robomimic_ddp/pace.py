@@ -34,10 +34,9 @@ class Pace(Observer):
     def batch(self, batch: Any) -> None:
         self.waited += self._clock() - self.last_step
 
-    def step(self, step_log: dict[str, Any]) -> dict[str, Any]:
+    def done(self) -> None:
         self.steps += 1
         self.last_step = self._clock()
-        return step_log
 
     @property
     def seconds(self) -> float:

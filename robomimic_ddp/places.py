@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 _KEY = "robomimic_ddp/place/{}"
 _FAILED = "robomimic_ddp/failed"
+_NEVER_SET = "nothing was told"
 _LONGEST_BEAT = 5.0
 _FIRST_WARNING = 60.0
 _NOBODY = (
@@ -88,10 +89,8 @@ class Places:
         return f"{self._place}, step {self._step}" if self._step else self._place
 
     def _read(self, rank: int) -> tuple[int, int, str, float]:
-        key = _KEY.format(rank)
-        if not self.store.check([key]):  # `get` would wait for it
-            return -1, 0, "not started", time.time()
-        return tuple(json.loads(self.store.get(key)))
+        told = _told(self.store, _KEY.format(rank))
+        return tuple(json.loads(told)) if told else (-1, 0, "not started", time.time())
 
     def _publish(self) -> None:
         told = [self._number, self._step, self._place, time.time()]
@@ -116,6 +115,14 @@ class Places:
                     "rank %d waits since %.0f s at: %s. Not there yet: %s",
                     *(self.rank, waited, self.describe(), late),
                 )
+
+
+def _told(store: Any, key: str) -> bytes | None:
+    """What `key` holds, at once; None if nobody has set it. `get` would wait for it, and torch 2.0
+    has no `check`: a value that is never set is compared, and what is found comes back.
+    """
+    found = store.compare_set(key, _NEVER_SET, _NEVER_SET)
+    return None if found == _NEVER_SET.encode() else found
 
 
 _current: list[Places] = []
@@ -181,5 +188,5 @@ def somebody_failed() -> bool:
     """Whether a rank has told so. May wait, where the main thread is using the store."""
     for places in _current:
         with suppress(Exception):
-            return bool(places.store.check([_FAILED]))
+            return _told(places.store, _FAILED) is not None
     return False

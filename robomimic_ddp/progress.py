@@ -60,7 +60,7 @@ class Progress(Observer):
             )
         return iterable
 
-    def step(self, step_log: dict[str, Any]) -> dict[str, Any]:
+    def step(self, step_log: dict[str, Any], batch: Any) -> dict[str, Any]:
         if self._bar is not None:
             self._bar.set_postfix_str(", ".join(self._figures(step_log)), refresh=False)
             self._bar.update()

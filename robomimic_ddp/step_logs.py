@@ -43,8 +43,9 @@ class EpochPart:
 
     logs: the sums of several ranks' `BatchLogs`; step_logs: on one rank each step's log, since the
     host's own mean is kept to the bit. total: all steps of an epoch that is a pass of its loader;
-    None where the host's config counts them. after_step: called after each step, after_training:
-    after the last one of the epoch; both may raise.
+    None where the host's config counts them. settle: waits until the logs of all `steps` are here,
+    which may be one behind. after_step: called after each step, after_training: after the last one
+    of the epoch; all three may raise.
     """
 
     def __init__(
@@ -61,14 +62,17 @@ class EpochPart:
         self.steps = 0
         self.total: int | None = None
         self.logs = BatchLogs()
+        self.settle: Callable[[], None] = lambda: None
         self.step_logs: list[dict[str, float]] = []
 
-    def step_done(self, step_log: dict[str, Any]) -> None:
-        """Notes a step with its log, and tells `after_step`."""
+    def see(self, step_log: dict[str, Any], batch: Any) -> None:
+        """Notes the log of a step, and the batch that it is of."""
         if group.world_size() == 1:
             self.step_logs.append({key: float(np.mean(value)) for key, value in step_log.items()})
-        self.steps += 1
-        self.after_step()
+            return
+        if batch is not None:
+            self.logs.see_batch(batch)
+        self.logs.see_log(step_log)
 
 
 def samples_in(batch: Any) -> int:

@@ -20,6 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 from robomimic_ddp import command_line, config_check, config_file, entry, env, host_config
 from robomimic_ddp.errors import ConfigError
 from robomimic_ddp.notes import Notes, attach_notes, notes_of
+from robomimic_ddp.rlds.tf_import import import_triton_first
 
 USAGE = (
     "usage: python -m robomimic.scripts.train_rlds load_from=CONFIG.json [key=value ...] "
@@ -39,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"{__doc__}\n{USAGE}")
         return
     config, flags = build_config(arguments)
+    import_triton_first()  # train.py of DROID's hosts imports TensorFlow before torchvision
     import robomimic.utils.torch_utils as TorchUtils
     from robomimic.scripts.train import train
 

@@ -25,6 +25,7 @@ import psutil
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from robomimic_ddp import rendezvous  # noqa: E402
 from robomimic_ddp.demo.write_dataset import write_demo_dataset  # noqa: E402
 from robomimic_ddp.state import STATE  # noqa: E402
 from robomimic_ddp.state.files import read_file  # noqa: E402
@@ -63,7 +64,7 @@ class Soak:
         else:
             config = make_config("diffusion_policy", self.data, output / "runs", changes)
         file = write_config(output / "config.json", config)
-        launcher = ["-m", "torch.distributed.run", "--standalone"]
+        launcher = ["-m", "torch.distributed.run", *rendezvous.on_this_machine()]
         launcher += [f"--nproc_per_node={self.ranks}", f"--max-restarts={restarts}"]
         arguments = ["-m", "tests.e2e.killed_train", plan, str(output / "happened")]
         arguments += ["--config", str(file)]

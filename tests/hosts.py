@@ -25,6 +25,7 @@ from typing import Any, Callable
 
 import psutil
 
+from robomimic_ddp import rendezvous
 from tests.warm.client import can_be_warm, server
 from tests.warm.jobs import ColdJob, Job, WarmJob
 
@@ -167,8 +168,8 @@ def torchrun(
     """Runs `module` on `ranks` ranks of this machine under the real torchrun, on a free port.
     `restarts`: how often torchrun may start the ranks anew. `options`: see `python`.
     """
-    launcher = ["--standalone", f"--nproc_per_node={ranks}", f"--max-restarts={restarts}"]
-    words = ["-m", "torch.distributed.run", *launcher, "-m", module, *arguments]
+    launcher = [f"--nproc_per_node={ranks}", f"--max-restarts={restarts}", "-m", module]
+    words = ["-m", "torch.distributed.run", *rendezvous.on_this_machine(), *launcher, *arguments]
     return _python(host, words, ranks * (restarts + 1), **options)
 
 

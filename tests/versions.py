@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from robomimic_ddp.step import calls
 
@@ -25,6 +26,12 @@ OF_OPTIONS = {
 }
 
 
+def offered(options: dict) -> dict:
+    """`options` without those that this torch cannot have."""
+    lacking = {name for name, mark in OF_OPTIONS.items() if mark.args[0]}
+    return {name: value for name, value in options.items() if name not in lacking}
+
+
 def cases(options_of: dict[str, dict]) -> list:
     """The names of a table of options; those that this torch cannot have are skipped."""
     found = []
@@ -33,3 +40,12 @@ def cases(options_of: dict[str, dict]) -> list:
         marks += [NEEDS_CPU_FP16] * (options.get("precision") == "fp16")
         found.append(pytest.param(name, marks=marks))
     return found
+
+
+def gloo_sends_bf16() -> bool:
+    """On a rank of the pool."""
+    try:
+        dist.all_reduce(torch.zeros(1, dtype=torch.bfloat16))
+    except RuntimeError:
+        return False
+    return True

@@ -11,10 +11,15 @@ import libcst as cst
 
 from robomimic_ddp.patches.cst import api_calls, argument, calls, settle, unrecognised, wrap
 from robomimic_ddp.patches.fixers.data_parallel import DATA_PARALLEL
+from robomimic_ddp.patches.imports import dotted
 from robomimic_ddp.patches.outcomes import Fixer, NotPresent, Outcome
 from robomimic_ddp.patches.source import Source, walk
 
 IN_DATA_PARALLEL = "the nets are put into DataParallel, see data_parallel"
+AROUND = (
+    "DataParallel goes around nets that are in an nn.ModuleDict already, which are made parallel "
+    "themselves: one inside the other would reduce gradients twice"
+)
 NETS = ("obs_encoder", "noise_pred_net")
 
 
@@ -23,16 +28,19 @@ def fix(source: Source) -> Outcome:
     `noise_pred_net` and any further net beside them, which would train without being synchronised.
     """
     edits, done, seen = [], [], set()
-    for module_dict in calls(source, source.module, "torch.nn.ModuleDict"):
-        items = list(_items(source, module_dict))
-        if not {key for key, _ in items}.intersection(NETS):
-            continue
+    for module_dict, items in _dicts_of_nets(source):
+        wrapped = _bound_to_data_parallel(source, module_dict)
+        bare = []
         for key, net in ((key, net) for key, value in items for net in _alternatives(value)):
             seen.add(key)
             if api_calls(source, net, "parallel"):
                 done.append(net)
-            elif not any(calls(source, net, *DATA_PARALLEL)):
-                edits.append(wrap(source, net, "parallel"))
+            elif not any(calls(source, net, *DATA_PARALLEL)) and _stands_for(net) not in wrapped:
+                bare.append(net)
+        around = _around(source, module_dict, bare)
+        if around is not None:
+            return unrecognised(source, around, AROUND)
+        edits += [wrap(source, net, "parallel") for net in bare]
     if not seen and _in_data_parallel(source):
         return NotPresent(IN_DATA_PARALLEL)
     missing = [name for name in NETS if name not in seen]
@@ -41,17 +49,84 @@ def fix(source: Source) -> Outcome:
         return unrecognised(
             source, where, f"no nn.ModuleDict is made with the net {' or '.join(missing)}"
         )
-    bare = [net for net in done if len(getattr(net, "args", ())) == 1]
-    return settle(edits, bare, IN_DATA_PARALLEL)
+    plain = [net for net in done if len(getattr(net, "args", ())) == 1]
+    return settle(edits, plain, IN_DATA_PARALLEL)
+
+
+def _dicts_of_nets(source: Source) -> Iterator[tuple[cst.Call, list]]:
+    """Each nn.ModuleDict that one of the two nets is put into, with its keys and values."""
+    for module_dict in calls(source, source.module, "torch.nn.ModuleDict"):
+        items = list(_items(source, module_dict))
+        if {key for key, _ in items}.intersection(NETS):
+            yield module_dict, items
+
+
+def _bound_to_data_parallel(source: Source, module_dict: cst.Call) -> set[str]:
+    """Names for a net in DataParallel, and for functions that put one there, seen from the
+    function that makes `module_dict`.
+    """
+    if not _in_data_parallel(source):
+        return set()
+    scope = _scope(source, module_dict)
+    names = {
+        function.name.value
+        for function in walk(source.module, cst.FunctionDef)
+        if _keyed(source, function) and not _holds(function, module_dict)
+    }
+    for assign in walk(scope, cst.Assign):
+        if _keyed(source, assign.value) and not _holds(assign.value, module_dict):
+            for target in (target.target for target in assign.targets):
+                names |= _names(target) if isinstance(target, (cst.Name, cst.Tuple)) else set()
+    return names
+
+
+def _around(
+    source: Source, module_dict: cst.Call, bare: list[cst.BaseExpression]
+) -> cst.Call | None:
+    """A DataParallel around nets that stand `bare` in the dict, or around the dict."""
+    if not bare or not _in_data_parallel(source):
+        return None
+    scope, names = _scope(source, module_dict), {"nets"}
+    for assign in walk(scope, cst.Assign):
+        if _holds(assign.value, module_dict):
+            names |= _names(*assign.targets) - {"self"}
+    for call in _keyed(source, scope):
+        if names & _names(*call.args[:1]) and not _holds(module_dict, call):
+            return call
+    return None
+
+
+def _keyed(source: Source, node: cst.CSTNode) -> list[cst.Call]:
+    """Calls that put a net into DataParallel, or did before `apply`."""
+    ours = api_calls(source, node, "parallel")
+    return [
+        *calls(source, node, *DATA_PARALLEL),
+        *(call for call in ours if argument(call, 1, "module_key") is not None),
+    ]
+
+
+def _stands_for(net: cst.BaseExpression) -> str:
+    """The name that a value is, or that it is a call of; else ""."""
+    return dotted(net.func if isinstance(net, cst.Call) else net).rpartition(".")[2]
+
+
+def _scope(source: Source, node: cst.CSTNode) -> cst.CSTNode:
+    """The innermost function around `node`, or the module."""
+    functions = [one for one in walk(source.module, cst.FunctionDef) if _holds(one, node)]
+    return functions[-1] if functions else source.module
+
+
+def _names(*nodes: cst.CSTNode) -> set[str]:
+    return {name.value for node in nodes for name in walk(node, cst.Name)}
+
+
+def _holds(node: cst.CSTNode, inner: cst.CSTNode) -> bool:
+    return any(one is inner for one in walk(node, type(inner)))
 
 
 def _in_data_parallel(source: Source) -> bool:
     """Whether nets go through DataParallel anywhere in the file, now or before `apply`."""
-    before = any(calls(source, source.module, *DATA_PARALLEL))
-    keyed = (
-        argument(call, 1, "module_key") for call in api_calls(source, source.module, "parallel")
-    )
-    return before or any(key is not None for key in keyed)
+    return bool(_keyed(source, source.module))
 
 
 def _items(source: Source, module_dict: cst.Call) -> Iterator[tuple[str, cst.BaseExpression]]:

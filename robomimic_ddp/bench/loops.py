@@ -1,7 +1,7 @@
 """Training loops of one net: what they share, and the host's own (edited or not).
 
 Each takes a step on one batch over and over: forward, backward, optimizer, averaged copy, and the
-loss as a number.
+loss as a number (ours on a GPU: a step later, as when it trains).
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class Loop:
 class HostLoop(Loop):
     """One iteration of the host's run_epoch, however the host was edited."""
 
-    def step(self) -> float:
-        """Collective on several ranks: the loss."""
+    def step(self) -> Any:
+        """Collective on several ranks: the step's log, whose numbers may be known later."""
         model = self.model
         prepared = model.process_batch_for_training(self.next_batch())
         prepared = model.postprocess_batch_for_training(prepared, obs_normalization_stats=None)
         info = model.train_on_batch(prepared, epoch=1, validate=False)
         model.on_gradient_step()
-        return float(model.log_info(info)["Loss"])
+        return model.log_info(info)
 
     def parallel(self) -> list[DistributedDataParallel]:
         """The DDP objects of the nets that learn."""

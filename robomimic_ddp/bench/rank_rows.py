@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 
-from robomimic_ddp.bench.ranks import Measured
+from robomimic_ddp.bench.ranks import PACKAGES, Measured
 from robomimic_ddp.bench.step_rows import interval
 from robomimic_ddp.bench.team import OURS, Job
 
@@ -68,8 +68,9 @@ def lines(job: Job, found: Sequence[Measured]) -> Iterator[str]:
     )
     for one, row in zip(found, told):
         if one.missing:
-            remedy = "pip install '.[bench]' in the checkout"
-            yield f"{one.variant.label:{width}} skipped: {one.missing} ({remedy})"
+            installed = one.variant.name not in PACKAGES
+            remedy = "" if installed else " (pip install '.[bench]' in the checkout)"
+            yield f"{one.variant.label:{width}} skipped: {one.missing}{remedy}"
             continue
         yield (
             f"{one.variant.label:{width}} {one.world:5} {row['steps_per_second']:8.3f} "

@@ -14,8 +14,10 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from robomimic_ddp.bench import every_option
 from robomimic_ddp.bench.output import tell
 from robomimic_ddp.bench.team import HOST, OURS, Job, Team, Variant
+from robomimic_ddp.errors import ConfigError
 
 OTHERS = (HOST, "hand_written_ddp", "tutorial_ddp", "accelerate", "fabric")
 PACKAGES = {"accelerate": "accelerate", "fabric": "lightning_fabric"}
@@ -77,7 +79,12 @@ def _beside(job: Job, variant: Variant, ours: Team, of_ours: Measured, rounds: i
     package = PACKAGES.get(variant.name)
     if package is not None and importlib.util.find_spec(package) is None:
         return Measured(variant, job.ranks, missing=f"{package} is not installed")
-    team = Team(job, variant)
+    try:
+        team = Team(job, variant)
+    except ConfigError as error:
+        if variant.options not in every_option.OPTIONS:
+            raise
+        return Measured(variant, job.ranks, missing=str(error))  # of a torch without the option
     measured = Measured(variant, team.world, **_told(team))
     try:
         draw = random.Random(variant.label)

@@ -60,6 +60,8 @@ def main(job: dict[str, Any]) -> None:
             stack.callback(getattr(epochs, "close", lambda: None))
             next(epochs)
         model.set_train()
+        if _is_edited():
+            stack.enter_context(_watched(model))
         loop = (by_hand or loops.HostLoop)(model, batch)
         loop.loaded = None if loader is None else loading.endless(loader)
         if by_hand:
@@ -124,6 +126,13 @@ def _epochs(model: Any) -> Any:
     return api.epochs(range(1, 2), model)
 
 
+def _watched(model: Any) -> Any:
+    """Reads a step's numbers when the host's edited `run_epoch` would."""
+    from robomimic_ddp import observing, run
+
+    return observing.watching(model, [], run.current().steps.reads_late)
+
+
 def _samples_of_step(job: dict[str, Any]) -> int:
     """What a train loader would deliver for a step: more than a batch where it accumulates."""
     if not _is_edited():
@@ -150,8 +159,9 @@ def take_step(loop: Any, reduces: bool = True, steps: int = 1) -> dict[str, floa
         loops.finish(loop)
         wall, cpu = time.perf_counter(), time.process_time()
         for _ in range(steps):
-            loss = loop.step()
+            found = loop.step()
         loops.finish(loop)
+        loss = found["Loss"] if isinstance(found, dict) else found
         return {
             "wall": (time.perf_counter() - wall) / steps,
             "cpu": (time.process_time() - cpu) / steps,

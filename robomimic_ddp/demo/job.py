@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Callable
 
-from robomimic_ddp import env
+from robomimic_ddp import env, rendezvous
 from robomimic_ddp.demo.stamps import CHECKOUT, Stamps, code_version, fresh_folder
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, DataError, RobomimicDDPError
 
@@ -61,7 +61,7 @@ class Job:
 
     def torchrun(self, ranks: int, module: str, *arguments: object, host: str) -> None:
         """Runs `module` of the patched host on `ranks` ranks of this machine."""
-        launcher = ["--standalone", f"--nproc_per_node={ranks}", "-m", module]
+        launcher = [*rendezvous.on_this_machine(), f"--nproc_per_node={ranks}", "-m", module]
         self.python("torch.distributed.run", *launcher, *arguments, host=host)
 
     def python(self, module: str, *arguments: object, host: str | None = None) -> None:

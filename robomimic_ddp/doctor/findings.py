@@ -28,7 +28,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Context:
-    """What the checks look at. `torch`: what torch_probe.py printed; {"error": ...} where it could
+    """What the checks look at. `torch`: what torch_probe.py prints; {"error": ...} where it could
     not be imported. `config`: the host's JSON config and its path, or None.
     """
 
@@ -99,15 +99,17 @@ class Later(Mapping):
 def probe_torch(thorough: bool = False) -> dict[str, Any]:
     """What torch says, asked in another process: a broken build may end it with a signal.
 
-    Of torchvision its library and operators are loaded there, which is where builds that do not fit
-    fail; `thorough`: all of it is imported, in a process of its own, which takes seconds more.
+    Of torch and torchvision their compiled libraries are loaded, which is where builds that do not
+    fit fail. All of torch is imported where that went wrong or is not enough, or `thorough`: then
+    all of torchvision as well, in a process of its own. That takes seconds more.
     """
+    if not thorough:
+        told = _probe("robomimic_ddp.doctor.torch_library")
+        return _probe("robomimic_ddp.doctor.torch_probe") if "error" in told else told
     with ThreadPoolExecutor(2) as both:
         torch = both.submit(_probe, "robomimic_ddp.doctor.torch_probe")
-        if thorough:
-            vision = both.submit(_probe, "robomimic_ddp.doctor.torchvision_probe")
-            return {**torch.result(), "torchvision": vision.result().get("error")}
-    return torch.result()
+        vision = both.submit(_probe, "robomimic_ddp.doctor.torchvision_probe")
+        return {**torch.result(), "torchvision": vision.result().get("error")}
 
 
 def probe_tensorflow() -> dict[str, Any]:

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from robomimic_ddp import remedies
+from robomimic_ddp import remedies, rendezvous
 from robomimic_ddp.doctor.findings import FAIL, OK, Context, Finding
 
 PATIENCE_SECONDS = 120
@@ -46,7 +46,8 @@ def check_ranks(context: Context) -> Iterator[Finding]:
 
 def _start(ranks: int, answer: Path) -> tuple[int | None, str]:
     """(exit code, or None where time was up; what the job printed)."""
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"]
+    launcher = ["-m", "torch.distributed.run", *rendezvous.on_this_machine()]
+    launcher.append(f"--nproc_per_node={ranks}")
     job = subprocess.Popen(
         [sys.executable, *launcher, "-m", "robomimic_ddp.doctor.round_trip", str(answer)],
         stdin=subprocess.DEVNULL,

@@ -24,7 +24,7 @@ def probe() -> dict[str, Any]:
         "gloo": dist.is_available() and dist.is_gloo_available(),
         "nccl": dist.is_available() and dist.is_nccl_available(),
         "driver_cuda": _driver_cuda(torch),
-        "torchvision": torchvision_library(),
+        "torchvision": torchvision_library(torch),
     }
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -38,7 +38,7 @@ def probe() -> dict[str, Any]:
     return found
 
 
-def torchvision_library() -> str | None:
+def torchvision_library(torch: Any) -> str | None:
     """Why torchvision's compiled operators do not fit this torch; None where they do.
 
     Under the name of the package, whose own import pulls in torch's compiler: seconds.
@@ -50,11 +50,11 @@ def torchvision_library() -> str | None:
         package = types.ModuleType("torchvision")
         package.__path__ = list(spec.submodule_search_locations or ())
         sys.modules["torchvision"] = package
-        for part in ("extension", "_meta_registrations"):
-            importlib.import_module(f"torchvision.{part}")
-    except Exception as error:  # "operator torchvision::nms does not exist" is a RuntimeError
+        importlib.import_module("torchvision.extension")  # silent where the library does not load
+    except Exception as error:
         return f"{type(error).__name__}: {error}"
-    return None
+    fits = hasattr(torch.ops.torchvision, "nms")
+    return None if fits else "RuntimeError: operator torchvision::nms does not exist"
 
 
 def _driver_cuda(torch: Any) -> str | None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from robomimic_ddp import rendezvous
 from robomimic_ddp.config_file import read_json
 from robomimic_ddp.env import OPTION_PREFIX
 from robomimic_ddp.launch import devices
@@ -80,7 +81,7 @@ def command(settings: Settings, variables: Mapping[str, str]) -> tuple[list[str]
 def _rendezvous(settings: Settings, variables: Mapping[str, str]) -> list[str]:
     if settings.nodes == 1:
         if settings.port is None:
-            return ["--standalone"]  # torchrun takes a free port
+            return rendezvous.on_this_machine()
         return ["--master_addr=127.0.0.1", f"--master_port={settings.port}"]
     words = [f"--nnodes={settings.nodes}"]
     if settings.node_rank is not None:

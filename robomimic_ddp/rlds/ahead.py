@@ -44,7 +44,9 @@ class Ahead:
 
 
 class CudaCopies:
-    """Copies to the CUDA `device` from pinned memory, on a stream of their own."""
+    """Copies to the CUDA `device` on a stream of their own, out of what `to_torch` gives:
+    only where that is pinned is nobody held up.
+    """
 
     def __init__(self, device: torch.device, to_torch: Callable[[Any], dict[str, Any]]) -> None:
         self.device, self._to_torch = device, to_torch
@@ -65,7 +67,7 @@ class CudaCopies:
             return batch, self._stream.record_event()
 
     def _copied(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.pin_memory().to(self.device, non_blocking=True)
+        return tensor.to(self.device, non_blocking=True)
 
     def receive(self, sent: tuple[dict[str, Any], Any]) -> dict[str, Any]:
         """The batch, for the present stream: its work waits for the copies, the host does not."""

@@ -211,6 +211,7 @@ class RLDSDataset:
         world_size: int,
         seed: int,
         ranks_on_node: int | None = None,
+        pin_memory: bool = False,
         prefetch: int = PREFETCHED_BATCHES,
         device: Any = None,
     ) -> RLDSTrainLoader:
@@ -218,6 +219,7 @@ class RLDSDataset:
         the samples, and of threads and buffer. Raises DataError for fewer windows than ranks.
         """
         reading = self._reading(weight, batch_size, world_size, ranks_on_node, prefetch)
+        reading = replace(reading, pin_memory=pin_memory)
         loader = RLDSTrainLoader(self, rank, world_size, reading, seed, in_mixture=True)
         loader.bring_to(device)
         return loader

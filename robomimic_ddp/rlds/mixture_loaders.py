@@ -70,6 +70,8 @@ class MixtureTrainLoader(_MixtureLoader):
     ) -> None:
         super().__init__(dataset, batch_size, rank, world_size)
         self._pin_memory = pin_memory
+        # Where parts go to a device one by one they are pinned, else the whole.
+        more["pin_memory"] = pin_memory and more.get("device") is not None
         self.members = [
             part.make_member(weight, batch_size, rank, world_size, seed + (number << 32), **more)
             for number, (part, weight) in enumerate(zip(dataset.datasets, dataset.weights))

@@ -18,7 +18,7 @@ def import_tensorflow() -> Any:
 
     Raises DataError where TensorFlow is not installed, or has already taken a GPU in this process.
     """
-    _import_triton_first()
+    import_triton_first()
     try:
         import tensorflow as tf
     except ImportError as error:
@@ -44,7 +44,7 @@ def import_tensorflow() -> Any:
     return tf
 
 
-def _import_triton_first() -> None:
+def import_triton_first() -> None:
     """Loaded after TensorFlow's LLVM, that of triton (which torchvision imports) ends the process.
 
     Seen with tensorflow-cpu 2.21 and torch 2.12: `import tensorflow, triton` is a segmentation

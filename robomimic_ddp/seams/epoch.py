@@ -37,7 +37,7 @@ def epoch_log(run_epoch: Callable) -> Callable:
     rank whose loss is NaN or infinite raises LossError or DataError.
     """
     signature = inspect.signature(run_epoch)
-    over_ranks = metrics.epoch_log(run_epoch, lambda: getattr(_run.current(), "part", None))
+    over_ranks = metrics.epoch_log(run_epoch, _part)
 
     @functools.wraps(run_epoch)
     def watched(*args: Any, **kwargs: Any) -> Any:
@@ -48,12 +48,18 @@ def epoch_log(run_epoch: Callable) -> Callable:
             return over_ranks(*args, **kwargs)
         epoch = _Epoch(run, call)
         with progress.in_place_of_hosts(run_epoch, epoch.progress), epoch.random_streams():
-            with observing.watching(call.arguments["model"], list(epoch.observers())):
+            is_late = run.steps is not None and run.steps.reads_late
+            model, observers = call.arguments["model"], list(epoch.observers())
+            with observing.watching(model, observers, is_late):
                 return epoch.finished(over_ranks(*args, **kwargs))
 
     return history.recorded(
-        watched, _directory_to_write, lambda: _run.current().plan.samples_per_step
+        watched, _directory_to_write, lambda: _run.current().plan.samples_per_step, _part
     )
+
+
+def _part() -> Any:
+    return getattr(_run.current(), "part", None)
 
 
 def _directory_to_write() -> Path | None:
@@ -73,13 +79,14 @@ class _Epoch:
         part = None if self.validates else run.part
         if part is not None:
             part.epoch = self.number
+        self.done_before = 0 if part is None else part.steps
         self.progress = None
         if group.is_main():
             self.progress = progress.Progress(
                 f"epoch {self.number}" + (" validation" if self.validates else ""),
                 self.pace,
                 run.plan.samples_per_step,
-                done_before=0 if part is None else part.steps,
+                done_before=self.done_before,
                 epochs_left=self._epochs_left(),
                 tells_end=not self.validates,
             )
@@ -99,7 +106,8 @@ class _Epoch:
         if self.run.pulse is not None and not self.validates:
             yield heartbeat.Listener(self.run.pulse, self.number)
         if self.run.nets:
-            yield finite.Guard(self.loader, self.number, options.precision == "fp16")
+            may_overflow = options.precision == "fp16"
+            yield finite.Guard(self.loader, self.number, may_overflow, self.done_before)
         if self.progress is not None:
             yield self.progress
 

@@ -127,9 +127,11 @@ def _start_training(run: _run.Run, model: Any, keeper: resume.Keeper) -> tuple[A
     for name, module in parallel_nets:
         wrap.state_of(module).name = name
     if run.plan.several_ranks:
-        _make_equal(run, model)
+        _require_alike(run, model)
     chosen = step.effective(run.options, run.plan, bool(run.nets))
     run.steps = step.prepare(model, chosen, run.nets, run.undo)
+    # Averages share memory by now, and are read once.
+    sums = _make_equal(model) if run.plan.several_ranks else None
     added = step.added_by_max(run.options, chosen) if run.nets else None
     if group.is_main():
         lines = [run.describe()] if added is None else [run.describe(), added]
@@ -146,19 +148,27 @@ def _start_training(run: _run.Run, model: Any, keeper: resume.Keeper) -> tuple[A
     if not run.options.values.verify:
         return None, finished
     verifier = verify.Verifier(model, run.loaders.get("train"))
-    verifier.start()
+    verifier.start(sums if finished is None else None)
     return verifier, finished
 
 
-def _make_equal(run: _run.Run, model: Any) -> None:
-    """Collective: gives all ranks the main rank's weights, after proving that no rank has loaded
-    others. Ranks that drew the same ones, as hosts with a seed do, are not sent any.
+def _require_alike(run: _run.Run, model: Any) -> None:
+    """Collective: the same nets on all ranks, and none that has loaded other weights. Threads are
+    shared out, since the work begins here.
     """
     verify.require_same_structure(model)
     loaded = run.fine_tuning or host_algo.steps(model) > 0
     if run.options.values.verify and any(group.gather_objects(loaded)):
         verify.require_same_weights(model)
     _run.share_cores(env.read_launch_env().local_world_size)
-    found = verify.fingerprint(tensor for _, tensor in host_algo.named_state(model))
-    if len(set(group.gather_objects(found))) > 1:
-        host_algo.make_equal(model)
+
+
+def _make_equal(model: Any) -> dict[str, tuple[int, int]] | None:
+    """Collective: gives all ranks the main rank's weights. Ranks that drew the same ones, as hosts
+    with a seed do, are not sent any: then it returns the sums that have proven it.
+    """
+    sums = verify.state_sums(model)
+    if len(set(group.gather_objects(verify.fingerprint(sums)))) == 1:
+        return sums
+    host_algo.make_equal(model)
+    return None

@@ -14,7 +14,7 @@ from typing import Any
 from torch.nn.parallel import DistributedDataParallel
 
 from robomimic_ddp import algo as host_algo
-from robomimic_ddp import wrap
+from robomimic_ddp import late, wrap
 from robomimic_ddp.errors import PlanError
 from robomimic_ddp.step.backward import NAME, WHOLE, Backward, Part, Pending
 from robomimic_ddp.step.micro_batches import MicroBatches, split
@@ -103,12 +103,10 @@ class Accumulation:
         if not isinstance(info, Infos):
             return self._log(info, *args, **kwargs)
         logs = [self._log(one, *args, **kwargs) for one in info]
-        mean = dict(logs[-1])
-        for key, value in mean.items():
-            values = [log.get(key, value) for log in logs]
-            if isinstance(value, (int, float)) and any(one != value for one in values):
-                mean[key] = sum(one * weight for one, weight in zip(values, info.weights))
-        return mean
+        return {
+            key: _mean([log.get(key, value) for log in logs], info.weights)
+            for key, value in logs[-1].items()
+        }
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
@@ -126,6 +124,16 @@ class Accumulation:
                 if callable(getattr(ema, name, None)):
                     stack.enter_context(swapped(ema, name, lambda *_, **__: None))
             yield
+
+
+def _mean(values: list, weights: list[float]) -> Any:
+    """Of numbers; the last of other values. A number that is known later where one of them is."""
+    if any(isinstance(value, late.Number) for value in values):
+        return late.Number(lambda: _mean([late.plain(value) for value in values], weights))
+    last = values[-1]
+    if isinstance(last, (int, float)) and any(value != last for value in values):
+        return sum(value * weight for value, weight in zip(values, weights))
+    return last
 
 
 def _not_called(model: Any) -> PlanError:

@@ -11,7 +11,11 @@ from __future__ import annotations
 from robomimic_ddp.verify.bits import checksum, checksums, fingerprint
 from robomimic_ddp.verify.comparison import require_equal
 from robomimic_ddp.verify.software import software
-from robomimic_ddp.verify.structure import require_same_structure, require_same_weights
+from robomimic_ddp.verify.structure import (
+    require_same_structure,
+    require_same_weights,
+    state_sums,
+)
 from robomimic_ddp.verify.verifier import NOT_PROVEN, Verifier
 
 __all__ = [
@@ -24,4 +28,5 @@ __all__ = [
     "require_same_structure",
     "require_same_weights",
     "software",
+    "state_sums",
 ]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 
 _ODD = 0x9E3779B1  # any odd multiplier: makes the second sum depend on positions
-_CHUNK_CPU, _CHUNK_GPU = 1 << 16, 1 << 22
-"""Words taken at once: what a core's cache holds, and what keeps a GPU busy."""
+_ROW = 256
+_CHUNK_CPU, _CHUNK_GPU = 512 * _ROW, 16384 * _ROW
+"""Words taken at once: what a core's cache holds, and what keeps a GPU busy. Whole rows."""
+_SMALL = 64 * _ROW
+"""Up to so many words, fewer calls count for more."""
 
 
 def checksum(tensor: torch.Tensor) -> tuple[int, int]:
@@ -18,9 +21,17 @@ def checksum(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def checksums(tensors: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
-    """`checksum` of each; one transfer from a device, however many tensors are there."""
-    weights: dict[torch.device, torch.Tensor] = {}
-    sums = [_sums(tensor.detach(), weights) for tensor in tensors]
+    """`checksum` of each; one transfer from a device, however many tensors are there. Tensors that
+    share their memory, as averages and the net that acts with them do, are read once.
+    """
+    known: dict[tuple, torch.Tensor] = {}
+    buffers: dict[torch.device, torch.Tensor] = {}
+    sums = []
+    for tensor in tensors:
+        memory = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+        if memory not in known:
+            known[memory] = _sums(tensor.detach(), buffers)
+        sums.append(known[memory])
     places: dict[torch.device, list[int]] = {}
     for place, pair in enumerate(sums):
         places.setdefault(pair.device, []).append(place)
@@ -32,28 +43,52 @@ def checksums(tensors: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
     return found
 
 
-def fingerprint(tensors: Iterable[torch.Tensor]) -> str:
-    """One name for the bits of all `tensors`, in their order."""
-    text = repr(checksums(tensors)).encode()
-    return hashlib.blake2b(text, digest_size=16).hexdigest()
+def fingerprint(sums: Mapping[str, tuple[int, int]]) -> str:
+    """One name for the bits of all tensors whose `sums` these are, by name."""
+    return hashlib.blake2b(repr(list(sums.items())).encode(), digest_size=16).hexdigest()
 
 
-def _sums(tensor: torch.Tensor, weights: dict[torch.device, torch.Tensor]) -> torch.Tensor:
-    """int64 [2], modulo 2**64. `weights` keeps what is the same for all tensors of a device."""
+def _sums(tensor: torch.Tensor, buffers: dict[torch.device, torch.Tensor]) -> torch.Tensor:
+    """int64 [2], modulo 2**64: of the words, and of each times position * _ODD + 1."""
     words = _words(tensor)
-    device = words.device
+    if words.numel() <= _SMALL:
+        wide = words.to(torch.int64)
+        plain, positions = wide.sum(), _by_position(wide)
+    else:
+        plain, positions = _of_rows(words, buffers)
+    return torch.stack([plain, positions * _ODD + plain])
+
+
+def _of_rows(
+    words: torch.Tensor, buffers: dict[torch.device, torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sum of the words, and of each times its position. `buffers` keeps a chunk's memory for all
+    tensors of a device.
+
+    Words lie in rows of _ROW. A position is that of the row and that within it, so the sums of rows
+    and of columns are enough, and nothing is multiplied word by word.
+    """
+    device, count = words.device, words.numel()
     chunk = _CHUNK_CPU if device.type == "cpu" else _CHUNK_GPU
-    total = torch.zeros(2, dtype=torch.int64, device=device)
-    wanted = min(chunk, words.numel())
-    if device not in weights or len(weights[device]) < wanted:
-        weights[device] = torch.arange(wanted, device=device).mul_(_ODD).add_(1)
-    for start in range(0, words.numel(), chunk):
-        part = words[start : start + chunk].to(torch.int64)
-        plain = part.sum()
-        # Position start + i weighs (start + i) * _ODD + 1.
-        weighted = part.mul_(weights[device][: part.numel()]).sum() + plain * (start * _ODD)
-        total += torch.stack([plain, weighted])
-    return total
+    if device not in buffers:
+        buffers[device] = torch.empty(chunk, dtype=torch.int64, device=device)
+    columns = torch.zeros(_ROW, dtype=torch.int64, device=device)
+    rows = torch.empty(-(-count // _ROW), dtype=torch.int64, device=device)
+    for start in range(0, count, chunk):
+        part = words[start : start + chunk]
+        height = -(-len(part) // _ROW)
+        buffer = buffers[device][: height * _ROW]
+        buffer[: len(part)].copy_(part)  # an assignment would convert in memory of its own
+        buffer[len(part) :].zero_()  # adds nothing
+        table, first = buffer.view(height, _ROW), start // _ROW
+        columns += table.sum(0)
+        torch.sum(table, 1, out=rows[first : first + height])
+    return columns.sum(), _by_position(rows) * _ROW + _by_position(columns)
+
+
+def _by_position(values: torch.Tensor) -> torch.Tensor:
+    """The sum of each value times its position."""
+    return (values * torch.arange(len(values), device=values.device)).sum()
 
 
 def _words(tensor: torch.Tensor) -> torch.Tensor:

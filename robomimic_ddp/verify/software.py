@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy
@@ -36,12 +38,18 @@ def source_digest(folder: Path) -> str:
     Not of robomimic's `macros_private.py`, which holds what is a machine's own.
     """
     digest = hashlib.blake2b(digest_size=8)
-    for path in sorted(folder.rglob("*.py")):
-        if path.name.endswith("_private.py"):
-            continue
-        digest.update(path.relative_to(folder).as_posix().encode() + b"\0")
-        digest.update(path.read_bytes() + b"\0")
+    for path in sorted(_sources(str(folder))):
+        digest.update(os.path.relpath(path, folder).encode() + b"\0")
+        with open(path, "rb", buffering=0) as file:
+            digest.update(file.readall() + b"\0")
     return digest.hexdigest()
+
+
+def _sources(folder: str) -> Iterator[str]:
+    for place, _, names in os.walk(folder):
+        for name in names:
+            if name.endswith(".py") and not name.endswith("_private.py"):
+                yield os.path.join(place, name)
 
 
 def _folder(package: str | None) -> Path | None:

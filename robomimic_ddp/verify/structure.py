@@ -53,6 +53,12 @@ def require_same_weights(algo: Any) -> None:
     )
 
 
+def state_sums(algo: Any) -> dict[str, tuple[int, int]]:
+    """Checksums of every parameter and buffer of the nets and of the averaged copy, by name."""
+    named = host_algo.named_state(algo)
+    return dict(zip((name for name, _ in named), checksums(one for _, one in named)))
+
+
 def parallel_nets(algo: Any) -> list[tuple[str, nn.Module]]:
     """(name, net) of every net that was made parallel and has something to train."""
     return [

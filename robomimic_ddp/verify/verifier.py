@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -50,14 +50,19 @@ class Verifier:
         self._streams: list[Streams] = []
         """At the first and at the last step of the present epoch."""
 
-    def start(self) -> None:
-        """Collective: equal data, weights, optimizers and counters, different random streams."""
+    def start(self, sums: Mapping[str, tuple[int, int]] | None = None) -> None:
+        """Collective: equal data, weights, optimizers and counters, different random streams.
+
+        `sums`: of `state_sums`, where nothing was written to the model since.
+        """
         evidence = Evidence("before the first step", hints=HINTS)
         evidence.equal.update(data.loader_items(self.train_loader))
         for name in SETTINGS:
             evidence.equal[f"torch.{name}()"] = str(getattr(torch, name)())
         self._add_structure(evidence)
-        self._add_state(evidence, [*self._state(), *host_algo.named_optimizer_state(self.algo)])
+        self._add_state(evidence, sums)
+        named = list(host_algo.named_optimizer_state(self.algo))
+        evidence.equal.update(zip((name for name, _ in named), checksums(one for _, one in named)))
         evidence.different = Streams.now().different()
         evidence.require()
         self._buffers = self._buffer_sums()
@@ -102,13 +107,10 @@ class Verifier:
             evidence.equal[f"training forwards of {name} in the epoch"] = forwards
         evidence.equal.update(data.order_items(self.train_loader))
         self._add_structure(evidence)
-        self._add_state(evidence, self._state())
+        self._add_state(evidence)
         evidence.different = [*self._epoch_streams(), *data.share(self.train_loader)]
         evidence.require()
         self._buffers = self._buffer_sums()
-
-    def _state(self) -> list[tuple[str, torch.Tensor]]:
-        return host_algo.named_state(self.algo)
 
     def _add_structure(self, evidence: Evidence) -> None:
         evidence.complaints += structure.nested(self.algo)
@@ -117,11 +119,10 @@ class Verifier:
         evidence.complaints += structure.foreign(self.algo)
         evidence.equal.update(structure.structure_items(self.algo))
 
-    def _add_state(self, evidence: Evidence, named: list[tuple[str, torch.Tensor]]) -> None:
+    def _add_state(self, evidence: Evidence, sums: Mapping | None = None) -> None:
         counters = host_algo.counters(self.algo)
         evidence.equal.update((name, repr(value)) for name, value in counters.items())
-        sums = checksums(tensor for _, tensor in named)
-        evidence.equal.update((name, pair) for (name, _), pair in zip(named, sums))
+        evidence.equal.update(structure.state_sums(self.algo) if sums is None else sums)
 
     def _buffer_sums(self) -> dict[str, Hashable]:
         named = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ from robomimic_ddp import cli, env
 from robomimic_ddp.bench import beginning, every_option, profiling, ranks, rollouts, step, step_rows
 from robomimic_ddp.errors import ConfigError
 from robomimic_ddp.options import resolve
+from tests.versions import offered
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 KEYS = {
@@ -82,26 +84,28 @@ def test_several_ranks(tmp_path, capsys, monkeypatch):
 
 def test_options_and_cameras_on_ranks(tmp_path, capsys, monkeypatch):
     """What `--all-options` does, with a few of its options."""
-    chosen = [
-        {
-            **{"accumulate": "2", "workers": "1", "persistent_workers": "true"},
-            **{"channels_last": "true", "activation_checkpointing": "true"},
-            **{"comm": "powersgd", "powersgd_start": "2"},
-        }
-    ]
-    monkeypatch.setattr(every_option, "OPTIONS", tuple(chosen))
+    powersgd = {"comm": "powersgd", "powersgd_start": "2"}
+    many = {
+        **{"accumulate": "2", "workers": "1", "persistent_workers": "true"},
+        **offered({"channels_last": "true", "activation_checkpointing": "true"}),
+        **powersgd,
+    }
+    refused = {**powersgd, "static_graph": "true"}
+    monkeypatch.setattr(every_option, "OPTIONS", (refused, many))
     monkeypatch.setattr(ranks, "_LEAST_REPEATS", 1)
     monkeypatch.setattr(ranks, "_WARM_UP", 3)
     file = tmp_path / "rows.json"
     words = ["--all-options", "--rounds", "1", "--batch", "2", "--down-dims", "16,32"]
     assert cli.main(["bench", "step", *words, "--json", str(file)]) == 0
-    ours, *rows = json.loads(file.read_text())
-    assert [row["options"] for row in rows] == chosen
-    assert all(row["world"] == 2 and row["steps_per_second"] > 0 for row in (ours, *rows))
-    samples = rows[0]["samples_per_second"] / rows[0]["steps_per_second"]
+    ours, skipped, row = json.loads(file.read_text())
+    assert (skipped["options"], row["options"]) == (refused, many)
+    assert "does not go with ddp.static_graph=true" in skipped["skipped"]
+    assert all(one["world"] == 2 and one["steps_per_second"] > 0 for one in (ours, row))
+    samples = row["samples_per_second"] / row["steps_per_second"]
     assert samples == pytest.approx(8), "two micro-batches of 2, on 2 ranks"
-    assert rows[0]["sent_mb"] < ours["sent_mb"] / 2
+    assert row["sent_mb"] < ours["sent_mb"] / 2
     text = capsys.readouterr().out
+    assert "static_graph=true skipped: a rank of ours" in text
     assert "powersgd_start=2, which has 4 samples on each rank" in text
 
 
@@ -136,12 +140,17 @@ def test_start_up(tmp_path, capsys, monkeypatch):
     file = tmp_path / "rows.json"
     words = ["--start-up", "--rounds", "1", "--down-dims", "16,32", "--json", str(file)]
     assert cli.main(["bench", "step", *words]) == 0
-    seconds = {row["part"]: row["seconds"] for row in json.loads(file.read_text())}
+    rows = json.loads(file.read_text())
+    seconds = {row["part"]: row["seconds"] for row in rows}
     assert all(seconds[name] > 0 for name in seconds if name != beginning.ADDED)
     added = seconds[beginning.ALL_OF_OURS] - seconds[beginning.HOSTS_OWN]
     assert seconds[beginning.ADDED] == pytest.approx(added)
     text = capsys.readouterr().out
-    assert all(name in text for name in (*seconds, "reached", "with 2 ranks"))
+    assert all(name in text for name in (*seconds, "with 2 ranks"))
+    in_time = [row["seconds"] <= row["target"] for row in rows if row["target"]]
+    assert re.findall(r"\((reached|missed)\)", text) == [
+        "reached" if one else "missed" for one in in_time
+    ]
 
 
 def test_one_rank_with_a_group():

@@ -11,10 +11,12 @@ import time
 import psutil
 import pytest
 
+from robomimic_ddp import rendezvous
 from tests.hosts import ROOT, environment, run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.planted_fault, pytest.mark.timeout(300)]
-LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
+LAUNCH = [*TORCHRUN, *rendezvous.on_this_machine()]
 
 
 def root_cause_of(result) -> str:

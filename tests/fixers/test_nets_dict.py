@@ -106,6 +106,55 @@ else:
     )
 
 
+MAKE = "{} = nn.ModuleDict({{'obs_encoder': {}, 'noise_pred_net': {}}})\n"
+
+
+@pytest.mark.parametrize("form", ["nn.DataParallel({})", "DDPUtils.parallel({}, module_key=True)"])
+@pytest.mark.parametrize(
+    ("before", "value"),
+    [
+        ("a = {a}\n", "a"),
+        ("a, c = {a}, c\n", "a"),
+        ("wrap = lambda net: {net}\n", "wrap(a)"),
+        ("def put(net):\n    return {net}\n", "self.put(a)"),
+    ],
+    ids=["a variable", "two at once", "a lambda", "a function"],
+)
+def test_a_net_that_went_through_data_parallel_before(form, before, value):
+    """Else one parallel net would lie inside the other."""
+    head = EDITED if "DDPUtils" in form else HEAD
+    lines = before.format(a=form.format("a"), net=form.format("net"))
+    check_edit(
+        "nets_dict",
+        head + lines + MAKE.format("nets", value, "b"),
+        EDITED + lines + MAKE.format("nets", value, "DDPUtils.parallel(b)"),
+    )
+
+
+def test_data_parallel_of_other_nets_does_not_matter():
+    critic = "critic = nn.DataParallel(critic)\n"
+    check_edit(
+        "nets_dict",
+        HEAD + critic + MAKE.format("nets", "a", "b"),
+        EDITED + critic + MAKE.format("nets", "DDPUtils.parallel(a)", "DDPUtils.parallel(b)"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "after"),
+    [
+        ("made", "made = nn.DataParallel(made)\n"),
+        ("self.nets", "self.nets = nn.DataParallel(self.nets)\n"),
+        ("made", "made['obs_encoder'] = nn.DataParallel(made['obs_encoder'])\n"),
+    ],
+    ids=["all", "an attribute", "one"],
+)
+def test_data_parallel_around_nets_of_the_dict_is_left_to_the_user(name, after):
+    text = HEAD + MAKE.format(name, "a", "b") + after
+    outcome = check_untouched("nets_dict", text, Unrecognised)
+    assert (outcome.where, "around nets" in outcome.why) == (4, True)
+
+
 @pytest.mark.parametrize(
     ("text", "line", "word"),
     [

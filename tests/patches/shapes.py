@@ -73,6 +73,17 @@ NETS = {
 """,
         ("lambda net: " + _KEYED.format("net"), "return a, DDPUtils.parallel("),
     ),
+    "DataParallel in assignments before": (
+        """        obs_encoder = nn.DataParallel(obs_encoder)
+        if self.big:
+            noise_pred_net = nn.DataParallel(noise_pred_net)
+        nets = nn.ModuleDict({"obs_encoder": obs_encoder, "noise_pred_net": noise_pred_net})
+""",
+        (
+            "        obs_encoder = " + _KEYED.format("obs_encoder"),
+            'nn.ModuleDict({"obs_encoder": obs_encoder, "noise_pred_net": noise_pred_net})',
+        ),
+    ),
     "a further net": (
         """        nets = nn.ModuleDict({
             'obs_encoder': obs_encoder,

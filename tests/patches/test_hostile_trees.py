@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 
 import pytest
 
 from robomimic_ddp.patches import manifest
-from tests.patches.support import snapshot, write_host
+from tests.patches.support import CHECKOUT, snapshot, write_host
 
 EDITED = "utils/torch_utils.py"
 
@@ -101,6 +102,30 @@ def test_a_linked_folder_inside_the_host(checkout, command):
     assert command("revert", checkout)[0] == 0
     assert snapshot(checkout) == before
     assert (package / "scripts").is_symlink()
+
+
+def test_a_file_whose_name_is_no_text(checkout, command):
+    name = os.fsdecode(b"train_\xff.py")
+    try:
+        shutil.copy(checkout / "robomimic/scripts/train.py", checkout / "robomimic/scripts" / name)
+    except OSError:
+        pytest.skip("this file system takes names of text only")
+    before = snapshot(checkout)
+    patch = checkout.parent / "x.patch"
+    with patch.open("wb") as file:
+        subprocess.run(
+            [sys.executable, "-m", "robomimic_ddp", "diff", str(checkout)],
+            env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+            stdout=file,
+            check=True,
+        )
+    assert b"robomimic/scripts/train_\xff.py" in patch.read_bytes()
+    git(checkout, "apply", "--check", str(patch))
+    for arguments in (["status"], ["status", "--json"], ["apply"], ["apply", "--check"], ["revert"]):
+        code, out, err = command(arguments[0], checkout, *arguments[1:])
+        assert (code, err) == (0, ""), arguments
+    assert "train_\\udcff.py" in out
+    assert snapshot(checkout) == before
 
 
 @pytest.mark.bad_input

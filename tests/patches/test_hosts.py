@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from robomimic_ddp.errors import UsageError
 from robomimic_ddp.patches.hosts import READS_RLDS, find_host
-from tests.patches.support import CHECKOUT, run_command, write_host
+from tests.patches.support import CHECKOUT, run_command, snapshot, write_host
 
 
 @pytest.mark.parametrize("below", ["", "repository", "some/where", "robomimic"])
@@ -88,3 +90,23 @@ def test_without_a_path_the_importable_robomimic_is_found_and_not_imported(tmp_p
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"host: {package}\n")
     assert str(CHECKOUT) not in done.stdout
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("name", ["apply", "revert"])
+def test_without_a_path_a_checkout_that_python_would_not_import_is_not_passed_over(
+    tmp_path, command, monkeypatch, name
+):
+    """Else `apply` in a checkout would edit the installed package."""
+    installed, mine = (write_host(tmp_path / folder) for folder in ("installed", "mine"))
+    monkeypatch.delitem(sys.modules, "robomimic", raising=False)
+    monkeypatch.syspath_prepend(str(installed.parent))
+    before = snapshot(tmp_path)
+    for folder in (mine.parent, mine):
+        monkeypatch.chdir(folder)
+        code, out, err = command(name)
+        assert (code, out) == (2, "")
+        assert str(installed) in err and str(mine) in err and "Say which" in err
+    assert snapshot(tmp_path) == before
+    monkeypatch.chdir(installed.parent)
+    assert command(name)[0] == 0

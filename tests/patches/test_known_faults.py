@@ -78,8 +78,14 @@ def test_a_host_without_them(host):
             "def get_action(self):\n    return self.nets['policy'].module.nets['obs'](x)\n",
             "algo/bc.py:2: the training step reaches nets inside a wrapped net",
         ),
+        (
+            "scripts/train_second.py",
+            "import torch\nimport tensorflow as tf\nimport robomimic\n",
+            "import torch\nimport torchvision.ops\nfrom tensorflow import data\n",
+            "scripts/train_second.py:2: tensorflow is imported before triton",
+        ),
     ],
-    ids=["validate", "num_steps", "numpy", "unet", "load_from", "past the wrapper"],
+    ids=["validate", "num_steps", "numpy", "unet", "load_from", "past the wrapper", "triton"],
 )
 def test_each_is_named_with_its_line(host, path, text, other, found):
     append(host / "config/diffusion_policy_config.py", CONFIG)

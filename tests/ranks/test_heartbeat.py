@@ -143,7 +143,8 @@ def test_nothing_to_watch(tmp_path, capsys):
 def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path):
     (tmp_path / heartbeat.FOLDER).touch()
     pulse = heartbeat.Pulse(tmp_path, 0, 1, "cpu", lambda: 0).start()
-    pulse.step(1, {"Loss": 0.5})
+    pulse.step(1)
+    pulse.logged({"Loss": 0.5})
     pulse.stop(True)
 
 

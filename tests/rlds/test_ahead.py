@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from robomimic_ddp.rlds.ahead import Ahead
+from robomimic_ddp.rlds.ahead import MOVED, Ahead, CudaCopies
 
 
 class Recorder:
@@ -97,3 +99,16 @@ def test_on_a_gpu_batches_are_the_same(load):
         assert torch.equal(one["actions"], other["actions"].cpu())
         for key, value in one["obs"].items():
             assert other["obs"][key].is_cuda and torch.equal(value, other["obs"][key].cpu())
+
+
+def test_copies_leave_it_to_the_option_whether_memory_is_pinned(monkeypatch):
+    """`ddp.pin_memory=false` is for machines on which pinning fails or costs too much."""
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext(stream))
+    stream = SimpleNamespace(record_event=lambda: "copied")
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: stream)
+    pinned = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor) or tensor)
+    raw = {key: {"a": torch.ones(2)} if key == "obs" else torch.ones(2) for key in MOVED}
+    batch, copied = CudaCopies(torch.device("cpu"), dict).send(raw)
+    assert copied == "copied" and not pinned
+    assert torch.equal(batch["obs"]["a"], torch.ones(2)) and set(batch) == set(MOVED)

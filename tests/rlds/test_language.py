@@ -14,6 +14,10 @@ from tests.rlds.conftest import ACTIONS, CAMERAS, FAILED, LENGTHS, STATES, WORDL
 transformers = pytest.importorskip("transformers")
 WIDTH = 8
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "do", "task", *map(str, range(20))]
+NEEDS_CLIP_TEXT_MODEL = pytest.mark.skipif(
+    "clip_text_model" not in transformers.CONFIG_MAPPING,
+    reason="this transformers finds no CLIP that was saved without its vision part",
+)
 KEPT = [n for n in range(len(LENGTHS)) if n not in WORDLESS | FAILED]
 
 
@@ -137,15 +141,32 @@ def test_a_text_that_is_longer_than_the_model_allows_is_cut(model):
     assert np.array_equal(encoder.encode(longest + " task task"), encoder.encode(longest))
 
 
-def test_a_clip_text_model_gives_its_own_embedding(tmp_path):
+def save_clip(folder, whole):
+    """A CLIP with one layer and random weights: all of it, as hosts name it, or its text part."""
+    text = {
+        "vocab_size": len(WORDS), "hidden_size": 12, "intermediate_size": 16,
+        "num_hidden_layers": 1, "num_attention_heads": 2, "projection_dim": WIDTH,
+        "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "max_position_embeddings": 25,
+    }  # fmt: skip
+    if not whole:
+        config = transformers.CLIPTextConfig(**text)
+        transformers.CLIPTextModelWithProjection(config).save_pretrained(folder)
+        return
+    vision = {
+        "hidden_size": 12, "intermediate_size": 16, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "image_size": 8, "patch_size": 4, "projection_dim": WIDTH,
+    }  # fmt: skip
+    config = transformers.CLIPConfig(text_config=text, vision_config=vision, projection_dim=WIDTH)
+    transformers.CLIPModel(config).save_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    "whole", [True, pytest.param(False, marks=NEEDS_CLIP_TEXT_MODEL)], ids=["whole", "text"]
+)
+def test_a_clip_model_gives_its_own_embedding(tmp_path, whole):
     """As the host's LangUtils: text_embeds of 25 padded tokens."""
-    config = transformers.CLIPTextConfig(
-        vocab_size=len(WORDS), hidden_size=12, intermediate_size=16, num_hidden_layers=1,
-        num_attention_heads=2, projection_dim=WIDTH, pad_token_id=0, bos_token_id=2,
-        eos_token_id=3, max_position_embeddings=25,
-    )  # fmt: skip
-    model = transformers.CLIPTextModelWithProjection(config).eval()
-    model.save_pretrained(tmp_path / "clip")
+    save_clip(tmp_path / "clip", whole)
+    model = transformers.CLIPTextModelWithProjection.from_pretrained(tmp_path / "clip").eval()
     (tmp_path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
     tokenizer = transformers.BertTokenizerFast(str(tmp_path / "vocab.txt"))
     tokenizer.model_input_names = ["input_ids", "attention_mask"]

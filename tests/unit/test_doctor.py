@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -11,11 +13,22 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from robomimic_ddp import API_VERSION
-from robomimic_ddp.doctor import command, findings, job, machine, network, ranks, settings, software
+from robomimic_ddp.doctor import (
+    command,
+    findings,
+    job,
+    machine,
+    network,
+    ranks,
+    settings,
+    software,
+    torch_library,
+)
 from robomimic_ddp.doctor.findings import FAIL, OK, WARN, Context
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -481,6 +494,82 @@ def test_a_torchvision_of_another_torch_is_a_finding(tmp_path):
     library = [sys.executable, "-m", "robomimic_ddp.doctor.torchvision_probe"]
     done = subprocess.run(library, cwd=ROOT, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout.splitlines()[-1]) == {"error": None}
+
+
+def asked(module):
+    """What the probe `module` prints, run by itself."""
+    command = [sys.executable, "-m", f"robomimic_ddp.doctor.{module}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.skipif(
+    any(map(os.path.exists, torch_library._OF_GPUS)), reason="all of torch is asked about GPUs"
+)
+def test_the_library_alone_says_what_all_of_torch_says():
+    assert asked("torch_library") == asked("torch_probe")
+
+
+@pytest.mark.parametrize(
+    "thorough, library, modules",
+    [
+        (False, {"version": "2"}, {"torch_library"}),
+        (False, {"error": "there are GPUs"}, {"torch_library", "torch_probe"}),
+        (True, {"version": "2"}, {"torch_probe", "torchvision_probe"}),
+    ],
+)
+def test_all_of_torch_is_imported_where_its_library_is_not_enough(
+    thorough, library, modules, monkeypatch
+):
+    whole, ran = {"version": "2", "torchvision": None}, []
+
+    def probe(module):
+        ran.append(module.rpartition(".")[2])
+        return library if ran[-1] == "torch_library" else dict(whole)
+
+    monkeypatch.setattr(findings, "_probe", probe)
+    found = findings.probe_torch(thorough)
+    assert set(ran) == modules
+    assert found == (library if modules == {"torch_library"} else whole)
+
+
+def test_what_an_import_of_the_library_alone_would_not_notice(monkeypatch, tmp_path):
+    version = importlib.metadata.version("torch")
+    torch_library._require_whole(version)
+    with pytest.raises(RuntimeError, match="its files are of 1.9"):
+        torch_library._require_whole("1.9.0")
+    for of_file in torch_library._OF_GPUS:
+        monkeypatch.setattr(os.path, "exists", lambda file, own=of_file: file == own)
+        with pytest.raises(RuntimeError, match="GPUs"):
+            torch_library.probe()
+    needed = ["sympy>=1", "no-such-package", 'nvidia-x; platform_system == "Linux"']
+    monkeypatch.setattr(importlib.metadata, "requires", lambda package: needed)
+    with pytest.raises(importlib.metadata.PackageNotFoundError, match="no-such-package"):
+        torch_library._require_whole(version)
+
+
+@pytest.mark.parametrize(
+    "has_nms, number, cuda, words",
+    [
+        (True, 13000, "13.0", None),
+        (True, -1, "13.0", None),
+        (True, 12080, None, None),
+        (True, 12080, "13.0", "torchvision is built for CUDA 12, torch for 13.0"),
+        (False, 13000, "13.0", "operator torchvision::nms does not exist"),
+    ],
+)
+def test_torchvision_by_its_library(has_nms, number, cuda, words, monkeypatch, tmp_path):
+    library = SimpleNamespace(
+        _dispatch_has_kernel=lambda name: has_nms and name == "torchvision::nms",
+        _jit_get_operation=lambda name: (lambda: number, [""]),
+    )
+    monkeypatch.setattr(torch_library, "_in_place_of", lambda package: tmp_path / package)
+    monkeypatch.setattr(torch_library.ctypes, "CDLL", lambda path: None)
+    expected = contextlib.nullcontext()
+    if words is not None:
+        expected = pytest.raises(RuntimeError, match=words)
+    with expected:
+        torch_library._require_torchvision(library, cuda)
 
 
 def test_usage(tmp_path):

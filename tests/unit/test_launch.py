@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -142,10 +143,15 @@ def test_one_node(config):
     words, added = command_of(path, "--gpus", 2, "--max-restarts", 1, "--", "a=b c")
     flag, variable = torchrun._passes_on_signals()  # by torch's version: one or the other
     assert torchrun.SIGNALS in "".join([*flag, *variable.values()])
-    assert words == (
-        f"--nproc_per_node=2 --standalone {''.join(f'{word} ' for word in flag)}"
-        f"--max_restarts=1 -m robomimic.scripts.train_rlds load_from={path} 'a=b c'"
+    found = re.fullmatch(
+        "--nproc_per_node=2 --rdzv_backend=c10d --rdzv_endpoint=localhost:0 "
+        f"--rdzv_id=([-0-9a-f]{{36}}) {''.join(f'{word} ' for word in flag)}--max_restarts=1 "
+        f"-m robomimic.scripts.train_rlds load_from={re.escape(str(path))} 'a=b c'",
+        words,
     )
+    assert found, words
+    again, _ = command_of(path)
+    assert found[1] not in again, "a job's id is its own"
     assert added == {"ROBOMIMIC_DDP_LR_SCALING": "linear", **variable}
     words, _ = command_of(path, "--port", 1234)
     assert "--master_addr=127.0.0.1 --master_port=1234" in words

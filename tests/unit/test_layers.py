@@ -15,9 +15,9 @@ PACKAGE = ROOT / "robomimic_ddp"
 
 LAYERS = (
     {"errors"},
-    {"env", "options", "remedies"},
+    {"env", "options", "remedies", "late"},
     {"plan"},
-    {"places", "random_streams", "swapping"},
+    {"places", "random_streams", "rendezvous", "swapping"},
     {"group"},
     {"step_logs", "bucket_layout", "observing", "nests", "language", "composition"},
     {"wrap", "sampling", "rlds", "main_rank", "metrics", "algo", "history"}

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from robomimic_ddp import history
 from robomimic_ddp.errors import RobomimicDDPError
 from robomimic_ddp.metrics import epoch_log
-from robomimic_ddp.step_logs import samples_in
+from robomimic_ddp.step_logs import EpochPart, samples_in
 from robomimic_ddp.swapping import swapped
 
 
@@ -72,3 +73,24 @@ def test_on_one_rank_the_hosts_function_gets_and_gives_the_same_objects():
     assert run_epoch(model, data_loader=loader, epoch=3, validate=True) is log
     assert seen == [(model, loader, 3, True, None)]
     assert run_epoch.__name__ == "run_epoch" and run_epoch.__doc__ == "Host's."
+
+
+@pytest.mark.parametrize(("num_steps", "total"), [(10, None), (None, 10)])
+def test_history_of_an_epoch_that_was_gone_on_with(num_steps, total, tmp_path, monkeypatch):
+    """Six of its steps were another job's: their samples are not this one's speed."""
+    times = iter([100.0, 102.0] * 2)
+    monkeypatch.setattr(history.time, "perf_counter", lambda: next(times))
+    part = EpochPart()
+    part.steps, part.total = 6, total
+
+    def run_epoch(model, data_loader, epoch, validate=False, num_steps=None):
+        part.begin()  # as at an epoch's end
+        return {"Loss": 1.0}
+
+    recorded = history.recorded(run_epoch, lambda: tmp_path, lambda: 8, lambda: part)
+    recorded(None, range(7), 3, num_steps=num_steps)
+    recorded(None, range(7), 4, num_steps=num_steps)
+    first, second = history.read(tmp_path)
+    assert (first["steps"], first["seconds"], first["samples_per_second"]) == (10, 2.0, 16.0)
+    assert second["steps"] == (num_steps or 7)
+    assert second["samples_per_second"] == second["steps"] * 8 / 2.0

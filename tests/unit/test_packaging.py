@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -10,12 +12,19 @@ import sysconfig
 import tarfile
 import venv
 import zipfile
+from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
+OF_HOSTS = {
+    *("torch", "torchvision", "numpy", "h5py", "diffusers", "transformers", "huggingface-hub"),
+    *("tensorflow", "tensorflow-datasets", "tensorboard", "praxis-robomimic", "robomimic"),
+}
+"""What hosts pin, or have builds of their own of."""
 IMPORT_ALL = """
 import importlib, pkgutil, robomimic_ddp.patches
 print(robomimic_ddp.__file__)
@@ -93,6 +102,30 @@ def test_the_wheel_holds_every_module_and_the_licence(wheel: Path) -> None:
     assert {"droid.yaml", "bridge.yaml"} <= {path.name for path in schemas}
     for name in ("droid", "bridge"):
         assert f"robomimic_ddp/rlds/schemas/{name}.yaml" in names
+
+
+def test_an_install_moves_nothing_that_is_there(wheel: Path) -> None:
+    """With scripts/test.sh --oldest: beside DROID's torch 2.0.1 and transformers 4.34."""
+    words = ["install", "--dry-run", "--no-index", "--quiet", "--report", "-", wheel]
+    report = json.loads(run(sys.executable, "-m", "pip", *words, folder=Path("/")))
+    moved = {item["metadata"]["name"] for item in report["install"]}
+    assert moved <= {"robomimic-ddp"}
+
+
+def test_nothing_that_hosts_pin_is_required(wheel: Path) -> None:
+    (path,) = [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith("/METADATA")]
+    lines = zipfile.ZipFile(wheel).read(path).decode().splitlines()
+    texts = [line.split(": ", 1)[1] for line in lines if line.startswith("Requires-Dist: ")]
+    needed: set[str] = set()
+    while texts:  # by regular expression: omegaconf 2.1's own are not as the standard has them
+        text = texts.pop()
+        name = re.match(r"[-\w.]+", text)[0].lower()
+        if name not in needed and "extra ==" not in text:
+            needed.add(name)
+            with suppress(metadata.PackageNotFoundError):  # for another Python
+                texts += metadata.requires(name) or []
+    assert {"libcst", "omegaconf"} <= needed
+    assert not needed & OF_HOSTS
 
 
 def test_an_archive_that_lost_the_symbolic_link_gives_the_same_wheel(

@@ -99,8 +99,8 @@ def test_of_a_host_with_another_bar_no_end_is_told(monkeypatch):
         monkeypatch.setattr(progress, "LINE_SECONDS", seconds)
         with observing.watching(Model(), [timer, display]):
             clock.now += 4.0
-            timer.step({})
-            display.step({"Loss": 0.25})
+            timer.done()
+            display.step({"Loss": 0.25}, {})
     (line,) = out.getvalue().splitlines()
     assert line.startswith("epoch 3: step 2, ") and line.endswith("data wait 0%")
 

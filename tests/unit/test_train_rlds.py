@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from robomimic_ddp import host_config, train_rlds
+from robomimic_ddp.errors import ConfigError
 from robomimic_ddp.notes import notes_of
 
 
@@ -103,3 +106,15 @@ def test_sections_that_the_host_leaves_open_take_new_keys(cfg):
     )
     assert config.algo.optim_params.policy.learning_rate.mine == 3
     assert config.train.action_config["x"]["normalization"] == "min_max"
+
+
+def test_triton_comes_before_the_hosts_train_script(cfg, monkeypatch):
+    """That script imports TensorFlow first in DROID's hosts, which triton does not survive."""
+    order = []
+    script = ModuleType("robomimic.scripts.train")
+    script.__getattr__ = lambda name: order.append(name) or build
+    monkeypatch.setitem(sys.modules, script.__name__, script)
+    monkeypatch.setattr(train_rlds, "import_triton_first", lambda: order.append("triton"))
+    with pytest.raises(ConfigError, match="is not patched"):
+        train_rlds.main.__wrapped__([cfg()])
+    assert order.index("triton") < order.index("train")

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robomimic_ddp.verify import checksum
+from robomimic_ddp.verify import bits, checksum, checksums
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False), min_size=2, max_size=40), st.data())
@@ -35,11 +35,35 @@ def test_every_dtype_and_odd_sizes(dtype):
     assert checksum(torch.ones(5, dtype=dtype)) != checksum(changed)
 
 
-def test_chunks_add_up_to_the_whole(monkeypatch):
-    tensor = torch.randn(1000)
-    whole = checksum(tensor)
-    monkeypatch.setattr("robomimic_ddp.verify.bits._CHUNK_CPU", 7)
-    assert checksum(tensor) == whole
+def plainly(tensor):
+    """The sums as they are defined, in Python's integers."""
+    words = tensor.view(torch.int32).tolist()
+    weighted = sum(word * (0x9E3779B1 * place + 1) for place, word in enumerate(words))
+    return tuple((value + 2**63) % 2**64 - 2**63 for value in (sum(words), weighted))
+
+
+@pytest.mark.parametrize("words", [bits._SMALL, bits._SMALL + 1, bits._CHUNK_CPU + 1000])
+def test_chunks_and_rows_add_up_to_the_whole(words):
+    tensor = torch.randn(words)
+    assert checksum(tensor) == plainly(tensor)
+
+
+def test_two_changed_signs_do_not_cancel():
+    """As they would in sums of 64-bit words: these have one sign each."""
+    tensor = torch.randn(2 * bits._SMALL)
+    other = tensor.clone()
+    other[[1, 3 + bits._ROW]] *= -1
+    assert checksum(tensor) != checksum(other)
+
+
+def test_tensors_that_share_memory_are_read_once(monkeypatch):
+    read = []
+    plain = bits._words
+    monkeypatch.setattr(bits, "_words", lambda tensor: read.append(tensor) or plain(tensor))
+    net, other = torch.randn(4, 6), torch.randn(4, 6)
+    found = checksums([net, net.detach(), other, net.t(), net[:2], net.view(torch.int32)])
+    assert found == [checksum(one.clone()) for one in (net, net, other, net.t(), net[:2], net)]
+    assert len(read) == 5 + 6, "of the first two, one"
 
 
 def test_views_are_read_in_their_own_order():

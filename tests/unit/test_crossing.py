@@ -1,0 +1,52 @@
+"""The host's `to_device`, whose copies nobody waits for: same nests, nothing copied twice."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from contextlib import ExitStack
+
+import pytest
+import torch
+
+from robomimic_ddp.step import crossing
+
+tensor_utils = pytest.importorskip("robomimic.utils.tensor_utils")
+
+
+class Model:
+    """Of the host, as far as `install` can see."""
+
+
+Model.__module__ = "robomimic.algo.mine"
+
+
+@pytest.fixture
+def pinned(monkeypatch):
+    """The tensors that went through pinned memory, on a machine that has none."""
+    seen = []
+    monkeypatch.setattr(crossing, "_pinned", lambda tensor: seen.append(tensor) or tensor)
+    return seen
+
+
+def test_a_nest_arrives_as_the_host_would_bring_it(pinned):
+    host, trained = tensor_utils.to_device, torch.ones(2, requires_grad=True)
+    there = torch.ones(3, device="meta")
+    obs = OrderedDict(b=torch.ones(4, 3)[:, :2], a=[torch.zeros(1), (trained, None)])
+    batch = {"obs": obs, "goal_obs": None, "there": there}
+    with ExitStack() as undo:
+        assert crossing.install(Model(), undo)
+        made = tensor_utils.to_device(batch, torch.device("meta"))
+        at_home = tensor_utils.to_device({"obs": obs}, "cpu")
+    assert tensor_utils.to_device is host
+    assert made["there"] is there and made["goal_obs"] is None
+    assert type(made["obs"]) is OrderedDict and list(made["obs"]) == ["b", "a"]
+    assert made["obs"]["b"].shape == (4, 2) and made["obs"]["b"].is_meta
+    assert made["obs"]["a"][0].is_meta and made["obs"]["a"][1][1] is None
+    assert [tensor.shape for tensor in pinned] == [(4, 2), (1,)], "a gradient's way is the host's"
+    assert at_home["obs"]["b"] is obs["b"] and len(pinned) == 2
+    assert batch["obs"] is obs and not obs["b"].is_meta, "the host's nest is left alone"
+
+
+def test_a_host_without_it_is_left_alone(pinned):
+    with ExitStack() as undo:
+        assert not crossing.install(object(), undo)
