@@ -17,10 +17,12 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 from robomimic_ddp.errors import DataError
-from robomimic_ddp.step_logs import EpochPart
+
+if TYPE_CHECKING:  # `plot` reads histories without torch
+    from robomimic_ddp.step_logs import EpochPart
 
 FILE_NAME = "history.jsonl"
 
