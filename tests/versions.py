@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing import api
 
 from robomimic_ddp.step import calls
 
@@ -18,6 +21,10 @@ NEEDS_CALL_PLACE = pytest.mark.skipif(
 )
 NEEDS_CPU_FP16 = pytest.mark.skipif(
     not hasattr(torch.amp, "GradScaler"), reason="this torch has fp16 on GPUs only"
+)
+NEEDS_SIGNALS_OF_TORCHRUN = pytest.mark.skipif(
+    "SIGNALS_TO_HANDLE" not in Path(api.__file__).read_text(encoding="utf-8"),
+    reason="this torch's torchrun ends on SIGUSR1 and does not pass it on",
 )
 OF_OPTIONS = {
     "compile": NEEDS_CALL_PLACE,

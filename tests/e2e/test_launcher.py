@@ -17,6 +17,7 @@ import pytest
 
 from robomimic_ddp.launch.arguments import VARIABLES
 from tests.hosts import ROOT
+from tests.versions import NEEDS_SIGNALS_OF_TORCHRUN
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 SCRIPT = ROOT / "scripts" / "train_multi_gpu.sh"
@@ -160,6 +161,7 @@ def group_members(process):
     return [int(line) for line in listed.stdout.split()]
 
 
+@NEEDS_SIGNALS_OF_TORCHRUN
 @pytest.mark.skipif(shutil.which("pgrep") is None, reason="needs pgrep to find the stand-in")
 def test_slurm_two_nodes_preempted_and_back_in_the_queue(start, folder, config, slurm, tmp_path):
     copy = Path(shutil.copy(ROOT / "scripts" / "train_slurm.sbatch", tmp_path / "slurm_script"))
