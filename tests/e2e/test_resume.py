@@ -204,8 +204,9 @@ def test_micro_batches_go_on_inside_an_epoch_to_the_bit(
     trained = [json.loads(line) for line in lines if '"train"' in line]
     assert [line["epoch"] for line in trained] == [1, 2, 3, 4]
     for line in trained:
+        before = 2 if line["epoch"] == 2 else 0  # steps of the job that was stopped
         rate = line["samples_per_second"] * line["seconds"]
-        assert rate == pytest.approx(line["steps"] * 16)
+        assert rate == pytest.approx((line["steps"] - before) * 16)
         assert line["log"]["Policy_Grad_Norms"] > 0
 
 
