@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from robomimic_ddp import env
+from robomimic_ddp.bench import launched
 from robomimic_ddp.bench.step_rows import interval
 from robomimic_ddp.bench.team import HOST, OURS, Job, Team, Variant
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, ConfigError
@@ -70,7 +71,7 @@ def _timed_command(name: str) -> Seconds:
     began, before = time.perf_counter(), _of_children()
     done = subprocess.run(
         [sys.executable, *_COMMANDS[name]],
-        env=env.child_environment([]),
+        env={**env.child_environment([]), **launched.KEEPS_BYTECODE},
         capture_output=True,
         text=True,
         check=False,

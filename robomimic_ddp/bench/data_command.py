@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Sequence
 
 from robomimic_ddp import env
 from robomimic_ddp.bench import data, data_memory, data_octo, data_plot, data_targets
@@ -19,20 +20,28 @@ STEPS, QUICK_STEPS = 40, 20
 BUFFER, QUICK_BUFFER = 2000, 500
 QUICK, LONG = (2, 0.1), (15, 0.5)
 """Rounds, and seconds of a turn."""
+QUICK_WORLDS = (data.WORLDS[0], data.WORLDS[-1])
 _SIZE = re.compile(r"(\d+)x(\d+):(\d+)x(\d+)(?::(\w+))?")
+
+
+def _told(worlds: Sequence[int]) -> str:
+    return " ".join(map(str, worlds))
+
+
+_QUICK = f"{QUICK[0]} short rounds of the first size with {_told(QUICK_WORLDS)} ranks"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments of `robomimic-ddp bench data`."""
     add = parser.add_argument
-    add("--quick", action="store_true", help=f"{QUICK[0]} short rounds of the first size")
+    add("--quick", action="store_true", help=_QUICK)
     add("--json", metavar="FILE", help="also write the rows as JSON")
     add("--plot", metavar="FILE.png", help="also draw them")
     add("--check", action="store_true", help="exit code 1 where a target is missed")
     add("--data", metavar="FOLDER", default=DEFAULT_FOLDER, help="where data sets are kept")
     what = f"stored:delivered, and :filter where it is not {DEFAULT_FILTER}; {' '.join(SIZES)}"
     add("--sizes", nargs="+", metavar="HxW:HxW", help=what)
-    add("--worlds", nargs="+", type=int, default=list(data.WORLDS), help="numbers of ranks")
+    add("--worlds", nargs="+", type=int, help=f"numbers of ranks; {_told(data.WORLDS)}")
     add("--rounds", type=int, help=f"turns of each loader; {LONG[0]}")
     add("--seconds", type=float, help=f"of a turn, at least; {LONG[1]:g}")
     add("--episodes", type=int, default=200, help="default 200")
@@ -94,6 +103,8 @@ def _jobs(args: argparse.Namespace) -> list[DataJob]:
         args.steps = QUICK_STEPS if args.quick else STEPS
     if args.buffer is None:
         args.buffer = QUICK_BUFFER if args.quick else BUFFER
+    if args.worlds is None:
+        args.worlds = QUICK_WORLDS if args.quick else data.WORLDS
     checked = {name: getattr(args, name) for name in ("episodes", "steps", "batch", "buffer")}
     checked |= {"frame-stack": args.frame_stack, "threads": threads, "batches": args.batches}
     checked |= {"worlds": min(args.worlds)}

@@ -7,6 +7,8 @@ CAMERAS, PIXELS = 1, 64
 """Of the net, unless the command line says otherwise; pictures, since some options are for image
 encoders.
 """
+LONGEST = 15.0
+"""Seconds of an option's rounds: what a CPU only emulates (bf16, often) would take minutes."""
 OPTIONS: tuple[dict[str, str], ...] = (
     {"preset": "safe"},
     {"preset": "max"},

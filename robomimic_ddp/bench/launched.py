@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import socket
 
+KEEPS_BYTECODE = {"PYTHONDONTWRITEBYTECODE": ""}
+"""For processes whose start is timed: else all modules may be compiled anew at each start."""
+
 
 def rank_variables(rank: int, world: int, port: int) -> dict[str, str]:
     """For `rank` of `world` on this machine, which meet at `port`."""

@@ -8,8 +8,10 @@ several ranks takes as long as that of its slowest rank.
 from __future__ import annotations
 
 import importlib.util
+import math
 import random
 import statistics
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -57,9 +59,15 @@ class Measured:
 
 
 def measure(
-    job: Job, rounds: int, beside: Sequence[str], with_options: Sequence[dict] = ()
+    job: Job,
+    rounds: int,
+    beside: Sequence[str],
+    with_options: Sequence[dict] = (),
+    longest: float = math.inf,
 ) -> list[Measured]:
-    """Ours, then each variant of `beside` next to it for `rounds` pairs of steps."""
+    """Ours, then each variant of `beside` next to it for `rounds` pairs of steps; for fewer, but
+    not less than a few, where they take more than `longest` seconds.
+    """
     others = [Variant(name) for name in beside]
     others += [Variant(OURS, options) for options in with_options]
     with ExitStack() as stack:
@@ -69,13 +77,19 @@ def measure(
         found = [ours]
         for number, variant in enumerate(others, 1):
             tell(f"{number} of {len(others)}: {variant.label} ...")
-            found.append(_beside(job, variant, team, ours, rounds))
+            measured = _beside(job, variant, team, ours, rounds, longest)
+            found.append(measured)
+            if measured.ratios:
+                ratio = 1 / statistics.median(measured.ratios)
+                tell(f"  ours takes {ratio:.3f} of its time ({len(measured.ratios)} pairs)")
         _communication(team, ours, rounds)
         return found
 
 
-def _beside(job: Job, variant: Variant, ours: Team, of_ours: Measured, rounds: int) -> Measured:
-    """`rounds` pairs of steps of ours and of `variant`, and what its communication takes."""
+def _beside(
+    job: Job, variant: Variant, ours: Team, of_ours: Measured, rounds: int, longest: float
+) -> Measured:
+    """At most `rounds` pairs of steps of ours and of `variant`, and what its communication takes."""
     package = PACKAGES.get(variant.name)
     if package is not None and importlib.util.find_spec(package) is None:
         return Measured(variant, job.ranks, missing=f"{package} is not installed")
@@ -87,8 +101,12 @@ def _beside(job: Job, variant: Variant, ours: Team, of_ours: Measured, rounds: i
         return Measured(variant, job.ranks, missing=str(error))  # of a torch without the option
     measured = Measured(variant, team.world, **_told(team))
     try:
-        draw = random.Random(variant.label)
+        draw, before = random.Random(variant.label), len(of_ours.wall)
         for number in range(_WARM_UP + rounds):
+            if number == _WARM_UP:
+                ends = time.monotonic() + longest
+            elif number >= _WARM_UP + _LEAST_REPEATS and time.monotonic() > ends:
+                break
             pair = [(ours, of_ours), (team, measured)]
             draw.shuffle(pair)
             for one, to in pair:
@@ -98,8 +116,8 @@ def _beside(job: Job, variant: Variant, ours: Team, of_ours: Measured, rounds: i
             if number >= _WARM_UP:
                 measured.ratios.append(measured.wall[-1] / of_ours.wall[-1])
         del measured.wall[:_WARM_UP], measured.cpu[:_WARM_UP]
-        del of_ours.wall[-_WARM_UP - rounds : -rounds], of_ours.cpu[-_WARM_UP - rounds : -rounds]
-        _communication(team, measured, rounds)
+        del of_ours.wall[before : before + _WARM_UP], of_ours.cpu[before : before + _WARM_UP]
+        _communication(team, measured, len(measured.ratios))
     finally:
         team.close()
     return measured

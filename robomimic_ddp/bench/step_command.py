@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from dataclasses import replace
 
 from robomimic_ddp import options
@@ -22,6 +23,10 @@ from robomimic_ddp.errors import EXIT_DONE, ConfigError, OptionError, UsageError
 QUICK, LONG = 5, 30
 """Rounds."""
 CAMERAS_ON_CUDA = (0, 2)
+_ALL = (
+    "every option of speed, a small net, 2 ranks; fewer rounds where an option's take more than "
+    f"{every_option.LONGEST:g} s"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "something else than the above"
     ).add_mutually_exclusive_group()
     add = other.add_argument
-    add("--all-options", action="store_true", help="every option of speed, a small net, 2 ranks")
+    add("--all-options", action="store_true", help=_ALL)
     add("--rollouts", action="store_true", help="episodes on N ranks, a core each, and on one")
     add("--start-up", action="store_true", help="how long commands and a start take")
 
@@ -134,10 +139,10 @@ def _on_cuda(args: argparse.Namespace) -> list[dict]:
 
 
 def _on_ranks(args: argparse.Namespace) -> list[dict]:
-    job, others = _ranks_job(args), args.beside
+    job, others, longest = _ranks_job(args), args.beside, math.inf
     with_options = [_options(text) for text in args.option]
     if args.all_options:
-        others = others or ""
+        others, longest = others or "", every_option.LONGEST
         with_options = [*every_option.OPTIONS, *with_options]
         job = replace(
             job,
@@ -147,7 +152,7 @@ def _on_ranks(args: argparse.Namespace) -> list[dict]:
             pixels=args.pixels or every_option.PIXELS,
         )
     names = _names(",".join(ranks.OTHERS) if others is None else others)
-    found = ranks.measure(job, _rounds(args), names, with_options)
+    found = ranks.measure(job, _rounds(args), names, with_options, longest)
     print("\n".join(rank_rows.lines(job, found)))
     return rank_rows.rows(found)
 

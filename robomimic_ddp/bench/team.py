@@ -85,7 +85,7 @@ class Team:
         path = [self._host] if self._host else []
         started = subprocess.Popen(
             [sys.executable, "-m", *launcher, WORKER, json.dumps(words)],
-            env={**env.child_environment(path), **added},
+            env={**env.child_environment(path), **launched.KEEPS_BYTECODE, **added},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
