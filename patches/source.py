@@ -128,20 +128,32 @@ class Source:
 
 def walk(node: cst.CSTNode, kind: type[Node] | tuple[type[Node], ...]) -> Iterator[Node]:
     """All nodes of type `kind` at or under `node`, a node before what is in it."""
-    if isinstance(node, kind):
-        yield node
-    for child in children(node):
-        yield from walk(child, kind)
+    found, left = {}, [node]
+    while left:
+        node = left.pop()
+        of = type(node)
+        if of not in found:
+            found[of] = issubclass(of, kind)  # asked once a type: theirs are abstract, and slow
+        if found[of]:
+            yield node
+        left += reversed(children(node))
 
 
-def children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+def children(node: cst.CSTNode) -> list[cst.CSTNode]:
     """What `node.children` holds but for white space, without its visitor, which is slow."""
+    found = []
     for name in _code_fields(type(node)):
         value = getattr(node, name)
-        if isinstance(value, cst.CSTNode):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from value
+        if isinstance(value, (list, tuple)):
+            found += value
+        elif _is_node(type(value)):
+            found.append(value)
+    return found
+
+
+@cache
+def _is_node(kind: type) -> bool:
+    return issubclass(kind, cst.CSTNode)
 
 
 @cache
