@@ -20,6 +20,11 @@ _LAUNCH_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 _LAST_PORT = 65535
 _MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 """Of a container: cgroups version 2, and 1 (where no limit is a number beyond any machine)."""
+_CORE_LIMITS = (
+    ("/sys/fs/cgroup/cpu.max",),
+    ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"),
+)
+"""Of a container: processor time and the time that it is for; "max" or -1 is no limit."""
 
 
 @dataclass(frozen=True)
@@ -173,8 +178,25 @@ def own_cores() -> tuple[int, ...]:
 
 
 def usable_cores() -> int:
-    """CPU cores that this process may run on."""
-    return len(own_cores())
+    """CPU cores that this process may run on, or fewer where a container's processor time allows
+    no more.
+    """
+    return within_core_limit(len(own_cores()))
+
+
+def within_core_limit(cores: int, processes: int = 1) -> int:
+    """`cores` for each of so many processes, or as many as a container's processor time allows
+    them; at least 1. (`docker --cpus`, Kubernetes' limits: such cores are in no affinity mask.)
+    """
+    for paths in _CORE_LIMITS:
+        try:
+            words = " ".join(Path(path).read_text(encoding="ascii") for path in paths).split()
+        except OSError:
+            continue
+        if len(words) == 2 and all(word.isdecimal() for word in words):
+            time, period = map(int, words)
+            cores = min(cores, time // max(1, period * processes))
+    return max(1, cores)
 
 
 def peak_memory() -> int:
@@ -232,12 +254,21 @@ def machine_memory() -> int:
 def share_of_cores(ranks_on_node: int) -> int:
     """CPU cores for each of `ranks_on_node` processes of this machine; at least 1.
 
-    A launcher that bound this process to some of the machine's cores has divided them already.
+    A launcher that bound this process to some of its own cores has divided them already. Where all
+    have the same ones, as in a container or a Slurm task, they are still to be divided.
     """
-    cores = usable_cores()
-    if cores < (os.cpu_count() or 1):
-        return cores
-    return max(1, cores // max(1, ranks_on_node))
+    cores, ranks = len(own_cores()), max(1, ranks_on_node)
+    if cores >= _cores_of_parent():
+        cores //= ranks
+    return within_core_limit(cores, ranks)
+
+
+def _cores_of_parent() -> int:
+    """CPU cores that the process that started this one may run on; 0 where that is not known."""
+    try:
+        return len(os.sched_getaffinity(os.getppid()))
+    except (AttributeError, OSError):  # another system than Linux; the parent has ended
+        return 0
 
 
 def variables() -> dict[str, str]:

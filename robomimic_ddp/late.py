@@ -7,13 +7,26 @@ the number is waited for where somebody looks at it: one step later.
 from __future__ import annotations
 
 import copy
+import math
+import operator
 from typing import Any, Callable
 
 import torch
 
-_OPERATORS = """abs add bool ceil divmod eq float floor floordiv format ge gt hash int le lt mod mul
-ne neg pos pow radd rdivmod repr rfloordiv rmod rmul round rpow rsub rtruediv str sub truediv
-trunc""".split()
+_ALONE: dict[str, Callable] = {
+    **{kind.__name__: kind for kind in (abs, bool, float, format, hash, int, repr, round, str)},
+    **{kind.__name__: kind for kind in (math.ceil, math.floor, math.trunc)},
+    **{"neg": operator.neg, "pos": operator.pos},
+}
+_OF_TWO: dict[str, Callable] = {
+    **{kind.__name__: kind for kind in (operator.add, operator.floordiv, operator.mod)},
+    **{kind.__name__: kind for kind in (operator.mul, operator.sub, operator.truediv)},
+    **{"divmod": divmod, "pow": pow},
+}
+_COMPARING: dict[str, Callable] = {
+    kind.__name__: kind
+    for kind in (operator.eq, operator.ge, operator.gt, operator.le, operator.lt, operator.ne)
+}
 
 
 class Number:
@@ -30,15 +43,21 @@ class Number:
         return self._value
 
 
-def _asking(name: str) -> Callable:
+def _asking(function: Callable) -> Callable:
     def method(self: Number, *others: Any) -> Any:
-        return getattr(self.value(), name)(*map(plain, others))
+        return function(self.value(), *map(plain, others))
 
     return method
 
 
-for _name in _OPERATORS:
-    setattr(Number, f"__{_name}__", _asking(f"__{_name}__"))
+def _turned(function: Callable) -> Callable:
+    return lambda value, other: function(other, value)
+
+
+for _name, _function in {**_ALONE, **_OF_TWO, **_COMPARING}.items():
+    setattr(Number, f"__{_name}__", _asking(_function))
+for _name, _function in _OF_TWO.items():
+    setattr(Number, f"__r{_name}__", _asking(_turned(_function)))
 
 
 class _Tensor(torch.Tensor):

@@ -267,7 +267,8 @@ def _share_workers(run: Run) -> None:
     node = made.rank - made.local_rank  # a launcher numbers the ranks of a node in a row
     told = group.gather_objects((node, own))
     here = [cores for other, cores in told if other == node]
-    workers = plan.workers_of_share("auto", plan.share_of_cores(own, here))
+    share = env.within_core_limit(plan.share_of_cores(own, here), len(here))
+    workers = plan.workers_of_share("auto", share)
     run.plan = replace(made, data_workers=workers)
 
 

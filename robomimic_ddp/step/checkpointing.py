@@ -1,22 +1,26 @@
 """Activation checkpointing of image encoders: what a camera's encoder computes is dropped after the
 forward and computed again in the backward pass, camera by camera.
 
-Random numbers inside are drawn again from the same state, so bits stay what they were.
+Random numbers inside are drawn again from the same state, and running statistics (BatchNorm) count
+a batch once, so bits stay what they were.
 """
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from typing import Any
 
 import torch.utils.checkpoint
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from robomimic_ddp.step import calls
+from robomimic_ddp.swapping import swapped
 
 IMAGE_LAYERS = (nn.Conv2d, nn.ConvTranspose2d)
 _CONTAINERS = (nn.ModuleDict, nn.ModuleList)
+_COUNT = "num_batches_tracked"
 
 
 def install(nets: list, undo: ExitStack) -> list:
@@ -37,9 +41,35 @@ def install(nets: list, undo: ExitStack) -> list:
 
 
 def _checkpointed(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def contexts() -> tuple[AbstractContextManager, AbstractContextManager]:
+        return nullcontext(), _StatisticsStandStill(module)
+
     return torch.utils.checkpoint.checkpoint(
-        module._call_impl, *args, use_reentrant=False, preserve_rng_state=True, **kwargs
+        module._call_impl,
+        *args,
+        use_reentrant=False,
+        preserve_rng_state=True,
+        context_fn=contexts,
+        **kwargs,
     )
+
+
+class _StatisticsStandStill:
+    """For the second forward: the first one has taken the batch into the running statistics."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module, self._undo = module, ExitStack()
+
+    def __enter__(self) -> None:
+        for part in self.module.modules():
+            if isinstance(part, _BatchNorm) and part.track_running_stats:
+                # Not track_running_stats=False: the backward pass wants the tensors of the first.
+                self._undo.enter_context(swapped(part, "momentum", 0.0))
+                self._undo.callback(part._buffers.__setitem__, _COUNT, part._buffers[_COUNT])
+                part._buffers[_COUNT] = None
+
+    def __exit__(self, *_: Any) -> None:
+        self._undo.close()
 
 
 def _encoders(module: nn.Module) -> list[nn.Module]:

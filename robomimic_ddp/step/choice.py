@@ -11,30 +11,41 @@ from robomimic_ddp.options import Options, ResolvedOptions
 from robomimic_ddp.plan import RunPlan
 from robomimic_ddp.step import communication, compilation
 
+_BF16_CAPABILITY = (8, 0)
+
 
 def effective(resolved: ResolvedOptions, plan: RunPlan, any_parallel_net: bool) -> Options:
     """Collective: the options with those of preset `max` filled in that were left at their default.
 
-    precision: bf16 on a CUDA device that computes in it; compile: on CUDA devices where nothing is
-    missing for it, on any rank; comm: bf16 between several ranks. Nothing for an algorithm without
-    a parallel net, which trains as its host does.
+    precision: bf16 on CUDA devices that compute in it; compile: on CUDA devices where nothing is
+    missing for it, both on every rank; comm: bf16 between several ranks. Nothing for an algorithm
+    without a parallel net, which trains as its host does.
     """
     values = resolved.values
     if values.preset != "max" or not any_parallel_net:
         return values
     added = {}
     on_gpu = plan.device.startswith("cuda")
-    if on_gpu and torch.cuda.is_bf16_supported():
-        added["precision"] = "bf16"
     bucket_mb = values.bucket_mb if plan.mode == "ddp" else None
     can_compile = on_gpu and plan.mode != "dp"
     can_compile = can_compile and compilation.why_not(plan.device, bucket_mb) is None
-    if all(group.gather_objects(can_compile)):
+    told = group.gather_objects((on_gpu and _computes_in_bf16(plan.device), can_compile))
+    in_bf16, compiles = map(all, zip(*told))
+    if in_bf16:
+        added["precision"] = "bf16"
+    if compiles:
         added["compile"] = "true"
     if plan.several_ranks and communication.sends_bf16(plan.device):
         added["comm"] = "bf16"
     free = {name: value for name, value in added.items() if resolved.sources[name] == "default"}
     return dataclasses.replace(values, **free)
+
+
+def _computes_in_bf16(device: str) -> bool:
+    """Whether the GPU does; torch counts older ones, too, which only emulate it, at a loss."""
+    if torch.version.hip is not None:
+        return True
+    return torch.cuda.get_device_capability(device) >= _BF16_CAPABILITY
 
 
 def added_by_max(resolved: ResolvedOptions, chosen: Options) -> str | None:

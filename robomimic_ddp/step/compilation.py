@@ -90,6 +90,16 @@ def why_not(device: str, bucket_mb: float | None) -> str | None:
     return None
 
 
+def why_not_in_parts(kind: str, device: Any) -> str | None:
+    """What speaks against a step of several backward passes, or None."""
+    if kind != "reduce-overhead" or torch.device(device).type != "cuda":
+        return None
+    return (
+        "CUDA graphs leave a micro-batch's gradients in memory that the next one overwrites, where "
+        "torch stops, or adds wrong numbers; ddp.compile=true accumulates"
+    )
+
+
 def _cpp_compiler() -> bool:
     try:
         from torch._inductor.cpp_builder import get_cpp_compiler

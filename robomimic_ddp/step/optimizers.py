@@ -12,9 +12,14 @@ from typing import Any
 import torch
 
 from robomimic_ddp import algo as host_algo
+from robomimic_ddp.swapping import swapped
 
 KINDS = (torch.optim.Adam, torch.optim.AdamW)
 _STEP = "step"
+_SKIPS = "_step_supports_amp_scaling"
+"""torch's own name for an optimizer whose kernel leaves a step out where a gradient overflowed. For
+others its GradScaler reads the overflow back before each step, for which a GPU is waited for.
+"""
 
 
 def install(model: Any, undo: ExitStack) -> bool:
@@ -27,6 +32,7 @@ def install(model: Any, undo: ExitStack) -> bool:
             optimizer.register_load_state_dict_post_hook(_fuse),
         )
         _fuse(optimizer)
+        undo.enter_context(swapped(optimizer, _SKIPS, True))
         for handle in handles:
             undo.callback(handle.remove)
         undo.callback(_part, optimizer, host_options)

@@ -116,6 +116,8 @@ def _missing_in_torch(options: Options, nets: list) -> tuple[str, str | None]:
         in_ddp = any(wrap.is_parallel(net) for net in nets)
         bucket_mb = options.bucket_mb if in_ddp else None
         reason = copied or compilation.why_not(str(_device(nets)), bucket_mb)
+        if reason is None and options.accumulate > 1:
+            reason = compilation.why_not_in_parts(options.compile, _device(nets))
         if reason is not None:
             return f"ddp.compile={options.compile}", reason
     if options.activation_checkpointing:

@@ -1,22 +1,33 @@
-"""`ddp.workers=auto` over real ranks: what each takes of the cores that it may use."""
+"""What ranks of unequal machines choose together: data workers by the cores that each may use, and
+what preset `max` adds.
+"""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from unittest import mock
+
+import torch
 
 from robomimic_ddp import env, group, options, plan
 from robomimic_ddp import run as _run
 from robomimic_ddp.env import LaunchEnv
+from robomimic_ddp.step import compilation, effective
 
 
-def workers_of_rank(cores_of, asked):
+def _limits(limit):
+    return () if limit is None else ((limit,),)
+
+
+def workers_of_rank(cores_of, asked, limit=None):
     """Collective: data workers of this rank, which may run on `cores_of[rank]`; on two nodes of
-    two ranks where there are four.
+    two ranks where there are four. `limit`: a file with a container's processor time.
     """
     rank, world = group.rank(), group.world_size()
     launch = LaunchEnv(True, rank, world, rank % 2, 2)
     resolved = options.resolve({"workers": asked})
-    with mock.patch.object(env, "own_cores", lambda: cores_of[rank]):
+    changed = {"own_cores": lambda: cores_of[rank], "_CORE_LIMITS": _limits(limit)}
+    with mock.patch.multiple(env, **changed):
         more = {"use_cuda": False, "batch_size": 4, "data_workers": 3, "cores": 8}
         made = plan.make_plan(launch, resolved, visible_gpus=0, **more)
         run = _run.Run(made, resolved, 7, False)
@@ -24,7 +35,7 @@ def workers_of_rank(cores_of, asked):
     return run.plan.data_workers
 
 
-def test_each_node_shares_its_own_cores(ranks):
+def test_each_node_shares_its_own_cores(ranks, tmp_path):
     bound, free = [tuple(range(4)), tuple(range(4, 8))], [tuple(range(8))] * 2
     assert ranks.run(workers_of_rank, bound, "auto") == [3, 3]
     assert ranks.run(workers_of_rank, free, "auto") == [3, 3]
@@ -32,3 +43,21 @@ def test_each_node_shares_its_own_cores(ranks):
     assert ranks.run(workers_of_rank, [*few, *free], "auto", world_size=4) == [0, 0, 3, 3]
     assert ranks.run(workers_of_rank, few, "config") == [3, 3]
     assert ranks.run(workers_of_rank, few, "5") == [5, 5]
+    limit = tmp_path / "cpu.max"
+    limit.write_text("500000 100000")
+    assert ranks.run(workers_of_rank, free, "auto", limit) == [1, 1]
+
+
+def chosen_on_rank(capabilities):
+    """Collective: precision and compilation under preset max, on a GPU of that capability."""
+    resolved, rank = options.resolve({"preset": "max"}), group.rank()
+    made = SimpleNamespace(device=f"cuda:{rank}", several_ranks=False, mode="ddp")
+    gpu = mock.patch.object(torch.cuda, "get_device_capability", lambda _: capabilities[rank])
+    with gpu, mock.patch.object(compilation, "why_not", lambda *_: None):
+        found = effective(resolved, made, True)
+    return found.precision, found.compile
+
+
+def test_unequal_gpus_compute_alike(ranks):
+    assert ranks.run(chosen_on_rank, [(8, 0), (7, 5)]) == [("fp32", "true")] * 2
+    assert ranks.run(chosen_on_rank, [(8, 0), (9, 0)]) == [("bf16", "true")] * 2

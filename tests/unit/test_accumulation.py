@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -16,7 +16,9 @@ from torch import nn
 from robomimic_ddp import step
 from robomimic_ddp.errors import DataError, PlanError
 from robomimic_ddp.options import Options
+from robomimic_ddp.step import compilation
 from robomimic_ddp.step.micro_batches import split
+from tests.versions import NEEDS_CALL_PLACE
 
 
 def batch_of(samples: int) -> dict:
@@ -129,3 +131,22 @@ def test_what_cannot_accumulate_is_refused(torch_utils):
     del torch_utils.backprop_for_loss
     with ExitStack() as undo, pytest.raises(PlanError, match="its host has no utils.torch_utils"):
         prepared(SimpleNamespace(nets=nn.ModuleDict()), undo)
+
+
+@NEEDS_CALL_PLACE
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    "device, accumulate, is_refused", [("cuda", 2, True), ("cuda", 1, False), ("cpu", 2, False)]
+)
+def test_cuda_graphs_take_no_micro_batches(
+    device, accumulate, is_refused, torch_utils, monkeypatch
+):
+    """A replayed graph would overwrite the gradients of the micro-batch before."""
+    monkeypatch.setattr(compilation, "why_not", lambda *_: None)
+    monkeypatch.setattr(compilation, "BACKEND", "eager")
+    monkeypatch.setitem(step.prepare.__globals__, "_device", lambda nets: torch.device(device))
+    options = Options(accumulate=accumulate, compile="reduce-overhead", preset="safe")
+    algo = Algo()
+    refusal = pytest.raises(PlanError, match="compile=reduce-overhead .*CUDA graphs .*=true")
+    with ExitStack() as undo, refusal if is_refused else nullcontext():
+        step.prepare(algo, options, [algo.nets], undo)

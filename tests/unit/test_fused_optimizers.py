@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from contextlib import ExitStack
 from types import SimpleNamespace
 
@@ -10,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from robomimic_ddp.step import optimizers
-from tests.versions import NEEDS_OPTIMIZER_HOOKS
+from robomimic_ddp.step import optimizers, quick
+from tests.versions import NEEDS_CPU_FP16, NEEDS_OPTIMIZER_HOOKS
 
 STEPS = 25
 LEARNING_RATE = 1e-3
@@ -77,6 +78,29 @@ def test_the_same_steps_and_the_hosts_options_outside(kind):
 
 
 @NEEDS_OPTIMIZER_HOOKS
+@NEEDS_CPU_FP16
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_overflow_leaves_a_step_out_and_is_not_read_back(kind, monkeypatch):
+    """torch's scaler would wait for a GPU before each step, to read whether to take it."""
+    model, scaler = make(kind), torch.amp.GradScaler("cpu", init_scale=2.0**126)
+    optimizer, finite = model.optimizers["policy"], []
+    with ExitStack() as undo:
+        assert optimizers.install(model, undo)
+        monkeypatch.setattr(scaler, "_maybe_opt_step", None)
+        for _ in range(40):
+            before = copy.deepcopy(model.nets.state_dict())
+            loss = (model.nets["policy"](torch.randn(8, 5)) * 10).pow(2).mean()
+            norm = quick.update(model.nets, optimizer, loss, scaler=scaler)
+            finite.append(math.isfinite(norm))
+            same = [torch.equal(one, before[name]) for name, one in model.nets.state_dict().items()]
+            assert all(same) is not finite[-1] and len(set(same)) == 1
+        assert not finite[0] and finite[-1]
+        steps = {float(state["step"]) for state in optimizer.state_dict()["state"].values()}
+        assert steps == {sum(finite)}, "a step that was left out was counted"
+    assert not hasattr(optimizer, "_step_supports_amp_scaling")
+
+
+@NEEDS_OPTIMIZER_HOOKS
 def test_what_the_host_has_chosen_stays():
     for options in ({"foreach": True}, {"lr": torch.tensor(0.1)}, {"capturable": False}):
         model = make("Adam")
@@ -96,8 +120,6 @@ def test_only_known_text_is_replaced():
 
     from robomimic.utils.torch_utils import backprop_for_loss
 
-    from robomimic_ddp.step import quick
-
     assert quick.stands_for(backprop_for_loss)
     assert quick.stands_for(functools.partial(backprop_for_loss, max_grad_norm=1.0))
     assert not quick.stands_for(lambda net, optim, loss: 0.0)
@@ -108,8 +130,6 @@ def test_only_known_text_is_replaced():
 @pytest.mark.parametrize("max_grad_norm", [None, 0.05])
 def test_the_gradient_norm_is_the_hosts(max_grad_norm):
     from robomimic.utils.torch_utils import backprop_for_loss
-
-    from robomimic_ddp.step import quick
 
     results = []
     for function in (backprop_for_loss, quick.update):

@@ -27,18 +27,21 @@ def counted(value, reads):
         round,
         lambda number: f"{number:.3f}",
         lambda number: 2 * number + number - 1 / number,
+        lambda number: (number * 0.5, 0.5 - number, number / 0.5, number == 2.0, number != 2.0),
+        lambda number: np.array([1.0, 2.0]).mean() + number,
         lambda number: (number < 3, number >= 2.5, number == 2.5, hash(number)),
         lambda number: divmod(number, 2) + (number**2, -number, number % 2),
         lambda number: float(np.mean([number, 1.0])),
         lambda number: json.dumps({"Loss": float(number)}),
     ],
 )
-def test_every_use_of_a_number_reads_it_once(use):
+@pytest.mark.parametrize("value", [2.5, 2])
+def test_every_use_of_a_number_reads_it_once(use, value):
     reads = []
-    number = counted(2.5, reads)
+    number = counted(value, reads)
     assert not reads
-    assert use(number) == use(2.5) and use(number) == use(2.5)
-    assert reads == [1] and late.plain(number) == 2.5
+    assert use(number) == use(value) and use(number) == use(value)
+    assert reads == [1] and late.plain(number) == value
 
 
 def test_two_numbers_and_what_is_none():

@@ -163,7 +163,8 @@ def placed(device, several):
 
 
 def test_max_fills_in_what_applies_and_was_left_open(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
     monkeypatch.setattr(compilation, "why_not", lambda *_: None)
     for device, several, precision_is, comm_is in (
         ("cuda:1", True, "bf16", "bf16"),
@@ -182,7 +183,8 @@ def test_max_fills_in_what_applies_and_was_left_open(monkeypatch):
     asked = resolve({"preset": "max"})
     unparallel = effective(asked, placed("cuda:0", True), any_parallel_net=False)
     assert unparallel == asked.values, "an algorithm that is left alone keeps its own precision"
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)  # by emulation
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
     monkeypatch.setattr(compilation, "why_not", lambda *_: "planted")
     found = effective(asked, placed("cuda:0", False), True)
     assert (found.precision, found.compile) == ("fp32", "false")

@@ -168,6 +168,29 @@ def test_activation_checkpointing_keeps_bits_and_drops_memory(plain):
     assert bytes_kept(model) == before
 
 
+@NEEDS_CALL_PLACE
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_running_statistics_take_a_checkpointed_batch_once(momentum):
+    torch.manual_seed(0)
+    norm = nn.BatchNorm2d(4, momentum=momentum)
+    nets = [nn.Sequential(nn.Conv2d(3, 4, 3), norm, nn.ReLU(), nn.Conv2d(4, 2, 3))]
+    nets.append(copy.deepcopy(nets[0]))
+    with ExitStack() as undo:
+        assert checkpointing.install(nets[1:], undo) == nets[1:]
+        for _ in range(3):
+            image = torch.randn(2, 3, 8, 8)
+            for net in nets:
+                loss = net(image).square().mean()
+                loss.backward(retain_graph=True)
+                loss.backward()
+    plain, ours = (net.state_dict() for net in nets)
+    assert plain["1.num_batches_tracked"] == 3 and ours.keys() == plain.keys()
+    assert all(torch.equal(ours[name], plain[name]) for name in plain)
+    pairs = zip(*(net.parameters() for net in nets))
+    assert all(torch.equal(one.grad, other.grad) for one, other in pairs)
+    assert nets[1][1].momentum == momentum
+
+
 def test_only_cameras_are_checkpointed():
     encoder = Encoder()
     assert checkpointing._encoders(encoder) == list(encoder.cameras.values())
