@@ -154,8 +154,9 @@ def _tensorflow_first(host: Host) -> Iterator[KnownFault]:
             if "tensorflow" in roots:
                 what = (
                     "tensorflow is imported before triton, which torchvision imports: tensorflow "
-                    "2.21 beside torch 2.12 ends the process so (exit code -11). Start with "
-                    "train_rlds, which keeps the order, or put `import triton` above this line"
+                    "2.21 beside torch 2.12 ends the process so (exit code -11). train_rlds and "
+                    "robomimic-ddp run keep the order; for other starts put `import triton` above "
+                    "this line, which apply leaves as it is"
                 )
                 yield KnownFault(path, node.lineno, what)
                 break

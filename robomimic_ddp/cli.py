@@ -65,7 +65,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     args = _parser(argv).parse_args(argv)
-    if args.command != "run" and isinstance(sys.stdout, io.TextIOWrapper):
+    if args.command == "run":
+        from robomimic_ddp.rlds.tf_import import keep_triton_first
+
+        keep_triton_first()  # train.py of DROID's hosts imports TensorFlow before torchvision
+    elif isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # paths may hold what no encoding has
     try:
         return importlib.import_module(COMMANDS[args.command].module).run(args.command, args)

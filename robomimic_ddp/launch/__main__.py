@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from robomimic_ddp import env
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE, RobomimicDDPError, UsageError
@@ -30,11 +32,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RobomimicDDPError as error:
         print(f"train_multi_gpu: {error}", file=sys.stderr)
         return EXIT_USAGE if isinstance(error, UsageError) else EXIT_REFUSED
-    shown = [f"{name}={shlex.quote(value)}" for name, value in added.items()]
+    set_here = {**_import_path(variables), **added}
+    shown = [f"{name}={shlex.quote(value)}" for name, value in set_here.items()]
     print("command:", " ".join([*shown, shlex.join(command)]), flush=True)
     if not settings.dry_run:
         env.become(command, added)
     return EXIT_DONE
+
+
+def _import_path(variables: Mapping[str, str]) -> dict[str, str]:
+    """PYTHONPATH where it names this checkout, as the script sets it: a command that is pasted into
+    another shell would not find the package otherwise.
+    """
+    checkout = os.path.realpath(Path(__file__).parents[2])
+    path = variables.get("PYTHONPATH", "")
+    named = [os.path.realpath(folder) for folder in path.split(os.pathsep) if folder]
+    return {"PYTHONPATH": path} if checkout in named else {}
 
 
 def _require_packages() -> None:

@@ -162,6 +162,13 @@ def parse(argv: Sequence[str], variables: Mapping[str, str]) -> Settings:
 
 
 def _consistent(settings: Settings) -> Settings:
+    if "rdzv" in settings.given and "nodes" not in settings.given:
+        spelled = settings.given["rdzv"]
+        raise UsageError(
+            f"{spelled} {settings.rdzv} without --nodes: expected the number of nodes that meet "
+            "there, since every node would train alone. Give --nodes N, alike on every node; for "
+            f"one node leave {spelled} out (its port is --port)."
+        )
     if settings.nodes > 1 and settings.rdzv is None:
         raise UsageError(
             f"--nodes {settings.nodes} without --rdzv: the nodes could not find each other. Give "
@@ -173,7 +180,21 @@ def _consistent(settings: Settings) -> Settings:
             f"--node-rank {settings.node_rank} of --nodes {settings.nodes}: expected 0 to "
             f"{settings.nodes - 1}."
         )
+    for word in settings.overrides if settings.takes_dot_list else ():
+        if not _is_setting(word):
+            raise UsageError(
+                f"after -- found {word!r}, expected key=value: {settings.module} reads nothing "
+                "else, and every rank would stop. Write KEY=VALUE, put flags of this script before "
+                "the --, or name an entry that takes this word with --module."
+            )
     return settings
+
+
+def _is_setting(word: str) -> bool:
+    """key=value; "~key" takes a key away in entries that compose with Hydra; or a call for help."""
+    return ("=" in word and not word.startswith("-")) or (
+        word.startswith("~") or word in ("-h", "--help")
+    )
 
 
 def _number(least: int, most: int = 10**6) -> Any:

@@ -12,7 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from robomimic_ddp import options
 from robomimic_ddp.command_line import parse_dotlist
-from robomimic_ddp.env import OPTION_PREFIX, LaunchEnv
+from robomimic_ddp.env import LaunchEnv, option_texts
 from robomimic_ddp.errors import ConfigError
 from robomimic_ddp.launch import devices, torchrun
 from robomimic_ddp.launch.arguments import Settings
@@ -56,6 +56,11 @@ def lines(settings: Settings, variables: Mapping[str, str]) -> Iterator[str]:
         )
     yield from plan.notes
     yield from _learning_rates(plan, config)
+    if _resumes(settings, variables):
+        yield (
+            "learning rate: a resumed run keeps the one that it was saved with; the above is what "
+            "this config and these ranks give a new run"
+        )
 
 
 def _plan(
@@ -66,20 +71,10 @@ def _plan(
     batch: Any,
 ) -> RunPlan:
     """The job's plan; without a batch that of one which any ranks can share."""
-    variables = {**variables, **torchrun.option_layers(settings, variables)}
-    texts = {
-        name[len(OPTION_PREFIX) :].lower(): value
-        for name, value in variables.items()
-        if name.startswith(OPTION_PREFIX)
-    }
-    pairs = [word.partition("=") for word in settings.overrides]
-    given = {name[len("ddp.") :]: value for name, _, value in pairs if name.startswith("ddp.")}
-    file = torchrun.config_of(settings).get("ddp") or {}
-    resolved = options.resolve(given, texts, file)
+    resolved = _options(settings, variables)
     launch = LaunchEnv(True, 0, world, 0, ranks)
-    rate_given = any(
-        name.endswith("learning_rate.initial") for name, _, _ in pairs if settings.takes_dot_list
-    )
+    names = [word.partition("=")[0] for word in settings.overrides if settings.takes_dot_list]
+    rate_given = any(name.endswith("learning_rate.initial") for name in names)
     return make_plan(
         launch,
         resolved,
@@ -89,6 +84,21 @@ def _plan(
         lr_on_command_line=rate_given,
         cores=_UNKNOWN_CORES,
     )
+
+
+def _options(settings: Settings, variables: Mapping[str, str]) -> options.ResolvedOptions:
+    """Those of the job."""
+    texts = option_texts({**variables, **torchrun.option_layers(settings, variables)})
+    pairs = [word.partition("=") for word in settings.overrides]
+    given = {name[len("ddp.") :]: value for name, _, value in pairs if name.startswith("ddp.")}
+    return options.resolve(given, texts, torchrun.config_of(settings).get("ddp") or {})
+
+
+def _resumes(settings: Settings, variables: Mapping[str, str]) -> bool:
+    """Whether the job goes on with a run: by our option, or by the entry's own word for it."""
+    word = "resume=true" if settings.takes_dot_list else "--resume"
+    asked = word in [given.lower() for given in settings.overrides]
+    return asked or _options(settings, variables).values.resume
 
 
 def _learning_rates(plan: RunPlan, config: Mapping[str, Any]) -> Iterator[str]:

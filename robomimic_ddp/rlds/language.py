@@ -33,15 +33,23 @@ class Embeddings:
         self.key, self._encoder = key, encoder
         self._rows = {text: number for number, text in enumerate(texts)}
         self._table = torch.from_numpy(np.ascontiguousarray(rows, np.float32))
-        self._adding = threading.Lock()  # data sets of a mixture read ahead in threads of their own
+        self._adding = threading.Lock()  # threads that read ahead look up rows meanwhile
 
     @property
     def width(self) -> int:
         """Numbers in an embedding."""
         return self._table.shape[1]
 
+    def knows(self, texts: Sequence[str]) -> bool:
+        """Whether `of` finds all `texts` without the language model."""
+        return all(text in self._rows for text in texts)
+
     def of(self, texts: Sequence[str], frames: int) -> torch.Tensor:
-        """float32 [B, frames, width]: the texts' embeddings, the same for each frame."""
+        """float32 [B, frames, width]: the texts' embeddings, the same for each frame.
+
+        A text that is not known is encoded, which is for the thread that trains: making a model
+        draws from the process's random streams, and puts them back where they were.
+        """
         distinct, place = np.unique(np.array(texts, object), return_inverse=True)
         with self._adding:
             chosen = [self._row(text) for text in distinct.tolist()]

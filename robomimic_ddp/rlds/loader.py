@@ -123,9 +123,15 @@ class RLDSLoader:
         return counts
 
     def _as_torch(self, raw: dict[str, Any]) -> dict[str, Any]:
-        """A batch of the pipeline as tensors, with the embeddings of its instructions."""
+        """A batch of the pipeline as tensors, with the embeddings of its instructions where these
+        are known. May be called in a thread, so nothing is encoded here (see Embeddings.of).
+        """
         batch = to_torch(raw, self.reading.pin_memory)
-        return batch if self._is_lost(batch) else self._embedded(batch)
+        return self._embedded(batch) if self._is_known(batch) else batch
+
+    def _is_known(self, batch: dict[str, Any]) -> bool:
+        known = all(made.knows(batch["language"]) for made in self.dataset.embeddings)
+        return known and not self._is_lost(batch)
 
     def _embedded(self, batch: dict[str, Any]) -> dict[str, Any]:
         for made in self.dataset.embeddings:
@@ -150,6 +156,8 @@ class RLDSLoader:
             self._report.look(self._counters.damaged)
         if self._is_lost(delivered):
             delivered = self._moved(self._embedded(self._filled(len(delivered["language"]))))
+        elif any(made.key not in delivered["obs"] for made in self.dataset.embeddings):
+            delivered = self._moved(self._embedded(delivered))
         self.samples_delivered += len(delivered["language"])
         self.frames_delivered += sum(
             delivered["obs"][key].shape[0] * delivered["obs"][key].shape[1]

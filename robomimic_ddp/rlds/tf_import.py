@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import logging
+import sys
+from collections.abc import Sequence
 from functools import lru_cache
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from types import ModuleType
 from typing import Any
 
 from robomimic_ddp.errors import DataError
@@ -54,6 +59,35 @@ def import_triton_first() -> None:
         import triton  # noqa: F401
     except ImportError:
         pass  # torch without triton: nothing to get in the way
+
+
+def keep_triton_first() -> None:
+    """From now on triton is imported right before TensorFlow, whoever imports that; a program that
+    imports no TensorFlow imports no triton either.
+    """
+    sys.meta_path.insert(0, _TritonFirst())
+
+
+class _TritonFirst(MetaPathFinder):
+    """Finds TensorFlow where Python would."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != "tensorflow":
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and type(spec.loader) is SourceFileLoader:
+            spec.loader = _AfterTriton(fullname, spec.loader.path)
+        return spec
+
+
+class _AfterTriton(SourceFileLoader):
+    """Not the finder imports triton: looking whether TensorFlow is there is not importing it."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        import_triton_first()
+        super().exec_module(module)
 
 
 @lru_cache(maxsize=1)

@@ -81,6 +81,23 @@ def test_a_second_training_script_is_edited_and_added_files_are_there(host, tmp_
     assert done.stdout.startswith("train\nfound <function main")
 
 
+def test_triton_is_imported_before_tensorflow_and_only_for_it(host, tmp_path):
+    """The real ones end the process in the other order (TensorFlow 2.21, torch 2.12)."""
+    (tmp_path / "triton.py").touch()
+    (tmp_path / "tensorflow").mkdir()
+    (tmp_path / "tensorflow/__init__.py").write_text("import sys\nfirst = 'triton' in sys.modules\n")
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import importlib.util, sys\n"
+        "print(importlib.util.find_spec('tensorflow').origin, 'triton' in sys.modules)\n"
+        "import tensorflow\n"
+        "print(tensorflow.first, tensorflow.__file__)\n"
+    )
+    done = run(host, "--host", str(host), str(program), cwd=tmp_path)
+    file = tmp_path / "tensorflow/__init__.py"
+    assert (done.stdout.splitlines(), done.stderr) == ([f"{file} False", f"True {file}"], "")
+
+
 @pytest.mark.bad_input
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 import torch
 
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.options import resolve
+from robomimic_ddp.language import LanguageModel
 from robomimic_ddp.rlds import host, language
+from robomimic_ddp.rlds.ahead import Ahead
 from tests.rlds.conftest import ACTIONS, CAMERAS, FAILED, LENGTHS, STATES, WORDLESS
 
 transformers = pytest.importorskip("transformers")
@@ -133,6 +137,45 @@ def test_a_text_that_the_index_did_not_tell_of_is_encoded_when_it_comes(model, t
     for text, row in zip(["do task 2", "do task 1"], rows):
         assert np.array_equal(row[0].numpy(), by_hand(model, text))
         assert torch.equal(row[0], row[1])
+
+
+def test_an_unknown_text_in_a_thread_that_reads_ahead_leaves_training_its_numbers(
+    load_with, model, tmp_path, monkeypatch
+):
+    """The model draws, as one does whose weights are not all in its files, and is slow."""
+    loaded, threads, drawn = LanguageModel.loaded, [], threading.Event()
+
+    def slow(self):
+        threads.append(threading.current_thread())
+        torch.rand(3)
+        if threads[-1] is not threading.main_thread():
+            drawn.wait(5)
+        return loaded(self)
+
+    monkeypatch.setattr(LanguageModel, "loaded", slow)
+    dataset = load_with(model, tmp_path)
+    (known,) = dataset.embeddings
+
+    def epoch(embeddings):
+        """What training draws, and the embeddings that it gets."""
+        dataset.embeddings = [embeddings]
+        loader = dataset.make_loader(4, 0, 1, 0)
+        loader._ahead = Ahead(loader._as_torch, lambda batch: batch)
+        torch.manual_seed(5)
+        numbers, rows = [], []
+        for batch in loader:
+            numbers.append(torch.rand(4))
+            rows.append(batch["obs"]["lang_emb"])
+            drawn.set()
+        return torch.stack(numbers), torch.cat(rows)
+
+    threads.clear()
+    expected = epoch(known)
+    assert not threads
+    none = np.empty((0, WIDTH), np.float32)
+    got = epoch(language.Embeddings("lang_emb", known._encoder, [], none))
+    assert len(threads) > 3 and set(threads) == {threading.main_thread()}
+    assert all(map(torch.equal, got, expected))
 
 
 def test_a_text_that_is_longer_than_the_model_allows_is_cut(model):

@@ -72,6 +72,7 @@ def test_every_flag_has_a_variable_and_the_flag_wins():
         (["--config", "c", "--gpus", "1,1"], "each once"),
         (["--config", "c", "--gpus", "-1"], "--gpus"),
         (["--config", "c", "--nodes", "2"], "without --rdzv"),
+        (["--config", "c", "--rdzv", "h:1"], "--rdzv h:1 without --nodes"),
         (["--config", "c", "--nodes", "2", "--rdzv", "here"], "HOST:PORT"),
         (["--config", "c", "--nodes", "2", "--rdzv", "h:1", "--node-rank", "2"], "0 to 1"),
         (["--config", "c", "--lr-scaling", "cubic"], "--lr-scaling"),
@@ -80,6 +81,10 @@ def test_every_flag_has_a_variable_and_the_flag_wins():
         (["--config", "c", "--module", "a b"], "dotted name"),
         (["--config", "c", "--conf", "d"], "unrecognized"),
         (["--config", "c", "train.batch_size=8"], "unrecognized"),
+        (["--config", "c", "--", "a=1", "train.batch_size"], "found 'train.batch_size'"),
+        (["--config", "c", "--", "--resume"], "found '--resume', expected key=value"),
+        (["--config", "c", "--", "--gpus=2"], "found '--gpus=2'"),
+        (["--config", "c", "--", ""], "found ''"),
     ],
 )
 def test_what_cannot_be_meant(argv, words):
@@ -88,6 +93,26 @@ def test_what_cannot_be_meant(argv, words):
         return
     with pytest.raises(UsageError, match=words.replace(".", r"\.")):
         settings(*argv)
+
+
+@pytest.mark.parametrize(
+    "argv, overrides",
+    [
+        (["--", "+a=1", "~b", "c=[1, 2]"], ("+a=1", "~b", "c=[1, 2]")),
+        (["--", "--help"], ("--help",)),
+        (["--module", "lab.train", "--", "--debug", "x"], ("--debug", "x")),
+    ],
+)
+def test_words_for_the_entry_are_passed_on(argv, overrides):
+    assert settings("--config", "c", *argv).overrides == overrides
+
+
+def test_one_node_may_be_said_with_a_meeting_point():
+    """As train_slurm.sbatch does for jobs of any number of nodes."""
+    assert settings("--config", "c", "--nodes", 1, "--rdzv", "h:1").nodes == 1
+    with pytest.raises(UsageError, match="RDZV h:1 without --nodes"):
+        settings("--config", "c", RDZV="h:1")
+    assert settings("--config", "c", MASTER_ADDR="h", MASTER_PORT="1").rdzv is None
 
 
 @pytest.mark.parametrize(
@@ -198,6 +223,25 @@ def test_samples_and_learning_rate(config, argv, samples, rate):
     assert "none" in text and "linear" in text and "sqrt" in text, "the other choices"
 
 
+@pytest.mark.parametrize(
+    "argv, variables",
+    [
+        (["--resume"], {}),
+        (["--", "ddp.resume=true"], {}),
+        (["--", "resume=True"], {}),
+        (["--module", "lab.train", "--", "--resume"], {}),
+        ([], {"ROBOMIMIC_DDP_RESUME": "1"}),
+    ],
+)
+def test_a_resumed_run_is_said_to_keep_its_learning_rate(config, argv, variables):
+    words = ("--config", config(), "--gpus", 4)
+    kept = "a resumed run keeps the one that it was saved with"
+    text = list(summary.lines(settings(*words, *argv), {**NONE, **variables}))
+    assert kept in text[-1] and "0.0001 -> 0.0004" in text[-2]
+    for more in ([], ["--", "resume=false"]):
+        assert kept not in "\n".join(summary.lines(settings(*words, *more), NONE))
+
+
 def test_what_the_config_leaves_to_the_host_is_told_as_a_factor(config):
     text = "\n".join(summary.lines(settings("--config", config(train={}), "--gpus", 4), NONE))
     assert "the host's own default, x 4 (4 rank(s))" in text and "0.0001 -> 0.0004" in text
@@ -219,12 +263,22 @@ def test_the_folder_of_the_runs(config, capsys):
             summary.runs_folder(made)
 
 
+def test_the_command_holds_the_path_to_a_checkout(config, capsys, monkeypatch):
+    for path, shown in ((f"/else where:{ROOT}", True), ("/else where", False)):
+        monkeypatch.setenv("PYTHONPATH", path)
+        assert main(["--config", config(), "--dry-run"]) == 0
+        command = capsys.readouterr().out.partition("command: ")[2]
+        assert command.startswith(f"PYTHONPATH={shlex.quote(path)} ") == shown
+        assert shown or "PYTHONPATH" not in command
+
+
 def test_errors_are_one_line(config, capsys):
     assert main(["--config", config(), "--gpus", "zero"]) == 2
     assert main(["--config", "/no/such.json", "--dry-run"]) == 1
     assert main(["--config", config(), "--dry-run", "--", "train.batch_size='"]) == 1
+    assert main(["--config", config(), "--dry-run", "--", "train.batch_size", "8"]) == 2
     told = capsys.readouterr().err.splitlines()
-    assert len(told) == 3 and all(line.startswith("train_multi_gpu: ") for line in told)
+    assert len(told) == 4 and all(line.startswith("train_multi_gpu: ") for line in told)
 
 
 def test_a_python_that_cannot_train_is_named(tmp_path):
