@@ -232,12 +232,23 @@ def machine_memory() -> int:
 def share_of_cores(ranks_on_node: int) -> int:
     """CPU cores for each of `ranks_on_node` processes of this machine; at least 1.
 
-    A launcher that bound this process to some of the machine's cores has divided them already.
+    A process that was bound to some of the machine's cores by itself has them all. Those of a
+    container or a job are for its ranks together.
     """
     cores = usable_cores()
-    if cores < (os.cpu_count() or 1):
+    if cores < (os.cpu_count() or 1) and not _are_torchruns(own_cores()):
         return cores
     return max(1, cores // max(1, ranks_on_node))
+
+
+def _are_torchruns(cores: tuple[int, ...]) -> bool:
+    """Whether torchrun, which started this process, may run on the same `cores`."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ or not hasattr(os, "sched_getaffinity"):
+        return False
+    try:
+        return set(cores) == os.sched_getaffinity(os.getppid())
+    except OSError:  # it has ended, or is another user's
+        return False
 
 
 def variables() -> dict[str, str]:

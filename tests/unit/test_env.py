@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -74,6 +75,26 @@ def test_memory_of_the_process_and_of_the_machine(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs Linux' /proc")
+@pytest.mark.parametrize(
+    ("own", "launchers", "elastic", "share"),
+    [
+        (range(64), range(64), True, 16),  # the whole machine
+        (range(16), range(16), True, 4),  # a container's cores, or those of a SLURM job
+        (range(8, 12), range(16), True, 4),  # bound rank by rank, in a container
+        (range(16), range(64), False, 16),  # a SLURM task for each rank
+        (range(2), range(2), True, 1),
+    ],
+)
+def test_ranks_share_the_cores_of_their_torchrun(monkeypatch, own, launchers, elastic, share):
+    cores = {0: set(own), os.getppid(): set(launchers)}
+    monkeypatch.setattr(os, "sched_getaffinity", cores.__getitem__, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    if elastic:
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    assert env.share_of_cores(4) == share
+
+
 def test_a_thread_that_works_is_seen():
     stop = threading.Event()
 
