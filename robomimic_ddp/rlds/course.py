@@ -123,13 +123,16 @@ class Course:
     def share(self, part: int, rank: int) -> Share:
         """What `rank` reads of `part`; over ranks disjoint, and together all of it.
 
-        The pieces come in an order of the rank's own, so that neighbours in time are not neighbours
-        in a file.
+        The records come in an order of the rank's own, so that neighbours in time are not
+        neighbours in a file. Pieces of one record, of which a leg before has taken some windows,
+        stay together: it is read once.
         """
         world, drawn = self.leg.world_size, self.first_pass + part
         before = self.given_before(part)
         own = self.row(part).cut(*stretch(before, self.given_before(part + 1), rank, world))
-        mixed = permutation(len(own.episode), self.seed, drawn, PIECE_ORDER, rank, self.number)
+        records = int(own.record[-1]) + 1 if len(own.record) else 0
+        order = permutation(records, self.seed, drawn, PIECE_ORDER, rank, self.number)
+        mixed = np.argsort(np.argsort(order)[own.record], kind="stable")
         shuffle = Shuffle(
             own.windows, self.leg.buffer, self.seed, drawn, SHUFFLE, rank, self.number
         )

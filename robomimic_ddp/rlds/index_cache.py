@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import sys
-import tempfile
+import uuid
 from dataclasses import asdict
 from dataclasses import fields as dataclass_fields
 from pathlib import Path
@@ -131,10 +131,12 @@ def _cached(path: Path) -> Index | None:
 
 
 def _may_be_repaired(index: Index, source: Source, path: Path) -> bool:
-    """Whether a file with episodes that the index leaves out was written after the index."""
+    """Whether a file with episodes that the index leaves out was written after the index: by the
+    time of its change here, since a copy keeps the time of its original (`cp -p`, `rsync -a`).
+    """
     made = path.stat().st_mtime
     files = [source.files[number] for number in np.flatnonzero(missing_episodes(index, source))]
-    return any(file.is_file() and file.stat().st_mtime > made for file in files)
+    return any(file.is_file() and file.stat().st_ctime > made for file in files)
 
 
 def _keep(index: Index, path: Path) -> None:
@@ -177,9 +179,11 @@ def _read(path: Path) -> Index:
 def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
     """Replaces the npz file `path` in one step; several jobs may do so at once. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".part")
+    temporary = path.with_name(f"{path.stem}-{uuid.uuid4().hex}.part")
+    # Not by tempfile, whose files other users of a shared folder may not read.
+    file = open(temporary, "xb")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with file:
             np.savez(file, **arrays)
             file.flush()
             os.fsync(file.fileno())

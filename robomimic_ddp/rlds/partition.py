@@ -54,6 +54,15 @@ class Pieces:
         """Windows in the row."""
         return int(self.ends[-1]) if len(self.ends) else 0
 
+    @cached_property
+    def record(self) -> np.ndarray:
+        """Of each piece the number, from 0 on, of the reading of a record that serves it, int64
+        [P]: neighbours of one episode and pass share one.
+        """
+        new = np.ones(len(self.episode), bool)
+        new[1:] = (np.diff(self.episode) != 0) | (np.diff(self.number) != 0)
+        return np.cumsum(new) - 1
+
     def taken(self, chosen: np.ndarray) -> Pieces:
         """The pieces with the numbers `chosen`, in that order."""
         return Pieces(*(column[chosen] for column in self.columns()))

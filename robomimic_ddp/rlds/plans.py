@@ -116,7 +116,8 @@ class PassPlan:
             waiting, then = self.shuffle.waiting(taken)
             entering = np.concatenate([waiting, np.arange(then, stop)])
         piece = np.searchsorted(ends, entering, "right")
-        read, first = np.unique(piece, return_index=True)
+        _, first = np.unique(self.pieces.record[piece], return_index=True)
+        read = piece[first]
         # What has left by the place where the next record begins is complete after this one.
         limits = np.append(self.pieces.begins[read[1:]], stop)
         columns = (self.file, self.offset, self.taken, self.count, self.pick, self.base)

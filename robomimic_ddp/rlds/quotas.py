@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 
@@ -26,7 +27,11 @@ class Quotas:
         self.weights = np.asarray(weights, np.float64) / np.sum(weights)
         self.batch_size = batch_size
         self.given = np.asarray(given if given is not None else [0] * len(weights), np.int64)
-        self._ends = np.zeros((1, len(weights)), np.int64)
+        self._plain_weights = self.weights.tolist()
+        # Windows given when each batch begins, `given` included: rows of a table with room to grow.
+        self._table = np.zeros((2 * _AT_ONCE, len(weights)), np.int64)
+        self._table[0] = self.given
+        self._ends = self._table[:1]
         self._lock = threading.Lock()
 
     def of(self, batch: int) -> np.ndarray:
@@ -39,15 +44,16 @@ class Quotas:
         int64 [D].
         """
         self._extend(lambda: len(self._ends) > batch)
-        return self.given + self._ends[batch]
+        return self._ends[batch]
 
     def groups(self, number: int, first: int, count: int) -> np.ndarray:
         """To which batch each of `count` windows of data set `number` belongs, from its window
         `first` on: codes that rise with the batch, int64 [count]; `group_size` reads them.
         """
-        self._extend(lambda: self._ends[-1, number] >= first + count)
+        start = int(self.given[number]) + first
+        self._extend(lambda: self._ends[-1, number] >= start + count)
         ends = self._ends[:, number]
-        batch = np.searchsorted(ends, np.arange(first, first + count), "right") - 1
+        batch = np.searchsorted(ends, np.arange(start, start + count), "right") - 1
         return (batch << _SIZE_BITS) | (ends[batch + 1] - ends[batch])
 
     @staticmethod
@@ -58,17 +64,30 @@ class Quotas:
     def _extend(self, enough: Callable[[], bool]) -> None:
         with self._lock:
             while not enough():
-                ends = [self._ends[-1]]
-                for _ in range(_AT_ONCE):
-                    ends.append(ends[-1] + self._next(self.given + ends[-1]))
-                self._ends = np.concatenate([self._ends, ends[1:]])
+                count = len(self._ends)
+                if count + _AT_ONCE > len(self._table):
+                    self._table = np.concatenate([self._table, np.zeros_like(self._table)])
+                given = self._ends[-1].tolist()
+                for row in range(count, count + _AT_ONCE):
+                    given = [sum(pair) for pair in zip(given, self._next(given))]
+                    self._table[row] = given
+                self._ends = self._table[: count + _AT_ONCE]
 
-    def _next(self, given: np.ndarray) -> np.ndarray:
-        """Largest remainders of what each data set is due at the end of the next batch."""
-        due = self.weights * (given.sum() + self.batch_size) - given
-        quota = np.floor(np.maximum(due, 0)).astype(np.int64)
-        while quota.sum() != self.batch_size:
-            step = 1 if quota.sum() < self.batch_size else -1
-            lag = np.where((quota > 0) | (step > 0), step * (due - quota), -np.inf)
-            quota[int(np.argmax(lag))] += step
+    def _next(self, given: list[int]) -> list[int]:
+        """Largest remainders of what each data set is due at the end of the next batch.
+
+        In plain numbers: a few of them are several times as quick as in numpy, and windows of a
+        small share are many thousands of batches apart.
+        """
+        total = sum(given) + self.batch_size
+        due = [weight * total - number for weight, number in zip(self._plain_weights, given)]
+        quota = [math.floor(max(number, 0.0)) for number in due]
+        left = self.batch_size - sum(quota)
+        step = 1 if left > 0 else -1
+        for _ in range(abs(left)):
+            lag = [
+                step * (wanted - taken) if taken > 0 or step > 0 else -math.inf
+                for wanted, taken in zip(due, quota)
+            ]
+            quota[lag.index(max(lag))] += step
         return quota

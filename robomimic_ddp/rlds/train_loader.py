@@ -55,13 +55,13 @@ class RLDSTrainLoader(RLDSLoader):
 
     def _begin(self, first_pass: int, legs: list[tuple[Leg, int]]) -> None:
         """Stands behind `legs`: each with the batches that every rank took in it."""
+        self.close()  # first: its threads ask for plans
         self._first_pass = first_pass
         if not legs or legs[-1][0] != self._leg:
             legs = [*legs, (self._leg, 0)]
         *self._legs_before, (_, self._batches) = legs
         self._course = self.dataset.course(self._seed, first_pass, legs)
         self._plans: dict[int, PassPlan] = {}
-        self.close()
         self._spare = None
 
     def _reader(self) -> Stream:

@@ -105,6 +105,9 @@ def test_index_is_kept_and_made_again_when_files_change(stored, tmp_path, monkey
     other = find_fields(source.features, "x", CAMERAS, CAMERAS, ACTIONS[:1])
     assert index_cache.fingerprint(source, fields) != index_cache.fingerprint(source, other)
     (cached,) = tmp_path.glob("*.npz")
+    (tmp_path / "plain").touch()  # others who share the folder may read it as any other file
+    assert cached.stat().st_mode == (tmp_path / "plain").stat().st_mode
+    (tmp_path / "plain").unlink()
     cached.write_bytes(b"torn")
     index_cache.load_index(source, fields, str(tmp_path))
     assert len(made) == 2 and len(list(tmp_path.iterdir())) == 1

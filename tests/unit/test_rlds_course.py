@@ -156,6 +156,24 @@ def test_resuming_reads_at_most_twice_the_shuffle_buffer():
         assert tape.read <= 2 * 1_000 + 2 * 50, batches
 
 
+def test_other_ranks_read_each_record_of_the_rest_once():
+    """The buffers of the ranks before held windows from all over an episode."""
+    files = np.repeat(np.arange(100), 20)
+    before = Course(files, LONG, 0, Leg(2, 25, 10_000))
+    after = before.followed_by(Leg(3, 25, 1_000), 700)
+    assert len(after.rest.episode) > 2 * len(np.unique(after.rest.episode)), "no holes: no test"
+    read = []
+    for rank in range(3):
+        tape = Tape(after, LONG, rank, 0)
+        plan = tape.plan(0)
+        blocks = [plan.block(number) for number in range(plan.blocks)]
+        records = np.concatenate([block.records[:, 0] for block in blocks])
+        assert len(records) <= len(np.unique(records)) + plan.blocks - 1
+        assert plan.pieces.windows == sum(len(block.leaving) for block in blocks)
+        read += np.unique(records).tolist()
+    assert len(read) <= len(np.unique(after.rest.episode)) + 2  # ranks share one at each cut
+
+
 def test_memory_is_that_of_the_shuffle_buffer():
     course = Course(np.repeat(np.arange(100), 20), LONG, 0, Leg(2, 25, 1_000))
     for batches in (0, 1_000):
