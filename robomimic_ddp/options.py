@@ -108,8 +108,11 @@ class Options:
     find_unused_parameters: bool = _option(
         False, "Let DDP search each step for parameters that got no gradient."
     )
-    buffer_sync: bool = _option(
-        True, "DDP copies the main rank's buffers to all ranks before each training forward."
+    buffer_sync: str = _option(
+        "auto",
+        "DDP copies the main rank's buffers to all ranks before each training forward; `auto`: of "
+        "nets whose forward may change them (BatchNorm).",
+        ("auto", "true", "false"),
     )
     deterministic: bool = _option(
         False,

@@ -287,7 +287,8 @@ def parallelise(net: nn.Module) -> nn.Module:
         if run is not None:
             run.nets.append(net)
         return net
-    run.nets.append(wrap.parallelise(net, run.plan.mode, wrap.ddp_options(run.options.values)))
+    of_ddp = wrap.ddp_options(run.options.values, net)
+    run.nets.append(wrap.parallelise(net, run.plan.mode, of_ddp))
     return net
 
 

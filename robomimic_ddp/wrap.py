@@ -23,6 +23,7 @@ from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from robomimic_ddp import bucket_layout, group
+from robomimic_ddp.buffers import may_change
 from robomimic_ddp.errors import WrapError
 from robomimic_ddp.options import FIELDS
 
@@ -222,20 +223,22 @@ def has_trainable_parameters(module: nn.Module) -> bool:
     return any(parameter.requires_grad for parameter in module.parameters())
 
 
-def ddp_options(values: Any) -> dict:
-    """DistributedDataParallel's keyword arguments for our options, under the names this torch uses.
+def ddp_options(values: Any, net: nn.Module) -> dict:
+    """DistributedDataParallel's keyword arguments for our options and `net`, under the names that
+    this torch uses.
 
     torch 2.13 renames `broadcast_buffers` to `forward_sync_buffers`: chosen by signature.
     """
     parameters = inspect.signature(DistributedDataParallel.__init__).parameters
     buffers = "broadcast_buffers" if "broadcast_buffers" in parameters else "forward_sync_buffers"
+    chosen = values.buffer_sync
     changed = {} if values.bucket_mb == DEFAULT_BUCKET_MB else {"bucket_cap_mb": values.bucket_mb}
     return {
         **changed,  # given explicitly, torch would also enlarge its small first bucket
         "gradient_as_bucket_view": values.gradient_as_bucket_view,
         "static_graph": values.static_graph,
         "find_unused_parameters": values.find_unused_parameters,
-        buffers: values.buffer_sync,
+        buffers: may_change(net) if chosen == "auto" else chosen == "true",
     }
 
 

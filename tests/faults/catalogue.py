@@ -334,7 +334,7 @@ def other_decay(job):
     "a buffer is written on one rank, with ddp.buffer_sync off",
     at="stepped",
     says=["end of epoch 1", "buffer nets.policy.obs_encoder.grid", "changed", ODD],
-    config=lambda job: job.options.update(buffer_sync=False),  # else DDP heals it, by copying
+    config=lambda job: job.options.update(buffer_sync="false"),  # else DDP heals it, by copying
 )
 def buffer_written(job):
     if job.rank == BAD:

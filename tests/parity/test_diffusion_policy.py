@@ -127,7 +127,7 @@ def test_clipping_changes_what_is_trained(make_job, ranks):
         ({"static_graph": True}, 4),
         ({"find_unused_parameters": True}, 4),
         ({"bucket_mb": 0.1}, 4),
-        ({"buffer_sync": False}, 4),
+        ({"buffer_sync": "false"}, 4),
         ({"verify": False}, 4),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",

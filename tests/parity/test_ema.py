@@ -54,8 +54,8 @@ def build(mode: str, module_key: bool) -> nn.ModuleDict:
     """The two nets in the host's layout; DataParallel's key layout is DROID's."""
     torch.manual_seed(0)
     nets = {"obs_encoder": Encoder(), "noise_pred_net": nn.Linear(6, 4)}
-    options = wrap.ddp_options(Options())
     for name, net in nets.items():
+        options = wrap.ddp_options(Options(), net)
         net = checkpoint.accept_any_layout(wrap.parallelise(net, mode, options, name))
         nets[name] = wrap.ModuleKey(net) if module_key else net
     return nn.ModuleDict({"policy": nn.ModuleDict(nets)})

@@ -29,7 +29,8 @@ class Crossed(nn.Module):
 
 def make(options):
     torch.manual_seed(0)
-    net = wrap.parallelise(Crossed(), "ddp", wrap.ddp_options(Options(**options)), "net")
+    net = Crossed()
+    wrap.parallelise(net, "ddp", wrap.ddp_options(Options(**options), net), "net")
     nets = nn.ModuleDict({"net": net})
     adam = torch.optim.AdamW(nets.parameters(), lr=1e-2)
     wrap.build(net)

@@ -41,19 +41,10 @@ def make_algo(mode="ddp", seed=0, encoder_has_parameters=True, batch_norm=False)
     width = 6 if encoder_has_parameters else 4
     middle = nn.BatchNorm1d(8) if batch_norm else nn.Tanh()
     head = nn.Sequential(nn.Linear(width, 8), middle, nn.Linear(8, 4))
-    options = wrap.ddp_options(Options())
-    nets = nn.ModuleDict(
-        {
-            "policy": nn.ModuleDict(
-                {
-                    "obs_encoder": wrap.parallelise(encoder, mode, options, "policy.obs_encoder"),
-                    "noise_pred_net": wrap.parallelise(
-                        head, mode, options, "policy.noise_pred_net"
-                    ),
-                }
-            )
-        }
-    )
+    parts = {"obs_encoder": encoder, "noise_pred_net": head}
+    for name, net in parts.items():
+        wrap.parallelise(net, mode, wrap.ddp_options(Options(), net), f"policy.{name}")
+    nets = nn.ModuleDict({"policy": nn.ModuleDict(parts)})
     optimizer = torch.optim.AdamW(nets["policy"].parameters(), lr=1e-2)
     ema_nets = copy.deepcopy(nets).requires_grad_(False)
     return SimpleNamespace(

@@ -19,7 +19,7 @@ LAYERS = (
     {"plan"},
     {"places", "random_streams", "rendezvous", "swapping"},
     {"group"},
-    {"step_logs", "bucket_layout", "observing", "nests", "language", "composition"},
+    {"step_logs", "bucket_layout", "buffers", "observing", "nests", "language", "composition"},
     {"wrap", "sampling", "rlds", "main_rank", "metrics", "algo", "history"}
     | {"command_line", "config_check", "config_file", "hdf5_check", "heartbeat", "notes", "figures"}
     | {"determinism", "composing"},

@@ -1,0 +1,61 @@
+"""Whose buffers DDP keeps equal."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from robomimic_ddp import wrap
+from robomimic_ddp.buffers import may_change
+from robomimic_ddp.options import Options
+
+
+def hosts_softmax(**more):
+    from robomimic.models.base_nets import SpatialSoftmax
+
+    return SpatialSoftmax(input_shape=(4, 3, 3), num_kp=2, **more)
+
+
+def softmax_that_counts():
+    class Counting(type(hosts_softmax())):
+        def __init__(self):
+            super().__init__(input_shape=(4, 3, 3), num_kp=2)
+            self.register_buffer("seen", torch.zeros(()))
+
+    made = Counting()
+    made.__class__.__name__ = "SpatialSoftmax"
+    made.__class__.__module__ = "fork.models.base_nets"
+    return made
+
+
+@pytest.mark.parametrize(
+    ("make", "changes"),
+    [
+        (lambda: nn.Linear(2, 2), False),
+        (hosts_softmax, False),
+        (lambda: hosts_softmax(temperature=0.5, noise_std=0.1), False),
+        (softmax_that_counts, True),
+        (lambda: nn.BatchNorm2d(3), True),
+        (lambda: nn.BatchNorm2d(3, track_running_stats=False), False),
+        (lambda: nn.GroupNorm(1, 3), False),
+        (lambda: nn.utils.spectral_norm(nn.Linear(2, 2)), True),
+        (lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(2, 2)), True),
+    ],
+)
+def test_what_may_write_to_its_buffers(make, changes):
+    net = nn.Sequential(nn.Linear(2, 2), nn.ModuleList([make()]))
+    assert may_change(net) is changes
+
+
+@pytest.mark.parametrize(
+    ("chosen", "with_norm", "without"),
+    [("auto", True, False), ("true", True, True), ("false", False, False)],
+)
+def test_ddp_copies_buffers_where_it_must(chosen, with_norm, without):
+    def copies(net):
+        options = wrap.ddp_options(Options(buffer_sync=chosen), net)
+        return options.get("broadcast_buffers", options.get("forward_sync_buffers"))
+
+    assert copies(nn.BatchNorm1d(3)) is with_norm
+    assert copies(nn.Sequential(hosts_softmax())) is without
