@@ -11,6 +11,7 @@ import torch
 from robomimic_ddp import observing, step
 from robomimic_ddp.bench import loading, loops, policy
 from robomimic_ddp.options import Options
+from robomimic_ddp.step import crossing
 
 pytestmark = [
     pytest.mark.gpu,
@@ -40,6 +41,22 @@ def losses_of_steps(reads_late: bool) -> list[float]:
             finally:
                 torch.cuda.set_sync_debug_mode("default")
     return [log["Loss"] for log in logs]
+
+
+def test_batches_that_cross_beside_a_step_arrive_whole():
+    """Each is used while the next ones are on their way, and memory of those before is used anew."""
+    device = torch.device("cuda")
+    host = pytest.importorskip("robomimic.utils.tensor_utils")
+    busy = torch.randn(2048, 2048, device=device)
+    with ExitStack() as undo:
+        model = type("Model", (), {"__module__": "robomimic.algo.mine"})()
+        assert crossing.install(model, undo)
+        sums = []
+        for number in range(50):
+            busy = (busy @ busy).tanh()
+            batch = host.to_device({"obs": [torch.full((64, 3, 84, 84), float(number))]}, device)
+            sums.append(batch["obs"][0].mean())
+    assert torch.stack(sums).tolist() == [float(number) for number in range(50)]
 
 
 def test_no_step_waits_and_each_has_its_own_loss():
