@@ -15,6 +15,7 @@ from robomimic_ddp import env, options
 from robomimic_ddp.config_file import read_json
 from robomimic_ddp.errors import EXIT_DONE, ConfigError
 from robomimic_ddp.rlds import host
+from robomimic_ddp.rlds.index_cache import DEFAULT_CACHE
 from robomimic_ddp.rlds.keys import DATA_FORMAT
 from robomimic_ddp.rlds.statistics import QUANTILE_STEPS, Index
 
@@ -44,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     parser.add_argument("path", help="a training config in JSON with train.data_format=droid_rlds")
     parser.add_argument("--data-path", help="the folder of the data sets; default train.data_path")
     parser.add_argument(
-        "--cache", help="where to keep the index; default train.data_cache_dir, or ~/.cache"
+        "--cache", help=f"where to keep the index; default train.data_cache_dir, or {DEFAULT_CACHE}"
     )
 
 

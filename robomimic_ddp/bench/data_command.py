@@ -24,11 +24,11 @@ QUICK_WORLDS = (data.WORLDS[0], data.WORLDS[-1])
 _SIZE = re.compile(r"(\d+)x(\d+):(\d+)x(\d+)(?::(\w+))?")
 
 
-def _told(worlds: Sequence[int]) -> str:
-    return " ".join(map(str, worlds))
+def _told(worlds: Sequence[int], between: str = " ") -> str:
+    return between.join(map(str, worlds))
 
 
-_QUICK = f"{QUICK[0]} short rounds of the first size with {_told(QUICK_WORLDS)} ranks"
+_QUICK = f"{QUICK[0]} short rounds of the first size with {_told(QUICK_WORLDS, ' and ')} ranks"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

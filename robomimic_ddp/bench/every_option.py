@@ -27,7 +27,7 @@ OPTIONS: tuple[dict[str, str], ...] = (
     {"static_graph": "true", "accumulate": "2"},
     {"gradient_as_bucket_view": "false"},
     {"bucket_mb": "5"},
-    {"buffer_sync": "false"},
+    {"buffer_sync": "true"},
     {"find_unused_parameters": "true"},
     {"verify": "false"},
     {"deterministic": "true"},

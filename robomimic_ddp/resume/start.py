@@ -53,7 +53,14 @@ def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> bool
         say("this job has stopped on request (requeue marker): not started again by torchrun")
         group.leave()
         raise Stopped()
-    return run.found is not None and run.found.kind == "host"
+    by_host = run.found is not None and run.found.kind == "host"
+    if by_host:
+        say(
+            f"{run.found.directory} holds no {state.STATE} (it ended before its first epoch's "
+            "was written, or the host wrote it alone): the host goes on from its last.pth, and "
+            "random streams, the place in the data and best values begin anew"
+        )
+    return by_host
 
 
 def forget_requeue(found: state.Found | None) -> None:

@@ -38,10 +38,10 @@ decoding threads of this process, never more than its CPU cores; the two traj_*_
 action_shapes are accepted for DROID's configs and not needed. dataset_version: the newest where
 None. rlds_schema: what the data sets hold under which names: "droid", "bridge", or the path of a
 YAML file; a list gives one to each data set. data_cache_dir: where indices are kept (None:
-~/.cache). success_only: keep episodes that pass the schema's `success` (DROID: /success/ in their
-file_path), in data sets that record it. skip_unlabeled: drop episodes without a language
-instruction, in data sets that have one. validation_fraction: share of episodes kept for validation
-when experiment.validate is true. image_dim: height and width of delivered pictures.
+~/.cache/robomimic_ddp/rlds). success_only: keep episodes that pass the schema's `success` (DROID:
+/success/ in their file_path), in data sets that record it. skip_unlabeled: drop episodes without a
+language instruction, in data sets that have one. validation_fraction: share of episodes kept for
+validation when experiment.validate is true. image_dim: height and width of delivered pictures.
 image_filter: how they are resized, "lanczos3" as in hosts that read through octo and dlimp,
 "bilinear_antialias" or plain "bilinear" (see `resampling`).
 """

@@ -27,7 +27,7 @@ from tests.ranks.test_metrics import Algo, other_order_run_epoch
 from tests.ranks.toy import make_algo
 
 
-def attempts(experiment, asked, counts):
+def attempts(experiment, asked, counts, host_can=False):
     """What `decide` says in each of torchrun's attempts of one job."""
     run = SimpleNamespace(options=SimpleNamespace(values=SimpleNamespace(resume=asked)), found=None)
     said = []
@@ -36,7 +36,7 @@ def attempts(experiment, asked, counts):
         with mock.patch.object(host_config, "experiment_directory", lambda config: experiment):
             with mock.patch.object(env, "read_launch_env", lambda launch=launch: launch):
                 try:
-                    start.decide(None, run, False, False)
+                    start.decide(None, run, False, host_can)
                     said.append(run.found.kind)
                 except Stopped:
                     said.append("stopped")
@@ -63,6 +63,14 @@ def test_a_resumed_job_that_dies_while_it_starts_is_started_again(ranks, stopped
 def test_a_job_that_was_stopped_is_not_started_again(stopped, asked):
     assert attempts(stopped, asked, (1,)) == ["stopped"]
     assert (stopped / "20260101" / state.REQUEUE_NAME).exists()
+
+
+def test_a_run_without_our_state_is_the_hosts_and_says_so(tmp_path, capsys):
+    (tmp_path / "20260101").mkdir()
+    (tmp_path / "20260101" / "last.pth").write_bytes(b"")
+    assert attempts(tmp_path, True, (0,), host_can=True) == ["host"]
+    said = capsys.readouterr().out
+    assert f"20260101 holds no {STATE}" in said and "begin anew" in said
 
 
 def go_on(directory):
