@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from functools import cache, cached_property
 from typing import TypeVar
 
 import libcst as cst
-from libcst.metadata import MetadataWrapper, PositionProvider, ScopeProvider
+from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider, ScopeProvider
 
 from robomimic_ddp.errors import PatchError
 from robomimic_ddp.patches.bindings import Bindings
@@ -55,7 +55,7 @@ class Source:
 
     @cached_property
     def _positions(self):
-        return self._metadata.resolve(PositionProvider)
+        return _Positions().of(self.module)
 
     @cached_property
     def _scopes(self):
@@ -124,6 +124,15 @@ class Source:
             data, self.path
         )  # an edit that does not compile is our bug: seen before writing
         return data
+
+
+class _Positions(PositionProvider):
+    """LibCST's, without the second visit of the whole file that its resolver makes for nothing."""
+
+    def of(self, module: cst.Module) -> Mapping[cst.CSTNode, CodeRange]:
+        """Where each node of `module` lies."""
+        self._gen_impl(module)
+        return self._computed
 
 
 def walk(node: cst.CSTNode, kind: type[Node] | tuple[type[Node], ...]) -> Iterator[Node]:
