@@ -46,7 +46,8 @@ def losses_of_steps(reads_late: bool) -> list[float]:
 def test_batches_that_cross_beside_a_step_arrive_whole():
     """Each is used while the next ones are on their way, and memory of those before is used anew."""
     device = torch.device("cuda")
-    host = pytest.importorskip("robomimic.utils.tensor_utils")
+    from robomimic.utils import tensor_utils
+
     busy = torch.randn(2048, 2048, device=device)
     with ExitStack() as undo:
         model = type("Model", (), {"__module__": "robomimic.algo.mine"})()
@@ -54,7 +55,7 @@ def test_batches_that_cross_beside_a_step_arrive_whole():
         ends = []
         for number in range(50):
             busy = (busy @ busy).tanh()
-            batch = host.to_device({"obs": [torch.full((64, 3, 84, 84), float(number))]}, device)
+            batch = tensor_utils.to_device({"obs": [torch.full((64, 3, 84, 84), float(number))]}, device)
             ends.append(torch.stack(batch["obs"][0].aminmax()))
     assert torch.stack(ends).tolist() == [[float(number)] * 2 for number in range(50)]
 
