@@ -45,9 +45,9 @@ def losses_of_steps(reads_late: bool) -> list[float]:
 
 def test_batches_that_cross_beside_a_step_arrive_whole():
     """Each is used while the next ones are on their way, and memory of those before is used anew."""
-    device = torch.device("cuda")
     from robomimic.utils import tensor_utils
 
+    device = torch.device("cuda")
     busy = torch.randn(2048, 2048, device=device)
     with ExitStack() as undo:
         model = type("Model", (), {"__module__": "robomimic.algo.mine"})()
@@ -55,8 +55,9 @@ def test_batches_that_cross_beside_a_step_arrive_whole():
         ends = []
         for number in range(50):
             busy = (busy @ busy).tanh()
-            batch = tensor_utils.to_device({"obs": [torch.full((64, 3, 84, 84), float(number))]}, device)
-            ends.append(torch.stack(batch["obs"][0].aminmax()))
+            batch = {"obs": [torch.full((64, 3, 84, 84), float(number))]}
+            (picture,) = tensor_utils.to_device(batch, device)["obs"]
+            ends.append(torch.stack(picture.aminmax()))
     assert torch.stack(ends).tolist() == [[float(number)] * 2 for number in range(50)]
 
 
