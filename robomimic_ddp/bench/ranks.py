@@ -89,7 +89,7 @@ def measure(
 def _beside(
     job: Job, variant: Variant, ours: Team, of_ours: Measured, rounds: int, longest: float
 ) -> Measured:
-    """At most `rounds` pairs of steps of ours and of `variant`, and what its communication takes."""
+    """At most `rounds` pairs of steps of ours and `variant`, and what its communication takes."""
     package = PACKAGES.get(variant.name)
     if package is not None and importlib.util.find_spec(package) is None:
         return Measured(variant, job.ranks, missing=f"{package} is not installed")

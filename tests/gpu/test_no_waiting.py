@@ -44,7 +44,7 @@ def losses_of_steps(reads_late: bool) -> list[float]:
 
 
 def test_batches_that_cross_beside_a_step_arrive_whole():
-    """Each is used while the next ones are on their way, and memory of those before is used anew."""
+    """Each is used while the next ones are on their way; memory of those before is used anew."""
     from robomimic.utils import tensor_utils
 
     device = torch.device("cuda")

@@ -121,7 +121,13 @@ def test_a_file_whose_name_is_no_text(checkout, command):
         )
     assert b"robomimic/scripts/train_\xff.py" in patch.read_bytes()
     git(checkout, "apply", "--check", str(patch))
-    for arguments in (["status"], ["status", "--json"], ["apply"], ["apply", "--check"], ["revert"]):
+    for arguments in (
+        ["status"],
+        ["status", "--json"],
+        ["apply"],
+        ["apply", "--check"],
+        ["revert"],
+    ):
         code, out, err = command(arguments[0], checkout, *arguments[1:])
         assert (code, err) == (0, ""), arguments
     assert "train_\\udcff.py" in out

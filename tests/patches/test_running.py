@@ -85,7 +85,9 @@ def test_triton_is_imported_before_tensorflow_and_only_for_it(host, tmp_path):
     """The real ones end the process in the other order (TensorFlow 2.21, torch 2.12)."""
     (tmp_path / "triton.py").touch()
     (tmp_path / "tensorflow").mkdir()
-    (tmp_path / "tensorflow/__init__.py").write_text("import sys\nfirst = 'triton' in sys.modules\n")
+    (tmp_path / "tensorflow/__init__.py").write_text(
+        "import sys\nfirst = 'triton' in sys.modules\n"
+    )
     program = tmp_path / "program.py"
     program.write_text(
         "import importlib.util, sys\n"
