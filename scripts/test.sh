@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
-# Makes .venv in this checkout if need be (Python 3.10 to 3.13), then runs the tests; arguments go to
-# pytest:  scripts/test.sh -k sampler
-# With --oldest first, in .venv-oldest with the oldest versions (constraints-oldest.txt; Python 3.9 or 3.10).
+# Makes .venv in this checkout if need be (Python 3.10 to 3.13), then runs the tests on all cores.
+#   scripts/test.sh                  what every change is tested with
+#   scripts/test.sh --all            the slow tests too: soaks, notebooks, bench, builds, docs' commands
+#   scripts/test.sh -k sampler       other arguments go to pytest
+#   scripts/test.sh --oldest ...     in .venv-oldest, with the oldest versions (constraints-oldest.txt;
+#                                    Python 3.9 or 3.10)
 set -euo pipefail
 checkout="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 source "$checkout/scripts/lib/environment.sh"
@@ -15,4 +18,6 @@ else
 fi
 cd "$checkout"
 unset PYTHONDONTWRITEBYTECODE  # compiled anew, a thousand times over, the tests take minutes more
-exec "$environment_python" -m pytest "$@"
+# A file stays on one worker (its fixtures are made once), long files first (tests/conftest.py).
+parallel=(-n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 10)
+exec "$environment_python" -m pytest "${parallel[@]}" "$@"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -56,8 +57,31 @@ def _guarded_state() -> dict[str, str]:
     return state
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Folders in one order, however they are named on the command line: the rank pool's workers
-    import a host once, and the edited one (faults, parity) has to come before the installed one.
+FIRST = ("e2e", "faults", "parity", "rlds", "bad_input", "ranks")
+"""Folders in the order in which xdist deals out their files: long ones first, so that no core waits
+for a long one at the end. The rank pool's workers import a host once, and the edited one (faults,
+parity) comes before the installed one.
+"""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="run the tests marked slow as well")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Orders files as `FIRST` says, and leaves tests marked slow to --all, or to a command that
+    names their file.
     """
-    items.sort(key=lambda item: item.path.parent)
+    items.sort(key=lambda item: _rank_of(item.path.parent.name))
+    if config.getoption("--all"):
+        return
+    named = {Path(word.split("::")[0]).name for word in config.invocation_params.args if word}
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    left_out = [item for item in slow if item.path.name not in named]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
+
+
+def _rank_of(folder: str) -> int:
+    return FIRST.index(folder) if folder in FIRST else len(FIRST)

@@ -23,6 +23,7 @@ KEYS = {
 }
 
 
+@pytest.mark.slow
 def test_a_round(tmp_path, capsys, monkeypatch):
     kept = []
     measure = step.measure
@@ -44,6 +45,7 @@ def test_a_round(tmp_path, capsys, monkeypatch):
     assert "times the host's steps per second by the clock" in text and "M parameters" in text
 
 
+@pytest.mark.slow
 def test_several_ranks(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(ranks, "PACKAGES", {"accelerate": "no_such_package"})
     monkeypatch.setattr(ranks, "_LEAST_REPEATS", 1)
@@ -82,6 +84,7 @@ def test_several_ranks(tmp_path, capsys, monkeypatch):
     assert "all-reduces lengthen a step by" in text
 
 
+@pytest.mark.slow
 def test_options_and_cameras_on_ranks(tmp_path, capsys, monkeypatch):
     """What `--all-options` does, with a few of its options."""
     powersgd = {"comm": "powersgd", "powersgd_start": "2"}
@@ -118,6 +121,7 @@ def test_every_option_is_one_of_ours():
     assert {name for chosen in every_option.OPTIONS for name in chosen} >= of_speed
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(env.usable_cores() < 2, reason="two ranks want a core each")
 def test_rollouts_on_ranks_with_a_core_each(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(rollouts, "EPISODES", 1)
@@ -135,6 +139,7 @@ def test_rollouts_on_ranks_with_a_core_each(tmp_path, capsys, monkeypatch):
     assert "rollouts on 2 ranks: " in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_start_up(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(beginning, "_WARM_UP", 0)
     file = tmp_path / "rows.json"

@@ -26,6 +26,7 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("bench")
 
 
+@pytest.mark.slow
 def test_all_rows_and_what_they_count(folder, capsys):
     file, picture = folder / "rows.json", folder / "rows.png"
     sizes = ("--sizes", "20x36:12x16:bilinear", "24x24:24x24", "--worlds", "1", "3")
@@ -53,6 +54,7 @@ def test_all_rows_and_what_they_count(folder, capsys):
     assert "ours / host_shaped" in text and "jpeg_limit / ours" in text
 
 
+@pytest.mark.slow
 def test_memory_over_many_batches(folder, capsys):
     file = folder / "memory.json"
     words = ("--memory", "--batches", "40", "--data", str(folder), "--json", str(file))

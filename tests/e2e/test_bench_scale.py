@@ -9,7 +9,7 @@ import pytest
 from robomimic_ddp import cli
 from robomimic_ddp.bench import model, scale
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 def test_measured_modelled_and_checked(tmp_path, capsys, monkeypatch):

@@ -22,7 +22,7 @@ from tests.parity.comparison import moment_distance
 from tests.runs import epoch_logs, load, run_directory, state_differences
 from tests.versions import NEEDS_CALL_PLACE
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), NEEDS_CALL_PLACE]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900), NEEDS_CALL_PLACE]
 KILLED, TRAIN = "tests.e2e.killed_train", "robomimic.scripts.train"
 COMPILED = {"compile": "true", "accumulate": 2}
 RUNS = {

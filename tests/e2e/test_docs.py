@@ -183,6 +183,7 @@ STAND_INS = {
 """For a cluster's commands: a dry run on the first of two nodes."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.stem)
 def test_commands_run(page: Path, home: Path) -> None:
     environment = {**os.environ, "HOME": str(home), "PYTHONPATH": str(ROOT)}
@@ -226,6 +227,7 @@ def test_several_kinds_of_commands_train() -> None:
     assert len(training_commands()) >= 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", training_commands())
 def test_commands_train(line: str, trained_with: tuple) -> None:
     edited, plain, config = trained_with

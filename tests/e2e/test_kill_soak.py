@@ -9,7 +9,7 @@ import pytest
 
 from tests.hosts import ROOT, require_clean, run
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 def test_two_kills_at_random_moments() -> None:

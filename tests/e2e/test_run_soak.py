@@ -9,7 +9,7 @@ import pytest
 from tests.hosts import ROOT, require_clean, run
 
 pytest.importorskip("tensorflow_datasets", reason="the extra [rlds] is not installed")
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 def test_five_runs_in_a_row_end_well() -> None:

@@ -2,56 +2,82 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 import pytest
+from filelock import FileLock
 
 from tests.configs import ConfigMaker, make_config, uses_images, write_config
 
 
 @pytest.fixture(scope="session")
-def plain_host(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """`once(name, make)`: a folder that `make(folder)` has filled, shared by all workers of a run:
+    who comes first makes it, under a lock.
+    """
+    root = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
+
+    def folder(name: str, make: Callable[[Path], Any]) -> Path:
+        made, done = root / name, root / f"{name}.done"
+        with FileLock(root / f"{name}.lock"):
+            if not done.exists():
+                shutil.rmtree(made, ignore_errors=True)
+                made.mkdir()
+                make(made)
+                done.touch()
+        return made
+
+    return folder
+
+
+@pytest.fixture(scope="session")
+def plain_host(once: Callable[..., Path]) -> Any:
     """A copy of the installed robomimic, unedited but for the small diffusion net."""
-    from tests.hosts import copy_host
+    from tests.hosts import Host, copy_host
 
-    return copy_host(tmp_path_factory.mktemp("plain-host"))
+    return Host(once("plain-host", copy_host))
 
 
 @pytest.fixture(scope="session")
-def host_copy(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def host_copy(once: Callable[..., Path]) -> Any:
     """The same copy after `robomimic-ddp apply`."""
-    from tests.hosts import apply, copy_host
+    from tests.hosts import Host, apply, copy_host
 
-    return apply(copy_host(tmp_path_factory.mktemp("edited-host")))
+    return Host(once("edited-host", lambda folder: apply(copy_host(folder))))
 
 
 @pytest.fixture(scope="session")
-def low_dim_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def low_dim_dataset(once: Callable[..., Path]) -> Path:
     """Six episodes without pictures."""
     from tests.datasets import make_hdf5
 
-    return make_hdf5(tmp_path_factory.mktemp("data") / "low_dim.hdf5")
+    return once("low-dim", lambda folder: make_hdf5(folder / "data.hdf5")) / "data.hdf5"
 
 
 @pytest.fixture(scope="session")
-def image_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def image_dataset(once: Callable[..., Path]) -> Path:
     """Six episodes with one camera of 32x32 pixels."""
     from tests.datasets import make_hdf5
 
-    return make_hdf5(tmp_path_factory.mktemp("data") / "images.hdf5", image_size=32)
+    return (
+        once("images", lambda folder: make_hdf5(folder / "data.hdf5", image_size=32)) / "data.hdf5"
+    )
 
 
 @pytest.fixture(scope="session")
-def demo_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def demo_dataset(once: Callable[..., Path]) -> Path:
     """The demo task's RLDS data set in small; the folder for train.data_path."""
     pytest.importorskip("tensorflow_datasets", reason="the extra [rlds] is not installed")
     from robomimic_ddp.demo.write_dataset import write_demo_dataset
 
-    folder = tmp_path_factory.mktemp("demo-rlds")
-    write_demo_dataset(str(folder), 20, seed=0, files=6, height=36, width=64)
-    return folder
+    size = {"files": 6, "height": 36, "width": 64}
+    return once("demo-rlds", lambda folder: write_demo_dataset(str(folder), 20, seed=0, **size))
 
 
 @pytest.fixture
