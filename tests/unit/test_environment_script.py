@@ -97,5 +97,6 @@ def test_oldest_installs_the_listed_versions_and_nothing_else(
     install, *tests = calls.read_text().splitlines()
     assert f"--no-deps --requirement {checkout / 'constraints-oldest.txt'} " in install
     assert install.endswith(f"--editable {checkout}")
-    assert tests == ["-m pytest --version"] * 2
+    assert len(tests) == 2 and all(line.startswith("-m pytest ") for line in tests)
+    assert all(line.endswith(" --version") for line in tests)
     assert not (checkout / ".venv").exists()
