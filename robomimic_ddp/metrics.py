@@ -85,10 +85,8 @@ def epoch_log(
         phase = "validation" if call.arguments.get("validate") else "train"
         place = f"epoch {call.arguments.get('epoch')} {phase}"
         places.reached(place)
-        with watching(model, [_Recorder(part, phase)]) as watch:
-            part.settle = watch.settle
-            with _schedules_stand_still(model, call):
-                result = run_epoch(*call.args, **call.kwargs)
+        with watching(model, [_Recorder(part, phase)]), _schedules_stand_still(model, call):
+            result = run_epoch(*call.args, **call.kwargs)
         places.reached(f"{place} log")
         if phase == "train":
             part.after_training()

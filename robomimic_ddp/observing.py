@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from robomimic_ddp import late
 from robomimic_ddp.swapping import swapped
 
 LOSS = "Loss"
@@ -14,9 +13,7 @@ LOSS = "Loss"
 
 
 class Observer:
-    """Sees one epoch of one rank, step by step: `batch`, `done`, `after_step`; and `step`, which
-    comes between `done` and the end of the next step, in order.
-    """
+    """Sees one epoch of one rank, step by step: `batch`, `done`, `step`, `after_step`."""
 
     def batch(self, batch: Any) -> None:
         """The batch of the next step, before the host has looked at it."""
@@ -25,29 +22,25 @@ class Observer:
         """The host has refused that batch; raises what explains `error` better, if anything."""
 
     def done(self) -> None:
-        """A step is done, as far as the program is concerned."""
+        """A step is done, and no observer has seen its numbers yet."""
 
     def step(self, step_log: dict[str, Any], batch: Any) -> dict[str, Any]:
-        """The numbers of a step that is done are known. `batch`: that step's, None where the host
-        has shown none. Returns its log, for the next observer and for the host.
+        """The numbers of the step. `batch`: that step's, None where the host has shown none.
+        Returns its log, for the next observer and for the host.
         """
         return step_log
 
     def after_step(self) -> None:
-        """Nothing more is to be done about the step now."""
+        """Every observer has seen the step."""
 
 
 class Watch:
-    """Stands in for two methods of `model`. `is_late`: a step's numbers are waited for at the end
-    of the next step, or earlier where somebody reads them; at most one step's are outstanding.
-    """
+    """Stands in for two methods of `model`, and tells `observers`, in their order."""
 
-    def __init__(self, model: Any, is_late: bool) -> None:
+    def __init__(self, model: Any) -> None:
         self.observers: list[Observer] = []
-        self.is_late = is_late
         self._host_process, self._host_log = model.process_batch_for_training, model.log_info
         self._batch: Any = None
-        self._outstanding: tuple[late.Log, Any] | None = None
 
     def process_batch_for_training(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """The host's."""
@@ -62,43 +55,24 @@ class Watch:
             raise
 
     def log_info(self, info: Any, *args: Any, **kwargs: Any) -> Any:
-        """The host's, of this step: what it reads besides `info` (learning rates) is of now."""
-        self.settle()
-        log = self._host_log(late.reading_late(info) if self.is_late else info, *args, **kwargs)
-        if self.is_late:
-            log = late.Log(log)
-            self._outstanding, log.settle = (log, self._batch), self.settle
+        """The host's, then the observers'."""
+        log = self._host_log(info, *args, **kwargs)
         for observer in self.observers:
             observer.done()
-        if not self.is_late:
-            log = self._told(log, self._batch)
+        for observer in self.observers:
+            log = observer.step(log, self._batch)
         for observer in self.observers:
             observer.after_step()
         return log
 
-    def settle(self) -> None:
-        """Waits for the numbers that are outstanding, and tells the observers."""
-        if self._outstanding is None:
-            return
-        (log, batch), self._outstanding = self._outstanding, None
-        log.settle = None
-        step_log = self._told({key: late.plain(value) for key, value in log.items()}, batch)
-        log.clear()
-        log.update(step_log)
-
-    def _told(self, step_log: Any, batch: Any) -> Any:
-        for observer in self.observers:
-            step_log = observer.step(step_log, batch)
-        return step_log
-
 
 @contextmanager
-def watching(model: Any, observers: Sequence[Observer], is_late: bool = False) -> Iterator[Watch]:
+def watching(model: Any, observers: Sequence[Observer]) -> Iterator[None]:
     """For the block, each of `observers`, in their order, sees what `model` is given and logs. A
-    model that is watched already has them added to its Watch. At its end nothing is outstanding.
+    model that is watched already has them added to its Watch.
     """
     found = getattr(vars(model).get("log_info"), "__self__", None)
-    watch = found if isinstance(found, Watch) else Watch(model, is_late)
+    watch = found if isinstance(found, Watch) else Watch(model)
     with ExitStack() as swaps:
         if watch is not found:
             for name in ("process_batch_for_training", "log_info"):
@@ -106,7 +80,6 @@ def watching(model: Any, observers: Sequence[Observer], is_late: bool = False) -
         before = list(watch.observers)
         watch.observers += observers
         try:
-            yield watch
-            watch.settle()
+            yield
         finally:
             watch.observers[:] = before

@@ -43,9 +43,8 @@ class EpochPart:
 
     logs: the sums of several ranks' `BatchLogs`; step_logs: on one rank each step's log, since the
     host's own mean is kept to the bit. total: all steps of an epoch that is a pass of its loader;
-    None where the host's config counts them. settle: waits until the logs of all `steps` are here,
-    which may be one behind. after_step: called after each step, after_training: after the last one
-    of the epoch; all three may raise.
+    None where the host's config counts them. after_step: called after each step, after_training:
+    after the last one of the epoch; both may raise.
     """
 
     def __init__(
@@ -62,7 +61,6 @@ class EpochPart:
         self.steps = 0
         self.total: int | None = None
         self.logs = BatchLogs()
-        self.settle: Callable[[], None] = lambda: None
         self.step_logs: list[dict[str, float]] = []
 
     def see(self, step_log: dict[str, Any], batch: Any) -> None:

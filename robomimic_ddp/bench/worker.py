@@ -128,9 +128,9 @@ def _epochs(model: Any) -> Any:
 
 def _watched(model: Any) -> Any:
     """Reads a step's numbers when the host's edited `run_epoch` would."""
-    from robomimic_ddp import observing, run
+    from robomimic_ddp import observing
 
-    return observing.watching(model, [], run.current().steps.reads_late)
+    return observing.watching(model, [])
 
 
 def _samples_of_step(job: dict[str, Any]) -> int:

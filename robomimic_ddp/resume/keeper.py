@@ -128,7 +128,6 @@ class Keeper:
 
     def _stop_inside(self) -> None:
         part = self.run.part
-        part.settle()
         self._save({"epoch": part.epoch, "steps": part.steps, "total": part.total})
         self._stop(f"in epoch {part.epoch} after {part.steps} steps of it")
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from robomimic_ddp.rlds import replacing
-from robomimic_ddp.rlds.ahead import Ahead, CudaCopies
+from robomimic_ddp.rlds.ahead import Ahead, moved
 from robomimic_ddp.rlds.damage import named_error
 from robomimic_ddp.rlds.pipeline import FrameCounters
 from robomimic_ddp.rlds.plans import Reading
@@ -64,15 +64,17 @@ class RLDSLoader:
         self._report = replacing.Report(dataset, rank)
         self._spare: tuple[int, dict[str, Any]] | None = None
         self._ahead: Ahead | None = None
-        self._moved: Callable[[dict[str, Any]], dict[str, Any]] = lambda batch: batch
+        self._device: torch.device | None = None
         self.frames_delivered = 0
         self.samples_delivered = 0
 
     def bring_to(self, device: Any) -> None:
         """From here on batches come on the CUDA `device`; elsewhere (None, CPU) as they are."""
         if device is not None and torch.device(device).type == "cuda":
-            copies = CudaCopies(torch.device(device), self._as_torch)
-            self._ahead, self._moved = Ahead(copies.send, copies.receive), copies.moved
+            device = torch.device(device)
+            if device.index is None:
+                device = torch.device("cuda", torch.cuda.current_device())
+            self._ahead, self._device = Ahead(self._as_torch, device), device
 
     @property
     def batch_size(self) -> int:
@@ -155,9 +157,11 @@ class RLDSLoader:
         if self.dataset.options.skip_corrupt:
             self._report.look(self._counters.damaged)
         if self._is_lost(delivered):
-            delivered = self._moved(self._embedded(self._filled(len(delivered["language"]))))
+            delivered = self._embedded(self._filled(len(delivered["language"])))
         elif any(made.key not in delivered["obs"] for made in self.dataset.embeddings):
-            delivered = self._moved(self._embedded(delivered))
+            delivered = self._embedded(delivered)
+        if self._device is not None:
+            delivered = moved(delivered, self._device)
         self.samples_delivered += len(delivered["language"])
         self.frames_delivered += sum(
             delivered["obs"][key].shape[0] * delivered["obs"][key].shape[1]

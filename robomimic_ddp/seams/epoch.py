@@ -48,9 +48,7 @@ def epoch_log(run_epoch: Callable) -> Callable:
             return over_ranks(*args, **kwargs)
         epoch = _Epoch(run, call)
         with progress.in_place_of_hosts(run_epoch, epoch.progress), epoch.random_streams():
-            is_late = run.steps is not None and run.steps.reads_late
-            model, observers = call.arguments["model"], list(epoch.observers())
-            with observing.watching(model, observers, is_late):
+            with observing.watching(call.arguments["model"], list(epoch.observers())):
                 return epoch.finished(over_ranks(*args, **kwargs))
 
     return history.recorded(

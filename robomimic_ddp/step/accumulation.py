@@ -14,7 +14,7 @@ from typing import Any
 from torch.nn.parallel import DistributedDataParallel
 
 from robomimic_ddp import algo as host_algo
-from robomimic_ddp import late, wrap
+from robomimic_ddp import wrap
 from robomimic_ddp.errors import PlanError
 from robomimic_ddp.step.backward import NAME, WHOLE, Backward, Part, Pending
 from robomimic_ddp.step.micro_batches import MicroBatches, split
@@ -127,9 +127,7 @@ class Accumulation:
 
 
 def _mean(values: list, weights: list[float]) -> Any:
-    """Of numbers; the last of other values. A number that is known later where one of them is."""
-    if any(isinstance(value, late.Number) for value in values):
-        return late.Number(lambda: _mean([late.plain(value) for value in values], weights))
+    """Of numbers; the last of other values."""
     last = values[-1]
     if isinstance(last, (int, float)) and any(value != last for value in values):
         return sum(value * weight for value, weight in zip(values, weights))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from robomimic_ddp import algo as host_algo
-from robomimic_ddp import late, wrap
+from robomimic_ddp import wrap
 from robomimic_ddp.errors import PlanError
 from robomimic_ddp.options import Options
 from robomimic_ddp.step import (
@@ -19,8 +19,8 @@ from robomimic_ddp.step import (
     checkpointing,
     compilation,
     convolutions,
-    crossing,
     optimizers,
+    pinned_batches,
     precision,
     quick,
 )
@@ -31,14 +31,12 @@ from robomimic_ddp.swapping import swapped
 
 class Prepared(NamedTuple):
     """`line`: of the printed plan. `scaler`: torch's GradScaler under fp16, else None; its state
-    belongs to the run's. `precision`: what the nets compute in. `reads_late`: a step's numbers are
-    waited for one step later.
+    belongs to the run's. `precision`: what the nets compute in.
     """
 
     line: str
     scaler: Any = None
     precision: str = "fp32"
-    reads_late: bool = False
 
 
 def prepare(model: Any, options: Options, nets: list, undo: ExitStack) -> Prepared:
@@ -54,8 +52,6 @@ def prepare(model: Any, options: Options, nets: list, undo: ExitStack) -> Prepar
         name = type(model).__name__
         return Prepared(f"preset: {options.preset}, without effect: {name} is left as it is")
     line, update, scaler = "preset: safe, the host's own arithmetic", None, None
-    reads_late = options.preset != "safe" and late.pays(_device(nets))
-    ours = partial(quick.update, reads_late=reads_late)
     # Before averages share memory: they lie as the weights do.
     laid = channels_last.install(model, nets, undo) if options.channels_last else 0
     if options.preset != "safe":
@@ -63,17 +59,16 @@ def prepare(model: Any, options: Options, nets: list, undo: ExitStack) -> Prepar
         done["fused optimizer"] = optimizers.install(model, undo)
         done["short convolutions as products"] = convolutions.install(nets, undo)
         done["gradient norm read once"] = quick.stands_for(host)
-        done["losses read a step later"] = reads_late
-        if reads_late and options.pin_memory != "false":
-            done["batches not waited for"] = crossing.install(model, undo)
-        update = ours if done["gradient norm read once"] else None
+        if torch.device(_device(nets)).type == "cuda" and options.pin_memory != "false":
+            done["batches copied from pinned memory"] = pinned_batches.install(model, undo)
+        update = quick.update if done["gradient norm read once"] else None
         said = ", ".join(name for name in done if done[name])
         line = f"preset: {options.preset} ({said or 'nothing that is known here to change'})"
     if options.precision != "fp32":
         precision.install(nets, options.precision, undo)
         scaler = precision.make_scaler(options.precision, _device(nets))
         if scaler is not None:
-            update = partial(ours, scaler=scaler)
+            update = partial(quick.update, scaler=scaler)
     line += _on_forward(options, nets, laid, undo)
     if update is not None or options.accumulate > 1:
         owned = [optimizer for _, optimizer in host_algo.named_optimizers(model)]
@@ -81,7 +76,7 @@ def prepare(model: Any, options: Options, nets: list, undo: ExitStack) -> Prepar
         undo.enter_context(swapped(module, NAME, backward))
         if options.accumulate > 1:
             Accumulation(model, options.accumulate, backward).install(undo)
-    return Prepared(line, scaler, options.precision, reads_late)
+    return Prepared(line, scaler, options.precision)
 
 
 def _on_forward(options: Options, nets: list, laid: int, undo: ExitStack) -> str:

@@ -1,7 +1,7 @@
 """`backprop_for_loss` without one read-back for each parameter.
 
 The host asks each gradient for its norm with `.item()`: on a GPU the program waits once for every
-tensor. Here norms are added up on the device and read once, after the optimizer's step or later.
+tensor. Here norms are added up on the device and read once, after the optimizer's step.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ import textwrap
 from typing import Any, Callable
 
 import torch
-
-from robomimic_ddp import late
 
 KNOWN = {"c597491bb179ec44"}
 """Digests of the host functions that `update` stands for, without comments and docstring. All of
@@ -52,11 +50,10 @@ def update(
     max_grad_norm: float | None = None,
     retain_graph: bool = False,
     scaler: Any = None,
-    reads_late: bool = False,
-) -> float | late.Number:
+) -> float:
     """One step of `optim`; the sum over `net`'s parameters of their squared gradient norms, after
     clipping to `max_grad_norm`. `scaler`: torch's GradScaler, which leaves a step out where a
-    gradient has overflowed. `reads_late`: the sum is not waited for.
+    gradient has overflowed.
     """
     optim.zero_grad(set_to_none=True)
     (loss if scaler is None else scaler.scale(loss)).backward(retain_graph=retain_graph)
@@ -72,4 +69,4 @@ def update(
     else:
         scaler.step(optim)
         scaler.update()
-    return late.number(total) if reads_late else total.item()
+    return total.item()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import threading
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from robomimic_ddp.rlds.ahead import MOVED, Ahead, CudaCopies
+from robomimic_ddp.rlds.ahead import MOVED, Ahead, moved
 
 
 class Recorder:
@@ -36,17 +34,17 @@ def sent(number):
 
 
 def test_the_next_batch_is_read_while_one_is_held():
-    ahead, batches = Ahead(sent, lambda value: value + 1), Recorder(3)
-    assert ahead.next_of(batches) == 1
+    ahead, batches = Ahead(sent), Recorder(3)
+    assert ahead.next_of(batches) == 0
     ahead._coming.result()
     assert batches.read == [0, 1], "one ahead, and no more"
-    assert [ahead.next_of(batches), ahead.next_of(batches)] == [11, 21]
+    assert [ahead.next_of(batches), ahead.next_of(batches)] == [10, 20]
     with pytest.raises(StopIteration):
         ahead.next_of(batches)
 
 
 def test_an_error_is_raised_where_its_batch_is_asked_for():
-    ahead, batches = Ahead(sent, lambda value: value), Recorder(9)
+    ahead, batches = Ahead(sent), Recorder(9)
     assert [ahead.next_of(batches) for _ in range(3)] == [0, 10, 20]
     with pytest.raises(ValueError, match="damaged"):
         ahead.next_of(batches)
@@ -54,7 +52,7 @@ def test_an_error_is_raised_where_its_batch_is_asked_for():
 
 
 def test_another_iterator_begins_anew():
-    ahead, one, two = Ahead(sent, lambda value: value), Recorder(9), Recorder(2)
+    ahead, one, two = Ahead(sent), Recorder(9), Recorder(2)
     assert ahead.next_of(one) == 0
     assert ahead.next_of(two) == 0 and ahead.next_of(two) == 10
 
@@ -65,7 +63,7 @@ def test_a_loader_that_reads_ahead_delivers_the_same(load):
 
     train, _ = load()
     plain, ahead = (train.make_loader(4, 1, 2, 5) for _ in range(2))
-    ahead._ahead = Ahead(to_torch, lambda batch: batch)
+    ahead._ahead = Ahead(to_torch)
     for one, other in zip(plain, ahead):
         assert torch.equal(one["index"], other["index"])
         assert all(torch.equal(one["obs"][key], other["obs"][key]) for key in one["obs"])
@@ -73,7 +71,7 @@ def test_a_loader_that_reads_ahead_delivers_the_same(load):
         assert plain.frames_delivered == ahead.frames_delivered
     assert len(ahead) == len(plain)
     resumed = train.make_loader(4, 1, 2, 5)
-    resumed._ahead = Ahead(to_torch, lambda batch: batch)
+    resumed._ahead = Ahead(to_torch)
     resumed.go_to(ahead.position(), 2, 1)
     assert torch.equal(next(iter(resumed))["index"], next(iter(plain))["index"])
     counts = ahead.settled_frames()
@@ -121,14 +119,23 @@ def test_on_a_gpu_batches_are_the_same(load):
             assert other["obs"][key].is_cuda and torch.equal(value, other["obs"][key].cpu())
 
 
-def test_copies_leave_it_to_the_option_whether_memory_is_pinned(monkeypatch):
-    """`ddp.pin_memory=false` is for machines on which pinning fails or costs too much."""
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext(stream))
-    stream = SimpleNamespace(record_event=lambda: "copied")
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: stream)
-    pinned = []
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor) or tensor)
+def test_what_training_reads_is_moved_and_nothing_else():
     raw = {key: {"a": torch.ones(2)} if key == "obs" else torch.ones(2) for key in MOVED}
-    batch, copied = CudaCopies(torch.device("cpu"), dict).send(raw)
-    assert copied == "copied" and not pinned
-    assert torch.equal(batch["obs"]["a"], torch.ones(2)) and set(batch) == set(MOVED)
+    batch = moved({**raw, "index": torch.ones(2), "language": ["x"]}, torch.device("meta"))
+    assert batch["obs"]["a"].is_meta and batch["actions"].is_meta and batch["pad_mask"].is_meta
+    assert not batch["index"].is_meta and batch["language"] == ["x"]
+    assert not raw["obs"]["a"].is_meta, "the loader's own batch is left alone"
+
+
+def test_the_thread_works_on_the_ranks_device(monkeypatch):
+    """A new thread's device is the first, where each rank would open a context."""
+    bound = {}
+
+    def bind(device):
+        bound[threading.get_ident()] = device
+
+    monkeypatch.setattr(torch.cuda, "set_device", bind)
+    ahead = Ahead(lambda number: threading.get_ident(), torch.device("cuda", 1))
+    thread = ahead.next_of(Recorder(2))
+    assert thread != threading.get_ident()
+    assert bound == {thread: torch.device("cuda", 1)}

@@ -160,7 +160,7 @@ def test_an_unknown_text_in_a_thread_that_reads_ahead_leaves_training_its_number
         """What training draws, and the embeddings that it gets."""
         dataset.embeddings = [embeddings]
         loader = dataset.make_loader(4, 0, 1, 0)
-        loader._ahead = Ahead(loader._as_torch, lambda batch: batch)
+        loader._ahead = Ahead(loader._as_torch)
         torch.manual_seed(5)
         numbers, rows = [], []
         for batch in loader:

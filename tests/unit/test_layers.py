@@ -15,7 +15,7 @@ PACKAGE = ROOT / "robomimic_ddp"
 
 LAYERS = (
     {"errors"},
-    {"env", "options", "remedies", "late"},
+    {"env", "options", "remedies"},
     {"plan"},
     {"places", "random_streams", "rendezvous", "swapping"},
     {"group"},

@@ -1,4 +1,4 @@
-"""The host's `to_device`, whose copies nobody waits for: same nests, nothing copied twice."""
+"""The host's `to_device` with pinned copies: the same nests, nothing copied twice."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 import torch
 
-from robomimic_ddp.step import crossing
+from robomimic_ddp.step import pinned_batches
 
 tensor_utils = pytest.importorskip("robomimic.utils.tensor_utils")
 
@@ -24,7 +24,7 @@ Model.__module__ = "robomimic.algo.mine"
 def pinned(monkeypatch):
     """The tensors that went through pinned memory, on a machine that has none."""
     seen = []
-    monkeypatch.setattr(crossing, "_pinned", lambda tensor: seen.append(tensor) or tensor)
+    monkeypatch.setattr(pinned_batches, "_pinned", lambda tensor: seen.append(tensor) or tensor)
     return seen
 
 
@@ -34,7 +34,7 @@ def test_a_nest_arrives_as_the_host_would_bring_it(pinned):
     obs = OrderedDict(b=torch.ones(4, 3)[:, :2], a=[torch.zeros(1), (trained, None)])
     batch = {"obs": obs, "goal_obs": None, "there": there}
     with ExitStack() as undo:
-        assert crossing.install(Model(), undo)
+        assert pinned_batches.install(Model(), undo)
         made = tensor_utils.to_device(batch, torch.device("meta"))
         at_home = tensor_utils.to_device({"obs": obs}, "cpu")
     assert tensor_utils.to_device is host
@@ -49,4 +49,4 @@ def test_a_nest_arrives_as_the_host_would_bring_it(pinned):
 
 def test_a_host_without_it_is_left_alone(pinned):
     with ExitStack() as undo:
-        assert not crossing.install(object(), undo)
+        assert not pinned_batches.install(object(), undo)

@@ -1,0 +1,57 @@
+"""Batches are copied to a GPU out of pinned memory, so that the program does not wait for a copy.
+
+The host's `to_device` copies from memory as it finds it; a loader's pinned batch is sliced before,
+and a slice is not pinned. Here each tensor is pinned as it is sent, with `non_blocking=True`.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, Callable
+
+import torch
+
+from robomimic_ddp.swapping import swapped
+
+NAME = "to_device"
+
+
+def install(model: Any, undo: ExitStack) -> bool:
+    """Until `undo` is closed, the host's `to_device` pins what it sends; False without one."""
+    package = type(model).__module__.partition(".")[0]
+    module = sys.modules.get(f"{package}.utils.tensor_utils")
+    host = getattr(module, NAME, None)
+    if not callable(host):
+        return False
+    undo.enter_context(swapped(module, NAME, partial(_to_device, host)))
+    return True
+
+
+def _to_device(host: Callable, x: Any, device: Any) -> Any:
+    """`host`'s result; tensors from the CPU are on the `device` before `host` looks at them."""
+    if torch.device(device).type != "cpu":
+        x = _sent(x, torch.device(device))
+    return host(x, device)
+
+
+def _sent(value: Any, device: torch.device) -> Any:
+    """A nest with its CPU tensors on `device`; one that requires a gradient is left to the host."""
+    if isinstance(value, torch.Tensor):
+        if value.device.type != "cpu" or value.requires_grad:
+            return value
+        return _pinned(value).to(device, non_blocking=True)
+    if isinstance(value, dict):
+        made = value.copy()
+        made.update((key, _sent(item, device)) for key, item in value.items())
+        return made
+    if type(value) in (list, tuple):
+        return type(value)(_sent(item, device) for item in value)
+    return value
+
+
+def _pinned(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.is_contiguous() and tensor.is_pinned():
+        return tensor
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor)
