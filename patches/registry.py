@@ -1,5 +1,5 @@
 """Finds the fixers: every module of `fixers/` whose name has no leading underscore holds one
-FIXER.
+FIXER, or FIXERS by name.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from robomimic_ddp.patches.outcomes import AnyFixer
 
 @cache
 def all_fixers() -> dict[str, AnyFixer]:
-    """Every fixer by its name, which is its file's name."""
+    """Every fixer by its name (its file's, or its key in the file's table), sorted."""
     found = {}
-    for module in sorted(pkgutil.iter_modules(fixers.__path__), key=lambda module: module.name):
+    for module in pkgutil.iter_modules(fixers.__path__):
         if not module.name.startswith("_"):
             loaded = importlib.import_module(f"{fixers.__name__}.{module.name}")
-            found[module.name] = replace(loaded.FIXER, name=module.name)
-    return found
+            found |= getattr(loaded, "FIXERS", None) or {module.name: loaded.FIXER}
+    return {name: replace(found[name], name=name) for name in sorted(found)}
 
 
 def select(

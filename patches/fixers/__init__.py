@@ -1,3 +1,4 @@
-"""One construct a file; the file's name is the fixer's name, and `registry` finds it by its
-FIXER.
+"""One construct a file, whose FIXER has the file's name; in `decorators` a table, FIXERS.
+
+`registry` finds them.
 """

@@ -1,4 +1,4 @@
-"""The decorator on `train`."""
+"""The decorator on `train`: its parameters (the shapes: test_decorators.py)."""
 
 from __future__ import annotations
 
@@ -6,76 +6,6 @@ import pytest
 
 from robomimic_ddp.patches.outcomes import Unrecognised
 from tests.fixers.support import check_edit, check_untouched
-
-
-def test_leaves_a_file_without_it():
-    check_untouched("distributed", "def other():\n    train = 1\n")
-
-
-def test_leaves_one_that_is_not_at_top_level():
-    check_untouched("distributed", "class Holder:\n    def train(config, device):\n        pass\n")
-
-
-def test_decorates_and_keeps_what_is_around():
-    check_edit(
-        "distributed",
-        '''
-        """Docstring."""
-        import os
-
-        import robomimic.utils.tensor_utils as TensorUtils
-
-
-        # a comment that belongs to it
-        def train(config, device):
-            pass  # body
-
-
-        last = 1
-        ''',
-        '''
-        """Docstring."""
-        import os
-
-        import robomimic.utils.tensor_utils as TensorUtils
-        import robomimic_ddp.api as DDPUtils
-
-
-        # a comment that belongs to it
-        @DDPUtils.distributed
-        def train(config, device):
-            pass  # body
-
-
-        last = 1
-        ''',
-    )
-
-
-def test_becomes_the_outermost_of_several():
-    check_edit(
-        "distributed",
-        """
-        import tools
-
-        @tools.first
-        # between
-        @tools.second()
-        def train(config, device):
-            pass
-        """,
-        """
-        import tools
-        import robomimic_ddp.api as DDPUtils
-
-        @DDPUtils.distributed
-        @tools.first
-        # between
-        @tools.second()
-        def train(config, device):
-            pass
-        """,
-    )
 
 
 @pytest.mark.parametrize(

@@ -7,18 +7,21 @@ from pathlib import Path
 import pytest
 
 from robomimic_ddp.errors import UsageError
+from robomimic_ddp.patches.fixers import decorators
 from robomimic_ddp.patches.registry import all_fixers, select
 from tests.patches.support import CHECKOUT
 
+FILES = {path.stem for path in (CHECKOUT / "patches" / "fixers").glob("[!_]*.py")}
 
-def test_every_fixer_has_a_test_of_its_name():
+
+def test_every_file_of_fixers_has_a_test_of_its_name():
     tests = {path.stem for path in Path(CHECKOUT / "tests" / "fixers").glob("test_*.py")}
-    assert tests == {f"test_{name}" for name in all_fixers()}
+    assert tests == {f"test_{name}" for name in FILES}
 
 
 def test_every_file_of_fixers_is_found():
-    files = {path.stem for path in (CHECKOUT / "patches" / "fixers").glob("[!_]*.py")}
-    assert set(all_fixers()) == files
+    assert set(all_fixers()) == (FILES - {"decorators"}) | set(decorators.FIXERS)
+    assert list(all_fixers()) == sorted(all_fixers())
     assert all(fixer.name == name for name, fixer in all_fixers().items())
 
 

@@ -1,0 +1,81 @@
+"""Fixers that put one decorator on a function or class: a row each, every shape for every row."""
+
+from __future__ import annotations
+
+import pytest
+
+from robomimic_ddp.patches.fixers.decorators import FIXERS
+from robomimic_ddp.patches.hosts import READS_RLDS
+from tests.fixers.support import check_edit, check_untouched
+
+HEAD = "import robomimic_ddp.api as DDPUtils\n"
+ROWS = {
+    "data_logger": ("class DataLogger(object):", "data_logger"),
+    "distributed": ("def train(config, device):", "distributed"),
+    "entry_point": ("def main(args):", "entry_point(api_version=1)"),
+    "epoch_log": ("def run_epoch(model, data_loader, epoch):", "epoch_log"),
+    "print_logger": ("class PrintLogger(object):", "print_logger"),
+    "rlds_datasets": ("def load_data_for_training(config, obs_keys):", "rlds_datasets"),
+    "rlds_env_metadata": (
+        "def get_env_metadata_from_dataset(dataset_path):",
+        "rlds_env_metadata",
+    ),
+    "rlds_shape_metadata": (
+        "def get_shape_metadata_from_dataset(dataset_config, action_keys):",
+        "rlds_shape_metadata",
+    ),
+    "rollouts": ("def rollout_with_stats(policy, envs, horizon):", "rollouts"),
+    "run_directory": ("def get_exp_dir(config, auto_remove_exp_dir=False):", "run_directory"),
+    "save_model": ("def save_model(model, ckpt_path):", "main_rank_only"),
+}
+"""Fixer -> the line that it decorates in robomimic, and the decorator; `distributed` has a file."""
+
+every_row = pytest.mark.parametrize(
+    ("name", "line", "decorator"), [(name, *row) for name, row in ROWS.items()], ids=ROWS
+)
+
+
+def test_every_row_of_the_table_is_here():
+    assert set(ROWS) == {*FIXERS, "distributed"}
+
+
+@every_row
+def test_leaves_a_file_without_it(name, line, decorator):
+    target = line.partition("(")[0].split()[1]
+    check_untouched(name, f"def other():\n    {target} = 1\n")
+
+
+@every_row
+def test_leaves_one_that_is_not_at_top_level(name, line, decorator):
+    check_untouched(name, f"class Holder:\n    {line}\n        pass\n")
+
+
+@every_row
+def test_decorates_and_keeps_what_is_around(name, line, decorator):
+    head = '"""Docstring."""\nimport os\n\nimport robomimic.utils.tensor_utils as TensorUtils\n'
+    comment = "\n\n# a comment that belongs to it\n"
+    body = f"{line}\n    pass  # body\n\n\nlast = 1\n"
+    check_edit(name, head + comment + body, f"{head}{HEAD}{comment}@DDPUtils.{decorator}\n{body}")
+
+
+@every_row
+def test_becomes_the_outermost_of_several(name, line, decorator):
+    body = f"@tools.first\n# between\n@tools.second()\n{line}\n    pass\n"
+    check_edit(
+        name, f"import tools\n\n{body}", f"import tools\n{HEAD}\n@DDPUtils.{decorator}\n{body}"
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in ROWS if name.startswith("rlds_")])
+def test_leaves_a_host_that_reads_rlds_itself(name):
+    outcome = check_untouched(name, f"{ROWS[name][0]}\n    pass\n", traits=frozenset({READS_RLDS}))
+    assert "itself" in outcome.reason
+
+
+def test_a_main_without_arguments():
+    body = "def main() -> None:\n    pass\n"
+    check_edit(
+        "entry_point",
+        f"import os\n\n{body}",
+        f"import os\n{HEAD}\n@DDPUtils.entry_point(api_version=1)\n{body}",
+    )
