@@ -1,4 +1,4 @@
-"""Runs all selected rows of the tables in one process with the edited host."""
+"""Runs the selected rows of a file's table in one process with the edited host."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tests.bad_input.table import Case, Outcome, Place
 from tests.hosts import Host, python
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def outcomes(
     request: pytest.FixtureRequest,
     host_copy: Host,
     low_dim_dataset: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, Outcome]:
-    """Name of a case -> how it ended, for every case among the tests that were asked for."""
+    """Name of a case -> how it ended, for every case of this file that was asked for."""
     cases = [
         item.callspec.params["case"]
         for item in request.session.items
-        if "outcome" in getattr(item, "fixturenames", ()) and hasattr(item, "callspec")
+        if item.path == request.path and "outcome" in item.fixturenames
     ]
     root = tmp_path_factory.mktemp("bad-input")
     shared = root / "shared"
