@@ -57,7 +57,8 @@ def low_dim_dataset(once: Callable[..., Path]) -> Path:
     """Six episodes without pictures."""
     from tests.datasets import make_hdf5
 
-    return once("low-dim", lambda folder: make_hdf5(folder / "data.hdf5")) / "data.hdf5"
+    name = "low_dim.hdf5"
+    return once("low-dim", lambda folder: make_hdf5(folder / name)) / name
 
 
 @pytest.fixture(scope="session")
