@@ -7,9 +7,7 @@ import os
 import shutil
 import signal
 import stat
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -17,35 +15,29 @@ from robomimic_ddp import main_rank
 from robomimic_ddp.main_rank import atomic_open, copyfile, open_on_main
 from robomimic_ddp.main_rank.streams import KeepWarnings, Tee
 
-ROOT = Path(__file__).resolve().parents[2]
-
-WRITER = """
-import sys, time
-from robomimic_ddp.main_rank import atomic_open
-with atomic_open(sys.argv[1], "w") as file:
-    file.write("new" * 100_000)
-    file.flush()
-    print("in the middle", flush=True)
-    time.sleep(600)
-"""
-
 
 def names(folder):
     return sorted(os.listdir(folder))
 
 
 def kill_in_the_middle(path):
-    process = subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(path)],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    assert process.stdout.readline() == "in the middle\n"
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
+    """A fork of this process writes to `path`, and is killed before it has done."""
+    told, tell = os.pipe()
+    writer = os.fork()
+    if writer == 0:
+        try:
+            with atomic_open(path, "w") as file:
+                file.write("new" * 100_000)
+                file.flush()
+                os.write(tell, b"in the middle")
+                signal.pause()
+        finally:
+            os._exit(1)
+    os.close(tell)  # a writer that fails ends the pipe
+    with os.fdopen(told, "rb") as pipe:
+        assert pipe.read(13) == b"in the middle"
+        os.kill(writer, signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(os.waitpid(writer, 0)[1]) == -signal.SIGKILL
 
 
 def test_a_kill_in_the_middle_of_a_write_leaves_the_previous_file(tmp_path):
