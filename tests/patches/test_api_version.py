@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 
 from robomimic_ddp import api
 from robomimic_ddp.errors import ApiVersionError, PatchError
-from tests.patches.support import CHECKOUT
+from tests.hosts import Host, Result, python
 
 LAUNCH = {
     "WORLD_SIZE": "2",
@@ -29,28 +27,22 @@ if __name__ == "__main__":
 """
 
 
-def python(folder, decorator: str, **variables: str) -> subprocess.CompletedProcess:
+def run(folder: Path, decorator: str, cold: bool = False, **variables: str) -> Result:
     (folder / "train.py").write_text(HOST.format(decorator))
-    return subprocess.run(
-        [sys.executable, "train.py"],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(CHECKOUT), **variables},
-        capture_output=True,
-        text=True,
-    )
+    return python(Host(folder), "train", added=variables, cold=cold)
 
 
 @pytest.mark.bad_input
 @pytest.mark.parametrize(
-    ("decorator", "words"),
+    ("decorator", "words", "cold"),
     [
-        (f"@DDPUtils.entry_point(api_version={api.API_VERSION + 1})", "API version 2"),
-        ("@DDPUtils.something_newer", "DDPUtils.something_newer"),
+        (f"@DDPUtils.entry_point(api_version={api.API_VERSION + 1})", "API version 2", True),
+        ("@DDPUtils.something_newer", "DDPUtils.something_newer", False),
     ],
     ids=["another version", "a name that is not there"],
 )
-def test_it_is_one_message_without_a_traceback(tmp_path, decorator, words):
-    done = python(tmp_path, decorator)
+def test_it_is_one_message_without_a_traceback(tmp_path, decorator, words, cold):
+    done = run(tmp_path, decorator, cold)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error: this host ") and done.stderr.count("\n") == 1
     assert words in done.stderr and "robomimic-ddp revert" in done.stderr
@@ -59,7 +51,7 @@ def test_it_is_one_message_without_a_traceback(tmp_path, decorator, words):
 @pytest.mark.bad_input
 def test_other_ranks_are_silent(tmp_path):
     decorator = "@DDPUtils.entry_point(api_version=0)"
-    done = python(tmp_path, decorator, RANK="1", LOCAL_RANK="1", **LAUNCH)
+    done = run(tmp_path, decorator, RANK="1", LOCAL_RANK="1", **LAUNCH)
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
 
 

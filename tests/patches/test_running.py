@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.hosts import Host, python
 from tests.patches.support import run_command, snapshot, write_host
 
 PROGRAM = """from __future__ import annotations
@@ -50,8 +51,9 @@ def host(tmp_path_factory):
     return package
 
 
-def run(host, *arguments, **options):
-    return run_command("run", *arguments, paths=(host.parent,), **options)
+def run(host, *arguments):
+    """In a fork of a process that has imported torch, as edited files do."""
+    return python(Host(host.parent), "robomimic_ddp", "run", *arguments)
 
 
 def test_a_module_with_its_arguments_of_a_host_that_python_would_not_import(host, tmp_path):
@@ -68,15 +70,15 @@ def test_a_module_with_its_arguments_of_a_host_that_python_would_not_import(host
     assert not edited & {path.name.partition(".")[0] for path in host.rglob("*.pyc")}
 
 
-def test_a_file_and_its_exit_code_with_a_fixer_left_out(host, tmp_path):
+def test_a_file_and_its_exit_code_with_a_fixer_left_out(host):
     script = str(host / "scripts/show.py")
-    done = run(host, "--without", "cuda_device", script, "fail", cwd=tmp_path)
+    done = run(host, "--without", "cuda_device", script, "fail")
     assert (done.returncode, done.stderr) == (3, "")
     assert done.stdout.splitlines() == ["plain fail", f"None {script}"]
 
 
-def test_a_second_training_script_is_edited_and_added_files_are_there(host, tmp_path):
-    done = run(host, str(host / "scripts/train_second.py"), cwd=tmp_path)
+def test_a_second_training_script_is_edited_and_added_files_are_there(host):
+    done = run(host, str(host / "scripts/train_second.py"))
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("train\nfound <function main")
 
@@ -95,7 +97,8 @@ def test_triton_is_imported_before_tensorflow_and_only_for_it(host, tmp_path):
         "import tensorflow\n"
         "print(tensorflow.first, tensorflow.__file__)\n"
     )
-    done = run(host, "--host", str(host), str(program), cwd=tmp_path)
+    program = ("run", "--host", str(host), str(program))
+    done = run_command(*program, cwd=tmp_path, paths=(host.parent,))
     file = tmp_path / "tensorflow/__init__.py"
     assert (done.stdout.splitlines(), done.stderr) == ([f"{file} False", f"True {file}"], "")
 
@@ -116,6 +119,6 @@ def test_triton_is_imported_before_tensorflow_and_only_for_it(host, tmp_path):
 def test_a_mistake_is_one_message(host, tmp_path, arguments, code, words):
     other = write_host(tmp_path / "other")
     (other / "scripts/train_mine.py").write_text("import accelerate\naccelerate.Accelerator()\n")
-    done = run(host, *(word.format(other=other) for word in arguments), cwd=tmp_path)
+    done = run(host, *(word.format(other=other) for word in arguments))
     assert (done.returncode, done.stdout) == (code, "")
     assert words.format(other=other) in done.stderr and "Traceback" not in done.stderr
