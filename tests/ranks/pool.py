@@ -6,10 +6,11 @@
     def test_sum(ranks):
         assert ranks.run(sum_of_ranks, 10.0) == [21.0, 21.0]
 
-Each call forms a fresh process group through a file (never a port). Workers see the variables
-that torchrun sets for ranks (RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE), start every task
-with the same random streams, and get their environment, folder, sys.path and standard streams
-back afterwards.
+Every world size has workers of its own, and one process group among them: formed through a file
+(never a port) at the first call, kept for the next ones, and replaced after a call that failed or
+did not leave it as it was. Workers see the variables that torchrun sets for ranks (RANK,
+LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE), start every task with the same random streams, and get
+their environment, folder, sys.path and standard streams back afterwards.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ import pickle
 import sys
 import tempfile
 import time
-import warnings
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Callable
@@ -43,11 +43,16 @@ class RankError(AssertionError):
 
 
 class RankPool:
-    """Runs functions on gloo ranks. Workers are started when first needed, replaced when lost."""
+    """Runs functions on gloo ranks. Workers are started when first needed, replaced when lost.
+
+    `_workers`: by world size and rank. `_groups`: world size -> the file through which its present
+    group was formed.
+    """
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="ranks-")
-        self._workers: dict[int, WorkerProcess] = {}
+        self._workers: dict[tuple[int, int], WorkerProcess] = {}
+        self._groups: dict[int, str] = {}
         self._started = 0
         self._runs = 0
         # Else an interpreter that ends without `close` waits for its workers, and they for it.
@@ -69,33 +74,11 @@ class RankPool:
         for the rendezvous is in the variable RANKS_RENDEZVOUS). `environment` is added to the
         workers' variables.
         Raises `RankError` if a rank raised, died, or did not answer within `timeout` seconds.
-
-        Workers form hundreds of groups in one process, which gloo is not made for: seldom a message
-        between two ranks is lost, and all ranks are silent. They are then replaced and the call is
-        made once more, with a warning; what hangs by itself hangs again and fails.
         """
-        call = (function, arguments, world_size, timeout, process_group, environment)
-        try:
-            return self._run_once(*call)
-        except RankError as error:
-            if len(error.silent) < world_size:
-                raise
-            text = f"all ranks were silent in {function.__name__}; once more: {error}"
-            warnings.warn(text, stacklevel=2)
-            return self._run_once(*call)
-
-    def _run_once(
-        self,
-        function: Callable[..., Any],
-        arguments: tuple,
-        world_size: int,
-        timeout: float,
-        process_group: bool,
-        environment: dict[str, str] | None,
-    ) -> list[Any]:
         workers = self._ready_workers(world_size)
         self._runs += 1
-        rendezvous = Path(self._folder.name) / f"rendezvous{self._runs}"
+        folder, formed = self._folder.name, self._groups.pop(world_size, None)
+        joins = (formed or f"{folder}/group{self._runs}") if process_group else None
         call = pickle.dumps((function, arguments))
         for rank, worker in enumerate(workers):
             variables = {
@@ -103,20 +86,23 @@ class RankPool:
                 "LOCAL_RANK": str(rank),
                 "WORLD_SIZE": str(world_size),
                 "LOCAL_WORLD_SIZE": str(world_size),
-                "RANKS_RENDEZVOUS": str(rendezvous),
+                "RANKS_RENDEZVOUS": f"{folder}/rendezvous{self._runs}",
                 **(environment or {}),
             }
             task = {
                 "call": call,
+                "number": self._runs,
                 "rank": rank,
                 "world_size": world_size,
-                "joined": process_group,
-                "rendezvous": str(rendezvous),
+                "group": joins,
                 "environment": variables,
                 "path": list(sys.path),
             }
             worker.send(task)
-        return self._collect(workers, timeout)
+        results, counts = self._collect(workers, timeout)
+        if joins is not None and None not in counts and len(set(counts)) == 1:
+            self._groups[world_size] = joins
+        return results
 
     def close(self) -> None:
         """Ends every worker."""
@@ -126,24 +112,30 @@ class RankPool:
         self._folder.cleanup()
         atexit.unregister(self.close)
 
-    def _ready_workers(self, count: int) -> list[WorkerProcess]:
-        for slot in range(count):
-            worker = self._workers.get(slot)
+    def _ready_workers(self, world_size: int) -> list[WorkerProcess]:
+        for place in ((world_size, rank) for rank in range(world_size)):
+            worker = self._workers.get(place)
             if worker is not None and not worker.process.is_alive():
-                self._discard(slot)
-            if slot not in self._workers:
-                self._workers[slot] = WorkerProcess(Path(self._folder.name), self._started)
+                self._discard(worker)
+            if place not in self._workers:
+                self._workers[place] = WorkerProcess(Path(self._folder.name), self._started)
                 self._started += 1
-        workers = [self._workers[slot] for slot in range(count)]
+        workers = [self._workers[world_size, rank] for rank in range(world_size)]
         for worker in workers:
             worker.await_ready()
         return workers
 
-    def _discard(self, slot: int) -> None:
-        self._workers.pop(slot).kill()
+    def _discard(self, lost: WorkerProcess) -> None:
+        """Ends a worker; the group that it belonged to is not used again."""
+        (place,) = (place for place, worker in self._workers.items() if worker is lost)
+        self._groups.pop(place[0], None)
+        self._workers.pop(place).kill()
 
-    def _collect(self, workers: list[WorkerProcess], timeout: float) -> list[Any]:
-        results: dict[int, Any] = {}
+    def _collect(
+        self, workers: list[WorkerProcess], timeout: float
+    ) -> tuple[list[Any], list[int | None]]:
+        """Results in rank order, and what each rank says of the group: see `Membership.count`."""
+        results: dict[int, tuple[Any, int | None]] = {}
         failures: dict[int, tuple[float, str]] = {}
         pending = {worker.connection: rank for rank, worker in enumerate(workers)}
         deadline = time.monotonic() + timeout
@@ -161,34 +153,35 @@ class RankPool:
             worker = workers[rank]
             text = f"did not answer {reason}; its stacks:\n{worker.stack()}{worker.output()}"
             failures[rank] = (time.monotonic(), text)
-            self._discard(rank)
+            self._discard(worker)
         if failures:
             in_time = sorted(failures.items(), key=lambda item: item[1][0])
             silent = frozenset(pending.values())
             raise RankError({rank: text for rank, (_, text) in in_time}, silent)
-        return [results[rank] for rank in range(len(workers))]
+        values, counts = zip(*(results[rank] for rank in range(len(workers))))
+        return list(values), list(counts)
 
     def _receive(
         self,
         worker: WorkerProcess,
         rank: int,
-        results: dict[int, Any],
+        results: dict[int, tuple[Any, int | None]],
         failures: dict[int, tuple[float, str]],
     ) -> bool:
         """Files one rank's answer under results or failures; returns whether the rank failed."""
         try:
-            done, value, reusable = pickle.loads(worker.connection.recv_bytes())
+            done, value, reusable, count = pickle.loads(worker.connection.recv_bytes())
         except (EOFError, ConnectionResetError):
             worker.process.join(GRACE_SECONDS)
             # Its moment is unknown; it is the cause of whatever else went wrong, so it comes first.
             text = f"died with exit code {worker.process.exitcode}{worker.output()}"
             failures[rank] = (-math.inf, text)
-            self._discard(rank)
+            self._discard(worker)
             return True
         if not reusable:
-            self._discard(rank)
+            self._discard(worker)
         if done:
-            results[rank] = pickle.loads(value)
+            results[rank] = pickle.loads(value), count
         else:
             moment, text = value
             failures[rank] = (moment, text + worker.output())
