@@ -8,6 +8,7 @@ moments a fault may be planted.
 from __future__ import annotations
 
 import copy
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any, Callable
 
@@ -147,7 +148,11 @@ def train(job: ToyJob) -> None:
     """Collective: the first epoch."""
     job.reach("config")  # by the variables of the launcher: the group may not be there yet
     notes.attach_notes(job.config, notes.Notes(file_options=job.options))
-    with run.start(job.config, use_cuda=False, fine_tuning=job.fine_tuning) as present:
+    with ExitStack() as stack:
+        present = stack.enter_context(
+            run.start(job.config, use_cuda=False, fine_tuning=job.fine_tuning)
+        )
+        stack.enter_context(present.stopper.scope())
         torch.manual_seed(job.config.train.seed)
         np.random.seed(job.config.train.seed)
         job.dataset = Numbers()

@@ -128,7 +128,7 @@ def train_on_rank(job: Job) -> dict:
     # The pool has formed the group already.
     os.environ.update(MASTER_ADDR="unused", MASTER_PORT="1")
     config, _ = train_rlds.build_config([f"load_from={job.settings}"])
-    with job.clipping(), run.start(config, use_cuda=False):
+    with job.clipping(), run.start(config, use_cuda=False) as present, present.stopper.scope():
         built = build(job.settings)
         loader = api.train_loader(**built.loader_arguments)
         losses: list = []

@@ -10,7 +10,7 @@ Every world size has workers of its own, and one process group among them: forme
 (never a port) at the first call, kept for the next ones, and replaced after a call that failed or
 did not leave it as it was. Workers see the variables that torchrun sets for ranks (RANK,
 LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE), start every task with the same random streams, and get
-their environment, folder, sys.path and standard streams back afterwards.
+their environment, folder, sys.path, standard streams and signals back afterwards.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from datetime import timedelta
@@ -54,11 +55,14 @@ def leak_everything(folder):
     os.environ["ROBOMIMIC_DDP_MODE"] = "dp"
     os.chdir(folder)
     sys.stdout = None
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     sys.path.clear()
     return torch.rand(()).item()
 
 
 def look_around():
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     return os.environ.get("ROBOMIMIC_DDP_MODE"), os.getcwd(), torch.rand(()).item()
 
 
@@ -144,6 +148,7 @@ def test_a_dead_rank_is_named_and_replaced(ranks):
 
 
 def test_a_hung_rank_is_shown_where_it_hangs_and_replaced(ranks):
+    ranks.run(leak_everything, os.getcwd())
     with pytest.raises(RankError, match="did not answer within 4.0 s") as caught:
         ranks.run(hang_on, 1, timeout=4.0)
     assert "in hang_on" in caught.value.by_rank[1]

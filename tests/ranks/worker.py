@@ -37,7 +37,6 @@ def work(connection: Connection, folder: str, slot: int) -> None:
     os.dup2(output.fileno(), 1)
     os.dup2(output.fileno(), 2)
     stacks = open(Path(folder) / f"worker{slot}.stacks", "w")
-    faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     import torch
     import torch.distributed  # noqa: F401  (paid once, here)
@@ -50,6 +49,9 @@ def work(connection: Connection, folder: str, slot: int) -> None:
             task = pickle.loads(connection.recv_bytes())
         except EOFError:
             return
+        # A task may have taken the signal, so for each one.
+        faulthandler.unregister(signal.SIGUSR1)
+        faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
         done, value = _answer(task, membership)
         count = membership.count() if done else None
         reusable = count is not None or membership.leave() or done
@@ -62,6 +64,7 @@ def _answer(task: dict[str, Any], membership: Membership) -> tuple[bool, Any]:
     """One task's `(True, pickled result)` or `(False, (moment of failure, traceback text))`."""
     environment, folder = dict(os.environ), os.getcwd()
     path, streams = list(sys.path), (sys.stdout, sys.stderr)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         return True, pickle.dumps(_run(task, membership))
     except BaseException:  # a rank must answer whatever happens, SystemExit included
@@ -72,6 +75,9 @@ def _answer(task: dict[str, Any], membership: Membership) -> tuple[bool, Any]:
         os.environ.clear()
         os.environ.update(environment)
         os.chdir(folder)
+        signal.set_wakeup_fd(-1)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def _run(task: dict[str, Any], membership: Membership) -> Any:
