@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Callable
 
@@ -50,6 +50,16 @@ def host_copy(once: Callable[..., Path]) -> Any:
     from tests.hosts import Host, apply, copy_host
 
     return Host(once("edited-host", lambda folder: apply(copy_host(folder))))
+
+
+@pytest.fixture(scope="session")
+def host_ranks() -> Iterator[Any]:
+    """Ranks that import `host_copy`; those of `ranks` import the installed robomimic."""
+    from tests.ranks.pool import RankPool
+
+    pool = RankPool()
+    yield pool
+    pool.close()
 
 
 @pytest.fixture(scope="session")

@@ -4,50 +4,24 @@ the bit, and on another number no window of a set's pass is lost or comes twice.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import shutil
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 
 from robomimic_ddp.state import STATE
 from robomimic_ddp.state.files import read_file
 from tests.configs import make_rlds_config, write_config
-from tests.parity.training import use_host
+from tests.ranks.hosted import train_on_rank
 from tests.ranks.pool import RankPool
 from tests.rlds.test_mixtures import FIRST, WEIGHTS, small  # noqa: F401
 from tests.runs import run_directory, state_differences
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(500)]
 BATCH, EPOCHS, EPOCH_STEPS, SIGNALLED = 4, 5, 4, 10
-
-
-def train_on_rank(host: str, plan: str, folder: str, *arguments: str) -> int:
-    """Collective: the host's dot-list entry, stopped as planned; its exit code."""
-    use_host(host)
-    # The pool has formed the group already.
-    os.environ.update(MASTER_ADDR="unused", MASTER_PORT="1")
-    import robomimic.scripts.train as host_train
-
-    from robomimic_ddp import checkpoint, entry
-    from tests.e2e import killed_rlds
-
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch.object(entry, "_end", sys.exit))  # the worker lives on
-        for owner, name in ((host_train, "algo_factory"), (checkpoint, "save")):
-            stack.enter_context(mock.patch.object(owner, name, getattr(owner, name)))
-        stack.enter_context(mock.patch.object(sys, "argv", ["-", plan, folder, *arguments]))
-        try:
-            killed_rlds.main()
-        except SystemExit as end:
-            return int(end.code or 0)
-    return 0
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +35,8 @@ def own_ranks():
 def job(pool: RankPool, host: Any, folder: Path, plan: str, *more: str, ranks: int = 2) -> list:
     """One job below `folder`, whose config is there; the exit codes of the ranks."""
     arguments = (plan, str(folder / "happened"), f"load_from={folder / 'cfg.json'}", *more)
-    host = str(host.folder)
-    return pool.run(train_on_rank, host, *arguments, world_size=ranks, timeout=200)
+    call = (str(host.folder), "tests.e2e.killed_rlds", True, *arguments)
+    return [code for code, _ in pool.run(train_on_rank, *call, world_size=ranks, timeout=200)]
 
 
 def windows(folder: Path, ranks: int) -> list[list[int]]:

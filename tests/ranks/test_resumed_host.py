@@ -1,0 +1,215 @@
+"""The real host stopped or killed at a place of its run and continued: on as many ranks it ends as
+the run that nothing interrupted, to the bit. tests/e2e/test_resume.py has the launcher's part.
+
+Low-dim diffusion policy with EMA, validation and a schedule, four epochs of three steps.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from robomimic_ddp.errors import EXIT_REFUSED, EXIT_STOPPED
+from robomimic_ddp.state import STATE
+from robomimic_ddp.state.files import read_file
+from tests.configs import make_config, write_config
+from tests.droid_host import droid_shaped
+from tests.hosts import FINISHED, Host, apply
+from tests.ranks.hosted import train_on_rank
+from tests.ranks.pool import RankError, RankPool
+from tests.runs import run_directory, state_differences
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory, low_dim_dataset: Path) -> Any:
+    """`config(folder)`: the config file of a run below `folder`."""
+
+    def make(folder: Path, **changes: Any) -> Path:
+        folder.mkdir(exist_ok=True)
+        changes = {"train": {"num_epochs": 4}, **changes}
+        made = make_config("diffusion_policy", low_dim_dataset, folder / "runs", changes)
+        return write_config(folder / "config.json", made)
+
+    return make
+
+
+def job(
+    pool: RankPool,
+    host: Host,
+    folder: Path,
+    config: Path,
+    plan: str,
+    *more: str,
+    ranks: int = 2,
+    launched: bool = True,
+    added: dict[str, str] | None = None,
+) -> tuple[int, str]:
+    """The exit code of all ranks, and what they printed."""
+    call = (str(host.folder), "tests.e2e.killed_train", launched, plan, str(folder / "happened"))
+    done = pool.run(
+        train_on_rank,
+        *(*call, "--config", str(config), *more),
+        world_size=ranks,
+        process_group=launched,
+        environment=added,
+        timeout=200,
+    )
+    (code,) = {code for code, _ in done}
+    return code, "".join(text for _, text in done)
+
+
+def require_finished(done: tuple[int, str]) -> str:
+    code, text = done
+    assert code == 0 and text.count(FINISHED) == 1, text
+    return text
+
+
+def killed(pool: RankPool, *call: Any, **options: Any) -> None:
+    with pytest.raises(RankError, match="died with exit code -9"):
+        job(pool, *call, **options)
+
+
+def newest(folder: Path) -> dict[str, Any]:
+    return read_file(run_directory(folder / "runs") / STATE)
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: Any, host_copy: Host, host_ranks: RankPool, config: Any) -> Path:
+    """The folder of a run whose ranks were all killed in the first step of its fourth epoch."""
+    folder = tmp_path_factory.mktemp("broken")
+    killed(host_ranks, host_copy, folder, config(folder), "all@10")
+    assert newest(folder)["epoch"] == 3
+    return folder
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_other_numbers_of_ranks(
+    ranks: int, broken: Path, host_copy: Host, host_ranks: RankPool, config: Any, tmp_path: Path
+) -> None:
+    shutil.copytree(broken / "runs", tmp_path / "runs")  # a run may move
+    file, before = config(tmp_path), newest(tmp_path)
+    done = job(host_ranks, host_copy, tmp_path, file, "none", "--resume", ranks=ranks)
+    text = require_finished(done)
+    assert f"world size: 2 -> {ranks}" in text
+    assert f"samples per step: 8 -> {4 * ranks}" in text
+    if ranks == 3:
+        assert "ranks 2 to 2 begin random streams of their own" in text
+        assert "data: pass 3 goes on" in text
+    state = newest(tmp_path)
+    assert state["epoch"] == 4 and state["steps"] == before["steps"] + 3
+    assert state["world_size"] == ranks and len(state["ranks"]) == ranks
+    rate = before["model"][""]["optimizers"]["policy"]["param_groups"][0]["lr"]
+    assert f"learning rate: {rate:g}, as saved" in text
+
+
+def test_three_ranks_to_the_bit(
+    host_copy: Host, host_ranks: RankPool, config: Any, tmp_path: Path
+) -> None:
+    """On three the order of a sum shows: it depends on where DDP puts its buckets."""
+    folders = [tmp_path / name for name in ("whole", "killed")]
+    require_finished(job(host_ranks, host_copy, folders[0], config(folders[0]), "none", ranks=3))
+    call = (host_copy, folders[1], config(folders[1]), "all@8")
+    killed(host_ranks, *call, ranks=3)
+    assert list((folders[1] / "happened").iterdir())
+    require_finished(job(host_ranks, *call, "--resume", ranks=3))
+    assert state_differences(*map(newest, folders)) == []
+
+
+def test_one_process_goes_on_inside_an_epoch_to_the_bit(
+    host_copy: Host, host_ranks: RankPool, config: Any, tmp_path: Path
+) -> None:
+    """The host's own sampler and arithmetic, no launcher's variables."""
+    states = {}
+    for name, plan in (("whole", "none"), ("stopped", "0@SIGUSR1:5")):
+        folder = tmp_path / name
+        call = (host_ranks, host_copy, folder, config(folder), plan)
+        if plan != "none":
+            code, text = job(*call, ranks=1, launched=False)
+            assert code == EXIT_STOPPED, text
+            assert newest(folder)["inside"] == {"epoch": 2, "steps": 2, "total": None}
+            call = (*call, "--resume")
+        require_finished(job(*call, ranks=1, launched=False))
+        states[name] = newest(folder)
+    assert state_differences(states["stopped"], states["whole"]) == []
+
+
+def test_micro_batches_go_on_inside_an_epoch_to_the_bit(
+    host_copy: Host, host_ranks: RankPool, config: Any, tmp_path: Path
+) -> None:
+    """Two ranks, two micro-batches; a pass of 43 windows has two steps of 16 samples."""
+    states = {}
+    for name, plan in (("whole", "none"), ("stopped", "0@SIGUSR1:7")):
+        folder = tmp_path / name
+        call = (host_ranks, host_copy, folder, config(folder, ddp={"accumulate": 2}))
+        done = job(*call, plan)
+        if plan != "none":
+            assert newest(folder)["inside"] == {"epoch": 2, "steps": 2, "total": None}, done
+            assert done[0] == EXIT_STOPPED
+            done = job(*call, "none", "--resume")
+        text = require_finished(done)
+        assert "batch: 4 per rank x 2 x 2 micro-batches = 16 samples per step" in text
+        states[name] = newest(folder)
+    assert states["whole"]["steps"] == 12 and states["whole"]["samples_per_step"] == 16
+    counters = states["whole"]["model"][""]["ema"]["numbers"]
+    assert counters["optimization_step"] == 12
+    assert state_differences(states["stopped"], states["whole"]) == []
+    lines = (run_directory(folder / "runs") / "history.jsonl").read_text().splitlines()
+    trained = [json.loads(line) for line in lines if '"train"' in line]
+    assert [line["epoch"] for line in trained] == [1, 2, 3, 4]
+    for line in trained:
+        before = 2 if line["epoch"] == 2 else 0  # steps of the job that was stopped
+        rate = line["samples_per_second"] * line["seconds"]
+        assert rate == pytest.approx((line["steps"] - before) * 16)
+        assert line["log"]["Policy_Grad_Norms"] > 0
+
+
+@pytest.fixture
+def own_ranks():
+    """Not the session's, whose workers have imported another host."""
+    pool = RankPool()
+    yield pool
+    pool.close()
+
+
+def test_a_host_without_resume_gets_it(own_ranks: RankPool, config: Any, tmp_path: Path) -> None:
+    """DROID's shape: no flag, a data iterator that outlives epochs, other paths of a run."""
+    host = droid_shaped(tmp_path / "host")
+    script = host.package / "scripts" / "train.py"
+    text = script.read_text()
+    for old, new in (
+        ("def train(config, device, resume=False):", "def train(config, device):"),
+        ("device=device, resume=args.resume)", "device=device)"),
+        ("    # first set seeds\n", "    resume = False\n    # first set seeds\n"),
+    ):
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    script.write_text(text)
+    apply(host)
+    states = {}
+    for name, plan in (("whole", "none"), ("broken", "all@8")):
+        folder = tmp_path / name
+        call = (own_ranks, host, folder, config(folder), plan)
+        if plan == "none":
+            require_finished(job(*call))
+        else:
+            killed(*call)
+            text = require_finished(job(*call, added={"ROBOMIMIC_DDP_RESUME": "true"}))
+            assert "resuming training from epoch 3" in text
+            assert "data: pass 1 goes on after" in text
+        states[name] = newest(folder)
+    assert state_differences(states["broken"], states["whole"]) == []
+
+
+def test_nothing_to_resume_is_one_clear_error(
+    host_copy: Host, host_ranks: RankPool, config: Any, tmp_path: Path
+) -> None:
+    code, text = job(host_ranks, host_copy, tmp_path, config(tmp_path), "none", "--resume")
+    assert code == EXIT_REFUSED
+    assert text.count("error: nothing to resume: no folder in") == 1, text
+    assert not (tmp_path / "runs").exists()
