@@ -65,10 +65,10 @@ def train_with(job: training.Job, fault: Callable) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-def test_the_fault_is_named(fault, host_copy, config_file, ranks):
+def test_the_fault_is_named(fault, host_copy, config_file, host_ranks):
     settings = config_file("diffusion_policy", CHANGES)
     job = training.Job(str(host_copy.folder), str(settings), STEPS)
     with pytest.raises(RankError) as caught:
-        ranks.run(train_with, job, fault, timeout=120)
+        host_ranks.run(train_with, job, fault, timeout=120)
     for words in FAULTS[fault]:
         assert words in str(caught.value)

@@ -86,11 +86,13 @@ def make_job(host_copy, config_file, low_dim_dataset, tmp_path):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_ranks_equal_one_process_with_all_batches(name, make_job, ranks):
+def test_ranks_equal_one_process_with_all_batches(name, make_job, host_ranks):
     case = CASES[name]
     job = make_job(case, {"accumulate": case.accumulate, **dict(case.options)})
-    of_ranks = ranks.run(train_on_rank, job, world_size=case.ranks, timeout=120)
-    (reference,) = ranks.run(train_for_all_ranks, job, case.ranks, case.accumulate, world_size=1)
+    of_ranks = host_ranks.run(train_on_rank, job, world_size=case.ranks, timeout=120)
+    (reference,) = host_ranks.run(
+        train_for_all_ranks, job, case.ranks, case.accumulate, world_size=1
+    )
     require_parity(of_ranks, reference)
 
 
@@ -101,19 +103,19 @@ def train_with_products(job: Job) -> dict:
         return train_on_rank(job)
 
 
-def test_convolutions_as_products(make_job, ranks, plain_result):
+def test_convolutions_as_products(make_job, host_ranks, plain_result):
     case = CASES["low-dim"]
     job = make_job(case)
-    of_ranks = ranks.run(train_with_products, job, timeout=120)
-    (reference,) = ranks.run(train_for_all_ranks, job, case.ranks, world_size=1)
+    of_ranks = host_ranks.run(train_with_products, job, timeout=120)
+    (reference,) = host_ranks.run(train_for_all_ranks, job, case.ranks, world_size=1)
     require_parity(of_ranks, reference)
     assert of_ranks[0]["losses"] != plain_result["losses"], "no convolution was a product"
 
 
-def test_clipping_changes_what_is_trained(make_job, ranks):
+def test_clipping_changes_what_is_trained(make_job, host_ranks):
     """Else the case above would compare two runs without clipping."""
     results = [
-        ranks.run(train_for_all_ranks, make_job(CASES[name]), 2, world_size=1)[0]
+        host_ranks.run(train_for_all_ranks, make_job(CASES[name]), 2, world_size=1)[0]
         for name in ("low-dim", "clipped gradients")
     ]
     assert set(faults(*results)) >= {"exp_avg", "exp_avg_sq"}
@@ -132,31 +134,31 @@ def test_clipping_changes_what_is_trained(make_job, ranks):
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
-def test_options_of_equal_numerics_give_equal_bits(ddp, batch, make_job, ranks, plain_result):
+def test_options_of_equal_numerics_give_equal_bits(ddp, batch, make_job, host_ranks, plain_result):
     """Two addends give one sum in any order, so on two ranks no rounding is allowed for."""
     job = make_job(CASES["low-dim"], ddp=ddp, batch_size=batch)
-    with_option, _ = ranks.run(train_on_rank, job)
+    with_option, _ = host_ranks.run(train_on_rank, job)
     for part in PARTS:
         assert largest_and_mean(with_option[part], plain_result[part]) == (0, 0), part
     assert with_option["losses"] == plain_result["losses"]
 
 
 @pytest.fixture(scope="module")
-def plain_result(host_copy, ranks, low_dim_dataset, tmp_path_factory):
+def plain_result(host_copy, host_ranks, low_dim_dataset, tmp_path_factory):
     """Rank 0's result with default options."""
     from tests.configs import make_config, write_config
 
     folder = tmp_path_factory.mktemp("plain")
     config = make_config("diffusion_policy", low_dim_dataset, folder / "runs", CHANGES)
     settings = write_config(folder / "config.json", config)
-    return ranks.run(train_on_rank, Job(str(host_copy.folder), str(settings), STEPS))[0]
+    return host_ranks.run(train_on_rank, Job(str(host_copy.folder), str(settings), STEPS))[0]
 
 
-def test_the_tolerance_is_tight(make_job, ranks, plain_result):
+def test_the_tolerance_is_tight(make_job, host_ranks, plain_result):
     """One rank's data alone, and one rank's noise for both, are outside it."""
     job = make_job(CASES["low-dim"])
-    (alone,) = ranks.run(train_for_all_ranks, job, 1, world_size=1)
+    (alone,) = host_ranks.run(train_for_all_ranks, job, 1, world_size=1)
     assert faults(plain_result, alone) == ["nets", "ema", "exp_avg", "exp_avg_sq"]
-    (others_data,) = ranks.run(train_for_all_ranks, job, 3, world_size=1)
+    (others_data,) = host_ranks.run(train_for_all_ranks, job, 3, world_size=1)
     assert set(faults(plain_result, others_data)) >= {"exp_avg", "exp_avg_sq"}
     assert not torch.equal(torch.tensor(alone["losses"]), torch.tensor(others_data["losses"]))

@@ -28,7 +28,7 @@ KINDS = {
 
 
 @pytest.fixture(scope="module")
-def train(host_copy, ranks, low_dim_dataset, tmp_path_factory):
+def train(host_copy, host_ranks, low_dim_dataset, tmp_path_factory):
     """`train(options, steps)`: the results of both ranks."""
 
     def run(options, steps=STEPS):
@@ -36,7 +36,9 @@ def train(host_copy, ranks, low_dim_dataset, tmp_path_factory):
         config = make_config("diffusion_policy", low_dim_dataset, folder / "runs", CHANGES)
         config["ddp"] = {"accumulate": 2, **options}
         settings = str(write_config(folder / "config.json", config))
-        return ranks.run(train_on_rank, Job(str(host_copy.folder), settings, steps), timeout=120)
+        return host_ranks.run(
+            train_on_rank, Job(str(host_copy.folder), settings, steps), timeout=120
+        )
 
     return run
 
@@ -48,8 +50,8 @@ def exact(train):
 
 
 @pytest.mark.parametrize("kind", cases(KINDS))
-def test_it_learns_as_fp32_does(kind, train, exact, ranks):
-    if kind == "comm bf16" and not all(ranks.run(gloo_sends_bf16)):
+def test_it_learns_as_fp32_does(kind, train, exact, host_ranks):
+    if kind == "comm bf16" and not all(host_ranks.run(gloo_sends_bf16)):
         with pytest.raises(RankError, match="ddp.comm=bf16 is not possible on the CPU with torch"):
             train(KINDS[kind])
         pytest.skip("this torch's gloo sends no bf16, so the option is refused")

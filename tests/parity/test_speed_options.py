@@ -47,7 +47,7 @@ def train_compiled(job: Job, backend: str) -> dict:
 
 
 @pytest.fixture(scope="module")
-def train(host_copy, ranks, image_dataset, tmp_path_factory):
+def train(host_copy, host_ranks, image_dataset, tmp_path_factory):
     """`train(options, backend)`: both ranks' results, which are equal to the bit."""
 
     def run(options, backend="eager"):
@@ -56,7 +56,7 @@ def train(host_copy, ranks, image_dataset, tmp_path_factory):
         config["ddp"] = {"accumulate": 2, "bucket_mb": 0.1, **options}
         settings = str(write_config(folder / "config.json", config))
         job = Job(str(host_copy.folder), settings, STEPS)
-        zero, one = ranks.run(train_compiled, job, backend, timeout=200)
+        zero, one = host_ranks.run(train_compiled, job, backend, timeout=200)
         for part in PARTS:
             assert largest_and_mean(zero[part], one[part]) == (0, 0), part
         return zero
