@@ -7,6 +7,7 @@ they went in.
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -112,17 +113,15 @@ def test_weights_start_another_run(
     "writer, reader", [("ddp", "single"), ("ddp", "plain"), ("plain", "ddp"), ("ddp", "dp")]
 )
 def test_the_optimizer_goes_on(
-    writer, reader, host_copy, plain_host, image_dataset, tmp_path
+    writer, reader, written, host_copy, plain_host, image_dataset, tmp_path
 ) -> None:
     """The host's own --resume: moments and step counts continue, six steps more."""
-    short = make_config("diffusion_policy_images", image_dataset, tmp_path / "runs")
-    config = write_config(tmp_path / "c.json", short)
-    require_clean(train(plain_host if writer == "plain" else host_copy, writer, "--config", config))
+    shutil.copytree(written[writer].parents[1], tmp_path / "runs")
     directory = run_directory(tmp_path / "runs")
     before = load(directory / "last.pth")
-    longer = write_config(
-        tmp_path / "longer.json", {**short, "train": {**short["train"], "num_epochs": 4}}
-    )
+    changes = {"train": {"num_epochs": 4}}
+    config = make_config("diffusion_policy_images", image_dataset, tmp_path / "runs", changes)
+    longer = write_config(tmp_path / "longer.json", config)
     result = train(
         plain_host if reader == "plain" else host_copy, reader, "--config", longer, "--resume"
     )

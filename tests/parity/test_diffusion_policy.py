@@ -85,15 +85,29 @@ def make_job(host_copy, config_file, low_dim_dataset, tmp_path):
     return make
 
 
+@pytest.fixture(scope="module")
+def reference_of(host_ranks):
+    """`reference_of(case, job)`: one process with all batches. It reads none of our options,
+    so that cases which differ in these alone have one reference.
+    """
+    known: dict[Case, dict] = {}
+
+    def reference(case: Case, job: Job) -> dict:
+        key = case._replace(options=())
+        if key not in known:
+            call = (train_for_all_ranks, job, case.ranks, case.accumulate)
+            (known[key],) = host_ranks.run(*call, world_size=1)
+        return known[key]
+
+    return reference
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_ranks_equal_one_process_with_all_batches(name, make_job, host_ranks):
+def test_ranks_equal_one_process_with_all_batches(name, make_job, host_ranks, reference_of):
     case = CASES[name]
     job = make_job(case, {"accumulate": case.accumulate, **dict(case.options)})
     of_ranks = host_ranks.run(train_on_rank, job, world_size=case.ranks, timeout=120)
-    (reference,) = host_ranks.run(
-        train_for_all_ranks, job, case.ranks, case.accumulate, world_size=1
-    )
-    require_parity(of_ranks, reference)
+    require_parity(of_ranks, reference_of(case, job))
 
 
 def train_with_products(job: Job) -> dict:
@@ -103,19 +117,18 @@ def train_with_products(job: Job) -> dict:
         return train_on_rank(job)
 
 
-def test_convolutions_as_products(make_job, host_ranks, plain_result):
+def test_convolutions_as_products(make_job, host_ranks, plain_result, reference_of):
     case = CASES["low-dim"]
     job = make_job(case)
     of_ranks = host_ranks.run(train_with_products, job, timeout=120)
-    (reference,) = host_ranks.run(train_for_all_ranks, job, case.ranks, world_size=1)
-    require_parity(of_ranks, reference)
+    require_parity(of_ranks, reference_of(case, job))
     assert of_ranks[0]["losses"] != plain_result["losses"], "no convolution was a product"
 
 
-def test_clipping_changes_what_is_trained(make_job, host_ranks):
+def test_clipping_changes_what_is_trained(make_job, reference_of):
     """Else the case above would compare two runs without clipping."""
     results = [
-        host_ranks.run(train_for_all_ranks, make_job(CASES[name]), 2, world_size=1)[0]
+        reference_of(CASES[name], make_job(CASES[name]))
         for name in ("low-dim", "clipped gradients")
     ]
     assert set(faults(*results)) >= {"exp_avg", "exp_avg_sq"}
@@ -154,11 +167,11 @@ def plain_result(host_copy, host_ranks, low_dim_dataset, tmp_path_factory):
     return host_ranks.run(train_on_rank, Job(str(host_copy.folder), str(settings), STEPS))[0]
 
 
-def test_the_tolerance_is_tight(make_job, host_ranks, plain_result):
+def test_the_tolerance_is_tight(make_job, plain_result, reference_of):
     """One rank's data alone, and one rank's noise for both, are outside it."""
     job = make_job(CASES["low-dim"])
-    (alone,) = host_ranks.run(train_for_all_ranks, job, 1, world_size=1)
+    alone = reference_of(CASES["low-dim"]._replace(ranks=1), job)
     assert faults(plain_result, alone) == ["nets", "ema", "exp_avg", "exp_avg_sq"]
-    (others_data,) = host_ranks.run(train_for_all_ranks, job, 3, world_size=1)
+    others_data = reference_of(CASES["low-dim, 3 ranks"], job)
     assert set(faults(plain_result, others_data)) >= {"exp_avg", "exp_avg_sq"}
     assert not torch.equal(torch.tensor(alone["losses"]), torch.tensor(others_data["losses"]))
