@@ -59,8 +59,7 @@ def _guarded_state() -> dict[str, str]:
 
 FIRST = ("e2e", "faults", "parity", "rlds", "bad_input", "ranks")
 """Folders in the order in which xdist deals out their files: long ones first, so that no core waits
-for a long one at the end. The rank pool's workers import a host once, and the edited one (faults,
-parity) comes before the installed one.
+for a long one at the end.
 """
 
 
