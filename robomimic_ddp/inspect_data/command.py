@@ -72,23 +72,34 @@ def _inspect(path: Path, most: int, output: Path | None) -> dict[str, Any]:
     chosen = report["schema"] = fitting.best(fits)
     if output is None:
         return report
-    written = [output / SHEET, output / CONFIG]
+    written = [output / SHEET]
     try:
         output.mkdir(parents=True, exist_ok=True)
+        theirs = output / SCHEMA
+        if theirs.exists():  # people may have worked on it: it goes before the package's
+            chosen = report["schema"] = str(theirs.absolute())
+            report["left_out"] = fitting.require_fit(source, load_schema(chosen))
         sheet.draw(source, sample, output / SHEET)
         if chosen is None:
-            if not (output / SCHEMA).exists():  # else people may have worked on it
-                written.append(output / SCHEMA)
-                (output / SCHEMA).write_text(fitting.draft(source), encoding="utf-8")
-            chosen = str((output / SCHEMA).absolute())
+            written.append(theirs)
+            theirs.write_text(fitting.draft(source), encoding="utf-8")
+            chosen = str(theirs.absolute())
         fit = fitting.fit(source, load_schema(chosen))
-        config = job_config.make(source, chosen, fit, sample, output.absolute())
-        _write(output / CONFIG, json.dumps(config, indent=4) + "\n")
+        if fit.fits:
+            config = job_config.make(source, chosen, fit, sample, output.absolute())
+            _write(output / CONFIG, json.dumps(config, indent=4) + "\n")
+            config_word = shlex.quote(f"load_from={output / CONFIG}")
+            report["train"] = f"python -m robomimic.scripts.train_rlds {config_word}"
+            written.append(output / CONFIG)
+        else:
+            report["next"] = (
+                f"{theirs} names no {'action' if not fit.found['actions'] else 'observation'} that "
+                f"a policy could take, so {CONFIG} was not written: name it there (features are "
+                "offered as comments), then run inspect-data again"
+            )
     except OSError as error:
         raise UsageError(f"-o {output} cannot be written to: {error}.") from error
     report["written"] = [str(file) for file in written]
-    config_word = shlex.quote(f"load_from={output / CONFIG}")
-    report["train"] = f"python -m robomimic.scripts.train_rlds {config_word}"
     return report
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import yaml
 
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.inspect_data import survey
 from robomimic_ddp.rlds.features import is_number, is_picture, step_features
-from robomimic_ddp.rlds.schema import find_part, held_keys
+from robomimic_ddp.rlds.schema import find_fields, find_part, held_keys
 from robomimic_ddp.rlds.schema_file import Schema, load_schema, packaged
 from robomimic_ddp.rlds.source import Source
 
@@ -74,6 +78,16 @@ def fit(source: Source, schema: Schema) -> Fit:
     return result
 
 
+def require_fit(source: Source, schema: Schema) -> dict[str, str]:
+    """What of a schema a data set lacks and may lack, with the reason. Raises DataError for what it
+    may not lack, as training does.
+    """
+    where, found = str(source.folder), fit(source, schema)
+    cameras, states, actions = (found.found[one] for one in ("cameras", "states", "actions"))
+    find_fields(source.features, where, cameras + states, cameras, actions, schema)
+    return found.missing
+
+
 def places(names: Mapping[str, str], steps: Mapping[str, Any]) -> dict[str, str]:
     """Dotted names as the features' own."""
     dotted = {name.replace("/", "."): name for name in steps}
@@ -87,37 +101,26 @@ def best(found: Mapping[str, Fit]) -> str | None:
 
 
 def draft(source: Source) -> str:
-    """A schema in YAML, from names and shapes alone. Raises DataError where there is no action."""
+    """A schema in YAML, from names and shapes alone: it names what it recognises, and holds every
+    other feature of numbers or text as a comment.
+    """
     steps = step_features(source.features, str(source.folder))
-    vectors = {
-        name: feature
-        for name, feature in steps.items()
-        if is_number(feature) and len(feature.shape) <= 1 and None not in feature.shape
+    numbers = {
+        name: math.prod(feature.shape)
+        for name, feature in sorted(steps.items())
+        if is_number(feature) and None not in feature.shape
     }
-    actions = {
-        name: feature
-        for name, feature in vectors.items()
-        if name.partition("/")[0].startswith("action")
-        and not name.rpartition("/")[2].startswith(_NO_ACTION)
-    }
-    if not actions:
-        raise DataError(
-            f"{source.folder}: no step feature of numbers is called `action` or is in a group of "
-            "that "
-            "name. Copy configs/rlds/bridge.yaml, name the action's features there, and give its "
-            "path "
-            "as train.rlds_schema."
-        )
-    states = {
-        name: feature
-        for name, feature in vectors.items()
-        if name.startswith("observation/") and math.prod(feature.shape) <= LONGEST_STATE
-    }
-    return _yaml(source, states, actions)
-
-
-def _yaml(source: Source, states: dict[str, Any], actions: dict[str, Any]) -> str:
-    words = survey.language(source)
+    vectors = [name for name in numbers if len(steps[name].shape) <= 1]
+    cameras = sorted(survey.cameras(source))
+    states = [
+        name
+        for name in vectors
+        if name.startswith("observation/") and numbers[name] <= LONGEST_STATE
+    ]
+    actions = [
+        name for name in vectors if name.partition("/")[0].startswith("action") and _acts(name)
+    ]
+    others = [name for name in numbers if name not in (*states, *actions)]
     lines = [
         f"# {source.name}, from the names and shapes of its features. Check it: which columns are",
         "# rotations, and in which format? docs/rlds_schemas.md explains every key. For example:",
@@ -125,21 +128,19 @@ def _yaml(source: Source, states: dict[str, Any], actions: dict[str, Any]) -> st
         "#     feature: action",
         "#     columns: [3, 6]",
         "#     rotation: {from: euler_xyz, to: rot_6d}",
+        "# Lines with # are features whose use is not known: remove the # of those that you need.",
+        "cameras:" if cameras else "cameras: {}",
+        *(f"  {_word(key)}: {_dotted(name)}" for key, name in _short(cameras).items()),
+        *_entries("states", states, others, numbers),
+        *_entries("actions", actions, [] if actions else [*filter(_acts, numbers)], numbers),
     ]
-    for section, features in (
-        ("cameras", survey.cameras(source)),
-        ("states", states),
-        ("actions", actions),
-    ):
-        lines.append(f"{section}:" if features else f"{section}: {{}}")
-        for key, name in _short(dict(sorted(features.items()))).items():
-            size = math.prod(features[name].shape)
-            entry = name.replace("/", ".")
-            if section != "cameras":
-                entry = f"{{feature: {entry}, columns: [0, {size}], of: {size}}}"
-            lines.append(f"  {key}: {entry}")
-    if words:
-        lines.append(f"language: {words.replace('/', '.')}")
+    words = survey.language(source)
+    texts = [name for name, f in sorted(steps.items()) if not is_number(f) and not f.shape]
+    lines += [f"{'' if name == words else '# '}language: {_dotted(name)}" for name in texts]
+    rest = [one for one in sorted(steps) if one not in (*numbers, *cameras, *texts)]
+    if rest:
+        lines.append("# neither colour pictures, nor text, nor numbers of a fixed shape:")
+        lines += [f"#   {_dotted(name)}" for name in rest]
     lines += [
         "# success: {feature: episode_metadata.file_path, contains: success}",
         "# filters:",
@@ -148,9 +149,39 @@ def _yaml(source: Source, states: dict[str, Any], actions: dict[str, Any]) -> st
     return "\n".join(lines) + "\n"
 
 
-def _short(features: Mapping[str, Any]) -> dict[str, str]:
-    """Last words of names as keys, or whole names where two end alike."""
-    leaves = [name.rpartition("/")[2] for name in features]
+def _acts(name: str) -> bool:
+    return not name.rpartition("/")[2].startswith(_NO_ACTION)
+
+
+def _entries(
+    section: str, names: list[str], others: list[str], numbers: Mapping[str, int]
+) -> Iterator[str]:
+    """The lines of a section: its entries, and `others` as comments, no key twice."""
+    yield f"{section}:" if names or others else f"{section}: {{}}"
+    for key, name in _short(names, others).items():
+        entry = f"{{feature: {_dotted(name)}, columns: [0, {numbers[name]}], of: {numbers[name]}}}"
+        yield f"  {'' if name in names else '# '}{_word(key)}: {entry}"
+
+
+def _short(names: list[str], others: Sequence[str] = ()) -> dict[str, str]:
+    """Last words of names as keys, or whole names where two end alike; so for `others`, one by
+    one.
+    """
+    leaves = [name.rpartition("/")[2] for name in names]
     if len(set(leaves)) < len(leaves):
-        leaves = list(features)
-    return dict(zip(leaves, features))
+        leaves = names
+    keys = dict(zip(leaves, names))
+    for name in others:
+        leaf = name.rpartition("/")[2]
+        keys[name if leaf in keys else leaf] = name
+    return keys
+
+
+def _dotted(name: str) -> str:
+    return _word(name.replace("/", "."))
+
+
+def _word(text: str) -> str:
+    """As YAML takes it for text."""
+    plain = re.fullmatch(r"[A-Za-z_][\w./-]*", text) and yaml.safe_load(text) == text
+    return text if plain else json.dumps(text)

@@ -80,13 +80,18 @@ def _remarks(report: dict[str, Any]) -> Iterator[str]:
         yield from (f"    {text!r}" for text in words["examples"])
     else:
         yield "instructions: none found"
-    if report["schema"]:
+    if "left_out" in report:
+        yield f"schema: yours, train.rlds_schema={report['schema']}"
+        yield from (f"    without {key}: {why}" for key, why in report["left_out"].items())
+    elif report["schema"]:
         yield f"schema: train.rlds_schema={report['schema']}"
+    elif "written" in report:
+        yield "schema: none of ours fits; check the drafted one (docs/rlds_schemas.md)"
     else:
         yield "schema: none of ours fits; -o DIR drafts one (docs/rlds_schemas.md)"
     if "written" in report:
         yield "written: " + ", ".join(report["written"])
-        yield "train: " + report["train"]
+        yield from (f"{word}: {report[word]}" for word in ("train", "next") if word in report)
     else:
         yield "With -o DIR: a contact sheet of frames, and a config to train with."
 

@@ -90,10 +90,11 @@ def find_fields(
     set's `features`, by `schema` (None: DROID's).
 
     `where` names the data set in errors. Raises DataError for a key that the data set does not
-    hold.
+    hold, and for every name of the schema that it lacks, asked for or not, unless `optional`.
     """
     schema = schema or load_schema()
     steps = step_features(features, where)
+    _require_entries(schema, steps, where)
     images, low_dim, shapes = {}, {}, {}
     known = schema.observations
     for key in obs_keys:
@@ -118,6 +119,38 @@ def find_fields(
             )
         ),
     )
+
+
+def _require_entries(schema: Schema, steps: Mapping[str, Any], where: str) -> None:
+    """Raises DataError for the entries that the data set lacks, all of them, or that do not fit.
+
+    One that nobody asks for is refused too: keys are taken from the schema, so a misspelt feature
+    would leave an action or a camera out of the policy without a word.
+    """
+    wanted = [
+        (section, key, entry)
+        for section in ("cameras", "states", "actions")
+        for key, entry in getattr(schema, section).items()
+        if not entry.optional
+    ]
+    lacking = [
+        f"  {section}.{key}: `{entry.feature}` is not there.{nearest(entry.feature, steps)}"
+        for section, key, entry in wanted
+        if place_of(entry.feature, steps) is None
+    ]
+    if lacking:
+        raise DataError(
+            f"{where} does not hold what the schema {schema.name} names:\n"
+            + "\n".join(lacking)
+            + f"\nFound {listed(steps)}. A policy would be trained without them: correct the "
+            "names, or mark with `optional: true` what only some data sets have."
+        )
+    for section, key, entry in wanted:
+        if section == "cameras":
+            place = place_of(entry.feature, steps) or ""
+            _check_image(key, place, steps[place], where)
+        else:
+            find_part(key, entry, steps, where)
 
 
 def held_keys(entries: Mapping[str, Entry], steps: Mapping[str, Any]) -> list[str]:
@@ -243,7 +276,8 @@ def _check_image(key: str, place: str, feature: Any, where: str) -> str:
     shape, kind = tuple(feature.shape), type(feature).__name__
     if not is_picture(feature):
         raise DataError(
-            f"{where}: {key!r} is listed under observation.modalities.obs.rgb, but `steps/{place}` "
-            f"is a {kind} feature of shape {shape}. An encoded picture with 3 channels is needed."
+            f"{where}: {key!r} is a camera (`cameras` of the schema, or "
+            f"observation.modalities.obs.rgb), but `steps/{place}` is a {kind} feature of shape "
+            f"{shape}. An encoded picture with 3 channels is needed."
         )
     return place

@@ -30,7 +30,8 @@ _SECTIONS = (
 @dataclass(frozen=True)
 class Entry:
     """What stands behind one host key: the step feature `feature`, of length `of` where that is
-    given; its `columns` (all where None), which are a `rotation` (from, to) if any.
+    given; its `columns` (all where None), which are a `rotation` (from, to) if any. `optional`: a
+    data set may lack it; a config that asks for it is refused there all the same.
     """
 
     feature: str
@@ -123,8 +124,6 @@ def parse_schema(tree: Any, where: str) -> Schema:
         }
         for section in ("cameras", "states", "actions")
     }
-    for section, of_section in entries.items():
-        _refuse_optional(of_section, f"{where}: {section}")
     for key, entry in entries["cameras"].items():
         if entry.columns or entry.rotation:
             raise ConfigError(f"{where}: cameras.{key}: a picture has no columns and no rotation.")
@@ -145,17 +144,6 @@ def parse_schema(tree: Any, where: str) -> Schema:
         control_hz=tree.get("control_hz"),
         suggested=suggested,
     )
-
-
-def _refuse_optional(entries: Mapping[str, Entry], where: str) -> None:
-    """A policy needs every key that it is asked to take: none can be missing without a word."""
-    for key, entry in entries.items():
-        if entry.optional:
-            raise ConfigError(
-                f"{where}.{key}: `optional` goes with language, success and filters. A data set "
-                "needs only those keys that a config asks for; take this one out of the config of "
-                "a run on data without it."
-            )
 
 
 def _mapping(value: Any, where: str, known: Sequence[str] | None = None) -> dict:

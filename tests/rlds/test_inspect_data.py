@@ -10,6 +10,7 @@ import pytest
 
 from robomimic_ddp.cli import main
 from robomimic_ddp.config_file import read_json
+from robomimic_ddp.errors import DataError
 from robomimic_ddp.inspect_data import survey
 from robomimic_ddp.rlds import host
 from robomimic_ddp.rlds.schema_file import load_schema
@@ -142,6 +143,61 @@ def test_a_schema_that_people_have_worked_on_is_kept(folders, capsys, tmp_path):
     taken = tmp_path / "out" / "config.json"
     assert main(["inspect-data", str(words[0]), "-o", str(taken)]) == 2
     assert "cannot be written to" in capsys.readouterr().err
+
+
+def test_a_name_that_the_data_lack_is_refused_here_and_in_training(folders, capsys, tmp_path):
+    words = ("inspect-data", str(folders / "our_arm"), "-o", str(tmp_path))
+    assert main(list(words)) == 0
+    schema, sound = tmp_path / "schema.yaml", (tmp_path / "schema.yaml").read_text()
+    config = as_host_config(tmp_path / "config.json", tmp_path / "cache")
+    capsys.readouterr()
+    assert main(list(words)) == 0
+    assert f"schema: yours, train.rlds_schema={schema}" in (text := capsys.readouterr().out)
+    assert "none of ours fits" not in text
+    for old, new in (("action.world_v", "action.wrld_v"), ("observation.image", "observation.im")):
+        schema.write_text(sound.replace(old, new))
+        assert main(list(words)) == 1
+        error = capsys.readouterr().err
+        with pytest.raises(DataError) as caught:
+            host.datasets_from_config(config, config.all_obs_keys)
+        for text in (error, str(caught.value)):
+            assert new in text and f"The nearest is `{old}" in text and str(schema) in text
+    schema.write_text(sound.replace(": observation.image", ": {feature: depth, optional: true}"))
+    assert main(list(words)) == 0
+    assert "without image: no depth" in capsys.readouterr().out
+
+
+def test_a_draft_offers_every_feature_and_needs_no_group_called_action(tmp_path, capsys):
+    from robomimic_ddp.rlds.tf_import import import_tensorflow_datasets
+
+    features = import_tensorflow_datasets().features
+    step = {
+        "obs": {"joints": features.Tensor(shape=(7,), dtype=np.float64), "on": np.float64},
+        "cmd": {"dpos": features.Tensor(shape=(3,), dtype=np.float64)},
+        "says": features.Text(),
+        "is_last": np.bool_,
+    }
+    values = {"obs": {"joints": np.ones(7), "on": 1.0}, "cmd": {"dpos": np.ones(3)}, "says": "go"}
+    steps = [{**values, "is_last": False}] * 4
+    described = features.FeaturesDict({"steps": features.Dataset(step)})
+    folder = other_shapes.write(tmp_path, "odd", described, [{"steps": steps}])
+    report = inspected(capsys, folder, "-o", tmp_path / "out")
+    drafted = tmp_path / "out" / "schema.yaml"
+    assert report["written"] == [str(tmp_path / "out" / "contact_sheet.png"), str(drafted)]
+    assert "names no action" in report["next"] and "train" not in report
+    assert load_schema(str(drafted)).states == {}
+    text = drafted.read_text()
+    assert "# is_last" not in text.partition("actions:")[2]
+    for part in ("joints: ", '"on": ', "dpos: ", "language: says"):
+        assert f"# {part}" in text, text
+        text = text.replace(f"# {part}", part)
+    drafted.write_text(text)
+    report = inspected(capsys, folder, "-o", tmp_path / "out")
+    assert report["schema"] == str(drafted) and "train" in report
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert set(config["train"]["action_keys"]) == {"dpos", "joints", "on"}
+    assert set(config["observation"]["modalities"]["obs"]["low_dim"]) == {"dpos", "joints", "on"}
+    assert load_schema(str(drafted)).language.feature == "says"
 
 
 def test_people_get_tables(folders, stored, capsys):

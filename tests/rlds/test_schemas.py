@@ -187,7 +187,6 @@ def test_droid_is_the_default_and_comes_with_the_package():
         ("filters: {feature: x}", ("expected a list",)),
         ("suggested: {actions: [a]}", ("unknown key 'a'",)),
         ("cameras: {a: {feature: x, columns: [0, 3]}}", ("cameras.a", "no columns")),
-        ("cameras: {a: {feature: x, optional: true}}", ("cameras.a", "`optional` goes with")),
         ("cameras: [", ("cannot be read as YAML",)),
         ("states: {a: b}\nstates: {c: d}", ("cannot be read as YAML", "states")),
         ("- a", ("expected keys with values",)),
@@ -227,6 +226,11 @@ def test_an_unknown_schema_names_the_known_ones():
             ("8 numbers", "at least 9"),
         ),
         ({"states": {"position": "observation.image"}}, ("needs numbers", "Image")),
+        (  # nobody asks for these
+            {"cameras": {"front": "observation.imag"}, "actions": {"move": "x", "grip": "actoin"}},
+            ("cameras.front", "nearest is `observation.image`", "actions.move", "actions.grip"),
+        ),
+        ({"cameras": {"front": "observation.state"}}, ("'front' is a camera", "Tensor")),
         ({"language": "language_instruction"}, ("nearest is `observation.natural_language_in",)),
         ({"language": "reward"}, ("one text a step",)),
         (
