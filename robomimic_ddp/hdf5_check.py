@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from robomimic_ddp.errors import ConfigError, DataError
+from robomimic_ddp.hdf5_structure import Structure, opened
 
 LANGUAGE_KEYS = ("lang", "raw")
 """Observation keys with these words may be made by the host instead of being stored."""
@@ -79,9 +81,7 @@ class _File:
         self.first: dict[str, tuple[int, ...]] = {}
 
     def check(self) -> None:
-        import h5py
-
-        if not os.path.exists(self.path):
+        if not os.path.lexists(self.path):
             raise DataError(
                 f"there is no data set {self.path} (looked for {Path(self.path).absolute()}). "
                 "Check the path in train.data."
@@ -91,59 +91,59 @@ class _File:
                 f"{self.path} of train.data is a folder: an HDF5 file is needed. For RLDS data set "
                 "train.data_format=droid_rlds, train.data_path and train.dataset_names."
             )
-        try:
-            file = h5py.File(self.path, "r")
-        except OSError as error:
-            raise DataError(
-                f"{self.path} cannot be opened as HDF5 ({error}): another format, cut off, still "
-                "being written, or not readable. Copy or write it again."
-            ) from error
-        with file:
-            self._check_frame(file)
-            chosen = [self._episodes(file, key) for key in self.filters]
-            if len(chosen) == 2 and not self.own_filter and set(chosen[0]) & set(chosen[1]):
-                both = sorted(set(chosen[0]) & set(chosen[1]))
+        with ExitStack() as stack:
+            try:
+                file = stack.enter_context(opened(self.path))
+            except OSError as error:
                 raise DataError(
-                    f"{self.path}: {both[0]} is in both filter keys, {self.filters[0]!r} for "
-                    f"training and {self.filters[1]!r} for validation. Split it again."
-                )
-            names = list(dict.fromkeys(name for part in chosen for name in part))
-            for name in _spread(names):
-                self._check_episode(file, name)
+                    f"{self.path} cannot be opened as HDF5 ({error}): another format, cut off, "
+                    "still being written, or not readable. Copy or write it again."
+                ) from error
+            self._check_content(file)
 
-    def _check_frame(self, file: Any) -> None:
-        if "data" not in file or not len(file["data"]):
-            found = ", ".join(file) or "nothing"
+    def _check_content(self, file: Structure) -> None:
+        everything = file.episodes()
+        self._check_env_args(file)
+        chosen = [self._episodes(file, key, everything) for key in self.filters]
+        if len(chosen) == 2 and not self.own_filter and set(chosen[0]) & set(chosen[1]):
+            both = sorted(set(chosen[0]) & set(chosen[1]))
             raise DataError(
-                f"{self.path} holds no episodes: expected groups data/demo_0, data/demo_1, ..., "
-                f"found {found}. Convert it to robomimic's layout, or use another file."
+                f"{self.path}: {both[0]} is in both filter keys, {self.filters[0]!r} for "
+                f"training and {self.filters[1]!r} for validation. Split it again."
             )
+        names = list(dict.fromkeys(name for part in chosen for name in part))
+        for name in _spread(names):
+            self._check_episode(file, name)
+
+    def _check_env_args(self, file: Structure) -> None:
         try:
-            json.loads(file["data"].attrs["env_args"])
-        except (KeyError, TypeError, ValueError) as error:
+            found = json.loads(file.attribute("data", "env_args"))
+            if not isinstance(found, dict):
+                raise ValueError(f"found {found!r}")
+        except (TypeError, ValueError, RecursionError) as error:
             raise DataError(
                 f"{self.path}: the attribute env_args of its group data is missing or no JSON "
-                f"({error}). Hosts read the environment's name there; write one, such as "
+                f"object ({error}). Hosts read the environment's name there; write one, such as "
                 '{"env_name": "robot", "type": 2, "env_kwargs": {}}.'
             ) from error
 
-    def _episodes(self, file: Any, key: str | None) -> list[str]:
+    def _episodes(self, file: Structure, key: str | None, everything: list[str]) -> list[str]:
         """Names of the episodes of a filter key, or of all."""
-        if key is None:
-            names = list(file["data"])
-        else:
-            known = list(file["mask"]) if "mask" in file else []
+        names = everything
+        if key is not None:
+            known = file.names("mask")
             if key not in known:
                 raise DataError(
                     f"{self.path} has no filter key {key!r}: found {', '.join(known) or 'none'}. "
                     "Make it with the host's scripts/split_train_val.py, or set "
                     "train.hdf5_filter_key and train.hdf5_validation_filter_key to what is there."
                 )
-            names = [name.decode() for name in file[f"mask/{key}"][()]]
+            names = file.mask(key)
             if not names:
                 raise DataError(f"{self.path}: filter key {key!r} names no episode. Fill it again.")
+        there = set(everything)
         for name in names:
-            if name not in file["data"]:
+            if name not in there:
                 raise DataError(
                     f"{self.path}: filter key {key!r} names {name}, which is not there. Make the "
                     "filter key again."
@@ -155,21 +155,22 @@ class _File:
                 )
         return names
 
-    def _check_episode(self, file: Any, name: str) -> None:
-        group = file[f"data/{name}"]
-        where, steps = f"{self.path}: {name}", group.attrs.get("num_samples")
-        if steps is None or int(steps) < 1:
+    def _check_episode(self, file: Structure, name: str) -> None:
+        file.group(f"data/{name}")
+        where, steps = f"{self.path}: {name}", file.length(name)
+        if steps is None or steps < 1:
             raise DataError(
                 f"{where} has num_samples={steps}: an episode of at least one step is needed. "
                 "Remove it from the file, or from the filter key."
             )
-        actions = {_action_place(group, key): key for key in self.actions}
+        actions = {_action_place(file, name, key): key for key in self.actions}
         wanted = {**actions, **{f"obs/{key}": key for key in self.observations}}
         for place, key in wanted.items():
-            shape = getattr(group.get(place), "shape", None)
+            in_group = place == "actions" and hasattr(file.find(f"data/{name}/actions"), "items")
+            shape = None if in_group else file.numbers(f"data/{name}/{place}")
             if shape is None:
                 raise DataError(
-                    f"{where} does not hold {place!r}: found {', '.join(_keys(group))}. "
+                    f"{where} does not hold {place!r}: found {', '.join(_keys(file, name))}. "
                     f"Take {key!r} out of the config, or add it to the data set."
                 )
             if place in actions and len(shape) != 2:
@@ -177,7 +178,7 @@ class _File:
                     f"{where}: {place!r} has shape {shape}; actions are [steps, dimensions]. Write "
                     "the data set again."
                 )
-            self._check_shape(where, place, shape, int(steps))
+            self._check_shape(where, place, shape, steps)
 
     def _check_shape(self, where: str, place: str, shape: tuple[int, ...], steps: int) -> None:
         if not shape or shape[0] < steps:
@@ -193,19 +194,22 @@ class _File:
             )
 
 
-def _action_place(group: Any, key: str) -> str:
+def _action_place(file: Structure, episode: str, key: str) -> str:
     """Where an episode holds an action: at its top, or in a group `actions`."""
-    parts = group.get("actions")
-    return f"actions/{key}" if hasattr(parts, "items") and key in parts else key
+    parts = file.find(f"data/{episode}/actions")
+    grouped = hasattr(parts, "items") and file.find(f"data/{episode}/actions/{key}") is not None
+    return f"actions/{key}" if grouped else key
 
 
-def _keys(group: Any) -> Iterator[str]:
-    """What an episode holds, observations with their folder."""
-    for key, value in group.items():
-        if hasattr(value, "items"):
-            yield from (f"{key}/{inner}" for inner in value)
-        else:
+def _keys(file: Structure, episode: str) -> Iterator[str]:
+    """What an episode holds, observations with their folder; links that lead nowhere, too."""
+    for key in file.names(f"data/{episode}"):
+        try:
+            inside = file.names(f"data/{episode}/{key}")
+        except DataError:  # a data set, or a link to nowhere
             yield key
+        else:
+            yield from (f"{key}/{inner}" for inner in inside)
 
 
 def _spread(names: Sequence[str]) -> list[str]:

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import config_check, env, options
+from robomimic_ddp import config_check, env, options, paths
 from robomimic_ddp.doctor.findings import FAIL, OK, WARN, Context, Finding
 from robomimic_ddp.env import LaunchEnv
 from robomimic_ddp.errors import ConfigError, DataError, OptionError, RobomimicDDPError
+from robomimic_ddp.hdf5_structure import opened
 from robomimic_ddp.plan import make_plan
 from robomimic_ddp.rlds.source import find_dataset
 
@@ -85,13 +86,11 @@ def _hdf5(path: Path) -> Finding:
     if path.is_dir():
         return Finding("config", OK, f"data: {path}")
     try:
-        import h5py
+        with opened(path) as file:
+            episodes = len(file.episodes())
     except ImportError:
         return Finding("config", WARN, f"{path} was not opened: no h5py", "pip install h5py")
-    try:
-        with h5py.File(path, "r") as file:
-            episodes = len(file["data"])
-    except (OSError, KeyError) as error:
+    except (OSError, DataError) as error:
         found = f"{path} holds no robomimic data: {str(error).strip()}"
         return Finding(
             "config", FAIL, found, "Copy it again; `git lfs pull` where it is a pointer."
@@ -104,7 +103,7 @@ def _data_paths(train: Mapping[str, Any]) -> list[Path]:
     entries = data if isinstance(data, list) else [data]
     entries = [{"path": entry} if isinstance(entry, str) else entry for entry in entries]
     return [
-        Path(str(entry["path"])).expanduser()
+        paths.expanded(entry["path"])
         for entry in entries
         if isinstance(entry, Mapping) and entry.get("path")
     ]

@@ -3,57 +3,58 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from robomimic_ddp.errors import DataError
+from robomimic_ddp.hdf5_structure import Structure, opened
 
 
 def report_of(path: Path) -> dict[str, Any]:
     """Episodes, lengths and keys of the file. Raises DataError for any other file."""
-    import h5py
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(opened(path))
+        except OSError as error:
+            raise DataError(
+                f"{path} is neither the folder of an RLDS data set nor an HDF5 file: {error}. Name "
+                "the folder <name>/<version> that tensorflow-datasets has prepared."
+            ) from error
+        return _report(path, file)
 
-    try:
-        with h5py.File(path, "r") as file:
-            if "data" not in file or not len(file["data"]):
-                raise DataError(
-                    f"{path} is HDF5, but holds no group `data` with episodes, as robomimic's "
-                    "files "
-                    f"do: found {', '.join(file) or 'nothing'}."
-                )
-            return _report(path, file)
-    except OSError as error:
+
+def _length(file: Structure, episode: str) -> int:
+    length = file.length(episode)
+    if length is None:
+        shape = file.numbers(f"data/{episode}/actions")
+        length = shape[0] if shape else None
+    if length is None:
         raise DataError(
-            f"{path} is neither the folder of an RLDS data set nor an HDF5 file: {error}. Name the "
-            "folder <name>/<version> that tensorflow-datasets has prepared."
-        ) from error
-
-
-def _length(episode: Any) -> int:
-    if "num_samples" in episode.attrs:
-        return int(episode.attrs["num_samples"])
-    if "actions" not in episode:
-        raise DataError(
-            f"{episode.file.filename}: episode {episode.name} has neither `actions` nor the "
-            "attribute `num_samples`, as robomimic's files have. Convert the file again."
+            f"{file.path}: episode {episode} has neither `actions` nor the attribute "
+            "`num_samples`, as robomimic's files have. Convert the file again."
         )
-    return len(episode["actions"])
+    return length
 
 
-def _report(path: Path, file: Any) -> dict[str, Any]:
-    episodes = [file["data"][name] for name in file["data"]]
-    lengths = [_length(one) for one in episodes]
-    first, held = episodes[0], {}
+def _features(file: Structure, place: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(name, data set) of all in an episode but `next_obs`."""
+    for name in file.names(place):
+        found = file.find(f"{place}/{name}")
+        if hasattr(found, "items"):
+            yield from _features(file, f"{place}/{name}", f"{prefix}{name}/")
+        elif getattr(found, "shape", None) and not prefix.startswith("next_obs"):
+            yield prefix + name, found
 
-    def note(name: str, value: Any) -> None:
-        if hasattr(value, "shape") and not name.startswith("next_obs"):
-            held[name] = {
-                "kind": "HDF5",
-                "shape": list(value.shape[1:]),
-                "dtype": str(value.dtype),
-            }
 
-    first.visititems(note)
+def _report(path: Path, file: Structure) -> dict[str, Any]:
+    episodes = file.episodes()
+    lengths = [_length(file, one) for one in episodes]
+    held = {
+        name: {"kind": "HDF5", "shape": list(found.shape[1:]), "dtype": str(found.dtype)}
+        for name, found in _features(file, f"data/{episodes[0]}")
+    }
     return {
         "kind": "hdf5",
         "path": str(path),
@@ -65,7 +66,7 @@ def _report(path: Path, file: Any) -> dict[str, Any]:
             "max": max(lengths),
         },
         "steps": held,
-        "filter_keys": sorted(file["mask"]) if "mask" in file else [],
+        "filter_keys": sorted(file.names("mask")),
         "use": (
             f'This is HDF5 data: train on it with train.data=[{{"path": "{path}"}}] and '
             "`python -m robomimic.scripts.train --config cfg.json`; no schema and no RLDS keys are "

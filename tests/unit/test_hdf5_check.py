@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from robomimic_ddp import hdf5_check
 from robomimic_ddp.errors import DataError
+from robomimic_ddp.inspect_data import hdf5
 
 h5py = pytest.importorskip("h5py")
 
 
-def look(path, *keys: str) -> None:
-    train = {"data": str(path), "action_keys": list(keys) or None}
+def look(path, *keys: str, mask: str | None = None) -> None:
+    train = {"data": str(path), "action_keys": list(keys) or None, "hdf5_filter_key": mask}
     train = type("Train", (dict,), {"__getattr__": dict.__getitem__})(train)
     hdf5_check.check(SimpleNamespace(train=train, experiment={}, all_obs_keys=[]))
 
@@ -48,3 +51,89 @@ def test_actions_at_the_top_and_in_a_group(data):
 def test_what_is_not_there_or_no_action(data, key, words):
     with pytest.raises(DataError, match=words):
         look(data, key)
+
+
+DEMO = "data/demo_0"
+ODD = {
+    "a mask of numbers": ("mask/one", np.arange(2), "filter key 'one' is int64 of shape"),
+    "a mask of booleans": ("mask/one", np.ones(1, bool), "filter key 'one' is bool of shape"),
+    "a mask of one text": ("mask/one", b"demo_0", "filter key 'one' is .* of shape"),
+    "a mask that is a group": ("mask/one/two", [1], "filter key 'one' is a group"),
+    "a mask of other letters": ("mask/one", [b"demo_\xff"], "'one' cannot be read .Unicode"),
+    "masks that are no group": ("mask", [b"one"], "'mask' is a data set; expected a group"),
+    "an empty mask": ("mask/one", h5py.Empty("S6"), "filter key 'one' is .* of shape None"),
+    "a link to nothing": (f"{DEMO}/top", h5py.SoftLink("/gone"), "demo_0/top' cannot be read .Key"),
+    "a link to no file": (f"{DEMO}/top", h5py.ExternalLink("gone.hdf5", "/x"), "top' cannot be r"),
+    "a link in a circle": (f"{DEMO}/top", h5py.SoftLink(f"/{DEMO}/top"), "top' cannot be read"),
+    "text": (f"{DEMO}/top", [b"a"] * 3, "demo_0/top' is |S1; expected an array of numbers"),
+    "complex numbers": (f"{DEMO}/top", np.ones((3, 1), complex), "top' is complex128"),
+    "nothing at all": (f"{DEMO}/top", h5py.Empty("f"), "top' is empty; expected"),
+    "a group": (f"{DEMO}/top/inner", [1.0], "top' is a group; expected an array"),
+    "an episode that is none": (DEMO, [1.0], "'data/demo_0' is a data set; expected a group"),
+    "a link for an episode": (DEMO, h5py.SoftLink("/gone"), "'data/demo_0' cannot be read"),
+    "data that are no group": ("data", [1.0], "'data' is a data set; expected a group"),
+    "a link for the data": ("data", h5py.SoftLink("/gone"), "'data' cannot be read"),
+}
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(("place", "value", "words"), ODD.values(), ids=ODD)
+def test_an_odd_structure_is_one_error_with_its_place(data, place, value, words):
+    with h5py.File(data, "r+") as file:
+        file["mask/one"] = [b"demo_0"]
+        at = "/".join(place.split("/")[: 1 if place == "mask" else 3])
+        if at in file:
+            del file[at]
+        file[place] = value
+    with pytest.raises(DataError, match=words) as caught:
+        look(data, "top", mask="one")
+    assert str(data) in str(caught.value)
+    try:
+        hdf5.report_of(data)
+    except DataError:
+        pass
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("place", "name", "value"),
+    [
+        *(
+            (DEMO, "num_samples", value)
+            for value in ("three", [3, 4], np.nan, 2.5, h5py.Empty("i"))
+        ),
+        *(("data", "env_args", value) for value in ([1, 2], b"\xff", "[]", h5py.Empty("i"), 3)),
+    ],
+    ids=str,
+)
+def test_an_odd_attribute_is_one_error_with_its_name(data, place, name, value):
+    with h5py.File(data, "r+") as file:
+        file[place].attrs[name] = value
+    with pytest.raises(DataError, match=rf"{name}") as caught:
+        look(data, "top")
+    assert str(data) in str(caught.value)
+    if name == "num_samples":
+        with pytest.raises(DataError, match="demo_0 has num_samples"):
+            hdf5.report_of(data)
+
+
+@pytest.mark.bad_input
+def test_a_pipe_is_no_data_set(tmp_path):
+    os.mkfifo(pipe := tmp_path / "pipe")
+    for read in (look, hdf5.report_of):
+        with pytest.raises(DataError, match="is a pipe: a file is needed"):
+            read(pipe)
+
+
+def test_links_that_work_and_whole_numbers_of_other_kinds_are_taken(data, tmp_path):
+    with h5py.File(tmp_path / "other.hdf5", "w") as other:
+        other["x"] = [[0.0]] * 3
+    with h5py.File(data, "r+") as file:
+        file[f"{DEMO}/outside"] = h5py.ExternalLink("other.hdf5", "/x")
+        file[f"{DEMO}/inside"] = h5py.SoftLink(f"/{DEMO}/top")
+        file["mask/one"] = ["demo_0"]  # text of any length
+        for value in (3.0, np.array([3]), np.uint8(3)):
+            file[DEMO].attrs["num_samples"] = value
+            file.flush()
+    look(data, "outside", "inside", mask="one")
+    assert hdf5.report_of(data)["filter_keys"] == ["one"]

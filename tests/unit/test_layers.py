@@ -15,10 +15,10 @@ PACKAGE = ROOT / "robomimic_ddp"
 
 LAYERS = (
     {"errors"},
-    {"env", "options", "remedies"},
+    {"env", "options", "paths", "remedies"},
     {"plan"},
     {"places", "random_streams", "rendezvous", "swapping"},
-    {"group"},
+    {"group", "hdf5_structure"},
     {"step_logs", "bucket_layout", "buffers", "observing", "nests", "language", "composition"},
     {"wrap", "sampling", "rlds", "main_rank", "metrics", "algo", "history"}
     | {"command_line", "config_check", "config_file", "hdf5_check", "heartbeat", "notes", "figures"}

@@ -1,0 +1,142 @@
+"""Reads the structure of robomimic's HDF5 files: names, attributes, shapes; no frames.
+
+Whatever is odd (broken links, attributes and masks of other types, damage) is a DataError that
+names the file and the place in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from robomimic_ddp import paths
+from robomimic_ddp.errors import DataError, RobomimicDDPError
+
+
+@contextmanager
+def opened(path: Any) -> Iterator[Structure]:
+    """The structure of the file `path`. Raises OSError where it is no HDF5 file."""
+    import h5py
+
+    with h5py.File(paths.regular(path), "r") as file:
+        yield Structure(str(path), file)
+
+
+@contextmanager
+def _reading(where: str) -> Iterator[None]:
+    try:
+        yield
+    except RobomimicDDPError:
+        raise
+    # h5py raises whatever HDF5, numpy and Python's codecs raise; all of it means one thing here.
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [""])[0][:200]
+        raise DataError(
+            f"{where} cannot be read ({type(error).__name__}: {reason}): damaged, a link to what "
+            "is not there, or of a type that Python does not know. Write it again."
+        ) from error
+
+
+class Structure:
+    """An open file. Places are paths in it, such as "data/demo_0/obs"."""
+
+    def __init__(self, path: str, file: Any) -> None:
+        self.path, self.file = path, file
+
+    def find(self, place: str) -> Any:
+        """The group or data set at `place`; None where nothing has that name."""
+        with _reading(f"{self.path}: {place!r}"):
+            try:
+                return self.file[place]
+            except KeyError:  # it is not there, or a link on the way leads to nothing
+                group = self.file
+                for name in place.split("/"):
+                    if not hasattr(group, "items") or group.get(name, getlink=True) is None:
+                        return None
+                    group = group[name]
+                raise
+
+    def group(self, place: str) -> Any | None:
+        """The group at `place`; None where nothing has that name. Raises DataError for a data set
+        there.
+        """
+        found = self.find(place)
+        if found is not None and not hasattr(found, "items"):
+            raise DataError(
+                f"{self.path}: {place!r} is a data set; expected a group, as robomimic's files "
+                "have there. Convert the file again."
+            )
+        return found
+
+    def names(self, place: str) -> list[str]:
+        """What the group at `place` holds; nothing where there is none."""
+        group = self.group(place)
+        with _reading(f"{self.path}: {place!r}"):
+            return [] if group is None else list(group)
+
+    def episodes(self) -> list[str]:
+        """Names of the episodes. Raises DataError where there is none."""
+        names = self.names("data")
+        if not names:
+            raise DataError(
+                f"{self.path} holds no episodes: expected groups data/demo_0, data/demo_1, ..., "
+                f"found {', '.join(self.file) or 'nothing'}. Convert it to robomimic's layout, or "
+                "use another file."
+            )
+        return names
+
+    def attribute(self, place: str, name: str) -> Any:
+        """The attribute `name` of what is at `place`; None where it has none."""
+        found = self.find(place)
+        with _reading(f"{self.path}: the attribute {name} of {place}"):
+            return None if found is None else found.attrs.get(name)
+
+    def length(self, episode: str) -> int | None:
+        """`num_samples` of an episode, None where it has none. Raises DataError for one that is no
+        whole number.
+        """
+        value = self.attribute(f"data/{episode}", "num_samples")
+        try:
+            if value is None or int(value) == value:
+                return None if value is None else int(value)
+        except (TypeError, ValueError, OverflowError):
+            pass
+        raise DataError(
+            f"{self.path}: {episode} has num_samples={value!r}; expected a whole number, the steps "
+            "of the episode. Write the attribute again."
+        )
+
+    def mask(self, key: str) -> list[str]:
+        """The episodes that the filter key `key` names. Raises DataError for anything but a list of
+        text.
+        """
+        place = f"mask/{key}"
+        found = self.find(place)
+        with _reading(f"{self.path}: filter key {key!r}"):
+            dtype, shape = getattr(found, "dtype", None), getattr(found, "shape", None)
+            if dtype is None or shape is None or len(shape) != 1 or dtype.kind not in "SO":
+                is_what = "a group" if dtype is None else f"{dtype} of shape {shape}"
+                raise DataError(
+                    f"{self.path}: filter key {key!r} is {is_what}; expected a list of episodes' "
+                    'names as text, such as "demo_0". Make it again with the host\'s '
+                    "scripts/split_train_val.py."
+                )
+            return [name.decode() for name in found[()]]
+
+    def numbers(self, place: str) -> tuple[int, ...] | None:
+        """The shape of the data set at `place`; None where nothing has that name. Raises DataError
+        where it holds no numbers.
+        """
+        found = self.find(place)
+        if found is None:
+            return None
+        with _reading(f"{self.path}: {place!r}"):
+            dtype, shape = getattr(found, "dtype", None), getattr(found, "shape", None)
+            if dtype is None or shape is None or dtype.kind not in "biuf":
+                is_what = "a group" if dtype is None else "empty" if shape is None else f"{dtype}"
+                raise DataError(
+                    f"{self.path}: {place!r} is {is_what}; expected an array of numbers. Take it "
+                    "out of the config, or write the data set again."
+                )
+            return tuple(shape)

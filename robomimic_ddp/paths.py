@@ -1,0 +1,126 @@
+"""Paths that people name: whether they can be read or written, before a run depends on it."""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+_PIPE_SECONDS = 10.0
+"""So long a pipe may stay without a writer."""
+_MOST_BYTES = 64 * 2**20
+"""More is no config, and a pipe may never end."""
+_FOLDERS = 300
+"""Bytes that names of run folders and files add to an output folder's path, at most."""
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def expanded(path: Any) -> Path:
+    """`path` with ~ replaced; that of an unknown user stays as it is, and is not found."""
+    return Path(os.path.expanduser(str(path)))
+
+
+def regular(path: Any) -> Path:
+    """`path` where it is a regular file, for whatever opens it: a pipe would wait for its writer,
+    a device may never end. Raises OSError.
+    """
+    kind = stat.S_IFMT(_stat(path).st_mode)
+    if kind != stat.S_IFREG:
+        raise OSError(f"{path} is {_KINDS.get(kind, 'something else')}: a file is needed")
+    return Path(path)
+
+
+def is_pipe(path: Any) -> bool:
+    """Whether `path` can be read once only: `<(...)`, `| ... /dev/stdin`, a terminal."""
+    try:
+        mode = _stat(path).st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or (stat.S_ISCHR(mode) and _is_terminal(path))
+
+
+def read_text(path: Any) -> str:
+    """The UTF-8 text of a file or pipe, which is small. Raises OSError, UnicodeDecodeError."""
+    if is_pipe(path):
+        return _read_pipe(path).decode()
+    with open(regular(path), "rb") as file:
+        return _limited(path, file.read(_MOST_BYTES + 1)).decode()
+
+
+def _stat(path: Any) -> os.stat_result:
+    try:
+        return os.stat(path)
+    except ValueError as error:  # a NUL character
+        raise OSError(f"{str(path)!r} is no path: {error}") from error
+
+
+def _is_terminal(path: Any) -> bool:
+    with open(path, "rb", buffering=0) as file:
+        return file.isatty()
+
+
+def _read_pipe(path: Any) -> bytes:
+    """Waits as long as there is a writer, or 10 s for one."""
+    content, deadline = b"", time.monotonic() + _PIPE_SECONDS
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as pipe:
+        while time.monotonic() < deadline:
+            at_end = bool(select.select([pipe], [], [], 0.5)[0])
+            part = pipe.read(2**16)
+            if part:
+                content = _limited(path, content + part)
+            elif part is None:  # a writer is there, and has not written yet
+                deadline = time.monotonic() + _PIPE_SECONDS
+            elif at_end:
+                return content
+    raise TimeoutError(f"nothing has written into the pipe {path} for {_PIPE_SECONDS:g} s")
+
+
+def _limited(path: Any, content: bytes) -> bytes:
+    if len(content) > _MOST_BYTES:
+        raise OSError(f"{path} holds more than {_MOST_BYTES >> 20} MiB: a text file is needed")
+    return content
+
+
+def why_not_writable(path: Any) -> str | None:
+    """Why no folder can be made at `path`, or written to where it is there; None where it can."""
+    text = os.path.expanduser(str(path))
+    if "\0" in text:
+        return "a path holds no NUL character"
+    if text.startswith("~"):
+        return f"there is no user {text.partition('/')[0][1:]!r} whose home that could be"
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "it is not UTF-8, so neither config.json nor a log could hold it"
+    folder = Path(text).absolute()
+    if len(os.fsencode(folder)) + _FOLDERS > os.pathconf("/", "PC_PATH_MAX"):
+        return f"it is {len(os.fsencode(folder))} bytes long, too long for the files in it"
+    nearest = next(one for one in (folder, *folder.parents) if _is_there(one))
+    if not nearest.is_dir():
+        return f"{nearest} is a file"
+    most = os.pathconf(nearest, "PC_NAME_MAX")
+    for part in folder.relative_to(nearest).parts:
+        if len(os.fsencode(part)) > most:
+            return f"{part[:40]!r}... is longer than the {most} bytes that a name may have"
+    try:
+        with tempfile.TemporaryFile(dir=nearest):
+            return None
+    except OSError as error:
+        return f"nothing may be written in {nearest} ({error.strerror})"
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return os.path.lexists(path)
+    except OSError:
+        return False
