@@ -125,8 +125,8 @@ def entry_point(api_version: int) -> Callable:
     def decorate(main: Callable) -> Callable:
         @functools.wraps(main)
         def checked(*args: Any, **kwargs: Any) -> Any:
-            config_file.require_config_file(getattr(args[0], "config", None) if args else None)
-            return main(*args, **kwargs)
+            with config_file.checked_config(args[0] if args else None):
+                return main(*args, **kwargs)
 
         return entry.entry_point(checked)
 

@@ -5,10 +5,9 @@ decision.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import env
+from robomimic_ddp import env, paths
 from robomimic_ddp.rlds import memory
 
 _NAMED_SETS = 3
@@ -83,14 +82,14 @@ def _data(run: Any, loader: Any) -> Iterator[str]:
 def _names(train: Any) -> Iterator[str]:
     """Where the data sets of a host's config lie; RLDS: their folder and names."""
     if isinstance(train, Mapping) and train.get("data_path") and train.get("dataset_names"):
-        folder = Path(str(train["data_path"])).expanduser()
+        folder = paths.expanded(train["data_path"])
         yield from (str(folder / str(name)) for name in train["dataset_names"])
         return
     data = train.get("data") if isinstance(train, Mapping) else None
     for entry in [data] if isinstance(data, (str, Mapping)) else data or ():
         path = entry.get("path") if isinstance(entry, Mapping) else entry
         if path:
-            yield str(Path(str(path)).expanduser())
+            yield str(paths.expanded(path))
 
 
 def _length(sized: Any) -> int | None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from robomimic_ddp import paths
 from robomimic_ddp.errors import CheckpointError
 
 _LEGACY_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
@@ -78,10 +79,10 @@ def shapes_differ(path: Any, error: BaseException) -> CheckpointError | None:
 
 def _is_legacy(file: Path, shown: str) -> bool:
     try:
-        with open(file, "rb") as opened:
+        with open(paths.regular(file), "rb") as opened:
             start = opened.read(len(_LEGACY_MAGIC))
     except OSError as error:
-        raise CheckpointError(f"{shown} cannot be read: {error.strerror}. {_REMEDY}") from error
+        raise CheckpointError(f"{shown} cannot be read: {error}. {_REMEDY}") from error
     if not zipfile.is_zipfile(file) and start != _LEGACY_MAGIC:
         kind = "cut off while it was written" if start.startswith(b"PK") else "of another kind"
         raise CheckpointError(

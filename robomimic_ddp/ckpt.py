@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from robomimic_ddp import checkpoint, checkpoint_check
+from robomimic_ddp import checkpoint, checkpoint_check, paths
 from robomimic_ddp.errors import EXIT_DONE, CheckpointError, UsageError
 from robomimic_ddp.state import RECORD_NAME
 
@@ -46,12 +46,15 @@ def run(command: str, args: argparse.Namespace) -> int:
         content = read(args.path)
         print("\n".join(described(content, args.path, args.keys)))
         return EXIT_DONE
-    paths = [args.path] if args.action == "convert" else args.paths
-    output = Path(args.output)
+    sources = [args.path] if args.action == "convert" else args.paths
+    output = paths.expanded(args.output)
     if output.suffix not in (".pth", ".pt", ".ckpt", ".safetensors"):
         raise UsageError(f"--output {output}: expected a name ending in .pth or .safetensors.")
-    content = averaged([read(path) for path in paths], paths)
-    content = converted(content, args.layout, args.ema, paths[0])
+    reason = paths.why_not_writable(output.parent)
+    if reason is not None:
+        raise UsageError(f"--output {args.output!r} cannot be written to: {reason}.")
+    content = averaged([read(path) for path in sources], sources)
+    content = converted(content, args.layout, args.ema, sources[0])
     _write(content, output)
     print(f"{output}: {', '.join(_parts(content))}")
     return EXIT_DONE
@@ -62,7 +65,7 @@ def read(path: Any) -> dict[str, Any]:
 
     Raises CheckpointError for anything else. Runs no code of the file's.
     """
-    file = Path(path).expanduser()
+    file = paths.expanded(path)
     if file.is_dir():
         raise CheckpointError(
             f"{path}: this is a folder; expected a file, such as models/*.pth or last.pth in it."
@@ -118,7 +121,7 @@ def described(content: Mapping[str, Any], path: Any, keys: bool = False) -> Iter
         variables = content.get("variable_state") or {}
         if "epoch" in variables:
             yield f"after epoch {variables['epoch']}"
-        yield from _of_run(Path(path).expanduser())
+        yield from _of_run(paths.expanded(path))
     for part, tensors in _tensors(content["model"]).items():
         layout = "with module." if _wrapped_nets(tensors) else "plain"
         yield f"{part}: {len(tensors)} tensors, {_count(tensors):,} numbers, {layout}"
@@ -135,7 +138,7 @@ def _of_run(path: Path) -> Iterator[str]:
     """What the record of the run says in whose directory a host's checkpoint lies."""
     for folder in list(path.absolute().parents)[:2]:
         try:
-            record = json.loads((folder / RECORD_NAME).read_text(encoding="utf-8"))
+            record = json.loads(paths.regular(folder / RECORD_NAME).read_text(encoding="utf-8"))
             plan = record["plan"]
             yield (
                 f"of the run in {folder}: host {record.get('host', 'not noted')}, "

@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from robomimic_ddp import paths
 from robomimic_ddp.errors import ConfigError
 
 _INSTALL = "Install Hydra for that (pip install hydra-core), or write it out."
@@ -187,7 +188,7 @@ class Files:
     def _read(self, path: Path) -> tuple[dict, str | None]:
         """(content, package of the header)."""
         try:
-            text = path.read_text(encoding="utf-8")
+            text = paths.regular(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             there = sorted(one.stem for one in path.parent.glob("*.yaml"))
             raise ConfigError(

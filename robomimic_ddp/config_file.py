@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from robomimic_ddp import env, paths
 from robomimic_ddp.errors import ConfigError
+from robomimic_ddp.swapping import swapped
 
 
 def read_json(path: Any, spelled: str) -> dict:
     """The settings in a host's JSON config. Raises ConfigError, naming it as `spelled`, for a file
     that is not there or holds no JSON object, and for a key that stands in an object twice.
     """
-    file = Path(str(path)).expanduser()
+    file = paths.expanded(path)
+    ranks = env.read_launch_env().world_size if paths.is_pipe(file) else 1
+    if ranks > 1:
+        raise ConfigError(
+            f"{spelled}{path} is a pipe, which one process can read, once, and there are {ranks} "
+            "ranks. Write the config into a file."
+        )
     try:
-        text = file.read_text(encoding="utf-8")
-        settings = json.loads(text, object_pairs_hook=_without_duplicates)
+        settings = json.loads(paths.read_text(file), object_pairs_hook=_without_duplicates)
     except FileNotFoundError:
         raise ConfigError(
             f"{spelled}{path}: no such file (looked for {file.absolute()})."
@@ -39,10 +48,27 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict:
     return found
 
 
-def require_config_file(path: Any) -> None:
-    """Raises ConfigError for the argument of a host's --config that it could not begin with."""
-    if isinstance(path, str) and "algo_name" not in read_json(path, "--config "):
+@contextmanager
+def checked_config(arguments: Any) -> Iterator[None]:
+    """For a host's main(arguments): its `config` is one that it can begin with. A pipe, which can
+    be read once only, is a temporary file for the block. Raises ConfigError.
+    """
+    path = getattr(arguments, "config", None)
+    if not isinstance(path, str):
+        yield
+        return
+    once = paths.is_pipe(path)
+    settings = read_json(path, "--config ")
+    if "algo_name" not in settings:
         raise ConfigError(
             f"--config {path}: found no algo_name; expected the name of one of this host's "
             'algorithms, such as "algo_name": "diffusion_policy".'
         )
+    if not once:
+        yield
+        return
+    with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as kept:
+        json.dump(settings, kept)
+        kept.flush()
+        with swapped(arguments, "config", kept.name):
+            yield

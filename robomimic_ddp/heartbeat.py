@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Callable
 
-from robomimic_ddp import places
+from robomimic_ddp import paths, places
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.observing import LOSS, Observer
 
@@ -139,7 +139,7 @@ def read(directory: Path) -> list[dict[str, Any]]:
     found = []
     for path in sorted((Path(directory) / FOLDER).glob("rank*.json")):
         try:
-            told = json.loads(path.read_text(encoding="utf-8"))
+            told = json.loads(paths.regular(path).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             continue  # being replaced, or cut off with its node
         if isinstance(told, dict) and isinstance(told.get("rank"), int):

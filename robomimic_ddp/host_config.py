@@ -11,7 +11,7 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import checkpoint_check, command_line, config_check, hdf5_check, main_rank
+from robomimic_ddp import checkpoint_check, command_line, config_check, hdf5_check, main_rank, paths
 from robomimic_ddp.errors import ConfigError
 from robomimic_ddp.notes import Notes, attach_notes, notes_of
 from robomimic_ddp.rlds.keys import DATA_FORMAT, DEFAULTS
@@ -116,7 +116,7 @@ def check_inputs(config: Any, resuming: bool = False) -> None:
 
     A run that is resumed does not read experiment.ckpt_path again.
     """
-    main_rank.on_main(_check_output, config.train.get("output_dir", None))
+    main_rank.on_main(_check_output, config)
     data_format = config.train.get("data_format", ROBOMIMIC_FORMAT)
     formats = (ROBOMIMIC_FORMAT, DATA_FORMAT)
     if OUR_KEY in config.train and data_format not in formats:
@@ -131,21 +131,15 @@ def check_inputs(config: Any, resuming: bool = False) -> None:
         main_rank.on_main(checkpoint_check.check, checkpoint_path, config.algo_name)
 
 
-def _check_output(output: Any) -> None:
-    """Raises ConfigError where no run directory can be made in `output`."""
-    if output is None:
-        return
-    folder = Path(os.path.expanduser(str(output))).absolute()
-    nearest = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
-    if not nearest.is_dir():
+def _check_output(config: Any) -> None:
+    """Raises ConfigError where no run directory can be made."""
+    output, name = config.train.get("output_dir", None), config.experiment.name
+    reason = None if output is None else paths.why_not_writable(os.path.join(output, name))
+    if reason is not None:
         raise ConfigError(
-            f"train.output_dir={output}: {nearest} is a file, so no run directory can be made "
-            "there. Name a folder; it is made if need be."
-        )
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise ConfigError(
-            f"train.output_dir={output}: nothing may be written in {nearest}. Name a folder of "
-            "yours, or change its permissions."
+            f"train.output_dir={str(output)[:200]!r}, experiment.name={str(name)[:200]!r}: "
+            f"{reason}, so no run directory can be made there. Name a folder that you may write "
+            "to; it is made if need be."
         )
 
 

@@ -76,12 +76,12 @@ def _read_pipe(path: Any) -> bytes:
         while time.monotonic() < deadline:
             at_end = bool(select.select([pipe], [], [], 0.5)[0])
             part = pipe.read(2**16)
-            if part:
-                content = _limited(path, content + part)
-            elif part is None:  # a writer is there, and has not written yet
-                deadline = time.monotonic() + _PIPE_SECONDS
-            elif at_end:
-                return content
+            if part == b"":
+                if at_end:
+                    return content
+                continue  # nobody has opened it to write
+            content = _limited(path, content + (part or b""))  # None: a writer, but nothing yet
+            deadline = time.monotonic() + _PIPE_SECONDS
     raise TimeoutError(f"nothing has written into the pipe {path} for {_PIPE_SECONDS:g} s")
 
 
@@ -91,8 +91,8 @@ def _limited(path: Any, content: bytes) -> bytes:
     return content
 
 
-def why_not_writable(path: Any) -> str | None:
-    """Why no folder can be made at `path`, or written to where it is there; None where it can."""
+def why_no_path(path: Any) -> str | None:
+    """Why `path` can be no path at all, whatever is on the disk; None where it can."""
     text = os.path.expanduser(str(path))
     if "\0" in text:
         return "a path holds no NUL character"
@@ -102,7 +102,15 @@ def why_not_writable(path: Any) -> str | None:
         text.encode()
     except UnicodeEncodeError:
         return "it is not UTF-8, so neither config.json nor a log could hold it"
-    folder = Path(text).absolute()
+    return None
+
+
+def why_not_writable(path: Any) -> str | None:
+    """Why no folder can be made at `path`, or written to where it is there; None where it can."""
+    reason = why_no_path(path)
+    if reason is not None:
+        return reason
+    folder = expanded(path).absolute()
     if len(os.fsencode(folder)) + _FOLDERS > os.pathconf("/", "PC_PATH_MAX"):
         return f"it is {len(os.fsencode(folder))} bytes long, too long for the files in it"
     nearest = next(one for one in (folder, *folder.parents) if _is_there(one))

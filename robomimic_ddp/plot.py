@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import figures, history
+from robomimic_ddp import figures, history, paths
 from robomimic_ddp.errors import EXIT_DONE, DataError
 
 SUCCESS = "Success_Rate"
@@ -78,13 +78,17 @@ def plot(run_directories: Sequence[str], output: str) -> None:
         loss.yaxis.set_major_formatter(_plain_number)
         loss.yaxis.set_minor_formatter(_some_plain_numbers)
     speed.set_ylim(bottom=0)
+    file = paths.expanded(output)
     try:
-        Path(output).parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(output, dpi=130)
+        reason = paths.why_not_writable(file.parent)
+        if reason is not None:
+            raise OSError(reason)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(file, dpi=130)
     except (OSError, ValueError) as error:  # ValueError: an ending that stands for no format
         raise DataError(
-            f"the picture {output} cannot be written: {error}. Name a file in a folder that may be "
-            "written, such as -o curves.png."
+            f"the picture {output!r} cannot be written: {error}. Name a file in a folder that may "
+            "be written, such as -o curves.png."
         ) from error
     finally:
         plt.close(figure)

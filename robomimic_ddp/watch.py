@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import heartbeat
+from robomimic_ddp import heartbeat, paths
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, UsageError
 
 SILENT_SECONDS, STUCK_SECONDS = 15.0, 30.0
@@ -34,7 +34,7 @@ def run(command: str, args: argparse.Namespace) -> int:
     """
     if not args.interval > 0:
         raise UsageError(f"--interval {args.interval:g}: expected more than 0 seconds.")
-    directory = Path(args.run).expanduser()
+    directory = paths.expanded(args.run)
     told = heartbeat.read(directory)
     if args.once or not sys.stdout.isatty():
         return _plainly(directory, args.interval, args.once)

@@ -8,6 +8,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from robomimic_ddp import paths
 from robomimic_ddp.errors import EXIT_DONE, DataError, UsageError
 
 SAMPLE = 64
@@ -35,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
 
 def run(command: str, args: argparse.Namespace) -> int:
     """Prints the report, after writing the files where asked to. Raises DataError, ConfigError."""
-    path = Path(args.path).expanduser()
+    path = paths.expanded(args.path)
     if args.episodes < 0:
         raise UsageError(f"--episodes {args.episodes}: expected 0 (all) or more.")
     if not path.exists():
@@ -43,12 +44,16 @@ def run(command: str, args: argparse.Namespace) -> int:
             f"{path} does not exist. Name the folder of a data set that tensorflow-datasets has "
             "prepared, as <name>/<version>."
         )
-    if path.is_file():
+    output = None if args.output is None else paths.expanded(args.output)
+    reason = None if output is None else paths.why_not_writable(output)
+    if reason is not None:
+        raise UsageError(f"-o {args.output!r} cannot be written to: {reason}.")
+    if not path.is_dir():
         from robomimic_ddp.inspect_data import hdf5
 
         report = hdf5.report_of(path)
     else:
-        report = _inspect(path, args.episodes, Path(args.output) if args.output else None)
+        report = _inspect(path, args.episodes, output)
     if args.json:
         print(json.dumps(report, indent=2))
     else:

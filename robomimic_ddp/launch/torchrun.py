@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import rendezvous
+from robomimic_ddp import paths, rendezvous
 from robomimic_ddp.config_file import read_json
 from robomimic_ddp.env import OPTION_PREFIX
 from robomimic_ddp.launch import devices
@@ -73,7 +73,7 @@ def command(settings: Settings, variables: Mapping[str, str]) -> tuple[list[str]
     added.update(variable)
     if settings.max_restarts:
         words.append(f"--max_restarts={settings.max_restarts}")
-    path = str(Path(settings.config).expanduser())
+    path = str(paths.expanded(settings.config))
     own = [f"load_from={path}"] if settings.takes_dot_list else ["--config", path]
     return [*words, "-m", settings.module, *own, *settings.overrides], added
 

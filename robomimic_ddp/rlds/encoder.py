@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from robomimic_ddp import paths
 from robomimic_ddp.language import LanguageModel, unavailable
 from robomimic_ddp.random_streams import kept
 
@@ -100,7 +101,7 @@ class Encoder:
 def _sampled(file: Path) -> bytes:
     """A digest of a small file, or of a large one's size and of blocks spread over it."""
     size, total = file.stat().st_size, hashlib.sha256()
-    with open(file, "rb") as data:
+    with open(paths.regular(file), "rb") as data:
         if size <= _WHOLE_BYTES:
             total.update(data.read())
         else:

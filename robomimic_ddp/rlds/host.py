@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from robomimic_ddp import paths
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.rlds import settings
 from robomimic_ddp.rlds.dataset import LoadOptions, RLDSDataset
@@ -71,7 +72,7 @@ def dataset_configs(config: Any) -> list[dict[str, Any]]:
 
 def env_metadata(path: str) -> dict[str, Any]:
     """What the host's get_env_metadata_from_dataset returns, for the RLDS folder `path`."""
-    folder = Path(path).expanduser()
+    folder = paths.expanded(path)
     return {"env_name": folder.parent.name, "type": GYM_TYPE, "env_kwargs": {}}
 
 
@@ -90,7 +91,7 @@ def shape_metadata(
     import robomimic.utils.obs_utils as ObsUtils
 
     path, schema = dataset_config["path"], load_schema(dataset_config.get("schema", DEFAULT))
-    source = Source(Path(path).expanduser())
+    source = Source(paths.expanded(path))
     if all_obs_keys is None:
         all_obs_keys = held_keys(schema.observations, step_features(source.features, path))
     image_keys = [key for key in all_obs_keys if ObsUtils.OBS_KEYS_TO_MODALITIES[key] == "rgb"]

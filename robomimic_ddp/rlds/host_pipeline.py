@@ -12,9 +12,9 @@ import copy
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any, Callable
 
+from robomimic_ddp import paths
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.rlds.source import find_dataset
 
@@ -63,7 +63,7 @@ def require_datasets(data_path: str, names: Sequence[str]) -> None:
         return
     for name in names:
         base = re.split("[:/]", name)[0]  # tfds: name/config:version
-        if not base or not (Path(data_path).expanduser() / base).is_dir():
+        if not base or not (paths.expanded(data_path) / base).is_dir():
             find_dataset(data_path, base)
 
 

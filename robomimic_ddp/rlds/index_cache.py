@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from robomimic_ddp import group
+from robomimic_ddp import group, paths
 from robomimic_ddp.env import share_of_cores
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.rlds.filters import require_patterns
@@ -63,7 +63,7 @@ def fingerprint(source: Source, fields: Fields, skip_corrupt: bool = False) -> s
 
 def cache_folder(cache: str | None) -> Path:
     """The folder `cache`, or the one where none is named."""
-    return Path(cache or DEFAULT_CACHE).expanduser()
+    return paths.expanded(cache or DEFAULT_CACHE)
 
 
 def load_index(
@@ -163,7 +163,7 @@ def _store(index: Index, path: Path) -> None:
 
 
 def _read(path: Path) -> Index:
-    with np.load(path, allow_pickle=False) as arrays:
+    with np.load(paths.regular(path), allow_pickle=False) as arrays:
         groups = {
             kind: Moments(*(arrays[f"{kind}.{f.name}"] for f in dataclass_fields(Moments)))
             for kind in ("actions", "states")

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from robomimic_ddp import group
+from robomimic_ddp import group, paths
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.rlds.encoder import AUTO, MODELS, Encoder
 from robomimic_ddp.rlds.index_cache import write_arrays
@@ -127,7 +127,7 @@ def _known(path: Path, texts: Sequence[str]) -> dict[str, np.ndarray]:
 def _read(path: Path) -> dict[str, np.ndarray]:
     """All embeddings in the file; none where it cannot be read."""
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with np.load(paths.regular(path), allow_pickle=False) as arrays:
             names, rows = arrays["texts"].tolist(), arrays["rows"]
     except FileNotFoundError:
         return {}

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from robomimic_ddp import paths
 from robomimic_ddp.errors import ConfigError
 from robomimic_ddp.rlds.rotations import SIZES, require_format
 
@@ -88,7 +89,7 @@ def load_schema(name: str = DEFAULT) -> Schema:
     """The schema `name`: one of the package's, or a path to a YAML file. Raises ConfigError."""
     if name in packaged():
         return _loaded(FOLDER / f"{name}.yaml")
-    path = Path(str(name)).expanduser()
+    path = paths.expanded(name)
     if not path.is_file():
         raise ConfigError(
             f"train.rlds_schema={name!r}: neither a file nor one of the package's schemas "

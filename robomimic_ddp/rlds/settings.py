@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from robomimic_ddp import paths
 from robomimic_ddp.errors import ConfigError
 from robomimic_ddp.rlds.keys import DEFAULTS
 from robomimic_ddp.rlds.resampling import FILTERS
@@ -55,6 +56,12 @@ def check(config: Any) -> None:
         value = setting(config, dotted)
         if value is not None and not isinstance(value, str):
             raise ConfigError(f"{dotted}={value!r}: expected text in quotes.")
+    cache = setting(config, "train.data_cache_dir")
+    reason = None if cache is None else paths.why_no_path(cache)
+    if reason is not None:
+        raise ConfigError(
+            f"train.data_cache_dir={cache!r}: {reason}. Name a folder for the indices, or null."
+        )
     for name in schema_names(config):
         load_schema(name)
     _check_weights(config)

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from robomimic_ddp import paths
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.rlds.tf_import import import_tensorflow_datasets
 
@@ -24,7 +25,7 @@ _VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 def is_rlds_folder(path: str | None) -> bool:
     """Whether `path` is the version folder of a data set prepared by tensorflow-datasets."""
-    return path is not None and (Path(path).expanduser() / INFO_FILE).is_file()
+    return path is not None and (paths.expanded(path) / INFO_FILE).is_file()
 
 
 def find_dataset(data_path: str, name: str, version: str | None = None) -> Path:
@@ -33,7 +34,7 @@ def find_dataset(data_path: str, name: str, version: str | None = None) -> Path:
 
     `data_path` may also be the folder of the data set or of a version itself. Raises DataError.
     """
-    root = Path(data_path).expanduser()
+    root = paths.expanded(data_path)
     if not data_path or not root.is_dir():
         raise DataError(
             f"train.data_path={data_path!r} is not a folder. It must hold the data sets that "
@@ -105,6 +106,7 @@ class Source:
         """
         tfds = import_tensorflow_datasets()
         try:
+            paths.regular(self.folder / "features.json")
             return tfds.builder_from_directory(str(self.folder))
         # tensorflow-datasets raises whatever its parsers raise; all of it means one thing here.
         except Exception as error:

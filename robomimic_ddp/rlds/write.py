@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from robomimic_ddp import paths
 from robomimic_ddp.rlds.tf_import import import_tensorflow, import_tensorflow_datasets
 
 CAMERAS = ("exterior_image_1_left", "exterior_image_2_left", "wrist_image_left")
@@ -122,7 +123,7 @@ def write_dataset(
     replaced.
     """
     tfds = import_tensorflow_datasets()
-    final = Path(data_path).expanduser() / name / version
+    final = paths.expanded(data_path) / name / version
     folder = final.with_name(f"{version}.incomplete{os.getpid()}")
     folder.mkdir(parents=True)
     encode, writer, index = jpeg_encoder(), None, -1

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import main_rank
+from robomimic_ddp import main_rank, paths
 from robomimic_ddp.env import LaunchEnv
 from robomimic_ddp.errors import CheckpointError
 from robomimic_ddp.state import files
@@ -106,7 +106,7 @@ def _records(experiment: Path) -> list[tuple[Path, dict]]:
     found = []
     for directory in _newest_first(experiment):
         try:
-            record = json.loads((directory / RECORD_NAME).read_text(encoding="utf-8"))
+            record = json.loads(paths.regular(directory / RECORD_NAME).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             continue
         if isinstance(record, dict) and record.get("paths"):

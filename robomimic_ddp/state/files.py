@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from robomimic_ddp import checkpoint
+from robomimic_ddp import checkpoint, paths
 from robomimic_ddp.errors import CheckpointError
 from robomimic_ddp.main_rank import files
 
@@ -102,7 +102,7 @@ def read_file(path: Path) -> dict[str, Any]:
     one of a newer format.
     """
     try:
-        sealed = torch.load(path, map_location="cpu", weights_only=True)
+        sealed = torch.load(paths.regular(path), map_location="cpu", weights_only=True)
         version, expected, state = sealed["format"], sealed["digest"], sealed["state"]
     except Exception as error:  # whatever a reader of damaged bytes may raise
         first = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]

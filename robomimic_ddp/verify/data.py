@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from robomimic_ddp import paths
 from robomimic_ddp.verify.comparison import Different
 
 _FILES, _BLOCKS, _BLOCK_BYTES = 64, 16, 4096
@@ -88,7 +89,7 @@ def files_of(dataset: Any) -> Iterator[Path]:
         yield from files_of(part)
     path = getattr(dataset, "hdf5_path", None)
     if path is not None:
-        yield Path(str(path)).expanduser()
+        yield paths.expanded(path)
     yield from (Path(str(file)) for file in getattr(getattr(dataset, "source", None), "files", ()))
 
 

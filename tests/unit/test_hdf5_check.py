@@ -81,7 +81,7 @@ ODD = {
 def test_an_odd_structure_is_one_error_with_its_place(data, place, value, words):
     with h5py.File(data, "r+") as file:
         file["mask/one"] = [b"demo_0"]
-        at = "/".join(place.split("/")[: 1 if place == "mask" else 3])
+        at = "/".join(place.split("/")[: 2 if place.startswith("mask") else 3])
         if at in file:
             del file[at]
         file[place] = value
