@@ -65,7 +65,7 @@ def _data(run: Any, loader: Any) -> Iterator[str]:
     said = [", ".join(names[:_NAMED_SETS]) + more] if names else []
     if run.sharded_stream:
         said.append(
-            "the host's own pipeline, each rank on files of its own for the whole run "
+            "the host's own pipeline, each rank on its share of episodes for the whole run "
             "(exact passes and exact resume are for robomimic-ddp's loader only)"
         )
         yield f"data: {'; '.join(said)}"

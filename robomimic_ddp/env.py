@@ -251,6 +251,11 @@ def machine_memory() -> int:
     return min((size for size in found if size > 0), default=0)
 
 
+def ranks_on_node(world_size: int) -> int:
+    """How many of `world_size` ranks run on this machine: all where the launcher does not say."""
+    return _integer(os.environ, "LOCAL_WORLD_SIZE", default=world_size)
+
+
 def share_of_cores(ranks_on_node: int) -> int:
     """CPU cores for each of `ranks_on_node` processes of this machine; at least 1.
 

@@ -1,6 +1,6 @@
 """octo's `make_interleaved_dataset(...)` in `train()`: hosts with a tf.data pipeline of their own.
 
-Each rank reads files of its own; whatever the host does with what it reads stays.
+Each rank reads its share of the episodes; whatever the host does with what it reads stays.
 """
 
 from __future__ import annotations
@@ -50,6 +50,6 @@ FIXER = Fixer(
     fix=fix,
     by_hand=f"call DDPUtils.sharded({MAKER})(...) where the training dataset is made",
     required=False,
-    note="each rank reads files of its own, the same for the whole run; a redraw for each pass "
-    "and resuming at the exact place are promised for robomimic-ddp's own loader only",
+    note="each rank reads its share of the episodes, the same for the whole run; a redraw for "
+    "each pass and resuming at the exact place are promised for robomimic-ddp's own loader only",
 )

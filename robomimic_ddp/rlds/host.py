@@ -20,6 +20,7 @@ from robomimic_ddp.rlds import settings
 from robomimic_ddp.rlds.dataset import LoadOptions, RLDSDataset
 from robomimic_ddp.rlds.features import step_features
 from robomimic_ddp.rlds.index_cache import cache_folder, load_index
+from robomimic_ddp.rlds.index_reader import numbers_in_files
 from robomimic_ddp.rlds.language import AUTO, MODELS, Embeddings, Encoder, make_embeddings
 from robomimic_ddp.rlds.mixture import RLDSMixture
 from robomimic_ddp.rlds.pictures import PictureSize
@@ -145,7 +146,8 @@ def datasets_from_config(
     train, valid = [], []
     for one in found:
         source, _, index, kept = one
-        rows = split_validation(index, kept, fraction, str(source.folder))
+        numbers, where = numbers_in_files(index, source), str(source.folder)
+        rows = split_validation(index, kept, fraction, where, source.episodes_per_file, numbers)
         train.append(made(one, rows[0], "train"))
         valid.append(made(one, rows[1], "valid"))
     return _together(train, entries, embeddings), _together(valid, entries, embeddings)

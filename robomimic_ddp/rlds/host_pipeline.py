@@ -1,14 +1,13 @@
-"""Hosts with their own pipeline over tensorflow-datasets (octo, dlimp): files split over ranks.
+"""Hosts with their own pipeline over tensorflow-datasets (octo, dlimp): episodes split over ranks.
 
-While such a pipeline is built, `DatasetBuilder.as_dataset` reads this rank's files only. That
-function cuts the list of files, which is the same on every rank, before it shuffles them; so the
-ranks' shares are disjoint, complete, and fixed for the run, however the host shuffles. Nothing
-after it changes.
+While such a pipeline is built, `DatasetBuilder.as_dataset` reads this rank's part of a split only,
+by `tfds.even_splits`: a stretch of episodes, as long on every rank, whatever the files; else those
+of a small share would be trained more often. The shares are disjoint, complete, and fixed for the
+run, however the host shuffles. Nothing after it changes.
 """
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -32,10 +31,10 @@ def make_sharded(
     world_size: int,
     divide_buffer: bool = True,
 ) -> Any:
-    """`make_dataset(*args, **kwargs)`, reading only this rank's files of each tfds dataset.
+    """`make_dataset(*args, **kwargs)`, reading only this rank's episodes of each tfds dataset.
 
     The keyword `shuffle_buffer_size` is divided by the ranks if `divide_buffer`. Split "all" is
-    read whole: octo's statistics come from it. Raises DataError for a dataset with fewer files
+    read whole: octo's statistics come from it. Raises DataError for a split of fewer episodes
     than ranks, and where the call would look into this rank's share (statistics that differ by
     rank), or train on all.
     """
@@ -44,13 +43,13 @@ def make_sharded(
 
     if divide_buffer and isinstance(kwargs.get(BUFFER), int):
         kwargs = {**kwargs, BUFFER: max(1, kwargs[BUFFER] // world_size)}
-    files = _Files(tf, tfds, rank, world_size)
+    shares = _Shares(tf, tfds, rank, world_size)
     with ExitStack() as stack:
-        stack.enter_context(_around(tfds.core.DatasetBuilder, "as_dataset", files.read))
+        stack.enter_context(_around(tfds.core.DatasetBuilder, "as_dataset", shares.read))
         for name in ("__iter__", "reduce"):
-            stack.enter_context(_around(tf.data.Dataset, name, files.look))
+            stack.enter_context(_around(tf.data.Dataset, name, shares.look))
         made = make_dataset(*args, **kwargs)
-    files.require_sharded(made, getattr(make_dataset, "__name__", "the call"))
+    shares.require_sharded(made, getattr(make_dataset, "__name__", "the call"))
     return made
 
 
@@ -67,17 +66,14 @@ def require_datasets(data_path: str, names: Sequence[str]) -> None:
             find_dataset(data_path, base)
 
 
-class _Files:
-    """What is read while a pipeline is built. `own`: datasets of this rank's files; `whole`: of
-    all.
+class _Shares:
+    """What is read while a pipeline is built. `own`: datasets of this rank's episodes; `whole`:
+    of all.
     """
 
     def __init__(self, tf: Any, tfds: Any, rank: int, world_size: int) -> None:
         self.tf, self.tfds = tf, tfds
-        self.world_size = world_size
-        self.context = tf.distribute.InputContext(
-            num_input_pipelines=world_size, input_pipeline_id=rank
-        )
+        self.rank, self.world_size = rank, world_size
         self.own: list[Any] = []
         self.whole: list[Any] = []
 
@@ -90,21 +86,19 @@ class _Files:
         read_config: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """`builder.as_dataset(split, ...)` with this rank's files only."""
+        """`builder.as_dataset(split, ...)` with this rank's episodes only."""
         if split == WHOLE:
             dataset = as_dataset(builder, split, read_config=read_config, **kwargs)
             self.whole.append(dataset)
             return dataset
-        self._require_enough_files(builder, split)
-        read_config = copy.copy(read_config or self.tfds.ReadConfig())
-        for field in ("input_context", "experimental_interleave_sort_fn"):
-            if getattr(read_config, field, None) is not None:
-                raise DataError(
-                    f"the host sets ReadConfig.{field} for dataset {builder.name}: it already "
-                    "chooses which files to read, and in what order, so a second split over ranks "
-                    "could repeat or lose files. Remove one of the two."
-                )
-        read_config.input_context = self.context
+        if getattr(read_config, "input_context", None) is not None:
+            raise DataError(
+                f"the host sets ReadConfig.input_context for dataset {builder.name}: it already "
+                "splits the files over ranks, so a second split could lose episodes. Remove one "
+                "of the two."
+            )
+        split = {name: name for name in builder.info.splits} if split is None else split
+        split = self.tf.nest.map_structure(lambda one: self._share(builder, one), split)
         made = as_dataset(builder, split, read_config=read_config, **kwargs)
         self.own += [one for one in self.tf.nest.flatten(made) if self._is_dataset(one)]
         return made
@@ -114,8 +108,9 @@ class _Files:
         if self.tf.executing_eagerly() and self._comes_from(dataset, self.own):
             raise DataError(
                 "numbers (such as normalisation statistics) would be computed from this rank's "
-                "files alone while the training dataset is made, and would differ by rank. Compute "
-                "them before, from all files, and pass them (octo: dataset_statistics=...)."
+                "episodes alone while the training dataset is made, and would differ by rank. "
+                "Compute them before, from all of them, and pass them "
+                "(octo: dataset_statistics=...)."
             )
         return method(dataset, *args, **kwargs)
 
@@ -127,20 +122,19 @@ class _Files:
             raise DataError(
                 f"{name} {found}, so each of {self.world_size} ranks would train on the same "
                 "records. Expected builder.as_dataset(split=...) with a training split, such as "
-                f"'train' or 'train[:95%]', inside {name}; its files are split over the ranks."
+                f"'train' or 'train[:95%]', inside {name}; it is split over the ranks."
             )
 
-    def _require_enough_files(self, builder: Any, split: Any) -> None:
-        splits = list(builder.info.splits) if split is None else self.tf.nest.flatten(split)
-        for one in splits:
-            count = len(builder.info.splits[one].file_instructions)
-            if count < self.world_size:
-                raise DataError(
-                    f"dataset {builder.name} has {count} file(s) in split {str(one)!r}, fewer than "
-                    f"the {self.world_size} ranks: this host's pipeline splits data by file, so "
-                    "some rank would have nothing to read. Use fewer ranks, or prepare the dataset "
-                    "again with more files."
-                )
+    def _share(self, builder: Any, split: Any) -> Any:
+        """This rank's part of `split`: as many episodes as any other's, or one less."""
+        count = builder.info.splits[split].num_examples
+        if count < self.world_size:
+            raise DataError(
+                f"dataset {builder.name} has {count} episode(s) in split {str(split)!r}, fewer "
+                f"than the {self.world_size} ranks, so some rank would have nothing to read. Use "
+                "fewer ranks, or a larger split."
+            )
+        return self.tfds.even_splits(split, self.world_size, drop_remainder=False)[self.rank]
 
     def _is_dataset(self, value: Any) -> bool:
         return isinstance(value, self.tf.data.Dataset)

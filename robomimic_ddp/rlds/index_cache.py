@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from robomimic_ddp import group, paths
-from robomimic_ddp.env import share_of_cores
+from robomimic_ddp.env import ranks_on_node, share_of_cores
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.rlds.filters import require_patterns
 from robomimic_ddp.rlds.index_reader import (
@@ -110,7 +110,7 @@ def _made_together(source: Source, fields: Fields, skip_corrupt: bool) -> Index:
 def _own_part(source: Source, fields: Fields, skip_corrupt: bool) -> Index | DataError:
     """The index of this rank's share of the files, or what is wrong with them."""
     rank, ranks = group.rank(), group.world_size()
-    threads = min(_MOST_THREADS, share_of_cores(ranks))
+    threads = min(_MOST_THREADS, share_of_cores(ranks_on_node(ranks)))
     try:
         files = files_of_rank(source, rank, ranks)
         more = {"show_progress": group.is_main(), "skip_corrupt": skip_corrupt}

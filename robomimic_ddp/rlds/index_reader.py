@@ -15,6 +15,7 @@ from robomimic_ddp.rlds.records import (
     damaged_data,
     episode_parser,
     raw_records,
+    record_offsets,
     step_features_read,
     whole_records,
 )
@@ -36,10 +37,11 @@ _ALL = -1
 
 def files_of_rank(source: Source, rank: int, world_size: int) -> list[int]:
     """The numbers of the files that `rank` indexes: stretches of about as many bytes each, over
-    ranks disjoint and complete.
+    ranks disjoint and complete. A file goes to the rank in whose stretch its middle is.
     """
     ends = np.cumsum(source.sizes, dtype=np.float64)
-    owner = np.minimum(ends * world_size / max(ends[-1], 1), world_size - 1e-9).astype(int)
+    middles = ends - np.asarray(source.sizes) / 2
+    owner = np.minimum(middles * world_size / max(ends[-1], 1), world_size - 1e-9).astype(int)
     return np.flatnonzero(owner == rank).tolist()
 
 
@@ -95,6 +97,20 @@ def missing_episodes(index: Index, source: Source) -> np.ndarray:
     """How many episodes that the metadata promises are not in the index: int64, of each file."""
     found = np.bincount(index.file, minlength=len(source.files))
     return np.maximum(np.asarray(source.episodes_per_file) - found, 0)
+
+
+def numbers_in_files(index: Index, source: Source) -> np.ndarray:
+    """Which record of its file each episode of the index is: int64, counted from 0.
+
+    Lengths of records are read from the files of which the index leaves out episodes. Raises
+    DataError where such a file cannot be read any more.
+    """
+    numbers = np.arange(len(index.file)) - np.searchsorted(index.file, index.file)
+    for file in np.flatnonzero(missing_episodes(index, source)):
+        rows = np.flatnonzero(index.file == file)
+        if len(rows):
+            numbers[rows] = np.searchsorted(record_offsets(source.files[file]), index.offset[rows])
+    return numbers
 
 
 def left_out(index: Index, source: Source) -> str | None:

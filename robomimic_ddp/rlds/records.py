@@ -12,6 +12,7 @@ from typing import Any, Callable
 
 import numpy as np
 
+from robomimic_ddp import paths
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.rlds.schema import OF_EPISODE, Fields, flat_features
 from robomimic_ddp.rlds.tf_import import import_tensorflow, import_tensorflow_datasets
@@ -105,17 +106,29 @@ def whole_records(file: Path) -> list[int]:
     is lost.
     """
     tf = import_tensorflow()
-    found, offset, size = [], 0, file.stat().st_size
-    with open(file, "rb") as data:
-        while offset + FRAMING_BYTES <= size:
-            data.seek(offset)
-            length = int.from_bytes(data.read(8), "little")
-            try:
-                place = tf.data.Dataset.from_tensors((str(file), np.int64(offset)))
-                found += [offset for _ in place.flat_map(raw_records).take(1)]
-            except tf.errors.DataLossError:
-                pass  # the caller counts
-            offset += length + FRAMING_BYTES
+    found = []
+    for offset in record_offsets(file):
+        try:
+            place = tf.data.Dataset.from_tensors((str(file), np.int64(offset)))
+            found += [offset for _ in place.flat_map(raw_records).take(1)]
+        except tf.errors.DataLossError:
+            pass  # the caller counts
+    return found
+
+
+def record_offsets(file: Path) -> list[int]:
+    """Where the records of `file` start, by their lengths, damaged ones among them. Raises
+    DataError.
+    """
+    try:
+        found, offset, size = [], 0, file.stat().st_size
+        with open(paths.regular(file), "rb") as data:
+            while offset + FRAMING_BYTES <= size:
+                found.append(offset)
+                data.seek(offset)
+                offset += int.from_bytes(data.read(8), "little") + FRAMING_BYTES
+    except OSError as error:
+        raise DataError(f"{file} cannot be read: {error}. Copy that file again.") from error
     return found
 
 

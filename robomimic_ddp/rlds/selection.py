@@ -60,13 +60,19 @@ def episode_hash(file: int, number: int) -> int:
 
 
 def split_validation(
-    index: Index, kept: np.ndarray, fraction: float, where: str
+    index: Index,
+    kept: np.ndarray,
+    fraction: float,
+    where: str,
+    per_file: Sequence[int],
+    numbers: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`kept` rows -> (train rows, validation rows): whole episodes, the `fraction` with the
-    smallest hashes.
+    """`kept` rows -> (train rows, validation rows): whole episodes, those with the smallest hashes,
+    which are the `fraction` of all `per_file` episodes of the files, filtered ones among them.
 
-    At least one episode on each side. The same for every run and world size. Raises DataError for
-    one episode.
+    So an episode is on the same side in every run, at any world size, whatever the filters are and
+    whichever others are damaged. `numbers`: each row's number in its file. At least one episode is
+    on each side. Raises DataError for one episode.
     """
     if not 0 < fraction < 1:
         raise DataError(f"train.validation_fraction={fraction}: a share between 0 and 1 is needed.")
@@ -75,15 +81,15 @@ def split_validation(
             f"{where} has {len(kept)} episode left after the filters: training and validation need "
             "one each. Set experiment.validate=false or add episodes."
         )
-    first_of_file = np.searchsorted(index.file, index.file[kept])
-    hashes = np.array(
-        [
-            episode_hash(int(index.file[row]), int(row - first))
-            for row, first in zip(kept, first_of_file)
-        ],
-        np.uint64,
+    everything = np.sort(
+        np.array(
+            [episode_hash(file, n) for file, count in enumerate(per_file) for n in range(count)],
+            np.uint64,
+        )
     )
-    count = min(max(1, round(fraction * len(kept))), len(kept) - 1)
-    chosen = np.zeros(len(kept), bool)
-    chosen[np.argsort(hashes, kind="stable")[:count]] = True
+    count = min(max(1, round(fraction * len(everything))), len(everything) - 1)
+    places = zip(index.file[kept].tolist(), numbers[kept].tolist())
+    hashes = np.array([episode_hash(file, number) for file, number in places], np.uint64)
+    chosen = hashes <= everything[count - 1]
+    chosen[hashes.argmin()], chosen[hashes.argmax()] = True, False
     return kept[~chosen], kept[chosen]

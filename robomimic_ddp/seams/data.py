@@ -81,10 +81,10 @@ def _cuda_device(run: Any) -> torch.device | None:
 
 def sharded(make_dataset: Callable) -> Callable:
     """Around a host's own maker of a tf.data pipeline (octo, dlimp): on several ranks each reads
-    files of its own, and `shuffle_buffer_size` is divided by the ranks (unless
+    its share of the episodes, and `shuffle_buffer_size` is divided by the ranks (unless
     `ddp.shuffle=per_rank`); else `make_dataset` itself.
 
-    Raises DataError for fewer files than ranks, and for statistics of one rank's share.
+    Raises DataError for fewer episodes than ranks, and for statistics of one rank's share.
     """
     run = _run.current()
     if run is None or not run.plan.several_ranks:

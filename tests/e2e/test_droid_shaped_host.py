@@ -138,7 +138,7 @@ def test_two_ranks_train_from_the_hosts_own_rlds_pipeline(
     assert zero["parameters"] == one["parameters"] and zero["ema"] == one["ema"]
     assert zero["logs"] == one["logs"] and len(zero["logs"]) == 2
     assert not set(zero["losses"]) & set(one["losses"])
-    assert "each rank on files of its own" in result.stdout
+    assert "each rank on its share of episodes" in result.stdout
     kept = json.loads((run_directory(tmp_path / "runs") / "config.json").read_text())
     assert "data_cache_dir" not in kept["train"], "the host has its own RLDS keys"
 

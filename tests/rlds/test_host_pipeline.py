@@ -1,4 +1,4 @@
-"""Pipelines of a host's own, cut by file: on real tfds data, in the shape of octo's calls."""
+"""Pipelines of a host's own, cut by episodes: on real tfds data, in the shape of octo's calls."""
 
 from __future__ import annotations
 
@@ -43,13 +43,6 @@ def whole(sets):
     return keys(octo_shaped.make_interleaved_dataset(sets, **kwargs))
 
 
-def count_files(sets, split):
-    """Files that hold episodes of `split`; the writer may make fewer or more than it was told."""
-    import tensorflow_datasets as tfds
-
-    return len(tfds.builder(**sets[0]).info.splits[split].file_instructions)
-
-
 def keys(dataset):
     """(episode, step) of each frame of a pass, with its multiplicity."""
     frames = dataset.map(lambda frame: (frame["file_path"], frame["step"]))
@@ -62,15 +55,17 @@ def one_pass(octo, sets, rank, world, **more):
     return keys(made)
 
 
-@pytest.mark.parametrize("world", [2, 3])
-def test_ranks_read_disjoint_files_and_together_all(octo, sets, whole, world):
+@pytest.mark.parametrize("world", [2, 3, 9])
+def test_ranks_read_as_many_episodes_disjoint_and_together_all(octo, sets, whole, world):
+    """Whatever the files: 5 here, of which two ranks would get 3 and 2."""
     parts = [one_pass(octo, sets, rank, world) for rank in range(world)]
-    assert all(parts)
+    counts = [len({episode for episode, _ in part}) for part in parts]
+    assert sum(counts) == 13 and max(counts) - min(counts) <= 1
     assert sum(parts, Counter()) == whole
     assert set(whole.values()) == {1}
 
 
-def test_shards_are_fixed_for_the_run_though_the_host_shuffles_files(octo, sets):
+def test_shares_are_fixed_for_the_run_though_the_host_shuffles_files(octo, sets):
     """Repeated passes of one dataset, and datasets made anew, give the same episodes."""
     made = make_sharded(
         octo.make_interleaved_dataset,
@@ -124,17 +119,29 @@ def test_the_hosts_read_config_keeps_its_other_fields_and_is_not_changed(sets):
         builder = tfds.builder(**sets[0])
         return builder.as_dataset(split="train", read_config=config)
 
-    made = make_sharded(make, (), {}, rank=0, world_size=2)
-    files = {one["tfds_id"].numpy().decode().split("__")[0] for one in made}
-    assert len(files) == (count_files(sets, "train") + 1) // 2
+    parts = [make_sharded(make, (), {}, rank=rank, world_size=2) for rank in range(2)]
+    found = [{one["tfds_id"].numpy() for one in part} for part in parts]
+    assert [len(one) for one in found] == [7, 7] and not found[0] & found[1]
     assert config.input_context is None
 
 
-def test_fewer_files_than_ranks(octo, sets):
-    files = count_files(sets, "train[:95%]")
-    message = rf"has {files} file\(s\) in split 'train\[:95%\]', fewer than the {files + 1} ranks"
+def test_nested_splits_and_all_of_them_are_shared(sets):
+    import tensorflow_datasets as tfds
+
+    for split in (None, {"train": "train"}, {"train": tfds.core.ReadInstruction("train", to=6)}):
+
+        def make(split=split):
+            return tfds.builder(**sets[0]).as_dataset(split=split)
+
+        made = [make_sharded(make, (), {}, rank=rank, world_size=2) for rank in range(2)]
+        counts = [sum(1 for _ in one["train"]) for one in made]
+        assert counts == ([3, 3] if split and split["train"] != "train" else [7, 7])
+
+
+def test_fewer_episodes_than_ranks(octo, sets):
+    message = r"has 13 episode\(s\) in split 'train\[:95%\]', fewer than the 14 ranks"
     with pytest.raises(DataError, match=message):
-        one_pass(octo, sets, 0, files + 1)
+        one_pass(octo, sets, 0, 14)
 
 
 def test_statistics_of_one_ranks_share_are_refused(octo, sets):

@@ -212,6 +212,10 @@ def test_ranks_index_about_as_many_bytes():
         assert sum(shares, []) == list(range(500))
         given = [sum(sizes[n] for n in share) for share in shares]
         assert max(given) - min(given) <= 2 * max(sizes)
+    for count, world in ((8, 8), (16, 8), (15, 8), (4, 3)):  # files of one size
+        equal = SimpleNamespace(sizes=[7] * count)
+        given = [len(index_reader.files_of_rank(equal, rank, world)) for rank in range(world)]
+        assert max(given) - min(given) <= 1
 
 
 def index_of_ranks(folder, cache):

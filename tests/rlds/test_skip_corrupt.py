@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from robomimic_ddp.rlds import host, index_cache
+from robomimic_ddp.rlds.index_reader import numbers_in_files
 from robomimic_ddp.rlds.records import whole_records
 from tests.rlds.conftest import FAILED, LENGTHS, WORDLESS, made_up_episode
 
@@ -68,6 +69,9 @@ def test_what_is_whole_is_trained_on_and_the_rest_counted(damaged, make_config, 
         assert "ddp.skip_corrupt=true: 4 of 14 episodes of made_up/1.0.0 are left out" in said
         assert f"1 of {files[1]}" in said and f"2 of {files[5]}" in said
         assert len(train) == sum(LENGTHS[n] for n in kept)
+    source, _, index, _ = next(host.indices_from_config(config, config.all_obs_keys, True))
+    numbers = numbers_in_files(index, source)
+    assert [numbers[index.file == file].tolist() for file in (0, 1, 3)] == [[0, 1], [1], [0]]
     seen = [i for b in train.make_loader(1, 0, 1, 0) for i in b["index"].tolist()]
     assert len(seen) == len(set(seen)) == len(train)
     with pytest.raises(host.DataError, match="damaged or cut off"):

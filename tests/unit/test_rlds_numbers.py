@@ -133,18 +133,34 @@ def test_no_episode_left_says_why():
 def test_validation_split_is_whole_disjoint_and_stable(count, fraction):
     table = index([9] * count, [1] * count, [1] * count, np.arange(count) // 5)
     kept = np.arange(count)
-    train, valid = selection.split_validation(table, kept, fraction, "x")
+    numbers, per_file = kept % 5, np.bincount(table.file)
+    train, valid = selection.split_validation(table, kept, fraction, "x", per_file, numbers)
     assert sorted([*train, *valid]) == kept.tolist()
     assert len(train) >= 1 and len(valid) == min(max(1, round(fraction * count)), count - 1)
-    again = selection.split_validation(table, kept, fraction, "x")
+    again = selection.split_validation(table, kept, fraction, "x", per_file, numbers)
     assert np.array_equal(again[0], train) and np.array_equal(again[1], valid)
+
+
+@given(st.sets(st.integers(0, 99), min_size=2), st.sets(st.integers(0, 99), min_size=2))
+def test_an_episode_stays_on_its_side_under_other_filters_and_damages(one, other):
+    """But for the one that is taken where a side would be empty."""
+    per_file, sides = np.full(20, 5), []
+    for present in (sorted(one), sorted(other)):
+        rows = np.array(present)
+        table = index([9] * len(rows), [1] * len(rows), [1] * len(rows), rows // 5)
+        split = selection.split_validation(
+            table, np.arange(len(rows)), 0.3, "x", per_file, rows % 5
+        )
+        sides.append([set(rows[part]) for part in split])
+    moved = (sides[0][0] & sides[1][1]) | (sides[0][1] & sides[1][0])
+    assert len(moved) <= sum(len(side) == 1 for run in sides for side in run)
 
 
 @pytest.mark.bad_input
 def test_validation_needs_two_episodes():
     table = index([9], [1], [1], [0])
     with pytest.raises(DataError, match="one each"):
-        selection.split_validation(table, np.array([0]), 0.1, "x")
+        selection.split_validation(table, np.array([0]), 0.1, "x", [1], np.array([0]))
 
 
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=12), st.integers(0, 2**31))
