@@ -7,7 +7,7 @@ refused; what a key means is the host's business.
 from __future__ import annotations
 
 import difflib
-import math
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
@@ -21,16 +21,19 @@ _KINDS = {
     str: "text in quotes",
     list: "a list",
 }
+_MANY = 10**9
 _WHOLE = {
-    "train.num_epochs": 1,
-    "train.seq_length": 1,
-    "train.frame_stack": 1,
-    "train.seed": 0,
-    "train.num_data_workers": 0,
-    "experiment.epoch_every_n_steps": 1,
-    "experiment.validation_epoch_every_n_steps": 1,
+    "train.num_epochs": (1, _MANY),
+    "train.seq_length": (1, _MANY),
+    "train.frame_stack": (1, _MANY),
+    "train.seed": (0, 2**32 - 1),
+    "train.num_data_workers": (0, _MANY),
+    "experiment.epoch_every_n_steps": (1, _MANY),
+    "experiment.validation_epoch_every_n_steps": (1, _MANY),
 }
-"""Dotted key -> its smallest value; a whole number is needed."""
+"""Dotted key -> its smallest and largest value; a whole number is needed. numpy takes no larger
+seed.
+"""
 _MAY_BE_NULL = {"experiment.epoch_every_n_steps", "experiment.validation_epoch_every_n_steps"}
 _SEVERAL_KINDS = {"train.data", "train.dataset_names", "train.rlds_schema"}
 """One name, or a list of them."""
@@ -119,14 +122,15 @@ def require_possible(config: Any) -> None:
 
 
 def _require_values(values: Mapping[str, Any], algorithm: Any) -> None:
-    for dotted, least in _WHOLE.items():
+    for dotted, (least, most) in _WHOLE.items():
         value = values.get(dotted)
         if dotted not in values or (value is None and dotted in _MAY_BE_NULL):
             continue
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
             null = ", or null for a whole pass" if dotted in _MAY_BE_NULL else ""
             raise ConfigError(
-                f"{dotted}={value!r}: expected a whole number of at least {least}{null}."
+                f"{dotted}={_shortened(value)}: expected a whole number of at least {least}, at "
+                f"most {most}{null}."
             )
     if values.get("train.hdf5_cache_mode") not in _CACHE_MODES:
         raise ConfigError(
@@ -135,11 +139,16 @@ def _require_values(values: Mapping[str, Any], algorithm: Any) -> None:
         )
     for dotted, value in values.items():
         rate = dotted.startswith("algo.") and dotted.endswith("learning_rate.initial")
-        if rate and not (_is_number(value) and math.isfinite(value) and value >= 0):
+        if rate and not (_is_number(value) and 0 <= value <= sys.float_info.max):
             raise ConfigError(f"{dotted}={value!r}: expected a number of at least 0.")
     _require_folders(values)
     if algorithm == "diffusion_policy":
         _require_horizons(values)
+
+
+def _shortened(value: Any) -> str:
+    """For a message; Python refuses to write numbers of thousands of digits."""
+    return f"{value!r}" if not isinstance(value, int) or abs(value) < 10**30 else "a huge number"
 
 
 def require_possible_file(settings: Mapping[str, Any]) -> None:

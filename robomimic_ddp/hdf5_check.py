@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -63,6 +64,14 @@ def _entries(data: Any) -> list[Mapping[str, Any]]:
                 f"train.data holds {entry!r}: expected an entry with a path, such as "
                 '{"path": "/data/set.hdf5"}.'
             )
+    weights = [entry.get("weight", 1.0) for entry in entries]
+    several = len(entries) > 1  # hosts ignore the weight of a single data set
+    numbers = all(isinstance(weight, (int, float)) for weight in weights)
+    if several and not (numbers and min(weights) >= 0 and 0 < sum(weights) <= sys.float_info.max):
+        raise ConfigError(
+            f"train.data has the weights {weights}: expected one number of at least 0 for each "
+            "data set, not all 0, and a finite sum."
+        )
     return entries
 
 

@@ -21,17 +21,21 @@ def _option(
     help: str,
     choices: tuple | None = None,
     minimum: float | None = None,
+    maximum: float | None = None,
     or_count: bool = False,
 ) -> Any:
-    """`or_count`: beside its choices the option takes a whole number of at least 0, as text."""
-    metadata = {"help": help, "choices": choices, "minimum": minimum, "or_count": or_count}
+    """`maximum`: beyond it nothing useful is left, and other libraries overflow or hang.
+    `or_count`: beside its choices the option takes a whole number of at least 0, as text.
+    """
+    metadata = {"help": help, "choices": choices, "or_count": or_count}
+    metadata |= {"minimum": minimum, "maximum": maximum}
     return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
 class Options:
-    """The values of one run. Fields are the options; their metadata carries help, choices and
-    minimum.
+    """The values of one run. Fields are the options; their metadata carries help, choices, minimum
+    and maximum.
     """
 
     mode: str = _option(
@@ -43,7 +47,7 @@ class Options:
         ("auto", "nccl", "gloo"),
     )
     timeout: float = _option(
-        1800.0, "Seconds that a rank waits for the others in a collective.", minimum=1
+        1800.0, "Seconds that a rank waits for the others in a collective.", minimum=1, maximum=1e8
     )
     batch: str = _option(
         "per_rank",
@@ -55,6 +59,7 @@ class Options:
         "Micro-batches in one optimizer step: as a batch so many times as large, in the memory of "
         "one.",
         minimum=1,
+        maximum=100_000,
     )
     lr_scaling: str = _option(
         "none",
@@ -96,11 +101,16 @@ class Options:
         "factors of each matrix, by torch's own hooks.",
         ("none", "fp16", "bf16", "powersgd"),
     )
-    powersgd_rank: int = _option(2, "Columns of PowerSGD's factors.", minimum=1)
+    powersgd_rank: int = _option(2, "Columns of PowerSGD's factors.", minimum=1, maximum=4096)
     powersgd_start: int = _option(
-        1000, "Steps of the run with whole gradients before PowerSGD begins.", minimum=2
+        1000,
+        "Steps of the run with whole gradients before PowerSGD begins.",
+        minimum=2,
+        maximum=1e12,
     )
-    bucket_mb: float = _option(25.0, "Size of DDP's gradient buckets, in MiB.", minimum=0.1)
+    bucket_mb: float = _option(
+        25.0, "Size of DDP's gradient buckets, in MiB.", minimum=0.1, maximum=1e6
+    )
     gradient_as_bucket_view: bool = _option(True, "Gradients share the memory of DDP's buckets.")
     static_graph: bool = _option(
         False, "Tell DDP that every step uses the same parameters in the same order."
@@ -136,7 +146,10 @@ class Options:
         False, "Data workers live on from pass to pass; their random streams then do, too."
     )
     prefetch: int = _option(
-        0, "Batches that each data worker, or the RLDS pipeline, makes ahead; 0: 2.", minimum=0
+        0,
+        "Batches that each data worker, or the RLDS pipeline, makes ahead; 0: 2.",
+        minimum=0,
+        maximum=1000,
     )
     resume: bool = _option(
         False,
@@ -170,7 +183,9 @@ class Options:
     debug: bool = _option(
         False, "Every rank prints what it holds and reads, and a line at its first step and later."
     )
-    debug_interval: float = _option(100.0, "Steps between a rank's lines of `debug`.", minimum=1)
+    debug_interval: float = _option(
+        100.0, "Steps between a rank's lines of `debug`.", minimum=1, maximum=1e12
+    )
 
 
 FIELDS = {field.name: field for field in dataclasses.fields(Options)}
@@ -223,16 +238,18 @@ def parse(name: str, raw: Any, spelled: str) -> Any:
     field = FIELDS[name]
     kind = type(field.default)
     value = _convert(kind, raw)
-    choices, minimum = field.metadata["choices"], field.metadata["minimum"]
+    choices = field.metadata["choices"]
+    minimum, maximum = field.metadata["minimum"], field.metadata["maximum"]
     if choices and isinstance(value, str):  # paths and names keep their letters
         value = value.lower()
     or_count = field.metadata["or_count"]
     is_count = or_count and value is not None and value.isascii() and value.isdecimal()
+    is_count = is_count and len(value) < 10  # who decides about the number knows the machine
     if (
         value in (None, "")
         or (isinstance(raw, bool) and kind is str and not choices)
         or (choices and value not in choices and not is_count)
-        or (minimum is not None and not value >= minimum)
+        or (minimum is not None and not minimum <= value <= maximum)
     ):
         expected = (
             " | ".join(choices) + (" | a whole number" if or_count else "")
@@ -241,7 +258,8 @@ def parse(name: str, raw: Any, spelled: str) -> Any:
             if kind is bool
             else "text"
             if kind is str
-            else f"a {'whole ' if kind is int else ''}number of at least {minimum:g}"
+            else f"a {'whole ' if kind is int else ''}number of at least {minimum:g}, at most "
+            f"{maximum:g}"
         )
         raise OptionError(f"{spelled}={raw!r}: expected {expected} (default {field.default}).")
     return value
@@ -271,7 +289,7 @@ def _convert(kind: type, raw: Any) -> Any:
             return None
         try:
             value = float(raw)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             return None
         whole = math.isfinite(value) and (kind is float or value.is_integer())
         return kind(value) if whole else None

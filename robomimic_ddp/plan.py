@@ -136,10 +136,11 @@ def make_plan(
     mode = _mode(env, options, gpus)
     device = _device(env, mode, gpus)
     batch = _batch_per_rank(options, batch_size, env.world_size)
-    if options.workers == "config":
-        _check_workers(data_workers, cores)
-    else:
+    if options.workers != "config":
         data_workers = workers_of_share(options.workers, cores // env.local_world_size)
+    if options.workers != "auto":
+        name = "train.num_data_workers" if options.workers == "config" else "ddp.workers"
+        _check_workers(name, data_workers, cores)
     lr_scaling, notes = options.lr_scaling, _too_many_workers(data_workers, env, options, cores)
     if (
         lr_on_command_line
@@ -272,11 +273,11 @@ def share_of_cores(own: Sequence[int], of_ranks: Sequence[Sequence[int]]) -> int
     return math.floor(sum(Fraction(1, users[core]) for core in own))
 
 
-def _check_workers(workers: int, cores: int) -> None:
+def _check_workers(name: str, workers: int, cores: int) -> None:
     most = max(_MOST_WORKERS, _WORKERS_PER_CORE * cores)
     if workers > most:
         raise PlanError(
-            f"train.num_data_workers={workers} on {cores} CPU core(s): each is a process with a "
+            f"{name}={workers} on {cores} CPU core(s): each is a process with a "
             f"copy of the data set's cache, and every rank starts its own. Use at most {most}; "
             "a few for each core are plenty."
         )

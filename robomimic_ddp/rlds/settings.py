@@ -5,7 +5,7 @@ What one key may hold is said here once; the meanings are in `keys`.
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,12 +15,9 @@ from robomimic_ddp.rlds.keys import DEFAULTS
 from robomimic_ddp.rlds.resampling import FILTERS
 from robomimic_ddp.rlds.schema_file import load_schema
 
-_WHOLE = {
-    "train.shuffle_buffer_size": 1,
-    "train.subsample_length": 1,
-    "train.num_parallel_calls": 1,
-}
-"""Dotted key -> smallest value; null is allowed where it is the default."""
+_WHOLE = ("train.shuffle_buffer_size", "train.subsample_length", "train.num_parallel_calls")
+"""Dotted keys; null is allowed where it is the default."""
+_MOST = 10**12
 
 
 def setting(config: Any, dotted: str) -> Any:
@@ -43,14 +40,14 @@ def dataset_names(config: Any) -> list[str]:
 
 def check(config: Any) -> None:
     """Raises ConfigError for the first RLDS key of `config` with an impossible value."""
-    for dotted, least in _WHOLE.items():
+    for dotted in _WHOLE:
         value = setting(config, dotted)
         if value is None and DEFAULTS[dotted] is None:
             continue
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST:
             null = ", or null" if DEFAULTS[dotted] is None else ""
             raise ConfigError(
-                f"{dotted}={value!r}: expected a whole number of at least {least}{null}."
+                f"{dotted}={value!r}: expected a whole number of at least 1, at most {_MOST}{null}."
             )
     for dotted in ("train.data_path", "train.dataset_version", "train.data_cache_dir"):
         value = setting(config, dotted)
@@ -106,10 +103,11 @@ def image_filter(config: Any) -> str:
 def _check_weights(config: Any) -> None:
     names, weights = dataset_names(config), setting(config, "train.sample_weights")
     numbers = _is_list(weights) and all(_is_number(weight) for weight in weights)
-    if not numbers or len(weights) != len(names) or min(weights) < 0 or not sum(weights) > 0:
+    several = numbers and len(weights) == len(names) and min(weights) >= 0
+    if not several or not 0 < sum(weights) <= sys.float_info.max:
         raise ConfigError(
             f"train.sample_weights={_plain(weights)!r}: expected one number of at least 0 for each "
-            f"of the {len(names)} data set(s) of train.dataset_names, not all 0."
+            f"of the {len(names)} data set(s) of train.dataset_names, not all 0, and a finite sum."
         )
 
 
@@ -134,7 +132,7 @@ def _is_list(value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     plain = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return plain and math.isfinite(value)
+    return plain and abs(value) <= sys.float_info.max
 
 
 def _is_size(value: Any) -> bool:

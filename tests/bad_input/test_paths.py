@@ -97,6 +97,11 @@ def test_training_works_where_the_name_is_odd(case: Case, outcome: Outcome) -> N
         ("train.output_dir", "data.hdf5", "is a file"),
     ),
     Case(
+        "paths: an output directory of the kernel's",
+        lambda place: [f"load_from={place.config(SHORT)}", "train.output_dir=/proc/runs"],
+        ("train.output_dir='/proc/runs'", "nothing may be written in /proc"),
+    ),
+    Case(
         "paths: an empty output directory",
         lambda place: [f"load_from={place.config(SHORT)}", "train.output_dir=''"],
         ("train.output_dir=''", "folder"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from robomimic_ddp import hdf5_check
-from robomimic_ddp.errors import DataError
+from robomimic_ddp.errors import ConfigError, DataError
 from robomimic_ddp.inspect_data import hdf5
 
 h5py = pytest.importorskip("h5py")
@@ -115,6 +115,17 @@ def test_an_odd_attribute_is_one_error_with_its_name(data, place, name, value):
     if name == "num_samples":
         with pytest.raises(DataError, match="demo_0 has num_samples"):
             hdf5.report_of(data)
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    "weights", [(1, np.inf), (1, np.nan), (1, -1), (0, 0), (1, "2"), (1e308,) * 2]
+)
+def test_weights_that_are_none(data, weights):
+    train = {"data": [{"path": str(data), "weight": weight} for weight in weights]}
+    train = type("Train", (dict,), {"__getattr__": dict.__getitem__})(train)
+    with pytest.raises(ConfigError, match="train.data has the weights .* a finite sum"):
+        hdf5_check.check(SimpleNamespace(train=train, experiment={}, all_obs_keys=[]))
 
 
 @pytest.mark.bad_input

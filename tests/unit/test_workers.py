@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from robomimic_ddp.env import LaunchEnv
-from robomimic_ddp.errors import OptionError
+from robomimic_ddp.errors import OptionError, PlanError
 from robomimic_ddp.options import Options, resolve
 from robomimic_ddp.plan import make_plan, share_of_cores, workers_of_share
 from robomimic_ddp.sampling.workers import loader_arguments
@@ -44,6 +44,8 @@ def test_more_workers_than_cores_are_warned_of_and_kept():
     assert "warning: train.num_data_workers=8 x 4 rank(s) = 32 processes on 16" in plan.describe()
     assert "ddp.workers=auto would start 3" in plan.describe()
     assert "warning: ddp.workers=5 x 4 rank(s) = 20" in planned(4, 0, 16, workers=5).describe()
+    with pytest.raises(PlanError, match="ddp.workers=10000 on 16 CPU core.*Use at most"):
+        planned(4, 0, 16, workers=10000)
     assert not planned(4, 4, 16).notes
 
 
