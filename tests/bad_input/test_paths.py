@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,14 @@ def trains_in(name: str):
     return make
 
 
+def from_a_pipe(place: Place) -> list[str]:
+    """As the shell's --config <(program)."""
+    os.mkfifo(pipe := place.folder / "pipe")
+    text = place.config(SHORT).read_text()
+    threading.Thread(target=pipe.write_text, args=(text,), daemon=True).start()
+    return [str(pipe)]
+
+
 def given_in_dotlist(key: str, name: str):
     """The same value on the command line, where `[`, `#` and `${` mean something to YAML."""
     return lambda place: [f"load_from={place.config(SHORT)}", f"{key}={place.folder}/{name}"]
@@ -51,7 +61,7 @@ def given_in_dotlist(key: str, name: str):
 
 HOSTS_ENTRY = tuple(
     Case(f"paths: {kind}", trains_in(name), (), entry="train") for kind, name in NAMES.items()
-)
+) + (Case("paths: a pipe", from_a_pipe, (), entry="train"),)
 
 
 @rows(*HOSTS_ENTRY)
