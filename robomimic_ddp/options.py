@@ -47,7 +47,7 @@ class Options:
         ("auto", "nccl", "gloo"),
     )
     timeout: float = _option(
-        1800.0, "Seconds that a rank waits for the others in a collective.", minimum=1, maximum=1e8
+        1800.0, "Seconds that a rank waits for the others in a collective.", minimum=1, maximum=2e6
     )
     batch: str = _option(
         "per_rank",

@@ -11,12 +11,18 @@ from typing import Any
 from robomimic_ddp import paths, rendezvous
 from robomimic_ddp.config_file import read_json
 from robomimic_ddp.env import OPTION_PREFIX
+from robomimic_ddp.errors import ConfigError
 from robomimic_ddp.launch import devices
 from robomimic_ddp.launch.arguments import Settings
 
 
 def config_of(settings: Settings) -> dict[str, Any]:
-    """The config file's settings. Raises ConfigError where it cannot be read."""
+    """The config file's settings. Raises ConfigError where it cannot be read, and again."""
+    if paths.is_pipe(paths.expanded(settings.config)):
+        raise ConfigError(
+            f"--config {settings.config} is a pipe, which can be read once, and the ranks read the "
+            "config, too. Write it into a file."
+        )
     return read_json(settings.config, "--config ")
 
 
