@@ -70,10 +70,16 @@ class Structure:
         return found
 
     def names(self, place: str) -> list[str]:
-        """What the group at `place` holds; nothing where there is none."""
+        """What the group at `place` holds, with bytes that are not UTF-8 written out; nothing where
+        there is none.
+        """
         group = self.group(place)
         with _reading(f"{self.path}: {place!r}"):
-            return [] if group is None else list(group)
+            names = [] if group is None else list(group)
+            return [
+                name.decode(errors="backslashreplace") if isinstance(name, bytes) else name
+                for name in names
+            ]
 
     def episodes(self) -> list[str]:
         """Names of the episodes. Raises DataError where there is none."""
@@ -81,8 +87,8 @@ class Structure:
         if not names:
             raise DataError(
                 f"{self.path} holds no episodes: expected groups data/demo_0, data/demo_1, ..., "
-                f"found {', '.join(self.file) or 'nothing'}. Convert it to robomimic's layout, or "
-                "use another file."
+                f"found {', '.join(self.names('/')) or 'nothing'}. Convert it to robomimic's "
+                "layout, or use another file."
             )
         return names
 

@@ -65,8 +65,11 @@ def _stat(path: Any) -> os.stat_result:
 
 
 def _is_terminal(path: Any) -> bool:
-    with open(path, "rb", buffering=0) as file:
-        return file.isatty()
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.isatty()
+    except OSError:  # /dev/tty of a process without one
+        return False
 
 
 def _read_pipe(path: Any) -> bytes:

@@ -59,7 +59,7 @@ def test_a_pipe_is_refused_where_several_ranks_would_share_it(pipe, monkeypatch)
         read_json(pipe, "--config ")
 
 
-@pytest.mark.parametrize("path", ["/dev/zero", "/dev", "a\0b", "~no-such-user/x"])
+@pytest.mark.parametrize("path", ["/dev/zero", "/dev/tty", "/dev", "a\0b", "~no-such-user/x"])
 def test_what_is_no_file_is_an_error(path):
     with pytest.raises(ConfigError, match="--config "):
         read_json(path, "--config ")
