@@ -21,7 +21,7 @@ from robomimic_ddp.resume import start
 from robomimic_ddp.state import BEST, STATE, Found
 from robomimic_ddp.state.files import read_file
 from tests.ranks.pool import RankError
-from tests.ranks.test_epoch_part import STEPS, batches
+from tests.ranks.test_epoch_part import FIRST, STEPS, batches
 from tests.ranks.test_keeper import running, train
 from tests.ranks.test_metrics import Algo, other_order_run_epoch
 from tests.ranks.toy import make_algo
@@ -173,6 +173,39 @@ def test_a_stop_heard_in_the_last_step_comes_before_validation(ranks, tmp_path):
     assert read_file(tmp_path / STATE)["inside"] == {"epoch": 1, "steps": STEPS, "total": None}
     marker = json.loads((tmp_path / state.REQUEUE_NAME).read_text())
     assert f"in epoch 1 after {STEPS} steps" in marker["stopped"]
+
+
+def epoch_over_a_stop(directory, stop_after, found):
+    """The log of an epoch that is stopped after so many steps (None: that ends), or goes on."""
+    with running(directory, found) as run:
+        run.loaders["train"] = batches()
+        keeper = resume.Keeper(run, make_algo())
+        keeper.restore()
+        run.part.epoch = 1
+        run.stopper.agreed = lambda: run.part.steps == stop_after
+        run.stopper.agreed_at_last = lambda: False
+        logged, done = metrics.epoch_log(other_order_run_epoch, lambda: run.part), run.part.steps
+        try:
+            log, _ = logged(Algo(), 1, batches(done), STEPS)
+        except Stopped:
+            return done
+        log.pop("Time_Epoch")
+        return log
+
+
+@pytest.mark.parametrize("before, after", [(1, 1), (2, 2), (3, 2), (2, 3)])
+def test_the_log_of_an_epoch_that_was_stopped_is_of_all_its_steps(ranks, tmp_path, before, after):
+    assert ranks.run(epoch_over_a_stop, tmp_path, 3, None, world_size=before) == [0] * before
+    found = Found(tmp_path, "state")
+    logs = ranks.run(epoch_over_a_stop, tmp_path, None, found, world_size=after)
+    ranks_of_step = [before] * 3 + [after] * (STEPS - 3)
+    losses = [
+        (step * step + rank + 3.0 * step + 7.0) / 3
+        for step, world in enumerate(ranks_of_step, start=FIRST)
+        for rank in range(world)
+    ]
+    expected = {"Loss": pytest.approx(sum(losses) / len(losses), rel=1e-6), "Large": 1.0}
+    assert logs == [expected] * after
 
 
 def asked_in_a_long_rollout(directory, epochs, signals):
