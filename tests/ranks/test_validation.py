@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 
 import numpy as np
+import pytest
 import torch
 
 from robomimic_ddp import random_streams
 from robomimic_ddp.metrics import epoch_log
 from robomimic_ddp.seams import epoch as seam
+from robomimic_ddp.step_logs import EpochPart
 from tests.ranks.test_keeper import running
 from tests.ranks.test_metrics import Algo, a_loader, real_run_epoch, train_loader, valid_loader
 
@@ -79,3 +81,22 @@ def noise_of_training(directory):
 
 def test_training_draws_from_the_hosts_streams(ranks, tmp_path):
     assert ranks.run(noise_of_training, tmp_path) == [True] * 2
+
+
+def validate_in_a_stopped_epoch():
+    """A stop that is heard in validation has no place to be saved; sums of training stay."""
+    part = EpochPart(after_step=stopping)
+    part.steps, part.logs.samples = 2, 8
+    loader = a_loader(valid_loader, shuffle=False)
+    log = epoch_log(real_run_epoch(), lambda: part)(Algo(), loader, 1, validate=True)
+    return log["Loss"], part.steps, part.logs.samples
+
+
+def stopping():
+    raise AssertionError("stopped inside validation")
+
+
+def test_validation_is_no_part_of_the_train_epoch(ranks):
+    expected = float(np.mean(np.arange(11) ** 2.0))
+    found = ranks.run(validate_in_a_stopped_epoch, timeout=115.0)
+    assert found == [(pytest.approx(expected, rel=1e-6), 2, 8)] * 2
