@@ -307,7 +307,8 @@ def test_a_share_tells_ranks_apart_from_ten_samples_on(indices, telling, once):
     asked = sampler()
     assert asked.each_sample_once is once
     assert sampler().telling_digest() == (sampler().digest() if telling else None)
-    assert f"{len(indices)} samples, the first of them {indices[0]}, " in sampler().holding()
+    first = ", ".join(map(str, indices[:5]))
+    assert sampler().holding() == f"{len(indices)} samples, the first of them {first}"
     assert asked.current_pass == 0 and list(asked) == indices
     first = asked.order_digest()
     assert first == sampler().order_digest()
