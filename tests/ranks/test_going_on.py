@@ -96,6 +96,30 @@ def test_a_damaged_history_does_not_stop_a_good_state(ranks, tmp_path, damaged):
     assert (tmp_path / history.FILE_NAME).read_text() == text
 
 
+def test_the_history_of_epochs_that_are_trained_again_goes(ranks, tmp_path):
+    ranks.run(train, tmp_path, [0.5, 0.4])
+    (tmp_path / history.FILE_NAME).write_text(line(1) + line(2) + line(3))
+    assert ranks.run(go_on, tmp_path) == [(2, "")] * 2
+    kept = (tmp_path / history.FILE_NAME).read_text().splitlines()
+    assert [json.loads(one)["epoch"] for one in kept] == [1, 2]
+
+
+def begin_again(directory):
+    """After a stop in epoch 1, before any was finished: what is said, and of the history."""
+    printed = io.StringIO()
+    with running(directory, Found(directory, "begun")) as run:
+        keeper = resume.Keeper(run, make_algo())
+        with contextlib.redirect_stdout(printed):
+            return keeper.restore(), run.part.steps, printed.getvalue()
+
+
+def test_a_run_without_a_finished_epoch_begins_anew(ranks, tmp_path):
+    (tmp_path / history.FILE_NAME).write_text(line(1))
+    said = f"no epoch was finished: training begins anew in {tmp_path}\n"
+    assert ranks.run(begin_again, tmp_path) == [(None, 0, said), (None, 0, "")]
+    assert (tmp_path / history.FILE_NAME).read_text() == ""
+
+
 def save_what_a_file_cannot_hold(directory):
     with running(directory) as run:
         algo = make_algo()

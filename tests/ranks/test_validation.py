@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from robomimic_ddp import random_streams
+from robomimic_ddp import places, random_streams
 from robomimic_ddp.metrics import epoch_log
 from robomimic_ddp.seams import epoch as seam
 from robomimic_ddp.step_logs import EpochPart
+from robomimic_ddp.swapping import swapped
 from tests.ranks.test_keeper import running
 from tests.ranks.test_metrics import Algo, a_loader, real_run_epoch, train_loader, valid_loader
 
@@ -87,8 +88,11 @@ def validate_in_a_stopped_epoch():
     """A stop that is heard in validation has no place to be saved; sums of training stay."""
     part = EpochPart(after_step=stopping)
     part.steps, part.logs.samples = 2, 8
-    loader = a_loader(valid_loader, shuffle=False)
+    loader, reached = a_loader(valid_loader, shuffle=False), []
     log = epoch_log(real_run_epoch(), lambda: part)(Algo(), loader, 1, validate=True)
+    with swapped(places, "reached", reached.append):
+        epoch_log(real_run_epoch(), lambda: part)(Algo(), loader, 1, validate=True)
+    assert reached == ["epoch 1 validation", "epoch 1 validation log"]
     return log["Loss"], part.steps, part.logs.samples
 
 

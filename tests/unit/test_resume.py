@@ -76,6 +76,12 @@ def test_the_best_values_are_those_of_the_epoch_loop():
         return save()
 
     assert loop()[0] == {"best_loss": 0.25, "best_return": {"reach": 2.0}}
+
+    def exact():
+        best_loss, best_return = 1.0, {}
+        return save(), best_loss, best_return
+
+    assert exact() == ({"best_loss": 1.0, "best_return": {}}, 1.0, {})
     assert bare() == {}
 
 
