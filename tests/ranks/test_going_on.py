@@ -33,10 +33,10 @@ def attempts(experiment, asked, counts, host_can=False):
     said = []
     for count in counts:
         launch = SimpleNamespace(restart_count=count, run_id="old")
-        with mock.patch.object(host_config, "experiment_directory", lambda config: experiment):
+        with mock.patch.object(host_config, "experiment_directory", {"cfg": experiment}.get):
             with mock.patch.object(env, "read_launch_env", lambda launch=launch: launch):
                 try:
-                    start.decide(None, run, False, host_can)
+                    start.decide("cfg", run, False, host_can)
                     said.append(run.found.kind)
                 except Stopped:
                     said.append("stopped")

@@ -229,7 +229,12 @@ def test_a_state_is_read_once_and_its_notes_are_warnings(current, monkeypatch, c
         read.append(directory)
         return {"best": {}, "powersgd": {"common": 1, "errors": [2]}}, ["one", "two"]
 
+    def broadcast(nest):
+        assert nest == {"best": {}, "powersgd": {"common": 1}}, "errors are large, and of one rank"
+        return nest
+
     monkeypatch.setattr(state, "read", reading)
+    monkeypatch.setattr(start.group, "broadcast_nest", broadcast)
     for _ in range(2):
         assert start.saved_state(current)["powersgd"] == {"common": 1, "errors": [2]}
     assert read == ["folder"]
