@@ -66,7 +66,7 @@ def test_a_batch_without_arrays_is_a_clear_error():
 
 def test_a_part_of_an_epoch_is_forgotten_when_the_next_begins():
     part = EpochPart()
-    part.epoch, part.steps, part.total, part.settle = 3, 4, 5, None
+    part.epoch, part.steps, part.total = 3, 4, 5
     part.see({"Loss": np.float32(2), "Norm": np.array([1.0, 2.0])}, None)
     assert part.step_logs == [{"Loss": 2.0, "Norm": 1.5}] and part.logs.samples == 0
     part.logs.see_batch({"actions": torch.zeros(3)})
@@ -75,7 +75,7 @@ def test_a_part_of_an_epoch_is_forgotten_when_the_next_begins():
     assert part.logs.samples == 6 and part.logs.totals == {"Loss": [3 * 1.0 + 3 * 3.0, 6]}
     part.begin()
     assert (part.epoch, part.steps, part.total, part.step_logs) == (None, 0, None, [])
-    assert part.logs.samples == 0 and part.logs.totals == {} and part.settle() is None
+    assert part.logs.samples == 0 and part.logs.totals == {}
 
 
 @pytest.mark.parametrize("num_steps, total", [(5, None), (None, 5), (None, None)])
