@@ -5,10 +5,11 @@ a run that another version resumes is only the same run if they never change.
 from __future__ import annotations
 
 import hashlib
+import random
 
 import numpy as np
 import pytest
-from torch.utils.data import DataLoader, WeightedRandomSampler
+from torch.utils.data import DataLoader, Sampler, WeightedRandomSampler
 
 from robomimic_ddp.rlds.course import Course, Leg
 from robomimic_ddp.rlds.partition import Pieces
@@ -17,6 +18,7 @@ from robomimic_ddp.rlds.quotas import Quotas
 from robomimic_ddp.sampling import order_of, train_loader
 
 UNIFORM, WEIGHTED = [2, 1, 3, 6, 0, 5, 7, 4], [1, 1, 0, 3, 3, 3, 3, 3]
+HOSTS = [42, 30, 38, 32, 36, 66]
 WORKERS = 4970885940040055992
 QUOTAS = [[4, 1, 2], [3, 2, 2], [4, 1, 2], [3, 2, 2], [4, 1, 2]]
 GROUPS = [1048578, 2097153, 3145730, 3145730]
@@ -100,6 +102,21 @@ def plan_of(made, part, rank):
         share.pieces, FILES[chosen], chosen * 100, count - count // 3, count, chosen % 2,
         (np.cumsum(WINDOWS) - WINDOWS)[chosen], share.shuffle, share.before,
     )  # fmt: skip
+
+
+class OfTheHost(Sampler):
+    """Draws from global streams: those whose numbers no version changes."""
+
+    def __len__(self):
+        return 6
+
+    def __iter__(self):
+        for _ in range(3):
+            yield from (int(random.random() * 99), int(np.random.random_sample() * 99))
+
+
+def test_the_order_of_a_hosts_own_sampler():
+    assert order_of(range(99), OfTheHost.__new__(OfTheHost), None, 5)(2).tolist() == HOSTS
 
 
 def test_orders_of_map_style_data():

@@ -324,6 +324,12 @@ def test_workers_are_seeded_by_rank_and_pass():
             list(loader)
             seeds.append(loader.loader.generator.initial_seed())
     assert len(set(seeds)) == 6
+    alike = []
+    for seed in (-5, 2**64 - 5):
+        loader = loaders(train_loader, 40, 2, 4, seed=seed, shuffle=True)[0]
+        first = next(iter(loader)).tolist()
+        alike.append((first, loader.loader.generator.initial_seed()))
+    assert alike[0] == alike[1]
     resumed = loaders(train_loader, 40, 2, 4, seed=5, shuffle=True)[1]
     resumed.next_pass = 2
     list(resumed)
