@@ -172,6 +172,9 @@ def test_a_valid_loader_iterates_every_sample():
     per_rank = loaders(valid_loader, 5, 3, 2)
     assert [[b.tolist() for b in loader] for loader in per_rank] == [[[0, 3]], [[1, 4]], [[2]]]
     assert [len(loader) for loader in per_rank] == [1, 1, 1]
+    assert {len(loader.dataset) for loader in per_rank} == {5}
+    assert len({loader.index_stream_digest() for loader in per_rank}) == 3
+    assert per_rank[0].index_stream_digest(1) != per_rank[0].index_stream_digest()
 
 
 @given(st.lists(st.floats(0.01, 100), min_size=1, max_size=60), worlds, st.booleans(), seeds)
