@@ -69,6 +69,7 @@ setup(
             "wheel",
         ],
         "dev": ["ruff"],
+        "mutate": ["mutmut>=3.8"],
     },
     entry_points={"console_scripts": ["robomimic-ddp = robomimic_ddp.cli:main"]},
 )

@@ -43,8 +43,8 @@ class ShardedSampler(Sampler):
         self.next_offset = 0
         self.current_pass: int | None = None
         self._order = order
-        self._share = np.empty(0, dtype=np.int64)
-        self._order_digest = ""
+        self._share: np.ndarray
+        self._order_digest: str
 
     def __len__(self) -> int:
         """Number of items of this rank per whole pass."""

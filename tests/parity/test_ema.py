@@ -9,9 +9,12 @@ instead of averaging.
 from __future__ import annotations
 
 import copy
+import functools
 import importlib.util
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -26,11 +29,16 @@ OLD_DIFFUSERS = "diffusers==0.11.1"
 
 
 @pytest.fixture(scope="session")
-def old_training_utils(tmp_path_factory) -> str:
+def old_training_utils() -> str:
     """Path of diffusers 0.11.1's training_utils.py (it needs only torch and numpy), unpacked beside
     the suite.
     """
-    folder = tmp_path_factory.mktemp("old_diffusers")
+    return str(Path(unpacked().name, "diffusers", "training_utils.py"))
+
+
+@functools.cache  # each file that imports the fixture would unpack it once more
+def unpacked() -> tempfile.TemporaryDirectory:
+    folder = tempfile.TemporaryDirectory(prefix="old_diffusers")
     subprocess.run(
         [
             sys.executable,
@@ -40,14 +48,14 @@ def old_training_utils(tmp_path_factory) -> str:
             "-q",
             "--no-deps",
             "--target",
-            str(folder),
+            folder.name,
             OLD_DIFFUSERS,
         ],
         check=True,
         capture_output=True,
         timeout=300,
     )
-    return str(folder / "diffusers" / "training_utils.py")
+    return folder
 
 
 def build(mode: str, module_key: bool) -> nn.ModuleDict:

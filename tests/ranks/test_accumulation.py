@@ -97,6 +97,41 @@ def test_gradients_are_reduced_once_and_the_rest_happens_once(ranks):
         assert torch.equal(gradient, one[4][name]), name
 
 
+def reductions_of_steps(static_graph):
+    """Buckets that are reduced in each of three steps; whether nets say that they wait."""
+    reduced, waits = [], []
+
+    def counted(state, bucket):
+        reduced.append(bucket.index())
+        return default_hooks.allreduce_hook(state, bucket)
+
+    with ExitStack() as undo:
+        algo, nets = prepared(undo)
+        for net in nets:
+            wrap.state_of(net).parallel.register_comm_hook(None, counted)
+            if static_graph:
+                wrap.state_of(net).parallel._set_static_graph()
+        algo.average = lambda nets: None
+        counts = []
+        for _ in range(3):
+            batch = algo.process_batch_for_training({"actions": torch.randn(6, 4)})
+            algo.train_on_batch(batch, 1)
+            counts.append(len(reduced))
+            reduced.clear()
+            waits += [wrap.state_of(net).accumulating for net in nets]
+        algo.nets.eval()
+        return counts, any(waits), len(algo.process_batch_for_training(batch_of(6))["actions"])
+
+
+def batch_of(samples):
+    return {"actions": torch.zeros(samples, 4)}
+
+
+@pytest.mark.parametrize("static_graph, first", [(False, 2), (True, 2 * MICRO_BATCHES)])
+def test_a_static_graph_is_recorded_with_reductions(ranks, static_graph, first):
+    assert ranks.run(reductions_of_steps, static_graph) == [([first, 2, 2], False, 6)] * 2
+
+
 def an_epoch(fault):
     """Collective: one verified step; `fault`: a net is left in no_sync by mistake."""
     with ExitStack() as undo:

@@ -10,7 +10,7 @@ from robomimic_ddp.state import plain
 from robomimic_ddp.step_logs import EpochPart
 from tests.ranks.test_metrics import Algo, other_order_run_epoch, real_run_epoch
 
-STEPS = 5
+STEPS, FIRST = 5, 6
 
 
 class Stop(BaseException):
@@ -24,7 +24,7 @@ def batches(first=0):
     rank = group.rank()
     return [
         {"actions": torch.tensor([[float(step * step + rank)], [3.0 * step], [7.0]])}
-        for step in range(first + 5, 5 + STEPS + 5)
+        for step in range(first + FIRST, FIRST + STEPS + 5)
     ]
 
 

@@ -21,7 +21,7 @@ from robomimic_ddp.resume import start
 from robomimic_ddp.state import BEST, STATE, Found
 from robomimic_ddp.state.files import read_file
 from tests.ranks.pool import RankError
-from tests.ranks.test_epoch_part import STEPS, batches
+from tests.ranks.test_epoch_part import FIRST, STEPS, batches
 from tests.ranks.test_keeper import running, train
 from tests.ranks.test_metrics import Algo, other_order_run_epoch
 from tests.ranks.toy import make_algo
@@ -33,10 +33,10 @@ def attempts(experiment, asked, counts, host_can=False):
     said = []
     for count in counts:
         launch = SimpleNamespace(restart_count=count, run_id="old")
-        with mock.patch.object(host_config, "experiment_directory", lambda config: experiment):
+        with mock.patch.object(host_config, "experiment_directory", {"cfg": experiment}.get):
             with mock.patch.object(env, "read_launch_env", lambda launch=launch: launch):
                 try:
-                    start.decide(None, run, False, host_can)
+                    start.decide("cfg", run, False, host_can)
                     said.append(run.found.kind)
                 except Stopped:
                     said.append("stopped")
@@ -94,6 +94,30 @@ def test_a_damaged_history_does_not_stop_a_good_state(ranks, tmp_path, damaged):
     assert epoch == 2 and other == (2, "")
     assert warned.count("warning:") == 1 and "The run goes on" in warned
     assert (tmp_path / history.FILE_NAME).read_text() == text
+
+
+def test_the_history_of_epochs_that_are_trained_again_goes(ranks, tmp_path):
+    ranks.run(train, tmp_path, [0.5, 0.4])
+    (tmp_path / history.FILE_NAME).write_text(line(1) + line(2) + line(3))
+    assert ranks.run(go_on, tmp_path) == [(2, "")] * 2
+    kept = (tmp_path / history.FILE_NAME).read_text().splitlines()
+    assert [json.loads(one)["epoch"] for one in kept] == [1, 2]
+
+
+def begin_again(directory):
+    """After a stop in epoch 1, before any was finished: what is said, and of the history."""
+    printed = io.StringIO()
+    with running(directory, Found(directory, "begun")) as run:
+        keeper = resume.Keeper(run, make_algo())
+        with contextlib.redirect_stdout(printed):
+            return keeper.restore(), run.part.steps, printed.getvalue()
+
+
+def test_a_run_without_a_finished_epoch_begins_anew(ranks, tmp_path):
+    (tmp_path / history.FILE_NAME).write_text(line(1))
+    said = f"no epoch was finished: training begins anew in {tmp_path}\n"
+    assert ranks.run(begin_again, tmp_path) == [(None, 0, said), (None, 0, "")]
+    assert (tmp_path / history.FILE_NAME).read_text() == ""
 
 
 def save_what_a_file_cannot_hold(directory):
@@ -173,6 +197,39 @@ def test_a_stop_heard_in_the_last_step_comes_before_validation(ranks, tmp_path):
     assert read_file(tmp_path / STATE)["inside"] == {"epoch": 1, "steps": STEPS, "total": None}
     marker = json.loads((tmp_path / state.REQUEUE_NAME).read_text())
     assert f"in epoch 1 after {STEPS} steps" in marker["stopped"]
+
+
+def epoch_over_a_stop(directory, stop_after, found):
+    """The log of an epoch that is stopped after so many steps (None: that ends), or goes on."""
+    with running(directory, found) as run:
+        run.loaders["train"] = batches()
+        keeper = resume.Keeper(run, make_algo())
+        keeper.restore()
+        run.part.epoch = 1
+        run.stopper.agreed = lambda: run.part.steps == stop_after
+        run.stopper.agreed_at_last = lambda: False
+        logged, done = metrics.epoch_log(other_order_run_epoch, lambda: run.part), run.part.steps
+        try:
+            log, _ = logged(Algo(), 1, batches(done), STEPS)
+        except Stopped:
+            return done
+        log.pop("Time_Epoch")
+        return log
+
+
+@pytest.mark.parametrize("before, after", [(1, 1), (2, 2), (3, 2), (2, 3)])
+def test_the_log_of_an_epoch_that_was_stopped_is_of_all_its_steps(ranks, tmp_path, before, after):
+    assert ranks.run(epoch_over_a_stop, tmp_path, 3, None, world_size=before) == [0] * before
+    found = Found(tmp_path, "state")
+    logs = ranks.run(epoch_over_a_stop, tmp_path, None, found, world_size=after)
+    ranks_of_step = [before] * 3 + [after] * (STEPS - 3)
+    losses = [
+        (step * step + rank + 3.0 * step + 7.0) / 3
+        for step, world in enumerate(ranks_of_step, start=FIRST)
+        for rank in range(world)
+    ]
+    expected = {"Loss": pytest.approx(sum(losses) / len(losses), rel=1e-6), "Large": 1.0}
+    assert logs == [expected] * after
 
 
 def asked_in_a_long_rollout(directory, epochs, signals):

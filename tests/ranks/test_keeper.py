@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import io
+from unittest import mock
 
 import pytest
 import torch
 
-from robomimic_ddp import group, options, plan, random_streams, resume
+from robomimic_ddp import group, options, plan, random_streams, resume, wrap
 from robomimic_ddp import run as _run
 from robomimic_ddp import step as step_of_run
 from robomimic_ddp.env import LaunchEnv
@@ -101,6 +102,27 @@ def test_ranks_that_did_not_exist_draw_from_new_streams(ranks, tmp_path):
     text = found[0][1]
     assert "world size: 2 -> 3; ranks 2 to 2 begin random streams of their own" in text
     assert "samples per step: 8 -> 12" in text and "learning rate: 0.01, as saved" in text
+
+
+def laid_out(directory):
+    """The orders of gradients that nets are to repeat, by their names."""
+    repeated = {}
+
+    def repeat_layout(state, order):
+        repeated[state.name] = order
+
+    with running(directory, Found(directory, "state")) as run:
+        with mock.patch.object(wrap._State, "repeat_layout", repeat_layout):
+            resume.Keeper(run, make_algo()).restore()
+    return repeated
+
+
+def test_gradients_lie_in_buckets_as_before(ranks, tmp_path):
+    part = tmp_path / "part"
+    ranks.run(train, part, [0.5])
+    saved = read_file(part / STATE)["gradient_orders"]
+    assert set(saved) == {"policy.obs_encoder", "policy.noise_pred_net"}
+    assert ranks.run(laid_out, part) == [saved] * 2
 
 
 def keep_scaler(directory, scale, found=None):

@@ -118,7 +118,7 @@ def train_and_validate_with_iterator():
         )
         logs.append(log)
     seen, algo.seen = algo.seen, []
-    valid, _ = run_epoch(algo, 9, a_loader(valid_loader, False), None, True, iterator)
+    valid, _ = run_epoch(algo, 9, a_loader(valid_loader, False), None, True, iter(loader))
     return logs, seen, valid, algo.seen
 
 

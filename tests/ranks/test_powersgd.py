@@ -119,10 +119,11 @@ def train(directory, epochs, found=None, **changes):
         keeper = resume.Keeper(run, algo)
         finished = keeper.restore() or 0
         at_start = [one.errors() for one in run.communication.powersgd.values()]
+        iters = {one.state.iter for one in run.communication.powersgd.values()}
         for epoch in range(finished + 1, epochs + 1):
             toy.step(algo, torch.randn(4, 4))
             keeper.epoch_end(epoch)
-        return files.digest(dict(algo.nets.state_dict())), at_start, printed.getvalue()
+        return files.digest(dict(algo.nets.state_dict())), at_start, printed.getvalue(), iters
 
 
 @pytest.fixture
@@ -154,6 +155,7 @@ def test_without_the_errors_it_would_not_be_the_same_run(ranks, folders):
     resumed = ranks.run(train_with, part, 8, changed)
     assert "PowerSGD begins anew, since ddp.powersgd_rank has changed from 1 to 2" in resumed[0][2]
     assert resumed[0][0] == resumed[1][0] != expected[0][0]
+    assert [one[3] for one in resumed] == [{START - 2}] * 2, "buckets are laid out anew at first"
 
 
 def train_with(directory, epochs, changes):

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+from collections import OrderedDict
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from robomimic_ddp import group, random_streams
 from robomimic_ddp.errors import CheckpointError
-from robomimic_ddp.state import capture_model, files, restore_model
+from robomimic_ddp.state import capture_model, files, plain, restore_model
 from tests.parity.test_ema import build, old_training_utils  # noqa: F401
 
 SCHEDULES = {
@@ -178,3 +180,159 @@ def test_the_parts_of_a_hierarchical_algorithm():
     restore_model(fresh, saved)
     assert files.digest(capture_model(fresh)) == files.digest(saved)
     assert fresh.planner.steps == 3 and fresh.actor.steps == 0
+
+
+def test_values_of_a_state_are_plain():
+    weight = torch.nn.Parameter(torch.ones(2))
+    found = plain(
+        {
+            "numbers": (1, 2.5, True, None, "text", np.float32(0.5), np.bool_(True)),
+            np.int64(3): OrderedDict(array=np.ones((2, 2)).T, weight=weight),
+        }
+    )
+    assert found["numbers"] == [1, 2.5, True, None, "text", 0.5, True]
+    assert {type(one) for one in found["numbers"]} == {int, float, bool, type(None), str}
+    assert list(found) == ["numbers", 3] and type(found[3]) is dict
+    assert torch.equal(found[3]["array"], torch.ones(2, 2, dtype=torch.float64))
+    assert found[3]["weight"].data_ptr() == weight.data_ptr()
+    assert not found[3]["weight"].requires_grad
+
+
+@pytest.mark.parametrize(
+    "value, place",
+    [
+        ({"a": [0, {"b": {1}}]}, "state.a[1].b is a set"),
+        ({"a": {(1, object()): 2}}, "a key of state.a[1] is a object"),
+        (object(), "state is a object"),
+    ],
+)
+def test_a_value_that_is_not_plain_is_named(value, place):
+    with pytest.raises(CheckpointError) as caught:
+        plain(value)
+    assert str(caught.value).startswith(place + ", which a state file cannot hold")
+
+
+def small(**changes):
+    """One net, its copy, an optimizer in a list, an average of either form."""
+    net = nn.BatchNorm1d(2)
+    held = {
+        "nets": net,
+        "ema_nets": nn.Linear(1, 1),
+        "optimizers": {"policy": [torch.optim.SGD(net.parameters(), lr=0.5)], "none": None},
+        "lr_schedulers": {},
+        "ema": SimpleNamespace(shadow_params=[torch.zeros(2)], decay=0.5, name="kept"),
+        "steps": 3,
+        "ratio": np.float32(0.25),
+        "text": "kept",
+    }
+    held.update(changes)
+    return Part(**{name: value for name, value in held.items() if value != "left out"})
+
+
+def test_what_is_captured_of_a_model():
+    model = small()
+    state = capture_model(model)[""]
+    assert list(state) == ["nets", "ema_nets", "optimizers", "lr_schedulers", "ema", "numbers"]
+    assert state["numbers"] == {"steps": 3, "ratio": 0.25}
+    assert state["ema"]["numbers"] == {"decay": 0.5}
+    assert state["optimizers"]["policy"][0]["param_groups"][0]["lr"] == 0.5
+    assert state["optimizers"]["none"] is None and state["lr_schedulers"] == {}
+    bare = capture_model(small(nets=None, ema_nets="left out", optimizers="left out", ema=None))[""]
+    assert list(bare) == ["optimizers", "lr_schedulers", "numbers"] and bare["optimizers"] is None
+
+
+def test_everything_is_put_back_in_place():
+    saved = capture_model(small())
+    saved[""]["nets"]["running_mean"] = torch.tensor([1.0, 2.0])
+    saved[""]["ema"]["shadow_params"] = [torch.tensor([3.0, 4.0])]
+    saved[""]["ema"]["numbers"] = {"decay": 0.125, "new": 1}
+    saved[""]["numbers"] = {"steps": 8, "ratio": 0.75, "new": 1}
+    saved[""]["optimizers"]["policy"][0]["param_groups"][0]["lr"] = 0.25
+    model = small()
+    shadow, mean = model.ema.shadow_params[0], model.nets.running_mean
+    restore_model(model, saved)
+    assert mean.tolist() == [1.0, 2.0] and shadow.tolist() == [3.0, 4.0]
+    assert (model.ema.decay, model.steps, model.ratio) == (0.125, 8, 0.75)
+    assert not hasattr(model, "new") and not hasattr(model.ema, "new")
+    assert model.optimizers["policy"][0].param_groups[0]["lr"] == 0.25
+    restore_model(small(nets=None), capture_model(small(nets=None)))
+
+
+SGD = torch.optim.SGD([torch.zeros(1)], lr=1)
+
+
+@pytest.mark.parametrize(
+    "before, after, difference",
+    [
+        ({}, {"nets": None}, "nets: found in the state alone"),
+        ({"nets": None}, {}, "nets: found in the model alone"),
+        ({}, {"ema_nets": nn.Linear(2, 1)}, "ema_nets: Error.* in loading state_dict"),
+        ({}, {"ema_nets": None}, "ema_nets: found in the state alone"),
+        ({}, {"ema": None}, "ema: averaging was on"),
+        ({"ema": None}, {}, "ema: averaging was off"),
+        (
+            {},
+            {"ema": SimpleNamespace(averaged_model=nn.Linear(1, 1))},
+            "ema: another form of EMAModel",
+        ),
+        (
+            {},
+            {"ema": SimpleNamespace(shadow_params=[torch.zeros(3)])},
+            "ema.shadow_params: other shapes",
+        ),
+        (
+            {"ema": SimpleNamespace(averaged_model=nn.Linear(2, 1))},
+            {"ema": SimpleNamespace(averaged_model=nn.Linear(1, 1))},
+            "ema.averaged_model: Error.* in loading state_dict",
+        ),
+        (
+            {"ema": SimpleNamespace(averaged_model=nn.Linear(2, 1))},
+            {"ema": SimpleNamespace(averaged_model=None)},
+            "ema.averaged_model: found in the state alone",
+        ),
+        (
+            {},
+            {"optimizers": {"policy": [SGD]}},
+            r"optimizers: saved \['none', 'policy'\], the model",
+        ),
+        (
+            {},
+            {"optimizers": {"policy": [SGD, SGD], "none": None}},
+            r"optimizers\['policy'\]: 1 were saved, the model has 2",
+        ),
+        (
+            {"optimizers": {"policy": [SGD], "none": None}},
+            {"optimizers": {"policy": [SGD], "none": SGD}},
+            r"optimizers\['none'\]: none was saved, the model has one",
+        ),
+        (
+            {},
+            {"optimizers": {"policy": [None], "none": None}},
+            r"optimizers\['policy'\]\[0\]: one was saved, the model has none",
+        ),
+        (
+            {},
+            {"optimizers": {"policy": [SGD], "none": None}},
+            r"optimizers\['policy'\]\[0\]: loaded state dict",
+        ),
+    ],
+)
+@pytest.mark.parametrize("part", ["", "planner"])
+def test_the_difference_to_another_model_is_named(before, after, difference, part):
+    models = [small(**changes) for changes in (before, after)]
+    if part:
+        models = [Part(planner=model) for model in models]
+        difference = f"planner.{difference}"
+    saved = capture_model(models[0])
+    with pytest.raises(CheckpointError, match=f"describes: {difference}"):
+        restore_model(models[1], saved)
+
+
+def test_a_part_that_is_missing_is_named():
+    saved = capture_model(Part(planner=small()))
+    assert list(saved) == ["", "planner"]
+    nested = Part(planner=Part(actor=small()))
+    assert list(capture_model(nested)) == ["", "planner", "planner.actor"]
+    words = r"parts of the algorithm: saved \['', 'planner'\], the model has \['', 'planner', "
+    with pytest.raises(CheckpointError, match=words):
+        restore_model(nested, saved)

@@ -16,7 +16,7 @@ from torch import nn
 from robomimic_ddp import step
 from robomimic_ddp.errors import DataError, PlanError
 from robomimic_ddp.options import Options
-from robomimic_ddp.step import compilation
+from robomimic_ddp.step import accumulation, compilation
 from robomimic_ddp.step.micro_batches import split
 from tests.versions import NEEDS_CALL_PLACE
 
@@ -109,6 +109,103 @@ def test_logs_are_the_mean_by_samples_and_everything_is_put_back(torch_utils):
         algo.nets.eval()
         assert isinstance(algo.process_batch_for_training({"actions": torch.arange(7)}), dict)
     assert vars(algo) == before and torch_utils.backprop_for_loss is host
+
+
+def test_the_hosts_methods_are_called_for_each_part_with_all_that_it_gives(torch_utils):
+    algo, seen = Algo(), []
+
+    def process(batch, *more, **named):
+        seen.append(("process", len(batch["actions"]), more, named))
+        return batch
+
+    def postprocess(batch, *more, **named):
+        seen.append(("postprocess", len(batch["actions"]), more, named))
+        return {**batch, "done": True}
+
+    train, log = algo.train_on_batch, algo.log_info
+    algo.process_batch_for_training = process
+    algo.postprocess_batch_for_training = postprocess
+    algo.train_on_batch = lambda batch, *more, **named: (
+        seen.append(("train", batch["done"], more, named)) or train(batch, *more)
+    )
+    algo.log_info = lambda info, *more, **named: seen.append(("log", more, named)) or log(info)
+    given = {"a": 2}
+    with ExitStack() as undo:
+        prepared(algo, undo)
+        for is_training, sizes in ((True, [2, 2, 3]), (False, [7])):
+            algo.nets.train(is_training)
+            batch = algo.process_batch_for_training({"actions": torch.arange(7)}, 1, **given)
+            batch = algo.postprocess_batch_for_training(batch, 3, **given)
+            info = algo.train_on_batch(batch, 5, **given)
+            algo.log_info(info, 6, **given)
+            assert seen == [
+                *(("process", size, (1,), given) for size in sizes),
+                *(("postprocess", size, (3,), given) for size in sizes),
+                *(("train", True, (5,), given) for _ in sizes),
+                *(("log", (6,), given) for _ in sizes),
+            ]
+            seen.clear()
+
+
+class Average:
+    """Either API of an average; `decay` is no method."""
+
+    def __init__(self):
+        self.calls, self.decay = [], 0.5
+
+    def step(self, *given):
+        self.calls.append(("step", *given))
+
+    def copy_to(self, *given, **named):
+        self.calls.append(("copy_to", *given))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_average_moves_once_a_step_and_comes_back_after_an_error(fails, torch_utils):
+    algo, parts = Algo(), []
+    algo.ema, train = Average(), algo.train_on_batch
+
+    def train_on_batch(batch, epoch):
+        parts.append(algo.train_on_batch.__self__.backward.part)
+        algo.ema.step(len(parts))
+        algo.ema.copy_to(len(parts))
+        if fails:
+            raise ValueError("in the first part")
+        return train(batch, epoch)
+
+    algo.train_on_batch = train_on_batch
+    with ExitStack() as undo:
+        prepared(algo, undo)
+        accumulation = algo.train_on_batch.__self__
+        batch = algo.process_batch_for_training({"actions": torch.arange(7)})
+        with pytest.raises(ValueError) if fails else nullcontext():
+            algo.train_on_batch(batch, 1)
+        assert accumulation.backward.part == (1.0, True, True)
+        assert not {"step", "copy_to"} & set(vars(algo.ema))
+    if not fails:
+        assert algo.ema.calls == [("step", 3), ("copy_to", 3)]
+        assert parts == [(2 / 7, True, False), (2 / 7, False, False), (3 / 7, False, True)]
+
+
+def test_a_mean_is_of_numbers_and_by_samples():
+    weights = [0.25, 0.75]
+    assert accumulation._mean([2.0, 4], weights) == 3.5
+    assert (
+        accumulation._mean([3, 3], weights) == 3 and accumulation._mean(["a", "b"], weights) == "b"
+    )
+
+
+def test_a_key_that_only_some_parts_log(torch_utils):
+    infos = accumulation.Infos([{"loss": 1.0}, {"loss": 3.0}])
+    infos.weights = [0.5, 0.5]
+    algo = Algo()
+    algo.log_info = lambda info: {
+        "Loss": info["loss"],
+        **({"Odd": 8.0} if info["loss"] > 2 else {}),
+    }
+    with ExitStack() as undo:
+        prepared(algo, undo)
+        assert algo.log_info(infos) == {"Loss": 2.0, "Odd": 8.0}
 
 
 def test_one_micro_batch_changes_nothing(torch_utils):

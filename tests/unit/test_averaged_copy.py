@@ -189,6 +189,82 @@ def test_one_pass_is_the_same_average(api, given):
     torch.testing.assert_close(quick.ema.shadow_params, plain.ema.shadow_params, **close)
 
 
+MANY = {
+    "decay": 0.75,
+    "min_decay": 0.25,
+    "update_after_step": 2,
+    "use_ema_warmup": True,
+    "inv_gamma": 3.0,
+    "power": 0.5,
+}
+
+
+def test_all_settings_are_in_the_state_under_diffusers_names():
+    average = ours("parameters=", nets(), foreach=True, model_cls="C", model_config="D", **MANY)
+    assert {name: average.state_dict()[name] for name in MANY} == MANY
+    assert set(average.state_dict()) == {*MANY, "optimization_step", "shadow_params"}
+    assert (average.foreach, average.model_cls, average.model_config) == (True, "C", "D")
+    other = ours("parameters=", nets())
+    other.load_state_dict({name: MANY[name] for name in MANY})
+    assert {name: other.state_dict()[name] for name in MANY} == MANY
+    assert other.optimization_step == 0 and [
+        *map(torch.equal, other.shadow_params, nets().parameters())
+    ]
+    bounds = {"min_value": 0.25, "max_value": 0.75, "update_after_step": 2}
+    module = ours("model=", nets(), power=0.5, inv_gamma=3.0, **bounds)
+    assert {name: module.state_dict()[name] for name in MANY} == MANY
+    again = ours("model=", nets())
+    again.load_state_dict({**module.state_dict(), "unknown": 1})
+    assert (again.min_value, again.max_value, again.power) == (0.25, 0.75, 0.5)
+    assert not hasattr(again, "unknown") and not hasattr(again, "use_ema_warmup")
+    again.load_state_dict({})
+    assert {name: again.state_dict()[name] for name in MANY} == MANY
+
+
+def test_a_loaded_state_is_a_copy():
+    average, other = ours("parameters=", nets()), ours("parameters=", nets())
+    other.load_state_dict(average.state_dict())
+    other.shadow_params[0].add_(1)
+    assert torch.equal(average.shadow_params[0], next(nets().parameters()))
+
+
+def test_the_decay_of_each_step_is_between_its_bounds():
+    average = ours("parameters=", nets(), **{**MANY, "power": 1.0, "inv_gamma": 1.0})
+    decays = [average.get_decay(step) for step in range(9)]
+    assert decays == pytest.approx([0.0] * 4 + [0.5, 2 / 3, 0.75, 0.75, 0.75])
+    late = ours("parameters=", nets(), decay=0.9, min_decay=0.4)
+    assert [late.get_decay(step) for step in (1, 2, 3, 99)] == [0.0, 0.4, 0.4, 0.9]
+    assert late.get_decay(12) == 12 / 21
+
+
+@pytest.mark.parametrize("api", ["model=", "parameters="])
+def test_names_of_older_versions(api):
+    average = ours(api, nets(), min_value=0.25, max_value=0.75, device="meta")
+    state = average.state_dict()
+    assert (state["min_decay"], state["decay"]) == (0.25, 0.75)
+    assert {one.device.type for one in average.shadow_params} == {"meta"}
+    given_as_module = DDPUtils.averaged_copy(nets(), device=None)
+    assert given_as_module.averaged_model is not None
+
+
+def test_numbers_that_are_not_of_floating_point_keep_their_kind():
+    average = DDPUtils.averaged_copy([torch.zeros(2), torch.zeros(2, dtype=torch.int64)])
+    average.to(dtype=torch.float64)
+    assert [one.dtype for one in average.shadow_params] == [torch.float64, torch.int64]
+    average.to("meta")
+    assert {one.device.type for one in average.shadow_params} == {"meta"}
+
+
+def test_the_average_of_a_module_is_no_part_of_it():
+    net = nets()
+    for api in ("model=", "parameters="):
+        average = ours(api, net)
+        assert not any(one.requires_grad for one in average.shadow_params)
+        for one, other in zip(average.shadow_params, net.parameters()):
+            assert one.data_ptr() != other.data_ptr() and torch.equal(one, other)
+        assert average.cur_decay_value == (0.0 if api == "model=" else None)
+
+
 def test_each_averaged_tensor_is_proven_once():
     net = nets()
     names = [

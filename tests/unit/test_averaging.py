@@ -15,7 +15,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from robomimic_ddp.errors import WrapError
 from robomimic_ddp.step import averaging
+from robomimic_ddp.step.averaged_copy import averaged_copy
 from tests.parity.test_ema import build, old_training_utils  # noqa: F401
 
 STEPS = 25
@@ -126,3 +128,64 @@ def test_a_class_of_the_hosts_own_is_left_alone():
         assert not averaging.install(model, undo)
         assert not averaging.install(SimpleNamespace(ema=None), undo)
     assert "diffusers_old.training_utils" not in sys.modules
+
+
+def test_an_average_that_was_changed_already_is_left_alone():
+    model = make(None, False)
+    with ExitStack() as undo:
+        assert averaging.install(model, undo)
+        assert not averaging.install(model, undo)
+    model.ema.copy_to = model.ema.copy_to
+    with ExitStack() as undo:
+        assert not averaging.install(model, undo)
+
+
+@pytest.mark.parametrize("api", ["model=", "parameters="])
+def test_tensors_of_another_kind_are_averaged_by_the_hosts_own_step(api):
+    plain, quick = (SimpleNamespace(nets=build("single", False)) for _ in range(2))
+    for model in (plain, quick):
+        given = (
+            {"model": model.nets} if api == "model=" else {"parameters": model.nets.parameters()}
+        )
+        model.ema = averaged_copy(**given, power=0.75)
+        model.nets.to(torch.float64)
+    with ExitStack() as undo:
+        assert averaging.install(quick, undo)
+        for _ in range(3):
+            for model in (plain, quick):
+                for parameter in model.nets.parameters():
+                    parameter.data.add_(0.5)
+                model.ema.step(model.nets)
+    assert quick.ema.optimization_step == plain.ema.optimization_step == 3
+    assert {one.dtype for one in quick.ema.shadow_params} == {torch.float32}
+    torch.testing.assert_close(quick.ema.shadow_params, plain.ema.shadow_params, rtol=0, atol=0)
+
+
+def test_nets_that_the_average_lacks_are_the_hosts_to_refuse():
+    model = SimpleNamespace(nets=build("single", False))
+    model.ema = averaged_copy(model=model.nets)
+    model.nets["extra"] = torch.nn.Linear(2, 2)
+    with ExitStack() as undo:
+        averaging.install(model, undo)
+        with pytest.raises(WrapError, match="extra.weight"):
+            model.ema.step(model.nets)
+    del model.nets["extra"]
+    model.nets.register_buffer("new", torch.zeros(2))
+    with ExitStack() as undo:
+        averaging.install(model, undo)
+        with pytest.raises(KeyError, match="new"):
+            model.ema.step(model.nets)
+
+
+def test_without_a_net_that_acts_nothing_is_shared():
+    model = make(None, False)
+    before, model.ema_nets = model.ema.shadow_params[0], None
+    with ExitStack() as undo:
+        assert averaging.install(model, undo)
+        assert model.ema.shadow_params[0] is before
+    model = make(None, False)
+    model.ema_nets = torch.nn.Linear(3, 3)
+    pointers = [one.data_ptr() for one in model.ema_nets.parameters()]
+    with ExitStack() as undo:
+        assert averaging.install(model, undo)
+        assert pointers == [one.data_ptr() for one in model.ema_nets.parameters()]

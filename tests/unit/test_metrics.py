@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -48,6 +51,7 @@ def test_swapped_puts_back_after_an_exception_and_on_a_class():
     [
         ({"obs": {"a": torch.zeros(3, 2)}, "actions": np.zeros((3, 4))}, 3),
         ({"index": ["a", "b"], "meta": {"none": None}, "obs": {"a": torch.zeros(5)}}, 5),
+        ({"obs": {"a": torch.zeros(6, 2)}, "actions": torch.zeros(3, 4)}, 3),
         ([{"scalar": torch.zeros(())}, torch.zeros(2, 9)], 2),
     ],
 )
@@ -58,6 +62,59 @@ def test_samples_are_counted_by_the_first_dimension(batch, samples):
 def test_a_batch_without_arrays_is_a_clear_error():
     with pytest.raises(RobomimicDDPError, match="no array with a batch dimension"):
         samples_in({"text": "a"})
+
+
+def test_a_part_of_an_epoch_is_forgotten_when_the_next_begins():
+    part = EpochPart()
+    part.epoch, part.steps, part.total = 3, 4, 5
+    part.see({"Loss": np.float32(2), "Norm": np.array([1.0, 2.0])}, None)
+    assert part.step_logs == [{"Loss": 2.0, "Norm": 1.5}] and part.logs.samples == 0
+    part.logs.see_batch({"actions": torch.zeros(3)})
+    for value in (1.0, np.array([2.0, 4.0])):
+        part.logs.see_log({"Loss": value})
+    assert part.logs.samples == 6 and part.logs.totals == {"Loss": [3 * 1.0 + 3 * 3.0, 6]}
+    part.begin()
+    assert (part.epoch, part.steps, part.total, part.step_logs) == (None, 0, None, [])
+    assert part.logs.samples == 0 and part.logs.totals == {}
+
+
+@pytest.mark.parametrize("num_steps, total", [(5, None), (None, 5), (None, None)])
+def test_the_rest_of_an_epoch_on_one_rank(num_steps, total):
+    """Two of its steps are done; the loader has as many batches as the epoch has steps."""
+    part, asked = EpochPart(), []
+    part.steps, part.total = 2, total
+    part.step_logs = [{"Loss": 1.0}, {"Loss": 3.0, "Odd": 7.0}]
+
+    @partial(epoch_log, part_of=lambda: part)
+    def run_epoch(model, data_loader, epoch, validate=False, num_steps=None):
+        asked.append(num_steps)
+        for _ in range(num_steps):
+            model.process_batch_for_training({"actions": np.zeros(2)})
+            model.log_info(None)
+        return {"Loss": 5.0, "Time_Epoch": 0.5}, "kept"
+
+    model = SimpleNamespace(
+        process_batch_for_training=lambda batch: batch, log_info=lambda info: {"Loss": 5.0}
+    )
+    log, kept = run_epoch(model, range(5), 1, num_steps=num_steps)
+    assert asked == [3] and kept == "kept"
+    assert log == {"Loss": (1 + 3 + 5 * 3) / 5, "Odd": 7.0, "Time_Epoch": 0.5}
+    assert part.steps == 0
+
+
+def test_an_epoch_that_is_a_pass_knows_its_steps_at_once():
+    """For a stop inside of it; validation is no part of it."""
+    part, totals = EpochPart(), []
+
+    @partial(epoch_log, part_of=lambda: part)
+    def run_epoch(model, data_loader, epoch, validate=False, num_steps=None):
+        totals.append(part.total)
+        return {}
+
+    model = SimpleNamespace(process_batch_for_training=None, log_info=None)
+    for arguments in ({}, {"num_steps": 3}, {"validate": True}):
+        run_epoch(model, range(5), 1, **arguments)
+    assert totals == [5, None, None]
 
 
 def test_on_one_rank_the_hosts_function_gets_and_gives_the_same_objects():

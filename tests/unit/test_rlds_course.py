@@ -12,6 +12,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from robomimic_ddp.rlds import plans
 from robomimic_ddp.rlds.course import Course, Leg
 from robomimic_ddp.rlds.plans import PassPlan
 
@@ -204,3 +205,17 @@ def test_a_whole_droid_pass_is_planned_in_little_time_and_memory():
     first = plan.block(plan.block_of(1_280_000), 1_280_000)
     assert len(first.leaving) <= 25_000 + 300 and first.records[:, 2].sum() <= 3 * 25_000 + 600
     assert len(set(tape.take(20))) == 20 * 128
+
+
+def test_a_shuffle_buffer_is_no_larger_than_the_data():
+    reading = plans.Reading(4, 100, 3, 5, True)
+    assert [reading.for_windows(size).shuffle_buffer for size in (0, 30, 500)] == [1, 30, 100]
+    assert reading.for_windows(30) == plans.Reading(4, 30, 3, 5, True)
+    usual = plans.Reading(4, 100, 3)
+    assert usual.prefetch == plans.PREFETCHED_BATCHES and usual.pin_memory is False
+
+
+def test_decoding_threads_are_a_ranks_share_of_the_cores(monkeypatch):
+    monkeypatch.setattr(plans, "share_of_cores", lambda ranks: 12 // ranks)
+    found = [plans.decoding_threads(wanted, 2) for wanted in (None, 0, 4, 9)]
+    assert found == [6, 6, 4, 6]

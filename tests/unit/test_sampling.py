@@ -172,6 +172,9 @@ def test_a_valid_loader_iterates_every_sample():
     per_rank = loaders(valid_loader, 5, 3, 2)
     assert [[b.tolist() for b in loader] for loader in per_rank] == [[[0, 3]], [[1, 4]], [[2]]]
     assert [len(loader) for loader in per_rank] == [1, 1, 1]
+    assert {len(loader.dataset) for loader in per_rank} == {5}
+    assert len({loader.index_stream_digest() for loader in per_rank}) == 3
+    assert per_rank[0].index_stream_digest(1) != per_rank[0].index_stream_digest()
 
 
 @given(st.lists(st.floats(0.01, 100), min_size=1, max_size=60), worlds, st.booleans(), seeds)
@@ -229,6 +232,30 @@ def test_torch_samplers_keep_their_meaning():
     assert len(drawn) == 500 and set(drawn.tolist()) <= set(range(50))
 
 
+def test_torchs_random_samplers_are_drawn_from_the_seed_alone():
+    data = Numbers(50)
+    uniform = order_of(data, None, True, 9)(3)
+    torch.manual_seed(1)
+    assert order_of(data, RandomSampler(data), None, 9)(3).tolist() == uniform.tolist()
+    some = [4, 7, 9, 11, 30, 31, 32, 40]
+    drawn = order_of(data, SubsetRandomSampler(some), None, 9)(3).tolist()
+    assert drawn == np.array(some)[order_of(Numbers(8), None, True, 9)(3)].tolist()
+    for size in (20, 120):  # a part of a pass; more than one
+        orders = [order_of(data, RandomSampler(data, num_samples=size), None, 9) for _ in "ab"]
+        assert len(orders[0](0)) == size and len(set(orders[0](0))) == min(size, 50)
+        assert orders[0](1).tolist() == orders[1](1).tolist() != orders[0](0).tolist()
+    repeated = order_of(data, RandomSampler(data, replacement=True), None, 9)(0)
+    assert len(set(repeated.tolist())) < 45
+
+
+def test_weights_that_a_host_changes_count_from_the_next_pass_on():
+    sampler = WeightedRandomSampler([1.0, 0.0, 0.0], 30)
+    order = order_of(Numbers(3), sampler, False, 0)
+    assert set(order(0)) == {0}
+    sampler.weights = torch.tensor([0.0, 1.0, 1.0])
+    assert set(order(1)) == {1, 2}
+
+
 def test_a_hosts_own_sampler_is_drawn_alike_on_ranks_whose_streams_differ():
     drawn = []
     for rank in range(2):
@@ -262,6 +289,77 @@ def test_digests_tell_shares_apart_and_orders_alike():
     assert per_rank[0].next_pass == 1
     list(per_rank[0])
     assert per_rank[0].index_stream_digest(20) != before[0]
+
+
+@pytest.mark.parametrize(
+    "indices, telling, once",
+    [
+        (list(range(10)), True, True),
+        (list(range(9)), False, True),
+        (list(range(9)) * 2, False, False),
+        ([0] * 1_100 + list(range(1, 10)), True, False),
+    ],
+)
+def test_a_share_tells_ranks_apart_from_ten_samples_on(indices, telling, once):
+    def sampler():
+        order = np.repeat(np.array(indices), 2)
+        return ShardedSampler(
+            lambda number: order + number, len(order), rank=1, world_size=2, drop_last=True
+        )
+
+    asked = sampler()
+    assert asked.each_sample_once is once
+    assert sampler().telling_digest() == (sampler().digest() if telling else None)
+    first = ", ".join(map(str, indices[:5]))
+    assert sampler().holding() == f"{len(indices)} samples, the first of them {first}"
+    assert asked.current_pass == 0 and list(asked) == indices
+    first = asked.order_digest()
+    assert first == sampler().order_digest()
+    assert list(asked) == [index + 1 for index in indices] and asked.order_digest() != first
+
+
+def test_workers_are_seeded_by_rank_and_pass():
+    """Else an augmentation would draw the same numbers on all ranks, or in all passes."""
+    seeds = []
+    for rank in range(2):
+        loader = loaders(train_loader, 40, 2, 4, seed=5, shuffle=True)[rank]
+        for _ in range(3):
+            list(loader)
+            seeds.append(loader.loader.generator.initial_seed())
+    assert len(set(seeds)) == 6
+    alike = []
+    for seed in (-5, 2**64 - 5):
+        loader = loaders(train_loader, 40, 2, 4, seed=seed, shuffle=True)[0]
+        first = next(iter(loader)).tolist()
+        alike.append((first, loader.loader.generator.initial_seed()))
+    assert alike[0] == alike[1]
+    resumed = loaders(train_loader, 40, 2, 4, seed=5, shuffle=True)[1]
+    resumed.next_pass = 2
+    list(resumed)
+    assert resumed.loader.generator.initial_seed() == seeds[-1] and resumed.next_pass == 3
+
+
+@pytest.mark.parametrize("make", [train_loader, valid_loader])
+@pytest.mark.parametrize("own", [None, SequentialSampler(Numbers(3))])
+def test_on_one_rank_a_batch_larger_than_the_set_is_a_clear_error(make, own):
+    def build(**kwargs):
+        kwargs = {"dataset": Numbers(9 if own else 3), "sampler": own, "drop_last": True, **kwargs}
+        return make(DataLoader, kwargs, rank=0, world_size=1, seed=0, batch_size_per_rank=2)
+
+    role = "training" if make is train_loader else "validation"
+    with pytest.raises(DataError, match=f"the {role} set has 3 samples, but a batch takes 4"):
+        build(batch_size=4)
+    assert len(build(batch_size=3)) == 1 and len(build()) == 3
+    assert len(build(batch_size=4, drop_last=False)) == 1
+    assert len(build(batch_size=None, drop_last=False)) == 3
+
+
+def test_a_stream_of_the_host_on_one_rank_is_not_counted():
+    kwargs = {"dataset": Stream(), "batch_size": 40, "drop_last": True}
+    assert (
+        list(train_loader(DataLoader, kwargs, rank=0, world_size=1, seed=0, batch_size_per_rank=2))
+        == []
+    )
 
 
 def test_on_one_rank_the_hosts_loader_is_made_with_the_hosts_arguments():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -164,6 +166,110 @@ def test_one_rank_goes_on_to_the_bit(held, steps, before_pass_ends):
         random_streams.restore(streams)
         resumed.loader.go_to(position, 1, before_pass_ends)
         assert [train(resumed) for _ in range(3)] == expected
+
+
+def replayed(batch=4, drop_last=True):
+    return ReplayedLoader(
+        DataLoader(Samples(43), batch_size=batch, shuffle=True, drop_last=drop_last)
+    )
+
+
+def draw(iterator, count):
+    return [(i.tolist(), n.tolist(), t.tolist()) for i, n, t in itertools.islice(iterator, count)]
+
+
+@pytest.mark.parametrize("begun_before", [False, True])
+def test_a_run_of_one_rank_is_stopped_twice_in_a_pass(begun_before):
+    with random_streams.kept():
+        torch.manual_seed(0)
+        whole = replayed()
+        iterator, saved = iter(whole), []
+        for _ in range(2):
+            draw(iterator, 3)
+            saved.append((whole.position(), random_streams.capture()))
+        expected = draw(iterator, 4)
+        loaders = []
+        for position, streams in saved:
+            resumed = replayed()
+            again = iter(resumed) if begun_before else None
+            torch.manual_seed(5)
+            random_streams.restore(streams)
+            assert "goes on after" in resumed.go_to(position, 1, 0)
+            assert resumed.batches_left() == 10 - position["batches"]
+            again = again or iter(resumed)
+            assert str(random_streams.capture()) == str(streams), "the run's streams were moved"
+            loaders.append((resumed, again))
+        (first, again), (second, last) = loaders
+        random_streams.restore(saved[0][1])
+        draw(again, 3)
+        assert str(first.position()) == str(saved[1][0])
+        random_streams.restore(saved[1][1])
+        assert iter(last) is last
+        assert draw(last, 4) == expected and second.batches_left() == 0
+        assert next(last, None) is None
+        assert second.position() == {"kind": "replay", "batches": None}
+        assert second.batches_left() == 10
+
+
+@pytest.mark.parametrize(
+    "position, words",
+    [
+        (None, "begins a new pass"),
+        ({"kind": "pass", "pass": 1, "samples": 3}, "begins a new pass"),
+        ({"kind": "replay", "batches": None, "batch_size": 3}, "batch has changed"),
+        ({"kind": "replay", "batches": None}, "goes on with its next pass"),
+    ],
+)
+def test_without_a_place_that_fits_one_rank_begins_a_pass(position, words):
+    loader = replayed()
+    assert words in loader.go_to(position, 2, 1)
+    assert loader.batches_left() == len(list(loader)) == 10
+
+
+def test_a_replayed_loader_that_is_let_go_is_at_no_place():
+    loader = replayed()
+    iterator = iter(loader)
+    draw(iterator, 2)
+    assert loader.position()["batches"] == 2 and loader.position()["batch_size"] == 4
+    loader.let_go()
+    assert loader.position()["batches"] is None and loader.batches_left() == 10
+
+
+def test_a_hosts_own_loader_needs_no_batch_size():
+    loader = ReplayedLoader([1, 2, 3])
+    iterator = iter(loader)
+    assert next(iterator) == 1 and loader.position()["batch_size"] is None
+    with pytest.raises(AttributeError, match="loader"):
+        ReplayedLoader.__new__(ReplayedLoader).loader  # noqa: B018
+
+
+def test_batches_left_of_a_sharded_pass():
+    loader = sharded(43, 2, 1, 4)
+    assert loader.batches_left() == 5
+    iterator = iter(loader)
+    next(iterator), next(iterator)
+    assert loader.batches_left() == 3
+    other = sharded(43, 2, 1, 4)
+    other.go_to(loader.position(), 2, 0)
+    assert other.batches_left() == 3
+    assert len(list(iterator)) == 3 and loader.batches_left() == 5
+    assert loader.position() == {"kind": "pass", "pass": 1, "samples": 0}
+
+
+@pytest.mark.parametrize("position", [None, {"kind": "replay", "batches": 3}])
+def test_a_pass_that_no_epoch_has_drawn_from_begins(position):
+    loader = sharded(43, 2, 1, 4)
+    loader.sampler.next_offset = 8
+    assert loader.go_to(position, 1, 6) == "data: a new pass begins (number 6)"
+    assert (loader.next_pass, loader.sampler.next_offset) == (6, 0)
+    assert "(number 6)" in loader.go_to(position, 1, 2)
+
+
+def test_what_a_resume_says_of_the_data():
+    place = {"kind": "pass", "pass": 2, "samples": 24}
+    said = "data: pass 2 goes on after 24 of 43 samples"
+    assert sharded(43, 2, 1, 4).go_to(place, 2, 1) == said
+    assert sharded(43, 2, 1, 4).go_to(place, 3, 1) == said + ", the rest split over the ranks anew"
 
 
 def test_one_rank_sees_the_hosts_own_batches():

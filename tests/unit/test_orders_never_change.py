@@ -1,0 +1,134 @@
+"""The orders of a seed, to the number. A saved state holds places in them and nothing else, so that
+a run that another version resumes is only the same run if they never change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+
+import numpy as np
+import pytest
+from torch.utils.data import DataLoader, Sampler, WeightedRandomSampler
+
+from robomimic_ddp.rlds.course import Course, Leg
+from robomimic_ddp.rlds.partition import Pieces
+from robomimic_ddp.rlds.plans import PassPlan
+from robomimic_ddp.rlds.quotas import Quotas
+from robomimic_ddp.sampling import order_of, train_loader
+
+UNIFORM, WEIGHTED = [2, 1, 3, 6, 0, 5, 7, 4], [1, 1, 0, 3, 3, 3, 3, 3]
+HOSTS = [42, 30, 38, 32, 36, 66]
+WORKERS = 4970885940040055992
+QUOTAS = [[4, 1, 2], [3, 2, 2], [4, 1, 2], [3, 2, 2], [4, 1, 2]]
+GROUPS = [1048578, 2097153, 3145730, 3145730]
+RUN = {
+    (0, 0): ("ea363d0418dd", "3167b4aebcdc"),
+    (0, 1): ("cbe4cf0201a7", "e97c1d5a79dc"),
+    (1, 0): ("1948260c3a9a", "bc5858a2d639"),
+    (1, 1): ("e9307e512dd7", "5506b9768c23"),
+    (2, 0): ("017b128d460e", "c920ed5aaf44"),
+    (2, 1): ("5d2ffba56efc", "2f36ea3e2fb2"),
+}
+FILES = np.array([0, 0, 0, 1, 1, 3, 3, 3, 3, 7])
+WINDOWS = np.array([5, 0, 9, 4, 12, 3, 8, 1, 7, 11])
+
+
+def digest(*arrays):
+    whole = hashlib.sha256()
+    for array in arrays:
+        whole.update(np.asarray(array, np.int64).tobytes())
+    return whole.hexdigest()[:12]
+
+
+def course():
+    """Two ranks for a pass and a half, then three, then two."""
+    legs = [(Leg(2, 3, 4), 16), (Leg(3, 2, 8), 5), (Leg(2, 4, 6), 0)]
+    return Course.over(FILES, WINDOWS, 11, 1, legs)
+
+
+def plan_of(made, part, rank):
+    share = made.share(part, rank)
+    chosen, count = share.pieces.episode, WINDOWS[share.pieces.episode]
+    return PassPlan(
+        share.pieces, FILES[chosen], chosen * 100, count - count // 3, count, chosen % 2,
+        (np.cumsum(WINDOWS) - WINDOWS)[chosen], share.shuffle, share.before,
+    )  # fmt: skip
+
+
+class OfTheHost(Sampler):
+    """Draws from global streams: those whose numbers no version changes."""
+
+    def __len__(self):
+        return 6
+
+    def __iter__(self):
+        for _ in range(3):
+            yield from (int(random.random() * 99), int(np.random.random_sample() * 99))
+
+
+def test_the_order_of_a_hosts_own_sampler():
+    assert order_of(range(99), OfTheHost.__new__(OfTheHost), None, 5)(2).tolist() == HOSTS
+
+
+def test_orders_of_map_style_data():
+    data = range(8)
+    sampler = WeightedRandomSampler([0.1, 0.7, 0.2, 1.0], 8)
+    assert order_of(data, None, True, 5)(2).tolist() == UNIFORM
+    assert order_of(data, sampler, None, -5)(2).tolist() == WEIGHTED
+    for given in (
+        (None, True),
+        (None, False),
+        (sampler, None),
+        (OfTheHost.__new__(OfTheHost), None),
+    ):
+        assert order_of(data, *given, 5)(0).dtype == np.int64
+    kwargs = {"dataset": data, "batch_size": 2, "shuffle": True}
+    loader = train_loader(DataLoader, kwargs, rank=1, world_size=2, seed=5, batch_size_per_rank=2)
+    loader.next_pass = 2
+    assert [batch.tolist() for batch in loader] == [
+        [UNIFORM[1], UNIFORM[3]],
+        [UNIFORM[5], UNIFORM[7]],
+    ]
+    assert loader.loader.generator.initial_seed() == WORKERS
+
+
+def test_quotas():
+    quotas = Quotas([0.5, 0.2, 0.3], 7)
+    assert [quotas.of(batch).tolist() for batch in range(5)] == QUOTAS
+    assert quotas.groups(1, 2, 4).tolist() == GROUPS
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("part", [0, 1, 2])
+def test_windows_of_an_rlds_run(part, rank):
+    plan = plan_of(course(), part, rank)
+    leaving = plan.shuffle.leaving(0, plan.pieces.windows)
+    arrays = [*plan.pieces.columns(), *leaving, plan.index(np.arange(plan.pieces.windows))]
+    for taken in (0, 1, 9):
+        arrays += plan.block(plan.block_of(taken), taken).arrays()
+    assert (digest(plan.first_key, *arrays), plan.digest()[:12]) == RUN[part, rank]
+
+
+def test_no_two_ranks_or_passes_are_shuffled_alike():
+    """Equal episodes, one window each: only the drawn orders differ."""
+    made = Course(np.arange(400), np.ones(400, int), 3, Leg(2, 4, 50))
+    shares = [made.share(part, rank) for part in range(2) for rank in range(2)]
+    assert len({digest(*share.shuffle.leaving(0, 200)) for share in shares}) == 4
+    # Where in the row of a rank the n-th of its pieces comes from.
+    rows = [
+        made.row(part).cut(200 * rank, 200 * rank + 200) for part in range(2) for rank in range(2)
+    ]
+    places = [
+        np.argsort(row.episode)[np.searchsorted(np.sort(row.episode), share.pieces.episode)]
+        for row, share in zip(rows, shares)
+    ]
+    assert len({digest(place) for place in places}) == 4
+    within = Course(np.zeros(400, int), np.ones(400, int), 3, Leg(2, 4, 50))
+    assert digest(within.row(0).episode) != digest(within.row(1).episode)
+
+
+def test_parts_of_no_windows():
+    nothing = Pieces(*(np.zeros(0, np.int64) for _ in range(4)))
+    assert nothing.windows == 0 and nothing.cut(0, 0).windows == 0
+    assert nothing.at(np.zeros(0, np.int64)).windows == 0
