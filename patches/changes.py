@@ -11,7 +11,7 @@ from robomimic_ddp.patches import manifest
 from robomimic_ddp.patches.examination import Examination
 from robomimic_ddp.patches.hosts import Host
 from robomimic_ddp.patches.outcomes import AlreadyApplied
-from robomimic_ddp.patches.writing import Change, write_all
+from robomimic_ddp.patches.writing import Change, remove_remnants, write_all
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def apply(examination: Examination) -> None:
         if isinstance(finding.outcome, AlreadyApplied)
     }
     entries = manifest.record(manifest.load(package), examination.patches, held)
-    changes = [Change(package / manifest.NAME, manifest.dump(entries))]
+    changes = [Change(package / manifest.NAME, manifest.dump(entries), is_record=True)]
     for patch in examination.patches:
         path = examination.host.target(patch.path)
         changes.append(
@@ -77,6 +77,12 @@ def revert(host: Host, force: bool = False) -> Reverted:
     if entries:
         write_all([*changes, Change(host.package / manifest.NAME, None)])
     return Reverted(tuple(restored), tuple(removed), tuple(copies))
+
+
+def clean(host: Host) -> None:
+    """Removes what an apply or a revert that was killed has left beside the host's files."""
+    files = (host.package / name for name in host.files(("*.py", "*/*.py")))
+    remove_remnants({host.package, *(path.resolve().parent for path in files)})
 
 
 def _require_no_edits(host: Host) -> None:

@@ -35,9 +35,10 @@ def _examine(args: argparse.Namespace) -> tuple[Examination, list]:
 
 
 def _status(args: argparse.Namespace) -> int:
-    from robomimic_ddp.patches import known_faults, manifest, report
+    from robomimic_ddp.patches import changes, known_faults, manifest, report
 
     examination, _ = _examine(args)
+    changes.clean(examination.host)
     entries = manifest.load(examination.host.package)
     faults = known_faults.find_known_faults(examination.host)
     if args.json:
@@ -121,6 +122,8 @@ def _apply(args: argparse.Namespace) -> int:
     if examination.blocked:
         return _refuse(examination)
     package = examination.host.package
+    if not (args.check or args.dry_run):
+        changes.clean(examination.host)
     if not examination.patches:
         print(f"{package}: everything is in place already; nothing was written.")
         return EXIT_DONE
@@ -144,6 +147,7 @@ def _revert(args: argparse.Namespace) -> int:
     from robomimic_ddp.patches import changes, hosts, manifest
 
     host = hosts.find_host(args.path)
+    changes.clean(host)
     known = (host.package / manifest.NAME).exists()
     done = changes.revert(host, args.force)
     for name in done.restored:

@@ -189,3 +189,14 @@ def test_several_hosts_no_host_no_path_no_folder(tmp_path, command, name):
         code, out, err = command(name, path)
         assert (code, out) == (2, "")
         assert words in err and "Traceback" not in err
+
+
+@pytest.mark.parametrize("name", ["status", "apply", "revert"])
+def test_what_a_killed_apply_left_goes(host, command, name):
+    remnants = [host / ".robomimic_ddp.json.abcdefgh.tmp", host / "scripts/.train.py.a_c1efgh.tmp"]
+    for path in remnants:
+        path.write_text("half")
+    command("apply", host, "--dry-run")
+    assert all(path.exists() for path in remnants), "a dry run writes nothing"
+    assert command(name, host)[0] == 0
+    assert not any(path.exists() for path in remnants)
