@@ -26,17 +26,23 @@ class Reverted:
 
 
 def apply(examination: Examination) -> None:
-    """Writes the patches of an examination without problems, and the manifest before them."""
+    """Writes the patches of an examination without problems, and the manifest before them. Without
+    patches the manifest alone takes note of lines that the user has added or removed.
+    """
     assert not examination.blocked, "a blocked examination must not be written"
-    if not examination.patches:
-        return
     package = examination.host.package
     held = {
         finding.path
         for finding in examination.findings
         if isinstance(finding.outcome, AlreadyApplied)
     }
-    entries = manifest.record(manifest.load(package), examination.patches, held)
+    before = manifest.load(package)
+    entries = manifest.record(before, examination.patches, held)
+    texts = {name: examination.host.read(name) or b"" for name in entries}
+    texts.update((patch.path, patch.after) for patch in examination.patches)
+    entries = manifest.with_seams(entries, texts)
+    if entries == before:
+        return
     changes = [Change(package / manifest.NAME, manifest.dump(entries), is_record=True)]
     for patch in examination.patches:
         path = examination.host.target(patch.path)

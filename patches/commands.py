@@ -9,7 +9,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED
+from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, PatchError
 from robomimic_ddp.patches.arguments import add_arguments
 
 if TYPE_CHECKING:
@@ -124,6 +124,8 @@ def _apply(args: argparse.Namespace) -> int:
     package = examination.host.package
     if not (args.check or args.dry_run):
         changes.clean(examination.host)
+        if not examination.patches:
+            _take_note(examination)
     if not examination.patches:
         print(f"{package}: everything is in place already; nothing was written.")
         return EXIT_DONE
@@ -141,6 +143,16 @@ def _apply(args: argparse.Namespace) -> int:
         "with robomimic-ddp revert."
     )
     return EXIT_DONE
+
+
+def _take_note(examination: Examination) -> None:
+    """Brings the record up to date with lines of ours that the user has added or removed."""
+    from robomimic_ddp.patches import changes
+
+    try:
+        changes.apply(examination)
+    except PatchError as error:
+        print(f"note: the record of the edits stays as it is: {error}")
 
 
 def _revert(args: argparse.Namespace) -> int:

@@ -79,19 +79,23 @@ class CheckpointError(RobomimicDDPError):
 
 
 class PatchError(RobomimicDDPError):
-    """A host's source text could not be edited; nothing was written."""
+    """A host's source text could not be edited, or lacks edits of ours."""
 
 
-class ApiVersionError(PatchError, SystemExit):
-    """A host was patched for another version than the installed one.
+class UnfitHostError(PatchError, SystemExit):
+    """The host's edited lines do not fit this package, or some of them are missing.
 
-    Raised while the host's modules are imported, where nothing of ours could catch it: as a
-    SystemExit, Python prints the message alone and ends with 1. `quiet`: another rank prints it.
+    Raised where nothing of ours could catch it, or the host would: as a SystemExit, Python prints
+    the message alone and ends with 1. `quiet`: another rank prints it.
     """
 
     def __init__(self, message: str, quiet: bool = False) -> None:
         super().__init__(message)
         self.code = EXIT_REFUSED if quiet else f"error: {message}"
+
+
+class ApiVersionError(UnfitHostError):
+    """A host was patched for another version than the installed one, while it is imported."""
 
 
 class UsageError(RobomimicDDPError):

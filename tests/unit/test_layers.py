@@ -15,7 +15,7 @@ PACKAGE = ROOT / "robomimic_ddp"
 
 LAYERS = (
     {"errors"},
-    {"env", "options", "remedies", "late"},
+    {"env", "options", "remedies", "late", "host_seams"},
     {"plan"},
     {"places", "random_streams", "rendezvous", "swapping"},
     {"group"},
@@ -40,7 +40,7 @@ LAYERS = (
 )
 """A module imports only from lines above its own. `cli` joins the parts: it stands above them."""
 
-WITHOUT_TORCH = {"__init__", "errors", "env", "options", "remedies", "plan"}
+WITHOUT_TORCH = {"__init__", "errors", "env", "options", "remedies", "plan", "host_seams"}
 
 
 @dataclass(frozen=True)
