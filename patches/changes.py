@@ -41,7 +41,7 @@ def apply(examination: Examination) -> None:
     texts = {name: examination.host.read(name) or b"" for name in entries}
     texts.update((patch.path, patch.after) for patch in examination.patches)
     entries = manifest.with_seams(entries, texts)
-    if entries == before:
+    if not examination.patches and entries == before:
         return
     changes = [Change(package / manifest.NAME, manifest.dump(entries), is_record=True)]
     for patch in examination.patches:

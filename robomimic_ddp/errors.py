@@ -82,11 +82,11 @@ class PatchError(RobomimicDDPError):
     """A host's source text could not be edited, or lacks edits of ours."""
 
 
-class UnfitHostError(PatchError, SystemExit):
-    """The host's edited lines do not fit this package, or some of them are missing.
+class ApiVersionError(PatchError, SystemExit):
+    """A host was patched for another version than the installed one.
 
-    Raised where nothing of ours could catch it, or the host would: as a SystemExit, Python prints
-    the message alone and ends with 1. `quiet`: another rank prints it.
+    Raised while the host's modules are imported, where nothing of ours could catch it: as a
+    SystemExit, Python prints the message alone and ends with 1. `quiet`: another rank prints it.
     """
 
     def __init__(self, message: str, quiet: bool = False) -> None:
@@ -94,12 +94,18 @@ class UnfitHostError(PatchError, SystemExit):
         self.code = EXIT_REFUSED if quiet else f"error: {message}"
 
 
-class ApiVersionError(UnfitHostError):
-    """A host was patched for another version than the installed one, while it is imported."""
-
-
 class UsageError(RobomimicDDPError):
     """The command line names a path or a fixer that is not there (exit code 2)."""
+
+
+class UnpatchedScript(SystemExit):
+    """A train script that lacks our edits runs on several ranks. Such scripts catch every
+    Exception, print it and exit 0, so this is none: Python prints the message and ends with 1.
+    `quiet`: another rank prints it.
+    """
+
+    def __init__(self, message: str, quiet: bool = False) -> None:
+        super().__init__(EXIT_REFUSED if quiet else f"error: {message}")
 
 
 class Stopped(SystemExit):

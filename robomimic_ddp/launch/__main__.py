@@ -36,7 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return EXIT_DONE
         why_not = torchrun.unpatched(settings)
         if why_not and not settings.dry_run:
-            raise PatchError(why_not)
+            raise PatchError(
+                f"{why_not}. Run `robomimic-ddp apply` on the host first, then start again."
+            )
         command, added = torchrun.command(settings, variables)
         print("\n".join(summary.lines(settings, variables)))
     except RobomimicDDPError as error:
@@ -46,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     shown = [f"{name}={shlex.quote(value)}" for name, value in set_here.items()]
     print("command:", " ".join([*shown, shlex.join(command)]), flush=True)
     if why_not:
-        print(f"train_multi_gpu: {why_not}", file=sys.stderr)
+        print(f"train_multi_gpu: {why_not} (robomimic-ddp apply)", file=sys.stderr)
     if not settings.dry_run:
         env.become(command, added)
     return EXIT_DONE

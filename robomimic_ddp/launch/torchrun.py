@@ -97,7 +97,7 @@ def unpatched(settings: Settings) -> str:
         found = f"there is no {file}, which robomimic-ddp apply adds to the host"
     else:
         return ""
-    return f"{found}. Run `robomimic-ddp apply {folder.parent}` first, then start again."
+    return found
 
 
 def _rendezvous(settings: Settings, variables: Mapping[str, str]) -> list[str]:

@@ -131,6 +131,15 @@ def test_a_newer_upstream_file_becomes_the_new_original(host):
     assert (host / EDITED).read_bytes() == newer
 
 
+def test_files_that_git_has_brought_back_are_edited_again(host):
+    plain = snapshot(host)
+    apply(host)
+    once = snapshot(host)
+    (host / EDITED).write_bytes(plain[EDITED][0])
+    apply(host)
+    assert snapshot(host) == once
+
+
 def seams_of(host) -> dict:
     files = json.loads((host / manifest.NAME).read_text())["files"]
     return {name: item["seams"] for name, item in files.items()}

@@ -315,7 +315,7 @@ def test_an_unpatched_host_is_named_before_ranks_start(
     arguments = ["--config", config(), "--gpus", "2", "--module", name]
     assert main(arguments) == (1 if word else 0)
     err = capsys.readouterr().err
-    assert (f"robomimic-ddp apply {tmp_path}" in err, bool(started)) == (bool(word), not word)
+    assert ("robomimic-ddp apply" in err, bool(started)) == (bool(word), not word)
     assert word in err
     assert main([*arguments, "--dry-run"]) == 0
     assert word in capsys.readouterr().err
