@@ -151,7 +151,17 @@ def _problems(findings: list[Finding]) -> tuple[Finding, ...]:
     """Findings that forbid writing: constructs in unknown forms, and required seams found
     nowhere.
     """
-    problems = [finding for finding in findings if isinstance(finding.outcome, Unrecognised)]
+    handled = {
+        finding.fixer.seam
+        for finding in findings
+        if isinstance(finding.outcome, (Applied, AlreadyApplied))
+    }
+    problems = [
+        finding
+        for finding in findings
+        if isinstance(finding.outcome, Unrecognised)
+        and not (finding.outcome.spares_others and finding.fixer.seam in handled)
+    ]
     troubled = {finding.fixer.seam for finding in problems}
     required = [finding for finding in findings if finding.fixer.required]
     for seam in dict.fromkeys(finding.fixer.seam for finding in required):

@@ -200,3 +200,37 @@ def test_what_a_killed_apply_left_goes(host, command, name):
     assert all(path.exists() for path in remnants), "a dry run writes nothing"
     assert command(name, host)[0] == 0
     assert not any(path.exists() for path in remnants)
+
+
+OTHER_NETS = """import torch.nn as nn
+from diffusers import EMAModel
+
+
+def create(visual_encoder, noise_predictor):
+    return nn.ModuleDict({"visual_encoder": visual_encoder, "noise_predictor": noise_predictor})
+"""
+
+
+def test_an_algorithm_with_other_nets_does_not_block_the_host(host, command):
+    (host / "algo/diffusion_policy_backup.py").write_text(OTHER_NETS)
+    code, out, _ = command("status", host)
+    assert code == 0
+    assert "left as it is: the keys of nn.ModuleDict are visual_encoder, noise_predictor" in out
+    before = snapshot(host)
+    assert command("apply", host)[0] == command("apply", host, "--check")[0] == 0
+    assert command("revert", host)[0] == 0
+    assert snapshot(host) == before
+
+
+def test_the_remedy_for_nets_of_other_names_works(host, command):
+    """The host's only diffusion policy: refused as it is, accepted as the message says."""
+    path = host / "algo/diffusion_policy.py"
+    path.write_text(OTHER_NETS)
+    code, _, err = command("apply", host)
+    assert code == 1
+    assert "visual_encoder, noise_predictor" in err and "DDPUtils.parallel(net)" in err
+    assert "no diffusion policy" not in err
+    wrapped = OTHER_NETS.replace(": visual_encoder,", ": DDPUtils.parallel(visual_encoder),")
+    wrapped = wrapped.replace(": noise_predictor}", ": DDPUtils.parallel(noise_predictor)}")
+    path.write_text(wrapped.replace("\nfrom", "\nimport robomimic_ddp.api as DDPUtils\nfrom", 1))
+    assert command("apply", host)[0] == command("apply", host, "--check")[0] == 0
