@@ -234,3 +234,45 @@ def test_the_remedy_for_nets_of_other_names_works(host, command):
     wrapped = wrapped.replace(": noise_predictor}", ": DDPUtils.parallel(noise_predictor)}")
     path.write_text(wrapped.replace("\nfrom", "\nimport robomimic_ddp.api as DDPUtils\nfrom", 1))
     assert command("apply", host)[0] == command("apply", host, "--check")[0] == 0
+
+
+def second_entry(host, imports: str) -> None:
+    """A second train script, which takes its helpers by the line `imports`."""
+    text = (host / "scripts/train.py").read_text()
+    text = text.replace("import robomimic.utils.train_utils as TrainUtils\n", imports)
+    loader = "    train_loader ="
+    text = text.replace(loader, f"    log_dir = TrainUtils.get_exp_dir(config)\n{loader}")
+    (host / "scripts/train_mt.py").write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("imports", "file"),
+    [
+        ("import robomimic.utils.train_mt_utils as TrainUtils\n", "train_mt_utils"),
+        ("from robomimic.utils import train_mt_utils as TrainUtils\n", "train_mt_utils"),
+        ("import robomimic.utils.all_utils as TrainUtils\n", "train_mt_utils"),
+    ],
+)
+def test_a_second_entry_with_helpers_of_its_own(host, command, imports, file):
+    (host / "utils/train_mt_utils.py").write_text((host / "utils/train_utils.py").read_text())
+    (host / "utils/all_utils.py").write_text(
+        "from robomimic.utils.train_mt_utils import get_exp_dir, run_epoch, save_model\n"
+    )
+    second_entry(host, imports)
+    before = snapshot(host)
+    assert command("apply", host)[0] == command("apply", host, "--check")[0] == 0
+    edited = (host / f"utils/{file}.py").read_text()
+    for line in ("@DDPUtils.run_directory\n", "@DDPUtils.epoch_log\n", "DDPUtils.save("):
+        assert line in edited
+    assert command("revert", host)[0] == 0
+    assert snapshot(host) == before
+
+
+@pytest.mark.bad_input
+def test_an_entry_with_helpers_that_cannot_be_patched_is_an_error_with_its_name(host, command):
+    second_entry(host, "import lab.helpers as TrainUtils\n")
+    before = snapshot(host)
+    code, _, err = command("apply", host)
+    assert code == 1 and snapshot(host) == before
+    assert "scripts/train_mt.py:10: run_directory" in err and "outside the package" in err
+    assert command("status", host)[0] == 1
