@@ -11,7 +11,7 @@ from robomimic_ddp.patches import manifest
 from robomimic_ddp.patches.examination import Examination
 from robomimic_ddp.patches.hosts import Host
 from robomimic_ddp.patches.outcomes import AlreadyApplied
-from robomimic_ddp.patches.writing import Change, write_all
+from robomimic_ddp.patches.writing import Change, remove_remnants, write_all
 
 
 @dataclass(frozen=True)
@@ -26,18 +26,24 @@ class Reverted:
 
 
 def apply(examination: Examination) -> None:
-    """Writes the patches of an examination without problems, and the manifest before them."""
+    """Writes the patches of an examination without problems, and the manifest before them. Without
+    patches the manifest alone takes note of lines that the user has added or removed.
+    """
     assert not examination.blocked, "a blocked examination must not be written"
-    if not examination.patches:
-        return
     package = examination.host.package
     held = {
         finding.path
         for finding in examination.findings
         if isinstance(finding.outcome, AlreadyApplied)
     }
-    entries = manifest.record(manifest.load(package), examination.patches, held)
-    changes = [Change(package / manifest.NAME, manifest.dump(entries))]
+    before = manifest.load(package)
+    entries = manifest.record(before, examination.patches, held)
+    texts = {name: examination.host.read(name) or b"" for name in entries}
+    texts.update((patch.path, patch.after) for patch in examination.patches)
+    entries = manifest.with_seams(entries, texts)
+    if not examination.patches and entries == before:
+        return
+    changes = [Change(package / manifest.NAME, manifest.dump(entries), is_record=True)]
     for patch in examination.patches:
         path = examination.host.target(patch.path)
         changes.append(
@@ -77,6 +83,12 @@ def revert(host: Host, force: bool = False) -> Reverted:
     if entries:
         write_all([*changes, Change(host.package / manifest.NAME, None)])
     return Reverted(tuple(restored), tuple(removed), tuple(copies))
+
+
+def clean(host: Host) -> None:
+    """Removes what an apply or a revert that was killed has left beside the host's files."""
+    files = (host.package / name for name in host.files(("*.py", "*/*.py")))
+    remove_remnants({host.package, *(path.resolve().parent for path in files)})
 
 
 def _require_no_edits(host: Host) -> None:

@@ -9,7 +9,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED
+from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, PatchError
 from robomimic_ddp.patches.arguments import add_arguments
 
 if TYPE_CHECKING:
@@ -35,9 +35,10 @@ def _examine(args: argparse.Namespace) -> tuple[Examination, list]:
 
 
 def _status(args: argparse.Namespace) -> int:
-    from robomimic_ddp.patches import known_faults, manifest, report
+    from robomimic_ddp.patches import changes, known_faults, manifest, report
 
     examination, _ = _examine(args)
+    changes.clean(examination.host)
     entries = manifest.load(examination.host.package)
     faults = known_faults.find_known_faults(examination.host)
     if args.json:
@@ -121,6 +122,10 @@ def _apply(args: argparse.Namespace) -> int:
     if examination.blocked:
         return _refuse(examination)
     package = examination.host.package
+    if not (args.check or args.dry_run):
+        changes.clean(examination.host)
+        if not examination.patches:
+            _take_note(examination)
     if not examination.patches:
         print(f"{package}: everything is in place already; nothing was written.")
         return EXIT_DONE
@@ -140,10 +145,21 @@ def _apply(args: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
+def _take_note(examination: Examination) -> None:
+    """Brings the record up to date with lines of ours that the user has added or removed."""
+    from robomimic_ddp.patches import changes
+
+    try:
+        changes.apply(examination)
+    except PatchError as error:
+        print(f"note: the record of the edits stays as it is: {error}")
+
+
 def _revert(args: argparse.Namespace) -> int:
     from robomimic_ddp.patches import changes, hosts, manifest
 
     host = hosts.find_host(args.path)
+    changes.clean(host)
     known = (host.package / manifest.NAME).exists()
     done = changes.revert(host, args.force)
     for name in done.restored:

@@ -7,10 +7,11 @@ filter are parsed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from robomimic_ddp.errors import PatchError
+from robomimic_ddp.patches import entries
 from robomimic_ddp.patches.examination import Examination, FilePatch, Finding
 from robomimic_ddp.patches.hosts import Host
 from robomimic_ddp.patches.outcomes import (
@@ -36,6 +37,7 @@ def examine(
         return Examination(host, (), refusal=refusal)
     overlay = overlay or {}
     fixers = list(fixers)
+    uses = entries.uses(host)
     by_file: dict[str, list[Fixer]] = {}
     findings, patches = [], []
     for fixer in fixers:
@@ -44,7 +46,7 @@ def examine(
             findings.append(finding)
             patches += [patch] if patch else []
             continue
-        paths = _considered(host, fixer, overlay)
+        paths = _considered(host, fixer, overlay, entries.further_files(uses))
         for path in paths:
             by_file.setdefault(path, []).append(fixer)
         if not paths:
@@ -57,7 +59,11 @@ def examine(
         patches += [patch] if patch.before != patch.after else []
     findings.sort(key=_order)
     patches.sort(key=lambda patch: patch.path)
-    return Examination(host, tuple(findings), tuple(patches), problems=_problems(findings))
+    problems = _problems(findings)
+    troubled = {finding.fixer.seam for finding in problems}
+    half = (one for one in _half_patched(findings, uses) if one.fixer.seam not in troubled)
+    problems = (*problems, *half)
+    return Examination(host, tuple(findings), tuple(patches), problems=problems)
 
 
 def patch_file(
@@ -118,8 +124,13 @@ def _lines(source: Source, nodes: Iterable) -> tuple[int, ...]:
     return tuple(sorted({source.line(node) for node in nodes}))
 
 
-def _considered(host: Host, fixer: Fixer, overlay: Mapping[str, bytes]) -> list[str]:
+def _considered(
+    host: Host, fixer: Fixer, overlay: Mapping[str, bytes], helper_files: Iterable[str]
+) -> list[str]:
+    """Files worth parsing for `fixer`; what holds for train_utils.py holds for `helper_files`."""
     paths = host.files(fixer.files)
+    if entries.TRAIN_UTILS in fixer.files:
+        paths += [path for path in helper_files if path not in paths]
     return [path for path in paths if fixer.may_apply_to(_bytes(host, path, overlay))]
 
 
@@ -151,7 +162,13 @@ def _problems(findings: list[Finding]) -> tuple[Finding, ...]:
     """Findings that forbid writing: constructs in unknown forms, and required seams found
     nowhere.
     """
-    problems = [finding for finding in findings if isinstance(finding.outcome, Unrecognised)]
+    handled = {finding.fixer.seam for finding in findings if _is_patched(finding)}
+    problems = [
+        finding
+        for finding in findings
+        if isinstance(finding.outcome, Unrecognised)
+        and not (finding.outcome.spares_others and finding.fixer.seam in handled)
+    ]
     troubled = {finding.fixer.seam for finding in problems}
     required = [finding for finding in findings if finding.fixer.required]
     for seam in dict.fromkeys(finding.fixer.seam for finding in required):
@@ -162,6 +179,29 @@ def _problems(findings: list[Finding]) -> tuple[Finding, ...]:
             why = f"the host cannot do without the seam {seam!r}, and it was not found: {reasons}"
             problems.append(replace(tried[0], outcome=Unrecognised(0, why, by_hand)))
     return tuple(problems)
+
+
+def _half_patched(findings: list[Finding], uses: list[entries.Use]) -> Iterator[Finding]:
+    """Train scripts that are patched, with a helper that is not."""
+    outcomes = {(finding.fixer.name, finding.path): finding for finding in findings}
+    for use in uses:
+        named = (one.fixer for one in findings if one.fixer.name == entries.HELPERS[use.name])
+        fixer = next(named, None)
+        script = outcomes.get(("distributed", use.script))
+        if fixer is None or script is None or not _is_patched(script):
+            continue
+        helper = outcomes.get((fixer.name, use.file))
+        if helper is None or not _is_patched(helper):
+            where = use.file or "a file outside the package"
+            why = (
+                f"train() would be patched, and {use.name}, which it takes from {where}, would "
+                "not: each rank would do alone what all do together"
+            )
+            yield Finding(fixer, use.script, Unrecognised(use.line, why, fixer.by_hand))
+
+
+def _is_patched(finding: Finding) -> bool:
+    return isinstance(finding.outcome, (Applied, AlreadyApplied))
 
 
 def _order(finding: Finding) -> tuple:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-API_MODULE = "robomimic_ddp.api"
+from robomimic_ddp.patches.python import API_MODULE
+
 API_ALIAS = "DDPUtils"
 
 

@@ -41,6 +41,7 @@ def find_known_faults(host: Host) -> list[KnownFault]:
         _load_from,
         _past_the_wrapper,
         _tensorflow_first,
+        _resume_ignored,
     )
     found = {fault for finder in finders for fault in finder(host)}
     return sorted(found, key=lambda fault: (fault.path, fault.line, fault.what))
@@ -160,6 +161,22 @@ def _tensorflow_first(host: Host) -> Iterator[KnownFault]:
                 )
                 yield KnownFault(path, node.lineno, what)
                 break
+
+
+def _resume_ignored(host: Host) -> Iterator[KnownFault]:
+    """--resume is declared, and train() is given a constant for it."""
+    for path in host.files(_SCRIPTS):
+        tree = _tree(host, path)
+        flags = (
+            getattr(word, "value", "") for c in _calls(tree, "add_argument") for word in c.args
+        )
+        if "--resume" not in flags:
+            continue
+        for call in _calls(tree, "train"):
+            for word in call.keywords:
+                if word.arg == "resume" and isinstance(word.value, ast.Constant):
+                    what = f"--resume has no effect: train() is given resume={word.value.value}"
+                    yield KnownFault(path, call.lineno, f"{what} (ROBOMIMIC_DDP_RESUME=true has)")
 
 
 def _reads(node: ast.AST, *names: str) -> bool:

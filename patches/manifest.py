@@ -1,7 +1,8 @@
 """The record, in the host, of what was edited: enough to give back every byte without git.
 
-`.robomimic_ddp.json` in the package folder holds, per file, the hash of what we wrote and the
-original's bytes (compressed), or that there was no file.
+`.robomimic_ddp.json` in the package folder holds, per file, the hash of what we wrote, the
+original's bytes (compressed), or that there was no file, and the names of our api that it uses: a
+run on several ranks looks for them (`host_seams`).
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ import base64
 import hashlib
 import json
 import zlib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from robomimic_ddp.errors import PatchError
 from robomimic_ddp.patches.examination import FilePatch
+from robomimic_ddp.patches.python import api_names
 
 NAME = ".robomimic_ddp.json"
 FORMAT = 1
@@ -26,12 +28,13 @@ _NOTE = (
 
 @dataclass(frozen=True)
 class Entry:
-    """One file: its bytes before the first edit (None: it was added), and the hash of what we wrote
-    last.
+    """One file: its bytes before the first edit (None: it was added), the hash of what we wrote
+    last, and the names of our api in it (older records have none).
     """
 
     original: bytes | None
     patched_sha256: str
+    seams: tuple[str, ...] = ()
 
 
 Manifest = dict  # path relative to the package -> Entry
@@ -71,6 +74,7 @@ def dump(entries: dict[str, Entry]) -> bytes:
             "original": _pack(entry.original),
             "original_sha256": None if entry.original is None else digest(entry.original),
             "patched_sha256": entry.patched_sha256,
+            "seams": list(entry.seams),
         }
         for name, entry in sorted(entries.items())
     }
@@ -99,6 +103,14 @@ def record(
     return updated
 
 
+def with_seams(entries: dict[str, Entry], texts: Mapping[str, bytes]) -> dict[str, Entry]:
+    """The manifest with the names that the files of `texts` use now."""
+    return {
+        name: replace(entry, seams=api_names(texts[name])) if name in texts else entry
+        for name, entry in entries.items()
+    }
+
+
 def _pack(data: bytes | None) -> str | None:
     return None if data is None else base64.b64encode(zlib.compress(data, 9)).decode("ascii")
 
@@ -110,4 +122,4 @@ def _entry(name: str, item: dict) -> Entry:
     data = None if original is None else zlib.decompress(base64.b64decode(original, validate=True))
     if data is not None and digest(data) != item["original_sha256"]:
         raise ValueError(f"the original of {name} does not have its hash")
-    return Entry(data, item["patched_sha256"])
+    return Entry(data, item["patched_sha256"], tuple(item.get("seams", ())))

@@ -50,12 +50,14 @@ class NotPresent:
 @dataclass(frozen=True)
 class Unrecognised:
     """The construct is there, or ought to be, in a form that is not safe to edit; nothing may be
-    written.
+    written. `spares_others`: what this file makes is refused when it is asked for, so the seam may
+    be patched in other files.
     """
 
     where: int
     why: str
     by_hand: str = ""
+    spares_others: bool = False
 
     @property
     def lines(self) -> tuple[int, ...]:

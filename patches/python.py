@@ -6,6 +6,8 @@ import ast
 import warnings
 from collections.abc import Iterator, Mapping
 
+API_MODULE = "robomimic_ddp.api"
+
 
 def syntax_tree(data: bytes, path: str = "<host>") -> ast.Module:
     """The tree of `data`. The host's own faults (invalid escapes) are not ours to warn of.
@@ -37,6 +39,18 @@ def resolved(node: ast.AST, names: Mapping[str, str]) -> str:
     """The dotted name that `node` stands for through imports; "" where no import binds it."""
     base, _, rest = dotted(node).partition(".")
     return ".".join(filter(None, (names[base], rest))) if base in names else ""
+
+
+def api_names(data: bytes) -> tuple[str, ...]:
+    """Names of robomimic_ddp.api that a file with these bytes uses; () if it does not parse."""
+    try:
+        tree = syntax_tree(data)
+    except (SyntaxError, ValueError, RecursionError):
+        return ()
+    names, api = aliases(tree), f"{API_MODULE}."
+    used = {resolved(node, names) for node in ast.walk(tree)} | set(names.values())
+    found = (name[len(api) :].partition(".")[0] for name in used if name.startswith(api))
+    return tuple(sorted(set(found)))
 
 
 def dotted(node: ast.AST) -> str:

@@ -45,6 +45,8 @@ def table(examination: Examination, fresh: Collection[tuple[str, str]] = ()) -> 
             outcome = "patched now"
         if isinstance(finding.outcome, NotPresent):
             outcome = f"{outcome}: {finding.outcome.reason}"
+        elif isinstance(finding.outcome, Unrecognised) and finding not in examination.problems:
+            outcome = f"{outcome}, left as it is: {finding.outcome.why}"
         elif finding.fixer.note and not isinstance(finding.outcome, Unrecognised):
             outcome = f"{outcome}; {finding.fixer.note}"
         rows.append((finding.fixer.seam, finding.fixer.name, where(finding), outcome))

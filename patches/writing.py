@@ -1,48 +1,162 @@
-"""Writes several files, all or none: each atomically, and back as it was if a later one fails."""
+"""Writes several files, all or none, whatever fails in between: a full disk, an immutable file.
+
+What needs room on the disk comes first, beside the files (`.train.py.<random>.tmp`): the new
+contents, and a second name for the old ones. After that, files only change names.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import stat
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from robomimic_ddp.errors import PatchError
 
+_REMNANT = re.compile(r"\..+\.(py|json)\.[a-z0-9_]{8}\.tmp")
+
 
 @dataclass(frozen=True)
 class Change:
     """`after` becomes the contents of `path` (None: the file goes). `mode`: permission bits of a
-    new file.
+    new file. `is_record`: it tells what the others were, and stays where one cannot be put back.
     """
 
     path: Path
     after: bytes | None
     mode: int | None = None
+    is_record: bool = False
 
 
 def write_all(changes: Sequence[Change]) -> None:
-    """Makes all `changes` in order. Raises PatchError, with every file as it was, if one cannot be
-    made.
+    """Makes all `changes` in order. Raises PatchError if one cannot be made: every file is then as
+    it was, or the message says which is not.
     """
     for change in changes:
         _check_writable(change.path)
-    undo: list[Change] = []
+    staged = [_Staged(change) for change in changes]
+    present = staged[0]
     try:
-        for change in changes:
-            undo.append(_snapshot(change.path))
-            _put(change)
+        for step in (_Staged.prepare, _Staged.make):
+            for present in staged:
+                step(present)
     except BaseException as error:  # an interrupt as well: half a retrofit would train wrongly
-        for change in reversed(undo):
-            _put(change)
-        if isinstance(error, OSError):
-            raise PatchError(
-                f"{changes[len(undo) - 1].path} cannot be written: {error.strerror or error}. "
-                "Every file is as it was."
-            ) from error
-        raise
+        left = _take_back(staged)
+        if not left and not isinstance(error, OSError):
+            raise
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise PatchError(_failed(present.change.path, reason, left)) from error
+    finally:
+        for one in staged:
+            one.clean()
+
+
+def _take_back(staged: Sequence[_Staged]) -> list[str]:
+    """What could not be put back, one line each."""
+    left = [one.take_back() for one in reversed(staged) if not one.change.is_record]
+    left = [line for line in left if line]
+    if not left:
+        left = [one.take_back() for one in staged if one.change.is_record]
+    return [line for line in left if line]
+
+
+def _failed(path: Path, reason: str, left: Sequence[str]) -> str:
+    state = "Every file is as it was."
+    if left:
+        listed = "\n".join(f"  {line}" for line in left)
+        state = (
+            f"These files could not be put back, so the host is half patched:\n{listed}\n"
+            "All others are as they were. Do not train. Make these files writable, then run "
+            "robomimic-ddp apply or revert, which finishes."
+        )
+    return (
+        f"{path} cannot be written: {reason}. {state} To train without editing any file: "
+        "torchrun ... -m robomimic_ddp run MODULE ARGUMENTS"
+    )
+
+
+def remove_remnants(folders: Iterable[Path]) -> None:
+    """Removes what a killed `write_all` has left in `folders`; never fails."""
+    for folder in folders:
+        for path in folder.glob(".*.tmp"):
+            if _REMNANT.fullmatch(path.name):
+                _remove(path)
+
+
+class _Staged:
+    """One change, with all that takes room on the disk done. Raises OSError."""
+
+    def __init__(self, change: Change) -> None:
+        self.change = change
+        self.target = change.path.resolve()  # a link stays a link
+        self.inode = _inode(self.target)
+        self.new: Path | None = None
+        self.former: Path | None = None
+
+    def prepare(self) -> None:
+        if self.inode is not None:
+            self.former = self._beside()
+            try:  # another name of the file itself, where the file system has such
+                self.former.unlink()
+                os.link(self.target, self.former)
+            except OSError:
+                shutil.copy2(self.target, self.former)
+        if self.change.after is not None:
+            self.new = self._beside()
+            with self.new.open("wb") as file:
+                file.write(self.change.after)
+                file.flush()
+                os.fsync(file.fileno())
+            is_there = self.inode is not None
+            mode = stat.S_IMODE(self.target.stat().st_mode) if is_there else self.change.mode
+            self.new.chmod(0o644 if mode is None else mode)
+
+    def make(self) -> None:
+        if self.new is not None:
+            os.replace(self.new, self.target)
+        else:
+            self.target.unlink(missing_ok=True)
+
+    def take_back(self) -> str:
+        """Returns "", or what is wrong with the file if it cannot be put back."""
+        if _inode(self.target) == self.inode:
+            return ""
+        try:
+            if self.former is None:
+                self.target.unlink()
+            else:
+                os.replace(self.former, self.target)
+        except OSError as error:
+            found = "has the new contents" if self.new else "is removed"
+            return f"{self.change.path} {found}{self._keep()}: {error.strerror or error}"
+        return ""
+
+    def _keep(self) -> str:
+        """Saves the former contents from `clean`; returns where they are, in words."""
+        kept, self.former = self.former, None
+        if kept is None:
+            return ""
+        try:
+            kept = kept.rename(kept.with_name(f"{kept.name[1:-4]}.former"))
+        except OSError:
+            pass
+        return f" (the former ones are in {kept.name})"
+
+    def clean(self) -> None:
+        """Removes what is left beside the target."""
+        for path in (self.new, self.former):
+            if path is not None:
+                _remove(path)
+
+    def _beside(self) -> Path:
+        name = self.target.name
+        handle, path = tempfile.mkstemp(dir=self.target.parent, prefix=f".{name}.", suffix=".tmp")
+        os.close(handle)
+        return Path(path)
 
 
 def _check_writable(path: Path) -> None:
@@ -64,29 +178,16 @@ def _check_writable(path: Path) -> None:
         )
 
 
-def _snapshot(path: Path) -> Change:
-    if not path.exists():
-        return Change(path, None)
-    return Change(path, path.read_bytes(), stat.S_IMODE(path.stat().st_mode))
-
-
-def _put(change: Change) -> None:
-    """Makes one change through a temporary file beside its target: a crash leaves the old file or
-    the new.
-    """
-    path = change.path.resolve()  # a link stays a link
-    if change.after is None:
-        path.unlink(missing_ok=True)
-        return
-    mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else change.mode
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+def _inode(path: Path) -> int | None:
+    """None where there is no file."""
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(change.after)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644 if mode is None else mode)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return None
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        pass  # a read-only file system: the next command tries again

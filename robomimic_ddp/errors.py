@@ -79,7 +79,7 @@ class CheckpointError(RobomimicDDPError):
 
 
 class PatchError(RobomimicDDPError):
-    """A host's source text could not be edited; nothing was written."""
+    """A host's source text could not be edited, or lacks edits of ours."""
 
 
 class ApiVersionError(PatchError, SystemExit):
@@ -96,6 +96,16 @@ class ApiVersionError(PatchError, SystemExit):
 
 class UsageError(RobomimicDDPError):
     """The command line names a path or a fixer that is not there (exit code 2)."""
+
+
+class UnpatchedScript(SystemExit):
+    """A train script that lacks our edits runs on several ranks. Such scripts catch every
+    Exception, print it and exit 0, so this is none: Python prints the message and ends with 1.
+    `quiet`: another rank prints it.
+    """
+
+    def __init__(self, message: str, quiet: bool = False) -> None:
+        super().__init__(EXIT_REFUSED if quiet else f"error: {message}")
 
 
 class Stopped(SystemExit):

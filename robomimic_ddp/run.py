@@ -26,6 +26,7 @@ from robomimic_ddp import (
     env,
     group,
     heartbeat,
+    host_seams,
     notes,
     options,
     plan,
@@ -36,7 +37,7 @@ from robomimic_ddp import (
     verify,
     wrap,
 )
-from robomimic_ddp.errors import PlanError
+from robomimic_ddp.errors import PatchError, PlanError
 
 logger = logging.getLogger(__name__)
 
@@ -221,6 +222,7 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
                 stack.enter_context(
                     group.process_group(made.backend, patience, launch.restart_count)
                 )
+                _require_all_seams(config)
                 _require_same_job(config, run)
                 _share_workers(run)
             stack.enter_context(run.undo)
@@ -230,6 +232,16 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
         _current.reset(token)
         if run.pulse is not None:
             run.pulse.stop(finished)
+
+
+def _require_all_seams(config: Any) -> None:
+    """Collective: raises PatchError where a rank has loaded the host with some of our edits only.
+    One process does without them; several would write the same files, or wait for each other.
+    """
+    package = host_seams.package_folder(type(config).__module__.partition(".")[0])
+    for lost in group.gather_objects(host_seams.lost(package)):
+        if lost:
+            raise PatchError(host_seams.half_patched(lost)).on_all_ranks()
 
 
 def _require_same_job(config: Any, run: Run) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from robomimic_ddp.patches.cst import api_calls, calls, rename, settle
+from robomimic_ddp.patches.imports import dotted
 from robomimic_ddp.patches.outcomes import Fixer, Outcome
 from robomimic_ddp.patches.source import Source, walk
 
@@ -27,8 +28,26 @@ def fix(source: Source) -> Outcome:
         if call not in own_way and _is_known(call)
     ]
     done = api_calls(source, source.module, "averaged_copy")
-    reason = "no EMAModel of diffusers is made, or one that the host makes with any version"
-    return settle(edits, done, reason)
+    return settle(edits, done, _why_none(source, bool(own_way)))
+
+
+def _why_none(source: Source, has_own_way: bool) -> str:
+    if has_own_way:
+        return "the host makes its EMAModel with any version of diffusers, and keeps it"
+    made = list(calls(source, source.module, *CLASSES))
+    if made:
+        return f"EMAModel in line {source.line(made[0])} fits both versions; the host keeps it"
+    named = [
+        call
+        for call in walk(source.module, cst.Call)
+        if dotted(call.func).rpartition(".")[2] == "EMAModel"
+    ]
+    if named:
+        return (
+            f"EMAModel in line {source.line(named[0])} is not imported from diffusers by its name; "
+            "the host keeps it"
+        )
+    return "no EMAModel is called"
 
 
 def _is_known(call: cst.Call) -> bool:

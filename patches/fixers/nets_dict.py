@@ -6,13 +6,14 @@ A value in DataParallel is left to the fixer `data_parallel`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import libcst as cst
 
 from robomimic_ddp.patches.cst import api_calls, argument, calls, settle, unrecognised, wrap
 from robomimic_ddp.patches.fixers.data_parallel import DATA_PARALLEL
 from robomimic_ddp.patches.imports import dotted
-from robomimic_ddp.patches.outcomes import Fixer, NotPresent, Outcome
+from robomimic_ddp.patches.outcomes import AlreadyApplied, Fixer, NotPresent, Outcome
 from robomimic_ddp.patches.source import Source, walk
 
 IN_DATA_PARALLEL = "the nets are put into DataParallel, see data_parallel"
@@ -43,14 +44,35 @@ def fix(source: Source) -> Outcome:
         edits += [wrap(source, net, "parallel") for net in bare]
     if not seen and _in_data_parallel(source):
         return NotPresent(IN_DATA_PARALLEL)
-    missing = [name for name in NETS if name not in seen]
-    if missing:
-        where = next(_mentions(source), source.module)
-        return unrecognised(
-            source, where, f"no nn.ModuleDict is made with the net {' or '.join(missing)}"
-        )
+    if not seen.issuperset(NETS):
+        return _other_nets(source)
     plain = [net for net in done if len(getattr(net, "args", ())) == 1]
     return settle(edits, plain, IN_DATA_PARALLEL)
+
+
+def _other_nets(source: Source) -> Outcome:
+    """Of a file that makes no nn.ModuleDict with both nets: what its user has wrapped by hand is
+    fine, whatever the nets are called; another algorithm has no part in this seam.
+    """
+    by_hand = api_calls(source, source.module, "parallel")
+    if by_hand:
+        return AlreadyApplied(tuple(by_hand))
+    where = next(_mentions(source), None)
+    dicts = list(calls(source, source.module, "torch.nn.ModuleDict"))
+    if where is None and not (b"diffusers" in source.data and dicts):
+        return NotPresent("it makes no nets of a diffusion policy")
+    found = [key for one in dicts for key, value in _items(source, one) if not _is_dict(value)]
+    keys = ", ".join(dict.fromkeys(found)) or "that are not written in it"
+    why = (
+        f"the keys of nn.ModuleDict are {keys}; expected {' and '.join(NETS)} in one of them. On "
+        "several ranks its algorithm is refused"
+    )
+    outcome = unrecognised(source, where or dicts[0], why)
+    return replace(outcome, spares_others=True)
+
+
+def _is_dict(value: cst.BaseExpression) -> bool:
+    return isinstance(value, cst.Call) and dotted(value.func).endswith("ModuleDict")
 
 
 def _dicts_of_nets(source: Source) -> Iterator[tuple[cst.Call, list]]:
@@ -156,9 +178,9 @@ def _mentions(source: Source) -> Iterator[cst.CSTNode]:
 FIXER = Fixer(
     seam="nets",
     files=("algo/*.py",),
-    words=("ModuleDict", "obs_encoder", "noise_pred_net"),
+    words=("ModuleDict", "noise_pred_net|diffusers|robomimic_ddp"),
     fix=fix,
-    absent="no file with 'ModuleDict', 'obs_encoder' and 'noise_pred_net': the host seems to have "
+    absent="no file with 'ModuleDict' and 'noise_pred_net' or 'diffusers': the host seems to have "
     "no diffusion policy, and only its nets are made parallel",
     by_hand="write DDPUtils.parallel(net) around each net where it is put into self.nets",
 )

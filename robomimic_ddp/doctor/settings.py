@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.util
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from robomimic_ddp import API_VERSION, env, options
+from robomimic_ddp import API_VERSION, env, host_seams, options
 from robomimic_ddp.doctor.findings import FAIL, OK, WARN, Context, Finding
 from robomimic_ddp.errors import RobomimicDDPError
 
@@ -106,25 +105,8 @@ def _edits(folder: Path) -> tuple[int, set[int]]:
     for part in ("algo", "scripts", "utils"):
         for path in sorted((folder / part).glob("*.py")):
             text = path.read_text(encoding="utf-8", errors="replace")
-            if not _imports_api(text):
+            if host_seams.api_names(text) is None:
                 continue
             calls += 1
             versions |= {int(number) for number in re.findall(r"api_version=(\d+)", text)}
     return calls, versions
-
-
-def _imports_api(text: str) -> bool:
-    """Whether the file imports robomimic_ddp.api; a comment or a text that names it is no edit."""
-    if "robomimic_ddp" not in text:
-        return False
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError):  # not this Python's, so it cannot be trained with either
-        return False
-    names = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return "robomimic_ddp.api" in names

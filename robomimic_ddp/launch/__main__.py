@@ -10,7 +10,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from robomimic_ddp import env
-from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE, RobomimicDDPError, UsageError
+from robomimic_ddp.errors import (
+    EXIT_DONE,
+    EXIT_REFUSED,
+    EXIT_USAGE,
+    PatchError,
+    RobomimicDDPError,
+    UsageError,
+)
 from robomimic_ddp.launch import arguments
 
 _NEEDED = ("torch", "omegaconf")
@@ -27,6 +34,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if settings.print_runs:
             print(summary.runs_folder(settings))
             return EXIT_DONE
+        why_not = torchrun.unpatched(settings)
+        if why_not and not settings.dry_run:
+            raise PatchError(
+                f"{why_not}. Run `robomimic-ddp apply` on the host first, then start again."
+            )
         command, added = torchrun.command(settings, variables)
         print("\n".join(summary.lines(settings, variables)))
     except RobomimicDDPError as error:
@@ -35,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     set_here = {**_import_path(variables), **added}
     shown = [f"{name}={shlex.quote(value)}" for name, value in set_here.items()]
     print("command:", " ".join([*shown, shlex.join(command)]), flush=True)
+    if why_not:
+        print(f"train_multi_gpu: {why_not} (robomimic-ddp apply)", file=sys.stderr)
     if not settings.dry_run:
         env.become(command, added)
     return EXIT_DONE

@@ -13,7 +13,7 @@ from robomimic_ddp.config_file import read_json
 from robomimic_ddp.env import OPTION_PREFIX
 from robomimic_ddp.errors import ConfigError
 from robomimic_ddp.launch import devices
-from robomimic_ddp.launch.arguments import Settings
+from robomimic_ddp.launch.arguments import DOT_LIST_MODULE, Settings
 
 
 def config_of(settings: Settings) -> dict[str, Any]:
@@ -82,6 +82,28 @@ def command(settings: Settings, variables: Mapping[str, str]) -> tuple[list[str]
     path = str(paths.expanded(settings.config))
     own = [f"load_from={path}"] if settings.takes_dot_list else ["--config", path]
     return [*words, "-m", settings.module, *own, *settings.overrides], added
+
+
+def unpatched(settings: Settings) -> str:
+    """Why the host's train script cannot be started on several ranks, or "". The file is read, not
+    imported; a module that trains nothing, or is in no host, is let through.
+    """
+    package, _, module = settings.module.partition(".")
+    spec = importlib.util.find_spec(package)
+    folder = next(map(Path, (spec and spec.submodule_search_locations) or ()), None)
+    if folder is None or not (folder / "utils" / "train_utils.py").is_file():
+        return ""
+    file = folder.joinpath(*module.split(".")).with_suffix(".py")
+    if file.is_file():
+        text = file.read_text(encoding="utf-8", errors="replace")
+        if "robomimic_ddp" in text or "def train(" not in text:
+            return ""
+        found = f"{file} is not patched: every rank would train a model of its own"
+    elif settings.module == DOT_LIST_MODULE:
+        found = f"there is no {file}, which robomimic-ddp apply adds to the host"
+    else:
+        return ""
+    return found
 
 
 def _rendezvous(settings: Settings, variables: Mapping[str, str]) -> list[str]:

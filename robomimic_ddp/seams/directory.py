@@ -6,8 +6,9 @@ import functools
 from pathlib import Path
 from typing import Any, Callable
 
-from robomimic_ddp import env, host_config, main_rank, places, state
+from robomimic_ddp import env, group, host_config, main_rank, places, state
 from robomimic_ddp import run as _run
+from robomimic_ddp.errors import UnpatchedScript
 
 
 def run_directory(get_exp_dir: Callable) -> Callable:
@@ -17,6 +18,15 @@ def run_directory(get_exp_dir: Callable) -> Callable:
 
     @functools.wraps(get_exp_dir)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
+        launch = env.read_launch_env()
+        if launch.world_size > 1 and not group.is_initialized():
+            raise UnpatchedScript(
+                "this host is half patched: its train() makes the run's folders on several ranks "
+                "without @DDPUtils.distributed, so every rank would train alone and write the same "
+                "files. The train script was put back (by git?), or is not patched. Run "
+                "`robomimic-ddp apply` on the host.",
+                quiet=launch.rank > 0,
+            )
         places.reached("run directory")
 
         def make() -> Any:

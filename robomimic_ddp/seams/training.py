@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Callable
 
 import torch
@@ -40,9 +40,10 @@ def distributed(train: Callable) -> Callable:
         bound = signature.bind(*args, **kwargs)
         config = bound.arguments.get("config", next(iter(bound.arguments.values())))
         device = torch.device(bound.arguments.get("device", "cpu"))
-        fine_tuning = bool(config.experiment.get("ckpt_path", None)) and not bound.arguments.get(
-            "resume", False
-        )
+        can_resume = _has_flag(signature, bound.arguments, "resume")
+        given = bound.arguments.get("resume")
+        asked = can_resume and bool(given)
+        fine_tuning = not asked and bool(config.experiment.get("ckpt_path", None) or given)
         config_check.require_possible(config)
         with _run.start(config, device.type == "cuda", fine_tuning) as run:
             chosen = torch.device(run.plan.device)
@@ -52,13 +53,11 @@ def distributed(train: Callable) -> Callable:
                 torch.cuda.set_device(chosen)
             if "device" in bound.arguments:
                 bound.arguments["device"] = chosen
-            can_resume = "resume" in signature.parameters
-            asked = can_resume and bool(bound.arguments.get("resume"))
             host_resumes = resume.decide(config, run, asked, can_resume)
             if can_resume:
                 bound.arguments["resume"] = host_resumes
             host_config.fill_rlds_data(config)
-            host_config.check_inputs(config, resuming=bool(bound.arguments.get("resume")))
+            host_config.check_inputs(config, resuming=host_resumes)
             if run.plan.several_ranks and host_config.trains_by_own_pipeline(config):
                 from robomimic_ddp.rlds import host_statistics
 
@@ -75,6 +74,17 @@ def distributed(train: Callable) -> Callable:
 
     wrapped.is_distributed = True  # how our own entry recognises a patched host
     return wrapped
+
+
+def _has_flag(signature: inspect.Signature, given: Mapping[str, Any], name: str) -> bool:
+    """Whether the parameter `name` is a bool: in some hosts `resume` is the path of a checkpoint to
+    begin with, which is not ours to set.
+    """
+    parameter = signature.parameters.get(name)
+    if parameter is None:
+        return False
+    required = parameter.default is parameter.empty
+    return isinstance(given.get(name) if required else parameter.default, bool)
 
 
 def epochs(iterable: Iterable, model: Any) -> Iterator:

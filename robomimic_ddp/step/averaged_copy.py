@@ -24,12 +24,14 @@ def averaged_copy(*args: Any, **settings: Any) -> AveragedModel | AveragedParame
     """diffusers' `EMAModel(model=nets, ...)` or `EMAModel(parameters=nets.parameters(), ...)`.
 
     A module, however it is given, is averaged as diffusers 0.11 does it; parameters as its later
-    versions do. Local: every rank averages its own (equal) weights. Raises WrapError where neither
-    is given.
+    versions do, and so are both together. Local: every rank averages its own (equal) weights.
+    Raises WrapError where neither is given.
     """
+    if "parameters" in settings:
+        return AveragedParameters(*args, **settings)
     if "model" in settings or (args and isinstance(args[0], nn.Module)):
         return AveragedModel(*args, **settings)
-    if args or "parameters" in settings:
+    if args:
         return AveragedParameters(*args, **settings)
     raise WrapError(
         "DDPUtils.averaged_copy was given neither model=NETS nor parameters=NETS.parameters(), so "
@@ -42,7 +44,7 @@ class _Average:
 
     shadow_params: list[torch.Tensor]
     optimization_step: int
-    _stored: list[torch.Tensor] | None = None
+    temp_stored_params: list[torch.Tensor] | None = None
 
     def get_decay(self, optimization_step: int) -> float:
         """The share of the old average that the step numbered `optimization_step` keeps."""
@@ -66,16 +68,18 @@ class _Average:
 
     def store(self, parameters: Averaged) -> None:
         """Keeps copies of `parameters` on the CPU until `restore`."""
-        self._stored = [parameter.detach().cpu().clone() for parameter in _tensors(parameters)]
+        self.temp_stored_params = [
+            parameter.detach().cpu().clone() for parameter in _tensors(parameters)
+        ]
 
     @torch.no_grad()
     def restore(self, parameters: Averaged) -> None:
         """Puts back what `store` kept. Raises RuntimeError, as diffusers does, if nothing is."""
-        if self._stored is None:
+        if self.temp_stored_params is None:
             raise RuntimeError("restore(parameters) without a store(parameters) before it")
-        for parameter, kept in zip(_tensors(parameters), self._stored):
+        for parameter, kept in zip(_tensors(parameters), self.temp_stored_params):
             parameter.data.copy_(kept)
-        self._stored = None
+        self.temp_stored_params = None
 
     def state_dict(self) -> dict[str, Any]:
         """Averages and counters under the names of current diffusers, which can load them."""
@@ -91,9 +95,9 @@ class _Average:
             "shadow_params": self.shadow_params,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes over what `state_dict` gave, of either form or of diffusers."""
-        state = copy.deepcopy(state)
+        state = copy.deepcopy(state_dict)
         shadows = state.pop("shadow_params", None)
         if shadows is not None:
             self.shadow_params = shadows
@@ -159,18 +163,18 @@ class AveragedModel(_Average):
             parameter.copy_(value)
 
     @torch.no_grad()
-    def step(self, new: Averaged) -> None:
+    def step(self, new_model: Averaged) -> None:
         """Takes the nets (or, without their buffers, their parameters) into the average."""
         self.decay = self.get_decay(self.optimization_step)
-        for average, parameter in self._pairs(new):
+        for average, parameter in self._pairs(new_model):
             if parameter.requires_grad:
                 average.mul_(self.decay)
                 average.add_(parameter.data.to(average.dtype), alpha=1 - self.decay)
             else:
                 average.copy_(parameter)
-        if isinstance(new, nn.Module):
+        if isinstance(new_model, nn.Module):
             buffers = dict(self.averaged_model.named_buffers())
-            for name, buffer in new.named_buffers():
+            for name, buffer in new_model.named_buffers():
                 buffers[name].copy_(buffer)
         self.optimization_step += 1
 
@@ -209,10 +213,9 @@ class AveragedParameters(_Average):
         model_config: Any = None,
         **older: Any,
     ) -> None:
-        """`foreach` changes nothing here; `older` are the names max_value, min_value, device."""
-        unknown = sorted(set(older) - {"max_value", "min_value", "device"})
-        if unknown:
-            raise TypeError(f"averaged_copy() got an unexpected keyword argument {unknown[0]!r}")
+        """`foreach` changes nothing here. `older`: max_value, min_value and device; like diffusers,
+        this takes any other name and does nothing with it.
+        """
         self.use_ema_warmup = use_ema_warmup or isinstance(parameters, nn.Module)
         self.shadow_params = [tensor.clone().detach() for tensor in _tensors(parameters)]
         self.decay = decay if older.get("max_value") is None else older["max_value"]
@@ -227,11 +230,13 @@ class AveragedParameters(_Average):
         if older.get("device") is not None:
             self.to(device=older["device"])
 
-    @property
-    def averaged_model(self) -> nn.Module:
+    def __getattr__(self, name: str) -> Any:
+        if name != "averaged_model":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         raise AttributeError(
             "this average was made of parameters, so it has no module: averaged_model exists where "
-            "the nets themselves are given, DDPUtils.averaged_copy(model=nets, ...)."
+            "the nets themselves are given, DDPUtils.averaged_copy(model=nets, ...), or where the "
+            "host sets it."
         )
 
     def _bounds(self) -> tuple[float, float]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import numpy
 import torch
 
 import robomimic_ddp
+from robomimic_ddp import host_seams
 
 
 def software(host_package: str | None) -> dict[str, str]:
@@ -26,7 +26,7 @@ def software(host_package: str | None) -> dict[str, str]:
         "Python version": platform.python_version(),
         "robomimic_ddp's code": source_digest(Path(robomimic_ddp.__file__).parent),
     }
-    folder = _folder(host_package)
+    folder = host_seams.package_folder(host_package)
     if folder is not None:
         found[f"the host's code ({host_package})"] = source_digest(folder)
     return found
@@ -50,8 +50,3 @@ def _sources(folder: str) -> Iterator[str]:
         for name in names:
             if name.endswith(".py") and not name.endswith("_private.py"):
                 yield os.path.join(place, name)
-
-
-def _folder(package: str | None) -> Path | None:
-    file = getattr(sys.modules.get(package or ""), "__file__", None)
-    return Path(file).parent if file and Path(file).name == "__init__.py" else None

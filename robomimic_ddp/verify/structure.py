@@ -107,8 +107,9 @@ def uncovered(algo: Any) -> list[str]:
         f"{type(algo).__name__}: {loose[0]} ({len(loose)} parameter(s) in all) is outside the nets "
         f"that the retrofit synchronises, so {group.world_size()} ranks would train "
         f"{group.world_size()} different models. The diffusion policy's obs_encoder and "
-        "noise_pred_net are covered, as they were when training began; a net put in their place "
-        "must go through DDPUtils.parallel before. Train other algorithms with one process."
+        "noise_pred_net are covered, as they were when training began. To cover nets of other "
+        "names, write DDPUtils.parallel(net) around each where it is put into "
+        "self.nets. Train other algorithms with one process."
     ]
 
 

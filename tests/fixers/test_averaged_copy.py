@@ -11,24 +11,31 @@ OURS = "import robomimic_ddp.api as DDPUtils\n"
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "reason"),
     [
-        "from mine import EMAModel  # not of diffusers\nema = EMAModel(model=nets)\n",
-        HEAD + "class Mine(EMAModel):\n    pass\nema = Mine(model=nets)\n",
-        HEAD + "ema = EMAModel(nets, power=0.75)\n",
-        HEAD + "ema = EMAModel(*args)\n",
-        HEAD + "ema = EMAModel\n",
-        HEAD
-        + """try:
+        ("from mine import EMAModel\nema = EMAModel(model=nets)\n", "line 2 is not imported"),
+        ("EMAModel = load_class()\nema = EMAModel(model=nets)\n", "line 2 is not imported"),
+        (
+            HEAD + "class Mine(EMAModel):\n    pass\nema = Mine(model=nets)\n",
+            "no EMAModel is called",
+        ),
+        (HEAD + "ema = EMAModel(nets, power=0.75)\n", "line 2 fits both"),
+        (HEAD + "ema = EMAModel(*args)\n", "line 2 fits both"),
+        (HEAD + "ema = EMAModel\n", "no EMAModel is called"),
+        (
+            HEAD
+            + """try:
     ema = EMAModel(model=nets, power=0.75)
 except TypeError:
     ema = EMAModel(parameters=nets.parameters(), power=0.75)
 """,
+            "any version",
+        ),
     ],
-    ids=["other", "subclass", "either version's", "unknown", "no call", "tries both"],
+    ids=["other", "loaded", "subclass", "either version's", "unknown", "no call", "tries both"],
 )
-def test_leaves_averages_that_are_others_or_work_with_any_version(text):
-    check_untouched("averaged_copy", text)
+def test_leaves_averages_that_are_others_or_work_with_any_version(text, reason):
+    assert reason in check_untouched("averaged_copy", text).reason
 
 
 @pytest.mark.parametrize(

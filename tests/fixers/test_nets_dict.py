@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from robomimic_ddp.patches.outcomes import Unrecognised
+from robomimic_ddp.patches.outcomes import AlreadyApplied, Unrecognised
+from robomimic_ddp.patches.registry import all_fixers
 from tests.fixers.support import check_edit, check_untouched
 
 HEAD = "import torch\nimport torch.nn as nn\n"
@@ -171,3 +172,29 @@ def test_says_so_where_nets_would_stay_unsynchronised(text, line, word):
     outcome = check_untouched("nets_dict", HEAD + text, Unrecognised)
     assert outcome.where == line
     assert word in outcome.why
+
+
+OTHER_NETS = """from diffusers.schedulers import DDPMScheduler
+policy_nets = nn.ModuleDict({{"visual_encoder": {}, "noise_predictor": {}}})
+nets = nn.ModuleDict({{"policy": policy_nets}})
+"""
+
+
+def test_nets_of_other_names_are_named_and_do_not_stop_other_files():
+    outcome = check_untouched("nets_dict", HEAD + OTHER_NETS.format("a", "b"), Unrecognised)
+    assert outcome.spares_others
+    assert "keys of nn.ModuleDict are visual_encoder, noise_predictor, policy" in outcome.why
+    assert "expected obs_encoder and noise_pred_net" in outcome.why
+
+
+def test_nets_of_other_names_that_the_user_has_wrapped():
+    """As the message says."""
+    text = EDITED + OTHER_NETS.format("DDPUtils.parallel(a)", "DDPUtils.parallel(b)")
+    assert all_fixers()["nets_dict"].may_apply_to(text.encode())
+    outcome = check_untouched("nets_dict", text, AlreadyApplied)
+    assert outcome.lines == (5,)
+
+
+def test_algorithms_without_diffusion_have_no_such_nets():
+    text = EDITED + "nets = nn.ModuleDict({'policy': make()})\n"
+    check_untouched("nets_dict", text)

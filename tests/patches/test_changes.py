@@ -131,6 +131,55 @@ def test_a_newer_upstream_file_becomes_the_new_original(host):
     assert (host / EDITED).read_bytes() == newer
 
 
+def test_files_that_git_has_brought_back_are_edited_again(host):
+    plain = snapshot(host)
+    apply(host)
+    once = snapshot(host)
+    (host / EDITED).write_bytes(plain[EDITED][0])
+    apply(host)
+    assert snapshot(host) == once
+
+
+def seams_of(host) -> dict:
+    files = json.loads((host / manifest.NAME).read_text())["files"]
+    return {name: item["seams"] for name, item in files.items()}
+
+
+def test_the_record_names_what_was_put_in(host):
+    apply(host)
+    assert seams_of(host)["utils/train_utils.py"] == [
+        *("ask", "epoch_log", "main_rank_only", "run_directory", "save"),
+    ]
+    assert seams_of(host)["scripts/train_rlds.py"] == []
+
+
+def test_apply_takes_note_of_lines_that_the_user_removed(host, command):
+    apply(host)
+    path = host / "utils/train_utils.py"
+    text = path.read_text().replace('DDPUtils.ask("overwrite? ")', '"y"')
+    path.write_text(text.replace("input(", "DDPUtils.ask("))
+    code, out, _ = command("apply", host)
+    assert code == 0 and "in place already" in out
+    assert "ask" not in seams_of(host)["utils/train_utils.py"]
+    with pytest.raises(PatchError, match="train_utils.py"):
+        revert(host)
+
+
+def test_a_record_of_an_older_version_is_read(host):
+    before = snapshot(host)
+    apply(host)
+    path = host / manifest.NAME
+    content = json.loads(path.read_text())
+    for item in content["files"].values():
+        del item["seams"]
+    path.write_text(json.dumps(content))
+    apply(host)
+    assert all(seams_of(host)[name] for name in before if name in seams_of(host))
+    path.write_text(json.dumps(content))
+    revert(host)
+    assert snapshot(host) == before
+
+
 @pytest.mark.bad_input
 @pytest.mark.parametrize(
     "spoil",

@@ -189,3 +189,90 @@ def test_several_hosts_no_host_no_path_no_folder(tmp_path, command, name):
         code, out, err = command(name, path)
         assert (code, out) == (2, "")
         assert words in err and "Traceback" not in err
+
+
+@pytest.mark.parametrize("name", ["status", "apply", "revert"])
+def test_what_a_killed_apply_left_goes(host, command, name):
+    remnants = [host / ".robomimic_ddp.json.abcdefgh.tmp", host / "scripts/.train.py.a_c1efgh.tmp"]
+    for path in remnants:
+        path.write_text("half")
+    command("apply", host, "--dry-run")
+    assert all(path.exists() for path in remnants), "a dry run writes nothing"
+    assert command(name, host)[0] == 0
+    assert not any(path.exists() for path in remnants)
+
+
+OTHER_NETS = """import torch.nn as nn
+from diffusers import EMAModel
+
+
+def create(visual_encoder, noise_predictor):
+    return nn.ModuleDict({"visual_encoder": visual_encoder, "noise_predictor": noise_predictor})
+"""
+
+
+def test_an_algorithm_with_other_nets_does_not_block_the_host(host, command):
+    (host / "algo/diffusion_policy_backup.py").write_text(OTHER_NETS)
+    code, out, _ = command("status", host)
+    assert code == 0
+    assert "left as it is: the keys of nn.ModuleDict are visual_encoder, noise_predictor" in out
+    before = snapshot(host)
+    assert command("apply", host)[0] == command("apply", host, "--check")[0] == 0
+    assert command("revert", host)[0] == 0
+    assert snapshot(host) == before
+
+
+def test_the_remedy_for_nets_of_other_names_works(host, command):
+    """The host's only diffusion policy: refused as it is, accepted as the message says."""
+    path = host / "algo/diffusion_policy.py"
+    path.write_text(OTHER_NETS)
+    code, _, err = command("apply", host)
+    assert code == 1
+    assert "visual_encoder, noise_predictor" in err and "DDPUtils.parallel(net)" in err
+    assert "no diffusion policy" not in err
+    wrapped = OTHER_NETS.replace(": visual_encoder,", ": DDPUtils.parallel(visual_encoder),")
+    wrapped = wrapped.replace(": noise_predictor}", ": DDPUtils.parallel(noise_predictor)}")
+    path.write_text(wrapped.replace("\nfrom", "\nimport robomimic_ddp.api as DDPUtils\nfrom", 1))
+    assert command("apply", host)[0] == command("apply", host, "--check")[0] == 0
+
+
+def second_entry(host, imports: str) -> None:
+    """A second train script, which takes its helpers by the line `imports`."""
+    text = (host / "scripts/train.py").read_text()
+    text = text.replace("import robomimic.utils.train_utils as TrainUtils\n", imports)
+    loader = "    train_loader ="
+    text = text.replace(loader, f"    log_dir = TrainUtils.get_exp_dir(config)\n{loader}")
+    (host / "scripts/train_mt.py").write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("imports", "file"),
+    [
+        ("import robomimic.utils.train_mt_utils as TrainUtils\n", "train_mt_utils"),
+        ("from robomimic.utils import train_mt_utils as TrainUtils\n", "train_mt_utils"),
+        ("import robomimic.utils.all_utils as TrainUtils\n", "train_mt_utils"),
+    ],
+)
+def test_a_second_entry_with_helpers_of_its_own(host, command, imports, file):
+    (host / "utils/train_mt_utils.py").write_text((host / "utils/train_utils.py").read_text())
+    (host / "utils/all_utils.py").write_text(
+        "from robomimic.utils.train_mt_utils import get_exp_dir, run_epoch, save_model\n"
+    )
+    second_entry(host, imports)
+    before = snapshot(host)
+    assert command("apply", host)[0] == command("apply", host, "--check")[0] == 0
+    edited = (host / f"utils/{file}.py").read_text()
+    for line in ("@DDPUtils.run_directory\n", "@DDPUtils.epoch_log\n", "DDPUtils.save("):
+        assert line in edited
+    assert command("revert", host)[0] == 0
+    assert snapshot(host) == before
+
+
+@pytest.mark.bad_input
+def test_an_entry_with_helpers_that_cannot_be_patched_is_an_error_with_its_name(host, command):
+    second_entry(host, "import lab.helpers as TrainUtils\n")
+    before = snapshot(host)
+    code, _, err = command("apply", host)
+    assert code == 1 and snapshot(host) == before
+    assert "scripts/train_mt.py:10: run_directory" in err and "outside the package" in err
+    assert command("status", host)[0] == 1

@@ -118,3 +118,11 @@ def test_status_names_them_and_apply_leaves_them(host, command):
         "os.path.expanduser(config.train.data)"
         in snapshot(host)["utils/train_utils.py"][0].decode()
     )
+
+
+@pytest.mark.parametrize(("given", "found"), [("False", True), ("args.resume", False)])
+def test_a_flag_to_resume_that_has_no_effect(host, given, found):
+    append(host / "scripts/train.py", f"    train(config, device=None, resume={given})\n")
+    append(host / "scripts/train.py", "parser.add_argument('--resume', action='store_true')\n")
+    told = [fault for fault in faults(host) if "--resume has no effect" in fault]
+    assert [fault.partition(": ")[0] for fault in told] == ["scripts/train.py:22"] * found

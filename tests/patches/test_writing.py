@@ -83,6 +83,80 @@ def test_a_read_only_folder_is_respected(folder):
         os.chmod(inner, 0o755)
 
 
+@pytest.mark.planted_fault
+@pytest.mark.parametrize("full_at", range(1, 4))
+def test_a_full_disk_is_met_before_any_file_is_touched(folder, monkeypatch, full_at):
+    before, fsync, count, renamed = snapshot(folder), os.fsync, [], []
+
+    def full(handle):
+        count.append(handle)
+        if len(count) == full_at:
+            raise OSError(28, "No space left on device")
+        fsync(handle)
+
+    monkeypatch.setattr(writing.os, "fsync", full)
+    monkeypatch.setattr(writing.os, "replace", lambda *names: renamed.append(names))
+    with pytest.raises(PatchError, match="No space left on device. Every file is as it was"):
+        write_all(some_changes(folder))
+    assert (snapshot(folder), renamed) == (before, [])
+
+
+def refuse(monkeypatch, *calls):
+    """os.replace fails for these (name of the target, its n-th time), as with immutable files."""
+    replace, seen = os.replace, []
+
+    def refusing(source, target):
+        name = os.path.basename(target)
+        seen.append(name)
+        if (name, seen.count(name)) in calls:
+            raise OSError(16, "Device or resource busy")
+        replace(source, target)
+
+    monkeypatch.setattr(writing.os, "replace", refusing)
+
+
+@pytest.mark.planted_fault
+@pytest.mark.parametrize("links", [True, False], ids=["links", "no links"])
+def test_only_renamed_files_are_put_back(folder, monkeypatch, links):
+    def no_link(source, target):
+        raise OSError(18, "Invalid cross-device link")
+
+    before = snapshot(folder)
+    refuse(monkeypatch, ("b.py", 1), ("b.py", 2))
+    if not links:
+        monkeypatch.setattr(writing.os, "link", no_link)
+    with pytest.raises(PatchError, match="b.py cannot be written: .* Every file is as it was"):
+        write_all(some_changes(folder))
+    assert snapshot(folder) == before
+
+
+@pytest.mark.planted_fault
+def test_what_cannot_be_put_back_is_named_and_the_rest_is_put_back(folder, monkeypatch):
+    before = snapshot(folder)
+    refuse(monkeypatch, ("b.py", 1), ("a.py", 2))
+    record = Change(folder / "record.json", b"R", is_record=True)
+    with pytest.raises(PatchError) as failed:
+        write_all([record, *some_changes(folder)])
+    after = snapshot(folder)
+    assert after.pop("record.json")[0] == b"R", "it knows what a.py was"
+    (kept,) = (name for name in after if name.endswith(".former"))
+    assert after.pop(kept) == before["a.py"]
+    assert after == {**before, "a.py": (b"A", before["a.py"][1])}
+    message = str(failed.value)
+    assert f"a.py has the new contents (the former ones are in {kept})" in message
+    assert "b.py cannot be written" in message and "All others are as they were" in message
+
+
+def test_remnants_of_a_killed_write_go(folder):
+    (folder / ".a.py.abcd_123.tmp").write_bytes(b"A")
+    kept = (".a.py.swp", ".notes.tmp", "a.py.abcd_123.tmp")
+    for name in kept:
+        (folder / name).write_bytes(b"mine")
+    writing.remove_remnants([folder])
+    names = {"a.py", "b.py", "c.py", *kept}
+    assert {path.name for path in folder.iterdir()} == names
+
+
 def test_a_link_stays_a_link(folder):
     target = folder / "elsewhere"
     target.mkdir()

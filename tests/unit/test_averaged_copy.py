@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import inspect
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -85,6 +86,50 @@ def test_the_bits_of_diffusers(api, module_key, settings, old_training_utils):  
             pairs = zip(found.shadow_params, expected.shadow_params)
         assert all(torch.equal(*pair) for pair in pairs)
     assert set(vars(found)) >= set(vars(expected)) - {"temp_stored_params"}
+
+
+def signatures(kind):
+    """Of the constructor and the public methods; the name of **keywords does not matter."""
+    methods = {
+        name: inspect.signature(member).parameters.values()
+        for name, member in vars(kind).items()
+        if inspect.isfunction(member) and (name == "__init__" or not name.startswith("_"))
+    }
+    return {
+        name: [(one.kind, one.kind is one.VAR_KEYWORD or (one.name, one.default)) for one in found]
+        for name, found in methods.items()
+    }
+
+
+@pytest.mark.parametrize("api", ["model=", "parameters="])
+def test_takes_whatever_the_class_takes_that_it_stands_for(api, old_training_utils):  # noqa: F811
+    expected = signatures(type(theirs(api, nets(), old_training_utils)))
+    expected.pop("save_pretrained", None)  # for diffusers' own models, which hosts' nets are not
+    mine = type(ours(api, nets()))
+    found = {**signatures(mine.__mro__[1]), **signatures(mine)}
+    assert {name: found.get(name) for name in expected} == expected
+
+
+def test_a_model_beside_the_parameters_is_for_nothing():
+    """As in current diffusers, which takes any further name."""
+    net = nets()
+    params = list(net.parameters())[:1]
+    average = DDPUtils.averaged_copy(model=net, power=0.75, parameters=params)
+    average.step(params)
+    assert len(average.shadow_params) == 1 and average.power == 0.75
+
+
+def test_a_host_may_give_its_average_a_module():
+    net = nets()
+    average = ours("parameters=", net)
+    average.averaged_model = copy.deepcopy(net)
+    move(net, 1)
+    average.step(net.parameters())
+    average.copy_to(average.averaged_model.parameters())
+    pairs = zip(average.averaged_model.parameters(), average.shadow_params)
+    assert all(torch.equal(*pair) for pair in pairs)
+    named = dict(host_algo.named_state(SimpleNamespace(nets=net, ema=average)))
+    assert {name.partition(".")[0] for name in named} == {"nets", "averaged_model", "ema"}
 
 
 @pytest.mark.parametrize("api", ["model=", "parameters="])
@@ -280,7 +325,7 @@ def test_mistakes_are_named():
     with pytest.raises(WrapError, match="neither model="):
         DDPUtils.averaged_copy(power=0.75)
     with pytest.raises(TypeError, match="pwer"):
-        DDPUtils.averaged_copy(parameters=nets().parameters(), pwer=0.75)
+        DDPUtils.averaged_copy(model=nets(), pwer=0.75)
     average = DDPUtils.averaged_copy(model=nets())
     larger = nets()
     larger.extra = torch.nn.Linear(2, 2)

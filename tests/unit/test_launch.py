@@ -285,3 +285,37 @@ def test_a_python_that_cannot_train_is_named(tmp_path):
     bare = ["-S", "-m", "robomimic_ddp.launch", "--config", "x", "--dry-run"]
     done = subprocess.run([sys.executable, *bare], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2 and "has no torch and no omegaconf" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "text", "word"),
+    [
+        ("train_rlds", None, "there is no"),
+        ("train_rlds", "from robomimic_ddp.train_rlds import main", ""),
+        ("train", "def train(config, device):", "is not patched"),
+        ("train", "@DDPUtils.distributed  # of robomimic_ddp\ndef train(config, device):", ""),
+        ("evaluate", "def main():", ""),
+        ("nowhere", None, ""),
+    ],
+)
+def test_an_unpatched_host_is_named_before_ranks_start(
+    module, text, word, tmp_path, config, monkeypatch, capsys
+):
+    for folder in ("scripts", "utils"):
+        (tmp_path / "robomimic" / folder).mkdir(parents=True)
+    for name in ("__init__.py", "utils/train_utils.py"):
+        (tmp_path / "robomimic" / name).write_text("")
+    if text is not None:
+        (tmp_path / "robomimic/scripts" / f"{module}.py").write_text(text)
+    monkeypatch.delitem(sys.modules, "robomimic", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    started = []
+    monkeypatch.setattr("robomimic_ddp.env.become", lambda *given: started.append(given))
+    name = f"robomimic.scripts.{module}"
+    arguments = ["--config", config(), "--gpus", "2", "--module", name]
+    assert main(arguments) == (1 if word else 0)
+    err = capsys.readouterr().err
+    assert ("robomimic-ddp apply" in err, bool(started)) == (bool(word), not word)
+    assert word in err
+    assert main([*arguments, "--dry-run"]) == 0
+    assert word in capsys.readouterr().err

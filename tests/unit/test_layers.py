@@ -15,7 +15,7 @@ PACKAGE = ROOT / "robomimic_ddp"
 
 LAYERS = (
     {"errors"},
-    {"env", "options", "paths", "remedies"},
+    {"env", "options", "paths", "remedies", "host_seams"},
     {"plan"},
     {"places", "random_streams", "rendezvous", "swapping"},
     {"group", "hdf5_structure"},
@@ -40,7 +40,7 @@ LAYERS = (
 )
 """A module imports only from lines above its own. `cli` joins the parts: it stands above them."""
 
-WITHOUT_TORCH = {"__init__", "errors", "env", "options", "remedies", "plan"}
+WITHOUT_TORCH = {"__init__", "errors", "env", "options", "remedies", "plan", "host_seams"}
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robomimic_ddp import block, entry, history, plot, random_streams, run
+from robomimic_ddp import api, block, entry, history, plot, random_streams, run
 from robomimic_ddp.env import LaunchEnv
 from robomimic_ddp.errors import DataError, PlanError
 from robomimic_ddp.options import resolve
 from robomimic_ddp.plan import make_plan
+from robomimic_ddp.seams import training
 
 
 def stream(seed: int, rank: int) -> tuple:
@@ -70,6 +71,48 @@ def test_deterministic_holds_torch_to_its_word_for_the_run(is_on, monkeypatch):
             torch.zeros(2).put_(places, torch.ones(2))
     assert not torch.are_deterministic_algorithms_enabled()
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
+
+
+def path_or_none(config, device, resume=None):
+    return resume
+
+
+def flag(config, device, resume=False):
+    return resume
+
+
+def required(config, device, resume):
+    return resume
+
+
+@pytest.mark.parametrize(
+    ("train", "given", "host_resumes", "passed", "asked", "fine_tuning"),
+    [
+        (path_or_none, {}, False, None, False, False),
+        (path_or_none, {"resume": "old.pth"}, False, "old.pth", False, True),
+        (flag, {}, True, True, False, False),
+        (flag, {"resume": True}, False, False, True, False),
+        (required, {"resume": True}, False, False, True, False),
+        (required, {"resume": "old.pth"}, False, "old.pth", False, True),
+    ],
+)
+def test_only_a_flag_named_resume_is_ours_to_set(
+    train, given, host_resumes, passed, asked, fine_tuning, monkeypatch
+):
+    seen = []
+
+    def decide(config, run, host_asked, host_can):
+        seen.append((host_asked, run.fine_tuning))
+        return host_resumes
+
+    for module, name in (("config_check", "require_possible"), ("host_config", "fill_rlds_data")):
+        monkeypatch.setattr(getattr(training, module), name, lambda config: None)
+    monkeypatch.setattr(training.host_config, "check_inputs", lambda config, resuming: None)
+    monkeypatch.setattr(training.resume, "decide", decide)
+    config = HostConfig()
+    config.experiment = {}
+    assert api.distributed(train)(config, "cpu", **given) == passed
+    assert seen == [(asked, fine_tuning)]
 
 
 def run_of(world_size: int, lr_scaling: str) -> run.Run:

@@ -1,0 +1,99 @@
+"""The host's edited lines: which names of our api a file uses, and which `apply` put there."""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+RECORD = ".robomimic_ddp.json"
+"""What `apply` writes into the host's package folder."""
+_API = "robomimic_ddp.api"
+
+
+def package_folder(package: str | None) -> Path | None:
+    """The folder of an imported package ("robomimic"), or None."""
+    file = getattr(sys.modules.get(package or ""), "__file__", None)
+    return Path(file).parent if file and Path(file).name == "__init__.py" else None
+
+
+def api_names(text: str) -> set[str] | None:
+    """Names of robomimic_ddp.api that a file with this text uses; None where it does not import it.
+    Comments and strings do not count.
+    """
+    if "robomimic_ddp" not in text:
+        return None
+    try:
+        nodes = list(ast.walk(ast.parse(text)))
+    except (SyntaxError, ValueError):  # not this Python's, so it cannot be trained with either
+        return None
+    aliases, names = set(), set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            aliases |= {alias.asname for alias in node.names if alias.name == _API}
+        elif isinstance(node, ast.ImportFrom) and node.module == _API:
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module == "robomimic_ddp":
+            aliases |= {alias.asname or "api" for alias in node.names if alias.name == "api"}
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and getattr(node.value, "id", None) in aliases:
+            names.add(node.attr)
+    return names if aliases or names else None
+
+
+def lost(package: Path | None) -> dict[str, list[str]]:
+    """Local: the host's files that this process has loaded without what `apply` put into them, each
+    with the names that it lacks (none are named by the record of an older version).
+
+    A file may be edited otherwise in any way. Without a record nothing is known, and nothing lost.
+    """
+    recorded = _recorded(package) if package is not None else {}
+    loaded = dict(_loaded_texts(set(recorded)))
+    found = {}
+    for path, names in recorded.items():
+        used = api_names(loaded[path]) if path in loaded else set(names)
+        missing = sorted(set(names) - (used or set()))
+        if missing or used is None:
+            found[str(path)] = missing
+    return found
+
+
+def half_patched(lost: Mapping[str, Sequence[str]]) -> str:
+    """The message about what `lost` has found, which is not empty."""
+    listed = "\n".join(
+        f"  {path} lacks {', '.join(f'DDPUtils.{name}' for name in names) or 'all of its edits'}"
+        for path, names in lost.items()
+    )
+    return (
+        "this host is half patched: some lines that robomimic-ddp apply put in are missing (put "
+        f"back by git, or lost in a merge?):\n{listed}\nOn several ranks each would do alone what "
+        "one rank must do, or wait for the others for ever. Run `robomimic-ddp apply` on the host: "
+        "it puts them back, and takes note of lines that you have removed on purpose."
+    )
+
+
+def _recorded(package: Path) -> dict[Path, list[str]]:
+    try:
+        files = json.loads((package / RECORD).read_text(encoding="utf-8"))["files"]
+        return {
+            (package / name).resolve(): list(item.get("seams", ()))
+            for name, item in files.items()
+            if item["original"] is not None
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}  # `robomimic-ddp status` tells what is wrong with it
+
+
+def _loaded_texts(files: set[Path]) -> Iterator[tuple[Path, str]]:
+    """The text that each of `files` was loaded from: `robomimic-ddp run` edits it in memory."""
+    for name, module in list(sys.modules.items()):
+        file, spec = getattr(module, "__file__", None), getattr(module, "__spec__", None)
+        path = Path(file).resolve() if isinstance(file, str) else None
+        get_source = getattr(getattr(module, "__loader__", None), "get_source", None)
+        if path in files and get_source is not None:
+            try:
+                yield path, get_source(spec.name if spec else name) or ""
+            except (ImportError, SyntaxError, UnicodeDecodeError):
+                continue

@@ -1,0 +1,110 @@
+"""What a process has loaded of a patched host, against what `apply` put in."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+
+import pytest
+
+from robomimic_ddp import host_seams
+from robomimic_ddp.errors import UnpatchedScript
+from robomimic_ddp.patches import changes, engine, hosts, manifest, registry
+from robomimic_ddp.seams.directory import run_directory
+from tests.patches.support import write_host
+
+UTILS = "utils/train_utils.py"
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("import robomimic_ddp\n", None),
+        ("# import robomimic_ddp.api as DDPUtils\n", None),
+        ("import robomimic_ddp.api as DDPUtils\n", set()),
+        (
+            "import robomimic_ddp.api as DDPUtils\n@DDPUtils.epoch_log\ndef f(): pass\n",
+            {"epoch_log"},
+        ),
+        ("import robomimic_ddp.api as D\nx = D.save  # D.ask\n", {"save"}),
+        ("from robomimic_ddp import api\napi.ask('?')\n", {"ask"}),
+        ("from robomimic_ddp.api import compose\n", {"compose"}),
+        ("import robomimic_ddp.api as DDPUtils\n<<<<<<< HEAD\n", None),
+    ],
+)
+def test_names_that_a_file_uses(text, names):
+    assert host_seams.api_names(text) == names
+
+
+@pytest.fixture
+def host(tmp_path, monkeypatch):
+    """A patched host of which two modules are loaded; its package folder."""
+    package = write_host(tmp_path, package="half_host")
+    changes.apply(engine.examine(hosts.find_host(str(package)), registry.select()))
+    (package / UTILS).write_text((package / UTILS).read_text().replace("import robomimic\n", ""))
+    monkeypatch.syspath_prepend(tmp_path)
+    yield package
+    for name in [name for name in sys.modules if name.startswith("half_host")]:
+        del sys.modules[name]
+
+
+def lost(package) -> dict:
+    importlib.invalidate_caches()
+    for name in ("half_host", "half_host.utils.train_utils"):
+        importlib.import_module(name)
+    found = host_seams.lost(host_seams.package_folder("half_host"))
+    return {path[len(str(package)) + 1 :]: names for path, names in found.items()}
+
+
+def test_nothing_is_lost_of_a_patched_host_that_the_user_edits(host):
+    with (host / UTILS).open("a") as file:
+        file.write("mine = 1\n")
+    assert lost(host) == {}
+
+
+def test_a_file_that_was_put_back(host):
+    entries = manifest.load(host)
+    plain = entries[UTILS].original.replace(b"import robomimic\n", b"")
+    (host / UTILS).write_bytes(plain)
+    found = lost(host)
+    assert found == {UTILS: ["ask", "epoch_log", "main_rank_only", "run_directory", "save"]}
+    message = host_seams.half_patched(found)
+    assert f"{UTILS} lacks DDPUtils.ask, " in message and "robomimic-ddp apply" in message
+
+
+def test_one_line_that_was_lost(host):
+    text = (host / UTILS).read_text()
+    (host / UTILS).write_text(text.replace("@DDPUtils.epoch_log", "# @DDPUtils.epoch_log"))
+    assert lost(host) == {UTILS: ["epoch_log"]}
+
+
+def test_files_that_are_not_loaded_do_not_matter(host):
+    (host / "utils/torch_utils.py").write_text("")
+    assert lost(host) == {}
+
+
+@pytest.mark.parametrize("spoil", ["older", "[]", "{}", '{"files": {"a": 1}}'])
+def test_older_and_damaged_records(host, spoil):
+    path = host / host_seams.RECORD
+    content = json.loads(path.read_text())
+    for item in content["files"].values():
+        del item["seams"]
+    path.write_text(json.dumps(content) if spoil == "older" else spoil)
+    assert lost(host) == {}
+    (host / UTILS).write_text("x = 1\n")
+    del sys.modules["half_host.utils.train_utils"]
+    assert lost(host) == ({UTILS: []} if spoil == "older" else {})
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_folders_are_not_made_on_several_ranks_without_a_patched_script(rank, monkeypatch, capsys):
+    for name, value in {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": rank}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "1")
+    made = []
+    with pytest.raises(UnpatchedScript) as refused:
+        run_directory(lambda: made.append(1))()
+    assert made == [] and not isinstance(refused.value, Exception)
+    assert ("without @DDPUtils.distributed" in str(refused.value.code)) == (rank == 0)
