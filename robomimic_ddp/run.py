@@ -73,6 +73,8 @@ class Run:
     """The directory that the run goes on in (`state.Found`), or None."""
     saved: dict | None = None
     """The state that the run goes on from, between reading it and putting it back."""
+    checkpoints: list[dict] = field(default_factory=list)
+    """What the host has read of checkpoints, until training begins."""
     part: step_logs.EpochPart | None = None
     """What is done of the present train epoch; None before the first."""
     last_epoch: int | None = None

@@ -11,6 +11,7 @@ import torch
 
 from robomimic_ddp import algo as host_algo
 from robomimic_ddp import (
+    checkpoint,
     checkpoint_check,
     config_check,
     debug,
@@ -63,6 +64,8 @@ def distributed(train: Callable) -> Callable:
                 from robomimic_ddp.rlds import host_statistics
 
                 run.undo.enter_context(host_statistics.computed_once())
+            package = type(config).__module__.partition(".")[0]
+            run.checkpoints = run.undo.enter_context(checkpoint.read_on_cpu(package))
             try:
                 with run.stopper.scope():
                     return train(*bound.args, **bound.kwargs)
@@ -89,6 +92,7 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
     if run is None:
         yield from iterable
         return
+    checkpoint.release(run.checkpoints)
     run.last_epoch = iterable[-1] if isinstance(iterable, range) and iterable else None
     keeper = resume.Keeper(run, model)
     verifier, finished = _start_training(run, model, keeper)
