@@ -51,6 +51,8 @@ def distributed(train: Callable) -> Callable:
                 chosen = device  # one plain process keeps the GPU that its caller chose
             if chosen.type == "cuda":
                 torch.cuda.set_device(chosen)
+                if run.plan.several_ranks:
+                    run.undo.enter_context(env.rendering_on(chosen.index))
             if "device" in bound.arguments:
                 bound.arguments["device"] = chosen
             can_resume = "resume" in signature.parameters
@@ -164,7 +166,7 @@ def _require_alike(run: _run.Run, model: Any) -> None:
     loaded = run.fine_tuning or host_algo.steps(model) > 0
     if run.options.values.verify and any(group.gather_objects(loaded)):
         verify.require_same_weights(model)
-    _run.share_cores(env.read_launch_env().local_world_size)
+    _run.share_cores(run.plan.local_world_size)
 
 
 def _make_equal(model: Any) -> dict[str, tuple[int, int]] | None:
