@@ -112,7 +112,8 @@ def process_group(
             "firewall or stale process holds the port."
         ) from error
     store = dist.distributed_c10d._get_default_store()
-    places.begin(store, dist.get_rank(), dist.get_world_size(), timeout_seconds)
+    own = dist.get_rank(), dist.get_world_size()
+    places.begin(store, *own, timeout_seconds, ends_unheard="nccl" in backend)
     barrier()
     if bound.type == "cuda" and "nccl" in backend:
         _send_a_first_number(bound, backend)
@@ -168,6 +169,13 @@ def leave() -> None:
         places.end()  # its thread uses the group's store
         time.sleep(_LAST_WORK_SECONDS)
         dist.destroy_process_group()
+
+
+def sends_over_gloo(device: torch.device) -> bool:
+    """Whether tensors on `device` travel over gloo; True without a process group."""
+    if not is_initialized():
+        return True
+    return dist.group.WORLD._get_backend(device).name() == "gloo"
 
 
 def barrier() -> None:
@@ -230,7 +238,8 @@ def without_time_limit() -> Iterator[Any]:
         yield None
         return
     waiting = dist.new_group(backend="gloo", timeout=timedelta(days=365))
-    yield waiting
+    with places.without_time_limit():
+        yield waiting
     time.sleep(_LAST_WORK_SECONDS)
     dist.destroy_process_group(waiting)
 

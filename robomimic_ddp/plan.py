@@ -228,9 +228,12 @@ def _backend(options: Options, device: str) -> str:
             "where NCCL "
             "cannot work. Use ddp.backend=gloo or auto, or make a GPU visible."
         )
-    if options.backend == "gloo" or device == "cpu":
-        return "gloo"
-    return "cpu:gloo,cuda:nccl"
+    return backend_for(device, options.backend)
+
+
+def backend_for(device: str, asked: str = "auto") -> str:
+    """What a process group for training on `device` is formed with."""
+    return "gloo" if asked == "gloo" or device == "cpu" else "cpu:gloo,cuda:nccl"
 
 
 def _batch_per_rank(options: Options, batch: int, world: int) -> int:

@@ -15,6 +15,7 @@ from robomimic_ddp import (
     checkpoint_check,
     config_check,
     debug,
+    entry,
     env,
     group,
     host_config,
@@ -45,7 +46,7 @@ def distributed(train: Callable) -> Callable:
             "resume", False
         )
         config_check.require_possible(config)
-        with _run.start(config, device.type == "cuda", fine_tuning) as run:
+        with _run.start(config, device.type == "cuda", fine_tuning) as run, entry.at_once():
             chosen = torch.device(run.plan.device)
             if run.plan.mode == "single" and device.index and not env.read_launch_env().launched:
                 chosen = device  # one plain process keeps the GPU that its caller chose
