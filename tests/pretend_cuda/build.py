@@ -45,4 +45,8 @@ def build(folder: Path) -> None:
 def variables(folder: Path) -> dict[str, str]:
     """With these a program runs on what `build` has made in `folder`."""
     preloaded = [str(folder / name) for name in MADE.values() if name.startswith("libpretend")]
-    return {"LD_PRELOAD": " ".join(preloaded), "LD_LIBRARY_PATH": str(folder)}
+    return {
+        "LD_PRELOAD": " ".join(preloaded),
+        "LD_LIBRARY_PATH": str(folder),
+        "PYTORCH_NO_CUDA_MEMORY_CACHING": "1",  # each tensor is new memory, of zeros
+    }

@@ -29,11 +29,12 @@ def job(gpus: dict[str, str], host_copy: Host, tmp_path: Path) -> Job:
     """`job(module, *arguments, added=variables, ranks=2)`: (result, what each process did)."""
 
     def run(
-        module: str, *arguments: object, added: Mapping[str, str], **more: Any
+        module: str, *arguments: object, added: Mapping[str, str] | None = None, **more: Any
     ) -> tuple[Result, list[Process]]:
         logs = tmp_path / f"logs{len(list(tmp_path.glob('logs*')))}"
         logs.mkdir()
-        variables = {**gpus, "PRETEND_CUDA_LOG": str(logs / "log"), **added}
+        variables = {**gpus, "PRETEND_CUDA_LOG": str(logs / "log")}
+        variables = {"CUDA_VISIBLE_DEVICES": "0,1", **variables, **(added or {})}
         words = ["tests.pretend_cuda.job", module, *arguments]
         result = torchrun(host_copy, *words, added=variables, timeout=200.0, **more)
         return result, read(logs)
