@@ -72,7 +72,7 @@ def counters(algo: Any) -> dict[str, Any]:
     if step is not None:
         counts["ema.optimization_step"] = int(step)
     for name, optimizer in named_optimizers(algo):
-        taken = [int(state["step"]) for state in optimizer.state.values() if "step" in state]
+        taken = _taken(optimizer)
         if taken:
             counts[f"optimizer {name} step"] = (min(taken), max(taken))
         counts[f"optimizer {name} learning rates"] = [
@@ -97,8 +97,20 @@ def steps(algo: Any) -> int:
     """Optimizer steps that the model has had; of several optimizers, the most that one has."""
     counts = [0]
     for _, optimizer in named_optimizers(algo):
-        counts += [int(state["step"]) for state in optimizer.state.values() if "step" in state]
+        counts += _taken(optimizer)
     return max(counts)
+
+
+def _taken(optimizer: torch.optim.Optimizer) -> list[int]:
+    """Steps that each parameter has had; those that stay on a GPU are read at once."""
+    by_device: dict[Any, list] = {}
+    for state in optimizer.state.values():
+        if "step" in state:
+            by_device.setdefault(getattr(state["step"], "device", None), []).append(state["step"])
+    read = by_device.pop(None, [])
+    for counts in by_device.values():
+        read += torch.stack([count.reshape(()) for count in counts]).tolist()
+    return [int(count) for count in read]
 
 
 def named_optimizers(algo: Any) -> Iterator[tuple[str, torch.optim.Optimizer]]:

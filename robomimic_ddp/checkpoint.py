@@ -5,8 +5,12 @@ written.
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +19,9 @@ from torch import nn
 
 from robomimic_ddp.errors import CheckpointError
 from robomimic_ddp.main_rank import files
+from robomimic_ddp.swapping import swapped
 
+_READER = "load_dict_from_checkpoint"
 _WRITER_TEXTS = ("PytorchStreamWriter", "inline_container", "unexpected pos", "iostream error")
 """How torch reports a short write, as RuntimeError."""
 
@@ -59,6 +65,45 @@ def _refused_write(folder: Path) -> OSError | None:
     except OSError as error:
         return error
     return None
+
+
+@contextmanager
+def read_on_cpu(host: str) -> Iterator[list[dict]]:
+    """For the block the checkpoint reader of the package `host` reads into CPU memory, whatever
+    device a checkpoint was saved from: else every rank fills the GPU that rank 0 trained on. Yields
+    what was read so far.
+    """
+    read: list[dict] = []
+    module = sys.modules.get(f"{host}.utils.file_utils")
+    reader = getattr(module, _READER, None)
+    if not callable(reader):
+        yield read
+        return
+
+    @functools.wraps(reader)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        load = functools.partial(_load_on_cpu, torch.load)
+        with swapped(torch, "load", load):
+            found = reader(*args, **kwargs)
+        read.append(found)
+        return found
+
+    with swapped(module, _READER, wrapped):
+        yield read
+
+
+def _load_on_cpu(load: Any, file: Any, map_location: Any = None, *args: Any, **more: Any) -> Any:
+    return load(file, "cpu" if map_location is None else map_location, *args, **more)
+
+
+def release(read: list[dict]) -> None:
+    """Lets go of the weights in what `read_on_cpu` has read: the host's `train()` keeps the
+    dictionary until it ends.
+    """
+    while read:
+        found = read.pop()
+        if isinstance(found, dict):
+            found.pop("model", None)
 
 
 def save_error(path: Path, error: Exception) -> CheckpointError:

@@ -10,6 +10,8 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Callable, NoReturn
 
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
@@ -37,6 +39,10 @@ _TIME_LIMIT_TEXTS = ("Timed out waiting", "Watchdog caught collective")
 """Of gloo and, where the process survives it, NCCL."""
 
 
+_entered: list[env.LaunchEnv] = []
+"""Of the entry point that is running, if any."""
+
+
 def entry_point(main: Callable) -> Callable:
     """Decorates a process's `main`: any exception ends the process non-zero, recorded for torchrun,
     shown on stderr and in the rank's log.
@@ -56,13 +62,29 @@ def entry_point(main: Callable) -> Callable:
             get_error_handler().initialize()
             _end_with_parent()
         with main_rank.quiet_stdout(quiet=launch.rank > 0):
+            _entered.append(launch)
             try:
                 return main(*args, **kwargs)
             except BaseException as error:
                 _end_for(error, launch)
                 raise
+            finally:
+                _entered.pop()
 
     return wrapped
+
+
+@contextmanager
+def at_once() -> Iterator[None]:
+    """Within an entry point, on a rank of a process group: an exception in the block is shown and
+    recorded and ends the process before anything is undone, which may wait for a GPU that hangs.
+    """
+    try:
+        yield
+    except Exception as error:
+        if _entered and group.is_initialized():
+            _end_for(error, _entered[-1])
+        raise
 
 
 def _end_for(error: BaseException, launch: env.LaunchEnv) -> None:

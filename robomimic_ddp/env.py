@@ -7,9 +7,11 @@ torchrun exports RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from robomimic_ddp.errors import LaunchError
 OPTION_PREFIX = "ROBOMIMIC_DDP_"
 _LAUNCH_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 _LAST_PORT = 65535
+_RENDERING = ("MUJOCO_EGL_DEVICE_ID", "EGL_DEVICE_ID")
 _MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 """Of a container: cgroups version 2, and 1 (where no limit is a number beyond any machine)."""
 _CORE_LIMITS = (
@@ -32,10 +35,11 @@ class LaunchEnv:
     """What the environment says about this process; the same on one rank as on many.
 
     `launched` is True when a launcher exported RANK, WORLD_SIZE and LOCAL_RANK; without one the
-    process is rank 0 of 1. `run_id` and `restart_count` are torchrun's: its job's id, and how
-    often it has started the ranks anew. `option_texts` maps option names in lower case to the
-    unparsed text of ROBOMIMIC_DDP_<NAME>. SLURM_* alone never counts as a launcher: interactive
-    shells of a cluster export them too.
+    process is rank 0 of 1. `tells_node`: whether it exported LOCAL_WORLD_SIZE; else the ranks of
+    this node are to be counted, and `local_world_size` is the least that there are. `run_id` and
+    `restart_count` are torchrun's: its job's id, and how often it has started the ranks anew.
+    `option_texts` maps option names in lower case to the unparsed text of ROBOMIMIC_DDP_<NAME>.
+    SLURM_* alone never counts as a launcher: interactive shells of a cluster export them too.
     """
 
     launched: bool = False
@@ -43,6 +47,7 @@ class LaunchEnv:
     world_size: int = 1
     local_rank: int = 0
     local_world_size: int = 1
+    tells_node: bool = True
     restart_count: int = 0
     elastic: bool = False
     run_id: str | None = None
@@ -74,7 +79,8 @@ def read_launch_env(environ: Mapping[str, str] | None = None) -> LaunchEnv:
             f"{' and '.join(present)}."
         )
     rank, world_size, local_rank = (_integer(environ, name) for name in _LAUNCH_NAMES)
-    local_world_size = _integer(environ, "LOCAL_WORLD_SIZE", default=world_size)
+    least = max(1, min(local_rank + 1, world_size))
+    local_world_size = _integer(environ, "LOCAL_WORLD_SIZE", default=least)
     _check_ranges(rank, world_size, local_rank, local_world_size)
     _check_rendezvous(environ, world_size)
     return LaunchEnv(
@@ -83,6 +89,7 @@ def read_launch_env(environ: Mapping[str, str] | None = None) -> LaunchEnv:
         world_size=world_size,
         local_rank=local_rank,
         local_world_size=local_world_size,
+        tells_node="LOCAL_WORLD_SIZE" in environ,
         restart_count=_integer(environ, "TORCHELASTIC_RESTART_COUNT", default=0),
         elastic="TORCHELASTIC_RUN_ID" in environ,
         run_id=environ.get("TORCHELASTIC_RUN_ID"),
@@ -168,6 +175,32 @@ def adopted_by_init(parent: int) -> bool:
             return file.read().strip() == "systemd"  # a user's own init
     except OSError:
         return False
+
+
+def host_name() -> str:
+    """This node's name, by which ranks know whether they share a machine."""
+    return socket.gethostname()
+
+
+@contextmanager
+def rendering_on(gpu: int) -> Iterator[None]:
+    """For the block, simulators that are started render on this process's GPU of that number; else
+    all ranks render on the first. What the user has set stays.
+
+    MUJOCO_EGL_DEVICE_ID is read by mujoco (gymnasium, dm_control) and robosuite, EGL_DEVICE_ID by
+    older dm_control. They count the machine's GPUs, not those of CUDA_VISIBLE_DEVICES; where that
+    names them otherwise than by number, nothing is set.
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    numbers = [str(gpu)] * (gpu + 1) if visible is None else visible.replace(" ", "").split(",")
+    number = numbers[gpu] if gpu < len(numbers) else ""
+    added = [name for name in _RENDERING if number.isdecimal() and name not in os.environ]
+    os.environ.update((name, number) for name in added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
 
 
 def own_cores() -> tuple[int, ...]:

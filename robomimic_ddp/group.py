@@ -8,6 +8,8 @@ waits inside NCCL.
 
 from __future__ import annotations
 
+import inspect
+import json
 import logging
 import pickle
 import time
@@ -20,13 +22,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from robomimic_ddp import places
+from robomimic_ddp import env, places
 from robomimic_ddp.errors import LaunchError
 
 logger = logging.getLogger(__name__)
 
 _HEAD = 1024
 """Bytes of the first message of `gather_objects`."""
+
+_GPU = "robomimic_ddp/gpu/{}"
+_BINDS = "device_id" in inspect.signature(dist.init_process_group).parameters
+"""torch before 2.3 forms NCCL's communicator when it is first used, on the tensor's device."""
 
 _LAST_WORK_SECONDS = 0.02
 """Before a group is destroyed: with torch 2.0 this was seen to hang right after a collective, most
@@ -57,9 +63,17 @@ def is_main() -> bool:
 
 @contextmanager
 def process_group(
-    backend: str, timeout_seconds: float, attempt: int = 0, **rendezvous: Any
+    backend: str,
+    timeout_seconds: float,
+    attempt: int = 0,
+    device: str = "cpu",
+    **rendezvous: Any,
 ) -> Iterator[None]:
     """Collective: joins the launcher's process group, and leaves it on a clean exit.
+
+    `device`: what this rank trains on. A CUDA device is bound, no two ranks may have the same one,
+    and NCCL, where it is the backend, sends a first number: a broken one shows here, not in the
+    first backward pass.
 
     `attempt`: how often the launcher has started the ranks anew. torchrun keeps its key-value store
     over attempts, and ranks would find the addresses that those before them have left there
@@ -76,11 +90,19 @@ def process_group(
         return
     logger.info("joining the process group (backend %s)", backend)
     timeout = timedelta(seconds=timeout_seconds)
+    bound = torch.device(device)
     try:
-        if attempt:
-            store, own_rank, ranks = next(dist.rendezvous("env://", timeout=timeout))
+        if attempt or bound.type == "cuda":
+            url = rendezvous.pop("init_method", "env://")
+            store, own_rank, ranks = next(dist.rendezvous(url, timeout=timeout, **rendezvous))
+            store.set_timeout(timeout)
             store = dist.PrefixStore(f"robomimic_ddp/attempt_{attempt}", store)
             rendezvous = {"store": store, "rank": own_rank, "world_size": ranks}
+        if bound.type == "cuda":
+            torch.cuda.set_device(bound)
+            _require_own_gpu(store, own_rank, ranks, bound)
+            if "nccl" in backend and _BINDS:
+                rendezvous["device_id"] = bound
         dist.init_process_group(backend, timeout=timeout, **rendezvous)
     except (RuntimeError, ValueError) as error:
         raise LaunchError(
@@ -90,10 +112,55 @@ def process_group(
             "firewall or stale process holds the port."
         ) from error
     store = dist.distributed_c10d._get_default_store()
-    places.begin(store, dist.get_rank(), dist.get_world_size(), timeout_seconds)
+    own = dist.get_rank(), dist.get_world_size()
+    places.begin(store, *own, timeout_seconds, ends_unheard="nccl" in backend)
     barrier()
+    if bound.type == "cuda" and "nccl" in backend:
+        _send_a_first_number(bound, backend)
     yield
     leave()
+
+
+def _require_own_gpu(store: Any, rank: int, world_size: int, device: torch.device) -> None:
+    """Collective, over `store`: raises LaunchError where two ranks have the same GPU."""
+    told = json.dumps([env.host_name(), _gpu_name(device)])
+    store.set(_GPU.format(rank), told)
+    if rank == 0:
+        text, seen = "", {}
+        for other in range(world_size):
+            host, gpu = gpu_of = tuple(json.loads(store.get(_GPU.format(other))))
+            first = seen.setdefault(gpu_of, other)
+            if first != other and not text:
+                text = (
+                    f"ranks {first} and {other} have the same GPU ({gpu} of node {host}): they "
+                    "would share its memory and NCCL would refuse them. Expected a GPU for each "
+                    "rank: start as many ranks on a node as it has GPUs (--nproc_per_node, "
+                    "--ntasks-per-node), and let CUDA_VISIBLE_DEVICES show all of them to every "
+                    "rank, or to each rank its own."
+                )
+        store.set(_GPU.format("all"), text or "different")
+    text = store.get(_GPU.format("all")).decode()
+    if text != "different":
+        raise LaunchError(text).on_all_ranks()
+
+
+def _gpu_name(device: torch.device) -> str:
+    """Its UUID; where this torch does not tell (before 2.4), its name among the visible ones."""
+    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    visible = env.variables().get("CUDA_VISIBLE_DEVICES", "all")
+    return f"GPU-{uuid}" if uuid else f"{device} of CUDA_VISIBLE_DEVICES={visible}"
+
+
+def _send_a_first_number(device: torch.device, backend: str) -> None:
+    """Collective: raises LaunchError where ranks cannot add numbers on their devices."""
+    try:
+        sum_over_ranks(torch.ones(1, device=device)).item()
+    except RuntimeError as error:
+        raise LaunchError(
+            f"ranks cannot add numbers on their GPUs (backend {backend}): {error}\nNCCL_DEBUG=INFO "
+            "shows what NCCL tried, `robomimic-ddp doctor --ranks N` whether this machine's GPUs "
+            "reach each other."
+        ) from error
 
 
 def leave() -> None:
@@ -102,6 +169,13 @@ def leave() -> None:
         places.end()  # its thread uses the group's store
         time.sleep(_LAST_WORK_SECONDS)
         dist.destroy_process_group()
+
+
+def sends_over_gloo(device: torch.device) -> bool:
+    """Whether tensors on `device` travel over gloo; True without a process group."""
+    if not is_initialized():
+        return True
+    return dist.group.WORLD._get_backend(device).name() == "gloo"
 
 
 def barrier() -> None:
@@ -164,7 +238,8 @@ def without_time_limit() -> Iterator[Any]:
         yield None
         return
     waiting = dist.new_group(backend="gloo", timeout=timedelta(days=365))
-    yield waiting
+    with places.without_time_limit():
+        yield waiting
     time.sleep(_LAST_WORK_SECONDS)
     dist.destroy_process_group(waiting)
 

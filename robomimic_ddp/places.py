@@ -12,8 +12,8 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 logger = logging.getLogger(__name__)
@@ -33,11 +33,20 @@ class Places:
     """This rank's place and the others', as far as the store has heard of them.
 
     `store`: the process group's. `timeout`: seconds after which collectives give up; the first
-    warning comes after a third of it, 60 s at most.
+    warning comes after a third of it, 60 s at most. `ends_unheard`: a collective that gives up ends
+    the process without an exception, as NCCL's watchdog does; the verdict is said shortly before.
     """
 
-    def __init__(self, store: Any, rank: int, world_size: int, timeout: float) -> None:
+    def __init__(
+        self,
+        store: Any,
+        rank: int,
+        world_size: int,
+        timeout: float,
+        ends_unheard: bool = False,
+    ) -> None:
         self.store, self.rank, self.world_size, self.timeout = store, rank, world_size, timeout
+        self.ends_unheard = ends_unheard
         self.beat = min(_LONGEST_BEAT, timeout / 10)
         self._place, self._number, self._step = "start", 0, 0
         self._since = time.monotonic()
@@ -96,14 +105,29 @@ class Places:
         told = [self._number, self._step, self._place, time.time()]
         self.store.set(_KEY.format(self.rank), json.dumps(told))
 
+    def verdict(self) -> str:
+        """Where this rank is and which ranks are behind it, once its time is up."""
+        late, ahead = self.late(), self.ahead()
+        others = f"Not there yet: {late}" if late else _NOBODY
+        if ahead and not late:
+            others = f"The others went another way: {ahead}"
+        return (
+            f"rank {self.rank} waited at: {self.describe()}, for at least {self.timeout:g} s "
+            f"(ddp.timeout). {others}"
+        )
+
     def _tell(self) -> None:
         patience = min(_FIRST_WARNING, self.timeout / 3)
-        warned_of = None
+        last_words = self.timeout - 2 * self.beat
+        warned_of = judged = None
         while not self._stop.wait(self.beat):
             try:
                 self._publish()
                 here = (self._number, self._step)
                 waited = time.monotonic() - self._since
+                if self.ends_unheard and waited > last_words and judged != here and self.late():
+                    judged = here
+                    logger.error("%s. NCCL ends this rank now", self.verdict())
                 if waited < patience or warned_of == here:
                     continue
                 late = self.late()
@@ -129,11 +153,13 @@ _current: list[Places] = []
 """The places of the present process group, if any: it begins and ends with the group."""
 
 
-def begin(store: Any, rank: int, world_size: int, timeout: float) -> None:
+def begin(
+    store: Any, rank: int, world_size: int, timeout: float, ends_unheard: bool = False
+) -> None:
     """With a process group: this rank's place is told from now on. After an exception the process
     ends without `end`, and `missing` still answers.
     """
-    _current.append(Places(store, rank, world_size, timeout))
+    _current.append(Places(store, rank, world_size, timeout, ends_unheard))
     _current[-1].start()
 
 
@@ -155,6 +181,17 @@ def stepped() -> None:
         places.stepped()
 
 
+@contextmanager
+def without_time_limit() -> Iterator[None]:
+    """For the block, ranks may wait as long as they like."""
+    before = [places.ends_unheard for places in _current]
+    for places in _current:
+        places.ends_unheard = False
+    yield
+    for places, unheard in zip(_current, before):
+        places.ends_unheard = unheard
+
+
 def here() -> str | None:
     """The place that this rank has come to; None without a process group of ours."""
     return _current[-1].describe() if _current else None
@@ -164,16 +201,9 @@ def missing() -> str | None:
     """Where this rank is and which ranks are behind it, for an error; None when unknown."""
     for places in _current:
         try:
-            late, ahead = places.late(), places.ahead()
+            return places.verdict()
         except Exception:  # the store is gone
             return None
-        others = f"Not there yet: {late}" if late else _NOBODY
-        if ahead and not late:
-            others = f"The others went another way: {ahead}"
-        return (
-            f"rank {places.rank} waited at: {places.describe()}, for at least {places.timeout:g} s "
-            f"(ddp.timeout). {others}"
-        )
     return None
 
 

@@ -108,7 +108,8 @@ class RunPlan:
         last, nodes = self.local_world_size - 1, -(-self.world_size // self.local_world_size)
         here = self.device.partition(":")[0]
         if here == "cuda":
-            here = "cuda:0" if last == 0 else f"cuda:0 to cuda:{last}"
+            seen = min(last, self.visible_gpus - 1)
+            here = "cuda:0" if seen == 0 else f"cuda:0 to cuda:{seen}"
         over = "NCCL" if "nccl" in self.backend else "gloo"
         yield (
             f"devices: {here}, {last + 1} rank(s) on each of {nodes} node(s); gradients over {over}"
@@ -198,10 +199,13 @@ def _mode(env: LaunchEnv, options: Options, gpus: int) -> str:
 
 def local_device(env: LaunchEnv, gpus: int) -> str:
     """`cuda:LOCAL_RANK` under a launcher, `cuda:0` without one. Bound from LOCAL_RANK, so it holds
-    on any node.
+    on any node. The only visible device is this rank's: a launcher may show each rank its own
+    (Slurm's --gpus-per-task=1); `group.process_group` finds ranks that share one.
 
-    Raises LaunchError when this node has fewer visible devices than local ranks.
+    Raises LaunchError when several devices are visible, but fewer than local ranks.
     """
+    if gpus == 1:
+        return "cuda:0"
     if env.local_rank >= gpus:
         visible = "unset" if env.cuda_visible_devices is None else env.cuda_visible_devices
         raise LaunchError(
@@ -225,9 +229,12 @@ def _backend(options: Options, device: str) -> str:
             "where NCCL "
             "cannot work. Use ddp.backend=gloo or auto, or make a GPU visible."
         )
-    if options.backend == "gloo" or device == "cpu":
-        return "gloo"
-    return "cpu:gloo,cuda:nccl"
+    return backend_for(device, options.backend)
+
+
+def backend_for(device: str, asked: str = "auto") -> str:
+    """What a process group for training on `device` is formed with."""
+    return "gloo" if asked == "gloo" or device == "cpu" else "cpu:gloo,cuda:nccl"
 
 
 def _batch_per_rank(options: Options, batch: int, world: int) -> int:

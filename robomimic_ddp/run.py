@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,8 @@ class Run:
     """The directory that the run goes on in (`state.Found`), or None."""
     saved: dict | None = None
     """The state that the run goes on from, between reading it and putting it back."""
+    checkpoints: list[dict] = field(default_factory=list)
+    """What the host has read of checkpoints, until training begins."""
     part: step_logs.EpochPart | None = None
     """What is done of the present train epoch; None before the first."""
     last_epoch: int | None = None
@@ -161,15 +164,15 @@ class Run:
         """Begins to tell, in the run directory, what this rank is doing."""
         if self.pulse is None:
             made = self.plan
+            # The pulse is a thread, and a thread's current device is the first one.
+            gpu = torch.cuda.current_device() if torch.cuda.is_initialized() else None
             who = (made.rank, made.world_size, made.device)
-            self.pulse = heartbeat.Pulse(directory, *who, _memory).start()
+            self.pulse = heartbeat.Pulse(directory, *who, partial(_memory, gpu)).start()
 
 
-def _memory() -> int:
-    """Bytes that torch holds on the GPU, else the most that this process has held."""
-    if torch.cuda.is_initialized():
-        return torch.cuda.memory_reserved()
-    return env.peak_memory()
+def _memory(gpu: int | None) -> int:
+    """Bytes that torch holds on that GPU, else the most that this process has held."""
+    return env.peak_memory() if gpu is None else torch.cuda.memory_reserved(gpu)
 
 
 def _frames(loader: Any) -> dict[str, int] | None:
@@ -199,9 +202,9 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
     launch = env.read_launch_env()
     noted = notes.notes_of(config)
     resolved = options.resolve(noted.command_line_options, launch.option_texts, noted.file_options)
-    made = plan.make_plan(
-        launch,
-        resolved,
+    plan_of = partial(
+        plan.make_plan,
+        resolved=resolved,
         visible_gpus=torch.cuda.device_count(),
         use_cuda=use_cuda,
         batch_size=config.train.batch_size,
@@ -211,6 +214,7 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
         data_workers=int(config.train.get("num_data_workers", 0) or 0),
         cores=env.usable_cores(),
     )
+    made = plan_of(launch)
     run = Run(made, resolved, int(config.train.seed), fine_tuning, config)
     token = _current.set(run)
     finished = False
@@ -220,11 +224,14 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
             if made.mode == "ddp":
                 patience = made.timeout_seconds
                 stack.enter_context(
-                    group.process_group(made.backend, patience, launch.restart_count)
+                    group.process_group(made.backend, patience, launch.restart_count, made.device)
                 )
                 _require_all_seams(config)
+                of_node = cores_of_node()
+                if not launch.tells_node:
+                    run.plan = plan_of(replace(launch, local_world_size=len(of_node)))
                 _require_same_job(config, run)
-                _share_workers(run)
+                _share_workers(run, of_node)
             stack.enter_context(run.undo)
             yield run
         finished = True
@@ -269,19 +276,23 @@ def _require_same_job(config: Any, run: Run) -> None:
     )
 
 
-def _share_workers(run: Run) -> None:
-    """Collective: under `ddp.workers=auto` the data workers that this rank's cores allow, whether
-    the launcher has bound each rank to cores of its own or all of them share the node's.
+def cores_of_node() -> list[tuple[int, ...]]:
+    """Collective: the cores that each rank of this node may run on, in rank order. Nodes are told
+    apart by name: not every launcher numbers the ranks of a node in a row, or says how many it has.
+    """
+    here = env.host_name()
+    told = group.gather_objects((here, env.own_cores()))
+    return [cores for host, cores in told if host == here]
+
+
+def _share_workers(run: Run, of_node: list[tuple[int, ...]]) -> None:
+    """Under `ddp.workers=auto` the data workers that this rank's cores allow, whether the launcher
+    has bound each rank to cores of its own or all of them share the node's (`cores_of_node`).
     """
     if run.options.values.workers != "auto":
         return
-    made, own = run.plan, env.own_cores()
-    node = made.rank - made.local_rank  # a launcher numbers the ranks of a node in a row
-    told = group.gather_objects((node, own))
-    here = [cores for other, cores in told if other == node]
-    share = env.within_core_limit(plan.share_of_cores(own, here), len(here))
-    workers = plan.workers_of_share("auto", share)
-    run.plan = replace(made, data_workers=workers)
+    share = env.within_core_limit(plan.share_of_cores(env.own_cores(), of_node), len(of_node))
+    run.plan = replace(run.plan, data_workers=plan.workers_of_share("auto", share))
 
 
 def _flat(prefix: str, tree: Mapping) -> Iterator[tuple[str, Any]]:

@@ -67,8 +67,8 @@ class _State:
         if self.parallel is not None or not has_trainable_parameters(net):
             return
         self.reduced = [parameter for parameter in net.parameters() if parameter.requires_grad]
+        device = next(net.parameters()).device
         if self.mode == "ddp":
-            device = next(net.parameters()).device
             self.parallel = DistributedDataParallel(
                 net,
                 device_ids=[device.index] if device.type == "cuda" else None,
@@ -77,8 +77,8 @@ class _State:
             )
             if bucket_layout.can_be_laid_out(self.parallel):
                 self.arrival = bucket_layout.ArrivalOrder(self.reduced)
-        else:
-            self.parallel = DataParallel(net)
+        else:  # DataParallel wants a net on the CPU to be on a GPU that it finds beside it
+            self.parallel = ModuleKey(net) if device.type == "cpu" else DataParallel(net)
 
     def note_order(self) -> None:
         """Keeps the order of arrival once it is known. Not to be called within a backward pass."""
@@ -180,7 +180,7 @@ def parallelise(
     the net already holds or is a parallel object, since gradients would be reduced twice or never.
     """
     for module_name, module in net.named_modules():
-        if isinstance(module, (DataParallel, DistributedDataParallel)) or is_parallel(module):
+        if isinstance(module, (nn.DataParallel, DistributedDataParallel)) or is_parallel(module):
             raise WrapError(
                 f"net {name or type(net).__name__}: {module_name or 'it'} is already a "
                 f"{type(module).__name__} made parallel. Expected a plain net: one inside another "

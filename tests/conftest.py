@@ -16,6 +16,14 @@ from tests.ranks.pool import RankPool
 settings.register_profile("suite", deadline=None, print_blob=True)
 settings.load_profile("suite")
 
+GPUS = "ROBOMIMIC_TEST_GPUS"
+"""The first GPU that this command may use, as CUDA_VISIBLE_DEVICES names it: tests/gpu start their
+programs with it. All else sees none, and gives the same results on every machine.
+"""
+if GPUS not in os.environ:  # workers of xdist inherit it
+    os.environ[GPUS] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
 GUARDED_PREFIXES = (
     "RANK",
     "WORLD_SIZE",

@@ -26,7 +26,7 @@ from typing import Any, Callable
 import psutil
 
 from robomimic_ddp import rendezvous
-from tests.warm.client import can_be_warm, server
+from tests.warm.client import AT_START, can_be_warm, server
 from tests.warm.jobs import ColdJob, Job, WarmJob
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -176,8 +176,9 @@ def torchrun(
 def python(host: Host | None, module: str, *arguments: object, **options: Any) -> Result:
     """Runs `python -m module arguments` with a host.
 
-    `cold`: from Python's own start; else, where the system can, from a process that has imported
-    other people's packages (tests/warm/server.py; `rlds`: TensorFlow too), in a tenth of the time.
+    `cold`: from Python's own start, as with a variable in `added` that is read there; else, where
+    the system can, from a process that has imported other people's packages (tests/warm/server.py;
+    `rlds`: TensorFlow too), in a tenth of the time.
     With the variable ROBOMIMIC_TEST_COLD all starts are cold. Other options: see `run`.
     """
     return _python(host, ["-m", module, *arguments], 0, **options)
@@ -192,7 +193,8 @@ def _python(
     rlds: bool = False,
     **options: Any,
 ) -> Result:
-    if cold or not can_be_warm() or "ROBOMIMIC_TEST_COLD" in os.environ:
+    cold = cold or "ROBOMIMIC_TEST_COLD" in os.environ
+    if cold or not can_be_warm() or {*AT_START} & {*(options.get("added") or {})}:
         return run(host, sys.executable, *words, **options)
     warm = server("rlds" if rlds else "host", environment(None))
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from robomimic_ddp import env
-from robomimic_ddp.plan import local_device
+from robomimic_ddp import env, group, plan
+from robomimic_ddp.doctor.ranks import PATIENCE_SECONDS
 
 PARAMETERS = 67_000_000
 """Of the hosts' default diffusion policy."""
@@ -21,14 +21,16 @@ _ROUND_TRIPS, _ALL_REDUCES = 50, 3
 
 
 def main(answer: str) -> None:
-    """Collective: the main rank writes medians to the file `answer`."""
+    """Collective: the main rank writes medians to the file `answer`. The group is training's."""
     launch = env.read_launch_env()
     gpus = torch.cuda.device_count()
-    device = torch.device(local_device(launch, gpus) if gpus else "cpu")
-    if gpus:
-        torch.cuda.set_device(device)
-    backend = "nccl" if gpus and dist.is_nccl_available() else "gloo"
-    dist.init_process_group(backend)
+    name = plan.local_device(launch, gpus) if gpus else "cpu"
+    backend = plan.backend_for(name)
+    with group.process_group(backend, PATIENCE_SECONDS / 2, device=name):
+        _measure(answer, launch, torch.device(name), backend)
+
+
+def _measure(answer: str, launch: env.LaunchEnv, device: torch.device, backend: str) -> None:
     one, all_gradients = torch.ones(1, device=device), torch.ones(PARAMETERS, device=device)
     round_trip = _median_ms(lambda: dist.all_reduce(one), _ROUND_TRIPS, device)
     all_reduce = _median_ms(lambda: dist.all_reduce(all_gradients), _ALL_REDUCES, device)
@@ -43,8 +45,7 @@ def main(answer: str) -> None:
             "all_reduce_ms": all_reduce,
         }
         Path(answer).write_text(json.dumps(found), encoding="utf-8")
-    dist.barrier()
-    dist.destroy_process_group()
+    group.barrier()
 
 
 def _median_ms(call: Callable[[], object], times: int, device: torch.device) -> float:

@@ -11,9 +11,11 @@ import torch
 
 from robomimic_ddp import algo as host_algo
 from robomimic_ddp import (
+    checkpoint,
     checkpoint_check,
     config_check,
     debug,
+    entry,
     env,
     group,
     host_config,
@@ -45,12 +47,14 @@ def distributed(train: Callable) -> Callable:
         asked = can_resume and bool(given)
         fine_tuning = not asked and bool(config.experiment.get("ckpt_path", None) or given)
         config_check.require_possible(config)
-        with _run.start(config, device.type == "cuda", fine_tuning) as run:
+        with _run.start(config, device.type == "cuda", fine_tuning) as run, entry.at_once():
             chosen = torch.device(run.plan.device)
             if run.plan.mode == "single" and device.index and not env.read_launch_env().launched:
                 chosen = device  # one plain process keeps the GPU that its caller chose
             if chosen.type == "cuda":
                 torch.cuda.set_device(chosen)
+                if run.plan.several_ranks:
+                    run.undo.enter_context(env.rendering_on(chosen.index))
             if "device" in bound.arguments:
                 bound.arguments["device"] = chosen
             host_resumes = resume.decide(config, run, asked, can_resume)
@@ -62,6 +66,8 @@ def distributed(train: Callable) -> Callable:
                 from robomimic_ddp.rlds import host_statistics
 
                 run.undo.enter_context(host_statistics.computed_once())
+            package = type(config).__module__.partition(".")[0]
+            run.checkpoints = run.undo.enter_context(checkpoint.read_on_cpu(package))
             try:
                 with run.stopper.scope():
                     return train(*bound.args, **bound.kwargs)
@@ -99,6 +105,7 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
     if run is None:
         yield from iterable
         return
+    checkpoint.release(run.checkpoints)
     run.last_epoch = iterable[-1] if isinstance(iterable, range) and iterable else None
     keeper = resume.Keeper(run, model)
     verifier, finished = _start_training(run, model, keeper)
@@ -170,7 +177,7 @@ def _require_alike(run: _run.Run, model: Any) -> None:
     loaded = run.fine_tuning or host_algo.steps(model) > 0
     if run.options.values.verify and any(group.gather_objects(loaded)):
         verify.require_same_weights(model)
-    _run.share_cores(env.read_launch_env().local_world_size)
+    _run.share_cores(run.plan.local_world_size)
 
 
 def _make_equal(model: Any) -> dict[str, tuple[int, int]] | None:

@@ -32,10 +32,10 @@ class Communication:
 
 def sends_bf16(device: str) -> bool:
     """Collective: whether gradients on `device` can travel in bf16; torch 2.0's gloo refuses."""
-    if device.startswith("cuda") or not group.is_initialized():
+    if not group.is_initialized() or not group.sends_over_gloo(torch.device(device)):
         return True
     try:
-        torch.distributed.all_reduce(torch.zeros(1, dtype=torch.bfloat16))
+        torch.distributed.all_reduce(torch.zeros(1, dtype=torch.bfloat16, device=device))
     except RuntimeError:
         return False
     return True
@@ -56,7 +56,7 @@ def communicate(nets: list, options: Options) -> Communication | None:
         return _powersgd(states, options, whole)
     if options.comm == "bf16" and not sends_bf16(str(states[0].reduced[0].device)):
         raise PlanError(
-            f"ddp.comm=bf16 is not possible on the CPU with torch {torch.__version__}: its gloo "
+            f"ddp.comm=bf16 is not possible over gloo with torch {torch.__version__}: its gloo "
             "sends no bf16. Use ddp.comm=fp16, or leave the option at its default."
         )
     if options.comm != "none":

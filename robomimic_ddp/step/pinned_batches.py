@@ -32,11 +32,11 @@ def install(model: Any, undo: ExitStack) -> bool:
 def _to_device(host: Callable, x: Any, device: Any) -> Any:
     """`host`'s result; tensors from the CPU are on the `device` before `host` looks at them."""
     if torch.device(device).type != "cpu":
-        x = _sent(x, torch.device(device))
+        x = sent(x, torch.device(device))
     return host(x, device)
 
 
-def _sent(value: Any, device: torch.device) -> Any:
+def sent(value: Any, device: torch.device) -> Any:
     """A nest with its CPU tensors on `device`; one that requires a gradient is left to the host."""
     if isinstance(value, torch.Tensor):
         if value.device.type != "cpu" or value.requires_grad:
@@ -44,10 +44,10 @@ def _sent(value: Any, device: torch.device) -> Any:
         return _pinned(value).to(device, non_blocking=True)
     if isinstance(value, dict):
         made = value.copy()
-        made.update((key, _sent(item, device)) for key, item in value.items())
+        made.update((key, sent(item, device)) for key, item in value.items())
         return made
     if type(value) in (list, tuple):
-        return type(value)(_sent(item, device) for item in value)
+        return type(value)(sent(item, device) for item in value)
     return value
 
 

@@ -6,12 +6,16 @@ without these errors would have lost a part of its gradients.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as torch_hook
+
+from robomimic_ddp import group
+from robomimic_ddp.swapping import swapped
 
 _EPSILON = 1e-8
 """Added to the length of a column, which is 0 where a whole gradient is."""
@@ -32,14 +36,17 @@ class PowerSGD:
     def hook(state, bucket):  # DDP refuses annotations that are text
         """Collective: torch's hook.
 
-        On the CPU it waits for the bucket. The hook's later messages start in gloo's threads: with
+        Over gloo it waits for the bucket. The hook's later messages start in gloo's threads: with
         two buckets under way, ranks would send them in different orders, and the threads, waiting
         for each other, would never end. (NCCL runs these continuations at once.)
         """
-        whole = state.iter < state.start_powerSGD_iter
-        future = torch_hook.powerSGD_hook(state, bucket)
-        if not whole and bucket.buffer().device.type == "cpu":
-            future.wait()
+        if state.iter < state.start_powerSGD_iter:
+            return torch_hook.powerSGD_hook(state, bucket)
+        device = bucket.buffer().device
+        with _only_gpu_gradients_wait(device):
+            future = torch_hook.powerSGD_hook(state, bucket)
+            if group.sends_over_gloo(device):
+                future.wait()
         return future
 
     def bytes_of(self, parameters: Iterable[torch.Tensor]) -> int:
@@ -90,6 +97,15 @@ class PowerSGD:
         out anew after its first one.
         """
         self.state.iter = min(steps, self.state.start_powerSGD_iter - 2)
+
+
+@contextmanager
+def _only_gpu_gradients_wait(device: torch.device) -> Iterator[None]:
+    """torch's hook waits for `device` wherever the machine has a GPU, and fails for the CPU."""
+    with ExitStack() as stack:
+        if device.type == "cpu":
+            stack.enter_context(swapped(torch.cuda, "is_available", lambda: False))
+        yield
 
 
 def mean_errors(of_ranks: list[dict[int, torch.Tensor]]) -> dict[int, torch.Tensor]:

@@ -23,7 +23,11 @@ _TELLS_OF_FAILURES = _ALWAYS in inspect.signature(nn.Module.register_forward_hoo
 def install(nets: list, precision: str, undo: ExitStack) -> None:
     """Has `nets` compute in `precision` until `undo` is closed, in training and in validation."""
     for net in nets:
-        cast, always = _Cast(KINDS[precision]), {_ALWAYS: True} if _TELLS_OF_FAILURES else {}
+        device = next(net.parameters(), torch.empty(0)).device.type
+        cast, always = (
+            _Cast(KINDS[precision], device),
+            {_ALWAYS: True} if _TELLS_OF_FAILURES else {},
+        )
         for handle in (
             net.register_forward_pre_hook(cast.enter),
             net.register_forward_hook(cast.leave, **always),
@@ -32,22 +36,23 @@ def install(nets: list, precision: str, undo: ExitStack) -> None:
 
 
 class _Cast:
-    """Hooks around a net's forward. A thread for each replica: DataParallel runs them at once."""
+    """Hooks around a net's forward on `device`, a type. A thread for each replica: DataParallel
+    runs them at once, and they have no parameters of their own to tell where they are.
+    """
 
-    def __init__(self, kind: torch.dtype) -> None:
-        self.kind, self._local = kind, threading.local()
+    def __init__(self, kind: torch.dtype, device: str) -> None:
+        self.kind, self.device, self._local = kind, device, threading.local()
 
     def __deepcopy__(self, memo: dict) -> _Cast:
-        return _Cast(self.kind)  # locks and contexts cannot be copied
+        return _Cast(self.kind, self.device)  # locks and contexts cannot be copied
 
     def __reduce__(self) -> tuple:
-        return _Cast, (self.kind,)
+        return _Cast, (self.kind, self.device)
 
     def enter(self, net: nn.Module, args: tuple) -> None:
         if not _TELLS_OF_FAILURES:
             self._close()  # left open by a forward that failed
-        device = next(net.parameters(), torch.empty(0)).device.type
-        context = torch.autocast(device, self.kind)
+        context = torch.autocast(self.device, self.kind)
         context.__enter__()
         if not hasattr(self._local, "contexts"):
             self._local.contexts = []

@@ -19,6 +19,7 @@ from robomimic_ddp.step import (
     checkpointing,
     compilation,
     convolutions,
+    crops,
     optimizers,
     pinned_batches,
     precision,
@@ -59,8 +60,10 @@ def prepare(model: Any, options: Options, nets: list, undo: ExitStack) -> Prepar
         done["fused optimizer"] = optimizers.install(model, undo)
         done["short convolutions as products"] = convolutions.install(nets, undo)
         done["gradient norm read once"] = quick.stands_for(host)
-        if torch.device(_device(nets)).type == "cuda" and options.pin_memory != "false":
-            done["batches copied from pinned memory"] = pinned_batches.install(model, undo)
+        if torch.device(_device(nets)).type == "cuda":
+            done["crops drawn without waiting"] = crops.install(model, undo)
+            if options.pin_memory != "false":
+                done["batches copied from pinned memory"] = pinned_batches.install(model, undo)
         update = quick.update if done["gradient norm read once"] else None
         said = ", ".join(name for name in done if done[name])
         line = f"preset: {options.preset} ({said or 'nothing that is known here to change'})"

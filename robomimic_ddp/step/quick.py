@@ -11,7 +11,8 @@ import functools
 import hashlib
 import inspect
 import textwrap
-from typing import Any, Callable
+from collections.abc import Collection
+from typing import Any
 
 import torch
 
@@ -21,15 +22,17 @@ robomimic's lineage have one text; a fork that changed it keeps its own function
 """
 
 
-def stands_for(host: Callable) -> bool:
-    """Whether `update` computes what `host` does (a partial of it counts as it)."""
+def stands_for(host: Any, known: Collection[str] = KNOWN) -> bool:
+    """Whether `host` is a function of a `known` digest (a partial of one counts as it): `update`
+    computes what those of KNOWN do.
+    """
     while isinstance(host, functools.partial):
         host = host.func
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(host)))
     except (OSError, TypeError, SyntaxError):
         return False
-    return digest(tree) in KNOWN
+    return digest(tree) in known
 
 
 def digest(tree: ast.Module) -> str:

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 
 import pytest
-import torch
 
-from robomimic_ddp import cli
 from robomimic_ddp.bench import step
-from tests.hosts import FINISHED, python, require_clean, torchrun
+from tests.conftest import GPUS
+from tests.hosts import FINISHED, python, require_clean, run, torchrun
 from tests.runs import run_directory
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.timeout(400),
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device"),
+    pytest.mark.usefixtures("gpu"),
 ]
 ON_CUDA = {"train": {"cuda": True}}
-VISIBLE = {"CUDA_VISIBLE_DEVICES": "0"}
+VISIBLE = {"CUDA_VISIBLE_DEVICES": os.environ[GPUS]}
+
+
+@pytest.fixture(scope="module")
+def gpu():
+    """Skips where there is none. A program of its own looks: this one sees no GPU."""
+    look = "import sys, torch; sys.exit(not torch.cuda.is_available())"
+    if run(None, sys.executable, "-c", look, added=VISIBLE).returncode:
+        pytest.skip("this machine has no CUDA device")
 
 
 def plan_of(output):
@@ -47,11 +56,13 @@ def test_one_process(mode, host_copy, config_file, tmp_path):
     assert (plan["mode"], plan["device"]) == (mode, "cuda:0")
 
 
-def test_bench(capsys, tmp_path):
+def test_bench(tmp_path):
     """Every variant takes steps, NCCL with one rank and a compiled net among them."""
     file = tmp_path / "rows.json"
     words = ["--device", "cuda", "--rounds", "2", "--batch", "4", "--down-dims", "64,128"]
-    assert cli.main(["bench", "step", *words, "--pixels", "64", "--json", str(file)]) == 0
+    words += ["--pixels", "64", "--json", file]
+    result = python(None, "robomimic_ddp", "bench", "step", *words, added=VISIBLE, timeout=380)
+    require_clean(result)
     rows = json.loads(file.read_text())
     assert [row["cameras"] for row in rows] == [0] * len(step.ON_CUDA) + [2] * len(step.ON_CUDA)
     for row in rows:
@@ -60,4 +71,4 @@ def test_bench(capsys, tmp_path):
         assert row["device_peak_mb"] > 4e-6 * row["parameters"]
     host, ours = rows[0], rows[1]
     assert ours["kernel_launches"] < host["kernel_launches"], "averages and Adam in few kernels"
-    assert "launches" in capsys.readouterr().out
+    assert "launches" in result.stdout

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+import os
+from unittest import mock
 
-from robomimic_ddp import group
+import pytest
+import torch
+
+from robomimic_ddp import env, group
+from robomimic_ddp.errors import LaunchError
 
 
 def gathered(sizes):
@@ -15,3 +20,34 @@ def gathered(sizes):
 def test_values_of_any_size_arrive_whole_and_in_rank_order(ranks, sizes):
     expected = [bytes([rank]) * size for rank, size in enumerate(sizes)]
     assert ranks.run(gathered, sizes) == [expected] * 2
+
+
+def joined_with(hosts, gpus):
+    """Collective: the error, or "joined", of ranks that each see one GPU."""
+    rank = int(os.environ["RANK"])
+    rendezvous = {
+        "init_method": f"file://{os.environ['RANKS_RENDEZVOUS']}",
+        "rank": rank,
+        "world_size": int(os.environ["WORLD_SIZE"]),
+    }
+    seen = mock.patch.multiple(group, _gpu_name=lambda _: gpus[rank])
+    named = mock.patch.object(env, "host_name", lambda: hosts[rank])
+    with seen, named, mock.patch.object(torch.cuda, "set_device"):
+        try:
+            with group.process_group("gloo", 20.0, device="cuda:0", **rendezvous):
+                return "joined"
+        except LaunchError as error:
+            assert error.everywhere
+            return str(error)
+
+
+@pytest.mark.parametrize(
+    "hosts, gpus, found",
+    [
+        (["a", "a", "b"], ["GPU-1", "GPU-2", "GPU-1"], "joined"),
+        (["a", "b", "b"], ["GPU-1", "GPU-2", "GPU-2"], "ranks 1 and 2 have the same GPU (GPU-2 of"),
+    ],
+)
+def test_ranks_that_share_a_gpu_are_refused(ranks, hosts, gpus, found):
+    answers = ranks.run(joined_with, hosts, gpus, world_size=3, process_group=False)
+    assert all(answer.startswith(found) for answer in answers), answers

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from robomimic_ddp import cli, heartbeat, watch
 from robomimic_ddp import run as _run
@@ -171,3 +174,26 @@ def test_the_odd_rank_is_on_the_screen_of_an_ordinary_terminal(capsys):
     assert "STUCK" in first and "0.125" in first and first.rstrip().endswith("…")
     assert lines.index(first) < min(lines.index(one) for one in lines if one.startswith("0/"))
     assert sum("waits" in line for line in lines) == 15
+
+
+def test_the_memory_told_is_that_of_the_ranks_own_gpu(tmp_path, monkeypatch):
+    """The pulse is written in a thread, whose current device is the first one."""
+
+    def current():
+        return int(threading.current_thread() is threading.main_thread())
+
+    def reserved(gpu=None):
+        return [111, 222][current() if gpu is None else gpu]
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", current)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", reserved)
+    made = SimpleNamespace(rank=1, world_size=2, device="cuda:1")
+    present = _run.Run(made, None, 7, False)
+    present.start_pulse(tmp_path)
+    deadline = time.monotonic() + 20
+    while not list(tmp_path.glob("heartbeats/*.json")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    told = heartbeat.read(tmp_path)[0]
+    present.pulse.stop(True)
+    assert told["memory"] == 222

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from contextlib import nullcontext
 
 import pytest
 import torch.distributed as dist
@@ -82,6 +83,25 @@ def test_a_rank_within_the_same_place_is_late_by_its_steps():
 
 def test_a_rank_that_has_told_nothing_has_not_started():
     assert Places(dist.HashStore(), 0, 2, 60.0).late().startswith("rank 1 is at: not started")
+
+
+@pytest.mark.parametrize("unheard, limited, words", [(1, 1, 1), (0, 1, 0), (1, 0, 0)])
+def test_the_late_rank_is_named_before_nccl_ends_the_process(unheard, limited, words, caplog):
+    """Its watchdog raises nothing that could be caught."""
+    store = dist.HashStore()
+    Places(store, 1, 2, 60.0)._publish()
+    places.begin(store, 0, 2, 0.5, ends_unheard=bool(unheard))
+    try:
+        with nullcontext() if limited else places.without_time_limit():
+            places.reached("epoch 1 train")
+            time.sleep(0.7)
+    finally:
+        places.end()
+    told = [one.getMessage() for one in caplog.records if one.levelno == logging.ERROR]
+    assert len(told) == words
+    for text in told:
+        assert text.startswith("rank 0 waited at: epoch 1 train, for at least 0.5 s (ddp.timeout)")
+        assert "Not there yet: rank 1 is at: start" in text
 
 
 def test_nothing_is_noted_without_a_process_group():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import sys
 from dataclasses import replace
 from unittest import mock
 
@@ -74,6 +75,25 @@ def test_fewer_bytes_are_sent_and_the_plan_tells_how_many(ranks):
     assert not torch.equal(kept[0][0], other_kept[0][0]), "errors are each rank's own"
 
 
+def beside_a_gpu():
+    """Collective: (what is sent in each step, as `count_bytes` counts; whether tensors of the CPU
+    and of a GPU travel over gloo here).
+    """
+
+    def asked_by_the_hook():
+        return sys._getframe(1).f_globals["__name__"].endswith("powerSGD_hook")
+
+    with mock.patch.object(torch.cuda, "is_available", asked_by_the_hook):
+        sent = count_bytes()[2]
+    return sent, [group.sends_over_gloo(torch.device(kind)) for kind in ("cpu", "cuda")]
+
+
+def test_training_on_the_cpu_beside_a_gpu_and_a_gpu_over_gloo(ranks):
+    """torch's hook waits for a GPU wherever there is one; over gloo it waits for each bucket."""
+    expected = ranks.run(count_bytes)[0][2]
+    assert ranks.run(beside_a_gpu) == [(expected, [True, True])] * 2
+
+
 def lines(comm):
     """Collective."""
     return compressed(make_algo(), comm=comm).line
@@ -84,7 +104,7 @@ def lines(comm):
 )
 def test_every_kind_of_communication_tells_its_bytes(ranks, comm, words):
     if comm == "bf16" and not all(ranks.run(gloo_sends_bf16)):
-        with pytest.raises(RankError, match="ddp.comm=bf16 is not possible on the CPU with torch"):
+        with pytest.raises(RankError, match="ddp.comm=bf16 is not possible over gloo with torch"):
             ranks.run(lines, comm)
         pytest.skip("this torch's gloo sends no bf16, so the option is refused")
     told = ranks.run(lines, comm)

@@ -19,19 +19,21 @@ def _limits(limit):
     return () if limit is None else ((limit,),)
 
 
-def workers_of_rank(cores_of, asked, limit=None):
+def workers_of_rank(cores_of, asked, limit=None, in_turn=False):
     """Collective: data workers of this rank, which may run on `cores_of[rank]`; on two nodes of
-    two ranks where there are four. `limit`: a file with a container's processor time.
+    two ranks where there are four, numbered in a row or `in_turn`. `limit`: a file with a
+    container's processor time.
     """
     rank, world = group.rank(), group.world_size()
     launch = LaunchEnv(True, rank, world, rank % 2, 2)
     resolved = options.resolve({"workers": asked})
     changed = {"own_cores": lambda: cores_of[rank], "_CORE_LIMITS": _limits(limit)}
+    changed["host_name"] = lambda: f"node{rank % 2 if in_turn else rank // 2}"
     with mock.patch.multiple(env, **changed):
         more = {"use_cuda": False, "batch_size": 4, "data_workers": 3, "cores": 8}
         made = plan.make_plan(launch, resolved, visible_gpus=0, **more)
         run = _run.Run(made, resolved, 7, False)
-        _run._share_workers(run)
+        _run._share_workers(run, _run.cores_of_node())
     return run.plan.data_workers
 
 
@@ -41,6 +43,8 @@ def test_each_node_shares_its_own_cores(ranks, tmp_path):
     assert ranks.run(workers_of_rank, free, "auto") == [3, 3]
     few = [(0, 1)] * 2
     assert ranks.run(workers_of_rank, [*few, *free], "auto", world_size=4) == [0, 0, 3, 3]
+    mixed = [few[0], free[0]] * 2
+    assert ranks.run(workers_of_rank, mixed, "auto", None, True, world_size=4) == [0, 3, 0, 3]
     assert ranks.run(workers_of_rank, few, "config") == [3, 3]
     assert ranks.run(workers_of_rank, few, "5") == [5, 5]
     limit = tmp_path / "cpu.max"

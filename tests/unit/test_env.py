@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -132,3 +133,32 @@ def test_a_containers_processor_time_is_cores(files, usable, share, tmp_path, mo
     monkeypatch.setattr(env, "_cores_of_parent", lambda: 6)
     assert env.usable_cores() == usable
     assert env.share_of_cores(2) == share
+
+
+def test_a_launcher_that_does_not_tell_the_size_of_a_node():
+    """All ranks on this one would be wrong on several nodes: they are counted later."""
+    environ = {name: text for name, text in TORCHRUN.items() if name != "LOCAL_WORLD_SIZE"}
+    launch = read_launch_env(environ)
+    assert not launch.tells_node and launch.local_world_size == 2
+    assert read_launch_env(TORCHRUN).tells_node
+
+
+@pytest.mark.parametrize(
+    "visible, gpu, number",
+    [(None, 1, "1"), ("2,5", 1, "5"), ("3", 0, "3"), ("GPU-aa,GPU-bb", 1, None), ("2", 1, None)],
+)
+def test_simulators_render_on_the_ranks_gpu(visible, gpu, number, monkeypatch):
+    names = ("MUJOCO_EGL_DEVICE_ID", "EGL_DEVICE_ID")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    with env.rendering_on(gpu):
+        assert [os.environ.get(name) for name in names] == [number] * 2
+    assert not set(names) & set(os.environ)
+    monkeypatch.setenv(names[0], "7")
+    with env.rendering_on(gpu):
+        assert os.environ[names[0]] == "7", "the user's choice"
+    assert os.environ[names[0]] == "7"

@@ -71,6 +71,13 @@ def test_device_follows_local_rank_on_the_second_node():
     assert planned(env, gpus=4).device == "cuda:1"
 
 
+def test_the_only_visible_gpu_is_this_ranks_own():
+    """As Slurm's --gpus-per-task=1 shows it, with LOCAL_RANK counting on."""
+    plan = planned(launched(3, 4), gpus=1)
+    assert (plan.mode, plan.device, plan.visible_gpus) == ("ddp", "cuda:0", 1)
+    assert "devices: cuda:0, 4 rank(s) on each of 1 node(s)" in plan.describe()
+
+
 def test_cuda_switched_off_by_the_host_means_cpu_and_gloo():
     plan = planned(launched(1, 2), gpus=8, use_cuda=False)
     assert (plan.device, plan.backend, plan.visible_gpus) == ("cpu", "gloo", 0)
@@ -105,7 +112,6 @@ def test_mode_override(env, gpus, asked, mode):
             LaunchError,
             ["LOCAL_RANK=3", "2 CUDA device(s)", "--nproc_per_node=2"],
         ),
-        (launched(1, 1, local_rank=1), 1, {}, LaunchError, ["LOCAL_RANK=1"]),
         (launched(0, 2), 0, {"backend": "nccl"}, PlanError, ["nccl", "CPU"]),
     ],
 )

@@ -64,6 +64,22 @@ def test_a_net_computes_in_it_and_hands_out_fp32(kind):
     assert net.seen[-1] == torch.float32
 
 
+def test_replicas_of_data_parallel_compute_in_it(monkeypatch):
+    """They have no parameters, so autocast is told the device that the net is on."""
+    seen, autocast = [], torch.autocast
+    monkeypatch.setattr(
+        torch, "autocast", lambda device, kind: seen.append(device) or autocast("cpu", kind)
+    )
+    net = nn.Linear(4, 4, device="meta")
+    with ExitStack() as undo:
+        precision.install([net], "bf16", undo)
+        replica = net._replicate_for_data_parallel()
+        replica.weight, replica.bias = torch.ones(4, 4), torch.ones(4)
+        assert not list(replica.parameters())
+        replica(torch.ones(2, 4))
+    assert seen == ["meta"]
+
+
 def steps(scaler, count=8):
     """Weights after each of `count` steps of one parameter."""
     torch.manual_seed(0)

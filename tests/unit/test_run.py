@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import random
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -194,6 +195,31 @@ def test_a_well_known_failure_ends_with_its_remedy(monkeypatch, capfd):
             main(text)
         told = capfd.readouterr().err.strip().splitlines()
         assert told[-1].startswith(words), told
+
+
+def test_an_error_is_told_before_anything_is_undone(monkeypatch, capfd):
+    """What is undone may wait for a GPU that hangs, until NCCL's watchdog ends the process."""
+    for name in ("RANK", "LOCAL_RANK"):
+        monkeypatch.setenv(name, "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    answers = {"is_initialized": True, "world_size": 1}
+    in_a_group = {name: mock.Mock(return_value=answer) for name, answer in answers.items()}
+    monkeypatch.setattr(entry, "group", SimpleNamespace(**in_a_group))
+    monkeypatch.setattr(entry.os, "_exit", mock.Mock(side_effect=KeyboardInterrupt))
+    told = []
+
+    @entry.entry_point
+    def main():
+        with ExitStack() as undo:
+            undo.callback(lambda: told.append(capfd.readouterr().err))
+            with entry.at_once():
+                raise RuntimeError("planted")
+
+    with pytest.raises(KeyboardInterrupt):
+        main()
+    assert "RuntimeError: planted" in told[0]
+    with pytest.raises(RuntimeError, match="outside"), entry.at_once():
+        raise RuntimeError("outside of an entry point an error passes")
 
 
 def raised(function) -> Exception:

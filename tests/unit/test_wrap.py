@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+from unittest import mock
 
 import pytest
 import torch
@@ -44,6 +45,15 @@ def test_class_names_methods_and_repr_stay():
     assert list(wrapped.state_dict()) == list(plain.state_dict())
 
 
+def test_a_net_on_the_cpu_stays_there_beside_a_gpu(monkeypatch):
+    """As with mode=dp and train.cuda=false: DataParallel would take it to a GPU, or refuse it."""
+    monkeypatch.setattr(wrap, "DataParallel", mock.Mock(side_effect=RuntimeError("on cuda:0")))
+    net, plain = wrap.parallelise(Net(), "dp"), Net()
+    plain.load_state_dict(net.state_dict())
+    x = torch.ones(1, 2)
+    assert torch.equal(net(x), plain(x))
+
+
 def test_module_key_has_the_names_of_data_parallel():
     held = wrap.ModuleKey(wrap.parallelise(Net(), "dp"))
     reference = nn.DataParallel(Net())
@@ -63,7 +73,7 @@ def test_the_parallel_object_is_built_at_the_first_training_forward_on_the_same_
     before = net.layer.weight.detach().clone()
     net(torch.ones(4, 2)).sum().backward()
     optimizer.step()
-    assert isinstance(wrap.state_of(net).parallel, nn.DataParallel)
+    assert wrap.state_of(net).parallel.module is net
     assert not torch.equal(before, net.layer.weight)
 
 

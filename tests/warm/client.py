@@ -17,7 +17,7 @@ import psutil
 ROOT = Path(__file__).resolve().parents[2]
 AT_START = (
     *("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "CUDA_VISIBLE_DEVICES"),
-    *("PYTHONHASHSEED", "PYTHONFAULTHANDLER"),
+    *("PYTHONHASHSEED", "PYTHONFAULTHANDLER", "LD_PRELOAD"),
 )
 """Variables that Python or a library reads once, when it is loaded."""
 _START_SECONDS = 200.0

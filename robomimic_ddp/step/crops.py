@@ -1,0 +1,74 @@
+"""Random crops of pictures on a GPU without waiting for it.
+
+robomimic's CropRandomizer reads four checks back and copies four small tensors from memory as it
+finds it: on a GPU the program waits eight times for every camera. Here the same numbers are drawn,
+each crop's corner is computed on the CPU, and one pinned copy brings all corners over.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+
+from robomimic_ddp.step import pinned_batches, quick
+from robomimic_ddp.swapping import swapped
+
+NAME = "sample_random_image_crops"
+KNOWN = {NAME: {"594b67b20657821c"}, "crop_image_from_indices": {"1e66ae41dadb50ab"}}
+"""Digests (`quick.digest`) of the host functions that `sample` stands for; other ones stay."""
+
+
+def install(model: Any, undo: ExitStack) -> bool:
+    """Until `undo` is closed, the host's crops are drawn by `sample`; False where it crops in
+    another way.
+    """
+    package = type(model).__module__.partition(".")[0]
+    module = sys.modules.get(f"{package}.utils.obs_utils")
+    hosts = {name: getattr(module, name, None) for name in KNOWN}
+    if not all(quick.stands_for(host, KNOWN[name]) for name, host in hosts.items()):
+        return False
+    undo.enter_context(swapped(module, NAME, sample))
+    return True
+
+
+def sample(
+    images: torch.Tensor, crop_height: int, crop_width: int, num_crops: int, pos_enc: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The host's: images [..., C, H, W] -> (crops [..., N, C, h, w], corners int64 [..., N, 2]).
+
+    `pos_enc`: two more channels tell where in the picture a pixel was, in [0, 1).
+    """
+    height, width = images.shape[-2:]
+    device, leading = images.device, images.shape[:-3]
+    if pos_enc:
+        rows = torch.arange(height, device=device).float() / float(height)
+        columns = torch.arange(width, device=device).float() / float(width)
+        places = torch.stack(torch.meshgrid(rows, columns, indexing="ij"))
+        images = torch.cat((images, places.expand(*leading, -1, -1, -1)), dim=-3)
+    corners = _drawn((*leading, num_crops), height - crop_height, width - crop_width)
+    if device.type != "cpu":
+        corners = pinned_batches.sent(corners, device)
+    top, left = corners[..., 0, None, None], corners[..., 1, None, None]
+    down = torch.arange(crop_height, device=device)[:, None]
+    across = torch.arange(crop_width, device=device)
+    pixels = ((top + down) * width + left + across).flatten(-2)  # [..., N, h * w]
+    channels = images.shape[-3]
+    pixels = pixels.unsqueeze(-2).expand(*leading, num_crops, channels, -1)
+    source = images.flatten(-2).unsqueeze(-3).expand(*leading, num_crops, channels, -1)
+    crops = torch.gather(source, -1, pixels)
+    return crops.unflatten(-1, (crop_height, crop_width)), corners
+
+
+def _drawn(shape: tuple[int, ...], most_rows: int, most_columns: int) -> torch.Tensor:
+    """Corners on the CPU, from the host's draws in the host's order."""
+    rows = (most_rows * torch.rand(*shape)).long()
+    columns = (most_columns * torch.rand(*shape)).long()
+    return torch.stack((rows, columns), dim=-1)
+
+
+if hasattr(torch, "compiler") and hasattr(torch.compiler, "disable"):
+    _drawn = torch.compiler.disable(_drawn)
+    """Random numbers of a compiled net come from another generator."""

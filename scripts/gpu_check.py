@@ -1,0 +1,422 @@
+"""The checks of scripts/gpu_check.sh: trains small policies with the real host on the GPUs here."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Callable
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from robomimic_ddp.demo.write_dataset import write_demo_dataset  # noqa: E402
+from tests.configs import make_config, make_rlds_config, merged, write_config  # noqa: E402
+from tests.datasets import make_hdf5  # noqa: E402
+from tests.hosts import Host, Result, apply, copy_host, python, run, torchrun  # noqa: E402
+from tests.runs import checkpoint_differences, epoch_logs, flat, load, run_directory  # noqa: E402
+
+STEPS, BATCH, MOST_WAITS = 6, 8, 4
+NEAR, ROUNDED = 1e-4, 0.1
+"""Relative to the largest weight: sums in another order; nets that compute in 16 bits."""
+FAULT_SECONDS = 90.0
+OPTIONS = (
+    *("precision=bf16", "precision=fp16", "channels_last=true", "activation_checkpointing=true"),
+    *("accumulate=2", "preset=max", "compile=true", "compile=reduce-overhead"),
+)
+COMM = (
+    *("comm=fp16", "comm=bf16", "comm=powersgd", "static_graph=true"),
+    *("gradient_as_bucket_view=true", "bucket_mb=1", "compile=true"),
+)
+CHECKS: list[tuple[int, str, Callable[[Machine], str]]] = []
+
+
+class Failed(Exception):
+    """A check's finding is not what it should be."""
+
+
+def check(gpus: int = 1) -> Callable:
+    """Registers a check, for machines with so many GPUs; it returns what it found, or raises."""
+
+    def register(function: Callable[[Machine], str]) -> Callable:
+        CHECKS.append((gpus, function.__name__, function))
+        return function
+
+    return register
+
+
+class Trained:
+    """A finished job: `weights` of its last checkpoint, its directory and each rank's report."""
+
+    def __init__(self, result: Result, output: Path, reports: Path, seconds: float) -> None:
+        self.result, self.output, self.seconds = result, output, seconds
+        self.reports = [json.loads(path.read_text()) for path in sorted(reports.glob("*.json"))]
+
+    @cached_property
+    def directory(self) -> Path:
+        return run_directory(self.output)
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.directory / "last.pth"
+
+    def epochs(self) -> list[dict[str, Any]]:
+        """The train log of each epoch, timings included."""
+        text = (self.directory / "history.jsonl").read_text()
+        told = map(json.loads, text.splitlines())
+        return [one["log"] | one for one in told if one.get("phase") == "train"]
+
+
+class Machine:
+    """Where jobs run: `gpus` visible ones by name, or on the CPU as if there were as many."""
+
+    def __init__(self, folder: Path, gpus: list[str], cpu: bool) -> None:
+        self.folder, self.gpus, self.cpu, self._jobs = folder, gpus, cpu, 0
+
+    @cached_property
+    def plain(self) -> Host:
+        return copy_host(self.folder / "plain")
+
+    @cached_property
+    def edited(self) -> Host:
+        return apply(copy_host(self.folder / "edited"))
+
+    @cached_property
+    def pictures(self) -> Path:
+        made = self.folder / "pictures.hdf5"
+        make_hdf5(made, image_size=32)
+        return made
+
+    @cached_property
+    def rlds(self) -> Path:
+        made = self.folder / "rlds"
+        write_demo_dataset(str(made), 20, seed=0, files=6, height=36, width=64)
+        return made
+
+    def seen(self, count: int) -> dict[str, str]:
+        """Variables under which a program sees the first `count` GPUs."""
+        return {} if self.cpu else {"CUDA_VISIBLE_DEVICES": ",".join(self.gpus[:count])}
+
+    def train(
+        self,
+        *options: str,
+        ranks: int = 0,
+        host: Host | None = None,
+        rlds: bool = False,
+        fault: str = "none",
+        visible: int | None = None,
+        changes: dict | None = None,
+        output: Path | None = None,
+        words: tuple = (),
+        timeout: float = 240.0,
+        may_fail: bool = False,
+    ) -> Trained:
+        """Trains on `ranks` ranks, 0 for a plain process; `options` such as "precision=bf16"."""
+        self._jobs += 1
+        folder = self.folder / f"job{self._jobs}"
+        reports = folder / "reports"
+        reports.mkdir(parents=True)
+        output = output or folder / "runs"
+        base = {
+            "train": {"cuda": not self.cpu, "batch_size": BATCH, "num_epochs": 1},
+            "experiment": {"epoch_every_n_steps": STEPS},
+        }
+        changes = merged(base, changes or {})
+        if rlds:
+            config = make_rlds_config(self.rlds, output, changes)
+        else:
+            config = make_config("diffusion_policy_crops", self.pictures, output, changes)
+        path = write_config(folder / "config.json", config)
+        module = "robomimic.scripts.train"
+        given: tuple = ("--config", path)
+        if rlds:
+            module, given = "robomimic.scripts.train_rlds", (f"load_from={path}",)
+        names = {f"ROBOMIMIC_DDP_{name.upper()}": text for name, text in _pairs(options)}
+        added = {**self.seen(visible or max(ranks, 1)), **names}
+        job = ("tests.gpu.job", reports, fault, module, *given, *words)
+        more: dict[str, Any] = {"added": added, "timeout": timeout, "rlds": rlds}
+        host, began = host or self.edited, time.monotonic()
+        if ranks:
+            result = torchrun(host, *job, ranks=ranks, **more)
+        else:
+            result = python(host, *job, **more)
+        if not may_fail and (result.returncode or result.leftovers):
+            raise Failed(f"{options or 'the job'}: {_end_of(result)}")
+        return Trained(result, output, reports, time.monotonic() - began)
+
+
+def _pairs(options: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    for option in options:
+        name, _, text = option.partition("=")
+        yield name, text
+
+
+def _end_of(result: Result) -> str:
+    lines = [line.strip() for line in result.stderr.splitlines() if line.strip()]
+    told = [line for line in lines if "rror" in line and "ChildFailedError" not in line]
+    return f"ended with {result.returncode}: {(told or lines or ['no text'])[-1][:300]}"
+
+
+def distance(one: Path, two: Path) -> float:
+    """The largest difference of two checkpoints' weights, relative to the largest weight."""
+    first, second = (dict(flat(load(path)["model"]["nets"])) for path in (one, two))
+    if set(first) != set(second):
+        raise Failed("the checkpoints have other keys")
+    largest = max(float(value.abs().max()) for value in first.values() if value.numel())
+    most = max(float((first[k].double() - second[k].double()).abs().max()) for k in first)
+    return most / largest
+
+
+def near(one: Trained, two: Trained, bound: float = NEAR) -> float:
+    found = distance(one.checkpoint, two.checkpoint)
+    if not found <= bound:
+        raise Failed(f"weights differ by {found:.2g} of the largest, expected at most {bound:g}")
+    return found
+
+
+@check()
+def doctor(machine: Machine) -> str:
+    words = ["-m", "robomimic_ddp", "doctor", "--ranks", str(min(2, len(machine.gpus)))]
+    result = run(None, sys.executable, *words, added=machine.seen(len(machine.gpus)))
+    lines = [
+        line for line in result.stdout.splitlines() if line.startswith(("fail", "ok    ranks"))
+    ]
+    if result.returncode:
+        raise Failed("; ".join(lines) or _end_of(result))
+    return lines[-1][6:] if lines else "ok"
+
+
+@check()
+def tests_gpu(machine: Machine) -> str:
+    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", str(ROOT / "tests" / "gpu")]
+    result = run(None, sys.executable, *words, added=machine.seen(1), timeout=400.0)
+    if result.returncode:
+        raise Failed(result.stdout.strip().splitlines()[-1])
+    return result.stdout.strip().splitlines()[-1]
+
+
+@check()
+def host_against_ours(machine: Machine) -> str:
+    """The unedited host twice, then `safe` (bits, where the host repeats its own) and `fast`."""
+    host, again = (machine.train(host=machine.plain) for _ in range(2))
+    safe, fast = machine.train("preset=safe"), machine.train("preset=fast")
+    if checkpoint_differences(host.checkpoint, again.checkpoint):
+        found = near(host, safe, 2 * distance(host.checkpoint, again.checkpoint) + 1e-7)
+        told = f"the host does not repeat its own bits; safe within {found:.2g}"
+    else:
+        differs = checkpoint_differences(host.checkpoint, safe.checkpoint)
+        if differs:
+            raise Failed(f"safe differs from the host: {differs[0]}")
+        told = "safe: equal bits"
+    return f"{told}; fast within {near(host, fast):.2g}"
+
+
+@check()
+def one_rank_over_nccl(machine: Machine) -> str:
+    ddp = machine.train("mode=ddp", ranks=1)
+    return f"within {near(machine.train(), ddp):.2g} of a plain process"
+
+
+@check()
+def waits_of_a_step(machine: Machine) -> str:
+    told = []
+    for name, given in {
+        "crops": {},
+        "fp16": {"options": ("precision=fp16",)},
+        "RLDS": {"rlds": True},
+    }.items():
+        trained = machine.train(*given.get("options", ()), rlds=given.get("rlds", False))
+        (report,) = trained.reports
+        most = max(report["waits"][2:])
+        if most > MOST_WAITS:
+            raise Failed(f"{name}: {most} waits in a step: {report['places']}")
+        told.append(f"{name} {most}")
+    return f"at most: {', '.join(told)}"
+
+
+@check()
+def options(machine: Machine) -> str:
+    base, told = machine.train(), []
+    for option in OPTIONS:
+        if machine.cpu and "compile" in option:
+            continue  # minutes of C++ on a CPU; tests/e2e/test_compiled.py has it
+        bound = NEAR if option.startswith(("channels", "activation", "compile")) else ROUNDED
+        changes = {"train": {"batch_size": BATCH // 2}} if option == "accumulate=2" else None
+        found = near(base, machine.train(option, changes=changes, timeout=400.0), bound)
+        told.append(f"{option} {found:.1g}")
+    return ", ".join(told)
+
+
+@check()
+def killed_and_resumed(machine: Machine) -> str:
+    """SIGKILL in the second epoch; the finished run against one that was left alone."""
+    changes = {"train": {"num_epochs": 2}, "experiment": {"epoch_every_n_steps": 2}}
+    whole = machine.train(changes=changes)
+    cut = machine.train(changes=changes, fault="kill", may_fail=True)
+    if not cut.result.returncode:
+        raise Failed("the job was not killed")
+    done = machine.train("resume=true", changes=changes, output=cut.output)
+    return f"within {near(whole, done):.2g} of an uninterrupted run"
+
+
+@check()
+def out_of_memory(machine: Machine) -> str:
+    trained = machine.train(fault="oom", may_fail=True, ranks=1)
+    return _ended(trained, 60.0, "out of memory", "what to do:")
+
+
+def _ended(trained: Trained, limit: float, *words: str) -> str:
+    result = trained.result
+    began = float(result.stderr.partition(" at time ")[2].split()[0])
+    seconds = result.ended - began
+    if not result.returncode or result.leftovers or seconds > limit:
+        raise Failed(f"{_end_of(result)} after {seconds:.0f} s, left {result.leftovers}")
+    missing = [word for word in words if word not in result.stderr]
+    if missing:
+        raise Failed(f"not said: {missing}; {_end_of(result)}")
+    return f"{seconds:.0f} s"
+
+
+@check()
+def bench_step(machine: Machine) -> str:
+    words = ["bench", "step", "--rounds", "2", "--batch", "4", "--down-dims", "64,128"]
+    words += ["--device", "cpu" if machine.cpu else "cuda"]
+    result = python(None, "robomimic_ddp", *words, added=machine.seen(1), timeout=400.0)
+    if result.returncode:
+        raise Failed(_end_of(result))
+    return " / ".join(result.stdout.strip().splitlines()[-6:])
+
+
+@check(gpus=2)
+def each_rank_on_one_gpu(machine: Machine) -> str:
+    """HDF5, fine-tuning, RLDS; a process that uses another GPU has a context there."""
+    first = machine.train(ranks=2)
+    tuned = {"experiment": {"ckpt_path": str(first.checkpoint)}}
+    jobs = {"HDF5": first, "fine-tuning": machine.train(ranks=2, changes=tuned)}
+    jobs["RLDS"] = machine.train(ranks=2, rlds=True)
+    expected = [[], []] if machine.cpu else [[0], [1]]
+    for name, trained in jobs.items():
+        found = [report["gpus"] for report in trained.reports]
+        if found != expected:
+            raise Failed(f"{name}: ranks use GPUs {found}, expected {expected}")
+    return f"{', '.join(jobs)}: {expected}"
+
+
+@check(gpus=2)
+def two_halves_against_one(machine: Machine) -> str:
+    """2 ranks with half of the batch: other random numbers, so only the losses are near."""
+    one, two = machine.train("mode=ddp", ranks=1), machine.train("batch=global", ranks=2)
+    losses = [trained.epochs()[-1]["Loss"] for trained in (one, two)]
+    if abs(losses[0] - losses[1]) > 0.5 * max(losses):
+        raise Failed(f"losses {losses}")
+    return f"losses {losses[0]:.3f} and {losses[1]:.3f}"
+
+
+@check(gpus=2)
+def gradients_over_nccl(machine: Machine) -> str:
+    base, told = machine.train(ranks=2), []
+    for option in COMM:
+        if machine.cpu and "compile" in option:
+            continue
+        more = ("powersgd_start=2",) if option == "comm=powersgd" else ()
+        bound = ROUNDED if option.startswith("comm") else NEAR
+        found = near(base, machine.train(option, *more, ranks=2, timeout=400.0), bound)
+        told.append(f"{option} {found:.1g}")
+    return ", ".join(told)
+
+
+@check(gpus=2)
+def faults_on_rank_1(machine: Machine) -> str:
+    told = []
+    words = {"raise": "planted on purpose", "oom": "out of memory", "kill": "", "sleep": "rank 1"}
+    for fault, word in words.items():
+        options = ("timeout=30",) if fault == "sleep" else ()
+        trained = machine.train(*options, ranks=2, fault=f"{fault}@1", may_fail=True)
+        told.append(f"{fault} {_ended(trained, FAULT_SECONDS, word, 'rank')}")
+    return ", ".join(told)
+
+
+@check(gpus=2)
+def other_numbers_of_ranks(machine: Machine) -> str:
+    output = machine.folder / "elastic"
+    for number, ranks in enumerate((2, 1, 2), 1):
+        changes = {"train": {"num_epochs": number}}
+        machine.train("resume=auto", "mode=ddp", ranks=ranks, changes=changes, output=output)
+    epochs = {epoch for kind, epoch in epoch_logs(run_directory(output)) if kind == "Train"}
+    if epochs != {1, 2, 3}:
+        raise Failed(f"epochs {sorted(epochs)}")
+    return "2 -> 1 -> 2 ranks, three epochs in one run"
+
+
+@check(gpus=2)
+def data_parallel_in_bf16(machine: Machine) -> str:
+    full = machine.train("mode=dp", visible=2)
+    half = machine.train("mode=dp", "precision=bf16", visible=2)
+    found = near(full, half, ROUNDED)
+    if found == 0:
+        raise Failed("bf16 changes nothing: the replicas compute in fp32")
+    return f"bf16 within {found:.2g} of fp32, and not equal"
+
+
+@check(gpus=2)
+def throughput(machine: Machine) -> str:
+    told, most = [], len(machine.gpus)
+    for ranks in sorted({1, 2, most}):
+        log = machine.train("mode=ddp", ranks=ranks, changes={"train": {"num_epochs": 2}}).epochs()
+        share = log[-1].get("Time_Communication_Share", 0.0)
+        told.append(f"{ranks}: {log[-1]['samples_per_second']:.0f} samples/s, {share:.0%} sending")
+    return "; ".join(told)
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs that this command may use, as CUDA_VISIBLE_DEVICES names them."""
+    look = "import torch; print(torch.cuda.device_count())"
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    added = {} if chosen is None else {"CUDA_VISIBLE_DEVICES": chosen}
+    if chosen is None:
+        look = f"import os; os.environ.pop('CUDA_VISIBLE_DEVICES', None); {look}"
+    count = int(run(None, sys.executable, "-c", look, added=added).stdout.split()[-1])
+    return [str(gpu) for gpu in range(count)] if chosen is None else chosen.split(",")[:count]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="gpu_check.sh", description=__doc__)
+    parser.add_argument("--cpu", action="store_true", help="a rehearsal without a GPU")
+    parser.add_argument("--only", default="", metavar="NAME", help="checks that contain it")
+    parser.add_argument("--json", type=Path, default=Path("gpu_check.json"), metavar="FILE")
+    given = parser.parse_args()
+    gpus = ["0", "1"] if given.cpu else visible_gpus()
+    if not gpus:
+        print("error: torch sees no GPU here (`robomimic-ddp doctor` says why); --cpu rehearses.")
+        return 1
+    failed = 0
+    with tempfile.TemporaryDirectory(prefix="gpu-check-") as folder, given.json.open("w") as file:
+        machine = Machine(Path(folder), gpus, given.cpu)
+        about = {"machine": platform.platform(), "gpus": len(gpus), "cpu": given.cpu}
+        print(json.dumps(about), file=file, flush=True)
+        for needed, name, function in CHECKS:
+            if given.only not in name or needed > len(gpus):
+                continue
+            began, state = time.monotonic(), "ok"
+            try:
+                found = function(machine)
+            except Exception as error:  # one check that breaks hides no other
+                failed, state = failed + 1, "FAIL"
+                found = str(error) if isinstance(error, Failed) else f"{error!r}"
+            seconds = round(time.monotonic() - began, 1)
+            print(f"{state:4}  {name}: {found}  ({seconds:.0f} s)", flush=True)
+            row = {"check": name, "state": state, "found": found, "seconds": seconds}
+            print(json.dumps(row), file=file, flush=True)
+    print(f"{failed} failed; rows in {given.json}")
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

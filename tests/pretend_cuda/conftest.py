@@ -1,0 +1,42 @@
+"""The pretend CUDA, built once, and jobs on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Callable
+
+import pytest
+
+from tests.hosts import Host, Result, torchrun
+from tests.pretend_cuda import build
+from tests.pretend_cuda.log import Process, read
+
+Job = Callable[..., tuple[Result, list[Process]]]
+
+
+@pytest.fixture(scope="session")
+def gpus(once: Callable[..., Path]) -> dict[str, str]:
+    """Variables under which a program finds two GPUs."""
+    if build.why_not():
+        pytest.skip(build.why_not())
+    folder = once("pretend-cuda", build.build)
+    return {**build.variables(folder), "PRETEND_CUDA_GPUS": "2"}
+
+
+@pytest.fixture
+def job(gpus: dict[str, str], host_copy: Host, tmp_path: Path) -> Job:
+    """`job(module, *arguments, added=variables, ranks=2)`: (result, what each process did)."""
+
+    def run(
+        module: str, *arguments: object, added: Mapping[str, str] | None = None, **more: Any
+    ) -> tuple[Result, list[Process]]:
+        logs = tmp_path / f"logs{len(list(tmp_path.glob('logs*')))}"
+        logs.mkdir()
+        variables = {**gpus, "PRETEND_CUDA_LOG": str(logs / "log")}
+        variables = {"CUDA_VISIBLE_DEVICES": "0,1", **variables, **(added or {})}
+        words = ["tests.pretend_cuda.job", module, *arguments]
+        result = torchrun(host_copy, *words, added=variables, timeout=200.0, **more)
+        return result, read(logs)
+
+    return run

@@ -1,0 +1,45 @@
+"""Runs a module on the pretend GPUs and marks each training step in this process's log.
+
+torchrun ... -m tests.pretend_cuda.job robomimic.scripts.train --config cfg.json
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib
+import os
+import runpy
+import sys
+from typing import Any
+
+ONE_GPU = "PRETEND_CUDA_ONE_GPU"
+"""Each rank sees one GPU, as Slurm's --gpus-per-task=1 shows it."""
+
+
+def main() -> None:
+    """Runs the module named first, as `python -m` does."""
+    mark = ctypes.CDLL(None).pretend_mark
+    if ONE_GPU in os.environ:
+        os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["LOCAL_RANK"]
+    # Only now: torch counts the GPUs when it is imported.
+    import torch
+    from robomimic.algo.diffusion_policy import DiffusionPolicyUNet
+
+    torch.backends.cudnn.enabled = False  # it is not pretended
+    train_on_batch = DiffusionPolicyUNet.train_on_batch
+
+    @functools.wraps(train_on_batch)
+    def marked(model: Any, batch: Any, epoch: int, validate: bool = False) -> Any:
+        mark(b"validation" if validate else b"step")
+        return train_on_batch(model, batch, epoch, validate)
+
+    DiffusionPolicyUNet.train_on_batch = marked
+    mark(b"rank " + os.environ["RANK"].encode())
+    sys.argv[:] = sys.argv[1:]
+    importlib.invalidate_caches()
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

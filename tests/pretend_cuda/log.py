@@ -1,0 +1,44 @@
+"""What a process did on the pretend GPUs, read from its log (tests/pretend_cuda/pretend.h)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass
+class Process:
+    """`gpus`: those of the machine that it touched. `nccl`: its calls in order. `waits`: how often
+    it waited for the GPU between the beginnings of two training steps that follow each other.
+    """
+
+    rank: int | None = None
+    gpus: list[int] = field(default_factory=list)
+    nccl: list[str] = field(default_factory=list)
+    waits: list[int] = field(default_factory=list)
+
+
+def read(folder: Path) -> list[Process]:
+    """Every process that touched a GPU or told its rank, those with a rank first, in rank order."""
+    found = [_process(path) for path in folder.glob("log.*")]
+    found = [one for one in found if one.gpus or one.rank is not None]
+    return sorted(found, key=lambda one: (one.rank is None, one.rank))
+
+
+def _process(path: Path) -> Process:
+    process, waits = Process(), None
+    for line in path.read_text(encoding="utf-8").splitlines():
+        kind, _, text = line.partition(" ")
+        if kind == "context":
+            process.gpus.append(int(text))
+        elif kind == "nccl":
+            process.nccl.append(text)
+        elif kind == "wait" and waits is not None:
+            waits += 1
+        elif kind == "mark" and text.startswith("rank "):
+            process.rank = int(text.split()[1])
+        elif kind == "mark":
+            if waits is not None and text == "step":
+                process.waits.append(waits)
+            waits = 0 if text == "step" else None
+    return process

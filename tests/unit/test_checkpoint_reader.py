@@ -1,0 +1,57 @@
+"""A host's checkpoint is read into CPU memory, and its weights are let go before training."""
+
+from __future__ import annotations
+
+import weakref
+
+import pytest
+import torch
+
+from robomimic_ddp import checkpoint
+
+file_utils = pytest.importorskip("robomimic.utils.file_utils")
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    """A checkpoint, on a machine that seems to have a GPU: the host then names no device."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    path = tmp_path / "model.pth"
+    weights = {"nets": {"weight": torch.ones(3)}}
+    torch.save({"model": weights, "variable_state": {"epoch": 4}}, path)
+    return path
+
+
+@pytest.fixture
+def places(monkeypatch):
+    """`map_location` of every `torch.load`."""
+    seen, load = [], torch.load
+
+    def noted(file, map_location=None, **more):
+        seen.append(map_location)
+        return load(file, map_location, **more)
+
+    monkeypatch.setattr(torch, "load", noted)
+    return seen
+
+
+def test_no_rank_reads_onto_a_gpu(file, places):
+    host, load = file_utils.load_dict_from_checkpoint, torch.load
+    with checkpoint.read_on_cpu("robomimic"):
+        file_utils.maybe_dict_from_checkpoint(ckpt_path=str(file))
+        torch.load(file, weights_only=False)
+    assert places == ["cpu", None], "only the host's reader is changed"
+    assert file_utils.load_dict_from_checkpoint is host and torch.load is load
+
+
+def test_weights_are_let_go_and_the_rest_stays(file):
+    with checkpoint.read_on_cpu("robomimic") as read:
+        found = file_utils.load_dict_from_checkpoint(str(file))
+        weight = weakref.ref(found["model"]["nets"]["weight"])
+        checkpoint.release(read)
+    assert weight() is None and found == {"variable_state": {"epoch": 4}} and not read
+
+
+def test_a_host_without_such_a_reader_is_left_alone():
+    with checkpoint.read_on_cpu("json") as read:
+        assert read == []
