@@ -42,7 +42,7 @@ setup(
     package_data={"robomimic_ddp.rlds": ["schemas/*.yaml"]},
     data_files=[shared("scripts", "train_*.sh", "train_*.sbatch"), shared("configs", "*.json")],
     python_requires=">=3.9",
-    install_requires=["libcst>=1.1", "omegaconf>=2.1"],
+    install_requires=["filelock>=3.12", "libcst>=1.1", "omegaconf>=2.1"],
     extras_require={
         "robomimic": ["praxis-robomimic>=0.5.0"],
         "robosuite": ["robosuite>=1.5.2,<1.6", "mujoco>=3.3,<4"],

@@ -12,7 +12,7 @@ import torch
 
 from robomimic_ddp import checkpoint, checkpoint_check, paths
 from robomimic_ddp.errors import EXIT_DONE, CheckpointError, UsageError
-from robomimic_ddp.state import RECORD_NAME
+from robomimic_ddp.state import RECORD_NAME, require_complete
 
 WRAPPED = "module"
 """The component that DataParallel puts in front of a net's keys, and DROID's family keeps."""
@@ -79,6 +79,7 @@ def read(path: Any) -> dict[str, Any]:
             "Load it with the host, and save it with tensors and text only."
         )
     if isinstance(content, dict) and isinstance(content.get("state"), dict):
+        require_complete(content["state"], file)
         content = _of_state(content["state"], path)
     if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
         found = list(content)[:6] if isinstance(content, dict) else type(content).__name__

@@ -39,7 +39,7 @@ class Pulse:
         memory: Callable[[], int],
     ) -> None:
         self.path = directory / FOLDER / f"rank{rank}.json"
-        self.interval = _SECONDS + world_size / _RANKS_A_SECOND
+        self.interval = interval(world_size)
         self._memory = memory
         self._told: dict[str, Any] = {
             "rank": rank,
@@ -106,6 +106,11 @@ class Pulse:
         self.write()
         while not self._stop.wait(self.interval):
             self.write()
+
+
+def interval(world_size: int) -> float:
+    """Seconds between two heartbeats of a rank."""
+    return _SECONDS + world_size / _RANKS_A_SECOND
 
 
 def _code() -> str | None:

@@ -73,6 +73,8 @@ class Run:
     """Main rank: `ddp.json`, once the run directory is known."""
     found: Any = None
     """The directory that the run goes on in (`state.Found`), or None."""
+    config_before: bytes | None = None
+    """Main rank: the config.json of the run that is resumed, before the host writes it again."""
     saved: dict | None = None
     """The state that the run goes on from, between reading it and putting it back."""
     checkpoints: list[dict] = field(default_factory=list)
@@ -265,7 +267,7 @@ def _require_same_job(config: Any, run: Run) -> None:
     )
     items.update(
         (f"config {key}", repr(value))
-        for key, value in _flat("", dict(config))
+        for key, value in flat("", dict(config))
         if key not in _NODE_LOCAL_KEYS
     )
     verify.require_equal(
@@ -295,10 +297,11 @@ def _share_workers(run: Run, of_node: list[tuple[int, ...]]) -> None:
     run.plan = replace(run.plan, data_workers=plan.workers_of_share("auto", share))
 
 
-def _flat(prefix: str, tree: Mapping) -> Iterator[tuple[str, Any]]:
+def flat(prefix: str, tree: Mapping) -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of each leaf of nested mappings."""
     for key, value in tree.items():
         if isinstance(value, Mapping):
-            yield from _flat(f"{prefix}{key}.", value)
+            yield from flat(f"{prefix}{key}.", value)
         else:
             yield f"{prefix}{key}", value
 

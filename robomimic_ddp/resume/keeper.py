@@ -11,8 +11,8 @@ import robomimic_ddp
 from robomimic_ddp import algo as host_algo
 from robomimic_ddp import group, main_rank, places, random_streams, state, step_logs, wrap
 from robomimic_ddp import run as _run
-from robomimic_ddp.errors import CheckpointError, Stopped
-from robomimic_ddp.resume import compression, report, start
+from robomimic_ddp.errors import CheckpointError, RobomimicDDPError, Stopped
+from robomimic_ddp.resume import compression, identity, report, start
 
 
 class Keeper:
@@ -24,13 +24,38 @@ class Keeper:
         run.part = step_logs.EpochPart(self.after_step, self.after_training)
         run.stopper.last_words = self.leave_marker
         self.best: dict[str, Any] = {}
+        self.defines: dict[str, Any] = {}
+        """Main rank: what defines the run (`identity.of`)."""
 
     def restore(self) -> int | None:
         """Collective: puts back the saved state, if the run goes on from one; the last epoch that
-        it has finished, else None. The main rank says what goes on, and what has changed.
+        it has finished, else None. The main rank says what is resumed, and what has changed.
+
+        Raises CheckpointError, and leaves config.json as it was, where the run is another one.
         """
+        saved = start.saved_state(self.run)
+        try:
+            changed = main_rank.on_main(self._compare, saved)
+            return self._restored(saved, changed)
+        except RobomimicDDPError:
+            if group.is_main() and self.run.config_before is not None:
+                start.write_config(self.run, "config.json")
+            raise
+
+    def _compare(self, saved: dict[str, Any] | None) -> list[str]:
+        """Main rank: a line for each difference between the saved run and this one."""
+        self.defines = identity.of(self.run)
+        if saved is None:
+            return []
+        found = list(identity.differences(saved, self.defines, self.run))
+        wrong = [one.text for one in found if one.wrong]
+        if wrong:
+            raise report.another_run(self.run.found.directory, wrong)
+        return [one.text for one in found]
+
+    def _restored(self, saved: dict[str, Any] | None, changed: list[str]) -> int | None:
+        """Collective: see `restore`. `changed`: lines for the user."""
         run = self.run
-        saved = start.saved_state(run)
         if run.found is not None and run.found.kind != "host":
             epoch = 0 if saved is None else saved["epoch"]
             main_rank.on_main(start.trim_history, run.found.directory, epoch)
@@ -53,8 +78,10 @@ class Keeper:
         if saved["inside"] is not None:
             self._restore_part(saved, own)
         self.best = saved["best"]
-        for line in report.changes(run, self.model, saved, data):
+        for line in [*report.changes(run, self.model, saved, data), *changed]:
             start.say(line)
+        if group.is_main():
+            start.keep_config(run)
         if compressed is not None:
             start.say(compressed)
         if own is None:
@@ -208,6 +235,7 @@ class Keeper:
             "options": asdict(run.options.values),
             "best": best,
             "export": state.export_digest(run.directory),
+            "defines": self.defines,
             "model": state.capture_model(self.model),
             "gradient_orders": self._gradient_orders(),
             "ranks": parts,

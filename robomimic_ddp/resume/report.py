@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from robomimic_ddp import algo as host_algo
 from robomimic_ddp import state
+from robomimic_ddp.errors import CheckpointError
 
 
 def changes(run: Any, model: Any, saved: dict[str, Any], data: str) -> Iterable[str]:
@@ -41,6 +43,19 @@ def changes(run: Any, model: Any, saved: dict[str, Any], data: str) -> Iterable[
             f"note: last.pth was not written together with save {saved['save_id'][:8]} (the "
             "run ended between the two, or the file was changed); the state alone is used"
         )
+
+
+def another_run(directory: Path, differences: list[str]) -> CheckpointError:
+    """The error where the saved weights would be trained on as something else."""
+    lines = "".join(f"\n  {line}" for line in differences)
+    return CheckpointError(
+        f"the run in {directory} was another one:{lines}\nExpected the same normalisation, action "
+        "and observation keys, and the same data where a pass is resumed in its middle: the saved "
+        "weights mean nothing under others, and samples would be repeated and lost. To resume, "
+        "give the run its own config and data (config.json there was left as it was). To train "
+        f"these weights as what you ask for now, begin a new run: experiment.ckpt_path="
+        f"{directory / 'last.pth'}, without resume."
+    )
 
 
 def _inside(saved: dict[str, Any]) -> str:

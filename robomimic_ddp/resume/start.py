@@ -83,6 +83,7 @@ def saved_state(run: _run.Run) -> dict[str, Any] | None:
 
         def read() -> None:
             box["state"], notes = state.read(run.found.directory)
+            state.require_complete(box["state"], run.found.directory)
             for note in notes:
                 print(f"warning: {note}", file=sys.stderr)
 
@@ -131,6 +132,30 @@ def trim_history(directory: Path, last_epoch: int) -> None:
             "that are trained again.",
             file=sys.stderr,
         )
+
+
+def keep_config(run: _run.Run) -> None:
+    """Main rank: keeps the config that the run had as config.json.old, where the host has written
+    another one over it.
+    """
+    before = run.config_before
+    try:
+        changed = before is not None and (run.directory / "config.json").read_bytes() != before
+    except OSError:
+        return
+    if changed and write_config(run, "config.json.old"):
+        print("config.json has changed; the run's config before is config.json.old beside it")
+
+
+def write_config(run: _run.Run, name: str) -> bool:
+    """Main rank: writes the config that the run had under `name`; whether that could be done."""
+    try:
+        with main_rank.atomic_open(run.directory / name, "wb") as file:
+            file.write(run.config_before)
+    except OSError as error:
+        print(f"warning: {run.directory / name} could not be written: {error}", file=sys.stderr)
+        return False
+    return True
 
 
 def say(line: str) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
+import tempfile
+import time
 from pathlib import Path
 from typing import Any, Callable
 
@@ -10,10 +13,14 @@ from robomimic_ddp import env, group, host_config, main_rank, places, state
 from robomimic_ddp import run as _run
 from robomimic_ddp.errors import UnpatchedScript
 
+_NAMES_TRIED = 5
+
 
 def run_directory(get_exp_dir: Callable) -> Callable:
     """Collective: decorates `get_exp_dir`: made once, by the main rank; the same paths, or error,
-    on all ranks. A run that goes on gets the paths that it had, and nothing is asked or removed.
+    on all ranks. A run that is resumed gets the paths that it had, and nothing is asked or removed.
+
+    Raises CheckpointError where another job trains in the directory; a new run takes the next name.
     """
 
     @functools.wraps(get_exp_dir)
@@ -31,18 +38,16 @@ def run_directory(get_exp_dir: Callable) -> Callable:
 
         def make() -> Any:
             run = _run.current()
-            if run is not None and run.found is not None and run.found.paths:
-                paths, directory = run.found.paths, run.found.directory
-                for path in paths:
-                    if path is not None:
-                        Path(path).mkdir(exist_ok=True)
+            if run is None:
+                return get_exp_dir(*args, **kwargs)
+            if run.found is None:
+                paths, directory = _new_directory(run, lambda: get_exp_dir(*args, **kwargs))
             else:
-                paths = get_exp_dir(*args, **kwargs)
-                directory = host_config.common_directory(paths)
-            if run is not None:
-                job = state.job_name(env.read_launch_env())
-                place = {"job": job, "paths": state.relative_paths(directory, paths)}
-                run.begin_record(directory, place)
+                paths, directory = _found_directory(run, get_exp_dir, args, kwargs)
+            run.config_before = _content(directory / "config.json")
+            job = state.job_name(env.read_launch_env())
+            place = {"job": job, "paths": state.relative_paths(directory, paths)}
+            run.begin_record(directory, place)
             return paths
 
         paths = main_rank.on_main(make)
@@ -52,3 +57,62 @@ def run_directory(get_exp_dir: Callable) -> Callable:
         return paths
 
     return wrapped
+
+
+def _new_directory(run: _run.Run, get_exp_dir: Callable) -> tuple[Any, Path]:
+    """Main rank: the host's paths and their folder, which is this run's alone. Names are times in
+    seconds: of two runs that begin in the same second one takes the next.
+    """
+    for tries_left in reversed(range(_NAMES_TRIED)):
+        try:
+            paths = get_exp_dir()
+            directory = host_config.common_directory(paths)
+            run.undo.callback(state.take(directory).release)
+            return paths, directory
+        except (FileExistsError, state.DirectoryInUse):
+            if not tries_left:
+                raise
+            time.sleep(1.0 - time.time() % 1.0)
+    raise AssertionError("the last try returns or raises")
+
+
+def _found_directory(
+    run: _run.Run, get_exp_dir: Callable, args: tuple, kwargs: dict
+) -> tuple[Any, Path]:
+    """Main rank: the paths of the run that is resumed, and their folder."""
+    if run.found.kind == "host":
+        paths = get_exp_dir(*args, **kwargs)
+        directory = host_config.common_directory(paths)
+    else:
+        directory = run.found.directory
+        paths = run.found.paths or _paths_as_made(run, directory, get_exp_dir, args, kwargs)
+    run.undo.callback(state.take(directory).release)
+    for path in paths:
+        if path is not None:
+            Path(path).mkdir(exist_ok=True)
+    return paths, directory
+
+
+def _paths_as_made(
+    run: _run.Run, directory: Path, get_exp_dir: Callable, args: tuple, kwargs: dict
+) -> tuple:
+    """The paths of `directory` where `ddp.json` does not say them: the host makes those of a new
+    run in a temporary folder, and theirs are the names.
+    """
+    train = run.config.train
+    before = train.output_dir
+    with tempfile.TemporaryDirectory() as elsewhere, run.config.values_unlocked():
+        try:
+            train.output_dir = elsewhere
+            made = get_exp_dir(*args, **kwargs)
+        finally:
+            train.output_dir = before
+        names = state.relative_paths(host_config.common_directory(made), made)
+    return tuple(None if name is None else os.path.normpath(directory / name) for name in names)
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None

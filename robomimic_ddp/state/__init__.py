@@ -10,10 +10,20 @@ from robomimic_ddp.state.directories import (
     find_job,
     find_run,
     job_name,
+    read_record,
     relative_paths,
     write_requeue,
 )
-from robomimic_ddp.state.files import BEST, PREVIOUS, STATE, export_digest, read, write
+from robomimic_ddp.state.files import (
+    BEST,
+    PREVIOUS,
+    STATE,
+    export_digest,
+    read,
+    require_complete,
+    write,
+)
+from robomimic_ddp.state.lock import DirectoryInUse, take
 from robomimic_ddp.state.restore import restore_model
 
 __all__ = [
@@ -22,6 +32,7 @@ __all__ = [
     "RECORD_NAME",
     "REQUEUE_NAME",
     "STATE",
+    "DirectoryInUse",
     "Found",
     "capture_model",
     "export_digest",
@@ -30,8 +41,11 @@ __all__ = [
     "job_name",
     "plain",
     "read",
+    "read_record",
     "relative_paths",
+    "require_complete",
     "restore_model",
+    "take",
     "write",
     "write_requeue",
 ]

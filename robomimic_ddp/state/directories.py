@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 from robomimic_ddp import main_rank, paths
 from robomimic_ddp.env import LaunchEnv
 from robomimic_ddp.errors import CheckpointError
-from robomimic_ddp.state import files
+from robomimic_ddp.state import files, shape
 
 RECORD_NAME = "ddp.json"
 REQUEUE_NAME = "requeue"
@@ -30,7 +31,8 @@ class Found:
     """A directory to continue. kind: "state" (ours is there), "begun" (made by this job, nothing
     saved yet) or "host" (only the host's own `last.pth`).
 
-    paths: what `get_exp_dir` returned for it (kind "host": empty).
+    paths: what `get_exp_dir` returned for it (kind "host", and a `ddp.json` that cannot be read:
+    empty).
     """
 
     directory: Path
@@ -60,7 +62,10 @@ def job_name(launch: LaunchEnv) -> str | None:
 
 def find_job(experiment: Path, job: str | None) -> Found | None:
     """Main rank: the directory that an earlier attempt of `job` made, if there is one."""
-    for directory, record in _records(experiment):
+    for directory in _newest_first(experiment):
+        record = read_record(directory)
+        if record is None:
+            continue
         if job is not None and record.get("job") == job and "outcome" not in record:
             kind = "state" if files.exists(directory) else "begun"
             return Found(directory, kind, _paths(directory, record))
@@ -73,11 +78,10 @@ def find_run(experiment: Path, host_resumes: bool) -> Found:
     `host_resumes`: whether the host can continue from its own `last.pth`. Raises CheckpointError
     when there is none.
     """
-    records = dict(_records(experiment))
     for directory in _newest_first(experiment):
-        record = records.get(directory)
-        if record is not None and files.exists(directory):
-            return Found(directory, "state", _paths(directory, record))
+        if files.exists(directory):
+            record = read_record(directory)
+            return Found(directory, "state", _paths(directory, record or {}))
         if host_resumes and (directory / "last.pth").exists():
             return Found(directory, "host")
     raise CheckpointError(
@@ -99,19 +103,27 @@ def _paths(directory: Path, record: dict) -> tuple:
     )
 
 
-def _records(experiment: Path) -> list[tuple[Path, dict]]:
-    """(directory, its ddp.json), newest first; directories whose record cannot be read are left
-    out.
+def read_record(directory: Path) -> dict | None:
+    """The `ddp.json` of a run directory. None where there is none, and, with a warning, where it
+    cannot be read beside a state of ours.
     """
-    found = []
-    for directory in _newest_first(experiment):
-        try:
-            record = json.loads(paths.regular(directory / RECORD_NAME).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        if isinstance(record, dict) and record.get("paths"):
-            found.append((directory, record))
-    return found
+    path = directory / RECORD_NAME
+    try:
+        record = json.loads(paths.regular(path).read_text(encoding="utf-8"))
+        fault = shape.fault(record, shape.RECORD, "it")
+        if fault is None and not any(record["paths"]):
+            fault = "it names no paths"
+    except (OSError, ValueError) as error:
+        fault = getattr(error, "strerror", None) or str(error)
+    if fault is None:
+        return record
+    if files.exists(directory):
+        print(
+            f"warning: {path} cannot be used ({fault}): ddp.resume=true takes this run's paths "
+            "from the host instead, and a restart by torchrun does not know the run for its own.",
+            file=sys.stderr,
+        )
+    return None
 
 
 def _newest_first(experiment: Path) -> list[Path]:

@@ -19,10 +19,15 @@ import torch
 from robomimic_ddp import checkpoint, paths
 from robomimic_ddp.errors import CheckpointError
 from robomimic_ddp.main_rank import files
+from robomimic_ddp.state import shape
 
 STATE, PREVIOUS, BEST = "ddp_state.pth", "ddp_state_previous.pth", "ddp_state_best.pth"
 FORMAT = 1
 """Raised when an older reader would misread the file."""
+
+
+class NotOurState(CheckpointError):
+    """A whole file that this version cannot use: of a newer format, or of other contents."""
 
 
 def write(directory: Path, state: dict[str, Any], best: bool) -> None:
@@ -55,7 +60,8 @@ def _second_name(path: Path, final: Path) -> Path:
     files.remove_left_over(final)
     temporary = files.temporary_beside(final)
     try:
-        os.link(path, temporary)
+        # A link to a symbolic link would be that link once more, and so the file that comes next.
+        os.link(os.path.realpath(path), temporary)
     except OSError:  # a file system without links, or a full one: then the copy says so
         try:
             shutil.copyfile(path, temporary)
@@ -65,23 +71,29 @@ def _second_name(path: Path, final: Path) -> Path:
 
 
 def exists(directory: Path) -> bool:
-    """Whether the directory holds a state of ours, readable or not."""
-    return any((directory / name).exists() for name in (STATE, PREVIOUS))
+    """Whether the directory holds a state of ours, readable or not: a symbolic link that leads
+    nowhere counts, since the state is elsewhere and not lost.
+    """
+    return any(os.path.lexists(directory / name) for name in (STATE, PREVIOUS))
 
 
 def read(directory: Path) -> tuple[dict[str, Any], list[str]]:
     """Main rank: the newest state that is whole, and notes on what was passed over.
 
     A damaged newest file is put aside under the name ddp_state_damaged.pth, so that it never
-    becomes the previous one. Raises CheckpointError when no file is whole.
+    becomes the previous one. Raises CheckpointError when no file is whole, and for one of a newer
+    version, which stays where it is.
     """
     notes = []
     for name in (STATE, PREVIOUS):
         path = directory / name
-        if not path.exists():
+        if not os.path.lexists(path):
+            notes.append(f"{path} is not there.")
             continue
         try:
             state = read_file(path)
+        except NotOurState:
+            raise
         except CheckpointError as error:
             notes.append(str(error))
             continue
@@ -90,17 +102,22 @@ def read(directory: Path) -> tuple[dict[str, Any], list[str]]:
             with suppress(OSError):
                 os.replace(directory / STATE, directory / "ddp_state_damaged.pth")
         return state, notes
-    found = " ".join(notes) or f"neither {STATE} nor {PREVIOUS} is there."
+    found = " ".join(notes) if exists(directory) else f"neither {STATE} nor {PREVIOUS} is there."
     raise CheckpointError(
-        f"{directory} holds no state to resume from: {found} Resume another run, or start a new "
-        "one (the host's own checkpoints can start it: experiment.ckpt_path)."
+        f"{directory} holds no state to resume from: {found} Resume another run, or "
+        "start a new one (the host's own checkpoints can start it: experiment.ckpt_path)."
     )
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """The state in the file at `path`. Raises CheckpointError for a damaged or half file, and for
-    one of a newer format.
+    """The state in the file at `path`. Raises CheckpointError for a damaged or half file, and
+    NotOurState for one of a newer format.
     """
+    if path.is_symlink() and not path.exists():
+        raise CheckpointError(
+            f"{path} is a link to {os.readlink(path)}, where there is no file (is that disk "
+            "mounted?)."
+        )
     try:
         sealed = torch.load(paths.regular(path), map_location="cpu", weights_only=True)
         version, expected, state = sealed["format"], sealed["digest"], sealed["state"]
@@ -108,13 +125,24 @@ def read_file(path: Path) -> dict[str, Any]:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
         raise CheckpointError(f"{path} is damaged and cannot be used ({first}).") from error
     if version != FORMAT:
-        raise CheckpointError(
+        raise NotOurState(
             f"{path} has format {version}; this version of robomimic-ddp reads {FORMAT}. Resume "
-            "with the version that wrote it."
+            "with the version that wrote it: an older state would lose what was trained since."
         )
     if digest(state) != expected:
         raise CheckpointError(f"{path} is damaged and cannot be used (its checksum is wrong).")
     return state
+
+
+def require_complete(state: Any, path: Path) -> None:
+    """Raises NotOurState where `state`, read from `path`, lacks what training resumes from."""
+    fault = shape.state_fault(state)
+    if fault is not None:
+        raise NotOurState(
+            f"{path} is whole, but no state that this version of robomimic-ddp can resume: {fault}."
+            " Resume with the version that wrote it, or begin a new run from the host's checkpoint "
+            "(experiment.ckpt_path)."
+        )
 
 
 def digest(nest: Any) -> str:

@@ -33,15 +33,20 @@ def loader_items(loader: Any) -> dict[str, Hashable]:
     if loader is None:
         return {}
     dataset = getattr(loader, "dataset", None)
-    items: dict[str, Hashable] = {"train data set: number of samples": _length(dataset)}
-    for name in ("action_normalization_stats", "obs_normalization_stats"):
-        statistics = _statistics(dataset, name)
-        items[f"train data set: {name}"] = None if statistics is None else digest(statistics)
+    items: dict[str, Hashable] = {"train data set: number of samples": length(dataset)}
+    for name, held in statistics(dataset).items():
+        items[f"train data set: {name}"] = None if held is None else digest(held)
     items["train data set: bytes of its files"] = fingerprint(dataset)
     items["train loader"] = type(loader).__name__
     items["train loader: batch size"] = getattr(loader, "batch_size", None)
-    items["train loader: number of batches"] = _length(loader)
+    items["train loader: number of batches"] = length(loader)
     return items
+
+
+def statistics(dataset: Any) -> dict[str, Any]:
+    """Name -> what the data set normalises by, or None."""
+    names = ("action_normalization_stats", "obs_normalization_stats")
+    return {name: _statistics(dataset, name) for name in names}
 
 
 def _statistics(dataset: Any, name: str) -> Any:
@@ -51,7 +56,7 @@ def _statistics(dataset: Any, name: str) -> Any:
     return held
 
 
-def _length(sized: Any) -> int | None:
+def length(sized: Any) -> int | None:
     """None where there is none, or the host's own is faulty: that of DROID's RLDS data set uses a
     name which it does not import, and nothing in the host asks for it.
     """
@@ -176,4 +181,4 @@ class TrainedBatches:
 
 def _without_repeats(loader: Any) -> bool:
     """Whether the loader is known to give each sample once in a pass, and has several batches."""
-    return bool(getattr(loader, "each_sample_once", False)) and (_length(loader) or 0) > 1
+    return bool(getattr(loader, "each_sample_once", False)) and (length(loader) or 0) > 1

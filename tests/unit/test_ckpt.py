@@ -138,7 +138,10 @@ def test_a_state_of_ours(tmp_path, capsys):
     kept = {"epoch": 3, "inside": None, "steps": 12, "world_size": 2, "samples_per_step": 16}
     kept |= {"save_id": "abc", "best": {"best_valid_loss": 0.5}, "options": {"verify": True}}
     part = {"nets": nets(0, True), "ema": {"averaged_model": nets(100, True), "numbers": {}}}
-    files.write(tmp_path, {**kept, "model": {"": part}, "ranks": []}, best=False)
+    part |= {"optimizers": {}, "lr_schedulers": {}, "numbers": {}}
+    streams = {"torch": 0, "cuda": [], "numpy": {}, "python": {}}
+    kept |= {"learning_rates": [], "ranks": [{"random": streams, "data": None}]}
+    files.write(tmp_path, {**kept, "model": {"": part}}, best=False)
     assert command("show", tmp_path / files.STATE) == 0
     text = capsys.readouterr().out
     assert "after epoch 3, step 12; 2 rank(s), 16 samples per step; save abc" in text

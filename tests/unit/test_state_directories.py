@@ -9,7 +9,7 @@ import pytest
 
 from robomimic_ddp.env import LaunchEnv
 from robomimic_ddp.errors import CheckpointError
-from robomimic_ddp.state import STATE, find_job, find_run, job_name, relative_paths
+from robomimic_ddp.state import STATE, find_job, find_run, job_name, read, relative_paths
 
 
 def run(folder, name, job=None, state=True, **record):
@@ -48,15 +48,36 @@ def test_a_run_of_the_unedited_host_is_the_hosts_to_resume(tmp_path):
     assert find_run(tmp_path, host_resumes=False).directory == tmp_path / "1"
 
 
-@pytest.mark.parametrize("content", [None, "{", "[]", '{"paths": []}'])
-def test_nothing_to_resume_names_the_place(content, tmp_path):
-    if content is not None:
-        (tmp_path / "1").mkdir()
-        (tmp_path / "1" / "ddp.json").write_text(content)
-        (tmp_path / "1" / STATE).write_bytes(b"")
+def test_nothing_to_resume_names_the_place(tmp_path):
     with pytest.raises(CheckpointError, match="nothing to resume") as caught:
         find_run(tmp_path, host_resumes=True)
     assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "content", [None, "", "{", "[]", '{"paths": []}', '{"paths": [1]}', '{"paths": "a"}', b"\xff"]
+)
+def test_a_state_is_found_whatever_became_of_ddp_json(content, tmp_path, capsys):
+    directory, _ = run(tmp_path, "1", job="mine")
+    (directory / "last.pth").write_bytes(b"")
+    (directory / "ddp.json").unlink()
+    if content is not None:
+        text = content if isinstance(content, bytes) else content.encode()
+        (directory / "ddp.json").write_bytes(text)
+    found = find_run(tmp_path, host_resumes=True)
+    assert (found.directory, found.kind, found.paths) == (directory, "state", ())
+    assert find_job(tmp_path, "mine") is None
+    assert capsys.readouterr().err.count(f"warning: {directory / 'ddp.json'} cannot be used") == 2
+
+
+def test_a_link_that_leads_nowhere_is_a_state(tmp_path):
+    directory, paths = run(tmp_path, "1", state=False)
+    (directory / "last.pth").write_bytes(b"")
+    (directory / STATE).symlink_to(tmp_path / "not_mounted" / STATE)
+    found = find_run(tmp_path, host_resumes=True)
+    assert (found.kind, found.paths) == ("state", paths)
+    with pytest.raises(CheckpointError, match="is a link to .*not_mounted"):
+        read(directory)
 
 
 def test_a_restart_finds_its_own_job_only(tmp_path):

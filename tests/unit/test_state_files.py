@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import os
 import pickle
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 
 from robomimic_ddp.errors import CheckpointError
-from robomimic_ddp.state import BEST, PREVIOUS, STATE, capture, export_digest, files, read, write
+from robomimic_ddp.state import (
+    BEST,
+    PREVIOUS,
+    STATE,
+    capture,
+    export_digest,
+    files,
+    read,
+    shape,
+    write,
+)
 
 
 def state(epoch, size=2000):
@@ -118,10 +129,67 @@ def test_nothing_whole_is_one_clear_error(tmp_path):
         read(tmp_path)
 
 
-def test_a_newer_format_is_no_damage(tmp_path):
+def test_a_newer_format_is_refused_and_stays_where_it_is(tmp_path):
+    write(tmp_path, state(1), best=False)
+    write(tmp_path, state(2), best=False)
     torch.save({"format": 99, "digest": "", "state": {}}, tmp_path / STATE)
+    before = (tmp_path / STATE).read_bytes()
     with pytest.raises(CheckpointError, match="format 99"):
         read(tmp_path)
+    assert (tmp_path / STATE).read_bytes() == before
+    assert sorted(os.listdir(tmp_path)) == sorted([STATE, PREVIOUS])
+
+
+def test_use_of_the_previous_state_is_always_said(tmp_path):
+    write(tmp_path, state(1), best=False)
+    write(tmp_path, state(2), best=False)
+    (tmp_path / STATE).unlink()
+    found, notes = read(tmp_path)
+    assert same(found, state(1))
+    assert notes == [
+        f"{tmp_path / STATE} is not there.",
+        f"using {tmp_path / PREVIOUS} of epoch 1",
+    ]
+
+
+@pytest.mark.parametrize("linked", [True, False], ids=["links", "copies"])
+def test_a_symbolic_link_keeps_the_previous_and_the_best_apart(linked, tmp_path, monkeypatch):
+    if not linked:
+        monkeypatch.setattr(os, "link", mock.Mock(side_effect=PermissionError))
+    elsewhere, directory = tmp_path / "elsewhere", tmp_path / "run"
+    elsewhere.mkdir()
+    directory.mkdir()
+    (directory / STATE).symlink_to(elsewhere / STATE)
+    for epoch in range(1, 5):
+        write(directory, state(epoch), best=epoch == 2)
+    for name, epoch in ((STATE, 4), (PREVIOUS, 3), (BEST, 2)):
+        assert same(files.read_file(directory / name), state(epoch))
+    assert (directory / STATE).is_symlink() and (elsewhere / STATE).is_file()
+
+
+def test_what_a_state_lacks_is_named():
+    def fault(**changes):
+        whole = {
+            "save_id": "a", "epoch": 1, "inside": None, "steps": 3, "world_size": 1,
+            "samples_per_step": 4, "learning_rates": [[0.1, 0.1]], "options": {}, "best": {},
+            "model": {"": {"optimizers": {}, "lr_schedulers": {}, "numbers": {}}},
+            "ranks": [{"random": dict(torch=0, cuda=[], numpy={}, python={}), "data": None}],
+        }  # fmt: skip
+        found = shape.state_fault({k: v for k, v in {**whole, **changes}.items() if v is not ...})
+        if found:
+            with pytest.raises(files.NotOurState, match="cannot|can resume"):
+                files.require_complete({**whole, **changes}, "file")
+        return found
+
+    assert fault() is None
+    assert fault(epoch="1") == "state.epoch is a str, not an int"
+    assert fault(best=...) == "state lacks 'best'"
+    assert fault(model={"": {"numbers": {}}}) == "state.model[''] lacks 'optimizers'"
+    assert fault(ranks=[]) == "state.ranks is empty"
+    assert fault(ranks=[{"data": None}]) == "state.ranks[0] lacks 'random'"
+    assert fault(inside={"epoch": 1}) == "state.inside lacks 'steps'"
+    assert fault(learning_rates=[["a"]]) is not None
+    assert shape.state_fault([]) == "state is a list, not a dict"
 
 
 def test_a_failed_save_leaves_everything_as_it_was(tmp_path, monkeypatch):

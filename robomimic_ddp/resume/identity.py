@@ -1,0 +1,180 @@
+"""What defines a run: its config, its normalisation, its data. Kept in the state, compared when the
+run is resumed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from robomimic_ddp import random_streams, state
+from robomimic_ddp import run as _run
+from robomimic_ddp.verify import data as verify_data
+
+_ITEMS = 8
+"""Items of the data set that are looked at, spread evenly over it."""
+_TOLERANCE = 1e-3
+"""Of numbers that were computed: another machine adds up in another order."""
+_SHOWN = 80
+_MEANING = ("train.action_keys", "train.action_config", "observation.modalities")
+"""Config keys under another value of which the saved weights mean something else."""
+
+
+_OF_NO_CONCERN = ("train.output_dir", "train.data_cache_dir", "experiment.ckpt_path")
+"""A run may move, and reads no other checkpoint when it is resumed."""
+
+
+class Difference(NamedTuple):
+    """One line for the user; `wrong`: training on would make a wrong policy."""
+
+    text: str
+    wrong: bool
+
+
+def of(run: _run.Run) -> dict[str, Any]:
+    """What defines the run, as plain values for the state. Not collective.
+
+    Reads a few items of the train data, in a worker process where the loader has any; random
+    streams stay where they are.
+    """
+    loader = run.loaders.get("train")
+    dataset = getattr(loader, "dataset", None)
+    flat = _run.flat("", dict(run.config)) if isinstance(run.config, Mapping) else ()
+    return {
+        "config": {
+            key: json.dumps(value, default=str, sort_keys=True)
+            for key, value in flat
+            if key not in _OF_NO_CONCERN
+        },
+        "statistics": dict(_numbers(verify_data.statistics(dataset))),
+        "data": {
+            "samples": verify_data.length(dataset),
+            "files": verify_data.fingerprint(dataset),
+            "items": _items(dataset, loader),
+        },
+    }
+
+
+def differences(
+    saved: Mapping[str, Any], now: Mapping[str, Any], run: _run.Run
+) -> Iterator[Difference]:
+    """What is another than in the state `saved`, of which `now` is the present `of(run)`."""
+    options = asdict(run.options.values)
+    for name in sorted(set(options) & set(saved["options"]) - {"resume"}):
+        if saved["options"][name] != state.plain(options[name]):
+            yield Difference(f"ddp.{name}: {saved['options'][name]} -> {options[name]}", False)
+    before = saved.get("defines")
+    if before is None:
+        yield Difference(
+            "an earlier version wrote this state, without what defines the run: whether config, "
+            "normalisation and data are the same was not looked at",
+            False,
+        )
+        return
+    for key in sorted({*before["config"], *now["config"]}):
+        old, new = (part["config"].get(key, "absent") for part in (before, now))
+        if old != new:
+            text = f"{key}: {old[:_SHOWN]} -> {new[:_SHOWN]}"
+            yield Difference(text, key.startswith(_MEANING))
+    yield from _of_numbers("normalisation", before["statistics"], now["statistics"], True)
+    in_pass = _in_mid_pass(saved)
+    where = ", in the middle of a pass" if in_pass else ""
+    old, new = before["data"], now["data"]
+    if old["samples"] != new["samples"]:
+        yield Difference(f"data{where}: {old['samples']} -> {new['samples']} samples", in_pass)
+    elif old["items"] and new["items"]:
+        yield from _of_numbers(f"data{where}", old["items"], new["items"], in_pass)
+    if old["files"] != new["files"]:
+        yield Difference("data: the bytes of its files have changed", False)
+
+
+def _of_numbers(what: str, old: Mapping, new: Mapping, wrong: bool) -> Iterator[Difference]:
+    """A line for each name whose numbers (tensors, any shape) differ beyond rounding."""
+    for name in sorted({*old, *new}):
+        one, other = old.get(name), new.get(name)
+        if one is None or other is None:
+            given = "is new" if one is None else "is no longer there"
+            yield Difference(f"{what}: {name} {given}", wrong)
+        elif one.shape != other.shape:
+            text = f"{what}: {name} has shape {list(one.shape)} -> {list(other.shape)}"
+            yield Difference(text, wrong)
+        else:
+            apart = ~torch.isclose(one, other, rtol=_TOLERANCE, atol=1e-6, equal_nan=True)
+            if apart.any():
+                pair = one[apart][0].item(), other[apart][0].item()
+                yield Difference(f"{what}: {name}: {pair[0]:.6g} -> {pair[1]:.6g}", wrong)
+
+
+def _in_mid_pass(saved: Mapping[str, Any]) -> bool:
+    """Whether the next samples are the rest of a pass; of loaders that a data set makes for itself
+    the place says by itself what a change of data means.
+    """
+    place = saved["ranks"][0]["data"] or {}
+    return bool(place.get("samples") or place.get("batches"))
+
+
+def _numbers(nest: Any, prefix: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """(dotted name, float64 tensor) of each numeric leaf of nested mappings."""
+    if isinstance(nest, Mapping):
+        for key, value in nest.items():
+            yield from _numbers(value, f"{prefix}.{key}" if prefix else str(key))
+        return
+    try:
+        array = np.asarray(nest)
+        if nest is not None and array.dtype.kind in "biuf":
+            yield prefix, torch.from_numpy(np.array(array, dtype=np.float64))
+    except (TypeError, ValueError):
+        return  # no numbers
+
+
+class _Summaries(Dataset):
+    """Of some items of `dataset`, the mean and the mean size of each array that two readings give
+    alike: an augmentation draws another one each time.
+    """
+
+    def __init__(self, dataset: Any, indices: list[int]) -> None:
+        self.dataset, self.indices = dataset, indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, number: int) -> dict[str, tuple[float, float]]:
+        index = self.indices[number]
+        first, second = (dict(_numbers(self.dataset[index])) for _ in range(2))
+        return {
+            name: (value.mean().item(), value.abs().mean().item())
+            for name, value in first.items()
+            if value.numel() and name in second and torch.equal(value, second[name])
+        }
+
+
+def _items(dataset: Any, loader: Any) -> dict[str, torch.Tensor] | None:
+    """Name -> (mean, mean size) over a fixed sample of items; None where no item can be asked for
+    by its number, or reading fails (training says so itself if it needs the item).
+    """
+    size = verify_data.length(dataset)
+    indexed = hasattr(dataset, "__getitem__") and not isinstance(dataset, IterableDataset)
+    if not size or not indexed or hasattr(dataset, "make_loader"):
+        return None
+    indices = sorted({number * (size - 1) // (_ITEMS - 1) for number in range(_ITEMS)})
+    workers = min(1, getattr(loader, "num_workers", 0))  # as the host reads: handles are not forked
+    try:
+        with random_streams.kept():
+            # Fixed streams, so that a data set that draws gives the same items each time.
+            random_streams.seed(0)
+            summaries = _Summaries(dataset, indices)
+            read = list(DataLoader(summaries, batch_size=None, num_workers=workers))
+    except Exception:
+        return None
+    found: dict[str, list] = {}
+    for item in read:
+        for name, pair in item.items():
+            found.setdefault(name, []).append(pair)
+    means = {name: np.mean(np.asarray(pairs, dtype=np.float64), 0) for name, pairs in found.items()}
+    return {name: torch.from_numpy(mean) for name, mean in means.items()}

@@ -1,0 +1,99 @@
+"""One job at a time trains in a run directory.
+
+A lock of the operating system, which ends with the process that has it and which shared file
+systems pass on to other nodes. Where they do not, the heartbeat of the run tells that it lives.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import filelock
+
+from robomimic_ddp import heartbeat
+from robomimic_ddp.errors import CheckpointError, DataError
+
+NAME = "ddp.lock"
+_LOOK_SECONDS = 0.2
+_PATIENCE_SECONDS = 30.0
+"""How long another's lock is waited for where no heartbeat shows that it is in use: data workers
+of a process that was killed keep it for some seconds.
+"""
+_STALE_SECONDS = 600.0
+"""A heartbeat of another node that is older is not looked at: clocks of nodes differ by less."""
+_SILENT_BEATS = 3
+
+
+class DirectoryInUse(CheckpointError):
+    """Another job trains in the run directory."""
+
+
+def take(directory: Path) -> filelock.BaseFileLock:
+    """Main rank: takes `directory` until the lock that is returned is released, or this process
+    ends. Raises DirectoryInUse where another job lives that has it.
+    """
+    lock, begun = filelock.FileLock(str(directory / NAME)), time.monotonic()
+    first = _beat(directory)
+    silence, told = _silence_needed(first), False
+    while True:
+        refused = False
+        try:
+            if not lock.is_locked:
+                lock.acquire(timeout=0)
+        except filelock.Timeout:
+            refused = True
+        except (OSError, NotImplementedError) as error:  # a file system without locks
+            if not told:
+                print(f"warning: no lock can be taken in {directory}: {error}", file=sys.stderr)
+            told = True
+        if not refused and not silence:
+            return lock
+        now = _beat(directory)
+        if first and now and now["time"] != first["time"] and not now.get("finished"):
+            lock.release(force=True)
+            raise _in_use(directory, now)
+        if time.monotonic() - begun >= (_PATIENCE_SECONDS if refused else silence):
+            if refused:
+                raise _in_use(directory, now)
+            return lock
+        first = first or now
+        time.sleep(_LOOK_SECONDS)
+
+
+def _beat(directory: Path) -> dict[str, Any] | None:
+    """The main rank's heartbeat, if there is one."""
+    try:
+        told = heartbeat.read(directory)[0]
+    except DataError:
+        return None
+    return told if isinstance(told.get("time"), float) else None
+
+
+def _silence_needed(beat: dict[str, Any] | None) -> float:
+    """Seconds without a heartbeat that show a run to be dead once its lock is ours. A lock of this
+    node needs none: its kernel knows who lives.
+    """
+    if beat is None or beat.get("finished") or beat.get("host") == socket.gethostname():
+        return 0.0
+    if time.time() - beat["time"] > _STALE_SECONDS:
+        return 0.0
+    return _SILENT_BEATS * heartbeat.interval(beat.get("world_size") or 1)
+
+
+def _in_use(directory: Path, beat: dict[str, Any] | None) -> DirectoryInUse:
+    who = "another process, which has shown no heartbeat there"
+    if beat is not None:
+        age = max(0.0, time.time() - beat["time"])
+        who = (
+            f"process {beat.get('pid')} on {beat.get('host')}, whose last heartbeat is {age:.0f} s "
+            "old"
+        )
+    return DirectoryInUse(
+        f"{directory} is in use by {who}. Two jobs in one run directory would overwrite each "
+        "other's states by turns. Wait until that job has ended, or stop it (robomimic-ddp watch "
+        "shows it), and resume then; or start a new run, without resume."
+    )
