@@ -22,7 +22,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from robomimic_ddp.errors import DataError
+from robomimic_ddp.errors import CheckpointError, DataError
 
 Order = Callable[[int], np.ndarray]
 
@@ -33,7 +33,8 @@ def order_of(dataset: Any, sampler: Any, shuffle: bool | None, seed: int) -> Ord
     torch's samplers and the host's CustomWeightedRandomSampler (the same distribution, by numpy)
     are drawn here. Any other sampler is iterated as it is, once per pass on every rank, with the
     global random streams set from (seed, pass) and put back afterwards: all ranks then hear the
-    same indices, as long as it draws from global or equally seeded generators.
+    same indices, as long as it draws from global or equally seeded generators. One that keeps a
+    state of its own is brought to a later pass by iterating it through the passes before.
     `ShardedSampler.order_digest` shows whether that holds. Raises `DataError` for a sampler that
     already splits over ranks, or has no length.
     """
@@ -68,6 +69,27 @@ def fixed(order: Order) -> Order:
         return drawn[0]
 
     return draw
+
+
+def another_order(what: str, sampler: Any) -> CheckpointError:
+    """The error where a pass cannot be resumed in its middle, since its order is another one."""
+    name = "the shuffled data set" if sampler is None else f"the sampler {type(sampler).__name__}"
+    return CheckpointError(
+        f"{what} cannot be resumed in its middle: {name} gives another order than when the state "
+        "was saved, so samples would be repeated and others left out. Either train.seed or the "
+        "data are others, or the sampler depends on something that iterating it again does not "
+        "bring back (a clock, weights that changed while training). Resume with the run's own "
+        "config and data, give the sampler an order that follows from train.seed, or begin a new "
+        "run from these weights (experiment.ckpt_path)."
+    )
+
+
+def draws_anew(sampler: Any) -> bool:
+    """Whether each iteration of `sampler` is known to depend on the global random streams alone."""
+    if sampler is None or _only_draws_weights(sampler):
+        return getattr(sampler, "generator", None) is None
+    known = (SequentialSampler, RandomSampler, SubsetRandomSampler)
+    return type(sampler) in known and getattr(sampler, "generator", None) is None
 
 
 def _only_draws_weights(sampler: Any) -> bool:
@@ -125,7 +147,18 @@ def _iterated(sampler: Any, seed: int) -> Order:
             "Give it a __len__, or use a torch sampler."
         )
 
+    last = -1, np.empty(0, dtype=np.int64)
+    """The last pass that the sampler was iterated for, and its indices."""
+
     def draw(number: int) -> np.ndarray:
+        nonlocal last
+        if number < last[0]:  # of a sampler without a state of its own; a digest tells of others
+            last = number, iterated(number)
+        while last[0] < number:  # as a run that was not interrupted has iterated it
+            last = last[0] + 1, iterated(last[0] + 1)
+        return last[1]
+
+    def iterated(number: int) -> np.ndarray:
         with _seeded_streams(int(_generator(seed, number).randint(2**31))):
             indices = np.fromiter((int(index) for index in sampler), dtype=np.int64)
         if len(indices) != len(sampler):

@@ -45,6 +45,7 @@ class ShardedSampler(Sampler):
         self._order = order
         self._share: np.ndarray
         self._order_digest: str
+        self._offset = 0
 
     def __len__(self) -> int:
         """Number of items of this rank per whole pass."""
@@ -98,17 +99,22 @@ class ShardedSampler(Sampler):
         self._begin_if_none()
         return self._order_digest
 
+    def next_order_digest(self) -> str:
+        """That of the pass that the next iteration delivers; it is drawn here, and not again."""
+        number, offset = self.next_pass, self.next_offset
+        self._begin(number)
+        self.next_pass, self.next_offset = number, offset
+        return self._order_digest
+
     def _begin_if_none(self) -> None:
         if self.current_pass is None:
-            offset = self.next_offset
-            self._begin(self.next_pass)
-            self.next_pass, self.next_offset = self.next_pass - 1, offset
+            self.next_order_digest()
 
     def _begin(self, number: int) -> None:
         offset, self.next_offset = self.next_offset, 0
         self.next_pass = number + 1
-        if number == self.current_pass:
-            return  # drawn already, by `digest`; an iterated host sampler must not be drawn twice
+        if (number, offset) == (self.current_pass, self._offset):
+            return  # drawn already, by `digest`
         order = self._order(number)
         assert len(order) == self.size, (len(order), self.size)
         self._order_digest = hashlib.sha256(order.tobytes()).hexdigest()
@@ -116,4 +122,4 @@ class ShardedSampler(Sampler):
         if self.drop_last:
             rest = rest[: len(rest) // self.world_size * self.world_size]
         self._share = rest[self.rank :: self.world_size].copy()
-        self.current_pass = number
+        self.current_pass, self._offset = number, offset

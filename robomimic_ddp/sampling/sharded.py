@@ -8,7 +8,7 @@ from typing import Any, Callable
 import numpy as np
 import torch
 
-from robomimic_ddp.sampling.orders import Order
+from robomimic_ddp.sampling.orders import Order, another_order
 from robomimic_ddp.sampling.sampler import ShardedSampler
 
 
@@ -38,6 +38,7 @@ class ShardedLoader:
         kept = {name: value for name, value in kwargs.items() if name not in own}
         self.samples_delivered = 0
         self.sampler = sampler
+        self._host_sampler = kwargs.get("sampler")
         self._seed = seed
         self._begun: int | None = None
         """Samples of all ranks that the present iteration has delivered; None: it is over."""
@@ -84,9 +85,11 @@ class ShardedLoader:
 
     def position(self) -> dict[str, Any]:
         """What `go_to` needs to deliver what would come next: the same on every rank."""
-        if self._begun is None:
-            return {"kind": "pass", "pass": self.sampler.next_pass, "samples": 0}
-        return {"kind": "pass", "pass": self.sampler.next_pass - 1, "samples": self._begun}
+        number, begun = self.sampler.next_pass, self.sampler.next_offset
+        if self._begun is not None:
+            number, begun = number - 1, self._begun
+        order = self.sampler.order_digest() if begun else None
+        return {"kind": "pass", "pass": number, "samples": begun, "order": order}
 
     def batches_left(self) -> int:
         """Batches of this rank that the present pass has still to give; before it begins all."""
@@ -99,13 +102,16 @@ class ShardedLoader:
 
         On another number of ranks the rest of the pass is split anew. Without a position that fits
         (the run had one rank, and the host's own sampler) pass number `epoch` begins, which no
-        epoch before has drawn from.
+        epoch before has drawn from. Raises CheckpointError where the pass has another order now.
         """
         sampler = self.sampler
         if position is None or position.get("kind") != "pass":
             sampler.next_pass, sampler.next_offset = max(epoch, sampler.next_pass), 0
             return f"data: a new pass begins (number {sampler.next_pass})"
         sampler.next_pass, sampler.next_offset = position["pass"], position["samples"]
+        saved = position.get("order")  # None: an earlier version, or the pass has not begun
+        if saved is not None and sampler.next_order_digest() != saved:
+            raise another_order(f"pass {position['pass']}", self._host_sampler)
         split = "" if world_size == sampler.world_size else ", the rest split over the ranks anew"
         return (
             f"data: pass {position['pass']} goes on after {position['samples']} of "

@@ -1,0 +1,116 @@
+"""A sampler that keeps a state of its own, in a run that is resumed in the middle of a pass: every
+sample comes as it would have, or the reason is said.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, RandomSampler, Sampler
+
+from robomimic_ddp.errors import CheckpointError
+from robomimic_ddp.sampling import ReplayedLoader, train_loader
+from tests.unit.test_sampling_positions import Host, Samples, indices
+
+SIZE, BATCH, WORLD = 50, 5, 2
+
+
+class OwnStream(Sampler):
+    """Draws from a generator of its own, which goes on from pass to pass."""
+
+    def __init__(self, seed=0):
+        self.draw = np.random.RandomState(seed)
+
+    def __len__(self):
+        return SIZE
+
+    def __iter__(self):
+        return iter(self.draw.permutation(SIZE).tolist())
+
+
+def of_torch():
+    return RandomSampler(range(SIZE), generator=torch.Generator().manual_seed(0))
+
+
+class Epochs(OwnStream):
+    """Also draws from the global streams."""
+
+    def __iter__(self):
+        own = self.draw.permutation(SIZE)
+        return iter(own[np.random.permutation(SIZE)].tolist())
+
+
+def several(sampler, rank=0):
+    kwargs = {"dataset": Samples(SIZE), "batch_size": BATCH, "sampler": sampler}
+    return train_loader(
+        DataLoader, kwargs, rank=rank, world_size=WORLD, seed=3, batch_size_per_rank=BATCH
+    )
+
+
+def one(sampler, workers=0):
+    # The host's own words: each loader seeds its workers from the global stream.
+    torch.manual_seed(9), np.random.seed(9)
+    loader = DataLoader(
+        Samples(SIZE), batch_size=BATCH, sampler=sampler, num_workers=workers, drop_last=True
+    )
+    return ReplayedLoader(loader)
+
+
+@pytest.mark.parametrize("make", [OwnStream, Epochs, of_torch])
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("steps", [3, 5, 13])
+def test_several_ranks_lose_and_repeat_nothing(make, held, steps):
+    for rank in range(WORLD):
+        whole = Host(several(make(), rank), held)
+        whole.epoch(steps)
+        position = whole.loader.position()
+        resumed = Host(several(make(), rank), held)
+        resumed.loader.go_to(position, WORLD, 1)
+        for _ in range(2):
+            assert indices(whole.epoch(steps)) == indices(resumed.epoch(steps))
+        assert whole.loader.position() == resumed.loader.position()
+
+
+@pytest.mark.parametrize("make", [OwnStream, of_torch])
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("steps", [3, 13, 20])
+def test_one_rank_loses_and_repeats_nothing(make, held, steps):
+    whole = Host(one(make()), held)
+    whole.epoch(steps)
+    position = whole.loader.position()
+    resumed = Host(one(make()), held)
+    resumed.loader.go_to(position, 1, 1)
+    for _ in range(2):
+        assert indices(whole.epoch(steps)) == indices(resumed.epoch(steps))
+
+
+@pytest.mark.parametrize("steps", [3, 13])
+def test_one_rank_whose_workers_have_moved_the_sampler(steps):
+    whole = Host(one(OwnStream(), workers=1), held=True)
+    whole.epoch(steps)
+    position = whole.loader.position()
+    resumed = Host(one(OwnStream(), workers=1), held=True)
+    resumed.loader.go_to(position, 1, 1)
+    assert indices(whole.epoch(steps)) == indices(resumed.epoch(steps))
+
+
+@pytest.mark.parametrize("make", [several, one])
+def test_an_order_that_cannot_be_found_again_is_refused(make):
+    """As a sampler that is seeded by a clock, or other data, would give."""
+    whole = Host(make(OwnStream()), held=True)
+    whole.epoch(3)
+    resumed = make(OwnStream(seed=1))
+    with pytest.raises(CheckpointError, match="the sampler OwnStream gives another order"):
+        resumed.go_to(whole.loader.position(), WORLD if make is several else 1, 1)
+        iter(resumed)
+
+
+def test_a_place_is_kept_although_a_digest_was_asked_for_before():
+    whole = Host(several(OwnStream()), held=True)
+    whole.epoch(2)
+    resumed = several(OwnStream())
+    resumed.order_digest()
+    resumed.go_to(whole.loader.position(), WORLD, 1)
+    assert resumed.position() == whole.loader.position()
+    assert indices(iter(resumed)) == indices(whole.epoch(3))
