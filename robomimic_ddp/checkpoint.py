@@ -4,7 +4,6 @@ written.
 
 from __future__ import annotations
 
-import errno
 import functools
 import os
 import shutil
@@ -107,19 +106,8 @@ def release(read: list[dict]) -> None:
 
 
 def save_error(path: Path, error: Exception) -> CheckpointError:
-    """What the user is told when `path` could not be written because of `error`."""
-    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    remedy = (
-        "Free disk space" if full else "Check that the folder exists, is writable and has space"
-    )
-    kept = (
-        "The file that was there before is untouched."
-        if path.exists()
-        else "Nothing was written there."
-    )
-    return CheckpointError(
-        f"checkpoint {path} could not be saved: {error}. {kept} {remedy}, then train on."
-    )
+    """What the user is told when the checkpoint `path` could not be written because of `error`."""
+    return CheckpointError(f"checkpoint {files.not_saved(path, error)}")
 
 
 def accept_any_layout(net: nn.Module) -> nn.Module:

@@ -78,6 +78,12 @@ class CheckpointError(RobomimicDDPError):
     """A checkpoint is missing, damaged, or made for another net."""
 
 
+class WriteError(RobomimicDDPError, OSError):
+    """A file that must be written could not be: a full disk, a folder without rights. Still an
+    OSError, as hosts may expect of a write.
+    """
+
+
 class PatchError(RobomimicDDPError):
     """A host's source text could not be edited, or lacks edits of ours."""
 

@@ -28,6 +28,7 @@ from robomimic_ddp import (
     group,
     heartbeat,
     host_seams,
+    main_rank,
     notes,
     options,
     plan,
@@ -39,6 +40,7 @@ from robomimic_ddp import (
     wrap,
 )
 from robomimic_ddp.errors import PatchError, PlanError
+from robomimic_ddp.state import RECORD_NAME
 
 logger = logging.getLogger(__name__)
 
@@ -134,7 +136,7 @@ class Run:
 
     def begin_record(self, directory: Path, place: Mapping[str, Any] | None = None) -> None:
         """Main rank: writes `ddp.json` into the run directory, with the options, their sources and
-        the plan. `place`: what a restart needs to find the directory again.
+        the plan. `place`: what a restart needs to find the directory again. Raises WriteError.
         """
         content = {
             **(place or {}),
@@ -146,7 +148,8 @@ class Run:
             "learning_rates": self.learning_rates,
         }
         self.record = run_record.RunRecord(directory, content)
-        self.record.write()
+        with main_rank.must_be_written(directory / RECORD_NAME):
+            self.record.write()
 
     def note_outcome(self, steps: int, proven: Mapping[str, bool | None]) -> None:
         """Collective: adds to `ddp.json` what the finished training did.

@@ -7,7 +7,7 @@ before the process group exists.
 from __future__ import annotations
 
 from robomimic_ddp.main_rank.decisions import agree, ask, main_rank_only, on_main
-from robomimic_ddp.main_rank.files import atomic_open, copyfile, open_on_main
+from robomimic_ddp.main_rank.files import atomic_open, copyfile, must_be_written, open_on_main
 from robomimic_ddp.main_rank.loggers import data_logger, print_logger
 from robomimic_ddp.main_rank.streams import quiet_stdout
 
@@ -18,6 +18,7 @@ __all__ = [
     "copyfile",
     "data_logger",
     "main_rank_only",
+    "must_be_written",
     "on_main",
     "open_on_main",
     "print_logger",

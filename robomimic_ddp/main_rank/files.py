@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import re
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from robomimic_ddp import group
+from robomimic_ddp.errors import RobomimicDDPError, WriteError
 
 _numbers = itertools.count()
 
@@ -97,11 +99,45 @@ def flush_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
+def not_saved(path: Path, error: Exception) -> str:
+    """What the user is told when `path` could not be written because of `error`."""
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    remedy = (
+        "Free disk space" if full else "Check that the folder exists, is writable and has space"
+    )
+    kept = (
+        "The file that was there before is untouched."
+        if path.exists()
+        else "Nothing was written there."
+    )
+    return f"{path} could not be saved: {error}. {kept} {remedy}, then train on."
+
+
+@contextmanager
+def must_be_written(path: str | os.PathLike) -> Iterator[None]:
+    """For the block that writes `path`: an OSError of the write is raised as a WriteError; those of
+    other files pass.
+    """
+    try:
+        yield
+    except OSError as error:
+        target = Path(os.path.realpath(path))
+        of_other = error.filename is not None and not (
+            os.fspath(error.filename) in (os.fspath(path), os.fspath(target))
+            or os.path.basename(os.fspath(error.filename)).startswith(prefix(target))
+        )
+        if of_other or isinstance(error, (FileExistsError, RobomimicDDPError)):
+            raise
+        raise WriteError(not_saved(target, error)) from error
+
+
 @contextmanager
 def open_on_main(path: str | os.PathLike, mode: str = "w", **kwargs: Any) -> Iterator[IO]:
-    """`open(path, mode)` to write, in a `with`: atomic on the main rank, else a null sink."""
+    """`open(path, mode)` to write, in a `with`: atomic on the main rank, else a null sink. Raises
+    WriteError.
+    """
     if group.is_main():
-        with atomic_open(path, mode, **kwargs) as file:
+        with must_be_written(path), atomic_open(path, mode, **kwargs) as file:
             yield file
     else:
         with open(os.devnull, mode.replace("x", "w"), **kwargs) as file:
@@ -109,11 +145,13 @@ def open_on_main(path: str | os.PathLike, mode: str = "w", **kwargs: Any) -> Ite
 
 
 def copyfile(src: str | os.PathLike, dst: str | os.PathLike) -> str | os.PathLike:
-    """`shutil.copyfile(src, dst)`, on the main rank only, and atomic. Returns `dst`."""
+    """`shutil.copyfile(src, dst)`, on the main rank only, and atomic. Returns `dst`. Raises
+    WriteError.
+    """
     if not group.is_main():
         return dst
     if os.path.exists(dst) and os.path.samefile(src, dst):
         raise shutil.SameFileError(f"{src!r} and {dst!r} are the same file")
-    with open(src, "rb") as source, atomic_open(dst, "wb") as target:
+    with open(src, "rb") as source, must_be_written(dst), atomic_open(dst, "wb") as target:
         shutil.copyfileobj(source, target, 1 << 20)
     return dst

@@ -14,7 +14,7 @@ from typing import Any
 
 from robomimic_ddp import group
 from robomimic_ddp.errors import RobomimicDDPError
-from robomimic_ddp.main_rank.streams import KeepWarnings, Tee
+from robomimic_ddp.main_rank.streams import KeepWarnings, LogFile, Tee
 
 DATA_LOGGER_SWITCHES = ("log_tb", "log_wandb")
 
@@ -31,7 +31,7 @@ class QuietLog:
         folder, name = os.path.split(log_path)
         stem, extension = os.path.splitext(name)
         self.path = os.path.join(folder, f"{stem}_rank{group.rank()}{extension}")
-        self.file = open(self.path, "a")
+        self.file = LogFile(self.path)
         self.prints = KeepWarnings(self.file)
         self.errors = Tee(self.file, sys.stderr)
 
@@ -46,18 +46,24 @@ def print_logger(cls: type) -> type:
 
     On the main rank it is the host's. Elsewhere nothing is printed: messages with warnings or
     errors, and all of stderr, go to log_rank<k>.txt in the folder of the log file; stderr still
-    shows what it is sent.
+    shows what it is sent. A log that cannot be written is said once, and nothing else.
     """
     host_init, host_write, host_flush = cls.__init__, cls.write, cls.flush  # type: ignore[misc]
 
     @functools.wraps(host_init)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         self._quiet_log = None
-        if group.is_main():
-            host_init(self, *args, **kwargs)
-            return
         call = inspect.signature(host_init).bind(self, *args, **kwargs)
-        self._quiet_log = QuietLog(os.fspath(list(call.arguments.values())[1]))
+        path = os.fspath(list(call.arguments.values())[1])
+        if group.is_main():
+            try:
+                host_init(self, *args, **kwargs)
+                if hasattr(self, "log_file"):
+                    self.log_file = LogFile(path, self.log_file)
+            except OSError:  # from opening the log: said by LogFile, and tried again
+                self.terminal, self.log_file = sys.stdout, LogFile(path)
+            return
+        self._quiet_log = QuietLog(path)
         self.terminal, self.log_file = sys.stdout, self._quiet_log.file
 
     @functools.wraps(host_write)

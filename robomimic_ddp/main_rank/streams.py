@@ -5,11 +5,53 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TextIO
 
 KEPT = re.compile(r"warning|error|exception|traceback \(most recent", re.IGNORECASE)
 """A message that contains this is kept."""
+
+
+class LogFile:
+    """A text log that never ends what is logged: where it cannot be written (a full disk) that is
+    said once, on the real stderr, and later messages are tried again.
+
+    `file`: opened already, to append.
+    """
+
+    encoding = "utf-8"
+
+    def __init__(self, path: str, file: TextIO | None = None) -> None:
+        self.path, self._file, self._said = path, file, False
+        self.write("")
+
+    def write(self, message: str) -> int:
+        try:
+            if self._file is None:
+                self._file = open(self.path, "a")
+            self._file.write(message)
+            self._file.flush()
+        except OSError as error:
+            if self._file is not None:
+                with suppress(OSError):  # what is buffered would be tried again at exit
+                    self._file.close()
+            self._file = None
+            if not self._said:
+                print(
+                    f"warning: the log {self.path} could not be written: {error}. Training goes "
+                    "on; the log lacks what is printed until there is room.",
+                    file=sys.__stderr__,
+                    flush=True,
+                )
+            self._said = True
+        return len(message)
+
+    def flush(self) -> None:
+        """Nothing: each message is written at once."""
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
 
 
 class KeepWarnings:

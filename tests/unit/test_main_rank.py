@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import io
 import os
+import pickle
 import shutil
 import signal
 import stat
 import sys
+from unittest import mock
 
 import pytest
 
 from robomimic_ddp import main_rank
+from robomimic_ddp.errors import WriteError
 from robomimic_ddp.main_rank import atomic_open, copyfile, open_on_main
 from robomimic_ddp.main_rank.streams import KeepWarnings, Tee
 
@@ -197,6 +202,87 @@ def test_a_parent_class_of_a_hosts_logger_is_still_reached(tmp_path):
     logger.flush()
     assert made == ["log.txt", "text", "flushed"]
     assert isinstance(logger, PrintLogger) and PrintLogger.__name__ == "PrintLogger"
+
+
+@main_rank.print_logger
+class PrintLogger:
+    """As the host's."""
+
+    def __init__(self, log_file):
+        self.terminal = sys.stdout
+        self.log_file = open(log_file, "a")
+
+    def write(self, message):
+        self.terminal.write(message)
+        self.log_file.write(message)
+        self.log_file.flush()
+
+    def flush(self):
+        self.terminal.flush()
+
+
+def test_a_log_that_cannot_be_written_is_said_once_and_printing_goes_on(tmp_path, capfd):
+    path, room = tmp_path / "log.txt", tmp_path / "room.txt"
+    room.touch()
+    path.symlink_to("/dev/full")
+    with mock.patch.object(sys, "__stderr__", sys.stderr):
+        logger = PrintLogger(str(path))
+        with contextlib.redirect_stdout(logger):
+            print("one")
+            print("two")
+            path.unlink()
+            path.symlink_to(room)  # somebody has freed space
+            print("three")
+    printed = capfd.readouterr()
+    assert printed.out.split() == ["one", "two", "three"]
+    assert printed.err.count("warning:") == 1 and "No space left on device" in printed.err
+    assert room.read_text() == "three\n"
+
+
+def test_a_log_that_cannot_be_opened_is_said_once_and_printing_goes_on(tmp_path, capfd):
+    path = tmp_path / "gone" / "log.txt"
+    with mock.patch.object(sys, "__stderr__", sys.stderr):
+        logger = PrintLogger(str(path))
+        logger.write("one")
+        path.parent.mkdir()
+        logger.write("two")
+    printed = capfd.readouterr()
+    assert printed.out == "onetwo" and path.read_text() == "two"
+    assert printed.err.count("warning:") == 1 and f"the log {path} could not" in printed.err
+
+
+def write_config(path):
+    with open_on_main(path) as file:
+        file.write("new")
+
+
+def write_backup(path):
+    source = path.with_name("source")
+    source.write_text("new")
+    copyfile(source, path)
+
+
+@pytest.mark.parametrize("write", [write_config, write_backup])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_what_must_be_written_is_one_error_of_ours(write, code, tmp_path, monkeypatch):
+    path = tmp_path / "config.json"
+    path.write_text("old")
+
+    def refuse(*_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(WriteError, match=f"{path} could not be saved: .*untouched") as caught:
+        write(path)
+    assert isinstance(caught.value, OSError) and path.read_text() == "old"
+    assert ("Free disk space" in str(caught.value)) is (code == errno.ENOSPC)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_errors_of_other_files_pass(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        with open_on_main(tmp_path / "file"):
+            open(tmp_path / "other")
 
 
 @pytest.mark.parametrize("make", [lambda kept: KeepWarnings(kept), lambda kept: Tee(kept, kept)])
