@@ -11,6 +11,7 @@ from robomimic_ddp import env, paths
 from robomimic_ddp.rlds import memory
 
 _NAMED_SETS = 3
+_CONSTANT = "constant"
 _HOSTS_SCHEDULE = "multistep"
 """robomimic's, where a config names none."""
 
@@ -39,13 +40,24 @@ def _schedule(run: Any, loader: Any) -> Iterator[str]:
         return
     steps = _at(run.config, "experiment.epoch_every_n_steps") or _length(loader)
     of = "" if steps is None else f" of {steps} step(s)"
-    rates = [
-        f"{name}: {_decay(entry['learning_rate'])}"
+    rates = {
+        name: entry["learning_rate"]
         for name, entry in (_at(run.config, "algo.optim_params") or {}).items()
         if isinstance(entry, Mapping) and isinstance(entry.get("learning_rate"), Mapping)
+    }
+    decays = {name: _decay(rate) for name, rate in rates.items()}
+    said = ", ".join(f"{name}: {decay}" for name, decay in decays.items())
+    yield f"schedule: {epochs} epoch(s){of}{f'; learning rate of {said}' if said else ''}"
+    moving = [
+        name
+        for name, rate in rates.items()
+        if rate.get("step_every_batch") and decays[name] != _CONSTANT
     ]
-    rates = [f"; learning rate of {', '.join(rates)}"] if rates else []
-    yield f"schedule: {epochs} epoch(s){of}{''.join(rates)}"
+    if moving and run.plan.several_ranks and _at(run.config, "experiment.validate"):
+        yield (
+            f"schedule: validation batches do not step the learning rate of {', '.join(moving)} on "
+            "several ranks; in one process the host steps it there too, so it moves faster"
+        )
 
 
 def _decay(rate: Mapping[str, Any]) -> str:
@@ -54,7 +66,7 @@ def _decay(rate: Mapping[str, Any]) -> str:
     if kind == "cosine":
         return f"cosine after {rate.get('warmup_steps', 0)} steps of warm-up"
     if not at:
-        return "constant"
+        return _CONSTANT
     until = "down to" if kind == "linear" else "times"
     return f"{until} {rate.get('decay_factor')} at epoch {', '.join(map(str, at))}"
 

@@ -12,6 +12,7 @@ import pickle
 import pickletools
 import zipfile
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 import torch
@@ -50,8 +51,10 @@ def check(path: Any, algo_name: str) -> None:
     content = read_known(file, shown)
     if content is None:
         return
-    if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
+    model = content.get("model") if isinstance(content, dict) else None
+    if not isinstance(model, dict) or not model:
         found = list(content) if isinstance(content, dict) else type(content).__name__
+        found = 'an empty "model"' if model == {} else found
         raise CheckpointError(
             f'{shown} holds {found}, not a robomimic checkpoint (which has "model", "config", '
             f'"algo_name"). {_REMEDY}'
@@ -64,17 +67,29 @@ def check(path: Any, algo_name: str) -> None:
         )
 
 
-def shapes_differ(path: Any, error: BaseException) -> CheckpointError | None:
-    """`error`, raised while the host loaded `path`, as one clear error; None if it is another."""
+def does_not_fit(path: Any, error: BaseException) -> CheckpointError | None:
+    """`error`, raised while the host put the contents of `path` into its model, as one clear error;
+    None if it is another.
+    """
     text = str(error)
-    if path is None or "Error(s) in loading state_dict" not in text:
-        return None
-    lines = [line.strip() for line in text.splitlines()[1:] if line.strip()]
-    return CheckpointError(
-        f"experiment.ckpt_path={path} does not fit this run's nets: {lines[0][:300]}"
-        f"{f' (and {len(lines) - 1} more)' if len(lines) > 1 else ''} Use the config that it was "
-        "trained with (the same observations, action keys and net sizes), or another checkpoint."
+    remedy = (
+        "Use the config that it was trained with (the same observations, action keys and net "
+        "sizes), or another checkpoint."
     )
+    if path is None:
+        return None
+    if "Error(s) in loading state_dict" in text:
+        lines = [line.strip() for line in text.splitlines()[1:] if line.strip()]
+        return CheckpointError(
+            f"experiment.ckpt_path={path} does not fit this run's nets: {lines[0][:300]}"
+            f"{f' (and {len(lines) - 1} more)' if len(lines) > 1 else ''} {remedy}"
+        )
+    if any(frame.f_code.co_name == "deserialize" for frame, _ in walk_tb(error.__traceback__)):
+        return CheckpointError(
+            f"experiment.ckpt_path={path} does not hold what this run's algorithm saves "
+            f"({type(error).__name__}: {text[:200]}). {remedy}"
+        )
+    return None
 
 
 def _is_legacy(file: Path, shown: str) -> bool:

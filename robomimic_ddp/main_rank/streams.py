@@ -38,8 +38,8 @@ class LogFile:
             self._file = None
             if not self._said:
                 print(
-                    f"warning: the log {self.path} could not be written: {error}. Training goes "
-                    "on; the log lacks what is printed until there is room.",
+                    f"warning: the log {self.path} could not be written: {error}. Training "
+                    "continues; the log lacks what is printed until there is room.",
                     file=sys.__stderr__,
                     flush=True,
                 )

@@ -71,9 +71,9 @@ def distributed(train: Callable) -> Callable:
             try:
                 with run.stopper.scope():
                     return train(*bound.args, **bound.kwargs)
-            except RuntimeError as error:
+            except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as error:
                 path = config.experiment.get("ckpt_path", None)
-                found = checkpoint_check.shapes_differ(path, error)
+                found = checkpoint_check.does_not_fit(path, error)
                 if found is None:
                     raise
                 raise found from error

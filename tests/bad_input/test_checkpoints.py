@@ -102,6 +102,17 @@ CASES = (
         ("model.pth does not fit this run's nets", "config that it was trained with"),
         late=True,
     ),
+    Case(
+        "checkpoint: an empty model",
+        checkpoint(saved(nets(model={}))),
+        ('holds an empty "model"', "not a robomimic checkpoint"),
+    ),
+    Case(
+        "checkpoint: a model of something else",
+        checkpoint(saved(nets(model={"weights": torch.zeros(3)}))),
+        ("does not hold what this run's algorithm saves (KeyError: 'nets')",),
+        late=True,
+    ),
 )
 
 

@@ -65,6 +65,20 @@ def test_schedules(schedule, words):
     assert words in run_of(config(schedule)).describe()
 
 
+@pytest.mark.parametrize("per_batch", [True, False])
+@pytest.mark.parametrize("validate", [True, False])
+@pytest.mark.parametrize("ranks", [1, 8])
+@pytest.mark.parametrize("kind", ["cosine", "multistep"])
+def test_schedules_that_validation_would_step(per_batch, validate, ranks, kind):
+    """multistep without epochs is constant: nothing is stepped."""
+    made = config({"scheduler_type": kind, "step_every_batch": per_batch})
+    made["experiment"]["validate"] = validate
+    text = run_of(made, ranks=ranks, on_node=min(4, ranks)).describe()
+    applies = per_batch and validate and ranks > 1 and kind == "cosine"
+    line = "validation batches do not step the learning rate of policy on several ranks"
+    assert (line in text) is applies
+
+
 def test_what_is_not_known_has_no_line():
     alone = run_of(ranks=1, on_node=1, gpus=0).describe().splitlines()
     assert [line.partition(":")[0] for line in alone] == ["mode", "batch", "data workers"]
