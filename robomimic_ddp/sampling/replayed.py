@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from torch.utils.data import BatchSampler
+from torch.utils.data import BatchSampler, IterableDataset
 
 from robomimic_ddp import random_streams
 from robomimic_ddp.sampling.orders import another_order, draws_anew
@@ -89,7 +89,8 @@ class ReplayedLoader:
         self._next: dict[str, Any] | None = None
         self._recorded: _Recorded | None = None
         batches = getattr(loader, "batch_sampler", None)
-        if type(batches) is BatchSampler:  # one of the host's own may do anything
+        stream = isinstance(getattr(loader, "dataset", None), IterableDataset)
+        if type(batches) is BatchSampler and not stream:  # one of the host's own may do anything
             self._recorded = batches.sampler = _Recorded(batches.sampler)
 
     def __len__(self) -> int:
