@@ -10,7 +10,8 @@ import functools
 import inspect
 import os
 import sys
-from typing import Any
+import threading
+from typing import Any, Callable
 
 from robomimic_ddp import group
 from robomimic_ddp.errors import RobomimicDDPError
@@ -105,4 +106,29 @@ def data_logger(cls: type) -> type:
         host_init(self, *args, **kwargs)
 
     cls.__init__ = __init__  # type: ignore[misc]
+    for name in ("record", "close"):
+        if hasattr(cls, name):
+            setattr(cls, name, _without_dead_writer(getattr(cls, name)))
     return cls
+
+
+def _without_dead_writer(method: Callable) -> Callable:
+    """Decorates a method of the DataLogger: where tensorboardX's thread has ended (a full disk),
+    TensorBoard is switched off and that is said. The host would wait for the thread for ever.
+    """
+
+    @functools.wraps(method)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        thread = getattr(self, "_tb_logger", None)
+        for name in ("file_writer", "event_writer", "_worker"):
+            thread = getattr(thread, name, None)
+        if isinstance(thread, threading.Thread) and not thread.is_alive():
+            self._tb_logger = None
+            print(
+                "warning: TensorBoard's log could not be written (its error stands above). "
+                "Training continues without it.",
+                file=sys.stderr,
+            )
+        return method(self, *args, **kwargs)
+
+    return wrapped
