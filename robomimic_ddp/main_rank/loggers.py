@@ -119,11 +119,12 @@ def _without_dead_writer(method: Callable) -> Callable:
 
     @functools.wraps(method)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        thread = getattr(self, "_tb_logger", None)
-        for name in ("file_writer", "event_writer", "_worker"):
-            thread = getattr(thread, name, None)
+        files = getattr(getattr(self, "_tb_logger", None), "file_writer", None)
+        writer = getattr(files, "event_writer", None)
+        thread = getattr(writer, "_worker", None)
         if isinstance(thread, threading.Thread) and not thread.is_alive():
             self._tb_logger = None
+            writer._closed = True  # else it would wait for its thread once more at exit
             print(
                 "warning: TensorBoard's log could not be written (its error stands above). "
                 "Training continues without it.",

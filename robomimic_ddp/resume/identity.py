@@ -116,7 +116,8 @@ def _in_mid_pass(saved: Mapping[str, Any]) -> bool:
     the place says by itself what a change of data means.
     """
     place = saved["ranks"][0]["data"] or {}
-    return bool(place.get("samples") or place.get("batches"))
+    began = {"pass": "samples", "replay": "batches"}.get(place.get("kind"))
+    return began is not None and bool(place[began])
 
 
 def _numbers(nest: Any, prefix: str = "") -> Iterator[tuple[str, torch.Tensor]]:

@@ -38,7 +38,7 @@ def changes(run: Any, model: Any, saved: dict[str, Any], data: str) -> Iterable[
             f"{', '.join(f'{after:g}' for _, after in configured)}; not applied, since a "
             "resumed learning rate is never changed silently"
         )
-    if saved["export"] != state.export_digest(run.found.directory):
+    if saved.get("export") != state.export_digest(run.found.directory):
         yield (
             f"note: last.pth was not written together with save {saved['save_id'][:8]} (the "
             "run ended between the two, or the file was changed); the state alone is used"

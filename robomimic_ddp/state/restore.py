@@ -55,8 +55,9 @@ def _load_nest(nest: Any, state: Any, name: str) -> None:
         for key, value in nest.items():
             _load_nest(value, state[key], f"{name}[{key!r}]")
     elif isinstance(nest, (list, tuple)):
-        if len(nest) != len(state):
-            raise _other_model(f"{name}: {len(state)} were saved, the model has {len(nest)}")
+        saved = len(state) if isinstance(state, (list, tuple)) else "none"
+        if len(nest) != saved:
+            raise _other_model(f"{name}: {saved} were saved, the model has {len(nest)}")
         for index, value in enumerate(nest):
             _load_nest(value, state[index], f"{name}[{index}]")
     elif hasattr(nest, "load_state_dict"):

@@ -6,6 +6,7 @@ of each key. A key that ends with "?" may be absent; other keys are not looked a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 _MAYBE_NUMBER = (int, type(None))
@@ -14,14 +15,26 @@ _MAYBE_DICT = (dict, type(None))
 RECORD = {"job?": (str, type(None)), "paths": [(str, type(None))]}
 """Of `ddp.json`, as far as it is read back."""
 
-_MODEL_PART = {"optimizers": object, "lr_schedulers": object, "numbers": dict, "nets?": dict}
-_RANK = {
-    "random": {"torch": object, "cuda": list, "numpy": dict, "python": dict},
-    "data": _MAYBE_DICT,
-    "samples?": (int, float),
-    "totals?": dict,
-    "step_logs?": list,
+_MODEL_PART = {
+    "optimizers": object,
+    "lr_schedulers": object,
+    "numbers": dict,
+    "nets?": dict,
+    "ema?": {"numbers": dict},
 }
+_RANDOM = {
+    "torch": object,
+    "cuda": list,
+    "numpy": {"words": object, "position": int, "gauss": object},
+    "python": {"version": int, "words": object, "gauss": object},
+}
+_RANK = {"random": _RANDOM, "data": _MAYBE_DICT}
+_RANK_INSIDE = {"samples": (int, float), "totals": dict, "step_logs": list}
+_PLACES = {
+    "pass": {"pass": int, "samples": int},
+    "replay": {"batches": _MAYBE_NUMBER, "iterations?": (list, type(None))},
+}
+"""Of places in the data, by their kind; a data set that makes its own loader checks its own."""
 STATE = {
     "save_id": str,
     "epoch": int,
@@ -70,15 +83,25 @@ def fault(value: Any, shape: Any, name: str) -> str | None:
 def state_fault(state: Any) -> str | None:
     """What is wrong with the contents of a state file, or None."""
     found = fault(state, STATE, "state")
-    if found is None and state["inside"] is not None:
-        found = fault(state["inside"], INSIDE, "state.inside")
-    if found is None and not state["ranks"]:
-        found = "state.ranks is empty"
-    if found is None:
-        parts = ((name, part) for name, part in state["model"].items())
-        faults = (fault(part, _MODEL_PART, f"state.model[{name!r}]") for name, part in parts)
-        found = next((one for one in faults if one), None)
-    return found
+    if found is not None:
+        return found
+    if not state["ranks"]:
+        return "state.ranks is empty"
+    return next((one for one in _inner_faults(state) if one), None)
+
+
+def _inner_faults(state: dict[str, Any]) -> Iterator[str | None]:
+    """What depends on what the state holds."""
+    inside = state["inside"]
+    if inside is not None:
+        yield fault(inside, INSIDE, "state.inside")
+    for number, rank in enumerate(state["ranks"]):
+        if inside is not None:
+            yield fault(rank, _RANK_INSIDE, f"state.ranks[{number}]")
+        place = rank["data"] or {}
+        yield fault(place, _PLACES.get(place.get("kind"), {}), f"state.ranks[{number}].data")
+    for name, part in state["model"].items():
+        yield fault(part, _MODEL_PART, f"state.model[{name!r}]")
 
 
 def _article(kind: type) -> str:

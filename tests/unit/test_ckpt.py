@@ -14,6 +14,7 @@ import torch
 from robomimic_ddp import checkpoint_check, ckpt, cli
 from robomimic_ddp.errors import CheckpointError
 from robomimic_ddp.state import files
+from tests.unit.test_state_files import STREAMS
 
 
 def nets(seed, module):
@@ -139,8 +140,7 @@ def test_a_state_of_ours(tmp_path, capsys):
     kept |= {"save_id": "abc", "best": {"best_valid_loss": 0.5}, "options": {"verify": True}}
     part = {"nets": nets(0, True), "ema": {"averaged_model": nets(100, True), "numbers": {}}}
     part |= {"optimizers": {}, "lr_schedulers": {}, "numbers": {}}
-    streams = {"torch": 0, "cuda": [], "numpy": {}, "python": {}}
-    kept |= {"learning_rates": [], "ranks": [{"random": streams, "data": None}]}
+    kept |= {"learning_rates": [], "ranks": [{"random": STREAMS, "data": None}]}
     files.write(tmp_path, {**kept, "model": {"": part}}, best=False)
     assert command("show", tmp_path / files.STATE) == 0
     text = capsys.readouterr().out

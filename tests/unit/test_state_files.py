@@ -167,13 +167,21 @@ def test_a_symbolic_link_keeps_the_previous_and_the_best_apart(linked, tmp_path,
     assert (directory / STATE).is_symlink() and (elsewhere / STATE).is_file()
 
 
+STREAMS = {
+    "torch": 0,
+    "cuda": [],
+    "numpy": {"words": 0, "position": 0, "gauss": None},
+    "python": {"version": 3, "words": 0, "gauss": None},
+}
+
+
 def test_what_a_state_lacks_is_named():
     def fault(**changes):
         whole = {
             "save_id": "a", "epoch": 1, "inside": None, "steps": 3, "world_size": 1,
             "samples_per_step": 4, "learning_rates": [[0.1, 0.1]], "options": {}, "best": {},
             "model": {"": {"optimizers": {}, "lr_schedulers": {}, "numbers": {}}},
-            "ranks": [{"random": dict(torch=0, cuda=[], numpy={}, python={}), "data": None}],
+            "ranks": [{"random": STREAMS, "data": None}],
         }  # fmt: skip
         found = shape.state_fault({k: v for k, v in {**whole, **changes}.items() if v is not ...})
         if found:
@@ -188,6 +196,18 @@ def test_what_a_state_lacks_is_named():
     assert fault(ranks=[]) == "state.ranks is empty"
     assert fault(ranks=[{"data": None}]) == "state.ranks[0] lacks 'random'"
     assert fault(inside={"epoch": 1}) == "state.inside lacks 'steps'"
+    inside = {"epoch": 1, "steps": 2, "total": None}
+    assert fault(inside=inside) == "state.ranks[0] lacks 'samples'"
+    begun = {"kind": "pass", "pass": 1, "samples": 0}
+    assert fault(ranks=[{"random": STREAMS, "data": begun}]) is None
+    for place, lacks in (({"kind": "pass"}, "pass"), ({"kind": "replay"}, "batches")):
+        ranks = [{"random": STREAMS, "data": place}]
+        assert fault(ranks=ranks) == f"state.ranks[0].data lacks {lacks!r}"
+    assert (
+        fault(ranks=[{"random": STREAMS, "data": {"kind": "pass", "pass": 1, "samples": 0}}])
+        is None
+    )
+    assert fault(ranks=[{"random": {**STREAMS, "numpy": {}}, "data": None}]) is not None
     assert fault(learning_rates=[["a"]]) is not None
     assert shape.state_fault([]) == "state is a list, not a dict"
 
