@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from robomimic_ddp import host_seams
-from robomimic_ddp.errors import UnpatchedScript
+from robomimic_ddp import host_seams, run
+from robomimic_ddp.errors import PatchError, UnpatchedScript
 from robomimic_ddp.patches import changes, engine, hosts, manifest, registry
 from robomimic_ddp.seams.directory import run_directory
 from tests.patches.support import write_host
@@ -108,3 +108,11 @@ def test_folders_are_not_made_on_several_ranks_without_a_patched_script(rank, mo
         run_directory(lambda: made.append(1))()
     assert made == [] and not isinstance(refused.value, Exception)
     assert ("without @DDPUtils.distributed" in str(refused.value.code)) == (rank == 0)
+
+
+def test_what_one_rank_lacks_is_the_same_error_on_all(monkeypatch):
+    """Each node may have a checkout of its own."""
+    monkeypatch.setattr(run.group, "gather_objects", lambda value: [value, {"/b/x.py": ["save"]}])
+    with pytest.raises(PatchError, match="/b/x.py lacks DDPUtils.save") as refused:
+        run._require_all_seams(object())
+    assert refused.value.everywhere
