@@ -107,7 +107,7 @@ def wait_in_c(tell_failure, ask):
         store = dist.distributed_c10d._get_default_store()
         places.begin(store, group.rank(), group.world_size(), 600.0)
         if group.rank() == 0 and tell_failure:
-            places.tell_failure()
+            places.first_to_fail()
         group.barrier()
         if group.rank() == 1:
             signals = [signal.SIGUSR1] * ask + [signal.SIGTERM]
