@@ -217,7 +217,7 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
     made = plan_of(launch)
     run = Run(made, resolved, int(config.train.seed), fine_tuning, config)
     token = _current.set(run)
-    finished = False
+    ended_by: BaseException | None = None
     try:
         with ExitStack() as stack:
             stack.enter_context(determinism.deterministic_algorithms(resolved.values.deterministic))
@@ -234,11 +234,13 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
                 _share_workers(run, of_node)
             stack.enter_context(run.undo)
             yield run
-        finished = True
+    except BaseException as error:
+        ended_by = error
+        raise
     finally:
         _current.reset(token)
         if run.pulse is not None:
-            run.pulse.stop(finished)
+            run.pulse.stop(ended_by)
 
 
 def _require_all_seams(config: Any) -> None:
