@@ -320,6 +320,11 @@ def _cores_of_parent() -> int:
         return 0
 
 
+def wandb_mode() -> str | None:
+    """What the user asks of wandb by WANDB_MODE: "online", "offline", "disabled", ..."""
+    return os.environ.get("WANDB_MODE") or None
+
+
 def variables() -> dict[str, str]:
     """A copy of this process's environment variables."""
     return dict(os.environ)

@@ -23,6 +23,7 @@ from torch import nn
 import robomimic_ddp
 from robomimic_ddp import (
     block,
+    command_line,
     determinism,
     env,
     group,
@@ -201,7 +202,8 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
     """
     launch = env.read_launch_env()
     noted = notes.notes_of(config)
-    resolved = options.resolve(noted.command_line_options, launch.option_texts, noted.file_options)
+    given = noted.command_line_options or command_line.options()  # a host without a config file
+    resolved = options.resolve(given, launch.option_texts, noted.file_options)
     plan_of = partial(
         plan.make_plan,
         resolved=resolved,
