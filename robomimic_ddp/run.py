@@ -32,6 +32,7 @@ from robomimic_ddp import (
     notes,
     options,
     plan,
+    progress,
     run_record,
     step,
     step_logs,
@@ -234,6 +235,8 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
                     run.plan = plan_of(replace(launch, local_world_size=len(of_node)))
                 _require_same_job(config, run)
                 _share_workers(run, of_node)
+            if not group.is_main():
+                stack.enter_context(progress.without_bars())
             stack.enter_context(run.undo)
             yield run
     except BaseException as error:
