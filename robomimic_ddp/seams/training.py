@@ -61,7 +61,8 @@ def distributed(train: Callable) -> Callable:
             if can_resume:
                 bound.arguments["resume"] = host_resumes
             host_config.fill_rlds_data(config)
-            host_config.check_inputs(config, resuming=host_resumes)
+            trusts = run.options.values.trust_checkpoint
+            host_config.check_inputs(config, host_resumes, trusts)
             if run.plan.several_ranks and host_config.trains_by_own_pipeline(config):
                 from robomimic_ddp.rlds import host_statistics
 
