@@ -79,14 +79,17 @@ def entry_point(main: Callable) -> Callable:
 
 
 @contextmanager
-def at_once() -> Iterator[None]:
+def at_once(last_words: Callable[[Exception], None] = lambda error: None) -> Iterator[None]:
     """Within an entry point, on a rank of a process group: an exception in the block is shown and
     recorded and ends the process before anything is undone, which may wait for a GPU that hangs.
+    `last_words` is called with it before.
     """
     try:
         yield
     except Exception as error:
         if _entered and group.is_initialized():
+            with suppress(Exception):
+                last_words(error)
             _end_for(error, _entered[-1])
         raise
 

@@ -82,11 +82,11 @@ def process_group(
     store over attempts, and ranks would find the addresses that those before them have left there
     (torch 2.12: "connectFullMesh failed"), so each attempt has its keys.
 
-    `rendezvous` goes to `dist.rendezvous` (`init_method` is its URL); empty means the launcher's environment (MASTER_ADDR,
-    ...), which is read and never written. A group that already exists is used and left alone. After
-    an exception the group is *not* destroyed: the sockets close when the process ends, which is
-    after the traceback has been recorded, so the failing rank is always the first that torchrun
-    hears of.
+    `rendezvous` goes to `dist.rendezvous` (`init_method` is its URL); empty means the launcher's
+    environment (MASTER_ADDR, ...), which is read and never written. A group that already exists is
+    used and left alone. After an exception the group is *not* destroyed: the sockets close when the
+    process ends, which is after the traceback has been recorded, so the failing rank is always the
+    first that torchrun hears of.
     """
     if is_initialized():
         yield

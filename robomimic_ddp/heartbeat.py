@@ -22,6 +22,8 @@ from robomimic_ddp.observing import LOSS, Observer
 
 FOLDER = "heartbeats"
 _SECONDS, _RANKS_A_SECOND = 2.0, 50
+_LAST_SECONDS = 5.0
+"""For a write in hand, on a disk that may hang."""
 
 
 class Pulse:
@@ -72,7 +74,7 @@ class Pulse:
         self._told["finished"] = error is None
         self._told["ended"] = "finished" if error is None else "ended" if asked else "failed"
         self._stop.set()
-        self._thread.join()
+        self._thread.join(_LAST_SECONDS)
         self.write()
 
     def begin(self, epoch: Any) -> None:

@@ -162,6 +162,11 @@ class Run:
         outcome = {**FRAMES_UNKNOWN, "steps": steps, **frames, **proven}
         self.record.add(learning_rates=self.learning_rates, outcome=outcome)
 
+    def end_pulse(self, error: BaseException | None) -> None:
+        """Tells how the run has ended on this rank: by `error`, or well."""
+        if self.pulse is not None:
+            self.pulse.stop(error)
+
     def start_pulse(self, directory: Path) -> None:
         """Begins to tell, in the run directory, what this rank is doing."""
         if self.pulse is None:
@@ -244,8 +249,7 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
         raise
     finally:
         _current.reset(token)
-        if run.pulse is not None:
-            run.pulse.stop(ended_by)
+        run.end_pulse(ended_by)
 
 
 def _require_all_seams(config: Any) -> None:

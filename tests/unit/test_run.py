@@ -108,7 +108,7 @@ def test_only_a_flag_named_resume_is_ours_to_set(
 
     for module, name in (("config_check", "require_possible"), ("host_config", "fill_rlds_data")):
         monkeypatch.setattr(getattr(training, module), name, lambda config: None)
-    monkeypatch.setattr(training.host_config, "check_inputs", lambda config, resuming: None)
+    monkeypatch.setattr(training.host_config, "check_inputs", lambda *_: None)
     monkeypatch.setattr(training.resume, "decide", decide)
     config = HostConfig()
     config.experiment = {}
