@@ -113,6 +113,7 @@ def entry_point(api_version: int) -> Callable:
     """Decorates the host's `main(args)`: any failure ends the process non-zero and is recorded for
     torchrun.
 
+    Words ddp.NAME=value of the program that was started leave sys.argv, for our options.
     `api_version` is the version that the host was patched for. Raises ApiVersionError when it is
     not ours.
     """
@@ -123,6 +124,9 @@ def entry_point(api_version: int) -> Callable:
         )
 
     def decorate(main: Callable) -> Callable:
+        if main.__module__ == "__main__":
+            command_line.take_options()
+
         @functools.wraps(main)
         def checked(*args: Any, **kwargs: Any) -> Any:
             with config_file.checked_config(args[0] if args else None):

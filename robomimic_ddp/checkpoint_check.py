@@ -10,29 +10,46 @@ import inspect
 import os
 import pickle
 import pickletools
+import re
+import tarfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from traceback import walk_tb
-from typing import Any
+from typing import IO, Any
 
 import torch
+from torch._weights_only_unpickler import _get_allowed_globals
 
 from robomimic_ddp import paths
 from robomimic_ddp.errors import CheckpointError
 
-_LEGACY_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
-"""How a file of torch before 1.6 begins; read by the host, not looked into here."""
-_HARMLESS = ("numpy._core.multiarray.", "numpy.core.multiarray.", "numpy.dtype", "numpy.ndarray")
-_RUN_PROGRAMS = {"builtins", "os", "posix", "nt", "pty", "subprocess", "sys", "shutil", "runpy"} | {
-    "importlib", "socket", "ctypes", "code", "webbrowser", "pickle", "operator", "functools"
-}  # fmt: skip
+_LEGACY_MAGICS = tuple(pickle.dumps(0x1950A86A20F9469CFC6C, protocol) for protocol in range(2, 6))
+"""How a file of torch before 1.6 begins: its first pickle."""
+_LEGACY_PICKLES = 5
+"""Before the numbers: magic, protocol, system, contents, keys of the storages."""
+_ZIP_MAGIC = b"PK\x03\x04"
+_SCRIPT = "TorchScript code"
+_HARMLESS = re.compile(
+    r"builtins\.(bool|bytearray|bytes|complex|dict|float|frozenset|int|list|long|object|range|set"
+    r"|slice|str|tuple|unicode|xrange)"
+    r"|collections\.(Counter|OrderedDict|defaultdict|deque)|copy_?reg\._reconstructor|typing\.Any"
+    r"|pathlib\.(_local\.)?(Pure)?(Posix|Windows)?Path"
+    r"|numpy\.(dtype|ndarray|dtypes\.\w+DType|bool_?|u?int\d+|float\d+|complex\d+)"
+    r"|numpy\._?core\.(multiarray\.(_reconstruct|scalar)|numeric\._frombuffer)"
+    r"|torch\.storage\._(Typed|Untyped)Storage"
+    r"|omegaconf\.(dictconfig\.DictConfig|listconfig\.ListConfig|base\.\w*Metadata|nodes\.\w+Node)"
+    r"|robomimic\.config(\.\w+)*\.\w*Config"
+)
+"""What may be asked for beside what torch itself trusts: full names, since modules hold more."""
 _DAMAGES = (pickle.UnpicklingError, zipfile.BadZipFile)
 _UNREADABLE = (RuntimeError, ValueError, KeyError, EOFError, OSError, *_DAMAGES)
 _REMEDY = "Check experiment.ckpt_path, or set it to null to train from the beginning."
 
 
-def check(path: Any, algo_name: str) -> None:
-    """Raises CheckpointError for a `path` that holds no checkpoint of this algorithm.
+def check(path: Any, algo_name: str, trusted: bool = False) -> None:
+    """Raises CheckpointError for a `path` that holds no checkpoint of this algorithm, or one that
+    asks for more than tensors, plain values and the host's config, unless it is `trusted`.
 
     Not collective. Tensors are mapped, not read.
     """
@@ -46,11 +63,10 @@ def check(path: Any, algo_name: str) -> None:
         raise CheckpointError(
             f"{shown} is a folder: name the file in it, such as {file}/models/model_epoch_50.pth."
         )
-    if _is_legacy(file, shown):
+    if trusted:
+        _is_legacy(file, shown)
         return
     content = read_known(file, shown)
-    if content is None:
-        return
     model = content.get("model") if isinstance(content, dict) else None
     if not isinstance(model, dict) or not model:
         found = list(content) if isinstance(content, dict) else type(content).__name__
@@ -93,65 +109,80 @@ def does_not_fit(path: Any, error: BaseException) -> CheckpointError | None:
 
 
 def _is_legacy(file: Path, shown: str) -> bool:
+    """By the bytes that torch goes by: a file can look like others at its end."""
     try:
         with open(paths.regular(file), "rb") as opened:
-            start = opened.read(len(_LEGACY_MAGIC))
+            start = opened.read(max(map(len, _LEGACY_MAGICS)))
     except OSError as error:
         raise CheckpointError(f"{shown} cannot be read: {error}. {_REMEDY}") from error
-    if not zipfile.is_zipfile(file) and start != _LEGACY_MAGIC:
+    is_legacy = start.startswith(_LEGACY_MAGICS) and not tarfile.is_tarfile(file)
+    if not is_legacy and not (start.startswith(_ZIP_MAGIC) and zipfile.is_zipfile(file)):
         kind = "cut off while it was written" if start.startswith(b"PK") else "of another kind"
         raise CheckpointError(
             f"{shown} is no checkpoint of torch: the file is damaged, {kind}, or empty "
             f"({file.stat().st_size} bytes). It was not loaded. Use last_bak.pth beside it, or "
             "an earlier one."
         )
-    return start == _LEGACY_MAGIC
+    return is_legacy
 
 
 def read_known(file: Path, shown: str) -> Any:
-    """The contents of a checkpoint, None where it asks for classes that are not known here.
+    """The contents of a checkpoint that holds tensors, plain values and the host's config.
 
-    Raises CheckpointError, naming it as `shown`, for a damaged file and for one that would run a
-    program. Tensors are mapped, not read.
+    Raises CheckpointError, naming it as `shown`, for a damaged file and for one that asks for
+    anything else, which could run any program. Tensors are mapped, not read, where they can be.
     """
+    legacy = _is_legacy(file, shown)
     try:
-        asked = _asked_for(file)
-        programs = [name for name in asked if name.partition(".")[0] in _RUN_PROGRAMS]
-        if programs:
+        trusted = set(_get_allowed_globals())
+        asked = set(_legacy_globals(file) if legacy else _zip_globals(file)) - trusted
+        unknown = sorted(name for name in asked if not _HARMLESS.fullmatch(name))
+        if unknown:
             raise CheckpointError(
-                f"{shown} asks for {', '.join(programs)} when it is loaded, which no robomimic "
-                "checkpoint needs and which could run any program. It was not loaded. Use a "
-                "checkpoint that you trust."
+                f"{shown} asks for {', '.join(unknown[:5])}"
+                f"{f' and {len(unknown) - 5} more' if len(unknown) > 5 else ''} when it is loaded. "
+                "Expected tensors, numbers, text and the host's config: anything else could run "
+                "any program. It was not loaded. If you trust its source, train with "
+                "ddp.trust_checkpoint=true; else use another checkpoint."
             )
-        if not all(name.startswith(_HARMLESS) for name in asked):
-            return None
-        mapped = {"mmap": True} if "mmap" in inspect.signature(torch.load).parameters else {}
+        can_map = "mmap" in inspect.signature(torch.load).parameters and not legacy
+        mapped = {"mmap": True} if can_map else {}
         return torch.load(file, map_location="cpu", weights_only=False, **mapped)
     except _UNREADABLE as error:
         raise CheckpointError(
-            f"{shown} cannot be read ({str(error).splitlines()[0][:200]}): the file is damaged. "
-            "Use last_bak.pth beside it, or an earlier one."
+            f"{shown} cannot be read ({(str(error).splitlines() or [''])[0][:200]}): the file is "
+            "damaged. Use last_bak.pth beside it, or an earlier one."
         ) from error
 
 
-def _asked_for(file: Path) -> list[str]:
-    """Names of classes and functions that loading would call, but for those that torch trusts."""
-    own = getattr(torch.serialization, "get_unsafe_globals_in_checkpoint", None)
-    if own is not None:
-        return own(file)
-    from torch._weights_only_unpickler import _get_allowed_globals
-
+def _zip_globals(file: Path) -> Iterator[str]:
+    """Of every pickle in it, whatever its place: which one torch takes is its own affair."""
+    found = False
     with zipfile.ZipFile(file) as members:
-        pickles = [name for name in members.namelist() if name.endswith("/data.pkl")]
-        asked = {name for text in pickles for name in globals_of(members.read(text))}
-    if not pickles:
+        for member in members.infolist():
+            name = member.filename.lower()
+            if name.endswith("constants.pkl"):
+                yield _SCRIPT
+            if name.endswith(".pkl"):
+                found = found or name.endswith("/data.pkl")
+                yield from globals_of(members.read(member))
+    if not found:
         raise ValueError("there is no data.pkl in it")
-    return sorted(asked - set(_get_allowed_globals()))
 
 
-def globals_of(pickled: bytes) -> list[str]:
-    """ "module.name" of all that a pickle asks for, without running it; "?" for what it hides."""
-    found, texts = [], []
+def _legacy_globals(file: Path) -> Iterator[str]:
+    with open(file, "rb") as opened:
+        for _ in range(_LEGACY_PICKLES):
+            yield from globals_of(opened)
+
+
+def globals_of(pickled: bytes | IO[bytes]) -> list[str]:
+    """ "module.name" of all that a pickle asks for, without running it; "?" for what it hides. A
+    file is read to the end of its next pickle.
+    """
+    found: list[str] = []
+    texts: list[str] = []  # on top of the stack, the last two
+    memo: dict[int, str | None] = {}
     for code, value, _ in pickletools.genops(pickled):
         if code.name in ("GLOBAL", "INST"):
             found.append(value.replace(" ", ".").replace("__builtin__.", "builtins."))
@@ -159,8 +190,13 @@ def globals_of(pickled: bytes) -> list[str]:
             found.append(".".join(texts) if len(texts) == 2 else "?")
         elif code.name.startswith("EXT"):
             found.append("?")
-        if code.name.endswith("UNICODE") or "UNICODE8" in code.name:
+        if "UNICODE" in code.name:
             texts = [*texts[-1:], value]
-        elif code.name != "MEMOIZE" and "PUT" not in code.name:
+        elif code.name.endswith("GET") and memo.get(int(value)) is not None:
+            texts = [*texts[-1:], memo[int(value)] or ""]
+        elif code.name == "MEMOIZE" or code.name.endswith("PUT"):
+            place = len(memo) if code.name == "MEMOIZE" else int(value)
+            memo[place] = texts[-1] if texts else None
+        elif code.name != "FRAME":
             texts = []
     return found

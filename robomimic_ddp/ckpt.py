@@ -73,11 +73,6 @@ def read(path: Any) -> dict[str, Any]:
     if not file.is_file():
         raise CheckpointError(f"{path}: there is no such file (looked for {file.absolute()}).")
     content = checkpoint_check.read_known(file, str(path))
-    if content is None:
-        raise CheckpointError(
-            f"{path} asks for classes of its host's when it is loaded, so it was not loaded here. "
-            "Load it with the host, and save it with tensors and text only."
-        )
     if isinstance(content, dict) and isinstance(content.get("state"), dict):
         require_complete(content["state"], file)
         content = _of_state(content["state"], path)

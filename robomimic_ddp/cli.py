@@ -64,6 +64,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     usage.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _run(argv)
+    except KeyboardInterrupt:
+        print("robomimic-ddp: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+
+
+def _run(argv: list[str]) -> int:
     args = _parser(argv).parse_args(argv)
     if args.command == "run":
         from robomimic_ddp.rlds.tf_import import keep_triton_first
@@ -80,9 +88,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `robomimic-ddp diff | head`: the reader has what it wanted
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_DONE
-    except KeyboardInterrupt:
-        print("robomimic-ddp: interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
 
 
 def _rank() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextvars import ContextVar
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -38,17 +39,31 @@ def parse_dotlist(arguments: Sequence[str], usage: str = "") -> dict:
     return given
 
 
+_taken: ContextVar[tuple[str, ...]] = ContextVar("robomimic_ddp_words", default=())
+
+
+def take_options() -> None:
+    """Takes our options out of this process's arguments, before a host's parser calls them unknown;
+    `options` still has them.
+    """
+    found = tuple(word for word in sys.argv[1:] if _is_option(word))
+    if found:
+        _taken.set((*_taken.get(), *found))
+        sys.argv[1:] = [word for word in sys.argv[1:] if word not in found]
+
+
 def overrides(words: Sequence[str]) -> list[str]:
     """A host's list of overrides without our options, which Hydra would call unknown."""
     return [word for word in words if not _is_option(word)]
 
 
 def options() -> dict[str, Any]:
-    """Our options among this process's arguments: `ddp.lr_scaling=sqrt` is {"lr_scaling": "sqrt"}.
+    """Our options among the arguments that this process was started with: `ddp.lr_scaling=sqrt` is
+    {"lr_scaling": "sqrt"}.
 
     Raises ConfigError for text that is no option.
     """
-    words = [word.lstrip("+") for word in sys.argv[1:] if _is_option(word)]
+    words = [word.lstrip("+") for word in (*_taken.get(), *sys.argv[1:]) if _is_option(word)]
     return parse_dotlist(words).get(OPTIONS.rstrip("."), {}) if words else {}
 
 

@@ -5,13 +5,16 @@ workers.
 from __future__ import annotations
 
 import functools
+import json
 import os
+import signal
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, Callable, NoReturn
 
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
@@ -47,8 +50,9 @@ def entry_point(main: Callable) -> Callable:
     """Decorates a process's `main`: any exception ends the process non-zero, recorded for torchrun,
     shown on stderr and in the rank's log.
 
-    A RobomimicDDPError is one message without a traceback. An error that only says that another
-    rank went away is one line. Ctrl-C is quiet. In a plain process other exceptions pass unchanged.
+    A RobomimicDDPError is one message without a traceback; of others the traceback follows below.
+    Of several ranks the first to fail shows its error whole, another one line, and none where it is
+    the same error. Ctrl-C is quiet. In a plain process other exceptions pass unchanged.
     """
 
     @functools.wraps(main)
@@ -75,14 +79,17 @@ def entry_point(main: Callable) -> Callable:
 
 
 @contextmanager
-def at_once() -> Iterator[None]:
+def at_once(last_words: Callable[[Exception], None] = lambda error: None) -> Iterator[None]:
     """Within an entry point, on a rank of a process group: an exception in the block is shown and
     recorded and ends the process before anything is undone, which may wait for a GPU that hangs.
+    `last_words` is called with it before.
     """
     try:
         yield
     except Exception as error:
         if _entered and group.is_initialized():
+            with suppress(Exception):
+                last_words(error)
             _end_for(error, _entered[-1])
         raise
 
@@ -95,48 +102,84 @@ def _end_for(error: BaseException, launch: env.LaunchEnv) -> None:
         _end(error.code)
     if isinstance(error, SystemExit):
         if error.code not in (None, 0):
-            places.tell_failure()
+            places.first_to_fail()
             get_error_handler().record_exception(error)
         return
     if group.world_size() > 1 and is_follow_up(error):
         _log(traceback.format_exc())
-        reason = str(error).strip().splitlines()[0][:120]
-        _show(f"rank {group.rank()}: stopped, because another rank failed ({reason})\n")
-        if launch.elastic:
-            # torchrun looks every 0.1 s and stamps failures with whole seconds: were this rank to
-            # end now, it could be named as the root cause. torchrun's signal ends the wait.
-            time.sleep(_FOLLOW_UP_SECONDS)
-        _end(EXIT_REFUSED)
+        _end_after_another(launch, f"stopped, because another rank failed ({_first_line(error)})")
     missing = places.missing() if is_time_limit(error) else None
     if missing is not None:
-        try:  # raised, because torchrun's record holds the traceback of the error in hand
+        try:  # raised, because the log holds the traceback of the error in hand
             raise LateRankError(
                 f"{missing}. A rank that crashed, hangs or is much slower keeps the others "
                 "waiting: see its log (log_rank<k>.txt). If it was only slow (a first index of a "
                 "large data set, a busy disk), raise ddp.timeout."
             ) from error
         except LateRankError as late:
-            _record_and_end(late, launch)
-    _record_and_end(error, launch)
+            _tell_and_end(late, launch)
+    if launch.launched or isinstance(error, RobomimicDDPError):
+        _tell_and_end(error, launch)
 
 
-def _record_and_end(error: BaseException, launch: env.LaunchEnv) -> None:
-    """For the error in hand; returns where it should pass unchanged."""
-    places.tell_failure()
-    get_error_handler().record_exception(error)
-    if isinstance(error, RobomimicDDPError):
-        text = f"error: {error}\n"
-        _log(text)
-        if not (error.everywhere and launch.rank > 0):
-            _show(text)
-        _end(EXIT_REFUSED)
-    if launch.launched:
-        text, remedy = traceback.format_exc(), remedies.remedy(str(error))
-        if remedy:
-            text += f"what to do: {remedy} More: docs/troubleshooting.md, robomimic-ddp doctor.\n"
-        _log(text)
-        _show(text)
-        _end(EXIT_REFUSED)
+def _tell_and_end(error: BaseException, launch: env.LaunchEnv) -> NoReturn:
+    """Of all ranks that have an error, the first shows its own whole; where all have the same one,
+    that is the main rank. Each keeps its own in its log.
+    """
+    everywhere = getattr(error, "everywhere", False)
+    if launch.rank > 0 and (everywhere or not group.is_initialized()):
+        _wait_for_launcher()  # most likely the main rank says the same now
+    is_first = places.first_to_fail()
+    ours = isinstance(error, RobomimicDDPError)
+    text = f"error: {error}" if ours else f"error: {type(error).__name__}: {error}"
+    own = launch.world_size > 1 and not everywhere
+    message = f"rank {launch.rank}: {text}\n" if own else f"{text}\n"
+    remedy = "" if ours else remedies.remedy(str(error))
+    if remedy:
+        message += f"what to do: {remedy} More: docs/troubleshooting.md, robomimic-ddp doctor.\n"
+    where = traceback.format_exc()
+    _log(message + ("" if ours and error.__cause__ is None else where))
+    if not is_first:
+        _end_after_another(launch, f"failed too ({_first_line(text)})", quiet=everywhere)
+    _record(message if ours else message + where, launch)
+    _show(message if ours or launch.shown_by_launcher else message + where)
+    _end(EXIT_REFUSED)
+
+
+def _end_after_another(launch: env.LaunchEnv, line: str, quiet: bool = False) -> NoReturn:
+    """Of a rank that is not the first to fail: one line, and it leaves the first to torchrun."""
+    if not quiet:
+        _show(f"rank {launch.rank}: {line}\n")
+    if launch.elastic:
+        # torchrun looks every 0.1 s and stamps failures with whole seconds: were this rank to
+        # end now, it could be named as the root cause.
+        _wait_for_launcher()
+    _record(line, launch)
+    _end(EXIT_REFUSED)
+
+
+def _wait_for_launcher() -> None:
+    """torchrun's signal, which it sends once the job has failed, ends the process in good order:
+    torchrun would list it as a failure otherwise. Returns where no signal comes.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    time.sleep(_FOLLOW_UP_SECONDS)
+
+
+def _first_line(error: BaseException | str) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
+
+
+def _record(text: str, launch: env.LaunchEnv) -> None:
+    """For torchrun's block at the end. Its own `record_exception` takes a whole traceback of
+    whatever is in hand.
+    """
+    if launch.error_file is not None:
+        extra = {"py_callstack": text.rstrip(), "timestamp": str(int(time.time()))}
+        told = {"message": {"message": text.rstrip(), "extraInfo": extra}}
+        with suppress(OSError):
+            Path(launch.error_file).write_text(json.dumps(told), encoding="utf-8")
 
 
 def is_time_limit(error: BaseException) -> bool:

@@ -36,10 +36,12 @@ class LaunchEnv:
 
     `launched` is True when a launcher exported RANK, WORLD_SIZE and LOCAL_RANK; without one the
     process is rank 0 of 1. `tells_node`: whether it exported LOCAL_WORLD_SIZE; else the ranks of
-    this node are to be counted, and `local_world_size` is the least that there are. `run_id` and
-    `restart_count` are torchrun's: its job's id, and how often it has started the ranks anew.
-    `option_texts` maps option names in lower case to the unparsed text of ROBOMIMIC_DDP_<NAME>.
-    SLURM_* alone never counts as a launcher: interactive shells of a cluster export them too.
+    this node are to be counted, and `local_world_size` is the least that there are. `error_file`:
+    where torchrun reads why a rank failed; `shown_by_launcher`: it prints that, since no attempt is
+    left. `run_id` and `restart_count` are torchrun's: its job's id, and how often it has started
+    the ranks before. `option_texts` maps option names in lower case to the unparsed text of
+    ROBOMIMIC_DDP_<NAME>. SLURM_* alone never counts as a launcher: interactive shells of a cluster
+    export them too.
     """
 
     launched: bool = False
@@ -50,6 +52,8 @@ class LaunchEnv:
     tells_node: bool = True
     restart_count: int = 0
     elastic: bool = False
+    error_file: str | None = None
+    shown_by_launcher: bool = False
     run_id: str | None = None
     cuda_visible_devices: str | None = None
     option_texts: Mapping[str, str] = field(default_factory=dict)
@@ -92,9 +96,16 @@ def read_launch_env(environ: Mapping[str, str] | None = None) -> LaunchEnv:
         tells_node="LOCAL_WORLD_SIZE" in environ,
         restart_count=_integer(environ, "TORCHELASTIC_RESTART_COUNT", default=0),
         elastic="TORCHELASTIC_RUN_ID" in environ,
+        error_file=environ.get("TORCHELASTIC_ERROR_FILE") or None,
+        shown_by_launcher=_is_last_attempt(environ),
         run_id=environ.get("TORCHELASTIC_RUN_ID"),
         **common,
     )
+
+
+def _is_last_attempt(environ: Mapping[str, str]) -> bool:
+    left = (environ.get(f"TORCHELASTIC_{name}", "") for name in ("RESTART_COUNT", "MAX_RESTARTS"))
+    return bool(environ.get("TORCHELASTIC_ERROR_FILE")) and len(set(left)) == 1
 
 
 def option_texts(environ: Mapping[str, str]) -> dict[str, str]:
@@ -307,6 +318,11 @@ def _cores_of_parent() -> int:
         return len(os.sched_getaffinity(os.getppid()))
     except (AttributeError, OSError):  # another system than Linux; the parent has ended
         return 0
+
+
+def wandb_mode() -> str | None:
+    """What the user asks of wandb by WANDB_MODE: "online", "offline", "disabled", ..."""
+    return os.environ.get("WANDB_MODE") or None
 
 
 def variables() -> dict[str, str]:

@@ -12,6 +12,7 @@ import inspect
 import json
 import logging
 import pickle
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +35,8 @@ _GPU = "robomimic_ddp/gpu/{}"
 _BINDS = "device_id" in inspect.signature(dist.init_process_group).parameters
 """torch before 2.3 forms NCCL's communicator when it is first used, on the tensor's device."""
 
+_LAST_ANSWER_SECONDS = 2.0
+"""For torch's own error, which says more, to come first."""
 _LAST_WORK_SECONDS = 0.02
 """Before a group is destroyed: with torch 2.0 this was seen to hang right after a collective, most
 likely since it holds Python's lock while it waits for gloo's thread, which may need the lock to let
@@ -75,15 +78,15 @@ def process_group(
     and NCCL, where it is the backend, sends a first number: a broken one shows here, not in the
     first backward pass.
 
-    `attempt`: how often the launcher has started the ranks anew. torchrun keeps its key-value store
-    over attempts, and ranks would find the addresses that those before them have left there
-    (torch 2.12: "connectFullMesh failed"), so later attempts use keys of their own.
+    `attempt`: how often the launcher has started the ranks before. torchrun keeps its key-value
+    store over attempts, and ranks would find the addresses that those before them have left there
+    (torch 2.12: "connectFullMesh failed"), so each attempt has its keys.
 
-    `rendezvous` goes to `init_process_group`; empty means the launcher's environment (MASTER_ADDR,
-    ...), which is read and never written. A group that already exists is used and left alone. After
-    an exception the group is *not* destroyed: the sockets close when the process ends, which is
-    after the traceback has been recorded, so the failing rank is always the first that torchrun
-    hears of.
+    `rendezvous` goes to `dist.rendezvous` (`init_method` is its URL); empty means the launcher's
+    environment (MASTER_ADDR, ...), which is read and never written. A group that already exists is
+    used and left alone. After an exception the group is *not* destroyed: the sockets close when the
+    process ends, which is after the traceback has been recorded, so the failing rank is always the
+    first that torchrun hears of.
     """
     if is_initialized():
         yield
@@ -92,18 +95,16 @@ def process_group(
     timeout = timedelta(seconds=timeout_seconds)
     bound = torch.device(device)
     try:
-        if attempt or bound.type == "cuda":
-            url = rendezvous.pop("init_method", "env://")
-            store, own_rank, ranks = next(dist.rendezvous(url, timeout=timeout, **rendezvous))
-            store.set_timeout(timeout)
-            store = dist.PrefixStore(f"robomimic_ddp/attempt_{attempt}", store)
-            rendezvous = {"store": store, "rank": own_rank, "world_size": ranks}
+        url = rendezvous.pop("init_method", "env://")
+        store, own_rank, ranks = _met(url, timeout, **rendezvous)
+        store = dist.PrefixStore(f"robomimic_ddp/attempt_{attempt}", store)
+        joined = {"store": store, "rank": own_rank, "world_size": ranks}
         if bound.type == "cuda":
             torch.cuda.set_device(bound)
             _require_own_gpu(store, own_rank, ranks, bound)
             if "nccl" in backend and _BINDS:
-                rendezvous["device_id"] = bound
-        dist.init_process_group(backend, timeout=timeout, **rendezvous)
+                joined["device_id"] = bound
+        dist.init_process_group(backend, timeout=timeout, **joined)
     except (RuntimeError, ValueError) as error:
         raise LaunchError(
             f"the process group could not be formed with backend {backend}: {error}\n"
@@ -119,6 +120,38 @@ def process_group(
         _send_a_first_number(bound, backend)
     yield
     leave()
+
+
+def _met(url: str, timeout: timedelta, **rendezvous: Any) -> tuple[Any, int, int]:
+    """The store of the ranks that meet at `url` ("env://": the launcher's MASTER_ADDR:MASTER_PORT),
+    this rank, and the number of ranks.
+
+    Found in a thread: for a port that takes connections and never answers, torch waits without a
+    limit. Raises LaunchError then, and what torch raises.
+    """
+    found: list[Any] = []
+
+    def meet() -> None:
+        try:
+            found.append(next(dist.rendezvous(url, timeout=timeout, **rendezvous)))
+        except Exception as error:
+            found.append(error)
+
+    thread = threading.Thread(target=meet, name="robomimic-ddp-rendezvous", daemon=True)
+    thread.start()
+    thread.join(timeout.total_seconds() + _LAST_ANSWER_SECONDS)
+    if not found:
+        raise LaunchError(
+            f"MASTER_ADDR:MASTER_PORT took the connection and never answered, in "
+            f"{timeout.total_seconds():g} s (ddp.timeout): another program holds the port, so the "
+            "ranks could not meet. Choose another MASTER_PORT, or leave it to torchrun "
+            "(--standalone on one machine)."
+        )
+    if isinstance(found[0], Exception):
+        raise found[0]
+    store, own_rank, ranks = found[0]
+    store.set_timeout(timeout)
+    return store, own_rank, ranks
 
 
 def _require_own_gpu(store: Any, rank: int, world_size: int, device: torch.device) -> None:

@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import Any, Callable
 
 from robomimic_ddp import paths, places
-from robomimic_ddp.errors import DataError
+from robomimic_ddp.errors import DataError, Stopped
 from robomimic_ddp.observing import LOSS, Observer
 
 FOLDER = "heartbeats"
 _SECONDS, _RANKS_A_SECOND = 2.0, 50
+_LAST_SECONDS = 5.0
+"""For a write in hand, on a disk that may hang."""
 
 
 class Pulse:
@@ -53,6 +55,7 @@ class Pulse:
             "loss": None,
             "step_seconds": None,
             "finished": False,
+            "ended": None,
         }
         self._last_step = time.monotonic()
         self._stop = threading.Event()
@@ -63,11 +66,15 @@ class Pulse:
         self._thread.start()
         return self
 
-    def stop(self, finished: bool) -> None:
-        """Writes a last time, and returns once nothing more is written."""
+    def stop(self, error: BaseException | None = None) -> None:
+        """Writes a last time, and returns once nothing more is written. `error`: what has ended the
+        run before its end.
+        """
+        asked = isinstance(error, (Stopped, KeyboardInterrupt))
+        self._told["finished"] = error is None
+        self._told["ended"] = "finished" if error is None else "ended" if asked else "failed"
         self._stop.set()
-        self._thread.join()
-        self._told["finished"] = finished
+        self._thread.join(_LAST_SECONDS)
         self.write()
 
     def begin(self, epoch: Any) -> None:
@@ -92,7 +99,8 @@ class Pulse:
 
     def write(self) -> None:
         """The file as of now; whole at every instant."""
-        told = {**self._told, "place": places.here(), "memory": self._memory(), "code": _code()}
+        code = None if self._stop.is_set() else _code()  # it would be that of `stop`
+        told = {**self._told, "place": places.here(), "memory": self._memory(), "code": code}
         told.update(time=time.time(), idle_seconds=time.monotonic() - self._last_step)
         temporary = self.path.with_suffix(".tmp")
         try:

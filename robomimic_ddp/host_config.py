@@ -110,11 +110,12 @@ def fill_rlds_data(config: Any) -> None:
         config.train.data = main_rank.on_main(host.dataset_configs, config)
 
 
-def check_inputs(config: Any, resuming: bool = False) -> None:
+def check_inputs(config: Any, resuming: bool = False, trusts: bool = False) -> None:
     """Collective: the main rank looks over the HDF5 data sets and the checkpoint that `config`
     names, before anything is made. Raises DataError, ConfigError or CheckpointError on all ranks.
 
-    A run that is resumed does not read experiment.ckpt_path again.
+    A run that is resumed does not read experiment.ckpt_path again. `trusts`: the user trusts that
+    file, whatever it asks for.
     """
     main_rank.on_main(_check_output, config)
     data_format = config.train.get("data_format", ROBOMIMIC_FORMAT)
@@ -128,7 +129,7 @@ def check_inputs(config: Any, resuming: bool = False) -> None:
         main_rank.on_main(hdf5_check.check, config)
     checkpoint_path = config.experiment.get("ckpt_path", None)
     if checkpoint_path is not None and not resuming:
-        main_rank.on_main(checkpoint_check.check, checkpoint_path, config.algo_name)
+        main_rank.on_main(checkpoint_check.check, checkpoint_path, config.algo_name, trusts)
 
 
 def _check_output(config: Any) -> None:

@@ -156,6 +156,11 @@ class Options:
         "Go on with the newest run of the same experiment name, in its directory, from its "
         "`ddp_state.pth`.",
     )
+    trust_checkpoint: bool = _option(
+        False,
+        "Load `experiment.ckpt_path` though it asks for more than tensors, plain values and the "
+        "host's config: it can run any program.",
+    )
     skip_corrupt: bool = _option(
         False,
         "RLDS: leave out damaged episodes, replace windows that cannot be read, and count both, "

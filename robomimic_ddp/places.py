@@ -207,11 +207,15 @@ def missing() -> str | None:
     return None
 
 
-def tell_failure() -> None:
-    """On a rank that ends with an error of its own: the others need not wait for it."""
+def first_to_fail() -> bool:
+    """On a rank that ends with an error of its own: tells the others, who need not wait for it;
+    whether no other rank has said so before.
+    """
     for places in _current:
         with suppress(Exception):  # the store is gone
-            places.store.set(_FAILED, str(places.rank))
+            own = str(places.rank)
+            return places.store.compare_set(_FAILED, "", own) == own.encode()
+    return True
 
 
 def somebody_failed() -> bool:

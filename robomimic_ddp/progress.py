@@ -6,7 +6,7 @@ import inspect
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sized
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any, Callable
 
@@ -54,10 +54,8 @@ class Progress(Observer):
         if getattr(terminal, "isatty", lambda: False)():
             from tqdm import tqdm
 
-            start, title = self.done_before, self.title
-            self._bar = tqdm(
-                total=self.total, initial=start, desc=title, file=terminal, unit="step"
-            )
+            shown = {"desc": self.title, "unit": "step", "file": terminal, "dynamic_ncols": True}
+            self._bar = tqdm(total=self.total, initial=self.done_before, **shown)
         return iterable
 
     def step(self, step_log: dict[str, Any], batch: Any) -> dict[str, Any]:
@@ -66,7 +64,8 @@ class Progress(Observer):
             self._bar.update()
         elif self._is_time():
             self._shown_at = time.monotonic()
-            print(self.line(step_log), flush=True)
+            with _beside_bars():
+                print(self.line(step_log), flush=True)
         return step_log
 
     def close(self) -> None:
@@ -114,6 +113,26 @@ class Progress(Observer):
 
 def _duration(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
+
+
+def _beside_bars() -> Any:
+    """For a line that is printed while a bar of the host's own is drawn."""
+    tqdm = sys.modules.get("tqdm")
+    return nullcontext() if tqdm is None else tqdm.tqdm.external_write_mode()
+
+
+@contextmanager
+def without_bars() -> Iterator[None]:
+    """For the block, no bar of tqdm is drawn, whoever makes it: of a rank that does not log."""
+    from tqdm.std import tqdm
+
+    made = tqdm.__init__
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        made(self, *args, **{**kwargs, "disable": True})
+
+    with swapped(tqdm, "__init__", __init__):
+        yield
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from torch import nn
 import robomimic_ddp
 from robomimic_ddp import (
     block,
+    command_line,
     determinism,
     env,
     group,
@@ -32,6 +33,7 @@ from robomimic_ddp import (
     notes,
     options,
     plan,
+    progress,
     run_record,
     step,
     step_logs,
@@ -165,6 +167,11 @@ class Run:
         outcome = {**FRAMES_UNKNOWN, "steps": steps, **frames, **proven}
         self.record.add(learning_rates=self.learning_rates, outcome=outcome)
 
+    def end_pulse(self, error: BaseException | None) -> None:
+        """Tells how the run has ended on this rank: by `error`, or well."""
+        if self.pulse is not None:
+            self.pulse.stop(error)
+
     def start_pulse(self, directory: Path) -> None:
         """Begins to tell, in the run directory, what this rank is doing."""
         if self.pulse is None:
@@ -206,7 +213,8 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
     """
     launch = env.read_launch_env()
     noted = notes.notes_of(config)
-    resolved = options.resolve(noted.command_line_options, launch.option_texts, noted.file_options)
+    given = noted.command_line_options or command_line.options()  # a host without a config file
+    resolved = options.resolve(given, launch.option_texts, noted.file_options)
     plan_of = partial(
         plan.make_plan,
         resolved=resolved,
@@ -222,7 +230,7 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
     made = plan_of(launch)
     run = Run(made, resolved, int(config.train.seed), fine_tuning, config)
     token = _current.set(run)
-    finished = False
+    ended_by: BaseException | None = None
     try:
         with ExitStack() as stack:
             stack.enter_context(determinism.deterministic_algorithms(resolved.values.deterministic))
@@ -237,13 +245,16 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
                     run.plan = plan_of(replace(launch, local_world_size=len(of_node)))
                 _require_same_job(config, run)
                 _share_workers(run, of_node)
+            if not group.is_main():
+                stack.enter_context(progress.without_bars())
             stack.enter_context(run.undo)
             yield run
-        finished = True
+    except BaseException as error:
+        ended_by = error
+        raise
     finally:
         _current.reset(token)
-        if run.pulse is not None:
-            run.pulse.stop(finished)
+        run.end_pulse(ended_by)
 
 
 def _require_all_seams(config: Any) -> None:

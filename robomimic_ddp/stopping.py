@@ -1,7 +1,8 @@
 """Stopping on request (Slurm's preemption, a spot machine's notice): all ranks after the same step.
 
-SIGTERM and SIGUSR1 are heard from the first epoch on; before it they end the process, as ever. They
-are acted on after a training step, after an epoch's training or between epochs, where ranks agree.
+SIGTERM, SIGUSR1 and Ctrl-C are heard from the first epoch on; before it they end the process, as
+ever. They are acted on after a training step, after an epoch's training or between epochs, where
+ranks agree. A second Ctrl-C ends the process at once.
 SIGTERM is also what torchrun sends to the ranks of a job that has failed: a rank that finds no such
 place within PATIENCE_SECONDS (a long rollout, a GPU that waits for a lost rank) ends as if nobody
 had listened, and one that knows of the failure within FAILED_SECONDS.
@@ -9,10 +10,13 @@ had listened, and one that knows of the failure within FAILED_SECONDS.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import socket
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Callable
@@ -24,7 +28,9 @@ from robomimic_ddp import group, places
 
 REQUEST = getattr(signal, "SIGUSR1", signal.SIGTERM)
 """Never sent by torchrun on its own account."""
-SIGNALS = (signal.SIGTERM, REQUEST)
+SIGNALS = (signal.SIGTERM, REQUEST, signal.SIGINT)
+SAME_INTERRUPT_SECONDS = 1.0
+"""One Ctrl-C may come twice, from the terminal and from torchrun."""
 PATIENCE_SECONDS = 15.0
 """torchrun kills 30 s after its SIGTERM; a save must fit in the rest."""
 FAILED_SECONDS = 3.0
@@ -47,6 +53,7 @@ class Stopper:
         self._before: dict[int, Any] = {}
         self._patience = Patience(lambda: self.last_words())
         self._ear: Ear | None = None
+        self._interrupted: float | None = None
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -69,7 +76,8 @@ class Stopper:
         if self._ear is None and threading.current_thread() is threading.main_thread():
             self._ear = Ear(self._came, self._before)
             for number in SIGNALS:
-                self._before.setdefault(number, signal.signal(number, self._hear))
+                if number != signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN:
+                    self._before.setdefault(number, signal.signal(number, self._hear))
 
     def _hear(self, number: int, frame: Any) -> None:
         """In the main thread, between two lines of Python: maybe long after `_came`."""
@@ -78,12 +86,28 @@ class Stopper:
 
     def _came(self, number: int) -> None:
         """In the ear's thread, at once."""
+        if number == signal.SIGINT:
+            self._interrupt()
         if number == REQUEST:
             self._patience.requested = True
         if number == signal.SIGTERM:
             self._patience.begin(PATIENCE_SECONDS)
             if places.somebody_failed():
                 self._patience.begin(FAILED_SECONDS)
+
+    def _interrupt(self) -> None:
+        now = time.monotonic()
+        if self._interrupted is None:
+            self._interrupted = now
+            if group.is_main():
+                _show("\nCtrl-C: saving the place inside the epoch; a second one ends at once\n")
+            if group.world_size() > 1:  # torchrun kills the ranks after a while
+                self._patience.requested = True
+                self._patience.begin(PATIENCE_SECONDS)
+        elif now - self._interrupted > SAME_INTERRUPT_SECONDS:
+            for child in multiprocessing.active_children():
+                child.kill()
+            os._exit(128 + signal.SIGINT)
 
     def agreed(self) -> bool:
         """Collective, after every training step: whether to stop now.
@@ -116,6 +140,12 @@ class Stopper:
         self._pending = None
         work.wait()
         return bool(heard.item())
+
+
+def _show(text: str) -> None:
+    with suppress(OSError, ValueError):  # a closed terminal
+        sys.__stderr__.write(text)
+        sys.__stderr__.flush()
 
 
 class Patience:
@@ -180,8 +210,9 @@ class Ear:
         """Signals go where they went before."""
         signal.set_wakeup_fd(self._former)
         Ear._open.remove(self)
-        self._told.close()
+        self._told.shutdown(socket.SHUT_WR)  # a forked process has copies, which keep it open
         self._thread.join()
+        self._told.close()
         self._heard.close()
 
     @classmethod
@@ -198,7 +229,12 @@ class Ear:
 
     @classmethod
     def leave_fork(cls) -> None:
-        """In the forked process, which shares the socket."""
+        """In the forked process, which shares the socket. What is sent to the group of processes
+        (Ctrl-C, and torchrun's signals) is the parent's to act on.
+        """
+        if cls._open:
+            with suppress(OSError):
+                os.setpgid(0, 0)
         for ear in cls._open:
             signal.set_wakeup_fd(-1)
             for number, handler in ear.before.items():

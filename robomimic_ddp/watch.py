@@ -15,7 +15,7 @@ from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, UsageError
 SILENT_SECONDS, STUCK_SECONDS = 15.0, 30.0
 """Without a word; and with words, but at the same place while others have gone on."""
 _TRAINS, _COLLECTIVES = " train, step", ("/autograd/", "/distributed/", "ddp/group.py")
-_IN_TROUBLE, _MOST_TROUBLES = ("SILENT", "STUCK"), 4
+_IN_TROUBLE, _MOST_TROUBLES = ("SILENT", "STUCK", "failed"), 4
 COLUMNS = ("rank", "state", "epoch", "step", "s/step", "loss", "memory", "seen", "at")
 
 
@@ -29,8 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
 
 
 def run(command: str, args: argparse.Namespace) -> int:
-    """Shows the table until all ranks have finished (0), or until interrupted; with --once, 1 where
-    a rank is silent or stuck. Raises DataError for a folder without heartbeats.
+    """Shows the table until all ranks have ended (0), or until interrupted; with --once, 1 where a
+    rank is silent, stuck or failed. Raises DataError for a folder without heartbeats.
     """
     if not args.interval > 0:
         raise UsageError(f"--interval {args.interval:g}: expected more than 0 seconds.")
@@ -44,7 +44,7 @@ def run(command: str, args: argparse.Namespace) -> int:
         print("the live table is drawn with rich (pip install rich); plain lines instead")
         return _plainly(directory, args.interval, args.once)
     with Live(_table(told), refresh_per_second=4) as live:
-        while not all(one["finished"] for one in told):
+        while not all(_end(one) for one in told):
             time.sleep(args.interval)
             told = heartbeat.read(directory)
             live.update(_table(told))
@@ -62,7 +62,7 @@ def _plainly(directory: Path, interval: float, once: bool) -> int:
         states = [line[1] for line in found]
         if once:
             return EXIT_REFUSED if set(_IN_TROUBLE) & set(states) else EXIT_DONE
-        if all(one["finished"] for one in told):
+        if all(_end(one) for one in told):
             return EXIT_DONE
         time.sleep(interval)
 
@@ -72,6 +72,11 @@ def rows(told: Sequence[dict[str, Any]], now: float) -> list[tuple[str, ...]]:
     farthest = max(_progress(one) for one in told)
     awaited = any(_waits_for_others(one) for one in told)
     return [_row(one, now, farthest, awaited) for one in told]
+
+
+def _end(one: dict[str, Any]) -> str | None:
+    """How a rank that trains no more has ended: "finished", "ended" on request, or "failed"."""
+    return one.get("ended") or ("finished" if one["finished"] else None)
 
 
 def _progress(one: dict[str, Any]) -> tuple[int, int]:
@@ -107,13 +112,14 @@ def _row(
 
 def _in(one: dict[str, Any], seen: float) -> str:
     """Of a rank that stands still: the code that it stands in."""
-    stands = one["idle_seconds"] + seen > STUCK_SECONDS and not one["finished"]
+    stands = one["idle_seconds"] + seen > STUCK_SECONDS and not _end(one)
     return f", in {one['code']}" if stands and one.get("code") else ""
 
 
 def _state(one: dict[str, Any], seen: float, farthest: tuple[int, int], awaited: bool) -> str:
-    if one["finished"]:
-        return "finished"
+    end = _end(one)
+    if end is not None:
+        return end
     if seen > SILENT_SECONDS:
         return "SILENT"
     if one["idle_seconds"] + seen <= STUCK_SECONDS:

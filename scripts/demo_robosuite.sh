@@ -12,5 +12,4 @@ oldest_python="3.11"
 newest_python="3.11"
 make_environment "$checkout" robomimic,robosuite .venv-robosuite constraints-robosuite.txt
 cd "$checkout"
-"$environment_python" -m robomimic_ddp.demo.lift --root "$checkout/runs/demo_robosuite" "$@"
-echo "=== all of scripts/demo_robosuite.sh: $SECONDS s" >&2
+exec "$environment_python" -m robomimic_ddp.demo.lift --root "$checkout/runs/demo_robosuite" "$@"

@@ -69,10 +69,11 @@ class Demo(Job):
         }
 
     def _train(self, data: str, host: str) -> str:
-        output = fresh_folder(self.root / "output")
+        output, resumes = self.training_folder("output")
         places = [f"train.data_path={data}", f"train.output_dir={output}"]
         places.append(f"train.data_cache_dir={self.root / 'cache'}")
         settings = [f"load_from={self.config}", "train.batch_size=16", *places, *self.settings]
+        settings += ["resume=true"] * resumes
         self.torchrun(self.ranks, "robomimic.scripts.train_rlds", *settings, host=host)
         (record,) = output.glob("*/*/ddp.json")
         return str(record.parent)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, DataError, RobomimicDD
 
 CPU_RANKS = 2
 HOST = "praxis-robomimic"
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Job:
@@ -68,12 +70,49 @@ class Job:
         """Runs `python -m module` with the patched host, if any, first on its path."""
         path = ([host] if host else []) + [str(CHECKOUT)]
         command = [sys.executable, "-m", module, *(str(word) for word in arguments)]
-        done = subprocess.run(command, env=env.child_environment(path), check=False)
-        if done.returncode != 0:
-            raise DataError(
-                f"the demo stopped: {module} ended with exit code {done.returncode}, see above. "
-                f"Nothing of that step is kept; {self.root} holds what came before it."
+        code, heard = _run(command, env.child_environment(path))
+        if heard is not None:
+            print(
+                f"the demo was stopped by {heard.name}; the same command resumes it",
+                file=sys.stderr,
             )
+            raise SystemExit(128 + heard)
+        if code != 0:
+            raise DataError(
+                f"the demo stopped: {module} ended with exit code {code}, see above. "
+                f"{self.root} holds what came before it."
+            )
+
+    def training_folder(self, name: str) -> tuple[Path, bool]:
+        """Where the training of the step in hand writes, and whether it resumes there what was cut
+        short; else the folder is empty.
+        """
+        folder = self.root / name
+        if self.stamps.cut_short and any(folder.glob("*/*/ddp.json")):
+            return folder, True
+        return fresh_folder(folder), False
+
+
+def _run(command: list[str], variables: Mapping[str, str]) -> tuple[int, signal.Signals | None]:
+    """Runs `command` to its end: its exit code, and the first signal that was passed on to it.
+
+    It has a session of its own, since torchrun takes one Ctrl-C as one, and a terminal's would come
+    twice.
+    """
+    heard: list[int] = []
+    process = subprocess.Popen(command, env=variables, start_new_session=True)
+
+    def pass_on(number: int, frame: Any) -> None:
+        heard.append(number)
+        process.send_signal(number)
+
+    before = {number: signal.signal(number, pass_on) for number in _PASSED_ON}
+    try:
+        code = process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return code, signal.Signals(heard[0]) if heard else None
 
 
 def runtime_version(folders: Sequence[str]) -> str:
@@ -96,5 +135,8 @@ def exit_code_of(run: Callable[[], dict[str, Any]]) -> int:
     except RobomimicDDPError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_REFUSED
+    except KeyboardInterrupt:
+        print("the demo was interrupted; the same command resumes it", file=sys.stderr)
+        return 128 + signal.SIGINT
     print(json.dumps(summary, indent=2))
     return EXIT_DONE

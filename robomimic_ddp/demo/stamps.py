@@ -19,6 +19,8 @@ class Stamps:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.cut_short = False
+        """Whether the step in hand was begun from the same inputs before, and did not end."""
 
     def run(self, step: str, inputs: Mapping[str, Any], make: Callable[[], Any]) -> Any:
         """The result of `make()`, made now or, for the same `inputs`, in an earlier run.
@@ -31,10 +33,14 @@ class Stamps:
         if found.get("inputs") == key:
             return found["result"]
         stamp.unlink(missing_ok=True)
+        begun = self.folder / f"{step}.begun"
+        self.cut_short = begun.exists() and begun.read_text() == key
+        begun.write_text(key)
         result = make()
         unfinished = stamp.with_suffix(".tmp")
         unfinished.write_text(json.dumps({"inputs": key, "result": result}))
         unfinished.replace(stamp)
+        begun.unlink()
         return result
 
 

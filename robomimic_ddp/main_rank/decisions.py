@@ -38,6 +38,7 @@ def on_main(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     telegram = group.broadcast_object(telegram)
     if group.is_main():
         if error is not None:
+            error.everywhere = True  # type: ignore[attr-defined]
             raise error
         return value
     value, error, text = pickle.loads(telegram)

@@ -7,15 +7,19 @@ decorated class, and would find itself as its own parent.
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import os
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import Any, Callable
 
-from robomimic_ddp import group
+from robomimic_ddp import env, group
 from robomimic_ddp.errors import RobomimicDDPError
 from robomimic_ddp.main_rank.streams import KeepWarnings, LogFile, Tee
+from robomimic_ddp.swapping import swapped
 
 DATA_LOGGER_SWITCHES = ("log_tb", "log_wandb")
 
@@ -84,16 +88,18 @@ def print_logger(cls: type) -> type:
 def data_logger(cls: type) -> type:
     """Decorates the host's DataLogger(log_dir, config, log_tb, log_wandb), changed in place.
 
-    On the main rank it is the host's. Elsewhere TensorBoard and wandb are off, whatever was
-    asked for; `record`, `get_stats` and `close` work as ever, on this rank's own memory.
+    On the main rank it is the host's, where wandb does as WANDB_MODE says, needs no entity, and
+    goes offline at the first failure. Elsewhere TensorBoard and wandb are off, whatever was asked
+    for; `record`, `get_stats` and `close` work as ever, on this rank's own memory.
     """
     host_init = cls.__init__  # type: ignore[misc]
     signature = inspect.signature(host_init)
 
     @functools.wraps(host_init)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        call = signature.bind(self, *args, **kwargs)
+        call.apply_defaults()
         if not group.is_main():
-            call = signature.bind(self, *args, **kwargs)
             found = [name for name in DATA_LOGGER_SWITCHES if name in signature.parameters]
             if not found:
                 raise RobomimicDDPError(
@@ -102,8 +108,9 @@ def data_logger(cls: type) -> type:
                     "one rank."
                 )
             call.arguments.update(dict.fromkeys(found, False))
-            args, kwargs = call.args[1:], call.kwargs
-        host_init(self, *args, **kwargs)
+        package = cls.__module__.partition(".")[0]
+        with _wandb_as_asked(package) if call.arguments.get("log_wandb") else nullcontext():
+            host_init(*call.args, **call.kwargs)
 
     cls.__init__ = __init__  # type: ignore[misc]
     for name in ("record", "close"):
@@ -133,3 +140,40 @@ def _without_dead_writer(method: Callable) -> Callable:
         return method(self, *args, **kwargs)
 
     return wrapped
+
+
+@contextmanager
+def _wandb_as_asked(package: str) -> Iterator[None]:
+    """For the block: `wandb.init` takes its mode from WANDB_MODE where that is set, no entity means
+    the account's own, and where it fails (no network, no login) the run is kept offline at once.
+    Hosts insist on an entity, and try nine times with 30 s between.
+    """
+    try:
+        import wandb
+    except ImportError:  # the host says so
+        yield
+        return
+    plain_init = wandb.init
+
+    def init(*args: Any, **kwargs: Any) -> Any:
+        kwargs["entity"] = kwargs.get("entity") or None
+        kwargs["mode"] = env.wandb_mode() or kwargs.get("mode")
+        try:
+            return plain_init(*args, **kwargs)
+        except Exception as error:
+            other = "disabled" if kwargs["mode"] == "offline" else "offline"
+            print(
+                f"warning: wandb could not begin ({str(error).strip() or type(error).__name__}): "
+                f"this run's wandb log is {other}. WANDB_MODE=offline or disabled asks for that; "
+                "`wandb sync` sends an offline log.",
+                file=sys.stderr,
+            )
+            return plain_init(*args, **{**kwargs, "mode": other})
+
+    with ExitStack() as stack:
+        stack.enter_context(swapped(wandb, "init", init))
+        with suppress(ImportError):  # a host without it has no entity to insist on
+            macros = importlib.import_module(f"{package}.macros")
+            if getattr(macros, "WANDB_ENTITY", "") is None:
+                stack.enter_context(swapped(macros, "WANDB_ENTITY", ""))
+        yield

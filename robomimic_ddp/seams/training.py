@@ -47,7 +47,8 @@ def distributed(train: Callable) -> Callable:
         asked = can_resume and bool(given)
         fine_tuning = not asked and bool(config.experiment.get("ckpt_path", None) or given)
         config_check.require_possible(config)
-        with _run.start(config, device.type == "cuda", fine_tuning) as run, entry.at_once():
+        started = _run.start(config, device.type == "cuda", fine_tuning)
+        with started as run, entry.at_once(lambda error: run.end_pulse(error)):
             chosen = torch.device(run.plan.device)
             if run.plan.mode == "single" and device.index and not env.read_launch_env().launched:
                 chosen = device  # one plain process keeps the GPU that its caller chose
@@ -61,7 +62,8 @@ def distributed(train: Callable) -> Callable:
             if can_resume:
                 bound.arguments["resume"] = host_resumes
             host_config.fill_rlds_data(config)
-            host_config.check_inputs(config, resuming=host_resumes)
+            trusts = run.options.values.trust_checkpoint
+            host_config.check_inputs(config, host_resumes, trusts)
             if run.plan.several_ranks and host_config.trains_by_own_pipeline(config):
                 from robomimic_ddp.rlds import host_statistics
 

@@ -55,6 +55,32 @@ def hostile_pickle(path: Path) -> None:
     path.write_bytes(pickle.dumps({"model": Touches(path.parent / "executed")}))
 
 
+class Times(Touches):
+    """By a module that no list of dangerous ones holds."""
+
+    def __reduce__(self) -> tuple:
+        import timeit
+
+        return timeit.timeit, (f"__import__('os').mkdir({str(self.path)!r})", "pass", None, 1)
+
+
+def times(path: Path) -> None:
+    torch.save({"model": Times(path.parent / "executed")}, path)
+
+
+def legacy(path: Path) -> None:
+    content = {"model": Times(path.parent / "executed")}
+    torch.save(content, path, _use_new_zipfile_serialization=False)
+
+
+def two_faced(path: Path) -> None:
+    """What torch loads stands at its beginning, and a sound checkpoint at its end."""
+    torch.save(nets(), path)
+    sound = path.read_bytes()
+    legacy(path)
+    path.write_bytes(path.read_bytes() + sound)
+
+
 def cut_off(path: Path) -> None:
     torch.save(nets(model={"nets": {"weight": torch.zeros(5000)}}), path)
     path.write_bytes(path.read_bytes()[:9000])
@@ -85,6 +111,13 @@ CASES = (
         checkpoint(hostile),
         ("asks for", "mkdir", "not loaded"),
     ),
+    Case("checkpoint: times", checkpoint(times), ("asks for timeit.timeit", "trust_checkpoint")),
+    Case(
+        "checkpoint: before torch 1.6, runs a program",
+        checkpoint(legacy),
+        ("asks for timeit.timeit", "not loaded"),
+    ),
+    Case("checkpoint: two in one", checkpoint(two_faced), ("asks for timeit.timeit",)),
     Case(
         "checkpoint: something else",
         checkpoint(saved({"weights": torch.zeros(2)})),

@@ -49,7 +49,7 @@ def test_no_number_in_the_data_of_one_rank(host_copy: Host, place: Place) -> Non
     ("argument", "words"),
     [
         ("train.batch_size=30", ("43 samples", "one step takes 60 (2 ranks x 30)", "at most 21")),
-        ("train.num_epochs=0", ("train.num_epochs=0", "at least 1")),
+        ("train.num_epoch=0", ("unknown key train.num_epoch", "train.num_epochs")),
         ("train.data=/none.hdf5", ("there is no data set /none.hdf5",)),
     ],
 )
@@ -61,6 +61,10 @@ def test_what_all_ranks_find_is_said_once(
     assert not [word for word in words if word not in cause], result
     assert result.stderr.count("\nerror: ") + result.stderr.startswith("error: ") == 1, result
     assert not [word for word in words if word not in said], result
+    agents_own = result.stderr.partition("Traceback")[2].partition("=====")[0]
+    ours = result.stderr[result.stderr.index("error: ") :].replace(agents_own, "")
+    assert len(ours.splitlines()) <= 20, result
+    assert "<NO_OTHER_FAILURES>" in result.stderr, result
 
 
 def test_a_picture_of_one_rank_that_cannot_be_decoded(

@@ -1,6 +1,6 @@
 """Two ranks: one fails while the other waits for it in a collective. Run under torchrun.
 
-Arguments: what happens ("fails", "connection" or "exits") and on which rank.
+Arguments: what happens ("fails", "all fail", "connection" or "exits") and on which rank.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def main() -> None:
     what, failing = sys.argv[1], int(sys.argv[2])
     with group.process_group("gloo", 60):
         group.gather_objects(None)  # connected
-        if group.rank() == failing:
+        if what == "all fail" or group.rank() == failing:
             if what == "connection":
                 raise ConnectionResetError("wandb upload: Connection reset by peer")
             if what == "exits":

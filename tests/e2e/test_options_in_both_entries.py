@@ -29,18 +29,18 @@ def record_of(output: Path) -> dict[str, Any]:
     return json.loads((directory / "ddp.json").read_text())
 
 
-def test_the_hosts_own_entry_reads_the_file_and_the_environment(host_copy, config_file, tmp_path):
+def test_the_hosts_own_entry_reads_all_three_places(host_copy, config_file, tmp_path):
     config = config_file("diffusion_policy", ONE_EPOCH)
-    added = {"ROBOMIMIC_DDP_LR_SCALING": "linear"}
-    result = torchrun(
-        host_copy, "robomimic.scripts.train", "--config", config, added=added, timeout=180
-    )
+    added = {"ROBOMIMIC_DDP_LR_SCALING": "linear", "ROBOMIMIC_DDP_DEBUG": "true"}
+    arguments = ["--config", config, "ddp.debug=false"]
+    result = torchrun(host_copy, "robomimic.scripts.train", *arguments, added=added, timeout=180)
     require_clean(result)
     assert "learning rate: 0.0001 -> 0.0002 (x 2)" in result.stdout
     record = record_of(tmp_path / "runs")
     assert record["options"]["lr_scaling"] == "linear"
     assert record["sources"]["lr_scaling"] == "environment"
     assert record["sources"]["batch"] == "file"
+    assert record["sources"]["debug"] == "command line" and not record["options"]["debug"]
 
 
 def test_the_dot_list_entry_puts_the_command_line_first(host_copy, config_file, tmp_path):

@@ -24,15 +24,29 @@ def root_cause_of(result) -> str:
     return result.stderr.split("Root Cause")[1]
 
 
-@pytest.mark.parametrize("attempt", range(4))
+@pytest.mark.parametrize("attempt", range(3))
 def test_the_failing_rank_is_named_with_its_traceback(attempt):
     """A race of tenths of a second before: hence several attempts."""
     result = run(None, *LAUNCH, "-m", "tests.e2e.racing", "fails", "1")
     assert "rank      : 1" in root_cause_of(result)
-    assert "ValueError: planted on purpose" in root_cause_of(result)
+    message = "rank 1: error: ValueError: planted on purpose\n  Traceback (most recent call last)"
+    assert message in root_cause_of(result)
+    assert "<NO_OTHER_FAILURES>" in result.stderr
     # One line, or none where torchrun ended rank 0 before it noticed; never a traceback of its own.
     assert result.stderr.count("rank 0: stopped, because another rank failed") <= 1
     assert "Connection closed by peer" not in root_cause_of(result)
+
+
+def test_what_every_rank_meets_is_shown_whole_once():
+    """The first that says so shows its traceback, another one line."""
+    result = run(None, *LAUNCH, "-m", "tests.e2e.racing", "all fail", "1")
+    assert "planted on purpose" in root_cause_of(result)
+    assert "<NO_OTHER_FAILURES>" in result.stderr
+    shown = result.stderr.partition("=====")[0]
+    whole = "error: ValueError: planted on purpose\n"
+    assert shown.count(f"rank 0: {whole}") + shown.count(f"rank 1: {whole}") == 1, result
+    assert shown.count("failed too (error: ValueError: planted") <= 1, result
+    assert result.stderr.count("in main\n      raise ValueError") == 1, result
 
 
 @pytest.mark.parametrize(

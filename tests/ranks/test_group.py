@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from unittest import mock
 
 import pytest
@@ -51,3 +52,20 @@ def joined_with(hosts, gpus):
 def test_ranks_that_share_a_gpu_are_refused(ranks, hosts, gpus, found):
     answers = ranks.run(joined_with, hosts, gpus, world_size=3, process_group=False)
     assert all(answer.startswith(found) for answer in answers), answers
+
+
+def join_a_deaf_port():
+    try:
+        with group.process_group("gloo", 1.0):
+            pass
+    except LaunchError as error:
+        return str(error)
+
+
+def test_a_port_that_never_answers_is_given_up(ranks):
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(deaf.getsockname()[1])}
+        meets = {**place, "RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+        options = {"world_size": 1, "process_group": False, "environment": meets, "timeout": 30.0}
+        (error,) = ranks.run(join_a_deaf_port, **options)
+    assert "never answered, in 1 s (ddp.timeout)" in error and "MASTER_PORT" in error

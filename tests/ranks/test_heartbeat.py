@@ -14,7 +14,7 @@ import torch
 
 from robomimic_ddp import cli, heartbeat, watch
 from robomimic_ddp import run as _run
-from robomimic_ddp.errors import DataError
+from robomimic_ddp.errors import DataError, Stopped
 from tests.faults.test_planted_faults import ENVIRONMENT
 from tests.faults.toy_run import STEPS, ToyJob, train
 
@@ -76,6 +76,8 @@ WAITING = "_engine_run_backward (torch/autograd/graph.py:800)"
         ({"idle_seconds": 300.0}, "waits"),
         ({"time": NOW - 60}, "SILENT"),
         ({"finished": True, "time": NOW - 60}, "finished"),
+        ({"ended": "ended", "time": NOW - 60}, "ended"),
+        ({"ended": "failed", "time": NOW - 60}, "failed"),
         ({"epoch": None, "step": 0, "idle_seconds": 60.0}, "STUCK"),
         ({"begun": 40, "idle_seconds": 60.0, "code": "read (h5py/_hl/files.py:1)"}, "STUCK"),
         (
@@ -148,7 +150,18 @@ def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path):
     pulse = heartbeat.Pulse(tmp_path, 0, 1, "cpu", lambda: 0).start()
     pulse.step(1)
     pulse.logged({"Loss": 0.5})
-    pulse.stop(True)
+    pulse.stop()
+
+
+@pytest.mark.parametrize(
+    "error, state", [(None, "finished"), (Stopped(), "ended"), (ValueError(), "failed")]
+)
+def test_the_last_word_says_how_it_ended_and_not_where_it_was_written(error, state, tmp_path):
+    heartbeat.Pulse(tmp_path, 0, 1, "cpu", lambda: 0).start().stop(error)
+    (last,) = heartbeat.read(tmp_path)
+    assert last["code"] is None
+    ((_, found, *_, at),) = watch.rows([last], time.time() + 60)
+    assert found == state and "heartbeat" not in at and "threading" not in at
 
 
 def test_the_live_table_is_drawn(capsys):

@@ -39,7 +39,7 @@ def stop_after(asked_rank, asked_step, number, times):
 
 @pytest.mark.parametrize("world", [2, 3])
 @pytest.mark.parametrize("asked_rank, asked_step", [(0, 1), (1, 4)])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
 def test_all_ranks_stop_after_the_same_step(world, asked_rank, asked_step, number, ranks):
     found = ranks.run(stop_after, asked_rank, asked_step, number, 2, world_size=world)
     assert [step for step, _ in found] == [asked_step + 1] * world
@@ -107,7 +107,7 @@ def wait_in_c(tell_failure, ask):
         store = dist.distributed_c10d._get_default_store()
         places.begin(store, group.rank(), group.world_size(), 600.0)
         if group.rank() == 0 and tell_failure:
-            places.tell_failure()
+            places.first_to_fail()
         group.barrier()
         if group.rank() == 1:
             signals = [signal.SIGUSR1] * ask + [signal.SIGTERM]
@@ -141,14 +141,68 @@ def fork_and_end_the_child():
         if not child:
             time.sleep(60)
             os._exit(0)
+        time.sleep(0.3)
+        own_group = os.getpgid(child) == child
         os.kill(child, signal.SIGTERM)
         _, status = os.waitpid(child, 0)
         time.sleep(1.0)
-    return os.WTERMSIG(status), stopper.heard
+    return os.WTERMSIG(status), stopper.heard, own_group
 
 
 def test_a_signal_to_a_forked_process_is_its_own(ranks):
-    assert ranks.run(fork_and_end_the_child, world_size=1) == [(signal.SIGTERM, None)]
+    """And it does not hear of one to the group of this process, as torchrun and terminals send."""
+    assert ranks.run(fork_and_end_the_child, world_size=1) == [(signal.SIGTERM, None, True)]
+
+
+def stop_beside_a_fork():
+    stopper = Stopper()
+    with stopper.scope():
+        stopper.listen()
+        child = os.fork()
+        if not child:
+            time.sleep(60)
+            os._exit(0)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def test_a_forked_process_that_lives_on_keeps_nobody_waiting(ranks):
+    """Data workers do, until their loader is deleted."""
+    ranks.run(stop_beside_a_fork, world_size=1, timeout=20.0)
+
+
+def interrupt(times, apart):
+    stopping.SAME_INTERRUPT_SECONDS = 0.3
+    stopper = Stopper()
+    with stopper.scope():
+        stopper.listen()
+        for _ in range(times):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(apart)
+        return stopper.agreed_at_last(), stopper.heard
+
+
+def test_a_second_interrupt_ends_at_once(ranks):
+    """One of a terminal and the same one of torchrun come together, and are the first."""
+    assert ranks.run(interrupt, 2, 0.05, world_size=1) == [(True, "SIGINT")]
+    with pytest.raises(RankError, match=f"died with exit code {128 + signal.SIGINT}"):
+        ranks.run(interrupt, 2, 0.5, world_size=1)
+
+
+def ignore_and_listen():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    stopper = Stopper()
+    try:
+        with stopper.scope():
+            stopper.listen()
+            os.kill(os.getpid(), signal.SIGINT)
+        return stopper.heard
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_job_in_the_background_ignores_the_terminal(ranks):
+    assert ranks.run(ignore_and_listen, world_size=1) == [None]
 
 
 def test_a_former_wakeup_descriptor_hears_on_and_comes_back():

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import os
 import pickle
+import sys
+import types
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 from robomimic_ddp import checkpoint_check, ckpt, cli
 from robomimic_ddp.errors import CheckpointError
@@ -164,8 +168,52 @@ def test_what_a_pickle_asks_for_is_read_without_running_it(protocol, tmp_path, m
     asked = checkpoint_check.globals_of(pickle.dumps(values, protocol))
     assert set(asked) == {"builtins.eval", "pathlib.Path", "numpy.dtype", f"{os.name}.system"}
     hidden = b"\x80\x04\x8c\x02os\x94\x8c\x06system\x9400h\x00h\x01\x93."
-    assert checkpoint_check.globals_of(hidden) == ["?"]
+    assert checkpoint_check.globals_of(hidden) == ["os.system"]
+    unknown = b"\x80\x04\x8c\x02os\x8c\x06system2\x93."  # a copy of what is on top
+    assert checkpoint_check.globals_of(unknown) == ["?"]
     assert not list(tmp_path.iterdir())
+
+
+def hosts_checkpoint():
+    """What hosts keep beside tensors: their config, OmegaConf's, numpy's, and plain Python's."""
+    config = type("Config", (dict,), {"__module__": "robomimic.config.config"})
+    numbers = {"mean": np.zeros(2), "std": np.float32(1), "kind": np.dtype("f4")}
+    more = {"of": OmegaConf.create({"a": [1, {"b": None}]}), "set": {1}, "range": range(2)}
+    ordered = collections.OrderedDict(numbers=numbers, counts=collections.defaultdict(int, a=1))
+    return {"model": {"weight": torch.ones(2)}, "config": config(a=1), "stats": ordered, **more}
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_what_hosts_keep_is_allowed(zipped, protocol, tmp_path, monkeypatch):
+    module = types.ModuleType("robomimic.config.config")
+    for name in ("robomimic", "robomimic.config"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    content = hosts_checkpoint()
+    module.Config = type(content["config"])
+    path = tmp_path / "model.pth"
+    how = {"_use_new_zipfile_serialization": zipped, "pickle_protocol": protocol}
+    torch.save(content, path, **how)
+    read = checkpoint_check.read_known(path, "model.pth")
+    assert torch.equal(read["model"]["weight"], torch.ones(2)) and read["config"] == {"a": 1}
+    assert read["of"] == content["of"] and read["stats"]["numbers"]["std"] == 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "robomimic.config.base_config.os.system",
+        "robomimic.config.config_factory",
+        "torch.storage._load_from_bytes",
+        "numpy.testing._private.utils.runstring",
+        "numpy.load",
+        "builtins.getattr",
+        "omegaconf.base.os.system",
+    ],
+)
+def test_what_could_run_a_program_is_not_allowed(name):
+    assert not checkpoint_check._HARMLESS.fullmatch(name)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import sys
 
 import pytest
@@ -25,6 +26,17 @@ def test_our_options_are_kept_from_hydra(argv):
     ]
     assert command_line.options() == {"lr_scaling": "sqrt"}
     assert command_line.keys() == ("train.batch_size", "train.extra", "a")
+
+
+def test_our_options_are_taken_before_the_hosts_parser_sees_them(argv):
+    def taken():
+        command_line.take_options()
+        return sys.argv[1:], command_line.options()
+
+    argv("--config", "cfg.json", "ddp.lr_scaling=sqrt", "train.seed=2")
+    left = ["--config", "cfg.json", "train.seed=2"]
+    assert contextvars.copy_context().run(taken) == (left, {"lr_scaling": "sqrt"})
+    assert command_line.options() == {}
 
 
 def test_without_words_there_are_none(argv):

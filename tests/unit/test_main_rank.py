@@ -11,6 +11,7 @@ import shutil
 import signal
 import stat
 import sys
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -326,3 +327,58 @@ def test_closing_a_stream_of_ours_leaves_the_real_one_open(make):
     kept = io.StringIO()
     make(kept).close()
     kept.write("still open")
+
+
+def wandb_logger(macros):
+    """Shaped as the host's: it insists on an entity and tries again, with pauses."""
+
+    @main_rank.data_logger
+    class DataLogger:
+        def __init__(self, log_dir, log_tb=True, log_wandb=False):
+            self.wandb, self.pauses = None, 0
+            if log_wandb:
+                import wandb
+
+                assert macros.WANDB_ENTITY is not None
+                for attempt in range(10):
+                    try:
+                        last = attempt == 9
+                        mode = "offline" if last else "online"
+                        self.wandb = wandb.init(entity=macros.WANDB_ENTITY, dir=log_dir, mode=mode)
+                        break
+                    except Exception:
+                        self.pauses += 1
+
+    return DataLogger
+
+
+@pytest.mark.parametrize(
+    "asked, fail_in, expected",
+    [
+        (None, (), ["online"]),
+        (None, ("online",), ["online", "offline"]),
+        ("offline", (), ["offline"]),
+        ("disabled", (), ["disabled"]),
+        ("offline", ("offline",), ["offline", "disabled"]),
+    ],
+)
+def test_wandb_does_as_it_is_asked_and_never_waits(asked, fail_in, expected, monkeypatch, capsys):
+    modes = []
+
+    def init(entity, dir, mode):
+        assert entity is None
+        modes.append(mode)
+        if mode in fail_in:
+            raise ConnectionError("no network")
+        return mode
+
+    fake, macros = SimpleNamespace(init=init), SimpleNamespace(WANDB_ENTITY=None)
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    monkeypatch.setitem(sys.modules, f"{__name__.partition('.')[0]}.macros", macros)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    if asked:
+        monkeypatch.setenv("WANDB_MODE", asked)
+    logger = wandb_logger(macros)("logs", log_wandb=True)
+    assert (logger.wandb, logger.pauses, modes) == (expected[-1], 0, expected)
+    assert (f"wandb log is {expected[-1]}" in capsys.readouterr().err) == (len(expected) > 1)
+    assert fake.init is init and macros.WANDB_ENTITY is None

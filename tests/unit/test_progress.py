@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
+import os
+import re
+import struct
 import sys
+import termios
 from types import SimpleNamespace
 from typing import Any
 
@@ -119,3 +124,43 @@ def test_a_host_without_that_bar_is_left_alone():
         pass
     assert progress.bar_module(shown) is None and progress.bar_module(print) is None
     assert progress.bar_module(run_epoch) is LogUtils
+
+
+def test_the_bar_fits_the_terminal_that_is_not_standard_output(monkeypatch):
+    """The host puts its PrintLogger there, and tqdm asks nothing else for its width."""
+    main, side = os.openpty()
+    fcntl.ioctl(main, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
+    with open(side, "w", closefd=True) as terminal:
+        logger = SimpleNamespace(write=terminal.write, flush=terminal.flush, terminal=terminal)
+        monkeypatch.setattr(sys, "stdout", logger)
+        display = progress.Progress("epoch 3", pace.Pace(), samples_per_step=32)
+        for _ in display.over(range(2)):
+            display.step({"Loss": 0.25, "Optimizer/policy0_lr": 1e-4}, None)
+        display._bar.refresh()
+        display.close()
+        drawn = os.read(main, 10000).decode()
+    os.close(main)
+    assert "epoch 3" in drawn and max(map(len, re.split("[\r\n]+", drawn))) <= 60
+
+
+def test_other_ranks_draw_no_bar_of_the_hosts(capsys):
+    from tqdm import tqdm, trange
+
+    class Bar(tqdm):
+        pass
+
+    with progress.without_bars():
+        assert list(tqdm(range(3))) == list(trange(3)) == list(Bar(range(3), file=sys.stdout))
+    assert capsys.readouterr() == ("", "")
+    list(tqdm(range(3)))
+    assert "3/3" in capsys.readouterr().err
+
+
+def test_a_line_does_not_cut_through_a_bar_of_the_hosts(capsys):
+    from tqdm import tqdm
+
+    with tqdm(total=3, file=sys.stdout):
+        with progress._beside_bars():
+            print("epoch 3: step 1", flush=True)
+    lines = re.split("[\r\n]", capsys.readouterr().out)
+    assert "epoch 3: step 1" in lines

@@ -108,7 +108,7 @@ def test_only_a_flag_named_resume_is_ours_to_set(
 
     for module, name in (("config_check", "require_possible"), ("host_config", "fill_rlds_data")):
         monkeypatch.setattr(getattr(training, module), name, lambda config: None)
-    monkeypatch.setattr(training.host_config, "check_inputs", lambda config, resuming: None)
+    monkeypatch.setattr(training.host_config, "check_inputs", lambda *_: None)
     monkeypatch.setattr(training.resume, "decide", decide)
     config = HostConfig()
     config.experiment = {}
@@ -189,12 +189,13 @@ def test_a_well_known_failure_ends_with_its_remedy(monkeypatch, capfd):
 
     for text, words in (
         ("CUDA out of memory. Tried", "what to do: "),
-        ("odd", "RuntimeError: odd"),
+        ("odd", "Traceback (most recent call last)"),
     ):
         with pytest.raises(SystemExit):
             main(text)
         told = capfd.readouterr().err.strip().splitlines()
-        assert told[-1].startswith(words), told
+        assert told[0] == f"error: RuntimeError: {text}" and told[1].startswith(words), told
+        assert told.count("Traceback (most recent call last):") == 1, told
 
 
 def test_an_error_is_told_before_anything_is_undone(monkeypatch, capfd):

@@ -261,6 +261,17 @@ def test_a_compiler_that_fails_or_is_missing_is_one_clear_error(monkeypatch):
         prepare(make_model(), options, [encoder_of(model)], ExitStack())
 
 
+@pytest.mark.bad_input
+def test_a_compiler_without_pythons_headers_is_said_before_it_compiles(monkeypatch, tmp_path):
+    if not compilation._cpp_compiler():
+        pytest.skip("no C++ compiler here")
+    monkeypatch.setattr(compilation.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
+    missing = compilation._missing_header("c++", "Python.h")
+    assert "Python.h" in missing and "python3-dev" in missing
+    (tmp_path / "Python.h").touch()
+    assert compilation._missing_header("c++", "Python.h") is None
+
+
 OPTIONS = [{"compile": "true"}, {"channels_last": True}, {"activation_checkpointing": True}]
 
 

@@ -90,12 +90,13 @@ class LiftDemo(Job):
 
     def _run_host(self, name: str, config: dict[str, Any], data: str, host: str) -> str:
         """The host's training with `config` on all ranks; returns the folder of its run."""
-        config, output = copy.deepcopy(config), fresh_folder(self.root / name)
+        config, (output, resumes) = copy.deepcopy(config), self.training_folder(name)
         config["train"]["data"][0]["path"] = data
         config["train"]["output_dir"] = str(output)
         file = self.root / f"{name}.json"
         file.write_text(json.dumps(config, indent=2) + "\n")
-        self.torchrun(self.ranks, "robomimic.scripts.train", "--config", file, host=host)
+        arguments = ["--config", file, *["--resume"] * resumes]
+        self.torchrun(self.ranks, "robomimic.scripts.train", *arguments, host=host)
         (record,) = output.glob("*/*/ddp.json")
         return str(record.parent)
 
