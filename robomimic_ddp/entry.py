@@ -24,7 +24,7 @@ from robomimic_ddp.errors import EXIT_REFUSED, LateRankError, RobomimicDDPError,
 
 _INTERRUPTED = 130  # what a shell reports for Ctrl-C
 _PARENT_POLL_SECONDS = 2.0
-_FOLLOW_UP_SECONDS = 5.0
+_FOLLOW_UP_SECONDS = 15.0
 _FOLLOW_UP_PLACES = (
     *("/torch/distributed/", "/torch/autograd/", "/torch/nn/parallel/"),
     *("/robomimic_ddp/stopping.py", "/robomimic_ddp/group.py"),  # Work.wait has no frame of its own
