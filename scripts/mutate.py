@@ -344,7 +344,8 @@ class Runner:
                 rows += self.run_group(mutants, items, listed, survivors)
         report(rows, survivors, self.options.verbose)
         stale = set(listed) - {mutant.key for mutant, _ in survivors}
-        if stale and not self.options.sample and not self.options.module:
+        partial = self.options.sample or self.options.module or self.options.line
+        if stale and not partial:
             print(f"\n{SURVIVORS.name} lists what does not survive any more:")
             print("\n".join(sorted(stale)))
         total = sum_of(rows)

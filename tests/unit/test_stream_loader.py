@@ -6,7 +6,7 @@ import pytest
 from torch.utils.data import DataLoader, IterableDataset
 
 from robomimic_ddp.errors import DataError
-from robomimic_ddp.sampling import StreamLoader, train_loader, valid_loader
+from robomimic_ddp.sampling import ShardedLoader, StreamLoader, train_loader, valid_loader
 
 
 class Stream(IterableDataset):
@@ -48,3 +48,10 @@ def test_any_other_stream_is_refused():
 def test_one_rank_gets_the_hosts_own_loader():
     loader = make(world_size=1, stream_is_sharded=True)
     assert type(loader) is DataLoader and loader.batch_size == 8
+
+
+@pytest.mark.parametrize("kind", [StreamLoader, ShardedLoader])
+def test_a_loader_that_is_not_made_yet_has_no_attributes(kind):
+    """As when it is unpickled."""
+    with pytest.raises(AttributeError, match="loader"):
+        kind.__new__(kind).loader  # noqa: B018
