@@ -212,6 +212,8 @@ def test_a_shuffle_buffer_is_no_larger_than_the_data():
     assert [reading.for_windows(size).shuffle_buffer for size in (0, 30, 500)] == [1, 30, 100]
     assert reading.for_windows(30) == plans.Reading(4, 30, 3, 5, True)
     usual = plans.Reading(4, 100, 3)
+    recipe = plans.Recipe(*[None] * 9)
+    assert (recipe.skip_corrupt, recipe.reduced) == (False, {})
     assert usual.prefetch == plans.PREFETCHED_BATCHES and usual.pin_memory is False
 
 
