@@ -102,6 +102,25 @@ def test_the_rest_of_an_epoch_on_one_rank(num_steps, total):
     assert part.steps == 0
 
 
+def test_a_host_validates_its_share_with_its_own_iterator():
+    seen = []
+
+    class Loader(list):
+        def limited(self, num_steps):
+            return [1, 2, 3][:num_steps]
+
+    @epoch_log
+    def run_epoch(model, data_loader, validate, num_steps, data_loader_iter=None):
+        first = None if data_loader_iter is None else next(data_loader_iter)
+        seen.append((list(data_loader), num_steps, first))
+
+    run_epoch(None, Loader([9]), True, 2, iter([7]))
+    run_epoch(None, Loader([9]), True, None)
+    run_epoch(None, Loader([9]), False, 2, iter([7]))
+    run_epoch(None, [9], True, 2, iter([7]))
+    assert seen == [([1, 2], 2, 1), ([1, 2, 3], 3, None), ([9], 2, 7), ([9], 2, 7)]
+
+
 def test_an_epoch_that_is_a_pass_knows_its_steps_at_once():
     """For a stop inside of it; validation is no part of it."""
     part, totals = EpochPart(), []
