@@ -68,6 +68,7 @@ def test_newest_previous_best_and_on(ranks, tmp_path):
     resumed = ranks.run(train, part, losses, Found(part, "state"))
     assert [rank[:2] for rank in resumed] == [(0.4, 4)] * 2
     assert [rank[2:] for rank in resumed] == [rank[2:] for rank in whole]
+    assert read_file(part / BEST)["epoch"] == 3, "no epoch after it was better"
 
 
 @pytest.fixture(autouse=True)
@@ -122,6 +123,7 @@ def test_gradients_lie_in_buckets_as_before(ranks, tmp_path):
     ranks.run(train, part, [0.5])
     saved = read_file(part / STATE)["gradient_orders"]
     assert set(saved) == {"policy.obs_encoder", "policy.noise_pred_net"}
+    assert all(sorted(order) == list(range(len(order))) and order for order in saved.values())
     assert ranks.run(laid_out, part) == [saved] * 2
 
 

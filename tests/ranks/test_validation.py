@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -71,12 +72,14 @@ def test_validation_noise_differs_between_ranks_and_epochs(ranks, tmp_path):
 
 
 def noise_of_training(directory):
-    with running(directory):
-        algo = Algo()
+    with running(directory) as run:
+        algo, let_go = Algo(), []
+        run.loaders["train"] = SimpleNamespace(let_go=lambda: let_go.append(1))
         algo.drawn = []
         random_streams.seed(3)
         seam.epoch_log(drawing_run_epoch)(algo, [], 1, num_steps=0)
         random_streams.seed(3)
+        assert let_go == [1], "the next epoch would go on with the pass that the host has left"
         return algo.drawn == [[torch.rand(()).item(), np.random.rand(), random.random()]]
 
 
