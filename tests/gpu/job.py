@@ -59,7 +59,7 @@ class Watch:
 
     def fail(self) -> None:
         if self.fault != "none":
-            print(f"planted {self.fault} at time {time.time()}", file=sys.stderr, flush=True)
+            print(f"planted {self.fault} at time {time.time()}", file=sys.__stderr__, flush=True)
         if self.fault == "raise":
             raise RuntimeError("planted on purpose")
         if self.fault == "oom" and torch.cuda.is_initialized():

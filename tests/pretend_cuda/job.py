@@ -35,7 +35,7 @@ def main() -> None:
         return train_on_batch(model, batch, epoch, validate)
 
     DiffusionPolicyUNet.train_on_batch = marked
-    mark(b"rank " + os.environ["RANK"].encode())
+    mark(b"rank " + os.environ.get("RANK", "0").encode())
     sys.argv[:] = sys.argv[1:]
     importlib.invalidate_caches()
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

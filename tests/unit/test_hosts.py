@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from tests import hosts
+from tests.conftest import GPUS
 from tests.hosts import Host, installed_package, python, require_clean, run, torchrun
 
 LEAVES_A_CHILD = """
@@ -120,3 +121,11 @@ def test_failures_and_leftovers_are_seen(cold: bool, started: Host, impatient: N
     assert left.returncode == 0 and len(left.leftovers) == 1 and "sleep(100)" in left.leftovers[0]
     ended = torchrun(started, "started", "fail", cold=cold)
     assert ended.returncode == 1 and "exitcode  : 1" in ended.stderr.partition("Root Cause")[2]
+
+
+def test_no_program_and_no_test_sees_a_gpu() -> None:
+    """But tests/gpu, which give their programs one."""
+    assert (
+        os.environ["CUDA_VISIBLE_DEVICES"] == "" == hosts.environment(None)["CUDA_VISIBLE_DEVICES"]
+    )
+    assert os.environ[GPUS] and "," not in os.environ[GPUS]
