@@ -48,20 +48,24 @@ class Places:
         self.store, self.rank, self.world_size, self.timeout = store, rank, world_size, timeout
         self.ends_unheard = ends_unheard
         self.beat = min(_LONGEST_BEAT, timeout / 10)
-        self._place, self._number, self._step = "start", 0, 0
+        self._place, self._number, self._step, self._part = "start", 0, 0, 0
         self._since = time.monotonic()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._tell, name="robomimic-ddp-places", daemon=True)
 
     def reached(self, place: str) -> None:
         """Notes that this rank has come to `place`; all ranks pass the same ones in this order."""
-        self._place, self._number, self._step = place, self._number + 1, 0
+        self._place, self._number, self._step, self._part = place, self._number + 1, 0, 0
         self._since = time.monotonic()
 
     def stepped(self) -> None:
         """Notes one more training step, which all ranks take together, at the present place."""
-        self._step += 1
+        self._step, self._part = self._step + 1, 0
         self._since = time.monotonic()
+
+    def began(self) -> None:
+        """Notes one more forward of a net within the present step."""
+        self._part += 1
 
     def start(self) -> None:
         """Begins to tell the others."""
@@ -86,8 +90,8 @@ class Places:
         for rank in range(self.world_size):
             if rank == self.rank:
                 continue
-            number, step, place, told = self._read(rank)
-            if chosen((number, step), (self._number, self._step)):
+            number, step, place, told, part = self._read(rank)
+            if chosen((number, step, part), (self._number, self._step, self._part)):
                 heard = max(0.0, time.time() - told)
                 at = f"{place}, step {step}" if step else place
                 found.append(f"rank {rank} is at: {at} (heard of {heard:.0f} s ago)")
@@ -97,12 +101,12 @@ class Places:
         """This rank's own place."""
         return f"{self._place}, step {self._step}" if self._step else self._place
 
-    def _read(self, rank: int) -> tuple[int, int, str, float]:
+    def _read(self, rank: int) -> tuple[int, int, str, float, int]:
         told = _told(self.store, _KEY.format(rank))
-        return tuple(json.loads(told)) if told else (-1, 0, "not started", time.time())
+        return tuple(json.loads(told)) if told else (-1, 0, "not started", time.time(), 0)
 
     def _publish(self) -> None:
-        told = [self._number, self._step, self._place, time.time()]
+        told = [self._number, self._step, self._place, time.time(), self._part]
         self.store.set(_KEY.format(self.rank), json.dumps(told))
 
     def verdict(self) -> str:
@@ -190,6 +194,14 @@ def without_time_limit() -> Iterator[None]:
     yield
     for places, unheard in zip(_current, before):
         places.ends_unheard = unheard
+
+
+def began() -> None:
+    """Notes one more forward of a net within the present step: a rank that hangs before it is
+    behind those that wait for its gradients.
+    """
+    for places in _current:
+        places.began()
 
 
 def here() -> str | None:

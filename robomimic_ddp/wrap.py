@@ -22,7 +22,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from robomimic_ddp import bucket_layout, group
+from robomimic_ddp import bucket_layout, group, places
 from robomimic_ddp.buffers import may_change
 from robomimic_ddp.errors import WrapError
 from robomimic_ddp.options import FIELDS
@@ -107,6 +107,7 @@ class _State:
         if self.before_training_forward is not None:
             call, self.before_training_forward = self.before_training_forward, None
             call()
+        places.began()
         self.training_forwards += 1
         self.inside = True
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Callable
+from typing import Callable
 
 import pytest
 
@@ -26,17 +26,22 @@ def gpus(once: Callable[..., Path]) -> dict[str, str]:
 
 @pytest.fixture
 def job(gpus: dict[str, str], host_copy: Host, tmp_path: Path) -> Job:
-    """`job(module, *arguments, added=variables, ranks=2)`: (result, what each process did)."""
+    """`job(module, *arguments, added=variables, start=torchrun)`: (result, what each process did)
+    for two ranks, or one plain process with `start=python`.
+    """
 
     def run(
-        module: str, *arguments: object, added: Mapping[str, str] | None = None, **more: Any
+        module: str,
+        *arguments: object,
+        added: Mapping[str, str] | None = None,
+        start: Callable[..., Result] = torchrun,
     ) -> tuple[Result, list[Process]]:
         logs = tmp_path / f"logs{len(list(tmp_path.glob('logs*')))}"
         logs.mkdir()
         variables = {**gpus, "PRETEND_CUDA_LOG": str(logs / "log")}
         variables = {"CUDA_VISIBLE_DEVICES": "0,1", **variables, **(added or {})}
         words = ["tests.pretend_cuda.job", module, *arguments]
-        result = torchrun(host_copy, *words, added=variables, timeout=200.0, **more)
+        result = start(host_copy, *words, added=variables, timeout=200.0)
         return result, read(logs)
 
     return run

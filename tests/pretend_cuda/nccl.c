@@ -29,6 +29,10 @@ const char *ncclGetLastError(void *of) { return "pretended"; }
 result ncclCommInitRank(struct communicator **made, int size, unique_id id, int rank) { return form(made, size, rank); }
 result ncclCommInitRankConfig(struct communicator **made, int size, unique_id id, int rank, void *config) { return form(made, size, rank); }
 result ncclCommInitRankScalable(struct communicator **made, int size, int rank, int ids, unique_id *id, void *config) { return form(made, size, rank); }
+result ncclCommInitAll(struct communicator **made, int size, const int *devices) {
+    for (int rank = 0; rank < size; rank++) form(made + rank, size, rank);
+    return 0;
+}
 result ncclCommSplit(struct communicator *of, int colour, int key, struct communicator **made, void *config) { return form(made, of->size, of->rank); }
 result ncclCommCount(const struct communicator *of, int *count) { *count = of->size; return 0; }
 result ncclCommUserRank(const struct communicator *of, int *rank) { *rank = of->rank; return 0; }

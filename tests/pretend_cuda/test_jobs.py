@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.configs import make_rlds_config, merged, write_config
-from tests.hosts import FINISHED, require_clean
+from tests.hosts import FINISHED, python, require_clean
 from tests.pretend_cuda.job import ONE_GPU
 from tests.runs import checkpoints, run_directory
 
@@ -68,3 +68,13 @@ def test_rlds(job, demo_dataset, tmp_path):
     config = write_config(tmp_path / "config.json", config)
     words = f"load_from={config}", "ddp.precision=bf16", "ddp.comm=powersgd", "ddp.powersgd_start=3"
     require_well(*job("robomimic.scripts.train_rlds", *words), gpus=[0, 1])
+
+
+def test_data_parallel_in_a_plain_process(job, config_file):
+    """One process on both GPUs, in 16 bits."""
+    changes = {"train": {"cuda": True, "num_epochs": 1}, "ddp": {"precision": "bf16"}}
+    config = config_file("diffusion_policy_images", changes)
+    words = "robomimic.scripts.train", "--config", config
+    result, (process,) = job(*words, start=python)
+    require_clean(result)
+    assert process.gpus == [0, 1] and process.nccl[2].startswith("broadcast")

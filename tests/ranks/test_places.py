@@ -81,6 +81,20 @@ def test_a_rank_within_the_same_place_is_late_by_its_steps():
     assert other.late() == ""
 
 
+def test_a_rank_that_hangs_before_its_forward_is_behind_those_in_their_backward():
+    store = dist.HashStore()
+    mine, other = Places(store, 0, 2, 60.0), Places(store, 1, 2, 60.0)
+    for one in (mine, other):
+        one.reached("epoch 1 train")
+        one.stepped()
+        one._publish()
+    mine.began()
+    assert mine.late().startswith("rank 1 is at: epoch 1 train, step 1 (heard of 0 s ago)")
+    other.began()
+    other._publish()
+    assert mine.late() == "" == mine.ahead()
+
+
 def test_a_rank_that_has_told_nothing_has_not_started():
     assert Places(dist.HashStore(), 0, 2, 60.0).late().startswith("rank 1 is at: not started")
 
