@@ -49,6 +49,7 @@ class Watch:
         self.losses: list[float] = []
         self.moved: dict[str, str] = {}
         self.steps = 0
+        self.is_in_epoch = False
 
     def fail(self, where: str) -> None:
         """Raises where the fault was planted."""
@@ -93,7 +94,8 @@ class Watch:
         return function(*args, **kwargs)
 
     def read(self, getitem: Callable, dataset: Any, index: int) -> Any:
-        if dataset.filter_by_attribute == "train":
+        # Before the first epoch a few items are read to know the data again after a resume.
+        if dataset.filter_by_attribute == "train" and self.is_in_epoch:
             self.indices.append(int(index))
             if self.steps == STEP_OF_FAULT:
                 self.fail("data")
@@ -111,7 +113,9 @@ class Watch:
         return info
 
     def epoch(self, run_epoch: Callable, *args: Any, **kwargs: Any) -> Any:
+        self.is_in_epoch = True
         result = run_epoch(*args, **kwargs)
+        self.is_in_epoch = False
         log = result[0] if isinstance(result, tuple) else result  # DROID: (log, data iterator)
         self.logs.append({k: v for k, v in log.items() if not k.startswith("Time_")})
         return result
