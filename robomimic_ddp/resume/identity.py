@@ -45,6 +45,7 @@ def of(run: _run.Run) -> dict[str, Any]:
     """
     loader = run.loaders.get("train")
     dataset = getattr(loader, "dataset", None)
+    items = _items(dataset, loader)  # first: some data sets compute statistics when they are read
     flat = _run.flat("", dict(run.config)) if isinstance(run.config, Mapping) else ()
     return {
         "config": {
@@ -56,7 +57,7 @@ def of(run: _run.Run) -> dict[str, Any]:
         "data": {
             "samples": verify_data.length(dataset),
             "files": verify_data.fingerprint(dataset),
-            "items": _items(dataset, loader),
+            "items": items,
         },
     }
 

@@ -25,7 +25,7 @@ class Keeper:
         run.stopper.last_words = self.leave_marker
         self.best: dict[str, Any] = {}
         self.defines: dict[str, Any] = {}
-        """Main rank: what defines the run (`identity.of`)."""
+        """What defines the run (`identity.of`)."""
 
     def restore(self) -> int | None:
         """Collective: puts back the saved state, if the run goes on from one; the last epoch that
@@ -34,6 +34,8 @@ class Keeper:
         Raises CheckpointError, and leaves config.json as it was, where the run is another one.
         """
         saved = start.saved_state(self.run)
+        # On every rank: a data set may compute statistics at its first item, and keep them.
+        self.defines = identity.of(self.run)
         try:
             changed = main_rank.on_main(self._compare, saved)
             return self._restored(saved, changed)
@@ -44,7 +46,6 @@ class Keeper:
 
     def _compare(self, saved: dict[str, Any] | None) -> list[str]:
         """Main rank: a line for each difference between the saved run and this one."""
-        self.defines = identity.of(self.run)
         if saved is None:
             return []
         found = list(identity.differences(saved, self.defines, self.run))
