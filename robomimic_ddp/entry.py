@@ -25,6 +25,7 @@ from robomimic_ddp.errors import EXIT_REFUSED, LateRankError, RobomimicDDPError,
 _INTERRUPTED = 130  # what a shell reports for Ctrl-C
 _PARENT_POLL_SECONDS = 2.0
 _FOLLOW_UP_SECONDS = 15.0
+_SAID_SECONDS = 1.0
 _FOLLOW_UP_PLACES = (
     *("/torch/distributed/", "/torch/autograd/", "/torch/nn/parallel/"),
     *("/robomimic_ddp/stopping.py", "/robomimic_ddp/group.py"),  # Work.wait has no frame of its own
@@ -127,9 +128,10 @@ def _tell_and_end(error: BaseException, launch: env.LaunchEnv) -> NoReturn:
     that is the main rank. Each keeps its own in its log.
     """
     everywhere = getattr(error, "everywhere", False)
-    if launch.rank > 0 and (everywhere or not group.is_initialized()):
+    if launch.rank > 0 and not everywhere and not group.is_initialized():
         _wait_for_launcher()  # most likely the main rank says the same now
-    is_first = places.first_to_fail()
+    # The main rank shows what all ranks have.
+    is_first = not (everywhere and launch.rank > 0) and places.first_to_fail()
     ours = isinstance(error, RobomimicDDPError)
     text = f"error: {error}" if ours else f"error: {type(error).__name__}: {error}"
     own = launch.world_size > 1 and not everywhere
@@ -154,6 +156,8 @@ def _end_after_another(launch: env.LaunchEnv, line: str, quiet: bool = False) ->
         # torchrun looks every 0.1 s and stamps failures with whole seconds: were this rank to
         # end now, it could be named as the root cause.
         _wait_for_launcher()
+    else:
+        time.sleep(_SAID_SECONDS)  # other launchers kill the job at the first end of a rank
     _record(line, launch)
     _end(EXIT_REFUSED)
 

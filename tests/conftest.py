@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,6 +70,12 @@ FIRST = ("e2e", "faults", "parity", "rlds", "bad_input", "ranks")
 """Folders in the order in which xdist deals out their files: long ones first, so that no core waits
 for a long one at the end.
 """
+
+
+def pytest_configure() -> None:
+    """A shell that starts the tests in the background has SIGINT ignored in all that they start."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -233,11 +233,13 @@ def test_a_state_is_read_once_and_its_notes_are_warnings(current, monkeypatch, c
         assert nest == {"best": {}, "powersgd": {"common": 1}}, "errors are large, and of one rank"
         return nest
 
+    looked_at = []
     monkeypatch.setattr(state, "read", reading)
+    monkeypatch.setattr(state, "require_complete", lambda *given: looked_at.append(given[1]))
     monkeypatch.setattr(start.group, "broadcast_nest", broadcast)
     for _ in range(2):
         assert start.saved_state(current)["powersgd"] == {"common": 1, "errors": [2]}
-    assert read == ["folder"]
+    assert read == looked_at == ["folder"]
     assert capsys.readouterr().err == "warning: one\nwarning: two\n"
 
 

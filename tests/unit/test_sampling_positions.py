@@ -207,7 +207,7 @@ def test_a_run_of_one_rank_is_stopped_twice_in_a_pass(begun_before):
         assert iter(last) is last
         assert draw(last, 4) == expected and second.batches_left() == 0
         assert next(last, None) is None
-        assert second.position() == {"kind": "replay", "batches": None}
+        assert second.position() == {"kind": "replay", "batches": None, "iterations": None}
         assert second.batches_left() == 10
 
 
@@ -253,7 +253,8 @@ def test_batches_left_of_a_sharded_pass():
     other.go_to(loader.position(), 2, 0)
     assert other.batches_left() == 3
     assert len(list(iterator)) == 3 and loader.batches_left() == 5
-    assert loader.position() == {"kind": "pass", "pass": 1, "samples": 0}
+    place = {"kind": "pass", "pass": 1, "samples": 0, "order": None}
+    assert loader.position() == place
 
 
 @pytest.mark.parametrize("position", [None, {"kind": "replay", "batches": 3}])
