@@ -66,7 +66,7 @@ def _guarded_state() -> dict[str, str]:
     return state
 
 
-FIRST = ("e2e", "faults", "parity", "rlds", "bad_input", "ranks")
+FIRST = ("e2e", "pretend_cuda", "faults", "parity", "rlds", "bad_input", "ranks")
 """Folders in the order in which xdist deals out their files: long ones first, so that no core waits
 for a long one at the end.
 """
