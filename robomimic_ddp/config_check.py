@@ -30,11 +30,17 @@ _WHOLE = {
     "train.num_data_workers": (0, _MANY),
     "experiment.epoch_every_n_steps": (1, _MANY),
     "experiment.validation_epoch_every_n_steps": (1, _MANY),
+    "experiment.save.every_n_epochs": (1, _MANY),
+    "experiment.rollout.rate": (1, _MANY),
 }
 """Dotted key -> its smallest and largest value; a whole number is needed. numpy takes no larger
 seed.
 """
-_MAY_BE_NULL = {"experiment.epoch_every_n_steps", "experiment.validation_epoch_every_n_steps"}
+_MAY_BE_NULL = {
+    "experiment.epoch_every_n_steps": "a whole pass",
+    "experiment.validation_epoch_every_n_steps": "a whole pass",
+    "experiment.save.every_n_epochs": "no save at fixed epochs",
+}
 _SEVERAL_KINDS = {"train.data", "train.dataset_names", "train.rlds_schema"}
 """One name, or a list of them."""
 _CACHE_MODES = ("all", "low_dim", None)
@@ -123,11 +129,13 @@ def require_possible(config: Any) -> None:
 
 def _require_values(values: Mapping[str, Any], algorithm: Any) -> None:
     for dotted, (least, most) in _WHOLE.items():
-        value = values.get(dotted)
+        value, switch = values.get(dotted), f"{dotted.rpartition('.')[0]}.enabled"
         if dotted not in values or (value is None and dotted in _MAY_BE_NULL):
             continue
+        if switch == "experiment.save.enabled" and values.get(switch) is False:
+            continue  # hosts then never look at the interval; at rollout.rate they always do
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-            null = ", or null for a whole pass" if dotted in _MAY_BE_NULL else ""
+            null = f", or null for {_MAY_BE_NULL[dotted]}" if dotted in _MAY_BE_NULL else ""
             raise ConfigError(
                 f"{dotted}={_shortened(value)}: expected a whole number of at least {least}, at "
                 f"most {most}{null}."
@@ -164,11 +172,16 @@ def require_possible_file(settings: Mapping[str, Any]) -> None:
 def _require_folders(values: Mapping[str, Any]) -> None:
     """Runs go to train.output_dir/experiment.name: below that folder, and nowhere else."""
     output, name = values.get("train.output_dir"), values.get("experiment.name")
-    if output is not None and not str(output).strip():
+    if "train.output_dir" in values and not str(output or "").strip():
         raise ConfigError(f"train.output_dir={output!r}: expected a folder for the runs.")
-    if isinstance(name, str):
-        path = PurePath(name)
-        if not name.strip() or path.is_absolute() or ".." in path.parts:
+    if "experiment.name" in values:
+        path = PurePath(str(name))
+        if (
+            not isinstance(name, str)
+            or not name.strip()
+            or path.is_absolute()
+            or ".." in path.parts
+        ):
             raise ConfigError(
                 f"experiment.name={name!r}: expected the name of a folder below train.output_dir."
             )

@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from robomimic_ddp import config_check
 from robomimic_ddp.errors import ConfigError, DataError
 from robomimic_ddp.hdf5_structure import Structure, opened
 
@@ -51,7 +52,7 @@ def check(config: Any) -> None:
 
 def _entries(data: Any) -> list[Mapping[str, Any]]:
     """`train.data` as a list of {"path": ...}."""
-    entries = [data] if isinstance(data, (str, Mapping)) else data
+    entries = [data] if isinstance(data, str) else data  # hosts take one path, too
     if not isinstance(entries, Sequence) or not entries:
         raise ConfigError(
             f"train.data={data!r}: expected at least one data set, as a list of "
@@ -87,6 +88,13 @@ class _File:
         self.observations = [
             key for key in config.all_obs_keys if not any(word in key for word in LANGUAGE_KEYS)
         ]
+        kinds = config_check.flatten(config.get("observation", {}))
+        self.pictures = {
+            key
+            for kind, keys in kinds
+            if "modalities." in kind and kind.endswith((".rgb", ".depth"))
+            for key in keys
+        }
         self.first: dict[str, tuple[int, ...]] = {}
 
     def check(self) -> None:
@@ -186,6 +194,12 @@ class _File:
                 raise DataError(
                     f"{where}: {place!r} has shape {shape}; actions are [steps, dimensions]. Write "
                     "the data set again."
+                )
+            if key in self.pictures and place not in actions and len(shape) != 4:
+                raise DataError(
+                    f"{where}: {place!r} has shape {shape}, but observation.modalities lists it as "
+                    "pictures, which are [steps, height, width, channels]. List it under low_dim, "
+                    "or write the data set again."
                 )
             self._check_shape(where, place, shape, steps)
 

@@ -46,3 +46,30 @@ def test_a_window_is_as_long_as_hosts_make_it(frames, steps, fits):
         return
     with pytest.raises(ConfigError, match="15 or more"):
         config_check.require_possible(config)
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("section", "key", "value", "words"),
+    [
+        ("experiment", "name", None, "experiment.name=None: expected the name of a folder"),
+        ("train", "output_dir", None, "train.output_dir=None: expected a folder"),
+        ("save", "every_n_epochs", 0, "every_n_epochs=0: expected .* or null for no save"),
+        ("rollout", "rate", 0, "rollout.rate=0: expected a whole number of at least 1"),
+    ],
+)
+def test_what_would_end_a_run_late_is_refused_at_once(section, key, value, words):
+    """Hosts take each epoch's number modulo the intervals, after the epoch."""
+    from robomimic.config import config_factory
+
+    config = config_factory("diffusion_policy")
+    config_check.require_possible(config)
+    with config.values_unlocked():
+        part = config.train if section == "train" else config.experiment
+        (part if section in ("train", "experiment") else part[section])[key] = value
+    with pytest.raises(ConfigError, match=words):
+        config_check.require_possible(config)
+    with config.values_unlocked():  # without saves, their interval is never read
+        config.experiment.save.enabled = False
+    if section == "save":
+        config_check.require_possible(config)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,10 +14,16 @@ from robomimic_ddp.inspect_data import hdf5
 h5py = pytest.importorskip("h5py")
 
 
-def look(path, *keys: str, mask: str | None = None) -> None:
-    train = {"data": str(path), "action_keys": list(keys) or None, "hdf5_filter_key": mask}
-    train = type("Train", (dict,), {"__getattr__": dict.__getitem__})(train)
-    hdf5_check.check(SimpleNamespace(train=train, experiment={}, all_obs_keys=[]))
+class Section(dict):
+    __getattr__ = dict.__getitem__
+
+
+def look(path, *keys: str, mask: str | None = None, rgb: tuple[str, ...] = ()) -> None:
+    data = path if isinstance(path, dict) else str(path)
+    train = Section(data=data, action_keys=list(keys) or None, hdf5_filter_key=mask)
+    seen = {"modalities": {"obs": {"rgb": list(rgb)}}}
+    config = Section(train=train, experiment={}, all_obs_keys=rgb, observation=seen)
+    hdf5_check.check(config)
 
 
 @pytest.fixture
@@ -136,9 +141,26 @@ def test_an_odd_attribute_is_one_error_with_its_name(data, place, name, value):
 )
 def test_weights_that_are_none(data, weights):
     train = {"data": [{"path": str(data), "weight": weight} for weight in weights]}
-    train = type("Train", (dict,), {"__getattr__": dict.__getitem__})(train)
+    config = Section(train=Section(train), experiment={}, all_obs_keys=[])
     with pytest.raises(ConfigError, match="train.data has the weights .* a finite sum"):
-        hdf5_check.check(SimpleNamespace(train=train, experiment={}, all_obs_keys=[]))
+        hdf5_check.check(config)
+
+
+@pytest.mark.bad_input
+def test_one_entry_is_no_list(data):
+    """Hosts would go over its keys."""
+    with pytest.raises(ConfigError, match="train.data={'path': .* as a list of"):
+        look({"path": str(data)})
+
+
+@pytest.mark.bad_input
+def test_numbers_that_are_listed_as_pictures(data):
+    with h5py.File(data, "r+") as file:
+        file["data/demo_0/obs/camera"] = np.zeros((3, 8, 8, 3), np.uint8)
+        file["data/demo_0/obs/position"] = np.zeros((3, 2))
+    look(data, "top", rgb=("camera",))
+    with pytest.raises(DataError, match="'obs/position' has shape .3, 2.* under low_dim"):
+        look(data, "top", rgb=("camera", "position"))
 
 
 @pytest.mark.bad_input
