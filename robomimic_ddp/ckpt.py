@@ -53,6 +53,11 @@ def run(command: str, args: argparse.Namespace) -> int:
     reason = paths.why_not_writable(output.parent)
     if reason is not None:
         raise UsageError(f"--output {args.output!r} cannot be written to: {reason}.")
+    if any(paths.expanded(source).resolve() == output.resolve() for source in sources):
+        raise UsageError(
+            f"--output {args.output!r} is the checkpoint that is read, and what the new file "
+            "leaves out would be lost. Name another file."
+        )
     content = averaged([read(path) for path in sources], sources)
     content = converted(content, args.layout, args.ema, sources[0])
     _write(content, output)
@@ -159,6 +164,8 @@ def averaged(contents: list[dict[str, Any]], names: list[str]) -> dict[str, Any]
     for part, first in parts[0].items():
         for name, other in zip(names[1:], parts[1:]):
             _require_alike(first, other.get(part), f"{name} and {names[0]}: {part}")
+        for name, one in zip(names, parts):
+            _require_finite(one[part], f"{name}: {part}")
         mean[part] = {
             key: torch.stack([one[part][key].double() for one in parts]).mean(0).to(value.dtype)
             if value.is_floating_point()
@@ -166,6 +173,15 @@ def averaged(contents: list[dict[str, Any]], names: list[str]) -> dict[str, Any]
             for key, value in first.items()
         }
     return {**contents[0], "model": mean}
+
+
+def _require_finite(tensors: Mapping[str, torch.Tensor], where: str) -> None:
+    odd = [key for key, value in tensors.items() if not torch.isfinite(value).all()]
+    if odd:
+        raise CheckpointError(
+            f"{where} holds NaN or infinity in {len(odd)} tensor(s), such as {odd[0]}: so would "
+            "the mean. Leave this checkpoint out."
+        )
 
 
 def _require_alike(first: Mapping, other: Mapping | None, where: str) -> None:

@@ -59,10 +59,11 @@ def state_normalization(
 
 def normalization_method(action_config: Mapping[str, Any], key: str) -> str | None:
     """How train.action_config wants action `key` normalised. Raises ConfigError."""
-    method = action_config[key].get("normalization", None) if key in action_config else None
-    if key not in action_config or method not in (None, "min_max", "gaussian"):
+    entry = action_config.get(key, None)
+    method = entry.get("normalization", None) if isinstance(entry, Mapping) else "none at all"
+    if method not in (None, "min_max", "gaussian"):
         raise ConfigError(
-            f"train.action_config[{key!r}] is {action_config.get(key)}: every key of "
+            f"train.action_config[{key!r}] is {entry}: every key of "
             "train.action_keys "
             'needs an entry whose "normalization" is null, "min_max" or "gaussian".'
         )

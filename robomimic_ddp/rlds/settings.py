@@ -12,6 +12,7 @@ from typing import Any
 from robomimic_ddp import paths
 from robomimic_ddp.errors import ConfigError
 from robomimic_ddp.rlds.keys import DEFAULTS
+from robomimic_ddp.rlds.normalisation import normalization_method
 from robomimic_ddp.rlds.resampling import FILTERS
 from robomimic_ddp.rlds.schema_file import load_schema
 
@@ -124,6 +125,14 @@ def _check_actions(config: Any) -> None:
     keys = config.train.action_keys
     if not _is_list(keys) or not keys:
         raise ConfigError(f"train.action_keys={_plain(keys)!r}: expected at least one action key.")
+    twice = [key for key in keys if list(keys).count(key) > 1]
+    if twice:
+        raise ConfigError(
+            f"train.action_keys names {twice[0]!r} twice: the policy would learn it as two "
+            "actions. Name it once."
+        )
+    for key in keys:
+        normalization_method(config.train.action_config, key)
 
 
 def _is_list(value: Any) -> bool:

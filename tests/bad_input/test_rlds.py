@@ -118,6 +118,13 @@ VALUES = tuple(
         ("observation.image_filter=box", ("observation.image_filter='box'", "lanczos3")),
         ("observation.image_antialias=true", ("unknown key", "observation.image_antialias")),
         ("train.action_keys=[]", ("train.action_keys=[]", "at least one")),
+        ("train.action_keys=[action/abs_pos,action/abs_pos]", ("names 'action/abs_pos' twice",)),
+        ("train.action_keys=[action/abs_rot_6d]", ("action/abs_rot_6d", "needs an entry")),
+        ("train.action_config.action/abs_pos=minmax", ("is minmax", "needs an entry")),
+        (
+            "train.action_config.action/abs_pos.normalization=minmax",
+            ("'minmax'", '"min_max" or "gaussian"'),
+        ),
         ("train.shufle_buffer_size=9", ("unknown key", "train.shuffle_buffer_size")),
     )
 )

@@ -139,6 +139,29 @@ def test_what_does_not_fit_together(write, tmp_path, capsys):
     assert "differ in 8 tensor(s)" in capsys.readouterr().err and not out.exists()
 
 
+@pytest.mark.bad_input
+def test_a_mean_with_nan(write, tmp_path, capsys):
+    broken = torch.load(write("b.pth"), weights_only=True)
+    broken["model"]["ema"]["policy.noise_pred_net.out.bias"][1] = torch.nan
+    torch.save(broken, tmp_path / "b.pth")
+    out = tmp_path / "mean.pth"
+    assert command("average", write(), tmp_path / "b.pth", "-o", out) == 1 and not out.exists()
+    assert "b.pth: ema holds NaN or infinity in 1 tensor" in capsys.readouterr().err
+
+
+@pytest.mark.bad_input
+def test_a_checkpoint_is_not_written_over_itself(write, tmp_path, capsys):
+    """`--ema` would lose its nets."""
+    path = Path(write())
+    before = path.read_bytes()
+    (tmp_path / "link.pth").symlink_to(path)
+    for out in (path, tmp_path / "link.pth"):
+        assert command("convert", path, "--ema", "-o", out) == 2
+        assert "is the checkpoint that is read" in capsys.readouterr().err
+    assert command("average", write("b.pth"), path, "-o", path) == 2
+    assert path.read_bytes() == before
+
+
 def test_a_state_of_ours(tmp_path, capsys):
     kept = {"epoch": 3, "inside": None, "steps": 12, "world_size": 2, "samples_per_step": 16}
     kept |= {"save_id": "abc", "best": {"best_valid_loss": 0.5}, "options": {"verify": True}}

@@ -19,9 +19,10 @@ LAYERS = (
     {"plan"},
     {"places", "random_streams", "rendezvous", "swapping"},
     {"group", "hdf5_structure"},
-    {"step_logs", "bucket_layout", "buffers", "observing", "nests", "language", "composition"},
+    {"step_logs", "bucket_layout", "buffers", "observing", "nests", "language", "composition"}
+    | {"config_check"},
     {"wrap", "sampling", "rlds", "main_rank", "metrics", "algo", "history"}
-    | {"command_line", "config_check", "config_file", "hdf5_check", "heartbeat", "notes", "figures"}
+    | {"command_line", "config_file", "hdf5_check", "heartbeat", "notes", "figures"}
     | {"determinism", "composing"},
     {"rollouts", "step", "checkpoint", "checkpoint_check", "finite", "debug", "verify", "entry"}
     | {"stopping", "pace"},
