@@ -200,7 +200,9 @@ def _is_setting(word: str) -> bool:
 def _number(least: int, most: int = 10**6) -> Any:
     def convert(text: Any, spelled: str) -> int:
         if not (str(text).isdecimal() and least <= int(text) <= most):
-            raise UsageError(f"{spelled} {text}: expected a whole number of at least {least}.")
+            raise UsageError(
+                f"{spelled} {text}: expected a whole number of at least {least}, at most {most}."
+            )
         return int(text)
 
     return convert

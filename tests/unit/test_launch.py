@@ -77,7 +77,7 @@ def test_every_flag_has_a_variable_and_the_flag_wins():
         (["--config", "c", "--nodes", "2", "--rdzv", "h:1", "--node-rank", "2"], "0 to 1"),
         (["--config", "c", "--lr-scaling", "cubic"], "--lr-scaling"),
         (["--config", "c", "--max-restarts", "-2"], "--max-restarts"),
-        (["--config", "c", "--port", "99999"], "--port 99999"),
+        (["--config", "c", "--port", "99999"], "at most 65535"),
         (["--config", "c", "--module", "a b"], "dotted name"),
         (["--config", "c", "--conf", "d"], "unrecognized"),
         (["--config", "c", "train.batch_size=8"], "unrecognized"),
