@@ -36,6 +36,8 @@ _WHOLE = {
 """Dotted key -> its smallest and largest value; a whole number is needed. numpy takes no larger
 seed.
 """
+_INTERVALS = {"experiment.save.every_n_epochs", "experiment.rollout.rate"}
+"""Hosts divide by them, and take 50.0 for 50."""
 _MAY_BE_NULL = {
     "experiment.epoch_every_n_steps": "a whole pass",
     "experiment.validation_epoch_every_n_steps": "a whole pass",
@@ -134,6 +136,8 @@ def _require_values(values: Mapping[str, Any], algorithm: Any) -> None:
             continue
         if switch == "experiment.save.enabled" and values.get(switch) is False:
             continue  # hosts then never look at the interval; at rollout.rate they always do
+        if dotted in _INTERVALS and isinstance(value, float) and value.is_integer():
+            value = int(value)
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
             null = f", or null for {_MAY_BE_NULL[dotted]}" if dotted in _MAY_BE_NULL else ""
             raise ConfigError(

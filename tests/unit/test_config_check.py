@@ -73,3 +73,17 @@ def test_what_would_end_a_run_late_is_refused_at_once(section, key, value, words
         config.experiment.save.enabled = False
     if section == "save":
         config_check.require_possible(config)
+
+
+def test_an_interval_may_be_a_float_without_a_fraction():
+    """Hosts take it."""
+    from robomimic.config import config_factory
+
+    config = config_factory("diffusion_policy")
+    with config.values_unlocked():
+        config.experiment.rollout.rate = 50.0
+    config_check.require_possible(config)
+    with config.values_unlocked():
+        config.experiment.rollout.rate = 0.5
+    with pytest.raises(ConfigError, match="rollout.rate=0.5: expected a whole number"):
+        config_check.require_possible(config)
