@@ -167,7 +167,7 @@ def _wait_for_launcher() -> None:
     torchrun would list it as a failure otherwise. Returns where no signal comes.
     """
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+        signal.signal(signal.SIGTERM, lambda *_: group.exit_with_workers(0))
     time.sleep(_FOLLOW_UP_SECONDS)
 
 
@@ -228,7 +228,7 @@ def _end(code: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     if group.is_initialized():
-        os._exit(code)
+        group.exit_with_workers(code)
     sys.exit(code)
 
 
@@ -241,6 +241,6 @@ def _end_with_parent() -> None:
         while not orphaned and os.getppid() == parent:
             time.sleep(_PARENT_POLL_SECONDS)
         _show("the launcher of this rank is gone; the rank ends\n")
-        os._exit(EXIT_REFUSED)
+        group.exit_with_workers(EXIT_REFUSED)
 
     threading.Thread(target=watch, name="robomimic-ddp-launcher-watch", daemon=True).start()

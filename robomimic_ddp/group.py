@@ -11,14 +11,17 @@ from __future__ import annotations
 import inspect
 import json
 import logging
+import multiprocessing
+import os
 import pickle
+import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -346,3 +349,15 @@ def filled(outline: Any, tensors: list[torch.Tensor]) -> Any:
     if isinstance(outline, (list, tuple)):
         return type(outline)([filled(value, tensors) for value in outline])
     return outline
+
+
+def exit_with_workers(code: int) -> NoReturn:
+    """Ends this process at once, and the data workers that it has started: one that hangs in a read
+    would outlive it, and keep the lock of the run directory from the job that resumes.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler raises for a killed worker
+    with suppress(Exception):
+        for child in multiprocessing.active_children():
+            child.kill()
+    os._exit(code)

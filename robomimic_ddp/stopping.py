@@ -10,7 +10,6 @@ had listened, and one that knows of the failure within FAILED_SECONDS.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import socket
@@ -105,9 +104,7 @@ class Stopper:
                 self._patience.requested = True
                 self._patience.begin(PATIENCE_SECONDS)
         elif now - self._interrupted > SAME_INTERRUPT_SECONDS:
-            for child in multiprocessing.active_children():
-                child.kill()
-            os._exit(128 + signal.SIGINT)
+            group.exit_with_workers(128 + signal.SIGINT)
 
     def agreed(self) -> bool:
         """Collective, after every training step: whether to stop now.
@@ -177,7 +174,7 @@ class Patience:
             with suppress(Exception):
                 if self.requested:
                     self._last_words()
-            os._exit(128 + signal.SIGTERM)
+            group.exit_with_workers(128 + signal.SIGTERM)
 
 
 class Ear:

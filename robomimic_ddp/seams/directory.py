@@ -11,7 +11,7 @@ from typing import Any, Callable
 
 from robomimic_ddp import env, group, host_config, main_rank, places, state
 from robomimic_ddp import run as _run
-from robomimic_ddp.errors import UnpatchedScript
+from robomimic_ddp.errors import UnpatchedScript, WriteError
 
 _NAMES_TRIED = 5
 
@@ -89,8 +89,20 @@ def _found_directory(
     run.undo.callback(state.take(directory).release)
     for path in paths:
         if path is not None:
-            Path(path).mkdir(exist_ok=True)
+            _make_folder(Path(path))
     return paths, directory
+
+
+def _make_folder(path: Path) -> None:
+    """Raises WriteError where `path` is something else, or cannot be made."""
+    try:
+        path.mkdir(exist_ok=True)
+    except OSError as error:
+        raise WriteError(
+            f"{path} cannot be used as a folder of the resumed run: {error}. The run keeps its logs"
+            " and checkpoints in such folders. Move away what is there under this name (of a link: "
+            "mount the disk that it leads to), or free disk space, and resume again."
+        ) from error
 
 
 def _paths_as_made(

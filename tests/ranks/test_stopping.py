@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import signal
 import socket
@@ -10,6 +11,7 @@ import threading
 import time
 import traceback
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -95,6 +97,24 @@ def simulate_for_ever(seconds):
 def test_patience_ends(ranks):
     with pytest.raises(RankError, match=f"died with exit code {128 + signal.SIGTERM}"):
         ranks.run(simulate_for_ever, 60)
+
+
+def read_for_ever(file):
+    """As `simulate_for_ever`, with a data worker that hangs in a read."""
+    if group.rank() == 1:
+        worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=[60])
+        worker.start()
+        file.write_text(str(worker.pid))
+    simulate_for_ever(60)
+
+
+def test_a_data_worker_that_hangs_ends_with_its_rank(ranks, tmp_path):
+    """It would keep the lock of the run directory."""
+    with pytest.raises(RankError, match=f"died with exit code {128 + signal.SIGTERM}"):
+        ranks.run(read_for_ever, tmp_path / "worker")
+    worker = int((tmp_path / "worker").read_text())
+    time.sleep(0.5)
+    assert not psutil.pid_exists(worker) or psutil.Process(worker).status() == "zombie"
 
 
 def wait_in_c(tell_failure, ask):

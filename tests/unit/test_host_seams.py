@@ -5,13 +5,16 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+from contextlib import ExitStack
+from types import SimpleNamespace
 
 import pytest
 
 from robomimic_ddp import host_seams, run
-from robomimic_ddp.errors import PatchError, UnpatchedScript
+from robomimic_ddp.errors import PatchError, UnpatchedScript, WriteError
 from robomimic_ddp.patches import changes, engine, hosts, manifest, registry
 from robomimic_ddp.seams.directory import run_directory
+from robomimic_ddp.state import Found
 from tests.patches.support import write_host
 
 UTILS = "utils/train_utils.py"
@@ -116,3 +119,14 @@ def test_what_one_rank_lacks_is_the_same_error_on_all(monkeypatch):
     with pytest.raises(PatchError, match="/b/x.py lacks DDPUtils.save") as refused:
         run._require_all_seams(object())
     assert refused.value.everywhere
+
+
+@pytest.mark.parametrize("make", ["touch", "link"])
+def test_something_else_where_a_resumed_run_needs_a_folder(tmp_path, monkeypatch, make):
+    logs = tmp_path / "logs"
+    logs.touch() if make == "touch" else logs.symlink_to(tmp_path / "unmounted")
+    with ExitStack() as undo:
+        resumed = SimpleNamespace(found=Found(tmp_path, "state", (str(logs),)), undo=undo)
+        monkeypatch.setattr(run, "current", lambda: resumed)
+        with pytest.raises(WriteError, match="logs cannot be used as a folder of the resumed run"):
+            run_directory(lambda: None)()

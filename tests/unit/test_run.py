@@ -205,8 +205,8 @@ def test_an_error_is_told_before_anything_is_undone(monkeypatch, capfd):
     monkeypatch.setenv("WORLD_SIZE", "1")
     answers = {"is_initialized": True, "world_size": 1}
     in_a_group = {name: mock.Mock(return_value=answer) for name, answer in answers.items()}
+    in_a_group["exit_with_workers"] = mock.Mock(side_effect=KeyboardInterrupt)
     monkeypatch.setattr(entry, "group", SimpleNamespace(**in_a_group))
-    monkeypatch.setattr(entry.os, "_exit", mock.Mock(side_effect=KeyboardInterrupt))
     told = []
 
     @entry.entry_point
