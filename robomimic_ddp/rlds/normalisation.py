@@ -62,8 +62,9 @@ def normalization_method(action_config: Mapping[str, Any], key: str) -> str | No
     entry = action_config.get(key, None)
     method = entry.get("normalization", None) if isinstance(entry, Mapping) else "none at all"
     if method not in (None, "min_max", "gaussian"):
+        found = f"[{key!r}] is {entry}" if entry is not None else f" has no {key!r}"
         raise ConfigError(
-            f"train.action_config[{key!r}] is {entry}: every key of "
+            f"train.action_config{found} (its entries: {', '.join(action_config)}): every key of "
             "train.action_keys "
             'needs an entry whose "normalization" is null, "min_max" or "gaussian".'
         )

@@ -133,6 +133,8 @@ def test_missing_camera_state_and_action_are_named(make_config, stored):
         host.datasets_from_config, config, config.all_obs_keys
     )
     config = make_config(action_keys=["action/torque"])
+    with config.values_unlocked():
+        config.train.action_config["action/torque"] = {"normalization": None}
     text = message(host.datasets_from_config, config, config.all_obs_keys)
     assert "action/torque" in text and "action/abs_pos" in text
     config = make_config(cameras=["robot_state/cartesian_position"], states=())
