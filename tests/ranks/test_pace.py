@@ -42,7 +42,7 @@ def test_all_ranks_tell_the_same_and_the_slow_loader_is_seen(ranks):
     assert 0 < log["Time_Communication_Share"] <= 1
     # The waiting rank's time inside the all-reduce is not its own work.
     assert log["Time_Step_Slowest_Rank"] >= 0.3
-    assert log["Time_Step_Slowest_Rank"] > log["Time_Step_Fastest_Rank"] > 0
+    assert log["Time_Step_Slowest_Rank"] > log["Time_Step_Fastest_Rank"] >= 0
 
 
 def test_nothing_is_said_of_communication_where_nothing_is_sent(ranks):
