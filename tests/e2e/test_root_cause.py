@@ -24,6 +24,12 @@ def root_cause_of(result) -> str:
     return result.stderr.split("Root Cause")[1]
 
 
+def require_no_other_failure(result) -> None:
+    """torchrun lists the root cause alone, or a rank that it ended itself before it had noticed."""
+    others = result.stderr.partition("Failures:")[2].partition("Root Cause")[0]
+    assert "<NO_OTHER_FAILURES>" in others or "exitcode  : -15" in others, result
+
+
 @pytest.mark.parametrize("attempt", range(3))
 def test_the_failing_rank_is_named_with_its_traceback(attempt):
     """A race of tenths of a second before: hence several attempts."""
@@ -31,7 +37,7 @@ def test_the_failing_rank_is_named_with_its_traceback(attempt):
     assert "rank      : 1" in root_cause_of(result)
     message = "rank 1: error: ValueError: planted on purpose\n  Traceback (most recent call last)"
     assert message in root_cause_of(result)
-    assert "<NO_OTHER_FAILURES>" in result.stderr
+    require_no_other_failure(result)
     # One line, or none where torchrun ended rank 0 before it noticed; never a traceback of its own.
     assert result.stderr.count("rank 0: stopped, because another rank failed") <= 1
     assert "Connection closed by peer" not in root_cause_of(result)
@@ -41,7 +47,7 @@ def test_what_every_rank_meets_is_shown_whole_once():
     """The first that says so shows its traceback, another one line."""
     result = run(None, *LAUNCH, "-m", "tests.e2e.racing", "all fail", "1")
     assert "planted on purpose" in root_cause_of(result)
-    assert "<NO_OTHER_FAILURES>" in result.stderr
+    require_no_other_failure(result)
     shown = result.stderr.partition("=====")[0]
     whole = "error: ValueError: planted on purpose\n"
     assert shown.count(f"rank 0: {whole}") + shown.count(f"rank 1: {whole}") == 1, result
