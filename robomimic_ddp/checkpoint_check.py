@@ -19,7 +19,6 @@ from traceback import walk_tb
 from typing import IO, Any
 
 import torch
-from torch._weights_only_unpickler import _get_allowed_globals
 
 from robomimic_ddp import paths
 from robomimic_ddp.errors import CheckpointError
@@ -132,6 +131,8 @@ def read_known(file: Path, shown: str) -> Any:
     Raises CheckpointError, naming it as `shown`, for a damaged file and for one that asks for
     anything else, which could run any program. Tensors are mapped, not read, where they can be.
     """
+    from torch._weights_only_unpickler import _get_allowed_globals  # private: needed here only
+
     legacy = _is_legacy(file, shown)
     try:
         trusted = set(_get_allowed_globals())

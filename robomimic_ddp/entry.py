@@ -25,7 +25,7 @@ from robomimic_ddp.errors import EXIT_REFUSED, LateRankError, RobomimicDDPError,
 _INTERRUPTED = 130  # what a shell reports for Ctrl-C
 _PARENT_POLL_SECONDS = 2.0
 _FOLLOW_UP_SECONDS = 15.0
-_SAID_SECONDS = 1.0
+_SAID_SECONDS, _SAME_SECONDS = 1.0, 5.0
 _FOLLOW_UP_PLACES = (
     *("/torch/distributed/", "/torch/autograd/", "/torch/nn/parallel/"),
     *("/robomimic_ddp/stopping.py", "/robomimic_ddp/group.py"),  # Work.wait has no frame of its own
@@ -129,7 +129,7 @@ def _tell_and_end(error: BaseException, launch: env.LaunchEnv) -> NoReturn:
     """
     everywhere = getattr(error, "everywhere", False)
     if launch.rank > 0 and not everywhere and not group.is_initialized():
-        _wait_for_launcher()  # most likely the main rank says the same now
+        _wait_for_launcher(_SAME_SECONDS)  # most likely the main rank says the same now
     # The main rank shows what all ranks have.
     is_first = not (everywhere and launch.rank > 0) and places.first_to_fail()
     ours = isinstance(error, RobomimicDDPError)
@@ -155,20 +155,20 @@ def _end_after_another(launch: env.LaunchEnv, line: str, quiet: bool = False) ->
     if launch.elastic:
         # torchrun looks every 0.1 s and stamps failures with whole seconds: were this rank to
         # end now, it could be named as the root cause.
-        _wait_for_launcher()
+        _wait_for_launcher(_FOLLOW_UP_SECONDS)
     else:
         time.sleep(_SAID_SECONDS)  # other launchers kill the job at the first end of a rank
     _record(line, launch)
     _end(EXIT_REFUSED)
 
 
-def _wait_for_launcher() -> None:
+def _wait_for_launcher(seconds: float) -> None:
     """torchrun's signal, which it sends once the job has failed, ends the process in good order:
     torchrun would list it as a failure otherwise. Returns where no signal comes.
     """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: group.exit_with_workers(0))
-    time.sleep(_FOLLOW_UP_SECONDS)
+    time.sleep(seconds)
 
 
 def _first_line(error: BaseException | str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 import threading
 import time
@@ -16,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Callable
 
-from robomimic_ddp import paths, places
+from robomimic_ddp import env, paths, places
 from robomimic_ddp.errors import DataError, Stopped
 from robomimic_ddp.observing import LOSS, Observer
 
@@ -46,7 +45,7 @@ class Pulse:
         self._told: dict[str, Any] = {
             "rank": rank,
             "world_size": world_size,
-            "host": socket.gethostname(),
+            "host": env.host_name(),
             "pid": os.getpid(),
             "device": device,
             "epoch": None,

@@ -191,9 +191,11 @@ def without_time_limit() -> Iterator[None]:
     before = [places.ends_unheard for places in _current]
     for places in _current:
         places.ends_unheard = False
-    yield
-    for places, unheard in zip(_current, before):
-        places.ends_unheard = unheard
+    try:
+        yield
+    finally:
+        for places, unheard in zip(_current, before):
+            places.ends_unheard = unheard
 
 
 def began() -> None:

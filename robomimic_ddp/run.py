@@ -24,6 +24,7 @@ import robomimic_ddp
 from robomimic_ddp import (
     block,
     command_line,
+    config_check,
     determinism,
     env,
     group,
@@ -281,7 +282,7 @@ def _require_same_job(config: Any, run: Run) -> None:
     )
     items.update(
         (f"config {key}", repr(value))
-        for key, value in flat("", dict(config))
+        for key, value in config_check.flatten(config)
         if key not in _NODE_LOCAL_KEYS
     )
     verify.require_equal(
@@ -309,15 +310,6 @@ def _share_workers(run: Run, of_node: list[tuple[int, ...]]) -> None:
         return
     share = env.within_core_limit(plan.share_of_cores(env.own_cores(), of_node), len(of_node))
     run.plan = replace(run.plan, data_workers=plan.workers_of_share("auto", share))
-
-
-def flat(prefix: str, tree: Mapping) -> Iterator[tuple[str, Any]]:
-    """(dotted key, value) of each leaf of nested mappings."""
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from flat(f"{prefix}{key}.", value)
-        else:
-            yield f"{prefix}{key}", value
 
 
 def parallelise(net: nn.Module) -> nn.Module:

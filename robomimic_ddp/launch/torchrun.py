@@ -98,12 +98,10 @@ def unpatched(settings: Settings) -> str:
         text = file.read_text(encoding="utf-8", errors="replace")
         if "robomimic_ddp" in text or "def train(" not in text:
             return ""
-        found = f"{file} is not patched: every rank would train a model of its own"
-    elif settings.module == DOT_LIST_MODULE:
-        found = f"there is no {file}, which robomimic-ddp apply adds to the host"
-    else:
-        return ""
-    return found
+        return f"{file} is not patched: every rank would train a model of its own"
+    if settings.module == DOT_LIST_MODULE:
+        return f"there is no {file}, which robomimic-ddp apply adds to the host"
+    return ""
 
 
 def _rendezvous(settings: Settings, variables: Mapping[str, str]) -> list[str]:

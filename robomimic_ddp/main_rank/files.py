@@ -7,14 +7,13 @@ import itertools
 import os
 import re
 import shutil
-import socket
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from robomimic_ddp import group
+from robomimic_ddp import env, group
 from robomimic_ddp.errors import RobomimicDDPError, WriteError
 
 _numbers = itertools.count()
@@ -65,7 +64,7 @@ def temporary_beside(target: Path) -> Path:
 
 def prefix(target: Path) -> str:
     """How the names of `target`'s temporary files begin; process id, number and ".tmp" follow."""
-    return f".{target.name}.{socket.gethostname()}-"
+    return f".{target.name}.{env.host_name()}-"
 
 
 def remove_left_over(target: Path) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from robomimic_ddp import random_streams, state
+from robomimic_ddp import config_check, random_streams, state
 from robomimic_ddp import run as _run
 from robomimic_ddp.verify import data as verify_data
 
@@ -24,8 +24,6 @@ _TOLERANCE = 1e-3
 _SHOWN = 80
 _MEANING = ("train.action_keys", "train.action_config", "observation.modalities")
 """Config keys under another value of which the saved weights mean something else."""
-
-
 _OF_NO_CONCERN = ("train.output_dir", "train.data_cache_dir", "experiment.ckpt_path")
 """A run may move, and reads no other checkpoint when it is resumed."""
 
@@ -37,20 +35,14 @@ class Difference(NamedTuple):
     wrong: bool
 
 
-def of(run: _run.Run) -> dict[str, Any]:
-    """What defines the run, as plain values for the state. Not collective.
-
-    Reads a few items of the train data, in a worker process where the loader has any; random
-    streams stay where they are.
-    """
-    loader = run.loaders.get("train")
-    dataset = getattr(loader, "dataset", None)
-    items = _items(dataset, loader)  # first: some data sets compute statistics when they are read
-    flat = _run.flat("", dict(run.config)) if isinstance(run.config, Mapping) else ()
+def of(run: _run.Run, items: dict[str, torch.Tensor] | None) -> dict[str, Any]:
+    """What defines the run, as plain values for the state; `items` is `items_of(run)`. Local."""
+    dataset = getattr(run.loaders.get("train"), "dataset", None)
+    leaves = config_check.flatten(run.config) if isinstance(run.config, Mapping) else ()
     return {
         "config": {
             key: json.dumps(value, default=str, sort_keys=True)
-            for key, value in flat
+            for key, value in leaves
             if key not in _OF_NO_CONCERN
         },
         "statistics": dict(_numbers(verify_data.statistics(dataset))),
@@ -65,7 +57,7 @@ def of(run: _run.Run) -> dict[str, Any]:
 def differences(
     saved: Mapping[str, Any], now: Mapping[str, Any], run: _run.Run
 ) -> Iterator[Difference]:
-    """What is another than in the state `saved`, of which `now` is the present `of(run)`."""
+    """What is another than in the state `saved`, of which `now` is the present `of`."""
     options = asdict(run.options.values)
     for name in sorted(set(options) & set(saved["options"]) - {"resume"}):
         if saved["options"][name] != state.plain(options[name]):
@@ -156,10 +148,16 @@ class _Summaries(Dataset):
         }
 
 
-def _items(dataset: Any, loader: Any) -> dict[str, torch.Tensor] | None:
-    """Name -> (mean, mean size) over a fixed sample of items; None where no item can be asked for
-    by its number, or reading fails (training says so itself if it needs the item).
+def items_of(run: _run.Run) -> dict[str, torch.Tensor] | None:
+    """Name -> (mean, mean size) over a fixed sample of the train data's items; None where no item
+    can be asked for by its number, or reading fails (training says so itself if it needs the item).
+
+    Local, and called on every rank: some data sets compute statistics when they are read first,
+    and keep them. Reads in a worker process where the loader has any; random streams stay where
+    they are.
     """
+    loader = run.loaders.get("train")
+    dataset = getattr(loader, "dataset", None)
     size = verify_data.length(dataset)
     indexed = hasattr(dataset, "__getitem__") and not isinstance(dataset, IterableDataset)
     if not size or not indexed or hasattr(dataset, "make_loader"):

@@ -25,7 +25,7 @@ class Keeper:
         run.stopper.last_words = self.leave_marker
         self.best: dict[str, Any] = {}
         self.defines: dict[str, Any] = {}
-        """What defines the run (`identity.of`)."""
+        """Main rank: what defines the run (`identity.of`)."""
 
     def restore(self) -> int | None:
         """Collective: puts back the saved state, if the run goes on from one; the last epoch that
@@ -34,18 +34,18 @@ class Keeper:
         Raises CheckpointError, and leaves config.json as it was, where the run is another one.
         """
         saved = start.saved_state(self.run)
-        # On every rank: a data set may compute statistics at its first item, and keep them.
-        self.defines = identity.of(self.run)
+        items = identity.items_of(self.run)
         try:
-            changed = main_rank.on_main(self._compare, saved)
+            changed = main_rank.on_main(self._compare, saved, items)
             return self._restored(saved, changed)
         except RobomimicDDPError:
             if group.is_main() and self.run.config_before is not None:
                 start.write_config(self.run, "config.json")
             raise
 
-    def _compare(self, saved: dict[str, Any] | None) -> list[str]:
+    def _compare(self, saved: dict[str, Any] | None, items: dict[str, Any] | None) -> list[str]:
         """Main rank: a line for each difference between the saved run and this one."""
+        self.defines = identity.of(self.run, items)
         if saved is None:
             return []
         found = list(identity.differences(saved, self.defines, self.run))

@@ -48,7 +48,7 @@ def distributed(train: Callable) -> Callable:
         fine_tuning = not asked and bool(config.experiment.get("ckpt_path", None) or given)
         config_check.require_possible(config)
         started = _run.start(config, device.type == "cuda", fine_tuning)
-        with started as run, entry.at_once(lambda error: run.end_pulse(error)):
+        with started as run, entry.at_once(run.end_pulse):
             chosen = torch.device(run.plan.device)
             if run.plan.mode == "single" and device.index and not env.read_launch_env().launched:
                 chosen = device  # one plain process keeps the GPU that its caller chose

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import main_rank, paths
+from robomimic_ddp import env, main_rank, paths
 from robomimic_ddp.env import LaunchEnv
 from robomimic_ddp.errors import CheckpointError
 from robomimic_ddp.state import files, shape
@@ -57,7 +56,7 @@ def job_name(launch: LaunchEnv) -> str | None:
         return None
     if launch.run_id != _NO_ID:
         return launch.run_id
-    return f"{launch.run_id}@{socket.gethostname()}:{os.getppid()}"
+    return f"{launch.run_id}@{env.host_name()}:{os.getppid()}"
 
 
 def find_job(experiment: Path, job: str | None) -> Found | None:

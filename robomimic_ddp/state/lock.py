@@ -6,7 +6,6 @@ systems pass on to other nodes. Where they do not, the heartbeat of the run tell
 
 from __future__ import annotations
 
-import socket
 import sys
 import time
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 import filelock
 
-from robomimic_ddp import heartbeat
+from robomimic_ddp import env, heartbeat
 from robomimic_ddp.errors import CheckpointError, DataError
 
 NAME = "ddp.lock"
@@ -77,7 +76,7 @@ def _silence_needed(beat: dict[str, Any] | None) -> float:
     """Seconds without a heartbeat that show a run to be dead once its lock is ours. A lock of this
     node needs none: its kernel knows who lives.
     """
-    if beat is None or beat.get("finished") or beat.get("host") == socket.gethostname():
+    if beat is None or beat.get("finished") or beat.get("host") == env.host_name():
         return 0.0
     if time.time() - beat["time"] > _STALE_SECONDS:
         return 0.0

@@ -13,6 +13,7 @@ import pytest
 from robomimic_ddp import host_seams, run
 from robomimic_ddp.errors import PatchError, UnpatchedScript, WriteError
 from robomimic_ddp.patches import changes, engine, hosts, manifest, registry
+from robomimic_ddp.patches.python import api_names
 from robomimic_ddp.seams.directory import run_directory
 from robomimic_ddp.state import Found
 from tests.patches.support import write_host
@@ -38,6 +39,9 @@ UTILS = "utils/train_utils.py"
 )
 def test_names_that_a_file_uses(text, names):
     assert host_seams.api_names(text) == names
+    # What `apply` has recorded is compared with that: two readers, since neither side imports the
+    # other's.
+    assert set(api_names(text.encode())) == (names or set())
 
 
 @pytest.fixture
