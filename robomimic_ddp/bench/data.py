@@ -1,163 +1,164 @@
-"""Loaders of RLDS data, measured in turn by processes that live side by side.
+"""`bench data`: loaders of RLDS data, measured in turn, one rank of a number of ranks at a time.
 
-One rank of each number of ranks is measured at a time, with the same threads for every loader. A
-turn of each makes a round, in an order that changes. Ratios are taken within rounds: what else the
-machine does then meets all loaders alike.
+Each loader has a separate process, for its peak memory and processor time; all are forked from one
+that has imported everything.
 """
 
 from __future__ import annotations
 
-import json
-import random
+import multiprocessing
+import resource
 import statistics
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
 from typing import Any
 
 from robomimic_ddp import env
-from robomimic_ddp.bench.data_set import DataJob
+from robomimic_ddp.bench import turns
+from robomimic_ddp.bench.data_set import DataJob, bytes_per_frame, write_if_missing
 from robomimic_ddp.errors import ConfigError
 
-WORKER = "robomimic_ddp.bench.data_worker"
 LOADERS = ("ours", "host_shaped", "skipping", "jpeg_limit")
-FAST, OCTO = "ours_fast_decode", "octo"
-"""Measured where they are asked for."""
-WORLDS = (1, 2, 4, 8)
 _WARM_UP_SECONDS = 0.05
-
-Measured = dict[tuple[str, int], list[dict[str, float]]]
-"""(loader, world) -> what each turn measured, and before them the start."""
-
-
-class Server:
-    """The process whose children are the loaders."""
-
-    def __init__(self, job: DataJob) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", WORKER],
-            env=env.child_environment([]),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.ask(asdict(job))
-
-    def ask(self, command: dict[str, Any]) -> dict[str, Any]:
-        """The answer to one line. Raises ConfigError with the process's last words."""
-        try:
-            self._process.stdin.write(json.dumps(command) + "\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            pass  # its last words follow
-        for line in self._process.stdout:
-            if line.startswith("bench "):
-                answer = json.loads(line[len("bench ") :])
-                if "error" not in answer:
-                    return answer
-                self.close()
-                break
-        self._process.kill()
-        text = self._process.stderr.read().strip().splitlines() or ["no output"]
-        raise ConfigError(f"a process of the benchmark ended: {text[-1]}")
-
-    def close(self) -> None:
-        """Ends the process and its children."""
-        self._process.stdin.close()
-        self._process.wait()
+_streams: list[Any] = []
+"""In the process of a loader: the one that it measures."""
+_STILL_SECONDS, _STILL_LOOKS, _LONGEST_WAIT = 0.005, 3, 10.0
 
 
 def measure(
-    job: DataJob,
-    worlds: Sequence[int],
-    rounds: int,
-    seconds: float,
-    loaders: Sequence[str] = LOADERS,
-    told: Callable[[str], None] = lambda line: None,
-) -> Measured:
+    job: DataJob, worlds: Sequence[int], rounds: int, seconds: float
+) -> list[dict[str, Any]]:
     """`rounds` turns of at least `seconds` of each loader at each of `worlds`, after one to warm
-    up. `told` hears of the progress.
+    up: a row for each, by medians. The data set is written unless it is there.
+
+    first_batch_seconds: from nothing to the first batch; ours_over_its: processor time a frame of
+    ours over this loader's, and seconds a frame, within rounds.
     """
-    told(f"data set: {job.path} (written now unless it is there)")
-    server = Server(job)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["robomimic_ddp.bench.data_loaders"])
+    keys, started, first = [(world, name) for world in worlds for name in LOADERS], {}, {}
     try:
-        found: Measured = {}
-        for key in [(loader, world) for world in worlds for loader in loaders]:
-            loader, world = key
-            started = server.ask({"start": _name(key), "loader": loader, "world": world})
-            server.ask({"turn": _name(key), "seconds": _WARM_UP_SECONDS})
-            found[key] = [started]
-        for number in range(rounds):
-            told(f"round {number + 1} of {rounds}")
-            keys = list(found)
-            random.Random(number).shuffle(keys)
+        with ProcessPoolExecutor(1, context) as once:
+            once.submit(write_if_missing, job).result()
+        with ExitStack() as stack:
             for key in keys:
-                found[key].append(server.ask({"turn": _name(key), "seconds": seconds}))
-        return found
-    finally:
-        server.close()
+                started[key] = stack.enter_context(ProcessPoolExecutor(1, context))
+                first[key] = started[key].submit(start, job, *key).result()
+                started[key].submit(take_turn, _WARM_UP_SECONDS).result()
+            found = turns.in_turn(
+                keys, rounds, lambda key: started[key].submit(take_turn, seconds).result()
+            )
+    except BrokenProcessPool as error:
+        raise ConfigError(
+            "a process of the benchmark was ended from outside, perhaps since memory ran out. "
+            "Measure fewer --worlds at a time."
+        ) from error
+    walls, cpus = (
+        {key: [turn[clock] for turn in answers] for key, answers in found.items()}
+        for clock in ("seconds_per_frame", "cpu_seconds_per_frame")
+    )
+    return [
+        {
+            "loader": name,
+            "world": world,
+            "frames_per_second": 1 / statistics.median(walls[world, name]),
+            "cpu_seconds_per_1000_frames": 1000 * statistics.median(cpus[world, name]),
+            "decoded_over_delivered": answers[-1]["decoded_over_delivered"],
+            "peak_rss_mb": answers[-1]["peak_rss_mb"],
+            "first_batch_seconds": first[world, name],
+            "ours_over_its": {
+                "processor": turns.ratio(cpus[world, "ours"], cpus[world, name]),
+                "clock": turns.ratio(walls[world, "ours"], walls[world, name]),
+            },
+            "rounds": rounds,
+            "stored": list(job.stored),
+            "target": list(job.target),
+            "filter": job.filter,
+        }
+        for (world, name), answers in found.items()
+    ]
 
 
-def _name(key: tuple[str, int]) -> str:
-    return f"{key[0]} {key[1]}"
-
-
-def rows(job: DataJob, measured: Measured) -> list[dict[str, Any]]:
-    """One row for each loader and world, by medians over rounds."""
-    found = []
-    for (loader, world), (started, *turns) in measured.items():
-        speeds = [turn["frames"] / turn["wall"] for turn in turns]
-        costs = [1000 * turn["cpu"] / turn["cpu_frames"] for turn in turns]
-        found.append(
-            {
-                "loader": loader,
-                "world": world,
-                "frames_per_second": statistics.median(speeds),
-                "cpu_seconds_per_1000_frames": statistics.median(costs),
-                "decoded_over_delivered": turns[-1]["decoded_over_delivered"],
-                "peak_rss_mb": turns[-1]["peak_rss_mb"],
-                "first_batch_seconds": started["first_batch_seconds"],
-                "frames_per_second_range": [min(speeds), max(speeds)],
-                "cpu_seconds_per_1000_frames_range": [min(costs), max(costs)],
-                "rounds": len(turns),
-                "stored": list(job.stored),
-                "target": list(job.target),
-                "filter": job.filter,
-                "batch": job.batch,
-                "frame_stack": job.frame_stack,
-                "shuffle_buffer_size": job.buffer,
-                "threads": job.threads,
-            }
-        )
-    return found
-
-
-def describe(job: DataJob, bytes_a_frame: float) -> Iterator[str]:
-    """What all rows of a job have in common."""
+def lines(job: DataJob, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """A table for the terminal, and what all of its rows have in common."""
     stored, target = ("x".join(map(str, size)) for size in (job.stored, job.target))
-    same = " (the identity, which hosts compute and ours leaves out)" if stored == target else ""
+    same = " (changes nothing; ours leaves it out)" if stored == target else ""
     yield (
-        f"pictures stored {stored} ({bytes_a_frame / 1e3:.1f} kB), target {target}, filter "
-        f"{job.filter}{same}; {job.episodes} episodes of {job.steps} steps, 2 cameras"
+        f"{stored} ({bytes_per_frame(job) / 1e3:.1f} kB) to {target}, {job.filter}{same}; "
+        f"{job.episodes} episodes of {job.steps} steps, 2 cameras"
     )
     yield (
-        f"batches of {job.batch} windows of {job.frame_stack} frame(s), shuffle buffer "
-        f"{job.buffer} windows (ours: divided by the ranks), {job.threads} thread(s) a process, "
-        "one rank measured at a time"
+        f"batches of {job.batch} windows of {job.frame_stack} frames, shuffle buffer {job.buffer} "
+        f"windows over all ranks, {job.threads} threads, {rows[0]['rounds']} rounds"
     )
-
-
-def table(found: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Lines for the terminal."""
     yield (
-        f"{'loader':16} {'world':>5} {'frames/s':>9} {'CPU s/1000':>11} {'decoded/delivered':>18} "
-        f"{'peak RSS':>9} {'first batch':>11}"
+        f"{'loader':11} {'ranks':>5} {'frames/s':>9} {'CPU s/1000':>10} {'decoded/delivered':>17} "
+        f"{'peak RSS':>9} {'first batch':>11}   ours over it, CPU (95 %), by the clock (95 %)"
     )
-    for row in found:
-        yield (
-            f"{row['loader']:16} {row['world']:5} {row['frames_per_second']:9.0f} "
-            f"{row['cpu_seconds_per_1000_frames']:11.3f} {row['decoded_over_delivered']:18.2f} "
+    for row in rows:
+        line = (
+            f"{row['loader']:11} {row['world']:5} {row['frames_per_second']:9.0f} "
+            f"{row['cpu_seconds_per_1000_frames']:10.3f} {row['decoded_over_delivered']:17.2f} "
             f"{row['peak_rss_mb']:6.0f} MB {row['first_batch_seconds']:9.2f} s"
         )
+        over = row["ours_over_its"]
+        if row["loader"] != "ours":
+            line += f"   {turns.shown(over['processor'])}, {turns.shown(over['clock'])}"
+        yield line
+
+
+def start(job: DataJob, world: int, loader: str) -> float:
+    """In a process: makes its loader; the seconds until the first batch."""
+    from robomimic_ddp.bench.data_loaders import make_stream
+
+    began = time.perf_counter()
+    _streams.append(make_stream(job, loader, world))
+    next(_streams[0].batches)
+    return time.perf_counter() - began
+
+
+def take_turn(seconds: float) -> dict[str, float]:
+    """Batches for at least `seconds`, by the clock and of the processor.
+
+    What was made ahead is taken first, untimed. Processor time is counted from stillness to
+    stillness: what is made ahead at the end was taken at the beginning.
+    """
+    (stream,) = _streams
+    _wait_until_still()
+    cpu = _cpu_seconds()
+    for _ in range(stream.ahead):
+        next(stream.batches)
+    began, batches = time.perf_counter(), 0
+    while not batches or time.perf_counter() - began < seconds:
+        next(stream.batches)
+        batches += 1
+    wall = time.perf_counter() - began
+    looking = _wait_until_still()
+    cpu = _cpu_seconds() - cpu - looking
+    return {
+        "seconds_per_frame": wall / batches / stream.frames_per_batch,
+        "cpu_seconds_per_frame": cpu / (batches + stream.ahead) / stream.frames_per_batch,
+        "decoded_over_delivered": stream.decoded_over_delivered(),
+        "peak_rss_mb": env.peak_memory() / 1e6,
+    }
+
+
+def _cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def _wait_until_still() -> float:
+    """Until this process's threads have stopped working ahead: waiting for a core is no rest.
+
+    Returns the processor time, in seconds, that looking for it took.
+    """
+    began = time.thread_time()
+    deadline, looks = time.monotonic() + _LONGEST_WAIT, 0
+    while looks < _STILL_LOOKS and time.monotonic() < deadline:
+        time.sleep(_STILL_SECONDS)
+        looks = 0 if env.has_running_threads() else looks + 1
+    return time.thread_time() - began

@@ -1,145 +1,117 @@
-"""The loaders that `bench data` compares: ours, the shapes that hosts have (`data_host`), octo
-itself where it is at hand (`data_octo`), and the limit.
+"""The loaders that `bench data` compares. Imported before its processes are forked: nothing here
+may start a thread of TensorFlow's at import.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
-from robomimic_ddp.bench.data import FAST, OCTO
-from robomimic_ddp.bench.data_host import host_samples
-from robomimic_ddp.bench.data_octo import octo_samples
+from robomimic_ddp import env
+from robomimic_ddp.bench.data_host import HostPipeline
 from robomimic_ddp.bench.data_set import DataJob, open_dataset
+from robomimic_ddp.rlds import dataset  # noqa: F401 - once, before processes are forked
 from robomimic_ddp.rlds.resampling import plain_resize
+from robomimic_ddp.rlds.tf_import import import_tensorflow, import_tensorflow_datasets
 
-SEED = 1
 _LIMIT_FRAMES = 4096
-"""So many encoded frames are held in memory for the limit, over and over."""
+"""Encoded frames that are kept in memory for the limit, over and over."""
 
 
+@dataclass
 class Stream:
-    """Batches of one rank without end. `ahead`: batches that may be made before they are asked
-    for, which a measurement first takes away.
+    """Batches of one rank without end. `ahead`: batches that may be made before they are asked for,
+    which a measurement first takes away; `decoded_over_delivered()`: frames, so far.
     """
 
-    def __init__(self, batches: Iterator[Any], frames_per_batch: int, ahead: int) -> None:
-        self.batches, self.frames_per_batch, self.ahead = batches, frames_per_batch, ahead
-
-    def decoded_over_delivered(self) -> float:
-        """Frames decoded for what was delivered / frames delivered, so far."""
-        return 1.0
+    batches: Iterator[Any]
+    frames_per_batch: int
+    ahead: int = 0
+    decoded_over_delivered: Callable[[], float] = lambda: 1.0
 
 
-class _Ours(Stream):
-    def __init__(self, job: DataJob, world: int, fast_decode: bool) -> None:
-        dataset = open_dataset(job, fast_decode)
-        self._loader = dataset.make_loader(job.batch, 0, world, SEED, ranks_on_node=1)
-        ahead = self._loader.reading.prefetch + self._loader.reading.threads
-        super().__init__(_endless(self._loader), job.batch * job.frames_per_sample, ahead)
-
-    def decoded_over_delivered(self) -> float:
-        frames = self._loader.settled_frames()
-        return frames["frames_decoded"] / frames["frames_delivered"]
-
-    def passes(self) -> int:
-        """Passes over the data that are complete."""
-        return self._loader.pass_number
-
-
-def _endless(loader: Any) -> Iterator[Any]:
-    while True:
-        yield from loader
-
-
-class _Samples(Stream):
-    """Rank 0 of `world`, which takes every world-th of all single `samples`, as hosts have them:
-    numpy, joined by torch's own collate function. With one rank, the host's.
+def make_stream(job: DataJob, loader: str, world: int) -> Stream:
+    """Of one rank of `world`. Hosts that do not split the data have every rank read all of it, so
+    the host's shape is the same at any number of ranks; `skipping` keeps each world-th sample.
     """
-
-    def __init__(self, job: DataJob, samples: Any, world: int) -> None:
-        import torch
-
-        self._taken = self._kept = 0
-        stream = self
-
-        class Samples(torch.utils.data.IterableDataset):
-            def __iter__(self) -> Iterator[Any]:
-                for number, sample in enumerate(samples.as_numpy_iterator()):
-                    stream._taken += 1
-                    if number % world == 0:
-                        stream._kept += 1
-                        yield sample
-
-        loader = torch.utils.data.DataLoader(Samples(), batch_size=job.batch, num_workers=0)
-        super().__init__(iter(loader), job.batch * job.frames_per_sample, 0)
-
-    def decoded_over_delivered(self) -> float:
-        return self._taken / self._kept
-
-
-class _Limit(Stream):
-    """Nothing but decoding and resizing, of encoded frames that lie in memory."""
-
-    def __init__(self, job: DataJob, world: int) -> None:
-        from robomimic_ddp.rlds.tf_import import import_tensorflow
-
-        tf = import_tensorflow()
-        recipe = open_dataset(job).recipe
-        per_batch = job.batch * job.frames_per_sample
-        frames = _encoded_frames(job, recipe)
-        frames = np.resize(np.array(frames, object), (max(1, len(frames) // per_batch), per_batch))
-
-        def made(encoded: Any) -> Any:
-            pictures = tf.map_fn(
-                lambda data: tf.io.decode_image(data, channels=3, expand_animations=False),
-                encoded,
-                fn_output_signature=tf.TensorSpec([*job.stored, 3], tf.uint8),
-            )
-            if tuple(job.stored) == tuple(job.target):
-                return pictures
-            return plain_resize(pictures, job.target, job.filter)
-
-        batches = tf.data.Dataset.from_tensor_slices(frames.tolist()).repeat()
-        batches = batches.map(made, num_parallel_calls=job.threads, deterministic=True).prefetch(2)
-        batches = batches.with_options(_options(job))
-        super().__init__(iter(batches), per_batch, 2 + job.threads)
-
-
-LOADERS: dict[str, Callable[[DataJob, int], Stream]] = {
-    "ours": lambda job, world: _Ours(job, world, False),
-    "host_shaped": lambda job, world: _Samples(job, host_samples(job, _options(job)), 1),
-    "skipping": lambda job, world: _Samples(job, host_samples(job, _options(job)), world),
-    "jpeg_limit": _Limit,
-}
-"""Name -> (job, world) -> the stream of one rank of `world`. Hosts that do not split the data have
-every rank read all of it: so the host's shape is the same at any number of ranks.
-"""
-LOADERS[FAST] = lambda job, world: _Ours(job, world, True)
-LOADERS[OCTO] = lambda job, world: _Samples(job, octo_samples(job), 1)
-
-
-def _options(job: DataJob) -> Any:
-    from robomimic_ddp.rlds.tf_import import import_tensorflow
-
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")  # torch's, of numpy's arrays that cannot be written to
+    if loader == "ours":
+        return _ours(job, world)
     options = import_tensorflow().data.Options()
     options.threading.private_threadpool_size = job.threads
     options.threading.max_intra_op_parallelism = 1
-    return options
+    if loader == "jpeg_limit":
+        return _limit(job, options)
+    return _samples(job, options, world if loader == "skipping" else 1)
 
 
-def _encoded_frames(job: DataJob, recipe: Any) -> list[bytes]:
-    """Up to _LIMIT_FRAMES encoded frames of the data set."""
-    from robomimic_ddp.rlds.tf_import import import_tensorflow
+def _ours(job: DataJob, world: int) -> Stream:
+    loader = open_dataset(job).make_loader(job.batch, 0, world, 1, cores=env.usable_cores())
 
-    tf = import_tensorflow()
-    found: list[bytes] = []
+    def batches() -> Iterator[Any]:
+        while True:
+            yield from loader
+
+    def decoded_over_delivered() -> float:
+        frames = loader.settled_frames()
+        return frames["frames_decoded"] / frames["frames_delivered"]
+
+    ahead = loader.reading.prefetch + loader.reading.threads
+    return Stream(batches(), job.batch * job.frames_per_sample, ahead, decoded_over_delivered)
+
+
+def _samples(job: DataJob, options: Any, world: int) -> Stream:
+    """Rank 0 of `world`, as hosts have them: numpy, joined by torch's own collate function."""
+    samples = HostPipeline(job).samples().with_options(options)
+    taken = [0, 0]
+
+    class Samples(torch.utils.data.IterableDataset):
+        def __iter__(self) -> Iterator[Any]:
+            for number, sample in enumerate(samples.as_numpy_iterator()):
+                taken[0] += 1
+                if number % world == 0:
+                    taken[1] += 1
+                    yield sample
+
+    loader = torch.utils.data.DataLoader(Samples(), batch_size=job.batch, num_workers=0)
+    frames = job.batch * job.frames_per_sample
+    return Stream(iter(loader), frames, decoded_over_delivered=lambda: taken[0] / taken[1])
+
+
+def _limit(job: DataJob, options: Any) -> Stream:
+    """Nothing but decoding and resizing, of encoded frames that are in memory."""
+    tf, recipe = import_tensorflow(), open_dataset(job).recipe
+    per_batch = job.batch * job.frames_per_sample
+    frames: list[bytes] = []
     for record in tf.data.TFRecordDataset(list(recipe.files)):
         episode = recipe.parse(record)
         for place in recipe.fields.images.values():
-            found += episode[place].numpy().tolist()
-        if len(found) >= _LIMIT_FRAMES:
+            frames += episode[place].numpy().tolist()
+        if len(frames) >= _LIMIT_FRAMES:
             break
-    return found[:_LIMIT_FRAMES]
+    count = max(1, min(len(frames), _LIMIT_FRAMES) // per_batch)
+    encoded = np.resize(np.array(frames[:_LIMIT_FRAMES], object), (count, per_batch))
+
+    def made(encoded: Any) -> Any:
+        pictures = tf.map_fn(
+            lambda data: tf.io.decode_image(data, channels=3, expand_animations=False),
+            encoded,
+            fn_output_signature=tf.TensorSpec([*job.stored, 3], tf.uint8),
+        )
+        if tuple(job.stored) == tuple(job.target):
+            return pictures
+        return plain_resize(pictures, job.target, job.filter)
+
+    batches = tf.data.Dataset.from_tensor_slices(encoded.tolist()).repeat()
+    batches = batches.map(made, num_parallel_calls=job.threads, deterministic=True).prefetch(2)
+    return Stream(iter(batches.with_options(options)), per_batch, 2 + job.threads)
+
+
+env.quiet_tensorflow()
+import_tensorflow(), import_tensorflow_datasets()

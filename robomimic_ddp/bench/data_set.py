@@ -28,23 +28,21 @@ _ROAM = 96
 
 @dataclass(frozen=True)
 class DataJob:
-    """What every loader of a run reads and delivers; one JSON object.
-
-    stored, target: (height, width) of pictures on disk and in batches; buffer: windows in the
-    shuffle buffers of the whole job; threads: of each process; filter: by which every loader
-    resizes.
+    """What every loader of a run reads and delivers. stored, target: (height, width) of pictures on
+    disk and in batches; filter: by which every loader resizes; buffer: windows in the shuffle
+    buffers of the whole job; threads: of each process.
     """
 
     folder: str
     stored: tuple[int, int]
     target: tuple[int, int]
-    episodes: int
-    steps: int
-    batch: int
-    frame_stack: int
-    buffer: int
-    threads: int
     filter: str = DEFAULT_FILTER
+    threads: int = 1
+    episodes: int = 200
+    steps: int = 40
+    batch: int = 32
+    frame_stack: int = 2
+    buffer: int = 2000
     seq_length: int = 16
 
     @property
@@ -73,7 +71,7 @@ def write_if_missing(job: DataJob) -> None:
     open_dataset(job)
 
 
-def open_dataset(job: DataJob, fast_decode: bool = False) -> Any:
+def open_dataset(job: DataJob) -> Any:
     """The RLDSDataset of `job`, its index cached beside it."""
     from robomimic_ddp.rlds.dataset import LoadOptions, RLDSDataset
     from robomimic_ddp.rlds.index_cache import load_index
@@ -88,7 +86,7 @@ def open_dataset(job: DataJob, fast_decode: bool = False) -> Any:
     index = load_index(source, fields, str(Path(job.folder).expanduser() / "index"))
     rows = np.arange(len(index.length))
     shape = WindowShape(job.frame_stack, job.seq_length)
-    size = PictureSize(*job.target, job.filter, fast_decode)
+    size = PictureSize(*job.target, job.filter)
     normalised = {key: {"normalization": "min_max"} for key in ACTIONS}
     options = LoadOptions(job.buffer, None, job.threads)
     return RLDSDataset(source, fields, index, rows, rows, shape, size, normalised, options)
@@ -115,32 +113,21 @@ def made_up_episodes(
         pose = draw.normal(0, 0.02, (steps, 6)).cumsum(0)
         rows = []
         for step in range(steps):
-            pictures = {}
+            seen = {}
             for camera, name in enumerate(STORED_CAMERAS):
                 top, left = places[camera, step]
-                seen = canvases[(number + camera) % len(canvases)]
-                seen = seen[top : top + height, left : left + width]
-                seen = seen + noise[(step + camera) % len(noise)]
-                pictures[name] = np.clip(seen, 0, 255).astype(np.uint8)
-            rows.append(_step(draw, pictures, pose[step]))
+                canvas = canvases[(number + camera) % len(canvases)]
+                picture = canvas[top : top + height, left : left + width]
+                picture = picture + noise[(step + camera) % len(noise)]
+                seen[name] = np.clip(picture, 0, 255).astype(np.uint8)
+            seen["cartesian_position"] = pose[step]
+            seen["gripper_position"] = draw.uniform(0, 1, 1)
+            seen["joint_position"] = draw.normal(size=7)
+            goal = pose[step] + draw.normal(0, 0.01, 6)
+            acted = {"cartesian_position": goal, "gripper_position": draw.uniform(0, 1, 1)}
+            vector = draw.normal(size=7)
+            rows.append({"observation": seen, "action_dict": acted, "action": vector})
         yield {"steps": rows, "success": True, "language": f"do task {number % 20}"}
-
-
-def _step(draw: Any, pictures: dict[str, np.ndarray], pose: np.ndarray) -> dict[str, Any]:
-    state = {
-        "cartesian_position": pose,
-        "gripper_position": draw.uniform(0, 1, 1),
-        "joint_position": draw.normal(size=7),
-    }
-    action = {
-        "cartesian_position": pose + draw.normal(0, 0.01, 6),
-        "gripper_position": draw.uniform(0, 1, 1),
-    }
-    return {
-        "observation": {**pictures, **state},
-        "action_dict": action,
-        "action": draw.normal(size=7),
-    }
 
 
 def _texture(draw: Any, height: int, width: int) -> np.ndarray:

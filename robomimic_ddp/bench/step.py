@@ -1,156 +1,198 @@
-"""Steps of several variants, taken in turn by processes that live side by side.
+"""`bench step`: training steps of several variants, taken in turn by processes side by side.
 
-Each variant is a process of its own, so that the unedited host is unedited; a step of each makes a
-round, in an order that turns. Ratios are taken within rounds: what else the machine does then meets
-all variants alike.
+Each variant has separate processes (one a rank), so that the unedited host is unedited. A step of
+several ranks takes as long as that of its slowest rank.
 """
 
 from __future__ import annotations
 
 import json
-import random
+import socket
+import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from robomimic_ddp import env
-from robomimic_ddp.bench import launched
+from robomimic_ddp.bench import turns
 from robomimic_ddp.errors import ConfigError
 
-WORKER = "robomimic_ddp.bench.worker"
-VARIANTS = {"host": None, "ours (safe)": {"preset": "safe"}, "ours": {"preset": "fast"}}
-"""Name -> options; None: the host that is installed, without an edit."""
-ON_CUDA = {
-    "host": None,
-    "ours": {"preset": "fast"},
-    "ours, NCCL": {"mode": "ddp"},
-    "ours, bf16": {"precision": "bf16"},
-    "ours, bf16, compiled": {"precision": "bf16", "compile": "true"},
-}
-"""Variants on a CUDA device; NCCL with one rank."""
-BASE = "host"
+WORKER = "robomimic_ddp.bench.step_worker"
+HOST, OURS, BY_HAND = "host", "ours", "hand_written_ddp"
 STEPS_ON_CUDA = 10
-"""Taken together, between two waits for the device."""
+"""Timed together: to wait for the device after each would hide what runs ahead of it."""
 _WARM_UP = 2
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a step is: `batch` samples through the host's diffusion policy, whose net has
-    `down_dims` channels (empty: the host's own), with `cameras` pictures of `pixels` x `pixels`;
-    `loads`: batches come from a DataLoader.
+    """What a step is: `batch` samples on each rank through the host's diffusion policy, whose net
+    has `down_dims` channels (empty: the host's), with `cameras` pictures of 128x128.
     """
 
     batch: int
     threads: int
-    down_dims: tuple = ()
+    down_dims: tuple[int, ...] = ()
     cameras: int = 0
-    pixels: int = 128
-    loads: bool = False
     device: str = "cpu"
-
-    @property
-    def on_gpu(self) -> bool:
-        """Whether steps are taken on a CUDA device."""
-        return self.device != "cpu"
 
 
 @dataclass(frozen=True)
-class Steps:
-    """What one variant measured: seconds of each step, by the clock and of the processor; `device`:
-    what the profiler tells of a step on a CUDA device.
-    """
+class Variant:
+    """`name`: HOST, OURS or BY_HAND, on `ranks` ranks; `options` of ours."""
 
-    wall: list[float]
-    cpu: list[float]
-    peak_rss_mb: float
-    parameters: int
-    losses: list[float]
-    samples: int = 0
-    device: Mapping[str, float] = field(default_factory=dict)
+    name: str
+    options: dict[str, str] = field(default_factory=dict)
+    ranks: int = 1
+
+    @property
+    def label(self) -> str:
+        """Name and options, for people."""
+        return ", ".join([self.name, *(f"{key}={value}" for key, value in self.options.items())])
 
 
-class Worker:
-    """A process that takes a step when told to."""
+ON_CPU = (Variant(HOST), Variant(OURS, {"preset": "safe"}), Variant(OURS, {"preset": "fast"}))
+ON_CUDA = (
+    Variant(HOST),
+    Variant(OURS),
+    Variant(OURS, {"mode": "ddp"}),  # NCCL, with one rank
+    Variant(OURS, {"precision": "bf16"}),
+    Variant(OURS, {"precision": "bf16", "compile": "true"}),
+)
 
-    def __init__(self, job: Job, options: Mapping[str, str] | None) -> None:
-        launcher = [] if options is None else ["robomimic_ddp", "run"]
-        words = [sys.executable, "-m", *launcher, WORKER, json.dumps(asdict(job))]
-        added = {"ROBOMIMIC_DDP_MODE": "single"}
-        for name, value in (options or {}).items():
-            added[f"ROBOMIMIC_DDP_{name.upper()}"] = value
-        if added["ROBOMIMIC_DDP_MODE"] == "ddp":
-            added.update(launched.rank_variables(0, 1, launched.free_port()))
+
+def on_ranks(count: int) -> tuple[Variant, ...]:
+    """The host in one process; DDP written by hand, and ours, on `count` ranks."""
+    return Variant(HOST), Variant(BY_HAND, ranks=count), Variant(OURS, ranks=count)
+
+
+class Team:
+    """The ranks of one variant: processes that take a step when asked, until `stack` closes."""
+
+    def __init__(self, job: Job, variant: Variant, stack: ExitStack) -> None:
+        self.variant = variant
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        self._ranks = [self._start(job, rank, port, stack) for rank in range(variant.ranks)]
+        begun = self._answers()[0]
+        self.parameters, self.samples = begun["parameters"], begun["samples"] * variant.ranks
+
+    def _start(self, job: Job, rank: int, port: str, stack: ExitStack) -> subprocess.Popen:
+        name, world, options = self.variant.name, str(self.variant.ranks), self.variant.options
+        added = {"OMP_NUM_THREADS": str(job.threads)}
+        added |= {f"ROBOMIMIC_DDP_{key.upper()}": value for key, value in options.items()}
+        if name == BY_HAND or world != "1" or options.get("mode") == "ddp":
+            added |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": world}
+            added |= {"LOCAL_WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        else:
+            added.setdefault("ROBOMIMIC_DDP_MODE", "single")
+        launcher = ["robomimic_ddp", "run"] if name == OURS else []
+        words = json.dumps({**asdict(job), "variant": name, "rank": rank})
         # A file: a compiler's warnings would fill a pipe that nobody reads.
-        self._errors = tempfile.TemporaryFile("w+")
-        self._process = subprocess.Popen(
-            words,
-            env={**env.child_environment([]), **added, "OMP_NUM_THREADS": str(job.threads)},
+        errors = stack.enter_context(tempfile.TemporaryFile("w+"))
+        process = subprocess.Popen(
+            [sys.executable, "-m", *launcher, WORKER, words],
+            env={**env.child_environment([]), **added},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._errors,
+            stderr=errors,
             text=True,
         )
-        try:
-            self.told = self._answer()
-        except ConfigError:
-            self.close()
-            raise
+        process.bench_errors = errors
+        stack.callback(process.communicate)
+        stack.callback(process.kill)
+        return process
 
-    def ask(self, word: str) -> dict[str, float]:
-        """The answer to a word of `worker`'s, such as "step"."""
-        self._process.stdin.write(f"{word}\n")
-        self._process.stdin.flush()
-        return self._answer()
+    def step(self, count: int) -> list[dict[str, Any]]:
+        """What each rank measured of `count` steps. Raises ConfigError where one has ended."""
+        for process in self._ranks:
+            with suppress(BrokenPipeError):  # its last words follow
+                process.stdin.write(f"{count}\n")
+                process.stdin.flush()
+        return self._answers()
 
-    def close(self) -> None:
-        """Ends the process."""
-        self._process.kill()
-        self._process.communicate()
-        self._errors.close()
+    def _answers(self) -> list[dict[str, Any]]:
+        return [self._answer(process) for process in self._ranks]
 
-    def _answer(self) -> dict:
-        """The worker's next line of ours; hosts print what they like between."""
-        for line in self._process.stdout:
+    def _answer(self, process: subprocess.Popen) -> dict[str, Any]:
+        for line in process.stdout:  # hosts print what they like between
             if line.startswith("bench "):
                 return json.loads(line[len("bench ") :])
-        self._process.wait()
-        self._errors.seek(0)
-        text = self._errors.read().strip().splitlines() or ["no output"]
-        raise ConfigError(f"a process of the benchmark ended: {text[-1]}")
+        process.wait()
+        process.bench_errors.seek(0)
+        text = process.bench_errors.read().strip().splitlines() or ["no output"]
+        raise ConfigError(f"a process of {self.variant.label} ended: {text[-1]}")
 
 
-def measure(job: Job, rounds: int, variants: Mapping = VARIANTS) -> dict[str, Steps]:
-    """`rounds` steps of each variant, in turn, after some to warm up."""
-    word = f"step {STEPS_ON_CUDA}" if job.on_gpu else "step"
+def measure(job: Job, rounds: int, variants: Sequence[Variant]) -> list[dict[str, Any]]:
+    """`rounds` steps of each variant, in turn, after some to warm up: a row for each, by medians.
+
+    cpu_seconds_per_step: the mean over ranks; peak_rss_mb: of the largest rank; loss: of the main
+    rank's last step. times: the samples per second of ours over those of another variant, by the
+    clock and by the time of one processor, within rounds.
+    """
+    count = 1 if job.device == "cpu" else STEPS_ON_CUDA
     with ExitStack() as stack:
-        workers = {}
-        for name, options in variants.items():
-            workers[name] = Worker(job, options)
-            stack.callback(workers[name].close)
-        answers: dict[str, list[dict]] = {name: [] for name in workers}
-        for number in range(_WARM_UP + rounds):
-            names = list(workers)
-            random.Random(number).shuffle(names)
-            for name in names:
-                answers[name].append(workers[name].ask(word))
-        return {name: _steps(workers[name], told, job) for name, told in answers.items()}
+        teams = [Team(job, variant, stack) for variant in variants]
+        found = turns.in_turn(teams, _WARM_UP + rounds, lambda team: team.step(count))
+    steps = [answers[_WARM_UP:] for answers in found.values()]
+    walls = [[max(rank["wall"] for rank in step) for step in one] for one in steps]
+    cpus = [[statistics.mean(rank["cpu"] for rank in step) for step in one] for one in steps]
+    rows = []
+    for team, own, wall, cpu in zip(teams, steps, walls, cpus):
+        rate = 1 / statistics.median(wall)
+        row = {
+            "variant": team.variant.name,
+            "world": team.variant.ranks,
+            "options": team.variant.options,
+            "device": job.device,
+            "cameras": job.cameras,
+            "parameters": team.parameters,
+            "rounds": rounds,
+            "steps_per_second": rate,
+            "samples_per_second": rate * team.samples,
+            "cpu_seconds_per_step": statistics.median(cpu),
+            "peak_rss_mb": max(rank["peak_rss_mb"] for rank in own[-1]),
+            "device_peak_mb": own[-1][0]["device_peak_mb"],
+            "loss": own[-1][0]["loss"],
+            "times": {},
+        }
+        rows.append(row)
+        for base, of_wall, of_cpu in zip(teams, walls, cpus):
+            if team.variant.name == OURS != base.variant.name:
+                more = team.samples / base.samples
+                more_of_rank = more * base.variant.ranks / team.variant.ranks
+                row["times"][base.variant.name] = {
+                    "clock": turns.ratio([seconds * more for seconds in of_wall], wall),
+                    "processor": turns.ratio([seconds * more_of_rank for seconds in of_cpu], cpu),
+                }
+    return rows
 
 
-def _steps(worker: Worker, told: list[dict], job: Job) -> Steps:
-    device = {}
-    if job.on_gpu:
-        worker.ask("profile")  # the first one starts the profiler
-        device = worker.ask("profile")
-    return Steps(
-        [one["wall"] for one in told[_WARM_UP:]],
-        [one["cpu"] for one in told[_WARM_UP:]],
-        told[-1]["peak_rss_mb"],
-        worker.told["parameters"],
-        [one["loss"] for one in told],
-        worker.told["samples"],
-        device,
+def lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """A table and the ratios, for the terminal."""
+    labels = [Variant(row["variant"], row["options"]).label for row in rows]
+    width, on_gpu = max(map(len, labels)), rows[0]["device"] != "cpu"
+    yield (
+        f"{'variant':{width}} {'ranks':>5} {'steps/s':>8} {'samples/s':>9} {'CPU s/step':>10} "
+        f"{'peak RSS':>9}{'  peak GPU' * on_gpu}"
     )
+    for label, row in zip(labels, rows):
+        gpu = f" {row['device_peak_mb']:6.0f} MB" if on_gpu else ""
+        yield (
+            f"{label:{width}} {row['world']:5} {row['steps_per_second']:8.3f} "
+            f"{row['samples_per_second']:9.1f} {row['cpu_seconds_per_step']:10.3f} "
+            f"{row['peak_rss_mb']:6.0f} MB{gpu}"
+        )
+    yield f"{rows[0]['parameters'] / 1e6:.1f} M parameters, medians of {rows[0]['rounds']} rounds"
+    for label, row in zip(labels, rows):
+        for base, times in row["times"].items():
+            yield (
+                f"{label}: {turns.shown(times['clock'])} times the samples/s of {base}, "
+                f"{turns.shown(times['processor'])} by processor time (in brackets: 95 %)"
+            )
