@@ -7,7 +7,6 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from functools import partial
 
 from robomimic_ddp import env
 from robomimic_ddp.config_file import read_json
@@ -31,7 +30,6 @@ CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     settings.check_variables,
     settings.check_host,
     job.check_config,
-    job.check_memory,
     ranks.check_ranks,
 )
 _COLOURS = {OK: "\033[32m", WARN: "\033[33m", FAIL: "\033[31m"}
@@ -56,9 +54,7 @@ def run(command: str, args: argparse.Namespace) -> int:
         config = read_json(args.config, "--config ") if args.config else None
     except ConfigError as error:
         raise UsageError(str(error)) from error
-    thorough = bool(args.ranks or args.config)
-    torch = Later(partial(probe_torch, thorough))
-    context = Context(env.variables(), torch, args.ranks, args.config, config)
+    context = Context(env.variables(), Later(probe_torch), args.ranks, args.config, config)
     findings = []
     for finding in examine(context):
         findings.append(finding)

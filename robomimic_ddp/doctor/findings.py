@@ -28,7 +28,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Context:
-    """What the checks look at. `torch`: what torch_probe.py prints; {"error": ...} where it could
+    """What the checks look at. `torch`: what `probe_torch` returns; {"error": ...} where it could
     not be imported. `config`: the host's JSON config and its path, or None.
     """
 
@@ -96,30 +96,18 @@ class Later(Mapping):
         return len(self._answer.result())
 
 
-def probe_torch(thorough: bool = False) -> dict[str, Any]:
-    """What torch says, asked in another process: a broken build may end it with a signal.
-
-    Of torch and torchvision their compiled libraries are loaded, which is where builds that do not
-    fit fail. All of torch is imported where that went wrong or is not enough, or `thorough`: then
-    all of torchvision as well, in a process of its own. That takes seconds more.
-    """
-    if not thorough:
-        told = _probe("robomimic_ddp.doctor.torch_library")
-        return _probe("robomimic_ddp.doctor.torch_probe") if "error" in told else told
+def probe_torch() -> dict[str, Any]:
+    """What torch says, with "torchvision": why that cannot be used, or None."""
     with ThreadPoolExecutor(2) as both:
-        torch = both.submit(_probe, "robomimic_ddp.doctor.torch_probe")
-        vision = both.submit(_probe, "robomimic_ddp.doctor.torchvision_probe")
-        return {**torch.result(), "torchvision": vision.result().get("error")}
+        torch, vision = both.map(probe, ("torch", "torchvision"))
+    return {**torch, "torchvision": vision.get("error")}
 
 
-def probe_tensorflow() -> dict[str, Any]:
-    """How many GPUs TensorFlow sees as the RLDS loader imports it, under "gpus"; or "error"."""
-    return _probe("robomimic_ddp.doctor.tensorflow_probe")
-
-
-def _probe(module: str) -> dict[str, Any]:
-    """The last line that `module` prints as a program, read as JSON; {"error": ...} otherwise."""
-    code, text = output_of(sys.executable, "-m", module)
+def probe(package: str) -> dict[str, Any]:
+    """What `probes` finds about `package`, in another process: a broken build may end it with a
+    signal. {"error": why} where it cannot be imported.
+    """
+    code, text = output_of(sys.executable, "-m", "robomimic_ddp.doctor.probes", package)
     lines = text.strip().splitlines() or [f"exit code {code}, no output"]
     try:
         return dict(json.loads(lines[-1]))

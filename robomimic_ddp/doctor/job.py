@@ -1,4 +1,4 @@
-"""A job's config: options and batch against ranks, its data, the memory of its shuffle buffers."""
+"""A job's config: options and batch against ranks, and its data."""
 
 from __future__ import annotations
 
@@ -10,13 +10,10 @@ from typing import Any
 from robomimic_ddp import config_check, env, options, paths
 from robomimic_ddp.doctor.findings import FAIL, OK, WARN, Context, Finding
 from robomimic_ddp.env import LaunchEnv
-from robomimic_ddp.errors import ConfigError, DataError, OptionError, RobomimicDDPError
+from robomimic_ddp.errors import ConfigError, DataError, RobomimicDDPError
 from robomimic_ddp.hdf5_structure import opened
 from robomimic_ddp.plan import make_plan
 from robomimic_ddp.rlds.source import find_dataset
-
-_FRAME_BYTES = 20_000
-"""Of a 180x320 JPEG."""
 
 
 def check_config(context: Context) -> Iterator[Finding]:
@@ -107,28 +104,3 @@ def _data_paths(train: Mapping[str, Any]) -> list[Path]:
         for entry in entries
         if isinstance(entry, Mapping) and entry.get("path")
     ]
-
-
-def check_memory(context: Context) -> Iterator[Finding]:
-    """Shuffle buffers hold encoded frames; those of all ranks of the node lie in its memory."""
-    train, there = context.section("train"), env.machine_memory()
-    windows, frames = train.get("shuffle_buffer_size"), train.get("frame_stack") or 1
-    cameras = context.section("observation", "modalities", "obs").get("rgb") or [None]
-    if not (isinstance(windows, int) and isinstance(frames, int) and there):
-        return
-    try:
-        buffers = context.world if context.options().shuffle == "per_rank" else 1
-    except OptionError:  # check_config and check_variables report it
-        return
-    window = (len(cameras) if isinstance(cameras, list) else 1) * max(1, frames) * _FRAME_BYTES
-    needed = windows * buffers * window
-    found = (
-        f"shuffle buffers of {windows * buffers} windows hold about {needed / 2**30:.1f} GiB, this "
-        f"machine has {there / 2**30:.0f}"
-    )
-    if needed > there / 2:
-        most = there // (4 * window * buffers)
-        remedy = f"Set train.shuffle_buffer_size to {most} or less."
-        yield Finding("memory", WARN, found, remedy)
-    else:
-        yield Finding("memory", OK, found)

@@ -9,14 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from robomimic_ddp.doctor.findings import (
-    FAIL,
-    OK,
-    WARN,
-    Context,
-    Finding,
-    probe_tensorflow,
-)
+from robomimic_ddp.doctor.findings import FAIL, OK, WARN, Context, Finding, probe
 from robomimic_ddp.rlds.keys import DATA_FORMAT as RLDS_FORMAT
 
 OLDEST_PYTHON, OLDEST_TORCH = (3, 9), (2, 0, 1)
@@ -130,7 +123,7 @@ def check_tensorflow(context: Context) -> Iterator[Finding]:
     takes seconds, only for a config that reads with it.
     """
     if context.section("train").get("data_format") == RLDS_FORMAT:
-        yield _started_tensorflow(probe_tensorflow())
+        yield _started_tensorflow(probe("tensorflow"))
     elif context.gpus and (version("tensorflow") or version("tensorflow-cpu")):
         yield Finding(
             "tensorflow",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -13,7 +11,6 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -27,7 +24,6 @@ from robomimic_ddp.doctor import (
     ranks,
     settings,
     software,
-    torch_library,
 )
 from robomimic_ddp.doctor.findings import FAIL, OK, WARN, Context
 
@@ -160,7 +156,7 @@ def test_an_old_python_and_packages_that_are_not_there(monkeypatch):
     ],
 )
 def test_tensorflow_is_started_for_data_that_it_reads(told, level, words, monkeypatch):
-    monkeypatch.setattr(software, "probe_tensorflow", lambda: told)
+    monkeypatch.setattr(software, "probe", lambda package: told)
     config = {"train": {"data_format": "droid_rlds"}}
     found = worst(software.check_tensorflow(context(config=config, gpus=[gpu()])))
     assert found[0] == level and words in found[1]
@@ -171,7 +167,7 @@ def test_tensorflow_is_started_for_data_that_it_reads(told, level, words, monkey
 
 def test_the_rlds_loaders_tensorflow_sees_no_gpu():
     pytest.importorskip("tensorflow_datasets", reason="the extra [rlds] is not installed")
-    assert findings.probe_tensorflow()["gpus"] == 0
+    assert findings.probe("tensorflow")["gpus"] == 0
 
 
 def test_gpus_that_torch_does_not_see(tmp_path, monkeypatch):
@@ -414,7 +410,7 @@ def test_the_environments_options_count_in_a_jobs_arithmetic():
 )
 def test_an_odd_config_is_a_finding_of_the_config_and_breaks_no_check(config, words, monkeypatch):
     checks = (machine.check_disk, machine.check_cores, software.check_tensorflow)
-    monkeypatch.setattr(command, "CHECKS", (*checks, job.check_config, job.check_memory))
+    monkeypatch.setattr(command, "CHECKS", (*checks, job.check_config))
     found = list(command.examine(context(config=config)))
     assert not [one for one in found if "check failed" in one.found], found
     failed = [one for one in found if one.level == FAIL]
@@ -437,18 +433,6 @@ def test_data_that_can_be_read(tmp_path):
     os.truncate(tmp_path / "b.hdf5", 600)
     cut = {"train": {"data": [{"path": str(tmp_path / "b.hdf5")}]}}
     assert worst(job.check_config(context(config=cut)))[0] == FAIL
-
-
-def test_memory_of_shuffle_buffers(monkeypatch):
-    monkeypatch.setattr(job.env, "machine_memory", lambda: 64 * GIB)
-    for windows, shuffle, level in (
-        (1000, "total", OK),
-        (10**6, "total", OK),
-        (10**6, "per_rank", WARN),
-        (10**9, "total", WARN),
-    ):
-        config = {"train": {"shuffle_buffer_size": windows}, "ddp": {"shuffle": shuffle}}
-        assert worst(job.check_memory(context(config=config, ranks=4)))[0] == level
 
 
 def doctor(*arguments, folder=None, **variables):
@@ -491,85 +475,7 @@ def test_a_torchvision_of_another_torch_is_a_finding(tmp_path):
     assert done.returncode == 1, done.stderr
     (found,) = [item for item in json.loads(done.stdout) if item["level"] == "fail"]
     assert "operator torchvision::nms does not exist" in found["found"]
-    library = [sys.executable, "-m", "robomimic_ddp.doctor.torchvision_probe"]
-    done = subprocess.run(library, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout.splitlines()[-1]) == {"error": None}
-
-
-def asked(module):
-    """What the probe `module` prints, run by itself."""
-    command = [sys.executable, "-m", f"robomimic_ddp.doctor.{module}"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-@pytest.mark.skipif(
-    any(map(os.path.exists, torch_library._OF_GPUS)), reason="all of torch is asked about GPUs"
-)
-def test_the_library_alone_says_what_all_of_torch_says():
-    assert asked("torch_library") == asked("torch_probe")
-
-
-@pytest.mark.parametrize(
-    "thorough, library, modules",
-    [
-        (False, {"version": "2"}, {"torch_library"}),
-        (False, {"error": "there are GPUs"}, {"torch_library", "torch_probe"}),
-        (True, {"version": "2"}, {"torch_probe", "torchvision_probe"}),
-    ],
-)
-def test_all_of_torch_is_imported_where_its_library_is_not_enough(
-    thorough, library, modules, monkeypatch
-):
-    whole, ran = {"version": "2", "torchvision": None}, []
-
-    def probe(module):
-        ran.append(module.rpartition(".")[2])
-        return library if ran[-1] == "torch_library" else dict(whole)
-
-    monkeypatch.setattr(findings, "_probe", probe)
-    found = findings.probe_torch(thorough)
-    assert set(ran) == modules
-    assert found == (library if modules == {"torch_library"} else whole)
-
-
-def test_what_an_import_of_the_library_alone_would_not_notice(monkeypatch, tmp_path):
-    version = importlib.metadata.version("torch")
-    torch_library._require_whole(version)
-    with pytest.raises(RuntimeError, match="its files are of 1.9"):
-        torch_library._require_whole("1.9.0")
-    for of_file in torch_library._OF_GPUS:
-        monkeypatch.setattr(os.path, "exists", lambda file, own=of_file: file == own)
-        with pytest.raises(RuntimeError, match="GPUs"):
-            torch_library.probe()
-    needed = ["sympy>=1", "no-such-package", 'nvidia-x; platform_system == "Linux"']
-    monkeypatch.setattr(importlib.metadata, "requires", lambda package: needed)
-    with pytest.raises(importlib.metadata.PackageNotFoundError, match="no-such-package"):
-        torch_library._require_whole(version)
-
-
-@pytest.mark.parametrize(
-    "has_nms, number, cuda, words",
-    [
-        (True, 13000, "13.0", None),
-        (True, -1, "13.0", None),
-        (True, 12080, None, None),
-        (True, 12080, "13.0", "torchvision is built for CUDA 12, torch for 13.0"),
-        (False, 13000, "13.0", "operator torchvision::nms does not exist"),
-    ],
-)
-def test_torchvision_by_its_library(has_nms, number, cuda, words, monkeypatch, tmp_path):
-    library = SimpleNamespace(
-        _dispatch_has_kernel=lambda name: has_nms and name == "torchvision::nms",
-        _jit_get_operation=lambda name: (lambda: number, [""]),
-    )
-    monkeypatch.setattr(torch_library, "_in_place_of", lambda package: tmp_path / package)
-    monkeypatch.setattr(torch_library.ctypes, "CDLL", lambda path: None)
-    expected = contextlib.nullcontext()
-    if words is not None:
-        expected = pytest.raises(RuntimeError, match=words)
-    with expected:
-        torch_library._require_torchvision(library, cuda)
+    assert findings.probe("torchvision") == {}
 
 
 def test_usage(tmp_path):

@@ -1,22 +1,20 @@
-"""`python -m robomimic_ddp.doctor.torch_probe`: prints, as one line of JSON, what torch says."""
+"""`python -m robomimic_ddp.doctor.probes torch|torchvision|tensorflow`: prints, as one line of
+JSON, what that package says of this machine, or {"error": why it cannot be imported}.
+"""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
-import types
 import warnings
 from typing import Any
 
 
-def probe() -> dict[str, Any]:
-    """torch's version, builds, devices; under "error" why it could not be imported."""
-    try:
-        import torch
-        import torch.distributed as dist
-    except Exception as error:  # whatever a broken build raises is the answer
-        return {"error": f"{type(error).__name__}: {error}"}
+def probe_torch() -> dict[str, Any]:
+    """torch's version, builds, devices."""
+    import torch
+    import torch.distributed as dist
+
     found: dict[str, Any] = {
         "version": torch.__version__,
         "cuda_build": torch.version.cuda or torch.version.hip,
@@ -24,7 +22,6 @@ def probe() -> dict[str, Any]:
         "gloo": dist.is_available() and dist.is_gloo_available(),
         "nccl": dist.is_available() and dist.is_nccl_available(),
         "driver_cuda": _driver_cuda(torch),
-        "torchvision": torchvision_library(torch),
     }
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -38,23 +35,24 @@ def probe() -> dict[str, Any]:
     return found
 
 
-def torchvision_library(torch: Any) -> str | None:
-    """Why torchvision's compiled operators do not fit this torch; None where they do.
+def probe_torchvision() -> dict[str, Any]:
+    """Nothing, where its compiled operators fit this torch; torchvision 0.15 imports without."""
+    import torch
+    import torchvision  # noqa: F401
 
-    Under the name of the package, whose own import pulls in torch's compiler: seconds.
-    """
-    try:
-        spec = importlib.util.find_spec("torchvision")
-        if spec is None:
-            return "ModuleNotFoundError: No module named 'torchvision'"
-        package = types.ModuleType("torchvision")
-        package.__path__ = list(spec.submodule_search_locations or ())
-        sys.modules["torchvision"] = package
-        importlib.import_module("torchvision.extension")  # silent where the library does not load
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    fits = hasattr(torch.ops.torchvision, "nms")
-    return None if fits else "RuntimeError: operator torchvision::nms does not exist"
+    if not hasattr(torch.ops.torchvision, "nms"):
+        raise RuntimeError("operator torchvision::nms does not exist")
+    return {}
+
+
+def probe_tensorflow() -> dict[str, Any]:
+    """TensorFlow's version, and how many GPUs it sees in a rank that reads RLDS data."""
+    from robomimic_ddp.rlds.tf_import import import_tensorflow, import_tensorflow_datasets
+
+    import_tensorflow_datasets()
+    tensorflow = import_tensorflow()
+    gpus = tensorflow.config.get_visible_devices("GPU")
+    return {"gpus": len(gpus), "version": tensorflow.__version__}
 
 
 def _driver_cuda(torch: Any) -> str | None:
@@ -81,5 +79,13 @@ def _gpu(torch: Any, index: int) -> dict[str, Any]:
     return found
 
 
+def _main(package: str) -> None:
+    try:
+        found = globals()[f"probe_{package}"]()
+    except Exception as error:  # whatever a broken build raises is the answer
+        found = {"error": f"{type(error).__name__}: {error}"}
+    print(json.dumps(found))
+
+
 if __name__ == "__main__":
-    print(json.dumps(probe()))
+    _main(sys.argv[1])
