@@ -48,17 +48,18 @@ def further_files(found: Iterable[Use]) -> list[str]:
 
 
 def _uses(host: Host, script: str, tree: ast.Module) -> Iterator[Use]:
-    names = aliases(tree)
+    names = aliases(tree, _package(host, script))
     for node in ast.walk(tree):
         name = dotted(node.func) if isinstance(node, ast.Call) else ""
         last = name.rpartition(".")[2]
-        if last not in HELPERS:
+        helper = "run_epoch" if last.startswith("run_epoch") else last  # `run_epoch_mt`, too
+        if helper not in HELPERS:
             continue
         target = resolved(node.func, names)
         if target:
-            yield Use(script, node.lineno, last, _definition(host, target))
+            yield Use(script, node.lineno, helper, _definition(host, target))
         elif name == last and _defines(tree, last):
-            yield Use(script, node.lineno, last, script)
+            yield Use(script, node.lineno, helper, script)
 
 
 def _definition(host: Host, target: str) -> str | None:
@@ -71,8 +72,13 @@ def _definition(host: Host, target: str) -> str | None:
         tree = _tree(host, path)
         if _defines(tree, name):
             return path
-        target = aliases(tree).get(name, "")
+        target = aliases(tree, _package(host, path)).get(name, "")
     return None
+
+
+def _package(host: Host, path: str) -> str:
+    """The package that relative imports of the file start from, such as "robomimic.scripts"."""
+    return ".".join([host.package.name, *path.split("/")[:-1]])
 
 
 def _file(host: Host, module: str) -> str | None:

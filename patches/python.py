@@ -19,20 +19,24 @@ def syntax_tree(data: bytes, path: str = "<host>") -> ast.Module:
         return ast.parse(data, path)
 
 
-def aliases(tree: ast.AST) -> dict[str, str]:
-    """Name in the file -> what absolute imports anywhere in it bind the name to."""
-    return dict(_bindings(tree))
+def aliases(tree: ast.AST, package: str = "") -> dict[str, str]:
+    """Name in the file -> what imports anywhere in it bind the name to. Relative ones count where
+    the file's `package` is given ("robomimic.scripts").
+    """
+    return dict(_bindings(tree, package.split(".") if package else []))
 
 
-def _bindings(tree: ast.AST) -> Iterator[tuple[str, str]]:
+def _bindings(tree: ast.AST, package: list[str]) -> Iterator[tuple[str, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 root = alias.name.split(".")[0]
                 yield (alias.asname, alias.name) if alias.asname else (root, root)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        elif isinstance(node, ast.ImportFrom) and node.level <= len(package):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*above, *filter(None, [node.module])])
             for alias in node.names:
-                yield alias.asname or alias.name, f"{node.module}.{alias.name}"
+                yield alias.asname or alias.name, f"{module}.{alias.name}"
 
 
 def resolved(node: ast.AST, names: Mapping[str, str]) -> str:

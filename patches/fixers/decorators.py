@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import libcst as cst
 
-from robomimic_ddp.patches.cst import TRAIN_SCRIPTS, decorate
+from robomimic_ddp.patches.cst import TRAIN_SCRIPTS, decorate, settle
 from robomimic_ddp.patches.hosts import READS_RLDS
-from robomimic_ddp.patches.outcomes import Fixer, NotPresent, Outcome
+from robomimic_ddp.patches.outcomes import AlreadyApplied, Applied, Fixer, NotPresent, Outcome
 from robomimic_ddp.patches.source import Source
 
 LOGS, TRAINING, FILES = "utils/log_utils.py", "utils/train_utils.py", "utils/file_utils.py"
@@ -38,6 +38,16 @@ def _decorator(
     )
 
 
+def _epoch_logs(source: Source) -> Outcome:
+    """`@DDPUtils.epoch_log` on `run_epoch` and on a host's further kinds of it (`run_epoch_mt`)."""
+    top = (node for node in source.module.body if isinstance(node, cst.FunctionDef))
+    names = [node.name.value for node in top if node.name.value.startswith("run_epoch")]
+    outcomes = [decorate(source, name, "epoch_log") for name in dict.fromkeys(names)]
+    edits = [edit for one in outcomes if isinstance(one, Applied) for edit in one.edits]
+    done = [node for one in outcomes if isinstance(one, AlreadyApplied) for node in one.nodes]
+    return settle(edits, done, "no function run_epoch at top level")
+
+
 FIXERS = {
     # TensorBoard and wandb are the main rank's.
     "data_logger": _decorator(
@@ -57,12 +67,13 @@ FIXERS = {
         "function that the script runs",
     ),
     # The log that it returns is the mean over all ranks' samples.
-    "epoch_log": _decorator(
-        TRAINING,
-        "step log",
-        "def run_epoch",
-        "epoch_log",
-        "function that runs an epoch and returns its log",
+    "epoch_log": Fixer(
+        seam="step log",
+        files=(TRAINING,),
+        words=("def run_epoch",),
+        fix=_epoch_logs,
+        by_hand="decorate the function that runs an epoch and returns its log with "
+        "@DDPUtils.epoch_log",
     ),
     # The text log is the main rank's; the others keep their warnings and errors.
     "print_logger": _decorator(

@@ -37,8 +37,11 @@ def fix(source: Source) -> Outcome:
 
 
 def _run_epoch_calls(node: cst.CSTNode) -> Iterator[cst.Call]:
+    """Calls of it, or of a host's further kind of epoch, such as `run_epoch_mt`."""
     return (
-        call for call in walk(node, cst.Call) if dotted(call.func).rpartition(".")[2] == "run_epoch"
+        call
+        for call in walk(node, cst.Call)
+        if dotted(call.func).rpartition(".")[2].startswith("run_epoch")
     )
 
 

@@ -59,10 +59,12 @@ def _other_nets(source: Source) -> Outcome:
         return AlreadyApplied(tuple(by_hand))
     where = next(_mentions(source), None)
     dicts = list(calls(source, source.module, "torch.nn.ModuleDict"))
-    if where is None and not (b"diffusers" in source.data and dicts):
+    diffuses = any(word in source.data for word in (b"noise_pred", b"diffusers"))
+    if where is None and not (diffuses and dicts):
         return NotPresent("it makes no nets of a diffusion policy")
-    found = [key for one in dicts for key, value in _items(source, one) if not _is_dict(value)]
-    keys = ", ".join(dict.fromkeys(found)) or "that are not written in it"
+    found = [item for one in dicts for item in _items(source, one)] + list(_put_in(source))
+    nets = [key for key, value in found if not _is_dict(value)]
+    keys = ", ".join(dict.fromkeys(nets)) or "that are not written in it"
     why = (
         f"the keys of nn.ModuleDict are {keys}; expected {' and '.join(NETS)} in one of them. On "
         "several ranks its algorithm is refused"
@@ -72,7 +74,12 @@ def _other_nets(source: Source) -> Outcome:
 
 
 def _is_dict(value: cst.BaseExpression) -> bool:
-    return isinstance(value, cst.Call) and dotted(value.func).endswith("ModuleDict")
+    """Whether the value is a ModuleDict whose own keys are written in it."""
+    return (
+        isinstance(value, cst.Call)
+        and dotted(value.func).endswith("ModuleDict")
+        and bool(value.args)
+    )
 
 
 def _dicts_of_nets(source: Source) -> Iterator[tuple[cst.Call, list]]:
@@ -164,6 +171,16 @@ def _items(source: Source, module_dict: cst.Call) -> Iterator[tuple[str, cst.Bas
                 yield arg.keyword.value, arg.value
 
 
+def _put_in(source: Source) -> Iterator[tuple[str, cst.BaseExpression]]:
+    """Key and net of each `self.nets["key"] = net`."""
+    for assign in walk(source.module, cst.Assign):
+        for target in (one.target for one in assign.targets):
+            named = isinstance(target, cst.Subscript) and dotted(target.value) == "self.nets"
+            index = target.slice[0].slice if named else None
+            if isinstance(index, cst.Index) and isinstance(index.value, cst.SimpleString):
+                yield index.value.evaluated_value, assign.value
+
+
 def _alternatives(value: cst.BaseExpression) -> list[cst.BaseExpression]:
     """The nets that a value may be: both sides of `a if condition else b`."""
     if isinstance(value, cst.IfExp):
@@ -178,9 +195,9 @@ def _mentions(source: Source) -> Iterator[cst.CSTNode]:
 FIXER = Fixer(
     seam="nets",
     files=("algo/*.py",),
-    words=("ModuleDict", "noise_pred_net|diffusers|robomimic_ddp"),
+    words=("ModuleDict", "noise_pred|diffusers|robomimic_ddp"),
     fix=fix,
-    absent="no file with 'ModuleDict' and 'noise_pred_net' or 'diffusers': the host seems to have "
-    "no diffusion policy, and only its nets are made parallel",
+    absent="no file with 'ModuleDict' and 'noise_pred' or 'diffusers': the host seems to have no "
+    "diffusion policy of a known shape, and only its nets are made parallel",
     by_hand="write DDPUtils.parallel(net) around each net where it is put into self.nets",
 )

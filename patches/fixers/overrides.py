@@ -15,6 +15,7 @@ from robomimic_ddp.patches.outcomes import Fixer, Outcome
 from robomimic_ddp.patches.source import Source
 
 COMPOSE = ("hydra.compose", "hydra.experimental.compose", f"{API_MODULE}.compose")
+"""The last: in hosts that an earlier version patched."""
 
 
 def fix(source: Source) -> Outcome:

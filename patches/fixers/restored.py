@@ -53,7 +53,7 @@ def _first_values(train: cst.FunctionDef) -> list[tuple[cst.Assign, str]]:
 
 def _runs_epochs(loop: cst.For) -> bool:
     names = (dotted(call.func) for call in walk(loop, cst.Call))
-    return any(name.rpartition(".")[2] == "run_epoch" for name in names)
+    return any(name.rpartition(".")[2].startswith("run_epoch") for name in names)
 
 
 def _restore(source: Source, value: cst.BaseExpression, name: str) -> Edit:

@@ -8,6 +8,7 @@ from robomimic_ddp.sampling.replayed import ReplayedLoader
 from robomimic_ddp.sampling.sampler import ShardedSampler
 from robomimic_ddp.sampling.sharded import ShardedLoader, ShardedValidLoader
 from robomimic_ddp.sampling.stream import StreamLoader
+from robomimic_ddp.sampling.together import Together
 
 __all__ = [
     "ReplayedLoader",
@@ -15,6 +16,7 @@ __all__ = [
     "ShardedSampler",
     "ShardedValidLoader",
     "StreamLoader",
+    "Together",
     "order_of",
     "train_loader",
     "valid_loader",

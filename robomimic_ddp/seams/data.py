@@ -36,11 +36,13 @@ def _loader(role: str, args: tuple, kwargs: dict) -> Iterable:
         return torch.utils.data.DataLoader(**loader_kwargs)
     dataset = loader_kwargs["dataset"]
     # A batch of the train loader is that of a whole step (see step/accumulation.py).
-    batch = run.plan.samples_per_rank if role == "train" else run.plan.batch_per_rank
+    batch = run.plan.batch_per_rank
+    if role == "train":
+        batch = _samples_per_rank(run.plan, loader_kwargs)
     values, on_gpu = run.options.values, run.plan.device.startswith("cuda")
     if hasattr(dataset, "make_loader"):  # an RLDS dataset shards itself, before anything is decoded
         more = {
-            "ranks_on_node": run.plan.local_world_size,
+            "cores": run.core_share,
             "pin_memory": workers.pins(values, on_gpu),
             "device": _cuda_device(run),
         }
@@ -69,8 +71,29 @@ def _loader(role: str, args: tuple, kwargs: dict) -> Iterable:
         )
     if role == "train" and run.plan.world_size == 1 and not hasattr(loader, "go_to"):
         loader = sampling.ReplayedLoader(loader)
-    run.loaders[role] = loader
+    before = run.loaders.get(role)
+    is_part = role == "train" and before is not None and batch < run.plan.samples_per_rank
+    run.loaders[role] = sampling.Together(before, loader) if is_part else loader
     return loader
+
+
+def _samples_per_rank(plan: Any, loader_kwargs: Mapping[str, Any]) -> int:
+    """Samples that a rank takes from this train loader for a step: all of them, or the loader's
+    part, where a host joins the batches of several loaders that are each smaller than
+    train.batch_size. Raises DataError where that is no whole number.
+    """
+    own, configured = loader_kwargs.get("batch_size"), plan.configured_batch
+    if not isinstance(own, int) or own < 1 or own == configured:
+        return plan.samples_per_rank
+    samples, rest = divmod(own * plan.samples_per_rank, configured)
+    if rest:
+        raise DataError(
+            f"the host makes a train loader of {own} samples where train.batch_size={configured}: "
+            f"with {plan.samples_per_rank} samples per rank and step, its part would be "
+            f"{own * plan.samples_per_rank / configured:.2f} samples. Use a train.batch_size whose "
+            "parts split over the ranks, or ddp.batch=per_rank."
+        ).on_all_ranks()
+    return samples
 
 
 def _cuda_device(run: Any) -> torch.device | None:

@@ -6,12 +6,15 @@ import functools
 import os
 import tempfile
 import time
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, Callable
 
 from robomimic_ddp import env, group, host_config, main_rank, places, state
 from robomimic_ddp import run as _run
 from robomimic_ddp.errors import UnpatchedScript, WriteError
+from robomimic_ddp.swapping import swapped
 
 _NAMES_TRIED = 5
 
@@ -62,18 +65,30 @@ def run_directory(get_exp_dir: Callable) -> Callable:
 def _new_directory(run: _run.Run, get_exp_dir: Callable) -> tuple[Any, Path]:
     """Main rank: the host's paths and their folder, which is this run's alone. Names are times in
     seconds: of two runs that begin in the same second one takes the next.
+
+    Raises WriteError where each name is taken.
     """
-    for tries_left in reversed(range(_NAMES_TRIED)):
+    begun, clock, taken = int(time.time()), time.time, None
+    for tried in range(_NAMES_TRIED):
+        ahead = max(0.0, begun + tried - clock())  # 0 but for a clock that stands still
         try:
-            paths = get_exp_dir()
+            with swapped(time, "time", partial(_later, clock, ahead)) if ahead else nullcontext():
+                paths = get_exp_dir()
             directory = host_config.common_directory(paths)
             run.undo.callback(state.take(directory).release)
             return paths, directory
-        except (FileExistsError, state.DirectoryInUse):
-            if not tries_left:
-                raise
-            time.sleep(1.0 - time.time() % 1.0)
-    raise AssertionError("the last try returns or raises")
+        except (FileExistsError, state.DirectoryInUse) as error:
+            taken = error
+            time.sleep(1.0 - clock() % 1.0)
+    raise WriteError(
+        f"no directory can be made for this run: {taken}. Hosts name it by the time, in seconds, "
+        f"and {_NAMES_TRIED} names were there already. Start again, or give the run another "
+        "experiment.name."
+    ) from taken
+
+
+def _later(clock: Callable[[], float], seconds: float) -> float:
+    return clock() + seconds
 
 
 def _found_directory(

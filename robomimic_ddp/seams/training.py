@@ -179,7 +179,7 @@ def _require_alike(run: _run.Run, model: Any) -> None:
     loaded = run.fine_tuning or host_algo.steps(model) > 0
     if run.options.values.verify and any(group.gather_objects(loaded)):
         verify.require_same_weights(model)
-    _run.share_cores(run.plan.local_world_size)
+    _run.share_cores(run)
 
 
 def _make_equal(model: Any) -> dict[str, tuple[int, int]] | None:

@@ -79,3 +79,12 @@ def test_a_main_without_arguments():
         f"import os\n\n{body}",
         f"import os\n{HEAD}\n@DDPUtils.entry_point(api_version=1)\n{body}",
     )
+
+
+def test_further_kinds_of_epoch_are_decorated_too():
+    """A host's train_mt.py trains with run_epoch_mt, and validates with run_epoch."""
+    lines = [
+        f"def {name}(model, data, epoch):\n    pass\n" for name in ("run_epoch", "run_epoch_mt")
+    ]
+    after = "".join(f"@DDPUtils.epoch_log\n{line}" for line in lines)
+    check_edit("epoch_log", "".join(lines), HEAD + after)

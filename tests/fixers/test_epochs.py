@@ -26,6 +26,7 @@ def test_leaves_a_file_without_train():
         ("range(start, n)", "run_epoch(policy, loader, epoch)", "policy"),
         ("tqdm(range(n))", "TrainUtils.run_epoch(model=algo.model)", "algo.model"),
         ("epochs", "TrainUtils.run_epoch(model=model)", "model"),
+        ("range(n)", "TrainUtils.run_epoch_mt(model=model, data_loaders=several)", "model"),
     ],
 )
 def test_wraps_what_the_loop_runs_over(iterable, call, model):

@@ -195,6 +195,22 @@ def test_nets_of_other_names_that_the_user_has_wrapped():
     assert outcome.lines == (5,)
 
 
+ASSIGNED_NETS = """class Policy:
+    def _create_networks(self):
+        self.nets = nn.ModuleDict()
+        self.nets["visual_encoder"] = nn.ModuleDict()
+        self.nets["noise_predictor"] = {}
+"""
+
+
+def test_nets_put_into_an_empty_dict_are_named_and_may_be_wrapped_by_hand():
+    outcome = check_untouched("nets_dict", HEAD + ASSIGNED_NETS.format("net"), Unrecognised)
+    assert outcome.spares_others
+    assert "keys of nn.ModuleDict are visual_encoder, noise_predictor;" in outcome.why
+    wrapped = EDITED + ASSIGNED_NETS.format("DDPUtils.parallel(net)")
+    check_untouched("nets_dict", wrapped, AlreadyApplied)
+
+
 def test_algorithms_without_diffusion_have_no_such_nets():
     text = EDITED + "nets = nn.ModuleDict({'policy': make()})\n"
     check_untouched("nets_dict", text)

@@ -267,8 +267,6 @@ def main():
         run(compose(config_name="train_rlds", overrides=list(sys.argv[1:])))
 """,
         (
-            "from robomimic_ddp.api import compose, initialize_config_dir\n",
-            "from robomimic_ddp.api import GlobalHydra\n",
             "cfg = DDPUtils.load_from(cfg, OmegaConf.create(json.load(f)))",
             "overrides=DDPUtils.overrides(list(sys.argv[1:]))",
             'DDPUtils.prepare_config(config_factory(settings["algo_name"]), settings)',

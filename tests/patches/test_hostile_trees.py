@@ -251,12 +251,13 @@ def second_entry(host, imports: str) -> None:
         ("import robomimic.utils.train_mt_utils as TrainUtils\n", "train_mt_utils"),
         ("from robomimic.utils import train_mt_utils as TrainUtils\n", "train_mt_utils"),
         ("import robomimic.utils.all_utils as TrainUtils\n", "train_mt_utils"),
+        ("from ..utils import train_mt_utils as TrainUtils\n", "train_mt_utils"),
     ],
 )
 def test_a_second_entry_with_helpers_of_its_own(host, command, imports, file):
     (host / "utils/train_mt_utils.py").write_text((host / "utils/train_utils.py").read_text())
     (host / "utils/all_utils.py").write_text(
-        "from robomimic.utils.train_mt_utils import get_exp_dir, run_epoch, save_model\n"
+        "from .train_mt_utils import get_exp_dir, run_epoch, save_model\n"
     )
     second_entry(host, imports)
     before = snapshot(host)

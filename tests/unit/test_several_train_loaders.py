@@ -1,0 +1,75 @@
+"""Train loaders of which the host joins batches: each gives its part of a step."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from robomimic_ddp import api, run
+from robomimic_ddp.errors import DataError
+from robomimic_ddp.step_logs import loader_of
+
+
+@pytest.fixture
+def present():
+    """A run of train.batch_size=8 as rank 0 of 2, its options as `defaults`."""
+    plan = SimpleNamespace(
+        configured_batch=8,
+        batch_per_rank=8,
+        samples_per_rank=8,
+        data_workers=0,
+        device="cpu",
+        rank=0,
+        world_size=2,
+        accumulate=1,
+    )
+    values = SimpleNamespace(workers="host", prefetch=0, pin_memory="host")
+    options = SimpleNamespace(values=values)
+    token = run._current.set(run.Run(plan, options, seed=1, fine_tuning=False))
+    yield run.current()
+    run._current.reset(token)
+
+
+def make(batch_size: int):
+    dataset = TensorDataset(torch.arange(64.0))
+    return api.train_loader(dataset=dataset, batch_size=batch_size, shuffle=True)
+
+
+def test_loaders_keep_their_parts_of_a_batch(present):
+    """Three quarters and a quarter of each rank's samples, as of the host's."""
+    sizes = [len(next(iter(make(batch_size)))[0]) for batch_size in (6, 2)]
+    assert sizes == [6, 2]
+
+
+def test_parts_of_a_batch_that_is_split_over_ranks(present):
+    present.plan.samples_per_rank = 4
+    assert [len(next(iter(make(batch_size)))[0]) for batch_size in (6, 2, 8)] == [3, 1, 4]
+
+
+def test_a_part_that_is_no_whole_number_of_samples(present):
+    present.plan.samples_per_rank = 4
+    with pytest.raises(DataError, match=r"of 5 samples .* 2\.50 samples"):
+        make(5)
+
+
+def test_each_loader_resumes_at_its_own_place(present):
+    loaders = [make(batch_size) for batch_size in (4, 2, 2)]
+    begun = [iter(loader) for loader in loaders]  # closed, they would end their passes
+    for batches in begun:
+        next(batches)
+    saved = present.loaders["train"].position()
+    expected = [next(batches)[0].tolist() for batches in begun]
+    present.loaders.clear()
+    resumed = [make(batch_size) for batch_size in (4, 2, 2)]
+    said = present.loaders["train"].go_to(saved, 2, epoch=1)
+    assert [next(iter(loader))[0].tolist() for loader in resumed] == expected
+    assert said.count("goes on after") == 3
+
+
+def test_an_epoch_over_several_loaders_is_a_pass_of_the_first():
+    assert loader_of({"data_loaders": ["one", "two"]}) == "one"
+    assert loader_of({"data_loader": "one"}) == "one"
+    assert loader_of({}) is None
