@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from robomimic_ddp import group
+from robomimic_ddp import group, tree
 from robomimic_ddp.observing import LOSS, Observer
 from robomimic_ddp.step_logs import samples_in
 
@@ -68,9 +68,7 @@ class Teller(Observer):
         return step_log
 
 
-def _shapes(nest: Any, prefix: str = "") -> Iterator[str]:
-    if isinstance(nest, dict):
-        for key, value in nest.items():
-            yield from _shapes(value, f"{prefix}/{key}" if prefix else str(key))
-    elif hasattr(nest, "shape") and hasattr(nest, "dtype"):
-        yield f"{prefix} {str(nest.dtype).replace('torch.', '')} {list(nest.shape)}"
+def _shapes(batch: Any) -> Iterator[str]:
+    for name, value in tree.named(batch, "/"):
+        if hasattr(value, "shape") and hasattr(value, "dtype"):
+            yield f"{name} {str(value.dtype).replace('torch.', '')} {list(value.shape)}"

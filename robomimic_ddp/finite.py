@@ -11,7 +11,7 @@ from typing import Any, Callable
 
 import torch
 
-from robomimic_ddp import group
+from robomimic_ddp import group, tree
 from robomimic_ddp.errors import DataError, LossError, RobomimicDDPError
 from robomimic_ddp.observing import LOSS, Observer
 
@@ -84,7 +84,7 @@ class Guard(Observer):
         actions = self._batch.get("actions")
         if not isinstance(actions, torch.Tensor) or bool((actions.abs() <= 1).all()):
             return None
-        where = _place_of(self.loader, ("actions",), lambda values: abs(values) > 1)
+        where = _place_of(self.loader, "actions", lambda values: abs(values) > 1)
         return DataError(
             f"{self._here()}: actions reach from {float(actions.min()):g} to "
             f"{float(actions.max()):g}{where}, and the diffusion policy needs them within "
@@ -106,30 +106,21 @@ class Guard(Observer):
         """The batch's keys with NaN or infinity, and where the first lies; "" for none."""
         keys = [
             key
-            for key, value in _leaves(batch)
+            for key, value in tree.named(batch, "/")
             if isinstance(value, torch.Tensor)
             and value.is_floating_point()
             and not bool(torch.isfinite(value).all())
         ]
         if not keys:
             return ""
-        names = ", ".join("/".join(key) for key in keys)
         where = _place_of(self.loader, keys[0], _is_broken)
         return (
-            f"NaN or infinity in {names}{where}. Training on it ends in NaN: repair or remove "
-            "these episodes."
+            f"NaN or infinity in {', '.join(keys)}{where}. Training on it ends in NaN: repair "
+            "or remove these episodes."
         )
 
     def _here(self) -> str:
         return f"rank {group.rank()} of {group.world_size()}, epoch {self.epoch}"
-
-
-def _leaves(nest: Any, prefix: tuple = ()) -> Iterator[tuple[tuple, Any]]:
-    if isinstance(nest, dict):
-        for key, value in nest.items():
-            yield from _leaves(value, (*prefix, str(key)))
-    else:
-        yield prefix, nest
 
 
 def _is_overflow(value: Any) -> bool:
@@ -142,15 +133,15 @@ def _is_broken(values: Any) -> Any:
     return ~np.isfinite(values)
 
 
-def _place_of(loader: Any, key: tuple[str, ...], is_bad: Callable) -> str:
+def _place_of(loader: Any, key: str, is_bad: Callable) -> str:
     """Where the first bad number lies: file, episode, step, key; "" where no HDF5 file is read."""
     dataset = getattr(loader, "dataset", None)
     for part in getattr(dataset, "datasets", None) or [dataset]:
         path, episodes = getattr(part, "hdf5_path", None), getattr(part, "demos", None)
         if path is None or episodes is None:
             continue
-        places = ["/".join(key)]
-        if key == ("actions",):  # the batch's actions are these, one after the other
+        places = [key]
+        if key == "actions":  # the batch's actions are these, one after the other
             places = list(getattr(part, "action_keys", None) or places)
         for name, place, step in _bad_steps(path, episodes, places, is_bad):
             return f" (first in {path}: {name}, step {step}, {place!r})"

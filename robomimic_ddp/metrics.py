@@ -13,7 +13,7 @@ import numpy as np
 from robomimic_ddp import group, places
 from robomimic_ddp.errors import RobomimicDDPError
 from robomimic_ddp.observing import Observer, watching
-from robomimic_ddp.step_logs import BatchLogs, EpochPart
+from robomimic_ddp.step_logs import BatchLogs, EpochPart, loader_of
 from robomimic_ddp.swapping import swapped
 
 
@@ -81,7 +81,7 @@ def epoch_log(
         if continued:
             _leave_out(call, part)
         elif call.arguments.get("num_steps", 0) is None and not call.arguments.get("validate"):
-            part.total = len(_argument(call, "data_loader"))
+            part.total = _steps_of_a_pass(call)
         phase = "validation" if call.arguments.get("validate") else "train"
         place = f"epoch {call.arguments.get('epoch')} {phase}"
         places.reached(place)
@@ -111,6 +111,11 @@ def _argument(call: inspect.BoundArguments, name: str) -> Any:
     return call.arguments[name]
 
 
+def _steps_of_a_pass(call: inspect.BoundArguments) -> int:
+    loader = loader_of(call.arguments)
+    return len(_argument(call, "data_loader") if loader is None else loader)
+
+
 def _leave_out(call: inspect.BoundArguments, part: EpochPart) -> None:
     """The host runs the steps that `part` lacks. A number, not None: DROID's run_epoch has no
     reading of None.
@@ -119,7 +124,7 @@ def _leave_out(call: inspect.BoundArguments, part: EpochPart) -> None:
     if total is None:
         total = part.total
     if total is None:
-        total = len(_argument(call, "data_loader"))
+        total = _steps_of_a_pass(call)
     call.arguments["num_steps"] = max(0, total - part.steps)
 
 

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from robomimic_ddp import bucket_layout, group, places
+from robomimic_ddp import bucket_layout, group, places, tree
 from robomimic_ddp.buffers import may_change
 from robomimic_ddp.errors import WrapError
 from robomimic_ddp.options import FIELDS
@@ -254,17 +254,6 @@ def _forbid_gradient(output: Any, name: str) -> None:
             "forward; to use it as a frozen net, set requires_grad=False."
         )
 
-    _for_each_tensor(
-        output, lambda tensor: tensor.register_hook(refuse) if tensor.requires_grad else None
-    )
-
-
-def _for_each_tensor(value: Any, function: Callable[[torch.Tensor], Any]) -> None:
-    if isinstance(value, torch.Tensor):
-        function(value)
-    elif isinstance(value, dict):
-        for item in value.values():
-            _for_each_tensor(item, function)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            _for_each_tensor(item, function)
+    for value in tree.leaves(output):
+        if isinstance(value, torch.Tensor) and value.requires_grad:
+            value.register_hook(refuse)

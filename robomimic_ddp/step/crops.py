@@ -17,8 +17,13 @@ from robomimic_ddp.step import pinned_batches, quick
 from robomimic_ddp.swapping import swapped
 
 NAME = "sample_random_image_crops"
-KNOWN = {NAME: {"594b67b20657821c"}, "crop_image_from_indices": {"1e66ae41dadb50ab"}}
-"""Digests (`quick.digest`) of the host functions that `sample` stands for; other ones stay."""
+KNOWN = {
+    NAME: {"594b67b20657821c", "a8b9b583ccbacb0a"},
+    "crop_image_from_indices": {"1e66ae41dadb50ab", "6366f2e00616d7ba"},
+}
+"""Digests (`quick.digest`) of the host functions that `sample` stands for; other ones stay. The
+second is of the same text in Python 3.9 and 3.10, which write parentheses around a tuple.
+"""
 
 
 def install(model: Any, undo: ExitStack) -> bool:

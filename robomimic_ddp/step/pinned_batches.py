@@ -13,6 +13,7 @@ from typing import Any, Callable
 
 import torch
 
+from robomimic_ddp import tree
 from robomimic_ddp.swapping import swapped
 
 NAME = "to_device"
@@ -32,23 +33,15 @@ def install(model: Any, undo: ExitStack) -> bool:
 def _to_device(host: Callable, x: Any, device: Any) -> Any:
     """`host`'s result; tensors from the CPU are on the `device` before `host` looks at them."""
     if torch.device(device).type != "cpu":
-        x = sent(x, torch.device(device))
+        x = tree.mapped(partial(sent, device=torch.device(device)), x)
     return host(x, device)
 
 
 def sent(value: Any, device: torch.device) -> Any:
-    """A nest with its CPU tensors on `device`; one that requires a gradient is left to the host."""
-    if isinstance(value, torch.Tensor):
-        if value.device.type != "cpu" or value.requires_grad:
-            return value
-        return _pinned(value).to(device, non_blocking=True)
-    if isinstance(value, dict):
-        made = value.copy()
-        made.update((key, sent(item, device)) for key, item in value.items())
-        return made
-    if type(value) in (list, tuple):
-        return type(value)(sent(item, device) for item in value)
-    return value
+    """A CPU tensor on `device`; one that requires a gradient, and all else, is left to the host."""
+    if not isinstance(value, torch.Tensor) or value.device.type != "cpu" or value.requires_grad:
+        return value
+    return _pinned(value).to(device, non_blocking=True)
 
 
 def _pinned(tensor: torch.Tensor) -> torch.Tensor:

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from robomimic_ddp import tree
+
 KINDS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _ALWAYS = "always_call"
 _TELLS_OF_FAILURES = _ALWAYS in inspect.signature(nn.Module.register_forward_hook).parameters
@@ -60,7 +62,7 @@ class _Cast:
 
     def leave(self, net: nn.Module, args: tuple, output: Any) -> Any:
         self._close()
-        return _as_fp32(output)
+        return tree.mapped(_as_fp32, output)
 
     def _close(self) -> None:
         contexts = getattr(self._local, "contexts", [])
@@ -69,13 +71,8 @@ class _Cast:
 
 
 def _as_fp32(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.float() if value.dtype in KINDS.values() else value
-    if isinstance(value, dict):
-        return type(value)((key, _as_fp32(item)) for key, item in value.items())
-    if type(value) in (list, tuple):
-        return type(value)(_as_fp32(item) for item in value)
-    return value
+    lower = isinstance(value, torch.Tensor) and value.dtype in KINDS.values()
+    return value.float() if lower else value
 
 
 def make_scaler(precision: str, device: torch.device | str) -> Any:

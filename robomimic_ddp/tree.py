@@ -1,0 +1,41 @@
+"""Walks through nests: dicts, lists and tuples, in each other, over tensors and other values.
+
+torch.utils._pytree does the same, and takes five times as long for a batch (docs/decisions.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Callable
+
+
+def mapped(function: Callable[[Any], Any], nest: Any) -> Any:
+    """A copy of `nest` with function(value) for each value that is no dict, list or tuple."""
+    if isinstance(nest, dict):
+        made = nest.copy()  # of its class
+        made.update((key, mapped(function, part)) for key, part in nest.items())
+        return made
+    if isinstance(nest, (list, tuple)):
+        parts = [mapped(function, part) for part in nest]
+        return type(nest)(*parts) if hasattr(nest, "_fields") else type(nest)(parts)
+    return function(nest)
+
+
+def leaves(nest: Any) -> Iterator[Any]:
+    """Each value of `nest` that is no dict, list or tuple."""
+    if isinstance(nest, (dict, list, tuple)):
+        for part in nest.values() if isinstance(nest, dict) else nest:
+            yield from leaves(part)
+    else:
+        yield nest
+
+
+def named(nest: Any, separator: str = ".", prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """("a.b", value) of each value in nested mappings; a list or an empty mapping is a value.
+    Nothing where `nest` is no mapping.
+    """
+    for key, value in nest.items() if isinstance(nest, Mapping) else ():
+        if isinstance(value, Mapping) and value:
+            yield from named(value, separator, f"{prefix}{key}{separator}")
+        else:
+            yield f"{prefix}{key}", value
