@@ -33,6 +33,7 @@ _HARMLESS = re.compile(
     r"builtins\.(bool|bytearray|bytes|complex|dict|float|frozenset|int|list|long|object|range|set"
     r"|slice|str|tuple|unicode|xrange)"
     r"|collections\.(Counter|OrderedDict|defaultdict|deque)|copy_?reg\._reconstructor|typing\.Any"
+    r"|_codecs\.encode"
     r"|pathlib\.(_local\.)?(Pure)?(Posix|Windows)?Path"
     r"|numpy\.(dtype|ndarray|dtypes\.\w+DType|bool_?|u?int\d+|float\d+|complex\d+)"
     r"|numpy\._?core\.(multiarray\.(_reconstruct|scalar)|numeric\._frombuffer)"
@@ -50,7 +51,7 @@ def check(path: Any, algo_name: str, trusted: bool = False) -> None:
     """Raises CheckpointError for a `path` that holds no checkpoint of this algorithm, or one that
     asks for more than tensors, plain values and the host's config, unless it is `trusted`.
 
-    Not collective. Tensors are mapped, not read.
+    Not collective. Reads the whole file.
     """
     file = Path(os.path.expanduser(str(path)))
     shown = f"experiment.ckpt_path={path}"
@@ -68,11 +69,9 @@ def check(path: Any, algo_name: str, trusted: bool = False) -> None:
     content = read_known(file, shown)
     model = content.get("model") if isinstance(content, dict) else None
     if not isinstance(model, dict) or not model:
-        found = list(content) if isinstance(content, dict) else type(content).__name__
-        found = 'an empty "model"' if model == {} else found
         raise CheckpointError(
-            f'{shown} holds {found}, not a robomimic checkpoint (which has "model", "config", '
-            f'"algo_name"). {_REMEDY}'
+            f"{shown} holds {contents(content)}, not a robomimic checkpoint (which has "
+            f'"model", "config", "algo_name"). {_REMEDY}'
         )
     written_by = content.get("algo_name", algo_name)
     if written_by != algo_name:
@@ -80,6 +79,44 @@ def check(path: Any, algo_name: str, trusted: bool = False) -> None:
             f"{shown} was written by the algorithm {written_by!r}, and this run trains "
             f"{algo_name!r}: their nets have nothing in common. {_REMEDY}"
         )
+    broken = [name for name, tensor in _tensors(model) if _is_broken(tensor)]
+    if broken:
+        raise CheckpointError(
+            f"{shown} holds NaN or infinity in {len(broken)} tensor(s), such as {broken[0]}: that "
+            "training had diverged, and so would this one at its first step. Use an earlier "
+            "checkpoint, or set experiment.ckpt_path to null to train from the beginning."
+        )
+
+
+def contents(content: Any) -> str:
+    """What a file that is no checkpoint holds, for its error."""
+    if not isinstance(content, dict):
+        return type(content).__name__
+    if "model" not in content:
+        return str(list(content)[:6])
+    model = content["model"]
+    kind = "null" if model is None else type(model).__name__
+    return 'an empty "model"' if model == {} else f'{kind} as its "model"'
+
+
+def _tensors(nest: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """(dotted name, tensor) of nested dicts and sequences."""
+    if isinstance(nest, torch.Tensor):
+        yield name, nest
+    elif isinstance(nest, (dict, list, tuple)):
+        parts = nest.items() if isinstance(nest, dict) else enumerate(nest)
+        for key, part in parts:
+            yield from _tensors(part, f"{name}.{key}" if name else str(key))
+
+
+def _is_broken(tensor: torch.Tensor) -> bool:
+    """Whether it holds NaN, or infinity beside numbers: masks of attention are of 0 and -inf."""
+    if not tensor.is_floating_point():
+        return False
+    finite = torch.isfinite(tensor)
+    if finite.all():
+        return False
+    return bool(torch.isnan(tensor).any() or tensor[finite].any())
 
 
 def does_not_fit(path: Any, error: BaseException) -> CheckpointError | None:

@@ -58,6 +58,10 @@ def run(command: str, args: argparse.Namespace) -> int:
             f"--output {args.output!r} is the checkpoint that is read, and what the new file "
             "leaves out would be lost. Name another file."
         )
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise checkpoint.save_error(output, error) from error
     content = averaged([read(path) for path in sources], sources)
     content = converted(content, args.layout, args.ema, sources[0])
     _write(content, output)
@@ -82,10 +86,9 @@ def read(path: Any) -> dict[str, Any]:
         require_complete(content["state"], file)
         content = _of_state(content["state"], path)
     if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
-        found = list(content)[:6] if isinstance(content, dict) else type(content).__name__
         raise CheckpointError(
-            f'{path} holds {found}; expected a checkpoint of a host ("model", "config", '
-            '"algo_name") or a ddp_state.pth.'
+            f"{path} holds {checkpoint_check.contents(content)}; expected a checkpoint of a host "
+            '("model", "config", "algo_name") or a ddp_state.pth.'
         )
     return content
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
+from robomimic_ddp import tree
 from robomimic_ddp.errors import ConfigError
 
 _KINDS = {
@@ -46,15 +47,6 @@ _MAY_BE_NULL = {
 _SEVERAL_KINDS = {"train.data", "train.dataset_names", "train.rlds_schema"}
 """One name, or a list of them."""
 _CACHE_MODES = ("all", "low_dim", None)
-
-
-def flatten(tree: Mapping, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted key, value) of every leaf."""
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from flatten(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def require_known(config: Any, settings: Mapping, prefix: str = "", root: Any = None) -> None:
@@ -98,6 +90,20 @@ def _require_kind(dotted: str, value: Any, default: Any) -> None:
         )
 
 
+def require_once(dotted: str, names: Sequence[Any]) -> None:
+    """Raises ConfigError where `dotted`, a list of names, has one of them twice."""
+    twice = [name for name in names if list(names).count(name) > 1]
+    if twice:
+        raise ConfigError(
+            f"{dotted} names {twice[0]!r} twice: was another one meant? The policy would learn one "
+            "action as two, or not know how an observation is encoded. Name it once."
+        )
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
@@ -107,7 +113,7 @@ def _unknown_message(root: Any, config: Any, prefix: str, key: str) -> str:
     if here:
         closest = prefix + here[0]
     else:  # the right name in the wrong section, or a misspelt section
-        dotted = [name for name, _ in flatten(root)]
+        dotted = [name for name, _ in tree.named(root)]
         same_name = [name for name in dotted if name.rpartition(".")[2] == str(key)]
         closest = (
             same_name
@@ -124,7 +130,7 @@ def _unknown_message(root: Any, config: Any, prefix: str, key: str) -> str:
 
 def require_possible(config: Any) -> None:
     """Raises ConfigError for numbers of a finished `config` that no training can begin with."""
-    values = dict(flatten(config))
+    values = dict(tree.named(config))
     _require_values(values, config.algo_name)
     _require_observations(values)
 
@@ -144,6 +150,8 @@ def _require_values(values: Mapping[str, Any], algorithm: Any) -> None:
                 f"{dotted}={_shortened(value)}: expected a whole number of at least {least}, at "
                 f"most {most}{null}."
             )
+    if values.get("experiment.save.enabled") is not False:
+        _require_save_times(values)
     if values.get("train.hdf5_cache_mode") not in _CACHE_MODES:
         raise ConfigError(
             f"train.hdf5_cache_mode={values['train.hdf5_cache_mode']!r}: expected "
@@ -154,8 +162,25 @@ def _require_values(values: Mapping[str, Any], algorithm: Any) -> None:
         if rate and not (_is_number(value) and 0 <= value <= sys.float_info.max):
             raise ConfigError(f"{dotted}={value!r}: expected a number of at least 0.")
     _require_folders(values)
+    if _is_list(values.get("train.action_keys")):
+        require_once("train.action_keys", values["train.action_keys"])
     if algorithm == "diffusion_policy":
         _require_horizons(values)
+
+
+def _require_save_times(values: Mapping[str, Any]) -> None:
+    """Hosts compare with them after each epoch."""
+    seconds = values.get("experiment.save.every_n_seconds")
+    if seconds is not None and not _is_number(seconds):
+        raise ConfigError(
+            f"experiment.save.every_n_seconds={seconds!r}: expected a number of seconds, or null "
+            "for no save by the clock."
+        )
+    epochs = values.get("experiment.save.epochs", [])
+    if not _is_list(epochs) or not all(map(_is_number, epochs)):
+        raise ConfigError(
+            f"experiment.save.epochs={epochs!r}: expected a list of numbers, or [] for none."
+        )
 
 
 def _shortened(value: Any) -> str:
@@ -170,7 +195,7 @@ def require_possible_file(settings: Mapping[str, Any]) -> None:
             raise ConfigError(
                 f"{name}={settings[name]!r}: expected a section, {{KEY: VALUE, ...}}."
             )
-    _require_values(dict(flatten(settings)), settings.get("algo_name"))
+    _require_values(dict(tree.named(settings)), settings.get("algo_name"))
 
 
 def _require_folders(values: Mapping[str, Any]) -> None:
@@ -216,6 +241,7 @@ def _require_horizons(values: Mapping[str, Any]) -> None:
 def _require_observations(values: Mapping[str, Any]) -> None:
     prefix = "observation.modalities.obs."
     kinds = [value for dotted, value in values.items() if dotted.startswith(prefix)]
+    require_once(prefix[:-1], [key for keys in kinds if _is_list(keys) for key in keys])
     if kinds and not any(kinds):
         raise ConfigError(
             "observation.modalities.obs names no observation, so the policy would act blindly. "

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import config_check
+from robomimic_ddp import tree
 from robomimic_ddp.errors import ConfigError, DataError
 from robomimic_ddp.hdf5_structure import Structure, opened
 
@@ -88,7 +88,7 @@ class _File:
         self.observations = [
             key for key in config.all_obs_keys if not any(word in key for word in LANGUAGE_KEYS)
         ]
-        kinds = config_check.flatten(config.get("observation", {}))
+        kinds = tree.named(config.get("observation", {}))
         self.pictures = {
             key
             for kind, keys in kinds
@@ -174,12 +174,7 @@ class _File:
 
     def _check_episode(self, file: Structure, name: str) -> None:
         file.group(f"data/{name}")
-        where, steps = f"{self.path}: {name}", file.length(name)
-        if steps is None or steps < 1:
-            raise DataError(
-                f"{where} has num_samples={steps}: an episode of at least one step is needed. "
-                "Remove it from the file, or from the filter key."
-            )
+        where, steps = f"{self.path}: {name}", file.steps(name)
         actions = {_action_place(file, name, key): key for key in self.actions}
         wanted = {**actions, **{f"obs/{key}": key for key in self.observations}}
         for place, key in wanted.items():

@@ -113,6 +113,16 @@ class Structure:
             "of the episode. Write the attribute again."
         )
 
+    def steps(self, episode: str) -> int:
+        """Steps of an episode by its `num_samples`. Raises DataError where it has none."""
+        steps = self.length(episode)
+        if steps is None or steps < 1:
+            raise DataError(
+                f"{self.path}: {episode} has num_samples={steps}: an episode of at least one step "
+                "is needed. Remove it from the file, or from the filter key."
+            )
+        return steps
+
     def mask(self, key: str) -> list[str]:
         """The episodes that the filter key `key` names. Raises DataError for anything but a list of
         text.

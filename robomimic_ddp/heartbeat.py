@@ -21,6 +21,14 @@ from robomimic_ddp.observing import LOSS, Observer
 
 FOLDER = "heartbeats"
 _SECONDS, _RANKS_A_SECOND = 2.0, 50
+_NUMBER, _NONE = (int, float), type(None)
+_KINDS = {
+    **dict.fromkeys(("rank", "world_size", "pid", "step"), int),
+    **dict.fromkeys(("time", "idle_seconds", "memory"), _NUMBER),
+    **dict.fromkeys(("loss", "step_seconds", "epoch"), (*_NUMBER, _NONE)),
+    **{"host": str, "device": str, "place": (str, _NONE), "finished": bool},
+}
+"""Of what a whole file holds."""
 _LAST_SECONDS = 5.0
 """For a write in hand, on a disk that may hang."""
 
@@ -147,18 +155,34 @@ class Listener(Observer):
 
 
 def read(directory: Path) -> list[dict[str, Any]]:
-    """Every rank's last word, in rank order. Raises DataError where there is none."""
-    found = []
+    """Every rank's last word, in rank order. Raises DataError where no file is whole."""
+    return look(directory)[0]
+
+
+def look(directory: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """Every rank's last word, in rank order, and the names of damaged files. Raises DataError where
+    no file is whole.
+    """
+    found, damaged = [], []
     for path in sorted((Path(directory) / FOLDER).glob("rank*.json")):
         try:
             told = json.loads(paths.regular(path).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            continue
         except (OSError, ValueError):
-            continue  # being replaced, or cut off with its node
-        if isinstance(told, dict) and isinstance(told.get("rank"), int):
-            found.append(told)
-    if not found:
-        raise DataError(
-            f"{directory} holds no {FOLDER}/rank*.json; expected the folder of a run that trains "
-            "under the retrofit (the one with logs/ and models/)."
+            told = None
+        whole = isinstance(told, dict) and all(
+            key in told and isinstance(told[key], kind) for key, kind in _KINDS.items()
         )
-    return sorted(found, key=lambda told: told["rank"])
+        found += [told] if whole else []
+        damaged += [] if whole else [path.name]
+    if not found:
+        what = f"no {FOLDER}/rank*.json"
+        if damaged:
+            what = f"damaged files only in {FOLDER}/ ({', '.join(damaged[:4])})"
+        raise DataError(
+            f"{directory} holds {what}; expected the folder of a run that trains under the "
+            "retrofit (the one with logs/ and models/). A rank that lives writes its file every "
+            "few seconds, unless the disk is full."
+        )
+    return sorted(found, key=lambda told: told["rank"]), damaged

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable
 
 from robomimic_ddp.errors import DataError
+from robomimic_ddp.step_logs import loader_of
 
 if TYPE_CHECKING:  # `plot` reads histories without torch
     from robomimic_ddp.step_logs import EpochPart
@@ -54,7 +55,7 @@ def recorded(
         if steps is None and done_before:
             steps = part.total
         if steps is None:
-            steps = len(bound.arguments["data_loader"])
+            steps = len(loader_of(bound.arguments))
         started = time.perf_counter()
         result = run_epoch(*args, **kwargs)
         seconds = time.perf_counter() - started

@@ -8,6 +8,9 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from robomimic_ddp import env
+from robomimic_ddp.errors import RobomimicDDPError, UnpatchedScript
+
 RECORD = ".robomimic_ddp.json"
 """What `apply` writes into the host's package folder."""
 _API = "robomimic_ddp.api"
@@ -50,7 +53,7 @@ def lost(package: Path | None) -> dict[str, list[str]]:
     A file may be edited otherwise in any way. Without a record nothing is known, and nothing lost.
     """
     recorded = _recorded(package) if package is not None else {}
-    loaded = dict(_loaded_texts(set(recorded)))
+    loaded = dict(_loaded_texts(set(recorded))) if recorded else {}
     found = {}
     for path, names in recorded.items():
         used = api_names(loaded[path]) if path in loaded else set(names)
@@ -58,6 +61,22 @@ def lost(package: Path | None) -> dict[str, list[str]]:
         if missing or used is None:
             found[str(path)] = missing
     return found
+
+
+def require_whole() -> None:
+    """Local: on several ranks, raises UnpatchedScript where a host that this process has loaded
+    lacks edits of ours. For scripts that begin no run: theirs compares all ranks.
+    """
+    try:
+        launch = env.read_launch_env()
+    except RobomimicDDPError:
+        return  # shown by the entry point
+    if launch.world_size == 1:
+        return
+    for name in [name for name in sys.modules if "." not in name]:
+        found = lost(package_folder(name))
+        if found:
+            raise UnpatchedScript(half_patched(found), quiet=launch.local_rank > 0)
 
 
 def half_patched(lost: Mapping[str, Sequence[str]]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import select
 import stat
@@ -128,6 +129,14 @@ def why_not_writable(path: Any) -> str | None:
             return None
     except OSError as error:
         return f"nothing may be written in {nearest} ({error.strerror})"
+
+
+def writable(text: str) -> Path:
+    """For argparse: the path of a file or folder that is to be written, where that can be done."""
+    reason = why_not_writable(expanded(text).parent)
+    if reason is not None:
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be written to: {reason}")
+    return expanded(text)
 
 
 def _is_there(path: Path) -> bool:

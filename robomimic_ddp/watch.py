@@ -9,6 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
 from robomimic_ddp import heartbeat, paths
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, UsageError
 
@@ -16,6 +21,7 @@ SILENT_SECONDS, STUCK_SECONDS = 15.0, 30.0
 """Without a word; and with words, but at the same place while others have gone on."""
 _TRAINS, _COLLECTIVES = " train, step", ("/autograd/", "/distributed/", "ddp/group.py")
 _IN_TROUBLE, _MOST_TROUBLES = ("SILENT", "STUCK", "failed"), 4
+_DAMAGED = "{}: damaged, so what its rank does is not known (a full disk?)"
 COLUMNS = ("rank", "state", "epoch", "step", "s/step", "loss", "memory", "seen", "at")
 
 
@@ -35,33 +41,30 @@ def run(command: str, args: argparse.Namespace) -> int:
     if not args.interval > 0:
         raise UsageError(f"--interval {args.interval:g}: expected more than 0 seconds.")
     directory = paths.expanded(args.run)
-    told = heartbeat.read(directory)
+    told, damaged = heartbeat.look(directory)
     if args.once or not sys.stdout.isatty():
         return _plainly(directory, args.interval, args.once)
-    try:
-        from rich.live import Live
-    except ImportError:
-        print("the live table is drawn with rich (pip install rich); plain lines instead")
-        return _plainly(directory, args.interval, args.once)
-    with Live(_table(told), refresh_per_second=4) as live:
+    with Live(_table(told, damaged), refresh_per_second=4) as live:
         while not all(_end(one) for one in told):
             time.sleep(args.interval)
-            told = heartbeat.read(directory)
-            live.update(_table(told))
+            told, damaged = heartbeat.look(directory)
+            live.update(_table(told, damaged))
     return EXIT_DONE
 
 
 def _plainly(directory: Path, interval: float, once: bool) -> int:
     while True:
-        told = heartbeat.read(directory)
+        told, damaged = heartbeat.look(directory)
         found = rows(told, time.time())
         widths = [max(len(line[i]) for line in [COLUMNS, *found]) for i in range(len(COLUMNS))]
         for line in [COLUMNS, *found]:
             cells = (cell.ljust(width) for cell, width in zip(line, widths))
             print("  ".join(cells).rstrip(), flush=True)
         states = [line[1] for line in found]
+        for name in damaged:
+            print(_DAMAGED.format(name), flush=True)
         if once:
-            return EXIT_REFUSED if set(_IN_TROUBLE) & set(states) else EXIT_DONE
+            return EXIT_REFUSED if damaged or set(_IN_TROUBLE) & set(states) else EXIT_DONE
         if all(_end(one) for one in told):
             return EXIT_DONE
         time.sleep(interval)
@@ -128,14 +131,10 @@ def _state(one: dict[str, Any], seen: float, farthest: tuple[int, int], awaited:
     return "STUCK" if _progress(one) < farthest or keeps_waiting else "waits"
 
 
-def _table(told: Sequence[dict[str, Any]]) -> Any:
+def _table(told: Sequence[dict[str, Any]], damaged: Sequence[str] = ()) -> Any:
     """A line for each rank, however narrow the terminal is; those in trouble first and, above the
     table, with all that is known of where they are.
     """
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
     found = sorted(rows(told, time.time()), key=lambda line: line[1] not in _IN_TROUBLE)
     table = Table(box=None, pad_edge=False, expand=True)
     for name in COLUMNS:  # the last one takes the width that is left
@@ -144,7 +143,8 @@ def _table(told: Sequence[dict[str, Any]]) -> Any:
     styles = {**dict.fromkeys(_IN_TROUBLE, "bold red"), "waits": "yellow", "finished": "green"}
     for line in found:
         table.add_row(*line, style=styles.get(line[1]))
-    troubles = [
+    troubles = [Text(_DAMAGED.format(name), style="bold red") for name in damaged]
+    troubles += [
         Text(f"rank {line[0]} {line[1]}: {line[-1]}", style="bold red")
         for line in found
         if line[1] in _IN_TROUBLE

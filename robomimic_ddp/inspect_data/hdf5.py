@@ -26,16 +26,14 @@ def report_of(path: Path) -> dict[str, Any]:
 
 
 def _length(file: Structure, episode: str) -> int:
-    length = file.length(episode)
-    if length is None:
-        shape = file.numbers(f"data/{episode}/actions")
-        length = shape[0] if shape else None
-    if length is None:
+    names = file.names(f"data/{episode}")
+    if not any("action" in name for name in names):  # forks have several, under names of their own
         raise DataError(
-            f"{file.path}: episode {episode} has neither `actions` nor the attribute "
-            "`num_samples`, as robomimic's files have. Convert the file again."
+            f"{file.path}: {episode} holds no actions: found {', '.join(names) or 'nothing'}. "
+            "Expected `actions`, as robomimic's files have, or actions by other names with "
+            '"action" in them (train.action_keys). Convert the file again.'
         )
-    return length
+    return file.steps(episode)
 
 
 def _features(file: Structure, place: str, prefix: str = "") -> Iterator[tuple[str, Any]]:

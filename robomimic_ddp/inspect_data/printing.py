@@ -1,4 +1,4 @@
-"""The report for people: tables, by rich where there is a terminal and it is installed."""
+"""The report for people: tables and remarks."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-Table = tuple[str, Sequence[str], list[Sequence[str]]]
-"""Title, columns, rows."""
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 _LISTED = 4
+_WIDE = 1000
 
 
 def show(report: dict[str, Any]) -> None:
@@ -31,8 +34,9 @@ def _headline(report: dict[str, Any]) -> str:
     )
 
 
-def _tables(report: dict[str, Any]) -> Iterator[Table]:
+def _tables(report: dict[str, Any]) -> Iterator[tuple[str, Sequence[str], list[Sequence[str]]]]:
     splits = report.get("splits", {})
+    """(title, columns, rows)."""
     yield (
         "splits",
         ("split", "episodes", "files", "size"),
@@ -115,19 +119,11 @@ def _shape(shape: Sequence[Any]) -> str:
 
 
 def _print_table(title: str, columns: Sequence[str], rows: list[Sequence[str]]) -> None:
-    if sys.stdout.isatty():
-        try:
-            from rich.console import Console
-            from rich.table import Table as RichTable
-        except ImportError:
-            pass  # plain text, below
-        else:
-            table = RichTable(*columns, title=title, title_justify="left")
-            for row in rows:
-                table.add_row(*row)
-            Console().print(table)
-            return
-    widths = [max(map(len, column)) for column in zip(columns, *rows)]
+    """Whole lines and no borders where there is no terminal."""
+    terminal = sys.stdout.isatty()
+    look = {} if terminal else {"box": None, "pad_edge": False}
+    table = Table(*columns, **look)
+    for row in rows:
+        table.add_row(*map(Text, row))
     print(f"\n{title}")
-    for row in (columns, *rows):
-        print("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
+    Console(width=None if terminal else _WIDE).print(table)

@@ -109,7 +109,7 @@ def not_saved(path: Path, error: Exception) -> str:
         if path.exists()
         else "Nothing was written there."
     )
-    return f"{path} could not be saved: {error}. {kept} {remedy}, then train on."
+    return f"{path} could not be saved: {error}. {kept} {remedy}, then try again."
 
 
 @contextmanager

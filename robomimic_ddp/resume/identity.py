@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from robomimic_ddp import config_check, random_streams, state
+from robomimic_ddp import random_streams, state, tree
 from robomimic_ddp import run as _run
 from robomimic_ddp.verify import data as verify_data
 
@@ -38,11 +39,10 @@ class Difference(NamedTuple):
 def of(run: _run.Run, items: dict[str, torch.Tensor] | None) -> dict[str, Any]:
     """What defines the run, as plain values for the state; `items` is `items_of(run)`. Local."""
     dataset = getattr(run.loaders.get("train"), "dataset", None)
-    leaves = config_check.flatten(run.config) if isinstance(run.config, Mapping) else ()
     return {
         "config": {
             key: json.dumps(value, default=str, sort_keys=True)
-            for key, value in leaves
+            for key, value in tree.named(run.config)
             if key not in _OF_NO_CONCERN
         },
         "statistics": dict(_numbers(verify_data.statistics(dataset))),
@@ -62,6 +62,7 @@ def differences(
     for name in sorted(set(options) & set(saved["options"]) - {"resume"}):
         if saved["options"][name] != state.plain(options[name]):
             yield Difference(f"ddp.{name}: {saved['options'][name]} -> {options[name]}", False)
+    yield from _of_windows(saved, run.loaders.get("train"))
     before = saved.get("defines")
     if before is None:
         yield Difference(
@@ -104,27 +105,47 @@ def _of_numbers(what: str, old: Mapping, new: Mapping, wrong: bool) -> Iterator[
                 yield Difference(f"{what}: {name}: {pair[0]:.6g} -> {pair[1]:.6g}", wrong)
 
 
+def _of_windows(saved: Mapping[str, Any], loader: Any) -> Iterator[Difference]:
+    """Of data sets that plan their passes themselves, those whose pass is resumed in its middle
+    and whose windows, or their order, are others.
+    """
+    before = _planned(saved["ranks"][0]["data"] or {})
+    now = _planned(loader.position()) if before and hasattr(loader, "position") else {}
+    for name in sorted(set(before) & set(now)):
+        old, new = before[name], now[name]
+        same = all(old[key] == new[key] for key in ("data", "seed"))
+        if not same and old.get("inside", True):  # an earlier version does not say it
+            what = f"data {name.partition(' ')[2]}".strip()  # after its number in the mixture
+            yield Difference(
+                f"{what}, in the middle of a pass: other episodes, another choice of windows, or "
+                "another train.seed",
+                True,
+            )
+
+
+def _planned(place: Mapping[str, Any]) -> dict[str, Mapping]:
+    """The place of each data set that plans its passes itself, by its name in the mixture."""
+    if place.get("kind") == "mixture":
+        return {name: member for name, member in place["members"].items() if "data" in member}
+    return {"": place} if place.get("kind") == "course" else {}
+
+
 def _in_mid_pass(saved: Mapping[str, Any]) -> bool:
-    """Whether the next samples are the rest of a pass; of loaders that a data set makes for itself
-    the place says by itself what a change of data means.
+    """Whether the next samples are the rest of a pass; see `_of_windows` for loaders that a data
+    set makes for itself.
     """
     place = saved["ranks"][0]["data"] or {}
     began = {"pass": "samples", "replay": "batches"}.get(place.get("kind"))
     return began is not None and bool(place[began])
 
 
-def _numbers(nest: Any, prefix: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """(dotted name, float64 tensor) of each numeric leaf of nested mappings."""
-    if isinstance(nest, Mapping):
-        for key, value in nest.items():
-            yield from _numbers(value, f"{prefix}.{key}" if prefix else str(key))
-        return
-    try:
-        array = np.asarray(nest)
-        if nest is not None and array.dtype.kind in "biuf":
-            yield prefix, torch.from_numpy(np.array(array, dtype=np.float64))
-    except (TypeError, ValueError):
-        return  # no numbers
+def _numbers(nest: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """(dotted name, float64 tensor) of each numeric value of nested mappings."""
+    for name, value in tree.named(nest) if isinstance(nest, Mapping) else [("", nest)]:
+        with suppress(TypeError, ValueError):  # no numbers
+            array = np.asarray(value)
+            if value is not None and array.dtype.kind in "biuf":
+                yield name, torch.from_numpy(np.array(array, dtype=np.float64))
 
 
 class _Summaries(Dataset):

@@ -21,6 +21,7 @@ class Keeper:
     def __init__(self, run: _run.Run, model: Any) -> None:
         self.run, self.model = run, model
         self.finished = 0
+        self.told_of_copies = False
         run.part = step_logs.EpochPart(self.after_step, self.after_training)
         run.stopper.last_words = self.leave_marker
         self.best: dict[str, Any] = {}
@@ -205,14 +206,18 @@ class Keeper:
                 return False
             # What a file cannot hold is an error at the first save, not a warning at each.
             content = {**self._content(inside, parts, best), "powersgd": state.plain(compressed)}
+            content["job"] = record.content.get("job")
             improved = any(best[name] != self.best.get(name) for name in best)
             try:
-                state.write(record.directory, content, improved)
+                troubles = state.write(record.directory, content, improved)
                 named = {key: content[key] for key in ("save_id", "epoch", "export")}
                 record.add(saved=named)
             except (CheckpointError, OSError) as error:
                 print(f"warning: {error} The next try is at the next epoch's end.", file=sys.stderr)
                 return False
+            for trouble in troubles if not self.told_of_copies else ():
+                print(f"warning: {trouble}. Training continues.", file=sys.stderr)
+            self.told_of_copies = self.told_of_copies or bool(troubles)
             return True
 
         if main_rank.on_main(write):

@@ -21,7 +21,8 @@ def changes(run: Any, model: Any, saved: dict[str, Any], data: str) -> Iterable[
     yield data
     old, new = saved["world_size"], made.world_size
     if old != new:
-        ranks = f"ranks {old} to {new - 1} begin random streams of their own" if new > old else ""
+        added = f"ranks {old} to {new - 1} begin" if new > old + 1 else f"rank {old} begins"
+        ranks = f"{added} new random streams" if new > old else ""
         yield f"world size: {old} -> {new}" + (f"; {ranks}" if ranks else "")
     if saved["samples_per_step"] != made.samples_per_step:
         yield f"samples per step: {saved['samples_per_step']} -> {made.samples_per_step}"

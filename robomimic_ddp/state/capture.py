@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from robomimic_ddp import tree
 from robomimic_ddp.errors import CheckpointError
 
 PLAIN = (str, bool, int, float, type(None))
@@ -44,19 +45,15 @@ def _capture_part(part: Any) -> dict[str, Any]:
         if name in ("nets", "ema_nets") and isinstance(module, nn.Module)
     }
     for name in STATEFUL:
-        state[name] = _state_dicts(held.get(name))
+        state[name] = tree.mapped(_state_dict, held.get(name))
     if held.get("ema") is not None:
         state["ema"] = _capture_average(held["ema"])
     state["numbers"] = numbers(part)
     return plain(state)
 
 
-def _state_dicts(nest: Any) -> Any:
-    if isinstance(nest, Mapping):
-        return {key: _state_dicts(value) for key, value in nest.items()}
-    if isinstance(nest, (list, tuple)):
-        return [_state_dicts(value) for value in nest]
-    return nest.state_dict() if hasattr(nest, "state_dict") else None
+def _state_dict(held: Any) -> Any:
+    return held.state_dict() if hasattr(held, "state_dict") else None
 
 
 def _capture_average(ema: Any) -> dict[str, Any]:

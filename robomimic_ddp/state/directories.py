@@ -64,6 +64,8 @@ def find_job(experiment: Path, job: str | None) -> Found | None:
     for directory in _newest_first(experiment):
         record = read_record(directory)
         if record is None:
+            if job is not None and files.job_of(directory) == job:
+                return Found(directory, "state")
             continue
         if job is not None and record.get("job") == job and "outcome" not in record:
             kind = "state" if files.exists(directory) else "begun"
@@ -119,7 +121,7 @@ def read_record(directory: Path) -> dict | None:
     if files.exists(directory):
         print(
             f"warning: {path} cannot be used ({fault}): ddp.resume=true takes this run's paths "
-            "from the host instead, and a restart by torchrun does not know the run for its own.",
+            "from the host instead, and a restart by torchrun asks the state whose it is.",
             file=sys.stderr,
         )
     return None

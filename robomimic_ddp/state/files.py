@@ -30,11 +30,12 @@ class NotOurState(CheckpointError):
     """A whole file that this version cannot use: of a newer format, or of other contents."""
 
 
-def write(directory: Path, state: dict[str, Any], best: bool) -> None:
+def write(directory: Path, state: dict[str, Any], best: bool) -> list[str]:
     """Main rank: makes `state` the newest, and what was the newest the previous one; `best`: also
     keeps it as the best. At every instant the newest file that is there is whole.
 
-    Raises CheckpointError (the files stay as they were) when it cannot be written.
+    Returns a line for each older copy that could not be replaced: the newest is saved all the same.
+    Raises CheckpointError (the files stay as they were) when that cannot be written.
     """
     sealed = {"format": FORMAT, "digest": digest(state), "state": state}
     newest = directory / STATE
@@ -46,13 +47,18 @@ def write(directory: Path, state: dict[str, Any], best: bool) -> None:
             with suppress(OSError):
                 older.unlink()
         raise
-    try:
-        if older is not None:
-            os.replace(older, directory / PREVIOUS)
-        if best:
-            os.replace(_second_name(newest, directory / BEST), directory / BEST)
-    except OSError as error:
-        raise CheckpointError(f"{newest} was saved, but not its older copies: {error}") from error
+    troubles = []
+    for name in [PREVIOUS] * (older is not None) + [BEST] * best:
+        second = older if name == PREVIOUS else None
+        try:
+            second = second or _second_name(newest, directory / name)
+            os.replace(second, directory / name)
+        except (CheckpointError, OSError) as error:
+            troubles.append(f"{newest} is saved, but {name} beside it is an older one: {error}")
+            if second is not None:
+                with suppress(OSError):
+                    second.unlink()
+    return troubles
 
 
 def _second_name(path: Path, final: Path) -> Path:
@@ -107,6 +113,18 @@ def read(directory: Path) -> tuple[dict[str, Any], list[str]]:
         f"{directory} holds no state to resume from: {found} Resume another run, or "
         "start a new one (the host's own checkpoints can start it: experiment.ckpt_path)."
     )
+
+
+def job_of(directory: Path) -> str | None:
+    """The job that wrote the newest whole state in the directory; None where there is none, or an
+    earlier version wrote it. Reads the whole file.
+    """
+    for name in (STATE, PREVIOUS):
+        if os.path.lexists(directory / name):
+            with suppress(CheckpointError):
+                state = read_file(directory / name)
+                return state.get("job") if isinstance(state, dict) else None
+    return None
 
 
 def read_file(path: Path) -> dict[str, Any]:

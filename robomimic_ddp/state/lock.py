@@ -6,8 +6,10 @@ systems pass on to other nodes. Where they do not, the heartbeat of the run tell
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +21,27 @@ from robomimic_ddp.errors import CheckpointError, DataError
 NAME = "ddp.lock"
 _LOOK_SECONDS = 0.2
 _PATIENCE_SECONDS = 30.0
-"""How long another's lock is waited for where no heartbeat shows that it is in use: data workers
-of a process that was killed keep it for some seconds.
-"""
+"""How long another's lock is waited for where no heartbeat shows that it is in use."""
 _STALE_SECONDS = 600.0
 """A heartbeat of another node that is older is not looked at: clocks of nodes differ by less."""
 _SILENT_BEATS = 3
+_taken: list[tuple[int, os.stat_result]] = []
+"""Descriptors of the locks that this process has taken."""
+
+
+def _leave_to_parent() -> None:
+    """In a forked child, such as a data worker: it may outlive its parent, and would keep the lock.
+    Newer versions of filelock do so too.
+    """
+    while _taken:
+        descriptor, file = _taken.pop()
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(descriptor), file):
+                os.close(descriptor)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 class DirectoryInUse(CheckpointError):
@@ -43,6 +60,7 @@ def take(directory: Path) -> filelock.BaseFileLock:
         try:
             if not lock.is_locked:
                 lock.acquire(timeout=0)
+                _note_taken(directory / NAME)
         except filelock.Timeout:
             refused = True
         except (OSError, NotImplementedError) as error:  # a file system without locks
@@ -63,13 +81,22 @@ def take(directory: Path) -> filelock.BaseFileLock:
         time.sleep(_LOOK_SECONDS)
 
 
+def _note_taken(path: Path) -> None:
+    """filelock does not say which descriptor is its own: a data worker finds it by its file."""
+    with suppress(OSError):
+        file = os.stat(path)
+        for name in os.listdir("/dev/fd"):
+            with suppress(OSError):
+                if os.path.samestat(os.fstat(int(name)), file):
+                    _taken.append((int(name), file))
+
+
 def _beat(directory: Path) -> dict[str, Any] | None:
     """The main rank's heartbeat, if there is one."""
     try:
-        told = heartbeat.read(directory)[0]
+        return heartbeat.read(directory)[0]
     except DataError:
         return None
-    return told if isinstance(told.get("time"), float) else None
 
 
 def _silence_needed(beat: dict[str, Any] | None) -> float:

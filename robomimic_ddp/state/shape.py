@@ -37,6 +37,7 @@ _PLACES = {
 """Of places in the data, by their kind; a data set that makes its own loader checks its own."""
 STATE = {
     "save_id": str,
+    "job?": (str, type(None)),
     "epoch": int,
     "inside": _MAYBE_DICT,
     "steps": int,

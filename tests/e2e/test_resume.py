@@ -7,31 +7,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 import pytest
 
 from robomimic_ddp.state import PREVIOUS, STATE
 from robomimic_ddp.state.files import read_file
-from tests.configs import make_config, write_config
 from tests.hosts import FINISHED, Host, Result, require_clean, torchrun
-from tests.runs import run_directory, state_differences
+from tests.runs import newest, run_directory, state_differences
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 KILLED = "tests.e2e.killed_train"
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory, low_dim_dataset: Path) -> Any:
-    """`config(folder)`: the config file of a run below `folder`."""
-
-    def make(folder: Path, **changes: Any) -> Path:
-        folder.mkdir(exist_ok=True)
-        changes = {"train": {"num_epochs": 4}, **changes}
-        made = make_config("diffusion_policy", low_dim_dataset, folder / "runs", changes)
-        return write_config(folder / "config.json", made)
-
-    return make
+def config(four_epochs: Callable[..., Path]) -> Callable[..., Path]:
+    return four_epochs
 
 
 def killed(host: Host, folder: Path, config: Path, plan: str, *more: str, **options: Any) -> Result:
@@ -43,10 +34,6 @@ def killed(host: Host, folder: Path, config: Path, plan: str, *more: str, **opti
 def require_finished(result: Result) -> None:
     assert result.returncode == 0, result
     assert not result.leftovers and FINISHED in result.stdout, result
-
-
-def newest(folder: Path) -> dict[str, Any]:
-    return read_file(run_directory(folder / "runs") / STATE)
 
 
 @pytest.fixture(scope="module")

@@ -69,18 +69,24 @@ def prepared(undo, **options):
     return algo, nets
 
 
-def count_reductions():
-    """(buckets reduced a step, steps, averages, micro-batches, gradients) of this rank."""
+def counted(nets):
+    """Numbers of the buckets of `nets` that are reduced from now on."""
     reduced = []
 
-    def counted(state, bucket):
+    def hook(state, bucket):
         reduced.append(bucket.index())
         return default_hooks.allreduce_hook(state, bucket)
 
+    for net in nets:
+        wrap.state_of(net).parallel.register_comm_hook(None, hook)
+    return reduced
+
+
+def count_reductions():
+    """(buckets reduced a step, steps, averages, micro-batches, gradients) of this rank."""
     with ExitStack() as undo:
         algo, nets = prepared(undo)
-        for net in nets:
-            wrap.state_of(net).parallel.register_comm_hook(None, counted)
+        reduced = counted(nets)
         torch.manual_seed(group.rank())
         batch = algo.process_batch_for_training({"actions": torch.randn(8, 4)})
         infos = algo.train_on_batch(batch, 1)
@@ -99,16 +105,11 @@ def test_gradients_are_reduced_once_and_the_rest_happens_once(ranks):
 
 def reductions_of_steps(static_graph):
     """Buckets that are reduced in each of three steps; whether nets say that they wait."""
-    reduced, waits = [], []
-
-    def counted(state, bucket):
-        reduced.append(bucket.index())
-        return default_hooks.allreduce_hook(state, bucket)
-
+    waits = []
     with ExitStack() as undo:
         algo, nets = prepared(undo)
+        reduced = counted(nets)
         for net in nets:
-            wrap.state_of(net).parallel.register_comm_hook(None, counted)
             if static_graph:
                 wrap.state_of(net).parallel._set_static_graph()
         algo.average = lambda nets: None

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from robomimic_ddp import api, checkpoint, group, history, resume
-from robomimic_ddp.state import PREVIOUS, STATE
+from robomimic_ddp.state import BEST, PREVIOUS, STATE
 from robomimic_ddp.state.files import read_file
 from tests.ranks.bad_disks import (
     DISK_FAULTS,
@@ -78,6 +78,30 @@ def test_a_state_in_a_faulty_folder(ranks, tmp_path, fault):
     folder = tmp_path / "run"
     folder.mkdir()
     check_epochs(ranks, folder, fault)
+
+
+def better_each_time(directory):
+    """Two epochs, each the best so far."""
+    errors = io.StringIO()
+    with running(directory) as run, contextlib.redirect_stderr(errors):
+        keeper = resume.Keeper(run, make_algo())
+        for epoch, best_valid_loss in ((1, 0.5), (2, 0.4)):  # noqa: B007 - the keeper reads it
+            resume.restored("best_valid_loss", None)
+            keeper.epoch_end(epoch)
+        told = run.record.content["saved"]["epoch"] if group.is_main() else 2
+        return errors.getvalue(), keeper.best == {"best_valid_loss": best_valid_loss}, told
+
+
+def test_a_copy_that_cannot_be_replaced_does_not_undo_the_save(ranks, tmp_path):
+    """As a file that is immutable."""
+    for name in (PREVIOUS, BEST):
+        (tmp_path / name / "within").mkdir(parents=True)
+    told, of_other = ranks.run(better_each_time, tmp_path)
+    assert told[1:] == of_other[1:] == (True, 2) and of_other[0] == ""
+    assert told[0].count("warning") == 1, "once"
+    assert f"{STATE} is saved, but {BEST} beside it is an older one" in told[0]
+    assert read_file(tmp_path / STATE)["epoch"] == 2
+    assert sorted(os.listdir(tmp_path)) == sorted([STATE, PREVIOUS, BEST, "ddp.json"])
 
 
 def host_saves(directory, fault):

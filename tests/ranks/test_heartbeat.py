@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -125,24 +124,25 @@ def test_the_command(tmp_path, capsys):
     assert capsys.readouterr().out.count("finished") == 2
 
 
-def test_without_rich_the_lines_are_plain(tmp_path, capsys, monkeypatch):
-    write(tmp_path, told(0, time.time(), finished=True))
-    monkeypatch.setitem(sys.modules, "rich.live", None)
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    assert cli.main(["watch", str(tmp_path)]) == 0
-    out = capsys.readouterr().out
-    assert "pip install rich" in out and "finished" in out
-
-
 def test_nothing_to_watch(tmp_path, capsys):
     with pytest.raises(DataError, match="holds no heartbeats"):
         heartbeat.read(tmp_path)
     assert cli.main(["watch", str(tmp_path / "none")]) == 1
     assert cli.main(["watch", str(tmp_path), "--interval", "0"]) == 2
-    write(tmp_path, told(0, 0.0))
-    (tmp_path / heartbeat.FOLDER / "rank1.json").write_text('{"rank": 1, "wor')
-    assert [word["rank"] for word in heartbeat.read(tmp_path)] == [0]
     assert "none" in capsys.readouterr().err
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("damage", ["", '{"rank": 1, "wor', '{"rank": 1}', "[1]"])
+def test_ranks_whose_files_are_whole_are_shown_beside_damaged_ones(damage, tmp_path, capsys):
+    write(tmp_path, told(0, time.time()))
+    (tmp_path / heartbeat.FOLDER / "rank1.json").write_text(damage)
+    assert cli.main(["watch", str(tmp_path), "--once"]) == 1
+    _, first, second = capsys.readouterr().out.splitlines()
+    assert "trains" in first and second.startswith("rank1.json: damaged")
+    (tmp_path / heartbeat.FOLDER / "rank0.json").unlink()
+    assert cli.main(["watch", str(tmp_path), "--once"]) == 1
+    assert "damaged files only in heartbeats/ (rank1.json)" in capsys.readouterr().err
 
 
 def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path):

@@ -101,7 +101,7 @@ def test_ranks_that_did_not_exist_draw_from_new_streams(ranks, tmp_path):
         first_life = torch.get_rng_state().sum().item()
     assert streams[2] not in (*streams[:2], first_life)
     text = found[0][1]
-    assert "world size: 2 -> 3; ranks 2 to 2 begin random streams of their own" in text
+    assert "world size: 2 -> 3; rank 2 begins new random streams" in text
     assert "samples per step: 8 -> 12" in text and "learning rate: 0.01, as saved" in text
 
 

@@ -68,13 +68,18 @@ def test_the_rank_that_others_wait_for_is_named(ranks):
     assert not two[1]
 
 
-def test_a_rank_within_the_same_place_is_late_by_its_steps():
+def two_in_their_first_step():
     store = dist.HashStore()
     mine, other = Places(store, 0, 2, 60.0), Places(store, 1, 2, 60.0)
     for one in (mine, other):
         one.reached("epoch 1 train")
         one.stepped()
         one._publish()
+    return mine, other
+
+
+def test_a_rank_within_the_same_place_is_late_by_its_steps():
+    mine, other = two_in_their_first_step()
     assert mine.late() == ""
     mine.stepped()
     assert mine.late().startswith("rank 1 is at: epoch 1 train, step 1 (heard of 0 s ago)")
@@ -82,12 +87,7 @@ def test_a_rank_within_the_same_place_is_late_by_its_steps():
 
 
 def test_a_rank_that_hangs_before_its_forward_is_behind_those_in_their_backward():
-    store = dist.HashStore()
-    mine, other = Places(store, 0, 2, 60.0), Places(store, 1, 2, 60.0)
-    for one in (mine, other):
-        one.reached("epoch 1 train")
-        one.stepped()
-        one._publish()
+    mine, other = two_in_their_first_step()
     mine.began()
     assert mine.late().startswith("rank 1 is at: epoch 1 train, step 1 (heard of 0 s ago)")
     other.began()

@@ -9,34 +9,23 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 import pytest
 
 from robomimic_ddp.errors import EXIT_REFUSED, EXIT_STOPPED
-from robomimic_ddp.state import STATE
-from robomimic_ddp.state.files import read_file
-from tests.configs import make_config, write_config
 from tests.droid_host import droid_shaped
 from tests.hosts import FINISHED, Host, apply
 from tests.ranks.hosted import train_on_rank
 from tests.ranks.pool import RankError, RankPool
-from tests.runs import run_directory, state_differences
+from tests.runs import newest, run_directory, state_differences
 
 pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory, low_dim_dataset: Path) -> Any:
-    """`config(folder)`: the config file of a run below `folder`."""
-
-    def make(folder: Path, **changes: Any) -> Path:
-        folder.mkdir(exist_ok=True)
-        changes = {"train": {"num_epochs": 4}, **changes}
-        made = make_config("diffusion_policy", low_dim_dataset, folder / "runs", changes)
-        return write_config(folder / "config.json", made)
-
-    return make
+def config(four_epochs: Callable[..., Path]) -> Callable[..., Path]:
+    return four_epochs
 
 
 def job(
@@ -75,10 +64,6 @@ def killed(pool: RankPool, *call: Any, **options: Any) -> None:
         job(pool, *call, **options)
 
 
-def newest(folder: Path) -> dict[str, Any]:
-    return read_file(run_directory(folder / "runs") / STATE)
-
-
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: Any, host_copy: Host, host_ranks: RankPool, config: Any) -> Path:
     """The folder of a run whose ranks were all killed in the first step of its fourth epoch."""
@@ -99,7 +84,7 @@ def test_other_numbers_of_ranks(
     assert f"world size: 2 -> {ranks}" in text
     assert f"samples per step: 8 -> {4 * ranks}" in text
     if ranks == 3:
-        assert "ranks 2 to 2 begin random streams of their own" in text
+        assert "rank 2 begins new random streams" in text
         assert "data: pass 3 goes on" in text
     state = newest(tmp_path)
     assert state["epoch"] == 4 and state["steps"] == before["steps"] + 3

@@ -151,16 +151,21 @@ def test_patience_ends_while_the_main_thread_waits_in_c(tell_failure, ask, ranks
     assert ("last words" in told) == bool(ask), "torchrun's own SIGTERM is no request"
 
 
+def sleeping_child():
+    child = os.fork()
+    if not child:
+        time.sleep(60)
+        os._exit(0)
+    return child
+
+
 def fork_and_end_the_child():
     """SIGTERM for a process that this one has forked, as DataLoader's workers and simulators."""
     stopping.PATIENCE_SECONDS = 0.5
     stopper = Stopper()
     with stopper.scope():
         stopper.listen()
-        child = os.fork()
-        if not child:
-            time.sleep(60)
-            os._exit(0)
+        child = sleeping_child()
         time.sleep(0.3)
         own_group = os.getpgid(child) == child
         os.kill(child, signal.SIGTERM)
@@ -178,10 +183,7 @@ def stop_beside_a_fork():
     stopper = Stopper()
     with stopper.scope():
         stopper.listen()
-        child = os.fork()
-        if not child:
-            time.sleep(60)
-            os._exit(0)
+        child = sleeping_child()
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
 

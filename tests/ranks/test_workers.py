@@ -33,7 +33,8 @@ def workers_of_rank(cores_of, asked, limit=None, in_turn=False):
         more = {"use_cuda": False, "batch_size": 4, "data_workers": 3, "cores": 8}
         made = plan.make_plan(launch, resolved, visible_gpus=0, **more)
         run = _run.Run(made, resolved, 7, False)
-        _run._share_workers(run, _run.cores_of_node())
+        run.core_share = env.share_of_cores(env.own_cores(), group.cores_of_node())
+        _run.share_workers(run)
     return run.plan.data_workers
 
 

@@ -244,6 +244,7 @@ def test_what_could_run_a_program_is_not_allowed(name):
     [
         ({"weights": torch.zeros(1)}, "expected a checkpoint of a host"),
         ([1, 2], "list"),
+        ({"model": None, "config": "{}"}, 'holds null as its "model"; expected'),
         ({"model": Program()}, "could run any program"),
     ],
 )
@@ -252,6 +253,11 @@ def test_files_that_are_no_checkpoint(tmp_path, monkeypatch, capsys, content, wo
     torch.save(content, "odd.pth")
     assert command("show", "odd.pth") == 1
     assert words in capsys.readouterr().err and not (tmp_path / "hacked").exists()
+
+
+def test_a_folder_that_is_missing_is_made(write, tmp_path):
+    output = tmp_path / "new/folder/out.pth"
+    assert command("convert", write(), "-o", output) == 0 and output.is_file()
 
 
 def test_usage(write, tmp_path, capsys):
@@ -263,3 +269,20 @@ def test_usage(write, tmp_path, capsys):
 def test_a_folder_is_no_checkpoint(tmp_path):
     with pytest.raises(CheckpointError, match="this is a folder; expected a file, such as models/"):
         ckpt.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("part", "key", "value"),
+    [("nets", "policy.noise_pred_net.out.bias", torch.nan), ("ema", "a.weight", torch.inf)],
+)
+def test_training_does_not_begin_from_weights_that_are_no_numbers(tmp_path, part, key, value):
+    path = tmp_path / "diverged.pth"
+    mask = torch.full((3, 3), -torch.inf).triu(1)
+    model = {"nets": {"a.mask": mask, "a.step": torch.arange(2)}, "ema": {"a.weight": mask[0]}}
+    content = {"algo_name": "diffusion_policy", "config": "{}", "model": model}
+    torch.save(content, path)
+    checkpoint_check.check(path, "diffusion_policy")
+    model[part][key] = torch.tensor([1.0, value])
+    torch.save(content, path)
+    with pytest.raises(CheckpointError, match=rf"diverged.pth holds NaN .*such as {part}\.{key}:"):
+        checkpoint_check.check(path, "diffusion_policy")

@@ -55,6 +55,9 @@ def test_a_window_is_as_long_as_hosts_make_it(frames, steps, fits):
         ("experiment", "name", None, "experiment.name=None: expected the name of a folder"),
         ("train", "output_dir", None, "train.output_dir=None: expected a folder"),
         ("save", "every_n_epochs", 0, "every_n_epochs=0: expected .* or null for no save"),
+        ("save", "every_n_seconds", "3600", "every_n_seconds='3600': expected a number of seconds"),
+        ("save", "epochs", None, r"save.epochs=None: expected .* or \[\] for none"),
+        ("save", "epochs", ["5"], "save.epochs=.'5'.: expected"),
         ("rollout", "rate", 0, "rollout.rate=0: expected a whole number of at least 1"),
     ],
 )
@@ -87,3 +90,26 @@ def test_an_interval_may_be_a_float_without_a_fraction():
         config.experiment.rollout.rate = 0.5
     with pytest.raises(ConfigError, match="rollout.rate=0.5: expected a whole number"):
         config_check.require_possible(config)
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    "lists", [{"low_dim": ["eef", "eef"]}, {"low_dim": ["eef"], "rgb": ["eef"]}]
+)
+def test_a_name_that_stands_twice(lists):
+    from robomimic.config import config_factory
+
+    config = config_factory("diffusion_policy")
+    with config.values_unlocked():
+        config.train.action_keys = ["actions", "actions"]
+    with pytest.raises(ConfigError, match="train.action_keys names 'actions' twice"):
+        config_check.require_possible(config)
+    with config.values_unlocked():
+        config.train.action_keys = ["actions"]
+        config.observation.modalities.obs.update(lists)
+        config.observation.modalities.goal.low_dim = ["eef"]
+    with pytest.raises(ConfigError, match="observation.modalities.obs names 'eef' twice"):
+        config_check.require_possible(config)
+    with config.values_unlocked():
+        config.observation.modalities.obs.update({"low_dim": ["eef"], "rgb": []})
+    config_check.require_possible(config)

@@ -6,11 +6,13 @@ import json
 import multiprocessing
 import os
 import time
+from contextlib import ExitStack
 from types import SimpleNamespace
 
 import pytest
 
 from robomimic_ddp import heartbeat, host_config, state
+from robomimic_ddp.errors import WriteError
 from robomimic_ddp.seams import directory as seam
 from robomimic_ddp.state import lock
 
@@ -52,6 +54,31 @@ def test_a_second_job_is_refused_and_the_dead_ones_place_is_free(tmp_path, other
     started = time.monotonic()
     state.take(tmp_path).release()
     assert time.monotonic() - started < 1.0
+
+
+def train_with_a_worker(directory, told):
+    held = state.take(directory)
+    worker = FORK.Process(target=time.sleep, args=(60,))
+    worker.start()
+    told.put(worker.pid)
+    time.sleep(60)
+    held.release()
+
+
+def test_a_data_worker_that_hangs_does_not_keep_the_place_of_its_dead_rank(tmp_path):
+    told = FORK.SimpleQueue()
+    process = FORK.Process(target=train_with_a_worker, args=(tmp_path, told))
+    process.start()
+    worker = told.get()
+    try:
+        process.kill()
+        process.join()
+        os.kill(worker, 0)
+        started = time.monotonic()
+        state.take(tmp_path).release()
+        assert time.monotonic() - started < 1.0
+    finally:
+        os.kill(worker, 9)
 
 
 def test_a_silent_job_that_lives_keeps_its_place(tmp_path, other, monkeypatch):
@@ -114,10 +141,26 @@ def test_of_two_new_runs_in_one_second_the_loser_takes_the_next_name(tmp_path):
     taken[-1]()
 
 
-def test_a_name_that_is_never_free_is_the_hosts_error(monkeypatch):
+def test_a_name_that_is_never_free_is_one_error(monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    with pytest.raises(FileExistsError):
+    with pytest.raises(WriteError, match="5 names were there already. Start again"):
         seam._new_directory(None, lambda: open(os.curdir, "x"))
+
+
+def test_a_clock_that_stands_still_gives_the_next_name_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(time, "time", stopped := lambda: 1_000.25)
+    for taken in ("1000", "1001"):
+        (tmp_path / taken).mkdir()
+
+    def get_exp_dir():
+        path = tmp_path / str(int(time.time()))
+        path.mkdir()
+        return (str(path),)
+
+    with ExitStack() as undo:
+        _, directory = seam._new_directory(SimpleNamespace(undo=undo), get_exp_dir)
+    assert directory.name == "1002" and time.time is stopped
 
 
 def test_paths_come_from_the_host_where_ddp_json_does_not_say_them(tmp_path):

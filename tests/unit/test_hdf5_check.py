@@ -183,3 +183,17 @@ def test_links_that_work_and_whole_numbers_of_other_kinds_are_taken(data, tmp_pa
             file.flush()
     look(data, "outside", "inside", mask="one")
     assert hdf5.report_of(data)["filter_keys"] == ["one"]
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("steps", "removed", "words"),
+    [(0, "top", "demo_0 has num_samples=0"), (3, "actions", "demo_0 holds no actions: found top")],
+)
+def test_inspect_data_refuses_what_training_does(data, steps, removed, words):
+    hdf5.report_of(data)
+    with h5py.File(data, "r+") as file:
+        file["data/demo_0"].attrs["num_samples"] = steps
+        del file[f"data/demo_0/{removed}"]
+    with pytest.raises(DataError, match=words):
+        hdf5.report_of(data)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import subprocess
 import sys
 from contextlib import ExitStack
 from types import SimpleNamespace
@@ -16,7 +18,7 @@ from robomimic_ddp.patches import changes, engine, hosts, manifest, registry
 from robomimic_ddp.patches.python import api_names
 from robomimic_ddp.seams.directory import run_directory
 from robomimic_ddp.state import Found
-from tests.patches.support import write_host
+from tests.patches.support import CHECKOUT, write_host
 
 UTILS = "utils/train_utils.py"
 
@@ -115,6 +117,30 @@ def test_folders_are_not_made_on_several_ranks_without_a_patched_script(rank, mo
         run_directory(lambda: made.append(1))()
     assert made == [] and not isinstance(refused.value, Exception)
     assert ("without @DDPUtils.distributed" in str(refused.value.code)) == (rank == 0)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_script_and_helpers_put_back_together(tmp_path, rank):
+    """Nothing of ours runs in either; an import of what is still patched says it, at once."""
+    host = write_host(tmp_path)
+    script, plain = host / "scripts/train.py", (host / UTILS).read_text()
+    text = "import robomimic.utils.torch_utils\n" + script.read_text()
+    script.write_text(text)
+    changes.apply(engine.examine(hosts.find_host(str(host)), registry.select()))
+    script.write_text("print('began')\n" + text)
+    (host / UTILS).write_text(plain)
+    rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    ranks = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", **rendezvous}
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, **ranks, "PYTHONPATH": os.pathsep.join(map(str, (tmp_path, CHECKOUT)))},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert (done.returncode, done.stdout) == (1, "began\n")
+    shown = f"{script} lacks DDPUtils."
+    assert (shown in done.stderr) == (rank == 0) and "Traceback" not in done.stderr
 
 
 def test_what_one_rank_lacks_is_the_same_error_on_all(monkeypatch):

@@ -90,3 +90,11 @@ def test_a_place_that_cannot_be_written_has_its_reason(path, words, tmp_path, mo
 def test_a_place_that_can_be_written_is_left_as_it_is(tmp_path):
     assert paths.why_not_writable(tmp_path / "runs" / "of today") is None
     assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("words", ["step --json", "data --json"])
+def test_where_rows_go_is_looked_at_before_they_are_measured(words, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["bench", *words.split(), str(tmp_path / "file/rows")])
+    assert ended.value.code == 2 and f"{tmp_path / 'file'} is a file" in capsys.readouterr().err

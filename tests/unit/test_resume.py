@@ -164,7 +164,7 @@ def test_a_run_that_has_not_changed(tmp_path):
 @pytest.mark.parametrize(
     "changes, line",
     [
-        ({"world": 4}, "world size: 2 -> 4; ranks 2 to 3 begin random streams of their own"),
+        ({"world": 4}, "world size: 2 -> 4; ranks 2 to 3 begin new random streams"),
         ({"world": 1}, "world size: 2 -> 1"),
         ({"samples": 12}, "samples per step: 8 -> 12"),
         (

@@ -9,7 +9,7 @@ import pytest
 
 from robomimic_ddp.env import LaunchEnv
 from robomimic_ddp.errors import CheckpointError
-from robomimic_ddp.state import STATE, find_job, find_run, job_name, read, relative_paths
+from robomimic_ddp.state import STATE, files, find_job, find_run, job_name, read, relative_paths
 
 
 def run(folder, name, job=None, state=True, **record):
@@ -68,6 +68,13 @@ def test_a_state_is_found_whatever_became_of_ddp_json(content, tmp_path, capsys)
     assert (found.directory, found.kind, found.paths) == (directory, "state", ())
     assert find_job(tmp_path, "mine") is None
     assert capsys.readouterr().err.count(f"warning: {directory / 'ddp.json'} cannot be used") == 2
+    for _ in range(2):  # the second makes the first the previous one
+        files.write(directory, {"job": "mine"}, best=False)
+    found = find_job(tmp_path, "mine")
+    assert (found.directory, found.kind, found.paths) == (directory, "state", ())
+    (directory / STATE).write_bytes(b"")
+    assert find_job(tmp_path, "mine") == found
+    assert find_job(tmp_path, "other") is None
 
 
 def test_a_link_that_leads_nowhere_is_a_state(tmp_path):
