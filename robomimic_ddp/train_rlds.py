@@ -17,7 +17,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from robomimic_ddp import command_line, config_check, config_file, entry, env, host_config
+from robomimic_ddp import command_line, config_file, entry, env, host_config, tree
 from robomimic_ddp.errors import ConfigError
 from robomimic_ddp.notes import Notes, attach_notes, notes_of
 from robomimic_ddp.rlds.tf_import import import_triton_first
@@ -68,8 +68,8 @@ def build_config(arguments: Sequence[str]) -> tuple[Any, Mapping[str, Any]]:
     settings = {}
     if flags["load_from"] is not None:
         settings = config_file.read_json(flags["load_from"], "load_from=")
-    for tree in (settings, given):
-        _move_misplaced(tree)
+    for one in (settings, given):
+        _move_misplaced(one)
     command_line_options = given.pop("ddp", None) or {}
     if not isinstance(command_line_options, Mapping):
         raise ConfigError(
@@ -78,7 +78,7 @@ def build_config(arguments: Sequence[str]) -> tuple[Any, Mapping[str, Any]]:
         )
     if flags["resume"]:
         command_line_options.setdefault("resume", flags["resume"])
-    keys = tuple(key for key, _ in config_check.flatten(given))
+    keys = tuple(key for key, _ in tree.named(given))
     settings = _merged(settings, given)
     algo_name = settings.get("algo_name")
     if algo_name is None:
@@ -102,7 +102,7 @@ def _merged(settings: Mapping, given: Mapping) -> dict:
     try:
         return OmegaConf.to_container(OmegaConf.merge(settings, given), resolve=True)
     except OmegaConfBaseException as error:
-        values = [item for tree in (given, settings) for item in config_check.flatten(tree)]
+        values = [item for one in (given, settings) for item in tree.named(one)]
         keys = [key for key, value in values if isinstance(value, str) and "${" in value]
         raise ConfigError(
             f"the settings could not be put together: {error}\nText with a dollar sign and a brace "

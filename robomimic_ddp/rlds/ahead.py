@@ -12,6 +12,8 @@ from typing import Any, Callable
 
 import torch
 
+from robomimic_ddp import tree
+
 MOVED = ("obs", "actions", "pad_mask")
 """Entries of a batch that training reads on the device; `index` and `language` are for people."""
 
@@ -49,14 +51,8 @@ class Ahead:
 def moved(batch: dict[str, Any], device: torch.device) -> dict[str, Any]:
     """`batch` with what training reads on `device`; a copy from pinned memory is not waited for."""
     return {
-        key: _each(value, lambda tensor: tensor.to(device, non_blocking=True))
+        key: tree.mapped(lambda tensor: tensor.to(device, non_blocking=True), value)
         if key in MOVED
         else value
         for key, value in batch.items()
     }
-
-
-def _each(value: Any, function: Callable[[torch.Tensor], Any]) -> Any:
-    if isinstance(value, dict):
-        return {key: _each(item, function) for key, item in value.items()}
-    return function(value)

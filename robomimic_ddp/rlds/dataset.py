@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from robomimic_ddp import env
 from robomimic_ddp.rlds import normalisation, partition
 from robomimic_ddp.rlds.actions import split_by_key
 from robomimic_ddp.rlds.course import Course, Leg
@@ -23,7 +24,6 @@ from robomimic_ddp.rlds.plans import (
     PassPlan,
     Reading,
     Recipe,
-    decoding_threads,
 )
 from robomimic_ddp.rlds.records import episode_parser, step_features_read
 from robomimic_ddp.rlds.schema import Fields, flat_features
@@ -183,19 +183,19 @@ class RLDSDataset:
         rank: int,
         world_size: int,
         seed: int,
-        ranks_on_node: int | None = None,
+        cores: int | None = None,
         pin_memory: bool = False,
         prefetch: int = PREFETCHED_BATCHES,
         device: Any = None,
     ) -> RLDSTrainLoader | RLDSValidLoader:
         """The loader of `rank` for this data set's role, "train" or "valid". Not collective.
 
-        `batch_size` windows a batch; `seed` must be equal on all ranks. `ranks_on_node` (all
-        ranks where None) share the machine's cores. `device`: batches of a train loader come on
-        that CUDA device, each copied while the one before it trains. Raises DataError for fewer
-        windows than one step needs.
+        `batch_size` windows a batch; `seed` must be equal on all ranks. `cores`: the rank's
+        share of the machine's (where None, all ranks share them). `device`: batches of a train
+        loader come on that CUDA device, each copied while the one before it trains. Raises
+        DataError for fewer windows than one step needs.
         """
-        reading = self._reading(1.0, batch_size, world_size, ranks_on_node, prefetch)
+        reading = self._reading(1.0, batch_size, world_size, cores, prefetch)
         reading = replace(reading, pin_memory=pin_memory)
         if self.role == "train":
             loader = RLDSTrainLoader(self, rank, world_size, reading, seed)
@@ -210,7 +210,7 @@ class RLDSDataset:
         rank: int,
         world_size: int,
         seed: int,
-        ranks_on_node: int | None = None,
+        cores: int | None = None,
         pin_memory: bool = False,
         prefetch: int = PREFETCHED_BATCHES,
         device: Any = None,
@@ -218,7 +218,7 @@ class RLDSDataset:
         """As the train loader of `make_loader`, for a mixture in which it has the share `weight` of
         the samples, and of threads and buffer. Raises DataError for fewer windows than ranks.
         """
-        reading = self._reading(weight, batch_size, world_size, ranks_on_node, prefetch)
+        reading = self._reading(weight, batch_size, world_size, cores, prefetch)
         reading = replace(reading, pin_memory=pin_memory)
         loader = RLDSTrainLoader(self, rank, world_size, reading, seed, in_mixture=True)
         loader.bring_to(device)
@@ -229,11 +229,12 @@ class RLDSDataset:
         weight: float,
         batch_size: int,
         world_size: int,
-        ranks_on_node: int | None,
+        cores: int | None,
         prefetch: int,
     ) -> Reading:
         options = self.options
-        threads = decoding_threads(options.num_parallel_calls, ranks_on_node or world_size)
+        cores = cores or max(1, env.usable_cores() // world_size)
+        threads = min(options.num_parallel_calls or cores, cores)
         sharing = 1 if options.shuffle_per_rank else world_size
         buffer = int(options.shuffle_buffer_size * weight) // sharing
         return Reading(batch_size, max(1, buffer), max(1, round(threads * weight)), prefetch)

@@ -17,8 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from robomimic_ddp import group, paths
-from robomimic_ddp.env import ranks_on_node, share_of_cores
+from robomimic_ddp import env, group, paths
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.rlds.filters import require_patterns
 from robomimic_ddp.rlds.index_reader import (
@@ -99,18 +98,21 @@ def _made_together(source: Source, fields: Fields, skip_corrupt: bool) -> Index:
     """Collective: the index of all files, each rank reading its share."""
     if group.is_main():
         logger.info("reading %s for its index (%d files)", source.folder, len(source.files))
+    cores = env.share_of_cores(env.own_cores(), group.cores_of_node())
     with group.without_time_limit() as waiting:
-        parts = group.gather_objects(_own_part(source, fields, skip_corrupt), within=waiting)
+        own = _own_part(source, fields, skip_corrupt, min(_MOST_THREADS, cores))
+        parts = group.gather_objects(own, within=waiting)
     for part in parts:
         if isinstance(part, DataError):
             raise part
     return merged(parts)
 
 
-def _own_part(source: Source, fields: Fields, skip_corrupt: bool) -> Index | DataError:
+def _own_part(
+    source: Source, fields: Fields, skip_corrupt: bool, threads: int
+) -> Index | DataError:
     """The index of this rank's share of the files, or what is wrong with them."""
     rank, ranks = group.rank(), group.world_size()
-    threads = min(_MOST_THREADS, share_of_cores(ranks_on_node(ranks)))
     try:
         files = files_of_rank(source, rank, ranks)
         more = {"show_progress": group.is_main(), "skip_corrupt": skip_corrupt}

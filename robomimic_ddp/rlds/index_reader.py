@@ -29,7 +29,7 @@ from robomimic_ddp.rlds.statistics import (
     moments,
     sampled_steps,
 )
-from robomimic_ddp.rlds.tf_import import import_tensorflow
+from robomimic_ddp.rlds.tf_import import import_tensorflow, traced_as_written
 
 _ALL = -1
 """Of tf.data's `take`: as many as there are."""
@@ -187,6 +187,27 @@ def _episodes(
     """One row of numpy values per episode (see `Index`). `places`: in which file, from which byte
     on, and how many records; with `skip` single ones, passed over where their features are strange.
     """
+    if not len(places):
+        return
+    described = _described(source, fields, places, threads, skip)
+    offset, last = 0, None
+    for file, start, size, *rest in described.as_numpy_iterator():
+        offset = int(start) if (file, start) != last else offset
+        yield (file, np.int64(offset), *rest)
+        offset, last = offset + int(size) + FRAMING_BYTES, (file, start)
+
+
+@traced_as_written
+def _described(
+    source: Source,
+    fields: Fields,
+    places: Sequence[tuple[int, int, int]],
+    threads: int,
+    skip: bool,
+) -> Any:
+    """tf.data of what `_episodes` yields, but the second number of each row: where its stretch
+    begins, and the record's size after it.
+    """
     tf = import_tensorflow()
     names = {*step_features_read(fields, False), *fields.judged}
     parse = episode_parser(source.features, sorted(names))
@@ -219,16 +240,8 @@ def _episodes(
             .map(lambda raw: (number, start, tf.strings.length(raw), raw))
         )
 
-    if not len(places):
-        return
     numbers, starts, counts = (np.asarray(column, np.int64) for column in zip(*places))
     names = [str(source.files[number]) for number in numbers]
     records = tf.data.Dataset.from_tensor_slices((numbers, names, starts, counts)).flat_map(read)
     described = records.map(describe, num_parallel_calls=threads, deterministic=True).prefetch(2)
-    if skip:
-        described = described.ignore_errors()
-    offset, last = 0, None
-    for file, start, size, *rest in described.as_numpy_iterator():
-        offset = int(start) if (file, start) != last else offset
-        yield (file, np.int64(offset), *rest)
-        offset, last = offset + int(size) + FRAMING_BYTES, (file, start)
+    return described.ignore_errors() if skip else described

@@ -21,7 +21,7 @@ from robomimic_ddp.rlds.plans import PassPlan, Reading, Recipe
 from robomimic_ddp.rlds.quotas import Quotas
 from robomimic_ddp.rlds.records import raw_records
 from robomimic_ddp.rlds.store import Store
-from robomimic_ddp.rlds.tf_import import import_tensorflow
+from robomimic_ddp.rlds.tf_import import import_tensorflow, traced_as_written
 from robomimic_ddp.rlds.windows import picked_windows
 
 READERS = 8
@@ -101,6 +101,7 @@ def finish(recipe: Recipe, counters: FrameCounters, batch: dict[str, Any]) -> di
     }
 
 
+@traced_as_written
 def build(
     recipe: Recipe,
     plan_of: Callable[[int], PassPlan],

@@ -9,7 +9,6 @@ from typing import Any, Callable
 
 import numpy as np
 
-from robomimic_ddp.env import share_of_cores
 from robomimic_ddp.rlds.partition import Pieces
 from robomimic_ddp.rlds.pictures import PictureSize
 from robomimic_ddp.rlds.schema import Fields
@@ -170,9 +169,3 @@ class Reading:
     def for_windows(self, windows: int) -> Reading:
         """The same with a shuffle buffer that holds at most `windows`."""
         return replace(self, shuffle_buffer=max(1, min(self.shuffle_buffer, windows)))
-
-
-def decoding_threads(wanted: int | None, ranks_on_node: int) -> int:
-    """Threads of one rank: its share of the node's cores, or `wanted` where that is less."""
-    share = share_of_cores(ranks_on_node)
-    return min(wanted, share) if wanted else share

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from robomimic_ddp import paths
+from robomimic_ddp import config_check, paths
 from robomimic_ddp.errors import ConfigError
 from robomimic_ddp.rlds.keys import DEFAULTS
 from robomimic_ddp.rlds.normalisation import normalization_method
@@ -125,12 +125,7 @@ def _check_actions(config: Any) -> None:
     keys = config.train.action_keys
     if not _is_list(keys) or not keys:
         raise ConfigError(f"train.action_keys={_plain(keys)!r}: expected at least one action key.")
-    twice = [key for key in keys if list(keys).count(key) > 1]
-    if twice:
-        raise ConfigError(
-            f"train.action_keys names {twice[0]!r} twice: the policy would learn it as two "
-            "actions. Name it once."
-        )
+    config_check.require_once("train.action_keys", keys)
     for key in keys:
         normalization_method(config.train.action_config, key)
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, wraps
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import ModuleType
-from typing import Any
+from typing import Any, Callable, TypeVar
 
 from robomimic_ddp.errors import DataError
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 _INSTALL = 'Install the extra: pip install ".[rlds]" in robomimic-ddp\'s checkout.'
 
 
@@ -47,6 +48,19 @@ def import_tensorflow() -> Any:
     # Graph-building chatter is not for users; errors come as exceptions.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     return tf
+
+
+def traced_as_written(function: Function) -> Function:
+    """The functions that `function` hands to tf.data are traced without AutoGraph: they decide
+    nothing by a tensor's value in Python, and rewriting them takes longer than tracing them.
+    """
+
+    @wraps(function)
+    def untouched(*arguments: Any, **options: Any) -> Any:
+        tf = import_tensorflow()
+        return tf.autograph.experimental.do_not_convert(function)(*arguments, **options)
+
+    return untouched  # type: ignore[return-value]
 
 
 def import_triton_first() -> None:

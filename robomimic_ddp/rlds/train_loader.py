@@ -118,6 +118,7 @@ class RLDSTrainLoader(RLDSLoader):
             "data": self.dataset.digest,
             "seed": self._seed,
             "pass": self.pass_number,
+            "inside": self._is_inside,
             "first_pass": self._first_pass,
             "legs": [[leg.world_size, leg.batch_size, leg.buffer, n] for leg, n in legs],
         }
@@ -167,6 +168,13 @@ class RLDSTrainLoader(RLDSLoader):
     def _delivered_in_pass(self) -> int:
         part = self._course.part_of(self._batches)
         return self._batches - self._course.batches_before(part)
+
+    @property
+    def _is_inside(self) -> bool:
+        """Whether a part of the present pass was delivered, in this leg or one before."""
+        rest = self._course.rest if self._course.part_of(self._batches) == 0 else None
+        begun = rest is not None and rest.windows < len(self.dataset)
+        return begun or self._delivered_in_pass > 0
 
     def _plan_of(self, part: int) -> PassPlan:
         """The plan of `part`; the last two are kept, since it is asked for at each block."""

@@ -12,7 +12,7 @@ import torch
 
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.rlds import damage as damage_module
-from robomimic_ddp.rlds import host, memory
+from robomimic_ddp.rlds import host, memory, replacing
 from robomimic_ddp.rlds import loader as loader_module
 from tests.rlds.conftest import CAMERAS, LENGTHS, STATES, WORDLESS, made_up_episode
 from tests.rlds.damages import DAMAGES, Damage, files_of
@@ -170,11 +170,12 @@ def test_the_search_begins_with_what_leaves_next(damaged):
         loader._batches += 1
 
 
-def test_nothing_that_can_be_read_is_an_error(damaged, folder):
+def test_nothing_that_can_be_read_is_an_error(damaged, folder, monkeypatch):
+    monkeypatch.setattr(replacing, "MOST_SEARCHED", 100)
     train = damaged(Damage("none", lambda folder: None), True)
     for file in files_of(folder):
         file.write_bytes(b"")
-    with pytest.raises(DataError, match="has nothing to put in their place"):
+    with pytest.raises(DataError, match="none of the next 100 windows can be read, so"):
         rows(train.make_loader(4, 0, 1, 5))
 
 

@@ -9,6 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from robomimic_ddp import env
 from robomimic_ddp.rlds.course import Leg
 from robomimic_ddp.rlds.windows import picked_windows
 from tests.rlds.conftest import CAMERAS, LENGTHS
@@ -96,10 +97,9 @@ def test_length_is_that_of_the_coming_pass(load):
         assert seen == number * len(train) // 14
 
 
-def test_order_is_reproducible_whatever_the_threads(load, monkeypatch):
-    monkeypatch.setattr("robomimic_ddp.rlds.plans.share_of_cores", lambda ranks: 7)
+def test_order_is_reproducible_whatever_the_threads(load):
     one, many = (load(num_parallel_calls=number)[0] for number in (1, 7))
-    loaders = [one.make_loader(4, 0, 2, 5), many.make_loader(4, 0, 2, 5)]
+    loaders = [data.make_loader(4, 0, 2, 5, cores=7) for data in (one, many)]
     assert [loader.reading.threads for loader in loaders] == [1, 7]
     first, second = (stream(loader, 30) for loader in loaders)
     assert first == second
@@ -109,9 +109,9 @@ def test_order_is_reproducible_whatever_the_threads(load, monkeypatch):
 
 def test_threads_are_the_ranks_share_of_its_node(load, monkeypatch):
     """Ranks on other nodes take no core of this one."""
-    monkeypatch.setattr("robomimic_ddp.rlds.plans.share_of_cores", lambda ranks: 12 // ranks)
+    monkeypatch.setattr(env, "usable_cores", lambda: 12)
     train, _ = load()
-    loaders = [train.make_loader(2, 0, 6, 5, ranks_on_node=ranks) for ranks in (1, 3, None)]
+    loaders = [train.make_loader(2, 0, 6, 5, cores=cores) for cores in (12, 4, None)]
     assert [loader.reading.threads for loader in loaders] == [12, 4, 2]
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
+from robomimic_ddp import options
+from robomimic_ddp.resume import identity
 from tests.rlds.conftest import LENGTHS
 from tests.rlds.test_passes import stream, wait_until_idle
 
@@ -115,6 +118,27 @@ def test_a_rest_that_fills_no_batch_is_none(load):
     assert after.batches_left() == 0 and len(after) > 0
 
 
+def differences_from(position, loader):
+    """What makes it wrong to resume at `position` with `loader`."""
+    saved = {"options": {}, "ranks": [{"data": position}]}
+    run = SimpleNamespace(options=options.resolve({}), loaders={"train": loader})
+    return [one.text for one in identity.differences(saved, {}, run) if one.wrong]
+
+
+def test_a_place_says_whether_it_is_inside_a_pass(load):
+    train, _ = load()
+    loader = train.make_loader(3, 0, 1, 7)
+    assert not loader.position()["inside"]
+    stream(loader, 1)
+    position = saved(loader)
+    other = train.make_loader(4, 0, 1, 7)
+    other.go_to(position, 1, 0)  # nothing of this leg is delivered
+    assert position["inside"] and other.position()["inside"]
+    assert differences_from(position, other) == []
+    stream(loader, len(loader) - 1)
+    assert not loader.position()["inside"]
+
+
 def test_another_choice_of_windows_begins_the_pass_anew(load):
     train, _ = load()
     whole = train.make_loader(3, 0, 1, 7)
@@ -126,4 +150,12 @@ def test_another_choice_of_windows_begins_the_pass_anew(load):
         assert f"pass {position['pass']} begins anew" in said
         assert loader.pass_number == position["pass"] >= 1
         stream(loader, 1)
+        found = differences_from(position, loader)
+        assert ["in the middle of a pass: other episodes" in text for text in found] == [True]
+        mixed = {"kind": "mixture", "members": {"1 arm": position, "0 gone": position}}
+        now = {"kind": "mixture", "members": {"1 arm": loader.position(), "2 new": position}}
+        found = differences_from(mixed, SimpleNamespace(position=lambda now=now: now))
+        assert [text.partition(":")[0] for text in found] == ["data arm, in the middle of a pass"]
+        # An epoch of a pass each: what comes next is whole, so other data may follow.
+        assert differences_from({**position, "inside": False}, loader) == []
     assert "first pass" in loader.go_to({"kind": "windows"}, 1, 3)

@@ -215,9 +215,3 @@ def test_a_shuffle_buffer_is_no_larger_than_the_data():
     recipe = plans.Recipe(*[None] * 9)
     assert (recipe.skip_corrupt, recipe.reduced) == (False, {})
     assert usual.prefetch == plans.PREFETCHED_BATCHES and usual.pin_memory is False
-
-
-def test_decoding_threads_are_a_ranks_share_of_the_cores(monkeypatch):
-    monkeypatch.setattr(plans, "share_of_cores", lambda ranks: 12 // ranks)
-    found = [plans.decoding_threads(wanted, 2) for wanted in (None, 0, 4, 9)]
-    assert found == [6, 6, 4, 6]
