@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import sys
 import tempfile
 import time
@@ -26,7 +27,8 @@ from tests.runs import checkpoint_differences, epoch_logs, flat, load, run_direc
 STEPS, BATCH, MOST_WAITS = 6, 8, 4
 NEAR, ROUNDED = 1e-4, 0.1
 """Relative to the largest weight: sums in another order; nets that compute in 16 bits."""
-FAULT_SECONDS = 90.0
+FAULT_SECONDS, MEMORY_SECONDS = 90.0, 60.0
+IMAGES, CROPS, RLDS = "diffusion_policy_images", "diffusion_policy_crops", "rlds"
 OPTIONS = (
     *("precision=bf16", "precision=fp16", "channels_last=true", "activation_checkpointing=true"),
     *("accumulate=2", "preset=max", "compile=true", "compile=reduce-overhead"),
@@ -53,11 +55,16 @@ def check(gpus: int = 1) -> Callable:
 
 
 class Trained:
-    """A finished job: `weights` of its last checkpoint, its directory and each rank's report."""
+    """A finished job: its run directory, and each rank's report (tests/gpu/job.py, and
+    tests/e2e/walk_env.py).
+    """
 
-    def __init__(self, result: Result, output: Path, reports: Path, seconds: float) -> None:
-        self.result, self.output, self.seconds = result, output, seconds
-        self.reports = [json.loads(path.read_text()) for path in sorted(reports.glob("*.json"))]
+    def __init__(self, result: Result, output: Path, folder: Path) -> None:
+        self.result, self.output = result, output
+        self.reports, self.rollouts = (
+            [json.loads(path.read_text()) for path in sorted((folder / name).glob("*.json"))]
+            for name in ("reports", "rollouts")
+        )
 
     @cached_property
     def directory(self) -> Path:
@@ -109,7 +116,8 @@ class Machine:
         *options: str,
         ranks: int = 0,
         host: Host | None = None,
-        rlds: bool = False,
+        variant: str = CROPS,
+        rollouts: bool = False,
         fault: str = "none",
         visible: int | None = None,
         changes: dict | None = None,
@@ -118,7 +126,10 @@ class Machine:
         timeout: float = 240.0,
         may_fail: bool = False,
     ) -> Trained:
-        """Trains on `ranks` ranks, 0 for a plain process; `options` such as "precision=bf16"."""
+        """Trains on `ranks` ranks, 0 for a plain process; `options` such as "precision=bf16".
+        `variant`: of tests/configs.py, or "rlds". `rollouts`: in tests/e2e/walk_env.py, which
+        reports to the job's folder "rollouts".
+        """
         self._jobs += 1
         folder = self.folder / f"job{self._jobs}"
         reports = folder / "reports"
@@ -128,28 +139,30 @@ class Machine:
             "train": {"cuda": not self.cpu, "batch_size": BATCH, "num_epochs": 1},
             "experiment": {"epoch_every_n_steps": STEPS},
         }
-        changes = merged(base, changes or {})
+        changes, rlds = merged(base, changes or {}), variant == RLDS
         if rlds:
             config = make_rlds_config(self.rlds, output, changes)
         else:
-            config = make_config("diffusion_policy_crops", self.pictures, output, changes)
+            config = make_config(variant, self.pictures, output, changes)
         path = write_config(folder / "config.json", config)
         module = "robomimic.scripts.train"
         given: tuple = ("--config", path)
         if rlds:
             module, given = "robomimic.scripts.train_rlds", (f"load_from={path}",)
+        elif rollouts:
+            module, given = "tests.e2e.walk_env", (folder / "rollouts", *given)
         names = {f"ROBOMIMIC_DDP_{name.upper()}": text for name, text in _pairs(options)}
         added = {**self.seen(visible or max(ranks, 1)), **names}
         job = ("tests.gpu.job", reports, fault, module, *given, *words)
         more: dict[str, Any] = {"added": added, "timeout": timeout, "rlds": rlds}
-        host, began = host or self.edited, time.monotonic()
+        host = host or self.edited
         if ranks:
             result = torchrun(host, *job, ranks=ranks, **more)
         else:
             result = python(host, *job, **more)
         if not may_fail and (result.returncode or result.leftovers):
             raise Failed(f"{options or 'the job'}: {_end_of(result)}")
-        return Trained(result, output, reports, time.monotonic() - began)
+        return Trained(result, output, folder)
 
 
 def _pairs(options: tuple[str, ...]) -> Iterator[tuple[str, str]]:
@@ -159,9 +172,16 @@ def _pairs(options: tuple[str, ...]) -> Iterator[tuple[str, str]]:
 
 
 def _end_of(result: Result) -> str:
-    lines = [line.strip() for line in result.stderr.splitlines() if line.strip()]
-    told = [line for line in lines if "rror" in line and "ChildFailedError" not in line]
-    return f"ended with {result.returncode}: {(told or lines or ['no text'])[-1][:300]}"
+    """Its last error and where that was raised; one process's traceback is on standard output."""
+    found = ""
+    for text in (result.stdout, result.stderr):
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        errors = [n for n, line in enumerate(lines) if re.search(r"[Ee]rror\b", line)]
+        errors = [n for n in errors if "ChildFailedError" not in lines[n]]
+        if errors:
+            places = [line for line in lines[: errors[-1]] if line.startswith("File ")]
+            found = f"{lines[errors[-1]][:300]} {places[-1] if places else ''}"
+    return f"ended with {result.returncode}: {found or 'without an error in its output'}"
 
 
 def distance(one: Path, two: Path) -> float:
@@ -226,19 +246,24 @@ def one_rank_over_nccl(machine: Machine) -> str:
 
 @check()
 def waits_of_a_step(machine: Machine) -> str:
+    """Within the host's own `run_epoch` each wait is an error, but for numbers that are read back:
+    these are counted.
+    """
     told = []
-    for name, given in {
-        "crops": {},
-        "fp16": {"options": ("precision=fp16",)},
-        "RLDS": {"rlds": True},
-    }.items():
-        trained = machine.train(*given.get("options", ()), rlds=given.get("rlds", False))
-        (report,) = trained.reports
-        most = max(report["waits"][2:])
-        if most > MOST_WAITS:
-            raise Failed(f"{name}: {most} waits in a step: {report['places']}")
+    cases: dict[str, tuple[tuple[str, ...], str]] = {
+        "states": ((), "diffusion_policy"),
+        "camera": ((), IMAGES),
+        "crops": ((), CROPS),
+        "RLDS": ((), RLDS),
+        "fp16": (("precision=fp16",), CROPS),
+    }
+    for name, (given, variant) in cases.items():
+        (report,) = machine.train(*given, variant=variant, fault="strict").reports
+        most = max(report["reads"])
+        if not (machine.cpu or 1 <= most <= MOST_WAITS):
+            raise Failed(f"{name}: numbers read back in each step: {report['reads']}")
         told.append(f"{name} {most}")
-    return f"at most: {', '.join(told)}"
+    return f"each for a number that is read, at most: {', '.join(told)}"
 
 
 @check()
@@ -267,9 +292,25 @@ def killed_and_resumed(machine: Machine) -> str:
 
 
 @check()
+def overflow(machine: Machine) -> str:
+    """fp16: infinite gradients on one rank; all ranks leave the step out and halve the scale."""
+    ranks = min(2, len(machine.gpus))
+    options = ("precision=fp16", "mode=ddp" if ranks > 1 else "mode=single")
+    trained = machine.train(*options, ranks=ranks, fault=f"overflow@{ranks - 1}")
+    found = [(report["weights"], report["scales"]) for report in trained.reports]
+    if len(found) != ranks or any(one != found[0] for one in found):
+        raise Failed(f"ranks differ in weights or scales: {found}")
+    weights, (_, before, *after) = found[0]
+    left_out = [one == next_one for one, next_one in zip(weights[2:], weights[3:])]
+    if left_out != [True] + [False] * (STEPS - 4) or set(after) != {before / 2}:
+        raise Failed(f"left out from step 3 on: {left_out}; scale {before}, then {after}")
+    return f"{ranks} rank(s) left the step out; scale {before:g}, then {after[0]:g}"
+
+
+@check()
 def out_of_memory(machine: Machine) -> str:
     trained = machine.train(fault="oom", may_fail=True, ranks=1)
-    return _ended(trained, 60.0, "out of memory", "what to do:")
+    return _ended(trained, MEMORY_SECONDS, "out of memory", "what to do:")
 
 
 def _ended(trained: Trained, limit: float, *words: str) -> str:
@@ -296,17 +337,42 @@ def bench_step(machine: Machine) -> str:
 
 @check(gpus=2)
 def each_rank_on_one_gpu(machine: Machine) -> str:
-    """HDF5, fine-tuning, RLDS; a process that uses another GPU has a context there."""
+    """HDF5, fine-tuning, RLDS, rollouts: by the contexts that each rank has, and by nvidia-smi,
+    which knows of every process, where it sees them. Simulators are told the rank's GPU.
+    """
     first = machine.train(ranks=2)
     tuned = {"experiment": {"ckpt_path": str(first.checkpoint)}}
-    jobs = {"HDF5": first, "fine-tuning": machine.train(ranks=2, changes=tuned)}
-    jobs["RLDS"] = machine.train(ranks=2, rlds=True)
+    rolled = {"experiment": {"rollout": {"enabled": True, "n": 2, "horizon": 6, "rate": 1}}}
+    jobs = {
+        "HDF5": first,
+        "fine-tuning": machine.train(ranks=2, changes=tuned),
+        "RLDS": machine.train(ranks=2, variant=RLDS),
+        "rollouts": machine.train(
+            ranks=2, variant="diffusion_policy", rollouts=True, changes=rolled
+        ),
+    }
     expected = [[], []] if machine.cpu else [[0], [1]]
+    by_smi = 0
     for name, trained in jobs.items():
         found = [report["gpus"] for report in trained.reports]
         if found != expected:
             raise Failed(f"{name}: ranks use GPUs {found}, expected {expected}")
-    return f"{', '.join(jobs)}: {expected}"
+        seen = [report["by_nvidia_smi"] for report in trained.reports]
+        by_smi += any(own for own, *_ in seen)
+        if any(own for own, *_ in seen) and not _one_gpu_each(seen):
+            raise Failed(f"{name}: nvidia-smi sees GPUs {seen} of each rank and what it started")
+    told = [one["renders_on"] for one in jobs["rollouts"].rollouts]
+    numbered = not machine.cpu and all(gpu.isdecimal() for gpu in machine.gpus[:2])
+    if told != (machine.gpus[:2] if numbered else [None, None]):
+        raise Failed(f"simulators are told GPUs {told}, of {machine.gpus[:2]}")
+    seen_by = "contexts and nvidia-smi" if by_smi == len(jobs) else "contexts (not nvidia-smi)"
+    return f"{', '.join(jobs)}: {expected} by {seen_by}; simulators on {told}"
+
+
+def _one_gpu_each(seen: list[list[list[str]]]) -> bool:
+    """Whether each rank uses one GPU, another one than the others, and what it started none."""
+    gpus = [own[0] for own, *_ in seen if len(own) == 1]
+    return len({*gpus}) == len(seen) and not any(used for _, *rest in seen for used in rest)
 
 
 @check(gpus=2)

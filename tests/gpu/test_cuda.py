@@ -60,15 +60,12 @@ def test_bench(tmp_path):
     """Every variant takes steps, NCCL with one rank and a compiled net among them."""
     file = tmp_path / "rows.json"
     words = ["--device", "cuda", "--rounds", "2", "--batch", "4", "--down-dims", "64,128"]
-    words += ["--pixels", "64", "--json", file]
+    words += ["--json", file]
     result = python(None, "robomimic_ddp", "bench", "step", *words, added=VISIBLE, timeout=380)
     require_clean(result)
     rows = json.loads(file.read_text())
     assert [row["cameras"] for row in rows] == [0] * len(step.ON_CUDA) + [2] * len(step.ON_CUDA)
     for row in rows:
         assert row["device"] == "cuda" and row["samples_per_second"] > 0
-        assert row["kernel_launches"] > 0 and 0 < row["device_busy_share"] <= 1
         assert row["device_peak_mb"] > 4e-6 * row["parameters"]
-    host, ours = rows[0], rows[1]
-    assert ours["kernel_launches"] < host["kernel_launches"], "averages and Adam in few kernels"
-    assert "launches" in result.stdout
+    assert "peak GPU" in result.stdout

@@ -1,6 +1,7 @@
-"""Runs a module on the pretend GPUs and marks each training step in this process's log.
+"""Runs a module on the pretend GPUs, once or several times in this process, and marks trainings and
+their steps in this process's log.
 
-torchrun ... -m tests.pretend_cuda.job robomimic.scripts.train --config cfg.json
+torchrun ... -m tests.pretend_cuda.job robomimic.scripts.train --config cfg.json [then --config ...]
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Any
 
 ONE_GPU = "PRETEND_CUDA_ONE_GPU"
 """Each rank sees one GPU, as Slurm's --gpus-per-task=1 shows it."""
+THEN = "then"
+"""Between the arguments of two trainings."""
 
 
 def main() -> None:
@@ -26,7 +29,10 @@ def main() -> None:
     import torch
     from robomimic.algo.diffusion_policy import DiffusionPolicyUNet
 
+    from robomimic_ddp.step import compilation
+
     torch.backends.cudnn.enabled = False  # it is not pretended
+    compilation.BACKEND = "aot_eager"  # nor are Triton's kernels
     train_on_batch = DiffusionPolicyUNet.train_on_batch
 
     @functools.wraps(train_on_batch)
@@ -36,9 +42,17 @@ def main() -> None:
 
     DiffusionPolicyUNet.train_on_batch = marked
     mark(b"rank " + os.environ.get("RANK", "0").encode())
-    sys.argv[:] = sys.argv[1:]
+    module, *words = sys.argv[1:]
     importlib.invalidate_caches()
-    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    number = 0
+    while words:
+        end = words.index(THEN) if THEN in words else len(words)
+        sys.argv[:], words = [module, *words[:end]], words[end + 1 :]
+        mark(b"training")
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        number += 1
+        # torchrun's store remains, and ranks that meet in it again need names of their own.
+        os.environ["TORCHELASTIC_RESTART_COUNT"] = str(number)
 
 
 if __name__ == "__main__":

@@ -7,15 +7,22 @@ from pathlib import Path
 
 
 @dataclass
-class Process:
-    """`gpus`: those of the machine that it touched. `nccl`: its calls in order. `waits`: how often
-    it waited for the GPU between the beginnings of two training steps that follow each other.
+class Training:
+    """`nccl`: calls in order. `waits`: how often the process waited for the GPU between the
+    beginnings of two training steps that follow each other.
     """
+
+    nccl: list[str] = field(default_factory=list)
+    waits: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Process:
+    """`gpus`: those of the machine that it touched."""
 
     rank: int | None = None
     gpus: list[int] = field(default_factory=list)
-    nccl: list[str] = field(default_factory=list)
-    waits: list[int] = field(default_factory=list)
+    trainings: list[Training] = field(default_factory=list)
 
 
 def read(folder: Path) -> list[Process]:
@@ -32,13 +39,16 @@ def _process(path: Path) -> Process:
         if kind == "context":
             process.gpus.append(int(text))
         elif kind == "nccl":
-            process.nccl.append(text)
+            process.trainings[-1].nccl.append(text)
         elif kind == "wait" and waits is not None:
             waits += 1
         elif kind == "mark" and text.startswith("rank "):
             process.rank = int(text.split()[1])
+        elif kind == "mark" and text == "training":
+            process.trainings.append(Training())
+            waits = None
         elif kind == "mark":
             if waits is not None and text == "step":
-                process.waits.append(waits)
+                process.trainings[-1].waits.append(waits)
             waits = 0 if text == "step" else None
     return process

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from robomimic_ddp import history
+from robomimic_ddp.options import Options
 from tests.configs import make_rlds_config, merged, write_config
 from tests.hosts import FINISHED, python, require_clean
-from tests.pretend_cuda.job import ONE_GPU
+from tests.pretend_cuda.job import ONE_GPU, THEN
 from tests.runs import checkpoints, run_directory
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
@@ -17,57 +22,116 @@ SAMPLED = 10
 """DDP measures its first steps with events that it waits for, and then every hundredth."""
 STEPS = SAMPLED + 5
 MOST_WAITS = 4
-EPOCH = {"epoch_every_n_steps": STEPS}
+CHANGES = {"train": {"cuda": True, "num_epochs": 1}, "experiment": {"epoch_every_n_steps": STEPS}}
+
+IN_TURN: list[dict[str, Any]] = [
+    {},
+    {"preset": "safe"},
+    {"preset": "max", "compile": "false"},
+    {"compile": "true"},
+    {"precision": "bf16"},
+    {"precision": "fp16"},
+    {"channels_last": True},
+    {"activation_checkpointing": True},
+    {"accumulate": 2},
+    {"batch": "global", "lr_scaling": "linear", "timeout": 60, "backend": "nccl"},
+    {"comm": "fp16"},
+    {"comm": "bf16"},
+    {"comm": "powersgd", "powersgd_rank": 1, "powersgd_start": 3},
+    {"bucket_mb": 0.1, "gradient_as_bucket_view": False},
+    {"static_graph": True},
+    {"find_unused_parameters": True, "buffer_sync": "true"},
+    {"deterministic": True, "debug": True, "debug_interval": 1},
+    {"workers": "1", "prefetch": 3, "pin_memory": "true"},
+    {"workers": "1", "persistent_workers": True, "pin_memory": "false"},
+    {"verify": False},
+]
+"""Compiled without Triton: dynamo's and autograd's graphs, no kernels (tests/pretend_cuda/job.py).
+"""
+RLDS = {
+    **{"precision": "bf16", "comm": "powersgd", "powersgd_start": 3, "prefetch": 1},
+    **{"shuffle": "per_rank", "fast_decode": "true", "skip_corrupt": "true"},
+}
+ELSEWHERE = {
+    "mode": "DDP here, DataParallel below",
+    "resume": "by the host's flag, below",
+    "trust_checkpoint": "looks at a file before anything is on a GPU",
+    "language_model": "embeds instructions before training, on the CPU",
+}
 
 
-def require_well(result, processes, gpus, micro_batches=1):
+def test_each_option_is_here():
+    run = {name for options in [*IN_TURN, RLDS] for name in options}
+    assert run | set(ELSEWHERE) == set(Options.__dataclass_fields__)
+
+
+def require_well(result, processes, gpus, options: list[Mapping[str, Any]]):
     """The job ended well; rank r touched gpus[r] alone; both sent the same; steps hardly waited."""
     require_clean(result)
-    assert result.stdout.count(FINISHED) == 1, result
+    assert result.stdout.count(FINISHED) == len(options), result
     assert [one.gpus for one in processes] == [[gpu] for gpu in gpus], "agents touch none"
-    zero, one = processes
-    assert zero.nccl == one.nccl
-    # The communicator and its first number come before anything that training sends.
-    assert zero.nccl[:2] == ["form 2 ranks", "all_reduce 1 float32"]
-    assert len(zero.nccl) > 2 + STEPS
-    measured = micro_batches * (SAMPLED + 1)
-    assert max(zero.waits[measured:] + one.waits[measured:]) <= MOST_WAITS, processes
+    assert [len(one.trainings) for one in processes] == [len(options)] * 2
+    for given, zero, one in zip(options, *(process.trainings for process in processes)):
+        assert zero.nccl == one.nccl, given
+        # The communicator and its first number come before anything that training sends.
+        assert zero.nccl[:2] == ["form 2 ranks", "all_reduce 1 float32"], given
+        assert len(zero.nccl) > 2 + STEPS, given
+        measured = given.get("accumulate", 1) * (SAMPLED + 1)
+        waits = zero.waits[measured:] + one.waits[measured:]
+        fast = given.get("preset") != "safe" and given.get("pin_memory") != "false"
+        assert not fast or max(waits) <= MOST_WAITS, (given, waits)
 
 
-def test_hdf5_with_crops_fine_tuning_and_resuming(job, config_file, tmp_path):
-    """GPUs in another order; then each rank sees its own alone. Checkpoints are of rank 0's GPU."""
-    changes = {"train": {"cuda": True, "num_epochs": 1}, "experiment": EPOCH}
-    config = config_file("diffusion_policy_crops", changes)
+def in_turn(folder: Path, config: Mapping[str, Any], options: list[dict[str, Any]]) -> list[str]:
+    """The words of a job that trains with each of `options`."""
+    words: list[str] = []
+    for number, given in enumerate(options):
+        own = {"train": {"output_dir": str(folder / f"runs{number}")}, "ddp": given}
+        path = write_config(folder / f"config{number}.json", merged(config, own))
+        words += [THEN] * bool(number) + ["--config", str(path)]
+    return words
+
+
+def test_options_in_turn_resuming_and_fine_tuning(job, config_file, tmp_path):
+    """Ranks see the GPUs in another order; then each its own alone. Checkpoints are of rank 0's.
+    The last job is one of scripts/gpu_check.sh: all waits but for numbers that are read are errors.
+    """
+    config = json.loads(config_file("diffusion_policy_crops", CHANGES).read_text())
+    words = in_turn(tmp_path, config, IN_TURN)
+    own = {"train": {"output_dir": str(tmp_path / "runs0"), "num_epochs": 2}}
+    resumed = write_config(tmp_path / "resumed.json", merged(config, own))
+    words += [THEN, "--config", str(resumed), "--resume"]
     reordered = {"CUDA_VISIBLE_DEVICES": "1,0"}
-    train = "robomimic.scripts.train", "--config", config
-    require_well(*job(*train, added=reordered), gpus=[1, 0])
-    trained = run_directory(tmp_path / "runs")
+    result, processes = job("robomimic.scripts.train", *words, added=reordered)
+    require_well(result, processes, [1, 0], [*IN_TURN, {}])
+    trained = run_directory(tmp_path / "runs0")
     plan = json.loads((trained / "ddp.json").read_text())["plan"]
     assert (plan["device"], plan["backend"]) == ("cuda:0", "cpu:gloo,cuda:nccl")
+    steps = [line["epoch"] for line in history.read(trained) if line["phase"] == "train"]
+    assert steps == [1, 2]
 
-    text = json.loads(config.read_text())
-    options = {"precision": "fp16", "accumulate": 2, "comm": "bf16", "channels_last": True}
+    options = {"precision": "fp16", "comm": "bf16", "channels_last": True}
     tuned = {
         "train": {"output_dir": str(tmp_path / "tuned")},
         "experiment": {"ckpt_path": str(checkpoints(trained)["last.pth"])},
         "ddp": options,
     }
-    tune = write_config(tmp_path / "tune.json", merged(text, tuned))
-    own = {ONE_GPU: "1"}
-    result, processes = job("robomimic.scripts.train", "--config", tune, added=own)
-    require_well(result, processes, gpus=[0, 1], micro_batches=2)
-
-    config = write_config(config, merged(text, {"train": {"num_epochs": 2}}))
-    result, processes = job(*train, "--resume", added=reordered)
-    require_well(result, processes, gpus=[1, 0])
+    tune = write_config(tmp_path / "tune.json", merged(config, tuned))
+    reports = tmp_path / "reports"
+    reports.mkdir()
+    words = reports, "strict", "robomimic.scripts.train", "--config", tune
+    result, processes = job("tests.gpu.job", *words, added={ONE_GPU: "1"})
+    require_well(result, processes, [0, 1], [options])
+    for path in reports.iterdir():
+        reads = json.loads(path.read_text())["reads"]
+        assert len(reads) > SAMPLED and {*reads} <= {1, 2}, "the loss and the gradients' norm"
 
 
 def test_rlds(job, demo_dataset, tmp_path):
-    changes = {"train": {"cuda": True, "num_epochs": 1}, "experiment": EPOCH}
-    config = make_rlds_config(demo_dataset, tmp_path / "runs", changes)
+    config = make_rlds_config(demo_dataset, tmp_path / "runs", CHANGES)
     config = write_config(tmp_path / "config.json", config)
-    words = f"load_from={config}", "ddp.precision=bf16", "ddp.comm=powersgd", "ddp.powersgd_start=3"
-    require_well(*job("robomimic.scripts.train_rlds", *words), gpus=[0, 1])
+    words = f"load_from={config}", *(f"ddp.{name}={text}" for name, text in RLDS.items())
+    require_well(*job("robomimic.scripts.train_rlds", *words), [0, 1], [RLDS])
 
 
 def test_data_parallel_in_a_plain_process(job, config_file):
@@ -77,4 +141,5 @@ def test_data_parallel_in_a_plain_process(job, config_file):
     words = "robomimic.scripts.train", "--config", config
     result, (process,) = job(*words, start=python)
     require_clean(result)
-    assert process.gpus == [0, 1] and process.nccl[2].startswith("broadcast")
+    (training,) = process.trainings
+    assert process.gpus == [0, 1] and training.nccl[2].startswith("broadcast")
