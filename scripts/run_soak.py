@@ -9,6 +9,7 @@ Other programs that train on this machine at the same time may look like the lat
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import time
@@ -31,9 +32,29 @@ ONE_STEP = {
 
 
 def traces() -> set[str]:
-    """Shared-memory segments and semaphores of this machine. (A listening port needs a process.)"""
-    segments = SHARED_MEMORY.iterdir() if SHARED_MEMORY.is_dir() else ()
-    return {f"left in {SHARED_MEMORY}: {path.name}" for path in segments}
+    """Shared-memory segments and semaphores of this machine that no process uses. (A listening port
+    needs a process.)
+    """
+    if not SHARED_MEMORY.is_dir():
+        return set()
+    used = _mapped()
+    return {
+        f"left in {SHARED_MEMORY}: {entry.name}"
+        for entry in os.scandir(SHARED_MEMORY)
+        if entry.inode() not in used
+    }
+
+
+def _mapped() -> set[int]:
+    """Inodes of shared memory that processes have mapped: the name may be another one there."""
+    found = set()
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        try:
+            lines = maps.read_text(errors="replace").splitlines()
+        except OSError:
+            continue  # it has ended, or is someone else's
+        found |= {int(line.split()[4]) for line in lines if f" {SHARED_MEMORY}/" in line}
+    return found
 
 
 def faults(result: Result, before: set[str]) -> list[str]:
