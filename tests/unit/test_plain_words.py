@@ -1,0 +1,63 @@
+"""Prose for users is in plain English, with the words of the field."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SKIPPED = {"messages.md"}
+"""Made of the code's messages when the site is built; and not yet rewritten."""
+PAGES = [
+    page
+    for pattern in ("README.md", "CHANGELOG.md", "docs/*.md")
+    for page in sorted(ROOT.glob(pattern))
+    if page.name not in SKIPPED
+]
+"""Add a pattern to check more files."""
+WORDS = {
+    r"anew": "bookish: again, newly, rebuild",
+    r"told": "programs do not talk: receives, prints, is given",
+    r"so many": "translated: that number of, as many as",
+    r"of (its|his|their|our) own": "translated: separate, private",
+    r"(go|goes|going|went) on": "resume, continue",
+    r"lies?": "is, are",
+    r"rows? of windows": "sequence of windows",
+    r"holds?": "contains, has, keeps",
+    r"data sets?": "dataset",
+}
+"""Expression -> why, and what to write in its place."""
+NOT_PROSE = re.compile(r"^```.*?^```|^ {4}\S.*?$|`[^`]*`", re.MULTILINE | re.DOTALL)
+TABLE_OF_OPTIONS = re.compile(r"^\| option \|.*", re.MULTILINE | re.DOTALL)
+
+
+def faults(text: str) -> list[tuple[int, str, str]]:
+    """Line, word and advice for each banned word outside of code."""
+    prose = NOT_PROSE.sub(lambda code: "`" + "\n" * code[0].count("\n"), text)
+    return [
+        (prose.count("\n", 0, found.start()) + 1, " ".join(found[0].split()), advice)
+        for word, advice in WORDS.items()
+        for found in re.finditer(rf"\b{word.replace(' ', chr(92) + 's+')}\b", prose, re.IGNORECASE)
+    ]
+
+
+def test_banned_words_are_found_outside_of_code() -> None:
+    text = "a `told` b\n```\nlies\n```\n    holds\nthe\nset of\nits own, in\nrows of Windows"
+    assert [(line, word) for line, word, _ in faults(text)] == [
+        (7, "of its own"),
+        (9, "rows of Windows"),
+    ]
+    assert not faults("a threshold, a foothold, an untold household, believes, ongoing")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_use_plain_words(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    if page.name == "options.md":
+        text = TABLE_OF_OPTIONS.sub("", text)  # descriptions of the code
+    found = [
+        f"{page.name}:{line}: {word!r}; write: {advice}" for line, word, advice in faults(text)
+    ]
+    assert not found, "\n".join(found)
