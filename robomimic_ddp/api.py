@@ -7,6 +7,7 @@ Functions that all ranks must call together say "Collective" first.
 from __future__ import annotations
 
 import functools
+import importlib
 from typing import Any, Callable
 
 from robomimic_ddp import (
@@ -14,11 +15,11 @@ from robomimic_ddp import (
     __version__,
     checkpoint,
     command_line,
-    composing,
     config_file,
     entry,
     env,
     host_config,
+    host_seams,
     resume,
 )
 from robomimic_ddp.errors import ApiVersionError, RobomimicDDPError
@@ -85,12 +86,21 @@ overrides = command_line.overrides
 prepare_config = host_config.prepare_config
 restored = resume.restored
 
+_OF_HYDRA = {
+    "GlobalHydra": "hydra.core.global_hydra",
+    "compose": "hydra",
+    "initialize": "hydra",
+    "initialize_config_dir": "hydra",
+}
+"""Name -> module: what hosts that an earlier version patched import from here, not from Hydra."""
+
 
 def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(name)
-    if name in composing.OFFERED:
-        return composing.offered(name)
+    if name in _OF_HYDRA:
+        with command_line.hydra_is_required():
+            return getattr(importlib.import_module(_OF_HYDRA[name]), name)
     raise _version_error(
         f"this host uses DDPUtils.{name}, which the installed robomimic-ddp {__version__} (API "
         f"version {API_VERSION}) does not have: the host was patched by another version."
@@ -129,9 +139,13 @@ def entry_point(api_version: int) -> Callable:
 
         @functools.wraps(main)
         def checked(*args: Any, **kwargs: Any) -> Any:
-            with config_file.checked_config(args[0] if args else None):
+            read = config_file.checked_config(args[0] if args else None)
+            with command_line.hydra_is_required(), read:
                 return main(*args, **kwargs)
 
         return entry.entry_point(checked)
 
     return decorate
+
+
+host_seams.require_whole()  # a script that was put back begins no run, which would look

@@ -54,7 +54,7 @@ COMMANDS = {
     "run": Command(
         "robomimic_ddp.patches.commands", "run a program of the host's with the edits in memory"
     ),
-    "bench": Command("robomimic_ddp.bench.command", "measure steps, data loading and scaling"),
+    "bench": Command("robomimic_ddp.bench.command", "measure training steps and data loading"),
     "plot": Command("robomimic_ddp.plot", "draw loss, learning rate and speed of training runs"),
 }
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -55,6 +56,22 @@ def take_options() -> None:
 def overrides(words: Sequence[str]) -> list[str]:
     """A host's list of overrides without our options, which Hydra would call unknown."""
     return [word for word in words if not _is_option(word)]
+
+
+@contextmanager
+def hydra_is_required() -> Iterator[None]:
+    """Raises ConfigError where the block imports Hydra, which composes a host's config, and Hydra
+    is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != "hydra":
+            raise
+        raise ConfigError(
+            f"this host composes its config with Hydra, which is not installed ({error}). "
+            "Install it: pip install hydra-core."
+        ).on_all_ranks() from error
 
 
 def options() -> dict[str, Any]:

@@ -6,13 +6,16 @@ torchrun exports RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 
 from robomimic_ddp.errors import LaunchError
@@ -243,6 +246,16 @@ def within_core_limit(cores: int, processes: int = 1) -> int:
     return max(1, cores)
 
 
+def share_of_cores(own: Sequence[int], of_ranks: Sequence[Sequence[int]]) -> int:
+    """Whole cores for the rank that may run on `own`, among the ranks of its machine, which may run
+    on `of_ranks` (its own among them): a core that several may use counts in parts. At least 1, and
+    no more than a container's processor time allows.
+    """
+    users = Counter(core for cores in of_ranks for core in cores)
+    share = math.floor(sum(Fraction(1, users[core]) for core in own))
+    return within_core_limit(share, len(of_ranks))
+
+
 def peak_memory() -> int:
     """Bytes of memory that this process has held at most; 0 where the system does not tell."""
     try:
@@ -295,31 +308,6 @@ def machine_memory() -> int:
     return min((size for size in found if size > 0), default=0)
 
 
-def ranks_on_node(world_size: int) -> int:
-    """How many of `world_size` ranks run on this machine: all where the launcher does not say."""
-    return _integer(os.environ, "LOCAL_WORLD_SIZE", default=world_size)
-
-
-def share_of_cores(ranks_on_node: int) -> int:
-    """CPU cores for each of `ranks_on_node` processes of this machine; at least 1.
-
-    A launcher that bound this process to some of its own cores has divided them already. Where all
-    have the same ones, as in a container or a Slurm task, they are still to be divided.
-    """
-    cores, ranks = len(own_cores()), max(1, ranks_on_node)
-    if cores >= _cores_of_parent():
-        cores //= ranks
-    return within_core_limit(cores, ranks)
-
-
-def _cores_of_parent() -> int:
-    """CPU cores that the process that started this one may run on; 0 where that is not known."""
-    try:
-        return len(os.sched_getaffinity(os.getppid()))
-    except (AttributeError, OSError):  # another system than Linux; the parent has ended
-        return 0
-
-
 def wandb_mode() -> str | None:
     """What the user asks of wandb by WANDB_MODE: "online", "offline", "disabled", ..."""
     return os.environ.get("WANDB_MODE") or None
@@ -335,6 +323,11 @@ def prefer_deterministic_cublas() -> None:
     when CUDA is first used.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
+def quiet_tensorflow() -> None:
+    """No start-up notes of TensorFlow's in this process, unless the user says otherwise."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
 def become(command: list[str], added: Mapping[str, str]) -> None:

@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from robomimic_ddp import env, places
+from robomimic_ddp import env, places, tree
 from robomimic_ddp.errors import LaunchError
 
 logger = logging.getLogger(__name__)
@@ -130,7 +130,8 @@ def _met(url: str, timeout: timedelta, **rendezvous: Any) -> tuple[Any, int, int
     this rank, and the number of ranks.
 
     Found in a thread: for a port that takes connections and never answers, torch waits without a
-    limit. Raises LaunchError then, and what torch raises.
+    limit. Raises LaunchError then, and what torch raises. torch 2.0 keeps the interpreter's lock
+    meanwhile: there it waits until the launcher ends the job.
     """
     found: list[Any] = []
 
@@ -280,6 +281,15 @@ def without_time_limit() -> Iterator[Any]:
     dist.destroy_process_group(waiting)
 
 
+def cores_of_node() -> list[tuple[int, ...]]:
+    """Collective: the cores that each rank of this node may run on, in rank order. Nodes are told
+    apart by name: not every launcher numbers the ranks of a node in a row, or says how many it has.
+    """
+    here = env.host_name()
+    told = gather_objects((here, env.own_cores()))
+    return [cores for host, cores in told if host == here]
+
+
 def sum_over_ranks(tensor: torch.Tensor) -> torch.Tensor:
     """Collective: the elementwise sum of `tensor` over ranks, as a new tensor of the same shape and
     device.
@@ -330,25 +340,21 @@ class _Place:
 
 def outline(nest: Any, tensors: list[torch.Tensor]) -> Any:
     """`nest` with a stand-in for each tensor; the tensors are appended to `tensors`, in order."""
-    if isinstance(nest, torch.Tensor):
-        tensors.append(nest.contiguous())
+
+    def stand_in(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        tensors.append(value.contiguous())
         return _Place(len(tensors) - 1)
-    if isinstance(nest, dict):
-        return {key: outline(value, tensors) for key, value in nest.items()}
-    if isinstance(nest, (list, tuple)):
-        return type(nest)([outline(value, tensors) for value in nest])
-    return nest
+
+    return tree.mapped(stand_in, nest)
 
 
 def filled(outline: Any, tensors: list[torch.Tensor]) -> Any:
     """What `outline` was made from, with `tensors` in place of the stand-ins."""
-    if isinstance(outline, _Place):
-        return tensors[outline.index]
-    if isinstance(outline, dict):
-        return {key: filled(value, tensors) for key, value in outline.items()}
-    if isinstance(outline, (list, tuple)):
-        return type(outline)([filled(value, tensors) for value in outline])
-    return outline
+    return tree.mapped(
+        lambda value: tensors[value.index] if isinstance(value, _Place) else value, outline
+    )
 
 
 def exit_with_workers(code: int) -> NoReturn:

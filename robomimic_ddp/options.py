@@ -305,7 +305,7 @@ _KINDS = {bool: "true, false", int: "number", float: "number", str: "text"}
 
 
 def markdown_table() -> str:
-    """The README's option table, generated so that it cannot go stale."""
+    """The table of docs/options.md, generated so that it cannot go stale."""
     rows = ["| option | default | values | meaning |", "|---|---|---|---|"]
     for name, field in FIELDS.items():
         values = ", ".join(f"`{choice}`" for choice in field.metadata["choices"] or ())

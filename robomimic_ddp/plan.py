@@ -5,10 +5,8 @@ RunPlan out.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from fractions import Fraction
 
 from robomimic_ddp.env import LaunchEnv
 from robomimic_ddp.errors import LaunchError, PlanError
@@ -270,14 +268,6 @@ def _too_many_workers(workers: int, env: LaunchEnv, options: Options, cores: int
         f"CPU core(s) that read data, beside the ranks; ddp.workers=auto would start "
         f"{workers_of_share('auto', cores // ranks)} for each rank",
     )
-
-
-def share_of_cores(own: Sequence[int], of_ranks: Sequence[Sequence[int]]) -> int:
-    """Whole cores for the rank that may run on `own`, among the ranks of its node, which may run on
-    `of_ranks` (its own among them): a core that several may use counts in parts.
-    """
-    users = Counter(core for cores in of_ranks for core in cores)
-    return math.floor(sum(Fraction(1, users[core]) for core in own))
 
 
 def _check_workers(name: str, workers: int, cores: int) -> None:

@@ -24,7 +24,6 @@ import robomimic_ddp
 from robomimic_ddp import (
     block,
     command_line,
-    config_check,
     determinism,
     env,
     group,
@@ -39,6 +38,7 @@ from robomimic_ddp import (
     step,
     step_logs,
     stopping,
+    tree,
     verify,
     wrap,
 )
@@ -99,6 +99,10 @@ class Run:
     """How the model takes its steps; None before training."""
     communication: step.Communication | None = None
     """How gradients travel; None before training, and where none do."""
+    core_share: int = field(default_factory=env.usable_cores)
+    """CPU cores for this rank, whether the launcher has bound each rank to cores of its own or all
+    of them share the node's.
+    """
     undo: ExitStack = field(default_factory=ExitStack)
     """What training has changed on the host's objects is put back when it is closed."""
     best_at_start: dict = field(default_factory=dict)
@@ -241,11 +245,12 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
                     group.process_group(made.backend, patience, launch.restart_count, made.device)
                 )
                 _require_all_seams(config)
-                of_node = cores_of_node()
+                of_node = group.cores_of_node()
+                run.core_share = env.share_of_cores(env.own_cores(), of_node)
                 if not launch.tells_node:
                     run.plan = plan_of(replace(launch, local_world_size=len(of_node)))
                 _require_same_job(config, run)
-                _share_workers(run, of_node)
+                share_workers(run)
             if not group.is_main():
                 stack.enter_context(progress.without_bars())
             stack.enter_context(run.undo)
@@ -282,7 +287,7 @@ def _require_same_job(config: Any, run: Run) -> None:
     )
     items.update(
         (f"config {key}", repr(value))
-        for key, value in config_check.flatten(config)
+        for key, value in tree.named(config)
         if key not in _NODE_LOCAL_KEYS
     )
     verify.require_equal(
@@ -293,41 +298,31 @@ def _require_same_job(config: Any, run: Run) -> None:
     )
 
 
-def cores_of_node() -> list[tuple[int, ...]]:
-    """Collective: the cores that each rank of this node may run on, in rank order. Nodes are told
-    apart by name: not every launcher numbers the ranks of a node in a row, or says how many it has.
-    """
-    here = env.host_name()
-    told = group.gather_objects((here, env.own_cores()))
-    return [cores for host, cores in told if host == here]
-
-
-def _share_workers(run: Run, of_node: list[tuple[int, ...]]) -> None:
-    """Under `ddp.workers=auto` the data workers that this rank's cores allow, whether the launcher
-    has bound each rank to cores of its own or all of them share the node's (`cores_of_node`).
-    """
-    if run.options.values.workers != "auto":
-        return
-    share = env.within_core_limit(plan.share_of_cores(env.own_cores(), of_node), len(of_node))
-    run.plan = replace(run.plan, data_workers=plan.workers_of_share("auto", share))
+def share_workers(run: Run) -> None:
+    """Under `ddp.workers=auto`: the data workers that this rank's cores allow."""
+    if run.options.values.workers == "auto":
+        workers = plan.workers_of_share("auto", run.core_share)
+        run.plan = replace(run.plan, data_workers=workers)
 
 
 def parallelise(net: nn.Module) -> nn.Module:
     """`net`, made parallel by the present run's mode; unchanged outside a run and on one device."""
     run = current()
-    if run is None or run.plan.mode == "single":
-        if run is not None:
-            run.nets.append(net)
+    if run is None:
+        host_seams.require_whole()
+        return net
+    if run.plan.mode == "single":
+        run.nets.append(net)
         return net
     of_ddp = wrap.ddp_options(run.options.values, net)
     run.nets.append(wrap.parallelise(net, run.plan.mode, of_ddp))
     return net
 
 
-def share_cores(ranks_on_node: int) -> None:
+def share_cores(run: Run) -> None:
     """Holds torch to this rank's share of the node's cores.
 
     Hosts ask for two threads a process. Where ranks have less than that, threads wait for each
     other in busy loops: two ranks on two cores then took several times as long for a step.
     """
-    torch.set_num_threads(min(torch.get_num_threads(), env.share_of_cores(ranks_on_node)))
+    torch.set_num_threads(min(torch.get_num_threads(), run.core_share))

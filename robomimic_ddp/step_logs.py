@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Callable
 
 import numpy as np
 
-from robomimic_ddp import group
+from robomimic_ddp import group, tree
 from robomimic_ddp.errors import RobomimicDDPError
+
+
+def loader_of(arguments: Mapping[str, Any]) -> Any:
+    """The loader that a call of the host's `run_epoch` counts its steps by: `data_loader`, or the
+    first of `data_loaders`; None where it has neither.
+    """
+    several = arguments.get("data_loaders")
+    return several[0] if several else arguments.get("data_loader")
 
 
 class BatchLogs:
@@ -80,22 +89,12 @@ def samples_in(batch: Any) -> int:
     """
     if isinstance(batch, dict) and "actions" in batch:
         batch = batch["actions"]
-    found = _first_length(batch)
-    if found is None:
+    sizes = (getattr(value, "shape", None) for value in tree.leaves(batch))
+    shape = next(filter(None, sizes), None)
+    if shape is None:
         raise RobomimicDDPError(
             f"a batch of type {type(batch).__name__} holds no array with a batch dimension, so its "
             "samples cannot be counted for the average over ranks. Return arrays of shape [B, ...] "
             "from the dataset."
         )
-    return found
-
-
-def _first_length(nest: Any) -> int | None:
-    if getattr(nest, "shape", None):
-        return int(nest.shape[0])
-    if isinstance(nest, dict):
-        nest = list(nest.values())
-    if isinstance(nest, (list, tuple)):
-        lengths = (_first_length(part) for part in nest)
-        return next((length for length in lengths if length is not None), None)
-    return None
+    return int(shape[0])

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from robomimic_ddp.state import STATE
+from robomimic_ddp.state.files import read_file
 from tests.configs import NAME
 
 _EPOCH = re.compile(r"^(Train|Validation) Epoch (\d+)$", re.MULTILINE)
@@ -21,6 +23,11 @@ def run_directory(output: Path) -> Path:
     found = sorted((output / NAME).iterdir())
     assert len(found) == 1, f"one run directory was expected, found {found}"
     return found[0]
+
+
+def newest(folder: Path) -> dict[str, Any]:
+    """Our newest state of the only run below `folder`/runs."""
+    return read_file(run_directory(folder / "runs") / STATE)
 
 
 def epoch_logs(directory: Path) -> dict[tuple[str, int], dict[str, float]]:
@@ -96,9 +103,9 @@ def digests(state: dict[str, torch.Tensor]) -> dict[str, str]:
     }
 
 
-STATE_VARIES = ("/save_id", "/export", "/options/resume", "/random/python/")
-"""Not of the training: names of saves and files, whether the run was resumed, and Python's stream,
-which the host never seeds.
+STATE_VARIES = ("/save_id", "/job", "/export", "/options/resume", "/random/python/")
+"""Not of the training: names of saves, jobs and files, whether the run was resumed, and Python's
+stream, which the host never seeds.
 """
 
 

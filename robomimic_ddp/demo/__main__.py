@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from robomimic_ddp import paths
 from robomimic_ddp.demo.evaluate import EPISODES
 from robomimic_ddp.demo.job import CPU_RANKS, Job, exit_code_of, runtime_version, visible_gpus
 from robomimic_ddp.demo.stamps import CHECKOUT, code_version, fresh_folder
@@ -92,11 +93,9 @@ class Demo(Job):
 
 def _check(options: argparse.Namespace) -> None:
     """Raises UsageError for arguments that the demo could only fail with later."""
-    root, nearest = options.root, options.root.absolute()
-    while not nearest.exists():
-        nearest = nearest.parent
-    if not nearest.is_dir():
-        raise UsageError(f"--root {root}: {nearest} is no folder. Name one; it is made if need be.")
+    reason = paths.why_not_writable(options.root)
+    if reason is not None:
+        raise UsageError(f"--root {options.root}: {reason}. Name a folder; it is made if need be.")
     if not options.config.is_file():
         raise UsageError(f"--config {options.config}: there is no such file.")
     for name, least in (("ranks", 1), ("demonstrations", 2), ("evaluations", 1)):

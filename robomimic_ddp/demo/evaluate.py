@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from robomimic_ddp import paths
 from robomimic_ddp.demo.expert import LONGEST_EPISODE
 from robomimic_ddp.demo.simulator import HEIGHT, WIDTH, ReachSimulator
 from robomimic_ddp.rlds.pictures import PictureSize, resize_frames
@@ -187,8 +188,9 @@ def main(arguments: Iterable[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("--episodes", type=int, default=EPISODES)
-    parser.add_argument("--out", type=Path, required=True, help="where the result goes, as JSON")
+    parser.add_argument("--out", type=paths.writable, required=True, help="the result, as JSON")
     args = parser.parse_args(arguments)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(evaluate(args.checkpoint, args.episodes), indent=2) + "\n")
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from robomimic_ddp import paths
 from robomimic_ddp.demo.expert import record_episode
 from robomimic_ddp.demo.simulator import HEIGHT, WIDTH
 from robomimic_ddp.rlds.write import write_dataset
@@ -44,7 +45,7 @@ def write_demo_dataset(
 def main() -> None:
     """The command line above."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", required=True, help="folder for data sets (train.data_path)")
+    parser.add_argument("--out", type=paths.writable, required=True, help="as train.data_path")
     parser.add_argument("--episodes", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--files", type=int, default=FILES)

@@ -51,8 +51,8 @@ def test_scripts_run_in_a_checkout_of_an_odd_name(script: str, name: str, tmp_pa
 
 
 DEMO = {
-    "root is a file": (["--root", "{folder}/file"], ("--root", "file", "is no folder")),
-    "root below a file": (["--root", "{folder}/file/x"], ("--root", "file/x", "is no folder")),
+    "root is a file": (["--root", "{folder}/file"], ("--root", "file", "is a file")),
+    "root below a file": (["--root", "{folder}/file/x"], ("--root", "file is a file")),
     "no such config": (["--config", "{folder}/none.json"], ("--config", "none.json", "no such")),
     "no ranks": (["--ranks", "0"], ("--ranks", "0", "at least 1")),
     "fewer ranks than none": (["--ranks", "-2"], ("--ranks", "-2", "at least 1")),

@@ -1,4 +1,4 @@
-"""A host of its own entry and average: `train_rlds.py` composes a YAML, Hydra is not installed, and
+"""A host of its own entry and average: `train_rlds.py` composes a YAML with Hydra, and
 `EMAModel(model=nets)` is written for another diffusers than the installed one.
 """
 
@@ -16,6 +16,7 @@ from tests.configs import make_config, merged, write_config
 from tests.hosts import Host, apply, copy_host, python, require_clean, torchrun
 from tests.runs import load, run_directory
 
+pytest.importorskip("hydra", reason="the oldest OmegaConf that we test with is older than Hydra's")
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
 ENTRY = '''"""Train from train_configs/train_rlds.yaml."""
@@ -87,7 +88,7 @@ SMALL = {
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory, low_dim_dataset: Path) -> Host:
-    """Edited; `import hydra` fails."""
+    """Edited."""
     made = copy_host(tmp_path_factory.mktemp("composing"))
     path = made.package / "algo" / "diffusion_policy.py"
     text = path.read_text()
@@ -103,7 +104,6 @@ def host(tmp_path_factory: pytest.TempPathFactory, low_dim_dataset: Path) -> Hos
     (configs / "train_rlds.yaml").write_text(
         "defaults:\n  - base\n\nload_from: null\ntrain:\n  batch_size: 3\n  seed: 11\n"
     )
-    (made.folder / "hydra.py").write_text("raise ModuleNotFoundError('no hydra', name='hydra')\n")
     return apply(made)
 
 
@@ -143,9 +143,8 @@ def test_one_process_and_a_file_over_the_yaml(
 
 
 @pytest.mark.bad_input
-def test_a_mistyped_key_is_one_error(host: Host, tmp_path: Path) -> None:
+def test_a_mistyped_key_is_hydras_error(host: Host, tmp_path: Path) -> None:
     words = [f"train.output_dir={tmp_path}", "train.batchsize=2"]
     result = python(host, "robomimic.scripts.train_rlds", *words)
     assert result.returncode == 1, result
-    assert "Did you mean train.batch_size?" in result.stderr
-    assert "Traceback" not in result.stderr
+    assert "Could not override 'train.batchsize'" in result.stderr

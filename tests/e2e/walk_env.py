@@ -3,8 +3,9 @@
     torchrun ... -m tests.e2e.walk_env REPORTS [--fails RANK] --config cfg.json
 
 A point must come near the place that the reset draws from numpy's global stream. Writes
-REPORTS/rank<k>.json: where each episode of this rank began, and the statistics it was given. RANK
-raises in the second step of its second episode.
+REPORTS/rank<k>.json: where each episode of this rank began, the statistics it was given, and the
+GPU that simulators render on (null: they were not told). RANK raises in the second step of its
+second episode.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ import robomimic.utils.env_utils as EnvUtils
 RANK = int(os.environ.get("RANK", "0"))
 BEGINNINGS: list[float] = []
 """The first place of each episode that this rank has run."""
+RENDERS_ON: list[str | None] = []
+"""For each environment the GPU that a simulator would have been told when it was made."""
 
 
 class PlantedFault(Exception):
@@ -39,6 +42,7 @@ class WalkEnv(EnvBases.EnvBase):
 
     def __init__(self, env_name: str, **_: Any) -> None:
         self.env_name = env_name
+        RENDERS_ON.append(os.environ.get("MUJOCO_EGL_DEVICE_ID"))
         self.reset()
         BEGINNINGS.clear()  # episodes only, not this one
 
@@ -135,7 +139,7 @@ def main() -> None:
     chosen = {"algo": None, "name": None, "dataset": None, "debug": False, "resume": False}
     host_train.main(argparse.Namespace(config=given.config, **chosen))
     given.reports.mkdir(exist_ok=True)
-    report = {"beginnings": BEGINNINGS, "statistics": statistics}
+    report = {"beginnings": BEGINNINGS, "statistics": statistics, "renders_on": RENDERS_ON[-1]}
     (given.reports / f"rank{RANK}.json").write_text(json.dumps(report, default=float))
 
 

@@ -91,6 +91,21 @@ def demo_dataset(once: Callable[..., Path]) -> Path:
     return once("demo-rlds", lambda folder: write_demo_dataset(str(folder), 20, seed=0, **size))
 
 
+@pytest.fixture(scope="session")
+def four_epochs(low_dim_dataset: Path) -> Callable[..., Path]:
+    """`four_epochs(folder, **changes)`: the config file of a low-dim diffusion policy's run below
+    `folder`, four epochs of three steps.
+    """
+
+    def make(folder: Path, **changes: Any) -> Path:
+        folder.mkdir(exist_ok=True)
+        changes = {"train": {"num_epochs": 4}, **changes}
+        made = make_config("diffusion_policy", low_dim_dataset, folder / "runs", changes)
+        return write_config(folder / "config.json", made)
+
+    return make
+
+
 @pytest.fixture
 def config_file(tmp_path: Path, low_dim_dataset: Path, image_dataset: Path) -> ConfigMaker:
     """Makes a JSON file: `config_file(variant, changes)`; runs write into `tmp_path / "runs"`."""

@@ -8,7 +8,7 @@ import sys
 import pytest
 from omegaconf import OmegaConf
 
-from robomimic_ddp import command_line
+from robomimic_ddp import API_VERSION, api, command_line
 from robomimic_ddp.errors import ConfigError
 
 WORDS = ["train.batch_size=8", "ddp.lr_scaling=sqrt", "+train.extra=[1,2]", "load_from=x.json"]
@@ -66,3 +66,32 @@ def test_text_that_is_no_setting_is_one_error(argv):
     argv("ddp.lr_scaling=[sqrt")
     with pytest.raises(ConfigError, match="key=value"):
         command_line.options()
+
+
+HYDRA = {"compose", "initialize", "initialize_config_dir"}
+
+
+def test_hosts_patched_before_get_hydras_own_names():
+    hydra = pytest.importorskip("hydra")
+    from hydra.core.global_hydra import GlobalHydra
+
+    assert all(getattr(api, name) is getattr(hydra, name) for name in HYDRA)
+    assert api.GlobalHydra is GlobalHydra
+
+
+@pytest.mark.bad_input
+def test_a_host_that_composes_without_hydra_is_one_error(monkeypatch, capfd):
+    monkeypatch.setitem(sys.modules, "hydra", None)
+
+    @api.entry_point(api_version=API_VERSION)
+    def main():
+        from hydra import compose
+
+        compose("train")
+
+    with pytest.raises(SystemExit):
+        main()
+    assert "pip install hydra-core" in capfd.readouterr().err
+    for name in HYDRA:
+        with pytest.raises(ConfigError, match="pip install hydra-core"):
+            getattr(api, name)

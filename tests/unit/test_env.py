@@ -93,27 +93,6 @@ def test_a_thread_that_works_is_seen():
 
 
 @pytest.mark.parametrize(
-    "own, of_parent, ranks, share",
-    [
-        (8, 8, 4, 2),  # a container's or a Slurm task's cores, torchrun's as well as its ranks'
-        (4, 16, 4, 4),  # the launcher has bound each rank to its own
-        (3, 3, 4, 1),
-        (8, None, 2, 4),  # the parent has ended
-    ],
-)
-def test_cores_that_all_ranks_have_are_divided(own, of_parent, ranks, share, monkeypatch):
-    def cores_of(process):
-        if process and of_parent is None:
-            raise ProcessLookupError
-        return set(range(of_parent if process else own))
-
-    monkeypatch.setattr(env.os, "cpu_count", lambda: 64)
-    monkeypatch.setattr(env.os, "sched_getaffinity", cores_of, raising=False)
-    monkeypatch.setattr(env, "_CORE_LIMITS", ())
-    assert env.share_of_cores(ranks) == share
-
-
-@pytest.mark.parametrize(
     "files, usable, share",
     [
         (["250000 100000"], 2, 1),
@@ -130,9 +109,8 @@ def test_a_containers_processor_time_is_cores(files, usable, share, tmp_path, mo
         path.write_text(f"{text}\n")
     monkeypatch.setattr(env, "_CORE_LIMITS", ((tmp_path / "none",), tuple(paths)))
     monkeypatch.setattr(env, "own_cores", lambda: tuple(range(6)))
-    monkeypatch.setattr(env, "_cores_of_parent", lambda: 6)
     assert env.usable_cores() == usable
-    assert env.share_of_cores(2) == share
+    assert env.share_of_cores(range(6), [range(6)] * 2) == share
 
 
 def test_a_launcher_that_does_not_tell_the_size_of_a_node():

@@ -15,15 +15,14 @@ PACKAGE = ROOT / "robomimic_ddp"
 
 LAYERS = (
     {"errors"},
-    {"env", "options", "paths", "remedies", "host_seams"},
-    {"plan"},
+    {"env", "options", "paths", "remedies", "tree"},
+    {"plan", "host_seams"},
     {"places", "random_streams", "rendezvous", "swapping"},
     {"group", "hdf5_structure"},
-    {"step_logs", "bucket_layout", "buffers", "observing", "nests", "language", "composition"}
-    | {"config_check"},
+    {"step_logs", "bucket_layout", "buffers", "observing", "nests", "language"} | {"config_check"},
     {"wrap", "sampling", "rlds", "main_rank", "metrics", "algo", "history"}
     | {"command_line", "config_file", "hdf5_check", "heartbeat", "notes", "figures"}
-    | {"determinism", "composing"},
+    | {"determinism"},
     {"rollouts", "step", "checkpoint", "checkpoint_check", "finite", "debug", "verify", "entry"}
     | {"stopping", "pace"},
     {"progress", "block"},
@@ -41,7 +40,7 @@ LAYERS = (
 )
 """A module imports only from lines above its own. `cli` joins the parts: it stands above them."""
 
-WITHOUT_TORCH = {"__init__", "errors", "env", "options", "remedies", "plan", "host_seams"}
+WITHOUT_TORCH = {"__init__", "errors", "env", "options", "remedies", "plan", "host_seams", "tree"}
 
 
 @dataclass(frozen=True)

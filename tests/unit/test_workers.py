@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from robomimic_ddp.env import LaunchEnv
+from robomimic_ddp import env
+from robomimic_ddp.env import LaunchEnv, share_of_cores
 from robomimic_ddp.errors import OptionError, PlanError
 from robomimic_ddp.options import Options, resolve
-from robomimic_ddp.plan import make_plan, share_of_cores, workers_of_share
+from robomimic_ddp.plan import make_plan
 from robomimic_ddp.sampling.workers import loader_arguments
 
 DATA = TensorDataset(torch.arange(12))
@@ -54,16 +57,18 @@ def test_more_workers_than_cores_are_warned_of_and_kept():
 )
 def test_all_ranks_together_never_have_more_than_the_node(of_ranks):
     cores = [sorted(own) for own in of_ranks]
-    shares = [share_of_cores(own, cores) for own in cores]
-    assert sum(shares) <= len(set().union(*of_ranks))
-    started = [workers_of_share("auto", share) + min(share, 1) for share in shares]
-    assert sum(started) <= len(set().union(*of_ranks))
+    with mock.patch.object(env, "_CORE_LIMITS", ()):
+        shares = [share_of_cores(own, cores) for own in cores]
+    assert min(shares) >= 1
+    assert sum(share for share in shares if share > 1) <= len(set().union(*of_ranks))
 
 
-def test_shares_of_bound_and_of_free_ranks():
+def test_shares_of_bound_and_of_free_ranks(monkeypatch):
+    monkeypatch.setattr(env, "_CORE_LIMITS", ())
     assert share_of_cores(range(8), [range(8), range(8, 16)]) == 8
     assert share_of_cores(range(16), [range(16)] * 2) == 8
     assert share_of_cores(range(3), [range(3)] * 2) == 1
+    assert share_of_cores(range(3), [range(3)] * 4) == 1
 
 
 def test_a_loader_is_left_alone_by_default_and_follows_the_options():

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from robomimic_ddp import paths
 from robomimic_ddp.demo.lift import expert
 from robomimic_ddp.errors import EXIT_REFUSED, DataError, RobomimicDDPError
 
@@ -161,11 +162,12 @@ def _write_episode(group: Any, episode: dict[str, Any]) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line above; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="the HDF5 file")
+    parser.add_argument("--out", type=paths.writable, required=True, help="the HDF5 file")
     parser.add_argument("--attempts", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args(arguments)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
     try:
         write(options.out, options.attempts, options.seed, options.processes)
     except RobomimicDDPError as error:
