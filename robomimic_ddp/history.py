@@ -15,17 +15,25 @@ import json
 import os
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable
 
 from robomimic_ddp.errors import DataError
-from robomimic_ddp.step_logs import loader_of
 
 if TYPE_CHECKING:  # `plot` reads histories without torch
     from robomimic_ddp.step_logs import EpochPart
 
 FILE_NAME = "history.jsonl"
+
+
+def loader_of(arguments: Mapping[str, Any]) -> Any:
+    """The loader that a call of the host's `run_epoch` counts its steps by: `data_loader`, or the
+    first of `data_loaders`; None where it has neither.
+    """
+    several = arguments.get("data_loaders")
+    return several[0] if several else arguments.get("data_loader")
 
 
 def recorded(

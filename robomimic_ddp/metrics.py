@@ -12,8 +12,9 @@ import numpy as np
 
 from robomimic_ddp import group, places
 from robomimic_ddp.errors import RobomimicDDPError
+from robomimic_ddp.history import loader_of
 from robomimic_ddp.observing import Observer, watching
-from robomimic_ddp.step_logs import BatchLogs, EpochPart, loader_of
+from robomimic_ddp.step_logs import BatchLogs, EpochPart
 from robomimic_ddp.swapping import swapped
 
 

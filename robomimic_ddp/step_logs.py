@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Callable
 
 import numpy as np
 
 from robomimic_ddp import group, tree
 from robomimic_ddp.errors import RobomimicDDPError
-
-
-def loader_of(arguments: Mapping[str, Any]) -> Any:
-    """The loader that a call of the host's `run_epoch` counts its steps by: `data_loader`, or the
-    first of `data_loaders`; None where it has neither.
-    """
-    several = arguments.get("data_loaders")
-    return several[0] if several else arguments.get("data_loader")
 
 
 class BatchLogs:

@@ -20,7 +20,6 @@ from robomimic_ddp import (
     pace,
     progress,
     random_streams,
-    step_logs,
 )
 from robomimic_ddp import rollouts as _rollouts
 from robomimic_ddp import run as _run
@@ -71,7 +70,7 @@ class _Epoch:
 
     def __init__(self, run: _run.Run, call: inspect.BoundArguments) -> None:
         self.run = run
-        self.loader = step_logs.loader_of(call.arguments)
+        self.loader = history.loader_of(call.arguments)
         self.number = call.arguments.get("epoch")
         self.validates = bool(call.arguments.get("validate"))
         self.pace = pace.Pace()

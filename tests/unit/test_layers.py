@@ -20,7 +20,8 @@ LAYERS = (
     {"places", "random_streams", "rendezvous", "swapping"},
     {"group", "hdf5_structure"},
     {"step_logs", "bucket_layout", "buffers", "observing", "nests", "language"} | {"config_check"},
-    {"wrap", "sampling", "rlds", "main_rank", "metrics", "algo", "history"}
+    {"history"},
+    {"wrap", "sampling", "rlds", "main_rank", "metrics", "algo"}
     | {"command_line", "config_file", "hdf5_check", "heartbeat", "notes", "figures"}
     | {"determinism"},
     {"rollouts", "step", "checkpoint", "checkpoint_check", "finite", "debug", "verify", "entry"}
@@ -41,6 +42,7 @@ LAYERS = (
 """A module imports only from lines above its own. `cli` joins the parts: it stands above them."""
 
 WITHOUT_TORCH = {"__init__", "errors", "env", "options", "remedies", "plan", "host_seams", "tree"}
+WITHOUT_TORCH |= {"history", "figures", "plot"}
 
 
 @dataclass(frozen=True)
