@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import logging
 import multiprocessing
 import os
 import pickle
@@ -65,6 +66,7 @@ def _answer(task: dict[str, Any], membership: Membership) -> tuple[bool, Any]:
     environment, folder = dict(os.environ), os.getcwd()
     path, streams = list(sys.path), (sys.stdout, sys.stderr)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    logs, level = list(logging.root.handlers), logging.root.level
     try:
         return True, pickle.dumps(_run(task, membership))
     except BaseException:  # a rank must answer whatever happens, SystemExit included
@@ -75,6 +77,8 @@ def _answer(task: dict[str, Any], membership: Membership) -> tuple[bool, Any]:
         os.environ.clear()
         os.environ.update(environment)
         os.chdir(folder)
+        logging.root.handlers[:] = logs  # a library that logs with none adds one, to old streams
+        logging.root.setLevel(level)
         signal.set_wakeup_fd(-1)
         for number, handler in handlers.items():
             signal.signal(number, handler)
