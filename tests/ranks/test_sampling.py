@@ -9,8 +9,19 @@ from torch.utils.data import DataLoader, Dataset, WeightedRandomSampler, get_wor
 
 from robomimic_ddp import group
 from robomimic_ddp.sampling import train_loader, valid_loader
+from tests.ranks.pool import RankPool
 
 SIZE = 47
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    """Ranks that have run nothing else: a data worker is forked from one, and what other tests have
+    loaded and left there (threads of TensorFlow, their locks) need not survive that.
+    """
+    pool = RankPool()
+    yield pool
+    pool.close()
 
 
 class Samples(Dataset):
