@@ -16,10 +16,10 @@ from robomimic_ddp import (
     heartbeat,
     history,
     metrics,
-    observing,
     pace,
     progress,
     random_streams,
+    step_hooks,
 )
 from robomimic_ddp import rollouts as _rollouts
 from robomimic_ddp import run as _run
@@ -48,7 +48,7 @@ def epoch_log(run_epoch: Callable) -> Callable:
             return over_ranks(*args, **kwargs)
         epoch = _Epoch(run, call)
         with progress.in_place_of_hosts(run_epoch, epoch.progress), epoch.random_streams():
-            with observing.watching(call.arguments["model"], list(epoch.observers())):
+            with step_hooks.installed(call.arguments["model"], epoch.hooks()):
                 return epoch.finished(over_ranks(*args, **kwargs))
 
     return history.recorded(
@@ -94,8 +94,8 @@ class _Epoch:
             return None
         return max(0, self.run.last_epoch - self.number)
 
-    def observers(self) -> Iterator[observing.Observer]:
-        """Who sees the steps, in this order."""
+    def hooks(self) -> Iterator[step_hooks.StepHook]:
+        """What sees the epoch's steps."""
         options = self.run.options.values
         yield self.pace
         if options.debug and not self.validates:
