@@ -57,7 +57,8 @@ def epoch_log(run_epoch: Callable) -> Callable:
 
 
 def _part() -> Any:
-    return getattr(_run.current(), "part", None)
+    run = _run.current()
+    return None if run is None else run.resume.part
 
 
 def _directory_to_write() -> Path | None:
@@ -74,7 +75,7 @@ class _Epoch:
         self.number = call.arguments.get("epoch")
         self.validates = bool(call.arguments.get("validate"))
         self.pace = pace.Pace()
-        part = None if self.validates else run.part
+        part = None if self.validates else run.resume.part
         if part is not None:
             part.epoch = self.number
         self.done_before = 0 if part is None else part.steps
