@@ -31,6 +31,9 @@ from tests.hosts import ROOT, Host
 from tests.ranks.hosted import train_on_rank
 from tests.ranks.pool import RankPool
 from tests.runs import run_directory
+from tests.versions import NEEDS_CALL_PLACE, NEEDS_OPTIMIZER_HOOKS
+
+pytestmark = [NEEDS_CALL_PLACE, NEEDS_OPTIMIZER_HOOKS, pytest.mark.timeout(300)]
 
 PACKAGE = str(Path(robomimic_ddp.__file__).parent)
 PREPARE = importlib.import_module("robomimic_ddp.step.prepare")
