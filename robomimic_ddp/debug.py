@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from robomimic_ddp import group, tree
-from robomimic_ddp.observing import LOSS, Observer
+from robomimic_ddp.step_hooks import LOSS, StepHook
 from robomimic_ddp.step_logs import samples_in
 
 
@@ -45,10 +45,12 @@ def _data(loader: Any) -> Iterator[str]:
         yield f"(this rank's order: {loader.index_stream_digest()[:12]})"
 
 
-class Teller(Observer):
+class Teller(StepHook):
     """Prints, on every rank, the shapes of its first batch, and a line at the first and every
     `interval`-th train step. `counts` is the run's, so that steps are counted over epochs.
     """
+
+    place = "debug"
 
     def __init__(self, counts: dict[str, int], interval: int, device: str) -> None:
         self.counts, self.interval, self.device = counts, interval, device

@@ -13,19 +13,21 @@ import torch
 
 from robomimic_ddp import group, tree
 from robomimic_ddp.errors import DataError, LossError, RobomimicDDPError
-from robomimic_ddp.observing import LOSS, Observer
+from robomimic_ddp.step_hooks import LOSS, StepHook
 
 MOST_OVERFLOWS = 20
 """Steps in a row that fp16 may leave out: torch halves its scale, 2**16 at first, at each."""
 
 
-class Guard(Observer):
+class Guard(StepHook):
     """Stops this rank's epoch at the first loss that is NaN or infinite, and tells where the host
     refuses a batch's actions: raises LossError or DataError on the rank that sees it.
 
     Under `may_overflow` (fp16), steps that overflowed are left out of the log, up to MOST_OVERFLOWS
     in a row. `done_before`: steps of the epoch that were done before the job went on.
     """
+
+    place = "loss guard"
 
     def __init__(
         self, loader: Any, epoch: Any, may_overflow: bool = False, done_before: int = 0

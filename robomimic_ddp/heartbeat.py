@@ -17,7 +17,7 @@ from typing import Any, Callable
 
 from robomimic_ddp import env, paths, places
 from robomimic_ddp.errors import DataError, Stopped
-from robomimic_ddp.observing import LOSS, Observer
+from robomimic_ddp.step_hooks import LOSS, StepHook
 
 FOLDER = "heartbeats"
 _SECONDS, _RANKS_A_SECOND = 2.0, 50
@@ -137,8 +137,10 @@ def _code() -> str | None:
     return f"{frame.f_code.co_name} ({file}:{frame.f_lineno})"
 
 
-class Listener(Observer):
+class Listener(StepHook):
     """Notes each train step of one epoch by `pulse`."""
+
+    place = "heartbeat"
 
     def __init__(self, pulse: Pulse, epoch: Any) -> None:
         self.pulse, self.epoch = pulse, epoch

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Callable
 
 import numpy as np
@@ -13,9 +11,8 @@ import numpy as np
 from robomimic_ddp import group, places
 from robomimic_ddp.errors import RobomimicDDPError
 from robomimic_ddp.history import loader_of
-from robomimic_ddp.observing import Observer, watching
+from robomimic_ddp.step_hooks import StepHook, installed
 from robomimic_ddp.step_logs import BatchLogs, EpochPart
-from robomimic_ddp.swapping import swapped
 
 
 def mean_over_ranks(
@@ -83,10 +80,14 @@ def epoch_log(
             _leave_out(call, part)
         elif call.arguments.get("num_steps", 0) is None and not call.arguments.get("validate"):
             part.total = _steps_of_a_pass(call)
-        phase = "validation" if call.arguments.get("validate") else "train"
+        validates = bool(call.arguments.get("validate"))
+        phase = "validation" if validates else "train"
+        # Per-batch schedules wait in validation, where hosts call on_gradient_step too: ranks
+        # validate on unequal numbers of batches, so their learning rates would part.
+        methods = {"on_gradient_step": lambda *_: None} if validates else {}
         place = f"epoch {call.arguments.get('epoch')} {phase}"
         places.reached(place)
-        with watching(model, [_Recorder(part, phase)]), _schedules_stand_still(model, call):
+        with installed(model, [_Recorder(part, phase)], methods):
             result = run_epoch(*call.args, **call.kwargs)
         places.reached(f"{place} log")
         if phase == "train":
@@ -150,21 +151,10 @@ def _take_own_share(call: inspect.BoundArguments) -> None:
         call.arguments["data_loader_iter"] = iter(share)
 
 
-@contextmanager
-def _schedules_stand_still(model: Any, call: inspect.BoundArguments) -> Iterator[None]:
-    """While validating, per-batch schedules wait: hosts call on_gradient_step there too.
-
-    Ranks validate on unequal numbers of batches, so their learning rates would part.
-    """
-    if not call.arguments.get("validate"):
-        yield
-        return
-    with swapped(model, "on_gradient_step", lambda: None):
-        yield
-
-
-class _Recorder(Observer):
+class _Recorder(StepHook):
     """`part` hears of every batch and of every step log."""
+
+    place = "epoch log"
 
     def __init__(self, part: EpochPart, phase: str) -> None:
         self.part, self.phase = part, phase

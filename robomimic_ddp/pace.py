@@ -15,15 +15,17 @@ import torch
 from torch import nn
 
 from robomimic_ddp import group, wrap
-from robomimic_ddp.observing import Observer
+from robomimic_ddp.step_hooks import StepHook
 
 NANOSECONDS = 1e-9
 WAITED, ENOUGH_STEPS = 0.3, 20
 """From this share of the time spent waiting for data on, in so many steps, it is worth a line."""
 
 
-class Pace(Observer):
+class Pace(StepHook):
     """Times this rank's train steps of one epoch; `clock` gives seconds."""
+
+    place = "pace"
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock

@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any, Callable
 
-from robomimic_ddp.observing import LOSS, Observer
+from robomimic_ddp.step_hooks import LOSS, StepHook
 from robomimic_ddp.pace import Pace
 from robomimic_ddp.swapping import swapped
 
@@ -21,7 +21,7 @@ LINE_SECONDS = 30.0
 _RATE = "Optimizer/"
 
 
-class Progress(Observer):
+class Progress(StepHook):
     """Shows one epoch as its steps are done.
 
     title: such as "epoch 3"; pace: the epoch's, which sees each step before this does;
@@ -29,6 +29,8 @@ class Progress(Observer):
     epochs_left: those after this one, for the time until training ends, or None; tells_end: whether
     the last step has a line of its own. Not collective.
     """
+
+    place = "progress"
 
     def __init__(
         self,

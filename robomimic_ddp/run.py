@@ -36,14 +36,13 @@ from robomimic_ddp import (
     progress,
     run_record,
     step,
-    step_logs,
     stopping,
     tree,
     verify,
     wrap,
 )
 from robomimic_ddp.errors import PatchError, PlanError
-from robomimic_ddp.state import RECORD_NAME
+from robomimic_ddp.state import RECORD_NAME, Resume
 
 logger = logging.getLogger(__name__)
 
@@ -76,16 +75,9 @@ class Run:
     sharded_stream: bool = False
     record: run_record.RunRecord | None = None
     """Main rank: `ddp.json`, once the run directory is known."""
-    found: Any = None
-    """The directory that the run goes on in (`state.Found`), or None."""
-    config_before: bytes | None = None
-    """Main rank: the config.json of the run that is resumed, before the host writes it again."""
-    saved: dict | None = None
-    """The state that the run goes on from, between reading it and putting it back."""
+    resume: Resume = field(default_factory=Resume)
     checkpoints: list[dict] = field(default_factory=list)
     """What the host has read of checkpoints, until training begins."""
-    part: step_logs.EpochPart | None = None
-    """What is done of the present train epoch; None before the first."""
     last_epoch: int | None = None
     """The last of the host's epoch loop, where that is known."""
     debugged: dict = field(default_factory=lambda: {"steps": 0})
@@ -105,10 +97,6 @@ class Run:
     """
     undo: ExitStack = field(default_factory=ExitStack)
     """What training has changed on the host's objects is put back when it is closed."""
-    best_at_start: dict = field(default_factory=dict)
-    """Variables of the host's train() that are saved and restored (`api.restored`), with what they
-    are before training.
-    """
 
     @property
     def directory(self) -> Path | None:

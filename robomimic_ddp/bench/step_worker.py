@@ -48,7 +48,7 @@ def main(job: dict[str, Any]) -> None:
     with ExitStack() as stack:
         samples = job["batch"]
         if ours:
-            from robomimic_ddp import api, observing, run
+            from robomimic_ddp import api, run, step_hooks
 
             started = stack.enter_context(run.start(config, use_cuda=on_gpu))
             samples = started.plan.samples_per_rank  # more than a batch where it accumulates
@@ -63,7 +63,7 @@ def main(job: dict[str, Any]) -> None:
             next(epochs)
         model.set_train()
         if ours:
-            stack.enter_context(observing.watching(model, []))
+            stack.enter_context(step_hooks.installed(model))
         step = partial(host_step, model, batch)
         if job["variant"] == BY_HAND:
             step = step_by_hand(model, batch)

@@ -22,7 +22,7 @@ class Keeper:
         self.run, self.model = run, model
         self.finished = 0
         self.told_of_copies = False
-        run.part = step_logs.EpochPart(self.after_step, self.after_training)
+        run.resume.part = step_logs.EpochPart(self.after_step, self.after_training)
         run.stopper.last_words = self.leave_marker
         self.best: dict[str, Any] = {}
         self.defines: dict[str, Any] = {}
@@ -35,12 +35,14 @@ class Keeper:
         Raises CheckpointError, and leaves config.json as it was, where the run is another one.
         """
         saved = start.saved_state(self.run)
+        for note in self.run.resume.notes:
+            print(f"warning: {note}", file=sys.stderr)
         items = identity.items_of(self.run)
         try:
             changed = main_rank.on_main(self._compare, saved, items)
             return self._restored(saved, changed)
         except RobomimicDDPError:
-            if group.is_main() and self.run.config_before is not None:
+            if group.is_main() and self.run.resume.config_before is not None:
                 start.write_config(self.run, "config.json")
             raise
 
@@ -52,21 +54,21 @@ class Keeper:
         found = list(identity.differences(saved, self.defines, self.run))
         wrong = [one.text for one in found if one.wrong]
         if wrong:
-            raise report.another_run(self.run.found.directory, wrong)
+            raise report.another_run(self.run.resume.found.directory, wrong)
         return [one.text for one in found]
 
     def _restored(self, saved: dict[str, Any] | None, changed: list[str]) -> int | None:
         """Collective: see `restore`. `changed`: lines for the user."""
-        run = self.run
-        if run.found is not None and run.found.kind != "host":
+        run, found = self.run, self.run.resume.found
+        if found is not None and found.kind != "host":
             epoch = 0 if saved is None else saved["epoch"]
-            main_rank.on_main(start.trim_history, run.found.directory, epoch)
-        self.best = dict(run.best_at_start)
+            main_rank.on_main(start.trim_history, found.directory, epoch)
+        self.best = dict(run.resume.variables)
         if saved is None:
-            if run.found is not None and run.found.kind == "begun":
-                start.say(f"no epoch was finished: training begins anew in {run.found.directory}")
+            if found is not None and found.kind == "begun":
+                start.say(f"no epoch was finished: training begins anew in {found.directory}")
             return None
-        run.saved = None  # frees the memory once the tensors are in the model
+        run.resume.saved = None  # frees the memory once the tensors are in the model
         state.restore_model(self.model, saved["model"])
         for name, net in wrap.parallel_among(host_algo.named_modules(self.model)):
             wrap.state_of(net).repeat_layout(saved.get("gradient_orders", {}).get(name, []))
@@ -105,7 +107,7 @@ class Keeper:
         """The steps of an epoch that the run was stopped in, and their logs. On another number of
         ranks the main rank takes all of the logs, where they are sums.
         """
-        part, parts = self.run.part, saved["ranks"]
+        part, parts = self.run.resume.part, saved["ranks"]
         part.steps = saved["inside"]["steps"]
         part.total = self._new_total(saved)
         if saved["world_size"] == self.run.plan.world_size:
@@ -156,7 +158,7 @@ class Keeper:
             self._stop_inside()
 
     def _stop_inside(self) -> None:
-        part = self.run.part
+        part = self.run.resume.part
         self._save({"epoch": part.epoch, "steps": part.steps, "total": part.total})
         self._stop(f"in epoch {part.epoch} after {part.steps} steps of it")
 
@@ -189,7 +191,7 @@ class Keeper:
 
     def _save(self, inside: dict[str, Any] | None) -> None:
         places.reached(f"saving the state after epoch {self.finished}")
-        part = self.run.part
+        part = self.run.resume.part
         loader = self.run.loaders.get("train")
         position = loader.position() if hasattr(loader, "position") else None
         own = {"random": random_streams.capture(), "data": position}
@@ -258,7 +260,7 @@ class Keeper:
         """The present values of the host's variables that `restored` was asked for, read where they
         live: among the variables of the function that holds the epoch loop.
         """
-        names = set(self.run.best_at_start)
+        names = set(self.run.resume.variables)
         frame = sys._getframe(1)
         while names and frame is not None:
             code = frame.f_code

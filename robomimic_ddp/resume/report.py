@@ -16,7 +16,7 @@ def changes(run: Any, model: Any, saved: dict[str, Any], data: str) -> Iterable[
     made = run.plan
     yield (
         f"resuming training from epoch {saved['epoch'] + 1}{_inside(saved)} "
-        f"(save {saved['save_id'][:8]} in {run.found.directory})"
+        f"(save {saved['save_id'][:8]} in {run.resume.found.directory})"
     )
     yield data
     old, new = saved["world_size"], made.world_size
@@ -39,7 +39,7 @@ def changes(run: Any, model: Any, saved: dict[str, Any], data: str) -> Iterable[
             f"{', '.join(f'{after:g}' for _, after in configured)}; not applied, since a "
             "resumed learning rate is never changed silently"
         )
-    if saved.get("export") != state.export_digest(run.found.directory):
+    if saved.get("export") != state.export_digest(run.resume.found.directory):
         yield (
             f"note: last.pth was not written together with save {saved['save_id'][:8]} (the "
             "run ended between the two, or the file was changed); the state alone is used"

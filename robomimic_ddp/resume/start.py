@@ -18,7 +18,7 @@ from robomimic_ddp.errors import DataError, Stopped
 
 def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> bool:
     """Collective: looks for the run to continue, where one is asked for (`ddp.resume`, the host's
-    own flag) or torchrun has started the ranks anew. What it finds is `run.found`.
+    own flag) or torchrun has started the ranks anew. What it finds is `run.resume.found`.
 
     Returns whether the host shall resume by itself: from its own checkpoint, in a directory without
     a state of ours. `host_can`: its train() has a parameter `resume`. Raises CheckpointError where
@@ -48,15 +48,16 @@ def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> bool
         forget_requeue(found)  # else torchrun would not restart a job that fails while it starts
         return found, False
 
-    run.found, stopped = main_rank.on_main(look)
+    found, stopped = main_rank.on_main(look)
+    run.resume.found = found
     if stopped:
         say("this job has stopped on request (requeue marker): not started again by torchrun")
         group.leave()
         raise Stopped()
-    by_host = run.found is not None and run.found.kind == "host"
+    by_host = found is not None and found.kind == "host"
     if by_host:
         say(
-            f"{run.found.directory} holds no {state.STATE} (it ended before its first epoch's "
+            f"{found.directory} holds no {state.STATE} (it ended before its first epoch's "
             "was written, or the host wrote it alone): the host goes on from its last.pth, and "
             "random streams, the place in the data and best values begin anew"
         )
@@ -73,38 +74,39 @@ def forget_requeue(found: state.Found | None) -> None:
 
 
 def saved_state(run: _run.Run) -> dict[str, Any] | None:
-    """Collective, the first time: the state that the run goes on from, or None. What each rank has
-    of its own as large as a net stays with the main rank.
+    """The state that the run goes on from, or None. What each rank has of its own as large as a net
+    stays with the main rank. Collective the first time, which is where the host makes its run
+    directory: by then no other job writes there.
     """
-    if run.found is None or run.found.kind != "state":
+    resumed = run.resume
+    if resumed.found is None or resumed.found.kind != "state":
         return None
-    if run.saved is None:
+    if resumed.saved is None:
         box: dict[str, Any] = {}
 
         def read() -> None:
-            box["state"], notes = state.read(run.found.directory)
-            state.require_complete(box["state"], run.found.directory)
-            for note in notes:
-                print(f"warning: {note}", file=sys.stderr)
+            box["state"], resumed.notes = state.read(resumed.found.directory)
+            state.require_complete(box["state"], resumed.found.directory)
 
         main_rank.on_main(read)
         errors = ((box.get("state") or {}).get("powersgd") or {}).pop("errors", None)
-        run.saved = group.broadcast_nest(box.get("state"))
+        resumed.saved = group.broadcast_nest(box.get("state"))
         if errors is not None:  # see resume.compression
-            run.saved["powersgd"]["errors"] = errors
-    return run.saved
+            resumed.saved["powersgd"]["errors"] = errors
+    return resumed.saved
 
 
 def restored(name: str, default: Any) -> Any:
-    """Collective: the value that the host's variable `name` had when the run was saved, or
-    `default`. The name is remembered, so that its value is saved from now on.
+    """The value that the host's variable `name` had when the run was saved, or `default`. The name
+    is remembered, so that its value is saved from now on. Collective only in a host that makes no
+    run directory in its train(): the state is read here then.
 
     A dictionary gets the saved entries over its own.
     """
     run = _run.current()
     if run is None:
         return default
-    run.best_at_start[name] = state.plain(default)
+    run.resume.variables[name] = state.plain(default)
     saved = saved_state(run)
     if saved is None or name not in saved["best"]:
         return default
@@ -138,7 +140,7 @@ def keep_config(run: _run.Run) -> None:
     """Main rank: keeps the config that the run had as config.json.old, where the host has written
     another one over it.
     """
-    before = run.config_before
+    before = run.resume.config_before
     try:
         changed = before is not None and (run.directory / "config.json").read_bytes() != before
     except OSError:
@@ -151,7 +153,7 @@ def write_config(run: _run.Run, name: str) -> bool:
     """Main rank: writes the config that the run had under `name`; whether that could be done."""
     try:
         with main_rank.atomic_open(run.directory / name, "wb") as file:
-            file.write(run.config_before)
+            file.write(run.resume.config_before)
     except OSError as error:
         print(f"warning: {run.directory / name} could not be written: {error}", file=sys.stderr)
         return False

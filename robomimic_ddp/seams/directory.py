@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Callable
 
-from robomimic_ddp import env, group, host_config, main_rank, places, state
+from robomimic_ddp import env, group, host_config, main_rank, places, resume, state
 from robomimic_ddp import run as _run
 from robomimic_ddp.errors import UnpatchedScript, WriteError
 from robomimic_ddp.swapping import swapped
@@ -21,7 +21,8 @@ _NAMES_TRIED = 5
 
 def run_directory(get_exp_dir: Callable) -> Callable:
     """Collective: decorates `get_exp_dir`: made once, by the main rank; the same paths, or error,
-    on all ranks. A run that is resumed gets the paths that it had, and nothing is asked or removed.
+    on all ranks. A run that is resumed gets the paths that it had, nothing is asked or removed, and
+    all ranks get its state.
 
     Raises CheckpointError where another job trains in the directory; a new run takes the next name.
     """
@@ -43,11 +44,11 @@ def run_directory(get_exp_dir: Callable) -> Callable:
             run = _run.current()
             if run is None:
                 return get_exp_dir(*args, **kwargs)
-            if run.found is None:
+            if run.resume.found is None:
                 paths, directory = _new_directory(run, lambda: get_exp_dir(*args, **kwargs))
             else:
                 paths, directory = _found_directory(run, get_exp_dir, args, kwargs)
-            run.config_before = _content(directory / "config.json")
+            run.resume.config_before = _content(directory / "config.json")
             job = state.job_name(env.read_launch_env())
             place = {"job": job, "paths": state.relative_paths(directory, paths)}
             run.begin_record(directory, place)
@@ -57,6 +58,7 @@ def run_directory(get_exp_dir: Callable) -> Callable:
         run = _run.current()
         if run is not None:
             run.start_pulse(host_config.common_directory(paths))
+            resume.saved_state(run)  # nobody else writes it any more
         return paths
 
     return wrapped
@@ -95,12 +97,12 @@ def _found_directory(
     run: _run.Run, get_exp_dir: Callable, args: tuple, kwargs: dict
 ) -> tuple[Any, Path]:
     """Main rank: the paths of the run that is resumed, and their folder."""
-    if run.found.kind == "host":
+    if run.resume.found.kind == "host":
         paths = get_exp_dir(*args, **kwargs)
         directory = host_config.common_directory(paths)
     else:
-        directory = run.found.directory
-        paths = run.found.paths or _paths_as_made(run, directory, get_exp_dir, args, kwargs)
+        directory = run.resume.found.directory
+        paths = run.resume.found.paths or _paths_as_made(run, directory, get_exp_dir, args, kwargs)
     run.undo.callback(state.take(directory).release)
     for path in paths:
         if path is not None:

@@ -16,10 +16,10 @@ from robomimic_ddp import (
     heartbeat,
     history,
     metrics,
-    observing,
     pace,
     progress,
     random_streams,
+    step_hooks,
 )
 from robomimic_ddp import rollouts as _rollouts
 from robomimic_ddp import run as _run
@@ -48,7 +48,7 @@ def epoch_log(run_epoch: Callable) -> Callable:
             return over_ranks(*args, **kwargs)
         epoch = _Epoch(run, call)
         with progress.in_place_of_hosts(run_epoch, epoch.progress), epoch.random_streams():
-            with observing.watching(call.arguments["model"], list(epoch.observers())):
+            with step_hooks.installed(call.arguments["model"], epoch.hooks()):
                 return epoch.finished(over_ranks(*args, **kwargs))
 
     return history.recorded(
@@ -57,7 +57,8 @@ def epoch_log(run_epoch: Callable) -> Callable:
 
 
 def _part() -> Any:
-    return getattr(_run.current(), "part", None)
+    run = _run.current()
+    return None if run is None else run.resume.part
 
 
 def _directory_to_write() -> Path | None:
@@ -74,7 +75,7 @@ class _Epoch:
         self.number = call.arguments.get("epoch")
         self.validates = bool(call.arguments.get("validate"))
         self.pace = pace.Pace()
-        part = None if self.validates else run.part
+        part = None if self.validates else run.resume.part
         if part is not None:
             part.epoch = self.number
         self.done_before = 0 if part is None else part.steps
@@ -94,8 +95,8 @@ class _Epoch:
             return None
         return max(0, self.run.last_epoch - self.number)
 
-    def observers(self) -> Iterator[observing.Observer]:
-        """Who sees the steps, in this order."""
+    def hooks(self) -> Iterator[step_hooks.StepHook]:
+        """What sees the epoch's steps."""
         options = self.run.options.values
         yield self.pace
         if options.debug and not self.validates:

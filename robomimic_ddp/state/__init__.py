@@ -25,6 +25,7 @@ from robomimic_ddp.state.files import (
 )
 from robomimic_ddp.state.lock import DirectoryInUse, take
 from robomimic_ddp.state.restore import restore_model
+from robomimic_ddp.state.resumed import Resume
 
 __all__ = [
     "BEST",
@@ -34,6 +35,7 @@ __all__ = [
     "STATE",
     "DirectoryInUse",
     "Found",
+    "Resume",
     "capture_model",
     "export_digest",
     "find_job",

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import Any
+from typing import Any, Callable
 
 from torch.nn.parallel import DistributedDataParallel
 
 from robomimic_ddp import algo as host_algo
-from robomimic_ddp import wrap
+from robomimic_ddp import step_hooks, wrap
 from robomimic_ddp.errors import PlanError
 from robomimic_ddp.step.backward import NAME, WHOLE, Backward, Part, Pending
 from robomimic_ddp.step.micro_batches import MicroBatches, split
@@ -39,9 +39,6 @@ class Accumulation:
 
     def __init__(self, model: Any, micro_batches: int, backward: Backward) -> None:
         self.model, self.micro_batches, self.backward = model, micro_batches, backward
-        self._train, self._log = model.train_on_batch, model.log_info
-        self._process = model.process_batch_for_training
-        self._postprocess = getattr(model, "postprocess_batch_for_training", None)
         self._nets = [
             wrap.state_of(module)
             for _, module in host_algo.named_modules(model)
@@ -50,35 +47,34 @@ class Accumulation:
         self._steps = 0
 
     def install(self, undo: ExitStack) -> None:
-        """Replaces the model's methods until `undo` is closed."""
+        """Replaces the model's methods until `undo` is closed; each is given the host's."""
         methods = {
             "process_batch_for_training": self.process,
+            "postprocess_batch_for_training": self.postprocess,
             "train_on_batch": self.train,
             "log_info": self.log,
         }
-        if self._postprocess is not None:
-            methods["postprocess_batch_for_training"] = self.postprocess
-        for name, method in methods.items():
-            undo.enter_context(swapped(self.model, name, method))
+        held = {name: method for name, method in methods.items() if hasattr(self.model, name)}
+        undo.enter_context(step_hooks.installed(self.model, methods=held))
 
-    def process(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+    def process(self, host: Callable, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """The host's, of each micro-batch while training; of the whole batch while validating."""
         if not self.model.nets.training:
-            return self._process(batch, *args, **kwargs)
+            return host(batch, *args, **kwargs)
         parts = split(batch, self.micro_batches)
-        return MicroBatches([self._process(one, *args, **kwargs) for one in parts], parts.weights)
+        return MicroBatches([host(one, *args, **kwargs) for one in parts], parts.weights)
 
-    def postprocess(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+    def postprocess(self, host: Callable, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """The host's, of each micro-batch."""
         if not isinstance(batch, MicroBatches):
-            return self._postprocess(batch, *args, **kwargs)
-        done = [self._postprocess(one, *args, **kwargs) for one in batch]
+            return host(batch, *args, **kwargs)
+        done = [host(one, *args, **kwargs) for one in batch]
         return MicroBatches(done, batch.weights)
 
-    def train(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+    def train(self, host: Callable, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Collective under DDP: one optimizer step; the host's info of each micro-batch."""
         if not isinstance(batch, MicroBatches):
-            return self._train(batch, *args, **kwargs)
+            return host(batch, *args, **kwargs)
         infos = Infos()
         infos.weights, last = batch.weights, len(batch) - 1
         try:
@@ -87,7 +83,7 @@ class Accumulation:
                 before = self.backward.calls
                 with nullcontext() if index == last else self._waiting():
                     # Taken out of the list, so that a part's memory is free when it is done.
-                    infos.append(self._train(batch.pop(0), *args, **kwargs))
+                    infos.append(host(batch.pop(0), *args, **kwargs))
                 if self.backward.calls == before:
                     raise _not_called(self.model)
         finally:
@@ -98,11 +94,11 @@ class Accumulation:
                 info[key] = infos[-1][key]
         return infos
 
-    def log(self, info: Any, *args: Any, **kwargs: Any) -> Any:
+    def log(self, host: Callable, info: Any, *args: Any, **kwargs: Any) -> Any:
         """The mean of the micro-batches' logs, by samples; what is no number, of the last."""
         if not isinstance(info, Infos):
-            return self._log(info, *args, **kwargs)
-        logs = [self._log(one, *args, **kwargs) for one in info]
+            return host(info, *args, **kwargs)
+        logs = [host(one, *args, **kwargs) for one in info]
         return {
             key: _mean([log.get(key, value) for log in logs], info.weights)
             for key, value in logs[-1].items()

@@ -12,6 +12,8 @@ from typing import Any, Callable
 import torch
 from torch import nn
 
+from robomimic_ddp.swapping import swapped
+
 _PLACE = "_compiled_call_impl"
 
 
@@ -30,6 +32,4 @@ def replace(module: nn.Module, call: Callable, undo: ExitStack) -> None:
             return call(*args, **kwargs)
         return module._call_impl(*args, **kwargs)
 
-    before = getattr(module, _PLACE)
-    setattr(module, _PLACE, chosen)
-    undo.callback(setattr, module, _PLACE, before)
+    undo.enter_context(swapped(module, _PLACE, chosen))

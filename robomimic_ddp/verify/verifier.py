@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from robomimic_ddp import algo as host_algo
-from robomimic_ddp import swapping, wrap
+from robomimic_ddp import step_hooks, wrap
 from robomimic_ddp.verify import data, structure
 from robomimic_ddp.verify.bits import checksums
 from robomimic_ddp.verify.comparison import Evidence
@@ -68,7 +68,8 @@ class Verifier:
         self._buffers = self._buffer_sums()
         for name, optimizer in host_algo.named_optimizers(self.algo):
             self._watch_steps(name, optimizer)
-        self._watch_batches()
+        hook = _TrainedBatches(self.algo, self._trained)
+        self._undo.enter_context(step_hooks.installed(self.algo, [hook]))
 
     def stop(self) -> None:
         """Takes every watch away again."""
@@ -186,14 +187,15 @@ class Verifier:
         evidence.require()
         self.proven.update(gradients_equal=True, noise_differs=True)
 
-    def _watch_batches(self) -> None:
-        process = getattr(self.algo, "process_batch_for_training", None)
-        if process is None:
-            return
 
-        def watched(batch: Any, *args: Any, **kwargs: Any) -> Any:
-            if self.algo.nets.training:
-                self._trained.see(batch)
-            return process(batch, *args, **kwargs)
+class _TrainedBatches(step_hooks.StepHook):
+    """Shows `trained` the batches that the nets of `algo` are trained on."""
 
-        self._undo.enter_context(swapping.swapped(self.algo, "process_batch_for_training", watched))
+    place = "verify"
+
+    def __init__(self, algo: Any, trained: data.TrainedBatches) -> None:
+        self.algo, self.trained = algo, trained
+
+    def batch(self, batch: Any) -> None:
+        if self.algo.nets.training:
+            self.trained.see(batch)

@@ -62,10 +62,10 @@ def life(directory, found, how=None, batches=0):
         run.options = options.resolve(how.get("options", {}))
         config = changed(CONFIG, how["key"], how["value"]) if "key" in how else CONFIG
         run.config = config
-        run.config_before = None
+        run.resume.config_before = None
         if group.is_main():
             if found is not None:
-                run.config_before = (directory / "config.json").read_bytes()
+                run.resume.config_before = (directory / "config.json").read_bytes()
             (directory / "config.json").write_text(str(config))
         kwargs = {"dataset": Items(**how.get("data", {})), "batch_size": 4, "shuffle": True}
         place = {"rank": group.rank(), "world_size": group.world_size()}

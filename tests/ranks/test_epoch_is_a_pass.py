@@ -56,13 +56,13 @@ def epoch(directory, kind, folder, cache, batch, stop_after, go_on):
             run.loaders["train"] = make_loader(kind, folder, cache, batch)
         keeper, algo = resume.Keeper(run, make_algo()), Algo()
         keeper.restore()
-        logged = metrics.epoch_log(run_epoch, lambda: run.part)
+        logged = metrics.epoch_log(run_epoch, lambda: run.resume.part)
 
         def agreed():
-            return stop_after is not None and run.part.steps >= stop_after
+            return stop_after is not None and run.resume.part.steps >= stop_after
 
         run.stopper.agreed = run.stopper.agreed_at_last = agreed
-        run.part.epoch = 1
+        run.resume.part.epoch = 1
         try:
             logged(algo, run.loaders["train"], 1)
         except Stopped:

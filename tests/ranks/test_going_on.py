@@ -18,7 +18,7 @@ import pytest
 from robomimic_ddp import env, group, history, host_config, metrics, resume, state, stopping
 from robomimic_ddp.errors import CheckpointError, Stopped
 from robomimic_ddp.resume import start
-from robomimic_ddp.state import BEST, STATE, Found
+from robomimic_ddp.state import BEST, PREVIOUS, STATE, Found
 from robomimic_ddp.state.files import read_file
 from tests.ranks.pool import RankError
 from tests.ranks.test_epoch_part import FIRST, STEPS, batches
@@ -29,7 +29,8 @@ from tests.ranks.toy import make_algo
 
 def attempts(experiment, asked, counts, host_can=False):
     """What `decide` says in each of torchrun's attempts of one job."""
-    run = SimpleNamespace(options=SimpleNamespace(values=SimpleNamespace(resume=asked)), found=None)
+    values = SimpleNamespace(resume=asked)
+    run = SimpleNamespace(options=SimpleNamespace(values=values), resume=state.Resume())
     said = []
     for count in counts:
         launch = SimpleNamespace(restart_count=count, run_id="old")
@@ -37,7 +38,7 @@ def attempts(experiment, asked, counts, host_can=False):
             with mock.patch.object(env, "read_launch_env", lambda launch=launch: launch):
                 try:
                     start.decide("cfg", run, False, host_can)
-                    said.append(run.found.kind)
+                    said.append(run.resume.found.kind)
                 except Stopped:
                     said.append("stopped")
     return said
@@ -81,6 +82,14 @@ def go_on(directory):
             return keeper.restore(), errors.getvalue()
 
 
+def test_a_damaged_state_is_passed_over_and_said(ranks, tmp_path):
+    ranks.run(train, tmp_path, [0.5, 0.4])
+    (tmp_path / STATE).write_bytes(b"x")
+    (epoch, warned), other = ranks.run(go_on, tmp_path)
+    assert epoch == 1 and other == (1, "")
+    assert f"warning: using {tmp_path / PREVIOUS} of epoch 1" in warned
+
+
 def line(epoch):
     return json.dumps({"epoch": epoch, "phase": "train", "log": {}}) + "\n"
 
@@ -110,7 +119,7 @@ def begin_again(directory):
     with running(directory, Found(directory, "begun")) as run:
         keeper = resume.Keeper(run, make_algo())
         with contextlib.redirect_stdout(printed):
-            return keeper.restore(), run.part.steps, printed.getvalue()
+            return keeper.restore(), run.resume.part.steps, printed.getvalue()
 
 
 def test_a_run_without_a_finished_epoch_begins_anew(ranks, tmp_path):
@@ -184,8 +193,8 @@ def asked_in_the_last_step(directory):
         keeper = resume.Keeper(run, make_algo())
         keeper.restore()
         run.stopper.listen()
-        run.part.epoch = 1
-        logged = metrics.epoch_log(other_order_run_epoch, lambda: run.part)
+        run.resume.part.epoch = 1
+        logged = metrics.epoch_log(other_order_run_epoch, lambda: run.resume.part)
         try:
             logged(Asked(), 1, batches(), STEPS)
         except Stopped:
@@ -205,10 +214,11 @@ def epoch_over_a_stop(directory, stop_after, found):
         run.loaders["train"] = batches()
         keeper = resume.Keeper(run, make_algo())
         keeper.restore()
-        run.part.epoch = 1
-        run.stopper.agreed = lambda: run.part.steps == stop_after
+        run.resume.part.epoch = 1
+        run.stopper.agreed = lambda: run.resume.part.steps == stop_after
         run.stopper.agreed_at_last = lambda: False
-        logged, done = metrics.epoch_log(other_order_run_epoch, lambda: run.part), run.part.steps
+        part = run.resume.part
+        logged, done = metrics.epoch_log(other_order_run_epoch, lambda: part), part.steps
         try:
             log, _ = logged(Algo(), 1, batches(done), STEPS)
         except Stopped:

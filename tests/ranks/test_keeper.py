@@ -13,7 +13,7 @@ from robomimic_ddp import group, options, plan, random_streams, resume, wrap
 from robomimic_ddp import run as _run
 from robomimic_ddp import step as step_of_run
 from robomimic_ddp.env import LaunchEnv
-from robomimic_ddp.state import BEST, PREVIOUS, STATE, Found, files
+from robomimic_ddp.state import BEST, PREVIOUS, STATE, Found, Resume, files
 from robomimic_ddp.state.files import read_file
 from tests.ranks.toy import make_algo, step
 from tests.versions import NEEDS_CPU_FP16
@@ -26,7 +26,7 @@ def running(directory, found=None):
     launch = LaunchEnv(True, rank, world, rank, world)
     resolved = options.resolve()
     made = plan.make_plan(launch, resolved, visible_gpus=0, use_cuda=False, batch_size=4)
-    run = _run.Run(made, resolved, 7, False, found=found)
+    run = _run.Run(made, resolved, 7, False, resume=Resume(found))
     run.learning_rates = [(0.1, 0.1)]
     if group.is_main():
         run.begin_record(directory)

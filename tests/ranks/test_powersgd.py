@@ -18,7 +18,7 @@ from robomimic_ddp import run as _run
 from robomimic_ddp.env import LaunchEnv
 from robomimic_ddp.errors import PlanError
 from robomimic_ddp.options import Options
-from robomimic_ddp.state import STATE, Found, files
+from robomimic_ddp.state import STATE, Found, Resume, files
 from robomimic_ddp.state.files import read_file
 from tests.ranks import toy
 from tests.ranks.pool import RankError
@@ -118,7 +118,7 @@ def running(directory, found, **changes):
     resolved = options.resolve(asked)
     launch = LaunchEnv(True, rank, world, rank, world)
     made = plan.make_plan(launch, resolved, visible_gpus=0, use_cuda=False, batch_size=4)
-    run = _run.Run(made, resolved, 7, False, found=found)
+    run = _run.Run(made, resolved, 7, False, resume=Resume(found))
     run.learning_rates = [(0.1, 0.1)]
     if group.is_main():
         run.begin_record(directory)

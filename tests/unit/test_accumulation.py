@@ -166,7 +166,7 @@ def test_the_average_moves_once_a_step_and_comes_back_after_an_error(fails, torc
     algo.ema, train = Average(), algo.train_on_batch
 
     def train_on_batch(batch, epoch):
-        parts.append(algo.train_on_batch.__self__.backward.part)
+        parts.append(algo.train_on_batch.func.__self__.backward.part)
         algo.ema.step(len(parts))
         algo.ema.copy_to(len(parts))
         if fails:
@@ -176,7 +176,7 @@ def test_the_average_moves_once_a_step_and_comes_back_after_an_error(fails, torc
     algo.train_on_batch = train_on_batch
     with ExitStack() as undo:
         prepared(algo, undo)
-        accumulation = algo.train_on_batch.__self__
+        accumulation = algo.train_on_batch.func.__self__
         batch = algo.process_batch_for_training({"actions": torch.arange(7)})
         with pytest.raises(ValueError) if fails else nullcontext():
             algo.train_on_batch(batch, 1)

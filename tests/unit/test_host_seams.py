@@ -12,12 +12,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from robomimic_ddp import host_seams, run
+from robomimic_ddp import host_seams, resume, run
 from robomimic_ddp.errors import PatchError, UnpatchedScript, WriteError
 from robomimic_ddp.patches import changes, engine, hosts, manifest, registry
 from robomimic_ddp.patches.python import api_names
 from robomimic_ddp.seams.directory import run_directory
-from robomimic_ddp.state import Found
+from robomimic_ddp.state import Found, Resume
 from tests.patches.support import CHECKOUT, write_host
 
 UTILS = "utils/train_utils.py"
@@ -151,12 +151,27 @@ def test_what_one_rank_lacks_is_the_same_error_on_all(monkeypatch):
     assert refused.value.everywhere
 
 
+def test_the_state_is_read_once_the_run_directory_is_this_jobs(tmp_path, monkeypatch):
+    """And not by the host's assignment `best = DDPUtils.restored(...)`."""
+    (tmp_path / "logs").mkdir()
+    happened = []
+    with ExitStack() as undo:
+        made = SimpleNamespace(resume=Resume(), undo=undo)
+        made.begin_record = lambda *_: happened.append("record")
+        made.start_pulse = lambda *_: happened.append("pulse")
+        monkeypatch.setattr(run, "current", lambda: made)
+        monkeypatch.setattr(resume, "saved_state", lambda of: happened.append(of))
+        run_directory(lambda: (str(tmp_path / "logs"),))()
+    assert happened == ["record", "pulse", made]
+
+
 @pytest.mark.parametrize("make", ["touch", "link"])
 def test_something_else_where_a_resumed_run_needs_a_folder(tmp_path, monkeypatch, make):
     logs = tmp_path / "logs"
     logs.touch() if make == "touch" else logs.symlink_to(tmp_path / "unmounted")
     with ExitStack() as undo:
-        resumed = SimpleNamespace(found=Found(tmp_path, "state", (str(logs),)), undo=undo)
+        found = Resume(Found(tmp_path, "state", (str(logs),)))
+        resumed = SimpleNamespace(resume=found, undo=undo)
         monkeypatch.setattr(run, "current", lambda: resumed)
         with pytest.raises(WriteError, match="logs cannot be used as a folder of the resumed run"):
             run_directory(lambda: None)()

@@ -19,7 +19,7 @@ LAYERS = (
     {"plan", "host_seams"},
     {"places", "random_streams", "rendezvous", "swapping"},
     {"group", "hdf5_structure"},
-    {"step_logs", "bucket_layout", "buffers", "observing", "nests", "language"} | {"config_check"},
+    {"step_logs", "bucket_layout", "buffers", "step_hooks", "nests", "language"} | {"config_check"},
     {"history"},
     {"wrap", "sampling", "rlds", "main_rank", "metrics", "algo"}
     | {"command_line", "config_file", "hdf5_check", "heartbeat", "notes", "figures"}

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from robomimic_ddp import finite, observing
+from robomimic_ddp import finite, step_hooks
 from robomimic_ddp.errors import DataError, LossError
 from robomimic_ddp.options import resolve
 from robomimic_ddp.step import added_by_max, compilation, effective, precision, quick
@@ -130,7 +130,7 @@ def run_epoch(model, data_loader, epoch, num_steps):
 
 def train(losses, may_overflow, batch=None, norms=None):
     algo = Algo(losses, norms or [1.0] * len(losses))
-    with observing.watching(algo, [finite.Guard(None, 1, may_overflow)]):
+    with step_hooks.installed(algo, [finite.Guard(None, 1, may_overflow)]):
         return run_epoch(algo, batch or {"actions": torch.zeros(2)}, 1, len(losses))
 
 

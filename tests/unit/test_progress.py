@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from robomimic_ddp import observing, pace, progress
+from robomimic_ddp import pace, progress, step_hooks
 
 
 class Clock:
@@ -60,7 +60,7 @@ def shown(monkeypatch, terminal: bool, steps: int = 4, **kwargs: Any) -> tuple[s
     display = progress.Progress("epoch 3", timer, samples_per_step=32, **kwargs)
     model = Model()
     with progress.in_place_of_hosts(run_epoch, display):
-        with observing.watching(model, [timer, display]):
+        with step_hooks.installed(model, [timer, display]):
             run_epoch(model, clock, steps, 1.0, 3.0)
     return out.getvalue(), timer
 
@@ -102,7 +102,7 @@ def test_of_a_host_with_another_bar_no_end_is_told(monkeypatch):
     display = progress.Progress("epoch 3", timer, samples_per_step=32, epochs_left=2)
     for seconds in (progress.LINE_SECONDS, 0.0):
         monkeypatch.setattr(progress, "LINE_SECONDS", seconds)
-        with observing.watching(Model(), [timer, display]):
+        with step_hooks.installed(Model(), [timer, display]):
             clock.now += 4.0
             timer.done()
             display.step({"Loss": 0.25}, {})

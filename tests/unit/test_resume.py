@@ -60,8 +60,8 @@ def test_a_rank_that_did_not_exist_takes_the_main_ranks_place(own, place):
 
 
 def test_the_best_values_are_those_of_the_epoch_loop():
-    made = keeper(best_at_start={"best_loss": None, "best_return": {}})
-    assert keeper(best_at_start={})._best_values() == {}
+    made = keeper(resume=state.Resume(variables={"best_loss": None, "best_return": {}}))
+    assert keeper(resume=state.Resume())._best_values() == {}
 
     def save():
         return made._best_values()
@@ -142,7 +142,7 @@ def said(tmp_path, world=2, samples=8, rates=((0.1, 0.2),), **changes):
     }
     run = SimpleNamespace(
         plan=SimpleNamespace(world_size=world, samples_per_step=samples),
-        found=SimpleNamespace(directory=tmp_path),
+        resume=state.Resume(SimpleNamespace(directory=tmp_path)),
         learning_rates=rates,
     )
     weight = torch.nn.Parameter(torch.zeros(1))
@@ -188,20 +188,20 @@ def test_each_change_is_one_line(changes, line, tmp_path):
 
 @pytest.fixture
 def current():
-    run = SimpleNamespace(best_at_start={}, found=None, saved=None)
+    run = SimpleNamespace(resume=state.Resume())
     token = _run._current.set(run)
     yield run
     _run._current.reset(token)
 
 
 def test_a_hosts_variable_has_its_saved_value(current):
-    current.found = SimpleNamespace(kind="state")
-    current.saved = {"best": {"loss": 0.25, "returns": {"lift": 3.0}, "other": None}}
+    current.resume.found = SimpleNamespace(kind="state")
+    current.resume.saved = {"best": {"loss": 0.25, "returns": {"lift": 3.0}, "other": None}}
     assert start.restored("loss", None) == 0.25
     assert start.restored("returns", {"lift": -1.0, "reach": -1.0}) == {"lift": 3.0, "reach": -1.0}
     assert start.restored("other", {"lift": 1}) is None
     assert start.restored("new", -7.0) == -7.0
-    assert current.best_at_start == {
+    assert current.resume.variables == {
         "loss": None, "returns": {"lift": -1.0, "reach": -1.0}, "other": {"lift": 1}, "new": -7.0
     }  # fmt: skip
 
@@ -210,10 +210,10 @@ def test_a_hosts_variable_has_its_saved_value(current):
     "found", [None, SimpleNamespace(kind="host"), SimpleNamespace(kind="begun")]
 )
 def test_without_a_state_variables_begin(found, current):
-    current.found = found
-    current.saved = {"best": {"loss": 0.25}}
+    current.resume.found = found
+    current.resume.saved = {"best": {"loss": 0.25}}
     assert start.saved_state(current) is None
-    assert start.restored("loss", 1.5) == 1.5 and current.best_at_start == {"loss": 1.5}
+    assert start.restored("loss", 1.5) == 1.5 and current.resume.variables == {"loss": 1.5}
 
 
 def test_without_a_run_variables_are_the_hosts():
@@ -221,8 +221,8 @@ def test_without_a_run_variables_are_the_hosts():
     assert start.restored("returns", default) is default
 
 
-def test_a_state_is_read_once_and_its_notes_are_warnings(current, monkeypatch, capsys):
-    current.found = SimpleNamespace(kind="state", directory="folder")
+def test_a_state_is_read_once_and_its_notes_are_kept(current, monkeypatch):
+    current.resume.found = SimpleNamespace(kind="state", directory="folder")
     read = []
 
     def reading(directory):
@@ -240,7 +240,7 @@ def test_a_state_is_read_once_and_its_notes_are_warnings(current, monkeypatch, c
     for _ in range(2):
         assert start.saved_state(current)["powersgd"] == {"common": 1, "errors": [2]}
     assert read == looked_at == ["folder"]
-    assert capsys.readouterr().err == "warning: one\nwarning: two\n"
+    assert current.resume.notes == ["one", "two"]
 
 
 def lines(*epochs):

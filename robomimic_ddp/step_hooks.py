@@ -1,0 +1,122 @@
+"""What happens at one step of a host's loop, and in which order.
+
+The host's `run_epoch` calls four methods of its algorithm for each batch:
+
+1. `process_batch_for_training`: the hooks' `batch`, in ORDER; then the host's, on each micro-batch.
+2. `train_on_batch`, on each micro-batch: forward (compiled; an image encoder checkpointed inside);
+   `backprop_for_loss` (`step.backward`: loss weighted, gradients reduced at the last micro-batch,
+   clipped); `verify`'s look at the first gradients; the optimizer's step; the averages' step.
+3. `on_gradient_step`: the host's; nothing in validation on several ranks.
+4. `log_info`: the host's, on each micro-batch; then the hooks' `done`, all of their `step`, all of
+   their `after_step`, each in ORDER.
+
+`StepHooks` stands in for what hooks see, `step.prepare` installs what training changes inside 2.
+docs/how_it_works.md lists every attribute that is replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, Callable
+
+from robomimic_ddp.swapping import swapped
+
+LOSS = "Loss"
+"""The key of the loss in a host's step log."""
+ORDER = ("pace", "debug", "heartbeat", "loss guard", "progress", "epoch log", "verify")
+"""The places of the hooks. The guard comes before what shows or keeps a loss, and may take numbers
+out of it; the epoch's log is followed by a stop, if one was asked for.
+"""
+
+
+class StepHook:
+    """Sees one rank's steps, at its `place` among the others (of ORDER)."""
+
+    place: str
+
+    def batch(self, batch: Any) -> None:
+        """The batch of the next step, before the host has looked at it."""
+
+    def refused(self, error: ValueError) -> None:
+        """The host has refused that batch; raises what explains `error` better, if anything."""
+
+    def done(self) -> None:
+        """A step is done, and no hook has seen its numbers yet."""
+
+    def step(self, step_log: dict[str, Any], batch: Any) -> dict[str, Any]:
+        """The numbers of the step. `batch`: that step's, None where the host has shown none.
+        Returns its log, for the next hook and for the host.
+        """
+        return step_log
+
+    def after_step(self) -> None:
+        """Every hook has seen the step."""
+
+
+class StepHooks:
+    """Stands in for two methods of `model`, and calls `hooks` around them. `beneath`: what is
+    called in their midst, the host's methods if nothing else.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.hooks: list[StepHook] = []
+        self.beneath = _Methods(**{n: getattr(model, n) for n in _SEEN if hasattr(model, n)})
+        self._batch: Any = None
+
+    def process_batch_for_training(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        """The hooks', then the host's."""
+        self._batch = batch
+        for hook in self.hooks:
+            hook.batch(batch)
+        try:
+            return self.beneath.process_batch_for_training(batch, *args, **kwargs)
+        except ValueError as error:
+            for hook in self.hooks:
+                hook.refused(error)
+            raise
+
+    def log_info(self, info: Any, *args: Any, **kwargs: Any) -> Any:
+        """The host's, then the hooks'."""
+        log = self.beneath.log_info(info, *args, **kwargs)
+        for hook in self.hooks:
+            hook.done()
+        for hook in self.hooks:
+            log = hook.step(log, self._batch)
+        for hook in self.hooks:
+            hook.after_step()
+        return log
+
+
+_SEEN = ("process_batch_for_training", "log_info")
+
+
+class _Methods(SimpleNamespace):
+    """Methods of a host's algorithm, by name."""
+
+
+@contextmanager
+def installed(
+    model: Any, hooks: Iterable[StepHook] = (), methods: Mapping[str, Callable] | None = None
+) -> Iterator[None]:
+    """For the block, `hooks` see the steps of `model`, beside those that do already. `methods` stand
+    in for the host's of these names, beneath all hooks, and get the host's as first argument. Blocks
+    may end in any order; with the first one all do.
+    """
+    standing = (getattr(vars(model).get(name), "__self__", None) for name in _SEEN)
+    found = next((one for one in standing if isinstance(one, StepHooks)), None)
+    made, hooks = found or StepHooks(model), list(hooks)
+    with ExitStack() as undo:
+        for name in vars(made.beneath) if found is None else ():
+            undo.enter_context(swapped(model, name, getattr(made, name)))
+        for name, method in (methods or {}).items():
+            owner = made.beneath if name in _SEEN else model
+            method = partial(method, getattr(owner, name, None))
+            undo.enter_context(swapped(owner, name, method))
+        made.hooks = sorted([*made.hooks, *hooks], key=lambda hook: ORDER.index(hook.place))
+        try:
+            yield
+        finally:
+            made.hooks = [one for one in made.hooks if not any(one is own for own in hooks)]

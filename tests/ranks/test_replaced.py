@@ -1,0 +1,280 @@
+"""Every attribute of a host, or of another package, that is replaced has a row in the tables of
+docs/how_it_works.md, and every row is true.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from torch import nn
+
+import robomimic_ddp
+from robomimic_ddp import checkpoint, config_file, rollouts, swapping
+from robomimic_ddp.rlds import host_pipeline, host_statistics
+from robomimic_ddp.seams import directory
+from robomimic_ddp.step import checkpointing, compilation, convolutions
+from tests.configs import make_config, write_config
+from tests.hosts import ROOT, Host
+from tests.ranks.hosted import train_on_rank
+from tests.ranks.pool import RankPool
+from tests.runs import run_directory
+from tests.versions import NEEDS_CALL_PLACE, NEEDS_OPTIMIZER_HOOKS
+
+pytestmark = [NEEDS_CALL_PLACE, NEEDS_OPTIMIZER_HOOKS, pytest.mark.timeout(300)]
+
+PACKAGE = str(Path(robomimic_ddp.__file__).parent)
+PREPARE = importlib.import_module("robomimic_ddp.step.prepare")
+OPTIONS = {
+    "accumulate": 2,
+    "activation_checkpointing": True,
+    "compile": "true",
+    "comm": "powersgd",
+    "powersgd_start": 2,
+}
+Replaced = tuple[str, str, str]
+"""(object, attribute, our module), as the tables name them."""
+
+
+def rows() -> set[Replaced]:
+    """Of the tables, each attribute."""
+    found = set()
+    for line in (ROOT / "docs" / "how_it_works.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) != 4 or not cells[3].endswith(".py`"):
+            continue
+        owner, attributes, _, module = cells
+        for attribute in re.findall("`([^`]+)`", attributes):
+            found.add((owner.replace("`", ""), attribute, module.strip("`")))
+    return found
+
+
+def name_of(owner: Any) -> str | None:
+    """What the tables call `owner`; None for an object of our own."""
+    if isinstance(owner, ModuleType):
+        is_octo = host_statistics.NAME in vars(owner)
+        return "octo.data.dataset and its copies" if is_octo else owner.__name__
+    if isinstance(owner, type):
+        return f"{owner.__module__}.{owner.__name__}"
+    if isinstance(owner, nn.Module):
+        return "its nets"
+    if isinstance(owner, torch.optim.Optimizer):
+        return "its optimizers"
+    if hasattr(owner, "copy_to"):
+        return "its average"
+    if type(owner).__module__.startswith("robomimic_ddp"):
+        return None
+    if isinstance(owner, argparse.Namespace):
+        return "the parsed arguments"
+    return "the algorithm" if hasattr(owner, "train_on_batch") else "an environment"
+
+
+@contextlib.contextmanager
+def noted() -> Iterator[set[Replaced]]:
+    """What is replaced within the block: by `swapped`, or as the class of a net."""
+    found: set[Replaced] = set()
+    set_on_module = nn.Module.__setattr__
+
+    def note(owner: Any, attribute: str) -> None:
+        frame = sys._getframe(2)
+        while frame.f_code.co_filename in (swapping.__file__, contextlib.__file__):
+            frame = frame.f_back
+        name, file = name_of(owner), frame.f_code.co_filename
+        if name is not None and file.startswith(PACKAGE):
+            found.add((name, attribute, os.path.relpath(file, PACKAGE)))
+
+    def set_by_swapped(owner: Any, attribute: str, value: Any) -> None:
+        if sys._getframe(2).f_code.co_name == "__enter__":  # not where it is put back
+            note(owner, attribute)
+        setattr(owner, attribute, value)
+
+    def on_module(self: nn.Module, attribute: str, value: Any) -> None:
+        put_back = sys._getframe(1).f_code.co_filename == contextlib.__file__
+        if attribute == "__class__" and not put_back:
+            note(self, attribute)
+        set_on_module(self, attribute, value)
+
+    with mock.patch.object(swapping, "setattr", set_by_swapped, create=True):
+        with mock.patch.object(nn.Module, "__setattr__", on_module):
+            yield found
+
+
+@contextlib.contextmanager
+def loaded(*modules: ModuleType) -> Iterator[None]:
+    """For the block, `import` finds `modules`; what else it loads stays loaded."""
+    before = {module.__name__: sys.modules.get(module.__name__) for module in modules}
+    sys.modules.update({module.__name__: module for module in modules})
+    try:
+        yield
+    finally:
+        for name, module in before.items():
+            del sys.modules[name]
+            if module is not None:
+                sys.modules[name] = module
+
+
+def replaced_in_a_run(host: str, folder: str, *arguments: str) -> set[Replaced]:
+    """Collective: what the host's own train script has replaced on it, as on a GPU with wandb."""
+    wandb = ModuleType("wandb")
+    wandb.__getattr__ = lambda name: mock.MagicMock()
+    bounds = {"LEAST_WEIGHTS": 0, "WEIGHTS_PER_ROW": 0}
+    with contextlib.ExitStack() as stack:
+        found = stack.enter_context(noted())
+        stack.enter_context(loaded(wandb))
+        stack.enter_context(mock.patch.object(compilation, "BACKEND", "eager"))
+        stack.enter_context(mock.patch.object(torch, "compile", lambda forward, **_: forward))
+        stack.enter_context(mock.patch.object(PREPARE, "_device", lambda nets: "cuda"))
+        stack.enter_context(mock.patch.multiple(convolutions, **bounds))
+        call = (host, "tests.e2e.killed_train", True, "none", folder, *arguments)
+        code, printed = train_on_rank(*call)
+        assert code == 0, printed
+    import robomimic.utils.log_utils as LogUtils
+
+    for owner in (LogUtils.PrintLogger, LogUtils.DataLogger):
+        for attribute, value in vars(owner).items():
+            file = getattr(getattr(value, "__code__", None), "co_filename", "")
+            if file.startswith(PACKAGE):
+                found.add((name_of(owner), attribute, os.path.relpath(file, PACKAGE)))
+    return found
+
+
+def replaced_in_rollouts() -> set[Replaced]:
+    """Collective."""
+
+    def rollout_with_stats(policy: Any, envs: dict, num_episodes: int, epoch: int = 0) -> dict:
+        return {name: {"Return": 1.0} for name in envs}
+
+    env = SimpleNamespace(reset=lambda: None)
+    with noted() as found:
+        rollouts.split_rollouts(rollout_with_stats, lambda: 0)(None, {"lift": env}, 2)
+    return found
+
+
+def config_from_a_pipe(folder: Path) -> None:
+    pipe = folder / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=('{"algo_name": "bc"}',))
+    writer.start()
+    with config_file.checked_config(argparse.Namespace(config=str(pipe))):
+        writer.join()
+
+
+def directory_of_a_taken_name(folder: Path) -> None:
+    tries = []
+
+    def get_exp_dir() -> tuple:
+        tries.append(1)
+        if len(tries) < 2:
+            raise FileExistsError("taken")
+        (folder / "run" / "logs").mkdir(parents=True)
+        return (str(folder / "run" / "logs"),)
+
+    with contextlib.ExitStack() as undo, mock.patch.object(directory.time, "sleep"):
+        directory._new_directory(SimpleNamespace(undo=undo), get_exp_dir)
+
+
+def checkpoint_reader(folder: Path) -> None:
+    reader = ModuleType("robomimic.utils.file_utils")
+    reader.load_dict_from_checkpoint = torch.load
+    torch.save({}, folder / "last.pth")
+    with loaded(reader), checkpoint.read_on_cpu("robomimic"):
+        reader.load_dict_from_checkpoint(folder / "last.pth")
+
+
+def second_forward_of_a_batch_norm(folder: Path) -> None:
+    with checkpointing._StatisticsStandStill(nn.BatchNorm2d(1)):
+        pass
+
+
+def pipeline_of_octo(folder: Path) -> None:
+    """Stand-ins with TensorFlow's names, and octo's function."""
+
+    class Dataset:
+        def __iter__(self) -> Iterator:
+            return iter(())
+
+        def reduce(self) -> None: ...
+
+    class DatasetBuilder:
+        def as_dataset(self) -> None: ...
+
+    Dataset.__module__, DatasetBuilder.__module__ = "tensorflow.data", "tensorflow_datasets.core"
+    tf, tfds = ModuleType("tensorflow"), ModuleType("tensorflow_datasets")
+    tf.data = SimpleNamespace(Dataset=Dataset)
+    tfds.core = SimpleNamespace(DatasetBuilder=DatasetBuilder)
+    octo = ModuleType("copy_of_octo")
+    octo.get_dataset_statistics = lambda dataset, hash_dependencies, save_dir: None
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(loaded(tf, tfds, octo))
+        stack.enter_context(mock.patch.object(host_statistics, "import_tensorflow"))
+        stack.enter_context(mock.patch.object(host_pipeline._Shares, "require_sharded"))
+        stack.enter_context(host_statistics.computed_once())
+        host_pipeline.make_sharded(lambda: None, (), {}, rank=0, world_size=2)
+
+
+RARE = (
+    config_from_a_pipe,
+    directory_of_a_taken_name,
+    checkpoint_reader,
+    second_forward_of_a_batch_norm,
+    pipeline_of_octo,
+)
+"""What a short run on a CPU has no occasion for."""
+
+
+@pytest.fixture(scope="module")
+def replaced(
+    tmp_path_factory: pytest.TempPathFactory,
+    host_copy: Host,
+    host_ranks: RankPool,
+    image_dataset: Path,
+) -> set[Replaced]:
+    """Everything that is replaced on two ranks in a run, in the same one resumed, and in RARE."""
+    folder = tmp_path_factory.mktemp("replaced")
+    changes = {"experiment": {"logging": {"log_wandb": True}}, "ddp": OPTIONS}
+    found: set[Replaced] = set()
+    for epochs, more in ((2, ()), (3, ("--resume",))):
+        changes["train"] = {"num_epochs": epochs}
+        made = make_config("diffusion_policy_crops", image_dataset, folder / "runs", changes)
+        file = write_config(folder / "config.json", made)
+        call = (str(host_copy.folder), str(folder / "happened"), "--config", str(file), *more)
+        found = found.union(*host_ranks.run(replaced_in_a_run, *call, timeout=100))
+    assert run_directory(folder / "runs")
+    found = found.union(*host_ranks.run(replaced_in_rollouts))
+    for rare in RARE:
+        with noted() as seen:
+            rare(folder)
+        found |= seen
+    return found
+
+
+def test_every_replacement_has_a_row(replaced: set[Replaced]) -> None:
+    assert sorted(replaced - rows()) == []
+
+
+def test_every_row_happens(replaced: set[Replaced]) -> None:
+    assert sorted(rows() - replaced) == []
+
+
+def test_every_module_that_replaces_has_a_row() -> None:
+    """Other replacements than those of the runs above, by their source text."""
+    apart = ("bench/", "demo/", "swapping.py")
+    files = {str(file.relative_to(PACKAGE)): file for file in Path(PACKAGE).rglob("*.py")}
+    using = {
+        name
+        for name, file in files.items()
+        if "swapped(" in file.read_text() and not name.startswith(apart)
+    }
+    assert sorted(using - {module for *_, module in rows()}) == []
