@@ -25,7 +25,7 @@ from scripts.demo.summary import summarise
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Does what is left to do; returns the summary."""
     job = Job(options.root, options.ranks)
-    data, evaluation = job.root / "data", job.root / "evaluation.json"
+    data, evaluation, curves = map(job.root.joinpath, ("data", "evaluation.json", "curves.png"))
     job.step("host", job.patch_host)
 
     def write() -> None:
@@ -43,7 +43,6 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     found = json.loads(evaluation.read_text()) if evaluation.exists() else {}
     evaluate = ("scripts.demo.evaluate", *wanted.values(), evaluation)
     job.step("evaluation", lambda: job.python(*evaluate), wanted.items() <= found.items())
-    curves = job.root / "curves.png"
     job.step("curves", lambda: job.python("robomimic_ddp", "plot", trained, "-o", curves))
     return summarise(trained, json.loads(evaluation.read_text()), curves)
 

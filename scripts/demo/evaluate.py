@@ -79,10 +79,11 @@ class _Episode:
 
     def act(self, chunk: np.ndarray) -> None:
         """Carries out `chunk` [Ta, 10]: position, 6-D rotation, gripper; metres, 0 to 1."""
-        for action in chunk:
+        for number, action in enumerate(chunk):
             angles = convert(action[3:9], "rot_6d", "euler_xyz", np)
             self.simulator.step(np.concatenate([action[:3], angles]), float(action[9]))
-            self.moments.append(self._see())
+            if number >= len(chunk) - self.moments.maxlen:  # others are forgotten unseen
+                self.moments.append(self._see())
             self.steps += 1
             self.active = not self.simulator.done and self.steps < LONGEST_EPISODE
             if not self.active:
