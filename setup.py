@@ -58,6 +58,7 @@ setup(
             "matplotlib>=3.5",
             "nbclient",
             "nbformat",
+            "pillow",
             "pytest>=7.4",
             "psutil",
             "pytest-timeout>=2.2",

@@ -9,4 +9,4 @@ checkout="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 source "$checkout/scripts/lib/environment.sh"
 make_environment "$checkout" robomimic,rlds,test
 cd "$checkout"
-exec "$environment_python" -m robomimic_ddp.demo --root "$checkout/runs/demo" "$@"
+exec "$environment_python" -m scripts.demo --root "$checkout/runs/demo" "$@"

@@ -12,4 +12,4 @@ oldest_python="3.11"
 newest_python="3.11"
 make_environment "$checkout" robomimic,robosuite .venv-robosuite constraints-robosuite.txt
 cd "$checkout"
-exec "$environment_python" -m robomimic_ddp.demo.lift --root "$checkout/runs/demo_robosuite" "$@"
+exec "$environment_python" -m scripts.demo.lift --root "$checkout/runs/demo_robosuite" "$@"

@@ -18,7 +18,7 @@ from typing import Any, Callable
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from robomimic_ddp.demo.write_dataset import write_demo_dataset  # noqa: E402
+from scripts.demo.demonstrations import write_demo_dataset  # noqa: E402
 from tests.configs import make_config, make_rlds_config, merged, write_config  # noqa: E402
 from tests.datasets import make_hdf5  # noqa: E402
 from tests.hosts import Host, Result, apply, copy_host, python, run, torchrun  # noqa: E402
@@ -104,7 +104,7 @@ class Machine:
     @cached_property
     def rlds(self) -> Path:
         made = self.folder / "rlds"
-        write_demo_dataset(str(made), 20, seed=0, files=6, height=36, width=64)
+        write_demo_dataset(made, 20, seed=0, files=6, height=36, width=64)
         return made
 
     def seen(self, count: int) -> dict[str, str]:

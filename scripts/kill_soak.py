@@ -26,9 +26,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from robomimic_ddp import rendezvous  # noqa: E402
-from robomimic_ddp.demo.write_dataset import write_demo_dataset  # noqa: E402
 from robomimic_ddp.state import STATE  # noqa: E402
 from robomimic_ddp.state.files import read_file  # noqa: E402
+from scripts.demo.demonstrations import write_demo_dataset  # noqa: E402
 from tests.configs import NAME, make_config, make_rlds_config, write_config  # noqa: E402
 from tests.datasets import make_hdf5  # noqa: E402
 from tests.hosts import apply, copy_host, environment  # noqa: E402
@@ -48,7 +48,7 @@ class Soak:
         self.rlds = rlds
         if rlds:
             self.data = folder / "rlds"
-            write_demo_dataset(str(self.data), 20, seed=0, files=6, height=36, width=64)
+            write_demo_dataset(self.data, 20, seed=0, files=6, height=36, width=64)
         else:
             self.data = make_hdf5(folder / "data.hdf5")
         self.counts: Counter = Counter()

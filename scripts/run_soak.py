@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from robomimic_ddp.demo.write_dataset import write_demo_dataset  # noqa: E402
+from scripts.demo.demonstrations import write_demo_dataset  # noqa: E402
 from tests.configs import make_config, make_rlds_config, write_config  # noqa: E402
 from tests.datasets import make_hdf5  # noqa: E402
 from tests.hosts import FINISHED, Host, Result, apply, copy_host, torchrun  # noqa: E402
@@ -81,7 +81,7 @@ class Soak:
         self.host: Host = apply(copy_host(folder / "host"))
         self.hdf5 = make_hdf5(folder / "data.hdf5")
         self.rlds = folder / "rlds"
-        write_demo_dataset(str(self.rlds), 12, seed=0, files=4, height=36, width=64)
+        write_demo_dataset(self.rlds, 12, seed=0, files=4, height=36, width=64)
 
     def run(self, number: int) -> Result:
         """The job number `number`, in an output folder of its own."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from robomimic_ddp.demo.__main__ import main as demo
+from scripts.demo.__main__ import main as demo
 from tests.bad_input.table import contents
 from tests.bad_input.test_paths import NAMES
 from tests.hosts import ROOT

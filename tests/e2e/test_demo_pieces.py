@@ -27,7 +27,7 @@ SETTINGS = [
 def run_demo(root: Path, *settings: str) -> Result:
     sizes = ["--demonstrations", 24, "--evaluations", 2, "--ranks", 2]
     arguments = ["--root", root, *sizes, *SETTINGS, *settings]
-    return python(None, "robomimic_ddp.demo", *arguments, timeout=400.0)
+    return python(None, "scripts.demo", *arguments, timeout=400.0)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def summary_of(root: Path) -> dict[str, Any]:
 
 
 def test_the_summary_says_what_the_run_did(demo: Any) -> None:
-    from robomimic_ddp.demo.summary import KEYS
+    from scripts.demo.summary import KEYS
 
     root, result = demo
     summary = summary_of(root)
@@ -74,65 +74,39 @@ def test_everything_stays_under_the_root(demo: Any) -> None:
     assert (root / "host" / "robomimic" / "scripts" / "train_rlds.py").is_file()
 
 
-def test_a_second_run_does_nothing_again_and_says_the_same(demo: Any) -> None:
+def test_a_second_run_keeps_what_is_complete_and_says_the_same(demo: Any) -> None:
     root, _ = demo
     before = summary_of(root)
-    written = (root / "output").stat().st_mtime_ns
+    written = [(root / name).stat().st_mtime_ns for name in ("data", "training", "evaluation.json")]
     result = run_demo(root)
     assert result.returncode == 0, result
-    steps = ("data", "host", "training", "evaluation", "curves")
+    steps = ("data", "training", "evaluation")
     assert all(f"=== {step}: done before" in result.stdout for step in steps), result
-    assert summary_of(root) == before and (root / "output").stat().st_mtime_ns == written
+    assert all(f"=== {step} ===" in result.stdout for step in ("host", "curves")), result
+    assert summary_of(root) == before
+    now = [(root / name).stat().st_mtime_ns for name in ("data", "training", "evaluation.json")]
+    assert now == written
 
 
 def test_a_failing_step_is_one_error_and_is_not_taken_for_done(demo: Any) -> None:
     root, _ = demo
-    stamp = (root / "training.done.json").read_text()
+    data = (root / "data").stat().st_mtime_ns
     result = run_demo(root, "train.nun_epochs=3")
     assert result.returncode == 1 and "the demo stopped" in result.stderr, result
     assert "train.num_epochs" in result.stderr  # the nearest key
-    assert not (root / "training.done.json").exists() and stamp
-    assert (root / "data.done.json").exists()
-
-
-def test_stamps_follow_their_inputs(tmp_path: Path) -> None:
-    from robomimic_ddp.demo.stamps import Stamps, code_version
-
-    stamps, made = Stamps(tmp_path), []
-    for inputs in ({"seed": 1}, {"seed": 1}, {"seed": 2}, {"seed": 1}):
-        assert stamps.run("step", inputs, lambda one=inputs: made.append(one) or len(made)) == len(
-            made
-        )
-    assert made == [{"seed": 1}, {"seed": 2}, {"seed": 1}]
-
-    def fails() -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        stamps.run("step", {"seed": 3}, fails)
-    assert stamps.run("step", {"seed": 3}, lambda: stamps.cut_short) is True
-    assert stamps.run("step", {"seed": 1}, lambda: stamps.cut_short) is False
-    assert code_version("patches") == code_version("patches") != code_version("scripts")
-
-
-def test_rotations_survive_the_way_to_6d_and_back() -> None:
-    from robomimic_ddp.demo.evaluate import rot_6d_to_euler
-    from robomimic_ddp.rlds.rotations import convert
-
-    for angles in np.random.default_rng(0).uniform(-1.4, 1.4, (50, 3)):
-        rows = convert(angles, "euler_xyz", "rot_6d", np)
-        assert np.allclose(rot_6d_to_euler(rows * [2, 2, 2, 3, 3, 3]), angles)
+    assert not list((root / "training").glob("*/*/ddp.json"))
+    assert (root / "data").stat().st_mtime_ns == data
 
 
 def test_an_expert_in_the_policys_place_succeeds() -> None:
     """The evaluator itself: frame stack, chunks, rotations and the simulator, all but the net."""
-    from robomimic_ddp.demo import evaluate, expert
+    from scripts.demo import demonstrations, evaluate
 
     policy = ExpertPolicy()
     assert evaluate.success_rate(policy, 10, 18, 32) >= 0.9
     assert policy.shapes == {(2, 6), (2, 8, 8, 3)}
     assert evaluate.FIRST_SEED > np.random.RandomState(0).randint(2**31, size=1000).max()
-    assert expert.LONGEST_EPISODE > 0
+    assert demonstrations.LONGEST_EPISODE > 0
 
 
 class ExpertPolicy:
@@ -149,8 +123,8 @@ class ExpertPolicy:
         self.blocks: dict[bytes, np.ndarray] = {}
 
     def start_episode(self) -> None:
-        from robomimic_ddp.demo.evaluate import FIRST_SEED
-        from robomimic_ddp.demo.simulator import ReachSimulator
+        from scripts.demo.evaluate import FIRST_SEED
+        from scripts.demo.simulator import ReachSimulator
 
         simulator = ReachSimulator(18, 32)
         for number in range(10):
@@ -158,9 +132,9 @@ class ExpertPolicy:
             self.blocks[simulator.angles.tobytes()] = simulator.block.copy()
 
     def __call__(self, batch: dict[str, np.ndarray], batched_ob: bool) -> np.ndarray:
-        from robomimic_ddp.demo import expert
-        from robomimic_ddp.demo.simulator import ReachSimulator
         from robomimic_ddp.rlds.rotations import convert
+        from scripts.demo import demonstrations
+        from scripts.demo.simulator import ReachSimulator
 
         self.shapes.update(values.shape[1:] for values in batch.values())
         actions = []
@@ -169,7 +143,7 @@ class ExpertPolicy:
             near = min(self.blocks, key=lambda key: abs(np.frombuffer(key)[2] - pose[5]))
             simulator.block, simulator.tip = self.blocks[near], pose[:3].copy()
             for _ in range(8):
-                goal, gripper = expert.command(simulator, simulator.block[:2], 0.03)
+                goal, gripper = demonstrations.command(simulator, simulator.block[:2], 0.03)
                 goal[3:] = pose[3:]  # the yaw names the episode here: keep it
                 simulator.step(goal, gripper)
                 turn = convert(goal[3:], "euler_xyz", "rot_6d", np)

@@ -85,10 +85,10 @@ def image_dataset(once: Callable[..., Path]) -> Path:
 def demo_dataset(once: Callable[..., Path]) -> Path:
     """The demo task's RLDS data set in small; the folder for train.data_path."""
     pytest.importorskip("tensorflow_datasets", reason="the extra [rlds] is not installed")
-    from robomimic_ddp.demo.write_dataset import write_demo_dataset
+    from scripts.demo.demonstrations import write_demo_dataset
 
     size = {"files": 6, "height": 36, "width": 64}
-    return once("demo-rlds", lambda folder: write_demo_dataset(str(folder), 20, seed=0, **size))
+    return once("demo-rlds", lambda folder: write_demo_dataset(folder, 20, seed=0, **size))
 
 
 @pytest.fixture(scope="session")

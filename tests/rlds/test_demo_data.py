@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from robomimic_ddp.demo.write_dataset import write_demo_dataset
+from scripts.demo.demonstrations import count_written, write_demo_dataset
 
 
 def test_written_data_set_has_droids_schema_and_enough_files(tmp_path):
     import tensorflow_datasets as tfds
 
-    folder = write_demo_dataset(str(tmp_path), 34, seed=1, height=18, width=32)
+    folder = write_demo_dataset(tmp_path, 34, seed=1, height=18, width=32)
+    assert count_written(tmp_path) == 34 and count_written(tmp_path / "none") == 0
     builder = tfds.builder_from_directory(str(folder))
     assert builder.info.splits["train"].num_examples == 34
     assert len(builder.info.splits["train"].filepaths) >= 16
@@ -37,9 +38,9 @@ def test_written_data_set_has_droids_schema_and_enough_files(tmp_path):
 
 
 def test_same_seed_same_bytes(tmp_path):
-    one = write_demo_dataset(str(tmp_path / "a"), 6, seed=2, files=3, height=18, width=32)
-    two = write_demo_dataset(str(tmp_path / "b"), 6, seed=2, files=3, height=18, width=32)
-    other = write_demo_dataset(str(tmp_path / "c"), 6, seed=3, files=3, height=18, width=32)
+    one = write_demo_dataset(tmp_path / "a", 6, seed=2, files=3, height=18, width=32)
+    two = write_demo_dataset(tmp_path / "b", 6, seed=2, files=3, height=18, width=32)
+    other = write_demo_dataset(tmp_path / "c", 6, seed=3, files=3, height=18, width=32)
     names = sorted(path.name for path in one.iterdir())
     assert names == sorted(path.name for path in two.iterdir())
     records = [name for name in names if "tfrecord" in name]
@@ -47,3 +48,5 @@ def test_same_seed_same_bytes(tmp_path):
     assert all((one / name).read_bytes() == (two / name).read_bytes() for name in records)
     assert any((one / name).read_bytes() != (other / name).read_bytes() for name in records)
     assert not list(one.parent.glob("*incomplete*"))
+    one.rename(one.with_name("1.0.0.incomplete1"))  # as a killed writer leaves it
+    assert count_written(tmp_path / "a") == 0 and count_written(tmp_path / "b") == 6

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from robomimic_ddp import history, rollouts
-from robomimic_ddp.demo.lift import expert, summary, write_dataset
 from robomimic_ddp.errors import DataError
+from scripts.demo import lift_data as expert
+from scripts.demo import summary
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "configs" / "demo_robosuite.json"
@@ -102,7 +103,7 @@ def test_the_configuration_is_one_the_host_takes() -> None:
     assert data["lang"] is None, "without it the host loads a language model for the environment"
     assert config.train.seq_length == config.algo.horizon.prediction_horizon
     assert config.train.frame_stack == config.algo.horizon.observation_horizon
-    assert tuple(config.observation.modalities.obs.low_dim) == write_dataset.KEYS
+    assert tuple(config.observation.modalities.obs.low_dim) == expert.KEYS
     rollout = config.experiment.rollout
     assert rollout.enabled and config.train.num_epochs % rollout.rate == 0
     assert rollout.rate == config.train.num_epochs, "success is measured once, at the end"
@@ -155,14 +156,14 @@ def test_every_value_of_the_summary_is_the_runs(tmp_path: Path, world_size: int)
     (after / "ddp.json").write_text(json.dumps(record))
     (after / "config.json").write_text(json.dumps({"experiment": {"rollout": {"n": 3}}}))
     with pytest.raises(DataError, match="cut short"):
-        summary.summarise(before, after, {})
+        summary.summarise_lift(before, after, {})
     record["outcome"] = {"steps": 6, "gradients_equal": True, "noise_differs": True}
     (after / "ddp.json").write_text(json.dumps(record))
     for epoch, loss in ((1, 0.9), (2, 0.1)):
         line = {"epoch": epoch, "phase": "train", "steps": 3, "seconds": 1.0, "log": {"Loss": loss}}
         history.append(after, line)
-    found = summary.summarise(before, after, {"training": 12.34})
-    assert tuple(found) == summary.KEYS
+    found = summary.summarise_lift(before, after, {"training": 12.3})
+    assert tuple(found) == summary.LIFT_KEYS
     assert (found["success_before"], found["success_after"]) == (0.0, 0.75)
     assert (found["first_loss"], found["last_loss"], found["steps"]) == (0.9, 0.1, 6)
     shares = {"rank 0": 3} if world_size == 1 else {"rank 0": 2, "rank 1": 1}

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from robomimic_ddp.demo.job import Job
+from robomimic_ddp.state import STATE
+from scripts.demo.job import Job
 from tests.hosts import ROOT, environment
 
 WAITS = """
@@ -26,8 +27,9 @@ time.sleep(60)
 """
 DEMO = """
 import pathlib, sys
-from robomimic_ddp.demo.job import Job, exit_code_of
-sys.exit(exit_code_of(lambda: Job(pathlib.Path("root")).python("waits")))
+from scripts.demo.job import Job, exit_code_of
+root = pathlib.Path("root")
+sys.exit(exit_code_of(root, lambda: Job(root).python("waits")))
 """
 
 
@@ -48,18 +50,37 @@ def test_a_signal_reaches_the_training_and_is_waited_for(number, tmp_path: Path)
     assert "the same command resumes it" in errors and "Traceback" not in errors
 
 
-def test_only_the_same_training_is_resumed(tmp_path: Path) -> None:
-    """Of the same inputs, and where it had begun a run."""
-    job = Job(tmp_path)
+def test_only_the_same_training_is_resumed_and_a_finished_one_is_kept(tmp_path: Path) -> None:
+    """The same config and arguments on as many ranks, where it had saved a state."""
+    config, run = tmp_path / "config.json", tmp_path / "training" / "test" / "run"
+    calls: list[tuple[bool, bool]] = []
 
-    def cut_short() -> None:
-        found.append(job.training_folder("output"))
-        (tmp_path / "output/test/run").mkdir(parents=True, exist_ok=True)
-        (tmp_path / "output/test/run/ddp.json").touch()
-        raise KeyboardInterrupt
+    def train(settings: str, leaves: dict[str, str], ranks: int = 2, text: str = "{}") -> None:
+        """Leaves these files in the run; notes whether it was resumed, and had its folder."""
+        job = Job(tmp_path, ranks)
 
-    found: list = []
-    for inputs in ({"seed": 1}, {"seed": 1}, {"seed": 2}):
-        with pytest.raises(KeyboardInterrupt):
-            job.step("training", inputs, cut_short)
-    assert [resumes for _, resumes in found] == [False, True, False]
+        def torchrun(_: str, *words: str) -> None:
+            calls.append(("--resume" in words, run.exists()))
+            assert f"--nproc_per_node={ranks}" in words and settings in words
+            run.mkdir(parents=True, exist_ok=True)
+            for name, content in leaves.items():
+                (run / name).write_text(content)
+
+        job.python = torchrun
+        config.write_text(text)
+        assert job.train("training", "host.train", config, [settings], "--resume") == run
+
+    begun = {"ddp.json": "{}"}
+    saved = {**begun, STATE: ""}
+    ended = {"ddp.json": '{"outcome": {}}', STATE: ""}
+    train("seed=1", begun)
+    train("seed=1", saved)  # no state yet: begins again
+    train("seed=1", saved)
+    train("seed=1", ended)
+    assert calls == [(False, False), (False, False), (True, True), (True, True)]
+    train("seed=1", {})  # it has finished
+    assert len(calls) == 4
+    train("seed=2", ended)
+    train("seed=2", ended, ranks=3)
+    train("seed=2", ended, ranks=3, text='{"other": 1}')
+    assert calls[4:] == [(False, False)] * 3

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from robomimic_ddp.demo.drawing import fill_polygon
-from robomimic_ddp.demo.expert import record_episode
-from robomimic_ddp.demo.simulator import ReachSimulator
+from scripts.demo.demonstrations import record_episode
+from scripts.demo.simulator import ReachSimulator
 
 
 def test_expert_succeeds_mostly_fails_sometimes_and_differs_in_length():
@@ -80,16 +79,3 @@ def test_closing_at_random_places_hardly_ever_succeeds():
                 break
         wins += simulator.success
     assert wins / 200 <= 0.1
-
-
-def test_polygons_are_filled_and_cut_at_the_border():
-    picture = np.zeros((10, 10, 3), np.uint8)
-    fill_polygon(picture, np.array([(2.0, 3.0), (6.0, 3.0), (6.0, 8.0), (2.0, 8.0)]), (1, 2, 3))
-    assert picture[3:8, 2:6].reshape(-1, 3).tolist() == [[1, 2, 3]] * 20
-    assert np.count_nonzero(picture.sum(-1)) == 20
-    fill_polygon(
-        picture, np.array([(-5.0, -5.0), (20.0, -5.0), (20.0, 20.0), (-5.0, 20.0)]), (9, 9, 9)
-    )
-    assert np.all(picture == 9)
-    fill_polygon(picture, np.array([(50.0, 50.0), (60.0, 50.0), (60.0, 60.0)]), (0, 0, 0))
-    assert np.all(picture == 9)

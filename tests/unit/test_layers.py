@@ -34,7 +34,6 @@ LAYERS = (
     {"resume"},
     {"seams"},
     {"api"},
-    {"demo"},
     {"train_rlds", "doctor", "bench", "plot", "launch", "ckpt", "watch", "stats", "inspect_data"},
     {"cli"},
     {"__main__"},
@@ -103,7 +102,7 @@ def layer_faults(part: str, text: str) -> list[str]:
         if other == "API_VERSION" or (other.startswith("__") and other != "__main__"):
             continue  # of robomimic_ddp/__init__.py
         if other == "patches":
-            if part not in {"cli", "__main__", "demo"}:
+            if part not in {"cli", "__main__"}:
                 faults.append(f"line {item.line}: the runtime imports {item.name}")
         elif other != part and layer_of(other) >= layer_of(part):
             faults.append(f"line {item.line}: {part} imports {item.name}, which is not below it")

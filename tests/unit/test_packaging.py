@@ -98,7 +98,7 @@ def wheel(checkout: Path) -> Path:
 def test_the_wheel_holds_every_module_and_the_licence(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     assert modules() - names == set()
-    assert not [name for name in names if name.startswith(("tests/", "patches/"))]
+    assert not [name for name in names if name.startswith(("tests/", "patches/", "scripts/"))]
     assert [name for name in names if name.endswith("LICENSE")]
     schemas = (ROOT / "configs" / "rlds").glob("*.yaml")
     assert {"droid.yaml", "bridge.yaml"} <= {path.name for path in schemas}

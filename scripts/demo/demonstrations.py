@@ -1,21 +1,25 @@
-"""A scripted expert for the demo task: noisy, sometimes wrong on purpose, as human demonstrations
-are.
+"""The demo task's dataset: `python -m scripts.demo.demonstrations DIR EPISODES SEED`.
+
+Its scripted expert is noisy, and sometimes wrong on purpose, as human demonstrations are.
 """
 
 from __future__ import annotations
 
+import json
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from robomimic_ddp.demo.simulator import HEIGHT, WIDTH, ReachSimulator
+from robomimic_ddp.rlds.write import write_dataset
+from scripts.demo.simulator import HEIGHT, WIDTH, ReachSimulator
 
+NAME, VERSION = "reach_demo", "1.0.0"
 HOVER_HEIGHT, GRASP_AT, LONGEST_EPISODE = 0.13, 0.03, 70
 SENTENCES = (
-    "reach the yellow block",
-    "touch the block",
-    "close the gripper on the yellow block",
-    "move to the block and grasp it",
+    *("reach the yellow block", "touch the block"),
+    *("close the gripper on the yellow block", "move to the block and grasp it"),
 )
 FAILING, WORDLESS = 0.15, 0.15
 """Shares of episodes that aim beside the block, and of episodes without a language instruction."""
@@ -35,7 +39,7 @@ def command(simulator: ReachSimulator, aim: np.ndarray, speed: float) -> tuple[n
 def record_episode(
     seed: int, index: int, height: int = HEIGHT, width: int = WIDTH
 ) -> dict[str, Any]:
-    """Episode `index` of the data set drawn from `seed`: a pure function of the two.
+    """Episode `index` of the dataset drawn from `seed`: a pure function of the two.
 
     Returns a dict with `steps` (a list of DROID-shaped steps, pictures as uint8 arrays), `success`,
     `language`.
@@ -58,14 +62,30 @@ def record_episode(
         simulator.step(pose, gripper)
         velocity = (simulator.tip - before["cartesian_position"][:3]) / 0.04
         turning = (simulator.angles - before["cartesian_position"][3:]) / 0.1
-        steps.append(
-            {
-                "observation": observation,
-                "action_dict": {
-                    "cartesian_position": pose,
-                    "gripper_position": np.array([gripper]),
-                },
-                "action": np.concatenate([velocity, turning, [gripper]]),
-            }
-        )
+        acted = {"cartesian_position": pose, "gripper_position": np.array([gripper])}
+        action = np.concatenate([velocity, turning, [gripper]])
+        steps.append({"observation": observation, "action_dict": acted, "action": action})
     return {"steps": steps, "success": simulator.success, "language": language}
+
+
+def write_demo_dataset(
+    out: Path, count: int, seed: int, files: int = 16, height: int = HEIGHT, width: int = WIDTH
+) -> Path:
+    """Writes `count` episodes under `out/reach_demo/1.0.0`, byte for byte the same for the same
+    arguments; a folder of that name is complete.
+    """
+    episodes = (record_episode(seed, index, height, width) for index in range(count))
+    return write_dataset(str(out), NAME, VERSION, episodes, count, files)
+
+
+def count_written(out: Path) -> int:
+    """How many episodes `write_demo_dataset` wrote under `out`; 0 where there is no dataset."""
+    info = out / NAME / VERSION / "dataset_info.json"
+    if not info.exists():
+        return 0
+    (split,) = json.loads(info.read_text())["splits"]
+    return sum(int(length) for length in split["shardLengths"])
+
+
+if __name__ == "__main__":
+    write_demo_dataset(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

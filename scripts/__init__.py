@@ -1,0 +1,1 @@
+"""What runs from a checkout. A package, so that no other one named `scripts` takes its place."""

@@ -1,0 +1,76 @@
+"""The whole demo: `python -m scripts.demo --root runs/demo [key=value ...]`.
+
+Writes the demonstrations, patches a copy of the installed host, trains its diffusion policy on one
+rank per visible GPU or on two CPU ranks, lets the policy act before and after, and draws the
+curves. Data, a training and an evaluation that are complete are kept, a training that was cut short
+is resumed. Further key=value settings go to the training's dot-list.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from robomimic_ddp import paths
+from scripts.demo.demonstrations import count_written
+from scripts.demo.job import CHECKOUT, Job, exit_code_of
+from scripts.demo.summary import summarise
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Does what is left to do; returns the summary."""
+    job = Job(options.root, options.ranks)
+    data, evaluation, curves = map(job.root.joinpath, ("data", "evaluation.json", "curves.png"))
+    job.step("host", job.patch_host)
+
+    def write() -> None:
+        for folder in (data, job.root / "training"):  # a training belongs to its data
+            shutil.rmtree(folder, ignore_errors=True)
+        job.python("scripts.demo.demonstrations", data, options.demonstrations, 0)
+
+    job.step("data", write, count_written(data) == options.demonstrations)
+    settings = [f"load_from={options.config.absolute()}", "train.batch_size=16"]
+    settings += [f"train.data_path={data}", f"train.output_dir={job.root / 'training'}"]
+    settings += [f"train.data_cache_dir={job.root / 'cache'}", *options.settings]
+    train = ("robomimic.scripts.train_rlds", options.config, settings, "resume=true")
+    trained = job.train("training", *train)
+    wanted = {"checkpoint": str(trained / "last.pth"), "episodes": options.evaluations}
+    found = json.loads(evaluation.read_text()) if evaluation.exists() else {}
+    evaluate = ("scripts.demo.evaluate", *wanted.values(), evaluation)
+    job.step("evaluation", lambda: job.python(*evaluate), wanted.items() <= found.items())
+    job.step("curves", lambda: job.python("robomimic_ddp", "plot", trained, "-o", curves))
+    return summarise(trained, json.loads(evaluation.read_text()), curves)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line above; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="scripts.demo", description=__doc__)
+    parser.add_argument("--root", type=Path, default=Path("runs/demo"), help="where all of it goes")
+    parser.add_argument("--config", type=Path, default=CHECKOUT / "configs" / "demo.json")
+    parser.add_argument("--demonstrations", type=int, default=300)
+    parser.add_argument("--evaluations", type=int, default=100, help="episodes, each time")
+    parser.add_argument("--ranks", type=int, help="default: the visible GPUs, or two CPU ranks")
+    parser.add_argument("settings", nargs="*", metavar="key=value")
+    options = parser.parse_args(arguments)
+    reason = paths.why_not_writable(options.root)
+    if reason is not None:
+        parser.error(f"--root {options.root}: {reason}. Name a folder; it is made if need be.")
+    if not options.config.is_file():
+        parser.error(f"--config {options.config}: there is no such file.")
+    for name, least in (("ranks", 1), ("demonstrations", 2), ("evaluations", 1)):
+        value = getattr(options, name)
+        if value is not None and value < least:
+            parser.error(f"--{name} {value}: expected a whole number of at least {least}.")
+    for setting in options.settings:
+        if "=" not in setting:
+            parser.error(f"{setting!r} is no setting: expected key=value.")
+    return exit_code_of(options.root, lambda: run(options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

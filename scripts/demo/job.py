@@ -1,0 +1,127 @@
+"""What the demos share: steps, an edited copy of the installed host, trainings that resume."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Callable
+
+import torch
+
+from robomimic_ddp import env, rendezvous
+from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, DataError, RobomimicDDPError
+from robomimic_ddp.state import STATE
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Job:
+    """Steps under the folder `root`; trainings on `ranks` ranks, by default one for each visible
+    GPU, or two on the CPU.
+    """
+
+    def __init__(self, root: Path, ranks: int | None = None) -> None:
+        self.root, self.ranks = root.absolute(), ranks
+        self.host = self.root / "host"
+        """The folder of the edited host, for PYTHONPATH."""
+        self.seconds: dict[str, float] = {}  # of each step that was done now
+
+    def step(self, name: str, make: Callable[[], Any], done: bool = False) -> None:
+        """Calls `make()` unless the step is `done`; prints which, and the seconds."""
+        if done:
+            print(f"\n=== {name}: done before", flush=True)
+            return
+        print(f"\n=== {name} ===", flush=True)
+        started = time.perf_counter()
+        make()
+        self.seconds[name] = round(time.perf_counter() - started, 1)
+        print(f"=== {name}: {self.seconds[name]:.0f} s", flush=True)
+
+    def patch_host(self) -> None:
+        """Copies the installed host to `host` and edits the copy; replaces what is there."""
+        package = importlib.metadata.distribution("praxis-robomimic").locate_file("robomimic")
+        shutil.rmtree(self.host, ignore_errors=True)
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(str(package), self.host / "robomimic", ignore=ignored)
+        self.python("robomimic_ddp", "apply", "--with", "unet_config", self.host / "robomimic")
+
+    def train(
+        self, name: str, module: str, config: Path, arguments: Sequence[str], resume: str
+    ) -> Path:
+        """The step `name`: trains below `root/name` and returns the run's folder.
+
+        A run with the same `config` text, `arguments` and ranks is left as it is where it has
+        finished, and gets the argument `resume` where it has saved a state. Another one is removed.
+        """
+        folder = self.root / name
+        ranks = self.ranks or torch.cuda.device_count() or 2
+        started = folder / "started.json"
+        command = json.dumps([ranks, *arguments, config.read_text()])
+        same = started.exists() and started.read_text() == command
+        resumes = same and any(folder.glob(f"*/*/{STATE}"))
+        if not resumes:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            started.write_text(command)
+        launcher = [*rendezvous.on_this_machine(), f"--nproc_per_node={ranks}", "-m", module]
+        launcher += [*arguments, *[resume] * resumes]
+        records = [json.loads(file.read_text()) for file in folder.glob("*/*/ddp.json")]
+        finished = resumes and "outcome" in records[0]
+        self.step(name, lambda: self.python("torch.distributed.run", *launcher), finished)
+        (record,) = folder.glob("*/*/ddp.json")
+        return record.parent
+
+    def python(self, module: str, *arguments: object) -> None:
+        """Runs `python -m module` with the edited host first on its path. A signal is passed on to
+        it, and ends this process after it by SystemExit. Raises DataError where it fails.
+        """
+        command = [sys.executable, "-m", module, *(str(word) for word in arguments)]
+        variables = env.child_environment([str(self.host), str(CHECKOUT)])
+        # In another session: a terminal's Ctrl-C would reach torchrun twice.
+        process = subprocess.Popen(command, env=variables, start_new_session=True)
+        heard: list[int] = []
+
+        def pass_on(number: int, frame: Any) -> None:
+            heard.append(number)
+            process.send_signal(number)
+
+        before = {number: signal.signal(number, pass_on) for number in _PASSED_ON}
+        try:
+            code = process.wait()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        if heard:
+            name = signal.Signals(heard[0]).name
+            print(f"the demo was stopped by {name}; the same command resumes it", file=sys.stderr)
+            raise SystemExit(128 + heard[0])
+        if code != 0:
+            raise DataError(
+                f"the demo stopped: {module} ended with exit code {code}, see above. "
+                f"{self.root} holds what came before it."
+            )
+
+
+def exit_code_of(root: Path, run: Callable[[], dict[str, Any]]) -> int:
+    """Runs a demo, prints its summary, which is also in `root/summary.json`, or its error; returns
+    the exit code.
+    """
+    try:
+        summary = json.dumps(run(), indent=2)
+    except RobomimicDDPError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_REFUSED
+    except KeyboardInterrupt:
+        print("the demo was interrupted; the same command resumes it", file=sys.stderr)
+        return 128 + signal.SIGINT
+    (root / "summary.json").write_text(summary + "\n")
+    print(summary)
+    return EXIT_DONE

@@ -1,0 +1,101 @@
+"""What the demos' runs did, in flat dictionaries: every value is read from what the runs left."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from robomimic_ddp import history
+from robomimic_ddp.errors import DataError
+
+KEYS = tuple(
+    "mode backend world_size steps samples_per_step learning_rate first_loss last_loss "
+    "success_before success_after frames_decoded frames_delivered samples_per_second "
+    "gradients_equal noise_differs checkpoint curves".split()
+)
+LIFT_KEYS = tuple(
+    "mode backend world_size steps samples_per_step first_loss last_loss success_before "
+    "success_after episodes episodes_per_rank gradients_equal noise_differs seconds "
+    "checkpoint".split()
+)
+_ANNOUNCED = re.compile(r"rollouts: episodes of each environment over \d+ ranks: (.*)")
+_SHARE = re.compile(r"rank (\d+): ([^;]*)")
+_MANY = re.compile(r"\((\d+) episodes\)")
+_RESULTS = re.compile(r"^Epoch \d+ Rollouts took .*\nEnv: .*\n(\{[^{}]*\})$", re.MULTILINE)
+
+
+def summarise(run: Path, evaluation: Mapping[str, Any], curves: Path) -> dict[str, Any]:
+    """The block demo's summary, with exactly KEYS in that order."""
+    values = {**trained(run), **evaluation, "curves": str(curves)}
+    return {key: values[key] for key in KEYS}
+
+
+def summarise_lift(before: Path, run: Path, seconds: Mapping[str, float]) -> dict[str, Any]:
+    """The Lift demo's summary, with exactly LIFT_KEYS in that order.
+
+    `success_*` are shares of all ranks' rollout episodes together; `episodes_per_rank` is what the
+    host's rollout loop was given on each rank; `seconds` those of each step that was done now.
+    """
+    values = trained(run)
+    episodes = json.loads((run / "config.json").read_text())["experiment"]["rollout"]["n"]
+    log = (run / "logs" / "log.txt").read_text()
+    split = values["world_size"] > 1
+    values |= {
+        "success_before": success_rate((before / "logs" / "log.txt").read_text()),
+        "success_after": success_rate(log),
+        "episodes": episodes,
+        "episodes_per_rank": episodes_per_rank(log) if split else {"rank 0": episodes},
+        "seconds": dict(seconds),
+    }
+    return {key: values[key] for key in LIFT_KEYS}
+
+
+def trained(run: Path) -> dict[str, Any]:
+    """What a finished training's record and history say. Raises DataError for an unfinished one.
+
+    Losses are means over an epoch, over all ranks and samples; samples per second are those of all
+    epochs and ranks together; `learning_rate` is the initial one after scaling.
+    """
+    record = json.loads((run / "ddp.json").read_text())
+    if "outcome" not in record:
+        raise DataError(
+            f"{run}/ddp.json holds no outcome: that training was cut short. Train again."
+        )
+    plan = record["plan"]
+    epochs = [line for line in history.read(run) if line["phase"] == "train"]
+    samples = sum(line["steps"] for line in epochs) * plan["samples_per_step"]
+    return {
+        **plan,
+        **record["outcome"],
+        "learning_rate": record["learning_rates"][0][1],
+        "first_loss": epochs[0]["log"]["Loss"],
+        "last_loss": epochs[-1]["log"]["Loss"],
+        "samples_per_second": samples / sum(line["seconds"] for line in epochs),
+        "checkpoint": str(run / "last.pth"),
+    }
+
+
+def success_rate(log: str) -> float:
+    """The success rate of the last rollouts that the host's train loop printed into its log."""
+    results = _RESULTS.findall(log)
+    if not results:
+        raise DataError(
+            "the run's log holds no rollouts: experiment.rollout must be enabled, and its rate "
+            "must divide train.num_epochs."
+        )
+    return float(json.loads(results[-1])["Success_Rate"])
+
+
+def episodes_per_rank(log: str) -> dict[str, int]:
+    """How many episodes each rank simulated, from the last rollouts in a run's log."""
+    announced = _ANNOUNCED.findall(log)
+    if not announced:
+        raise DataError("the run's log names no rank's episodes: its rollouts were not split.")
+    counts = {}
+    for rank, listed in _SHARE.findall(announced[-1]):
+        many = _MANY.search(listed)
+        counts[f"rank {rank}"] = int(many[1]) if many else len(re.findall(r"\d+", listed))
+    return counts
