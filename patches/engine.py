@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from robomimic_ddp.errors import PatchError
 from robomimic_ddp.patches import entries
+from robomimic_ddp.patches.edits import api_calls, definition
 from robomimic_ddp.patches.examination import Examination, FilePatch, Finding
 from robomimic_ddp.patches.hosts import Host
 from robomimic_ddp.patches.outcomes import (
@@ -19,6 +21,7 @@ from robomimic_ddp.patches.outcomes import (
     AlreadyApplied,
     AnyFixer,
     Applied,
+    Edit,
     Fixer,
     NotPresent,
     Outcome,
@@ -50,7 +53,7 @@ def examine(
         for path in paths:
             by_file.setdefault(path, []).append(fixer)
         if not paths:
-            words = " and ".join(repr(word.partition("|")[0]) for word in fixer.words)
+            words = " and ".join(repr(word.partition("|")[0]) for word in fixer.marks)
             reason = fixer.absent or f"no file with {words}"
             findings.append(Finding(fixer, fixer.files[0], NotPresent(reason)))
     for path, chosen in by_file.items():
@@ -82,9 +85,9 @@ def patch_file(
         )
     outcomes, edits = [], []
     for fixer in fixers:
-        outcome = fixer.fix(source)
+        outcome = _outcome(source, fixer)
         edits += outcome.edits if isinstance(outcome, Applied) else ()
-        outcomes.append(_settled(source, outcome, fixer))
+        outcomes.append(outcome)
     lost_import = source.api_import is None and any(
         isinstance(item, AlreadyApplied) for item in outcomes
     )
@@ -109,19 +112,30 @@ def confirm(examination: Examination, fixers: Iterable[AnyFixer]) -> Examination
     return after
 
 
-def _settled(source: Source, outcome: Outcome, fixer: Fixer) -> Outcome:
-    """The outcome with its lines, and with the fixer's own words on what to do by hand."""
-    if isinstance(outcome, Applied):
-        return replace(outcome, lines=_lines(source, (edit.node for edit in outcome.edits)))
-    if isinstance(outcome, AlreadyApplied):
-        return replace(outcome, lines=_lines(source, outcome.nodes))
-    if isinstance(outcome, Unrecognised) and not outcome.by_hand:
-        return replace(outcome, by_hand=fixer.by_hand)
-    return outcome
-
-
-def _lines(source: Source, nodes: Iterable) -> tuple[int, ...]:
-    return tuple(sorted({source.line(node) for node in nodes}))
+def _outcome(source: Source, fixer: Fixer) -> Outcome:
+    """What one fixer answers about one file."""
+    part: Any = source.module
+    if fixer.within:
+        part = definition(source, fixer.within)
+        if part is None:
+            named = fixer.within.replace("def ", "function ")
+            return NotPresent(f"no {named} at top level")
+    edits: list[Edit] = []
+    done = [call for function in fixer.done for call in api_calls(source, part, function)]
+    for found in fixer.find(source, part):
+        if isinstance(found, Edit):
+            edits.append(found)
+        elif isinstance(found, NotPresent):
+            return found
+        elif isinstance(found, Unrecognised):
+            return replace(found, by_hand=fixer.by_hand)
+        else:
+            done.append(found)
+    nodes = [edit.node for edit in edits] or done
+    lines = tuple(sorted({source.line(node) for node in nodes}))
+    if edits:
+        return Applied(tuple(edits), lines)
+    return AlreadyApplied(lines) if done else NotPresent(fixer.missing)
 
 
 def _considered(

@@ -9,52 +9,37 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from robomimic_ddp.patches.cst import (
-    TRAIN_SCRIPTS,
-    api_calls,
-    calls,
-    settle,
-    train_function,
-    unrecognised,
-    wrap,
-)
+from robomimic_ddp.patches.edits import TRAIN_SCRIPTS, api_calls, calls, unrecognised, wrap
 from robomimic_ddp.patches.imports import dotted
-from robomimic_ddp.patches.outcomes import Fixer, NotPresent, Outcome
+from robomimic_ddp.patches.outcomes import Fixer, Found
 from robomimic_ddp.patches.source import Source, walk
 
 CLOCKS = ("time.time", "time.monotonic", "time.perf_counter", "datetime.datetime.now")
 
 
-def fix(source: Source) -> Outcome:
+def find(source: Source, train: cst.FunctionDef) -> Iterator[Found]:
     """`check = <comparison of times>` becomes `check = DDPUtils.agree(<comparison of times>)`.
 
     `config.x is not None and <comparison>` keeps its first part outside: ranks have one config, so
     all of them come to the agreement, or none.
     """
-    train = train_function(source)
-    if train is None:
-        return NotPresent("no function train at top level")
     done = api_calls(source, train, "agree")
     agreed = {comparison for call in done for comparison in walk(call, cst.Comparison)}
     readings = _readings(source, train)
-    compared = [
+    left = [
         comparison
         for comparison in walk(train, cst.Comparison)
         if comparison not in agreed and _reads_clock(source, comparison, readings)
     ]
-    edits = []
+    yield from done
     for decision in _decisions(train):
-        inside = [
-            comparison for comparison in walk(decision, cst.Comparison) if comparison in compared
-        ]
+        inside = [one for one in walk(decision, cst.Comparison) if one in left]
         if inside:
-            edits.append(wrap(source, _without_config(decision, train), "agree"))
-            compared = [comparison for comparison in compared if comparison not in inside]
-    if compared:
-        return unrecognised(
-            source, compared[0], "a time is compared, but not as a condition or assigned decision"
-        )
-    return settle(edits, done, "train() decides nothing from the clock")
+            yield wrap(source, _without_config(decision, train), "agree")
+            left = [one for one in left if one not in inside]
+    if left:
+        why = "a time is compared, but not as a condition or assigned decision"
+        yield unrecognised(source, left[0], why)
 
 
 def _decisions(train: cst.FunctionDef) -> Iterator[cst.BaseExpression]:
@@ -109,10 +94,12 @@ def _reads_clock(source: Source, comparison: cst.Comparison, readings: set[str])
 
 
 FIXER = Fixer(
-    seam="clock",
-    files=TRAIN_SCRIPTS,
+    "clock",
+    TRAIN_SCRIPTS,
+    find,
+    "write DDPUtils.agree(...) around the condition, where every rank passes",
+    within="def train",
     words=("def train(", "time"),
-    fix=fix,
-    by_hand="write DDPUtils.agree(...) around the condition, where every rank passes",
+    missing="train() decides nothing from the clock",
     required=False,
 )

@@ -179,11 +179,10 @@ def test_a_host_that_reads_rlds_itself_keeps_its_reader(host):
 
 @pytest.mark.planted_fault
 def test_confirm_catches_a_fixer_that_never_ends(host):
-    def fix(source):
-        last = source.module.body[-1]
-        return Applied((Edit(last, lambda node: cst.FlattenSentinel([node, node])),))
+    def find(source, module):
+        yield Edit(module.body[-1], lambda node: cst.FlattenSentinel([node, node]))
 
-    fixers = [Fixer("x", ("utils/torch_utils.py",), ("torch",), fix, "", name="x")]
+    fixers = [Fixer("x", ("utils/torch_utils.py",), find, "", words=("torch",), name="x")]
     examination = engine.examine(hosts.find_host(str(host)), fixers)
     with pytest.raises(PatchError, match="utils/torch_utils.py are not stable"):
         engine.confirm(examination, fixers)
