@@ -62,13 +62,13 @@ def _status(args: argparse.Namespace) -> int:
 def _sentence(examination: Examination) -> str:
     count = len(examination.patches)
     files = "1 file" if count == 1 else f"{count} files"
-    return {
-        "already distributed": "already distributed: robomimic-ddp does not patch over this host.",
-        "blocked": "blocked: apply would write nothing until the problems above are solved.",
-        "patched": "patched: all that was found is in place.",
-        "partly patched": f"partly patched: apply would edit {files}.",
-        "not patched": f"not patched: apply would edit {files}.",
-    }[examination.state]
+    meanings = {
+        "already distributed": "robomimic-ddp does not patch over this host.",
+        "blocked": "apply would write nothing until the problems above are solved.",
+        "patched": "all that was found is in place.",
+    }
+    meaning = meanings.get(examination.state, f"apply would edit {files}.")
+    return f"{examination.state}: {meaning}"
 
 
 def _run(args: argparse.Namespace) -> int:

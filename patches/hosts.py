@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -19,11 +20,12 @@ _SKIPPED = {"build", "dist", "node_modules", "site-packages", "__pycache__"}
 @dataclass(frozen=True)
 class Host:
     """A host's package folder (`package`, absolute), and the folder that a diff's paths start
-    from.
+    from. `patched`: files that are read as these bytes, in place of those on disk.
     """
 
     package: Path
     root: Path
+    patched: Mapping[str, bytes] = field(default_factory=dict)
 
     def files(self, patterns: tuple[str, ...]) -> list[str]:
         """Files that match any of the glob `patterns`; patterns and answers relative to the
@@ -58,6 +60,8 @@ class Host:
         """The bytes of a file of the package, or None if there is none. Raises PatchError if
         unreadable.
         """
+        if path in self.patched:
+            return self.patched[path]
         try:
             return (self.package / path).read_bytes()
         except FileNotFoundError:

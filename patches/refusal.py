@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from robomimic_ddp.patches.hosts import Host
-from robomimic_ddp.patches.python import aliases, resolved, syntax_tree
+from robomimic_ddp.patches.python import aliases, parsed, resolved
 from robomimic_ddp.patches.unsynchronised import Unsynchronised, find_unsynchronised
 
 DDP = "DistributedDataParallel"
@@ -68,22 +68,14 @@ def find_refusal(host: Host) -> Refusal | None:
         data = host.read(path) or b""
         if not _WORDS.search(data):
             continue
-        tree = _tree(data)
-        found = sorted(_uses(tree)) if tree is not None else []
+        tree = parsed(data)
+        found = sorted(_uses(tree))
         uses += [(path, line, way) for line, way in found]
         if any(way == DDP for _, way in found):
             trees[path] = tree
     if not uses:
         return None
     return Refusal(tuple(uses), find_unsynchronised(host, trees))
-
-
-def _tree(data: bytes) -> ast.Module | None:
-    """None for a file that does not parse: it cannot run either."""
-    try:
-        return syntax_tree(data)
-    except (SyntaxError, ValueError, RecursionError):
-        return None
 
 
 def _uses(tree: ast.Module) -> set[tuple[int, str]]:

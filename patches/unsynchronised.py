@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from robomimic_ddp.patches.hosts import Host
-from robomimic_ddp.patches.python import aliases, dotted, resolved, syntax_tree
+from robomimic_ddp.patches.python import aliases, dotted, last_name, parsed, resolved
 
 _LOOPS = ("scripts/train*.py", "utils/train_utils.py")
-_TRAINS = "train_on_batch"
+_MAKES, _TRAINS = "algo_factory", "train_on_batch"
 
 
 @dataclass(frozen=True)
@@ -43,24 +43,18 @@ def find_unsynchronised(host: Host, trees: Mapping[str, ast.Module]) -> Unsynchr
 
 def _wraps_algorithm(tree: ast.Module) -> Iterator[int]:
     names = aliases(tree)
-    algorithms = {name for name, value in _assigned(tree) if _makes_algorithm(value)}
+    algorithms = {name for name, value in _assigned(tree) if last_name(value) == _MAKES}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and node.args:
             is_ddp = resolved(node.func, names).endswith("DistributedDataParallel")
-            if is_ddp and (dotted(node.args[0]) in algorithms or _makes_algorithm(node.args[0])):
+            if is_ddp and (dotted(node.args[0]) in algorithms or last_name(node.args[0]) == _MAKES):
                 yield node.lineno
 
 
 def _passes(host: Host) -> Iterator[tuple[str, int]]:
     """Where `train_on_batch` is called on `x.module`, or on a variable that holds it."""
     for path in host.files(_LOOPS):
-        data = host.read(path) or b""
-        if b"module" not in data or _TRAINS.encode() not in data:
-            continue
-        try:
-            tree = syntax_tree(data)
-        except (SyntaxError, ValueError, RecursionError):
-            continue
+        tree = parsed(host.read(path))
         inner = {name for name, value in _assigned(tree) if _takes_module(value)}
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and node.attr == _TRAINS:
@@ -72,10 +66,6 @@ def _assigned(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign):
             yield from ((dotted(target), node.value) for target in node.targets)
-
-
-def _makes_algorithm(value: ast.expr) -> bool:
-    return isinstance(value, ast.Call) and dotted(value.func).split(".")[-1] == "algo_factory"
 
 
 def _takes_module(value: ast.expr) -> bool:

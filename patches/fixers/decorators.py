@@ -12,15 +12,17 @@ from robomimic_ddp.patches.outcomes import Fixer, Found, NotPresent
 from robomimic_ddp.patches.source import Source
 
 LOGS, TRAINING, FILES = ("utils/log_utils.py",), ("utils/train_utils.py",), ("utils/file_utils.py",)
+REQUIRED = {"entry_point", "run_directory", "save_model"}
 
 
 def _decorator(
-    seam: str, files: tuple[str, ...], target: str, decorator: str, what: str, required: bool = True
+    name: str, seam: str, files: tuple[str, ...], target: str, what: str, decorator: str = ""
 ) -> Fixer:
     """`@DDPUtils.<decorator>` on `target` ("def name" or "class name"), which `what` describes.
 
     Seams of RLDS are left alone in hosts of the DROID family, which read RLDS datasets themselves.
     """
+    decorator = decorator or name
 
     def find(source: Source, module: cst.Module) -> Iterator[Found]:
         if seam == "RLDS" and READS_RLDS in source.traits:
@@ -36,7 +38,7 @@ def _decorator(
         f"decorate the {what} with @DDPUtils.{decorator}",
         words=(target if target.startswith("class") else f"{target}(",),
         missing=f"no {target.replace('def ', 'function ')} at top level",
-        required=required,
+        required=name in REQUIRED,
     )
 
 
@@ -58,7 +60,47 @@ def _on_epochs(source: Source, module: cst.Module) -> Iterator[Found]:
             yield decorate(source, node, "epoch_log")
 
 
+ROWS = {
+    # One clear error for the whole job, and a non-zero exit.
+    "entry_point": (
+        *("errors", TRAIN_SCRIPTS, "def main"),
+        *("function that the script runs", "entry_point(api_version=1)"),
+    ),
+    # TensorBoard, wandb and the text log are the main rank's; others keep warnings and errors.
+    "data_logger": ("loggers", LOGS, "class DataLogger", "class that writes TensorBoard and wandb"),
+    "print_logger": ("loggers", LOGS, "class PrintLogger", "class that copies stdout into log.txt"),
+    # RLDS datasets when train.data_format is the RLDS one.
+    "rlds_datasets": (
+        *("RLDS", TRAINING, "def load_data_for_training"),
+        "function that makes the training and validation datasets",
+    ),
+    # These two answer for the folder of an RLDS dataset too.
+    "rlds_env_metadata": (
+        *("RLDS", FILES, "def get_env_metadata_from_dataset"),
+        "function that reads a dataset's environment metadata",
+    ),
+    "rlds_shape_metadata": (
+        *("RLDS", FILES, "def get_shape_metadata_from_dataset"),
+        "function that reads a dataset's shapes",
+    ),
+    # Video on the main rank only; every rank sees the same statistics.
+    "rollouts": ("rollouts", TRAINING, "def rollout_with_stats", "function that runs the rollouts"),
+    # The main rank makes the run's folders, and every rank gets the same paths.
+    "run_directory": (
+        "run directory",
+        TRAINING,
+        "def get_exp_dir",
+        "function that makes the run's folders",
+    ),
+    # Checkpoints are written by the main rank only.
+    "save_model": (
+        *("checkpoints", TRAINING, "def save_model"),
+        *("function that writes checkpoints", "main_rank_only"),
+    ),
+}
+
 FIXERS = {
+    **{name: _decorator(name, *row) for name, row in ROWS.items()},
     # Plan, process group, quiet other ranks, clean end.
     "distributed": Fixer(
         "process group",
@@ -66,31 +108,6 @@ FIXERS = {
         _on_train,
         "decorate the function train(config, device, ...) with @DDPUtils.distributed",
         within="def train",
-    ),
-    # One clear error for the whole job, and a non-zero exit.
-    "entry_point": _decorator(
-        "errors",
-        TRAIN_SCRIPTS,
-        "def main",
-        "entry_point(api_version=1)",
-        "function that the script runs",
-    ),
-    # TensorBoard, wandb and the text log are the main rank's; others keep warnings and errors.
-    "data_logger": _decorator(
-        "loggers",
-        LOGS,
-        "class DataLogger",
-        "data_logger",
-        "class that writes TensorBoard and wandb",
-        required=False,
-    ),
-    "print_logger": _decorator(
-        "loggers",
-        LOGS,
-        "class PrintLogger",
-        "print_logger",
-        "class that copies stdout into log.txt",
-        required=False,
     ),
     # The log that it returns is the mean over all ranks' samples.
     "epoch_log": Fixer(
@@ -100,56 +117,5 @@ FIXERS = {
         "decorate the function that runs an epoch and returns its log with @DDPUtils.epoch_log",
         words=("def run_epoch",),
         missing="no function run_epoch at top level",
-    ),
-    # RLDS datasets when train.data_format is the RLDS one.
-    "rlds_datasets": _decorator(
-        "RLDS",
-        TRAINING,
-        "def load_data_for_training",
-        "rlds_datasets",
-        "function that makes the training and validation datasets",
-        required=False,
-    ),
-    # These two answer for the folder of an RLDS dataset too.
-    "rlds_env_metadata": _decorator(
-        "RLDS",
-        FILES,
-        "def get_env_metadata_from_dataset",
-        "rlds_env_metadata",
-        "function that reads a dataset's environment metadata",
-        required=False,
-    ),
-    "rlds_shape_metadata": _decorator(
-        "RLDS",
-        FILES,
-        "def get_shape_metadata_from_dataset",
-        "rlds_shape_metadata",
-        "function that reads a dataset's shapes",
-        required=False,
-    ),
-    # Video on the main rank only; every rank sees the same statistics.
-    "rollouts": _decorator(
-        "rollouts",
-        TRAINING,
-        "def rollout_with_stats",
-        "rollouts",
-        "function that runs the rollouts",
-        required=False,
-    ),
-    # The main rank makes the run's folders, and every rank gets the same paths.
-    "run_directory": _decorator(
-        "run directory",
-        TRAINING,
-        "def get_exp_dir",
-        "run_directory",
-        "function that makes the run's folders",
-    ),
-    # Checkpoints are written by the main rank only.
-    "save_model": _decorator(
-        "checkpoints",
-        TRAINING,
-        "def save_model",
-        "main_rank_only",
-        "function that writes checkpoints",
     ),
 }
