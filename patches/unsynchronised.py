@@ -70,13 +70,10 @@ def _assigned(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
 
 def _takes_module(value: ast.expr) -> bool:
     """Whether `.module`, or getattr(x, "module", ...), stands in the expression."""
-    return any(
-        (isinstance(node, ast.Attribute) and node.attr == "module")
-        or (
-            isinstance(node, ast.Call)
-            and dotted(node.func) == "getattr"
-            and len(node.args) > 1
-            and getattr(node.args[1], "value", None) == "module"
-        )
-        for node in ast.walk(value)
-    )
+    for node in ast.walk(value):
+        if isinstance(node, ast.Attribute) and node.attr == "module":
+            return True
+        if isinstance(node, ast.Call) and dotted(node.func) == "getattr" and len(node.args) > 1:
+            if getattr(node.args[1], "value", None) == "module":
+                return True
+    return False

@@ -15,11 +15,7 @@ from robomimic_ddp.patches.outcomes import (
     NotPresent,
     Unrecognised,
 )
-from tests.patches.support import as_droid, snapshot, write_host
-
-
-def examine(host, **selection) -> engine.Examination:
-    return engine.examine(hosts.find_host(str(host)), registry.select(**selection))
+from tests.patches.support import append, as_droid, examine, snapshot, write_host
 
 
 def replace(path, old, new) -> None:
@@ -168,10 +164,7 @@ def test_a_script_of_the_hosts_own_is_left_and_retrofitted(host):
 
 def test_a_host_that_reads_rlds_itself_keeps_its_reader(host):
     replace(host / "scripts/train.py", "ext_cfg = {}", 'ext_cfg = {"data_format": "droid_rlds"}')
-    train_utils = host / "utils/train_utils.py"
-    train_utils.write_text(
-        train_utils.read_text() + "\n\ndef load_data_for_training(config):\n    pass\n"
-    )
+    append(host / "utils/train_utils.py", "\n\ndef load_data_for_training(config):\n    pass\n")
     outcome = outcomes(examine(host))["rlds_datasets"]
     assert isinstance(outcome, NotPresent)
     assert "itself" in outcome.reason
