@@ -125,7 +125,10 @@ def _apply(args: argparse.Namespace) -> int:
     if not (args.check or args.dry_run):
         changes.clean(examination.host)
         if not examination.patches:
-            _take_note(examination)
+            try:  # the record learns of lines of ours that the user has added or removed
+                changes.apply(examination)
+            except PatchError as error:
+                print(f"note: the record of the edits stays as it is: {error}")
     if not examination.patches:
         print(f"{package}: everything is in place already; nothing was written.")
         return EXIT_DONE
@@ -143,16 +146,6 @@ def _apply(args: argparse.Namespace) -> int:
         "with robomimic-ddp revert."
     )
     return EXIT_DONE
-
-
-def _take_note(examination: Examination) -> None:
-    """Brings the record up to date with lines of ours that the user has added or removed."""
-    from robomimic_ddp.patches import changes
-
-    try:
-        changes.apply(examination)
-    except PatchError as error:
-        print(f"note: the record of the edits stays as it is: {error}")
 
 
 def _revert(args: argparse.Namespace) -> int:

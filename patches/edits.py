@@ -36,7 +36,7 @@ def api_calls(source: Source, node: cst.CSTNode, function: str) -> list[cst.Call
     return [call for call in walk(node, cst.Call) if source.is_api(call, function)]
 
 
-def last_name(source: Source, call: cst.Call) -> set[str]:
+def last_names(source: Source, call: cst.Call) -> set[str]:
     """The last names of what the called function may be: {"config_factory"}."""
     return {name.rpartition(".")[2] for name in source.names(call.func)}
 

@@ -129,7 +129,7 @@ class _Positions(PositionProvider):
     """LibCST's, without the second visit of the whole file that its resolver makes for nothing."""
 
     def of(self, module: cst.Module) -> Mapping[cst.CSTNode, CodeRange]:
-        """Where each node of `module` lies."""
+        """Where each node of `module` stands."""
         self._gen_impl(module)
         return self._computed
 

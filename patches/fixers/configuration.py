@@ -12,7 +12,7 @@ from robomimic_ddp.patches.edits import (
     argument,
     calls,
     key_of,
-    last_name,
+    last_names,
     put_after,
     wrap,
 )
@@ -65,7 +65,7 @@ def _factories(source: Source, module: cst.Module) -> Iterator[Found]:
             and key_of(name) == "algo_name"
             and isinstance(name.value, cst.Name)
         ):
-            if "config_factory" in last_name(source, call):
+            if "config_factory" in last_names(source, call):
                 yield wrap(source, call, "prepare_config", name.value.value)
 
 

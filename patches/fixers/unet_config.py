@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from robomimic_ddp.patches.edits import argument, keyword, last_name, unrecognised
+from robomimic_ddp.patches.edits import argument, keyword, last_names, unrecognised
 from robomimic_ddp.patches.outcomes import Edit, Fixer, Found
 from robomimic_ddp.patches.source import Source, walk
 
@@ -23,7 +23,7 @@ POSITIONS = {"diffusion_step_embed_dim": 2, "down_dims": 3, "kernel_size": 4, "n
 def find(source: Source, module: cst.Module) -> Iterator[Found]:
     """`ConditionalUnet1D(...)` in a method gets `down_dims=self.algo_config.unet.down_dims`, ..."""
     for call in (call for method in _methods(module) for call in walk(method, cst.Call)):
-        if UNET not in last_name(source, call):
+        if UNET not in last_names(source, call):
             continue
         if any(arg.star for arg in call.args):
             why = "the net's arguments are unpacked from something not seen here"
