@@ -12,9 +12,10 @@ import libcst as cst
 from robomimic_ddp.patches.edits import TRAIN_SCRIPTS, api_calls, calls, unrecognised, wrap
 from robomimic_ddp.patches.imports import dotted
 from robomimic_ddp.patches.outcomes import Fixer, Found
-from robomimic_ddp.patches.source import Source, walk
+from robomimic_ddp.patches.source import Source, children, walk
 
 CLOCKS = ("time.time", "time.monotonic", "time.perf_counter", "datetime.datetime.now")
+LOGICAL = (cst.BooleanOperation, cst.Comparison, cst.UnaryOperation)
 
 
 def find(source: Source, train: cst.FunctionDef) -> Iterator[Found]:
@@ -43,10 +44,9 @@ def find(source: Source, train: cst.FunctionDef) -> Iterator[Found]:
 
 
 def _decisions(train: cst.FunctionDef) -> Iterator[cst.BaseExpression]:
-    logical = (cst.BooleanOperation, cst.Comparison, cst.UnaryOperation)
     for statement in walk(train, (cst.Assign, cst.If, cst.While)):
         decision = statement.value if isinstance(statement, cst.Assign) else statement.test
-        if isinstance(decision, logical):
+        if isinstance(decision, LOGICAL):
             yield decision
 
 
@@ -64,13 +64,9 @@ def _without_config(decision: cst.BaseExpression, train: cst.FunctionDef) -> cst
 
 def _is_settled(node: cst.BaseExpression, config: str) -> bool:
     """Whether `node` is made of constants and values of the configuration only."""
-    if isinstance(node, cst.Comparison):
-        parts = (node.left, *(target.comparator for target in node.comparisons))
-        return all(_is_settled(part, config) for part in parts)
-    if isinstance(node, cst.UnaryOperation):
-        return _is_settled(node.expression, config)
-    if isinstance(node, cst.BooleanOperation):
-        return _is_settled(node.left, config) and _is_settled(node.right, config)
+    if isinstance(node, (*LOGICAL, cst.ComparisonTarget)):
+        parts = (cst.BaseExpression, cst.ComparisonTarget)
+        return all(_is_settled(one, config) for one in children(node) if isinstance(one, parts))
     if isinstance(node, (cst.Name, cst.Attribute)):
         return dotted(node).split(".")[0] in (config, "None", "True", "False")
     return isinstance(node, (cst.BaseNumber, cst.SimpleString))
