@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import libcst as cst
-from libcst import matchers
 
 from robomimic_ddp.patches.python import API_MODULE
 
 API_ALIAS = "DDPUtils"
-DOCSTRING = matchers.Expr(matchers.SimpleString())
 
 
 def dotted(node: cst.CSTNode | None) -> str:
@@ -68,6 +66,7 @@ def _kind_of_line(line: cst.BaseStatement, first: bool) -> str:
             if root == "__future__":
                 return "head"
             return "robomimic" if root == "robomimic" or statement.relative else "import"
-        if first and matchers.matches(statement, DOCSTRING):
+        is_expression = first and isinstance(statement, cst.Expr)
+        if is_expression and isinstance(statement.value, cst.SimpleString):
             return "head"
     return ""
