@@ -23,19 +23,13 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
             help="revert files that were edited since too, keeping a copy of each (FILE.edited)",
         )
         return
-    for option, help_text in (
-        ("--only", "run nothing but FIXER: "),
-        ("--with", "run FIXER too, which is off by default: "),
-        ("--without", "leave FIXER out: "),
+    for word, help_text in (
+        ("only", "run nothing but FIXER"),
+        ("with", "run FIXER too, which is off by default"),
+        ("without", "leave FIXER out"),
     ):
-        parser.add_argument(
-            option,
-            action="append",
-            default=[],
-            metavar="FIXER",
-            dest=f"{option.strip('-')}_fixers",
-            help=help_text + _FIXER_HELP,
-        )
+        listed = {"action": "append", "default": [], "metavar": "FIXER", "dest": f"{word}_fixers"}
+        parser.add_argument(f"--{word}", **listed, help=f"{help_text}: {_FIXER_HELP}")
     if command == "status":
         parser.add_argument("--json", action="store_true", help="print everything as JSON")
     if command == "apply":
@@ -48,12 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
 
 
 def _add_program(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-m",
-        dest="module",
-        action="store_true",
-        help="PROGRAM is a module even if a file is so named",
-    )
+    is_module = "PROGRAM is a module even if a file is so named"
+    parser.add_argument("-m", dest="module", action="store_true", help=is_module)
     parser.add_argument("--host", metavar="PATH", help=_PATH_HELP)
     parser.add_argument(
         "program", metavar="PROGRAM", help="a module (robomimic.scripts.train), or a file (*.py)"

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import ast
 import builtins
+from collections import defaultdict
 from collections.abc import Iterator
+
+from robomimic_ddp.patches.python import imported_names
 
 _BUILTINS = frozenset(dir(builtins))
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -17,32 +20,21 @@ class Bindings:
     """Built from a file's syntax tree."""
 
     def __init__(self, tree: ast.Module) -> None:
-        self._imported: dict[str, set[str]] = {}
+        self._imported: dict[str, set[str]] = defaultdict(set)
+        for name, target in imported_names(tree):
+            self._imported[name].add(target)
         self._others: set[str] = set()
         self._others_at_top: set[str] = set()
         self._visit(tree, at_top=True)
 
     def _visit(self, node: ast.AST, at_top: bool) -> None:
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            self._note(node)
         names = set(_bound(node))
         self._others |= names
-        if at_top or isinstance(node, (ast.Global, ast.Nonlocal)):
+        if at_top or isinstance(node, (ast.Global, ast.Nonlocal, ast.ImportFrom)):
             self._others_at_top |= names
         within = at_top and not isinstance(node, _FUNCTIONS)
         for child in ast.iter_child_nodes(node):
             self._visit(child, within)
-
-    def _note(self, node: ast.Import | ast.ImportFrom) -> None:
-        for alias in node.names:
-            if isinstance(node, ast.ImportFrom):
-                name, target = alias.asname or alias.name, f"{node.module}.{alias.name}"
-                if node.level:
-                    self._others.add(name)
-            else:
-                root = alias.name.partition(".")[0]
-                name, target = alias.asname or root, alias.name if alias.asname else root
-            self._imported.setdefault(name, set()).add(target)
 
     def is_imported(self, name: str) -> bool:
         """Whether an import anywhere in the file binds `name`."""
@@ -66,7 +58,7 @@ class Bindings:
 
 
 def _bound(node: ast.AST) -> Iterator[str]:
-    """Names that `node` itself binds or unbinds in some scope, other than by an import."""
+    """Names that `node` itself binds or unbinds in some scope, other than by an absolute import."""
     if isinstance(node, ast.Name):
         if not isinstance(node.ctx, ast.Load):
             yield node.id
@@ -76,6 +68,8 @@ def _bound(node: ast.AST) -> Iterator[str]:
         yield node.arg
     elif isinstance(node, (ast.Global, ast.Nonlocal)):
         yield from node.names
+    elif isinstance(node, ast.ImportFrom) and node.level:
+        yield from (alias.asname or alias.name for alias in node.names)
     elif isinstance(node, ast.ExceptHandler) or type(node).__name__.startswith("Match"):
         given = (getattr(node, "name", None), getattr(node, "rest", None))
         yield from (name for name in given if name)

@@ -31,11 +31,8 @@ def apply(examination: Examination) -> None:
     """
     assert not examination.blocked, "a blocked examination must not be written"
     package = examination.host.package
-    held = {
-        finding.path
-        for finding in examination.findings
-        if isinstance(finding.outcome, AlreadyApplied)
-    }
+    found = examination.findings
+    held = {finding.path for finding in found if isinstance(finding.outcome, AlreadyApplied)}
     before = manifest.load(package)
     entries = manifest.record(before, examination.patches, held)
     texts = {name: examination.host.read(name) or b"" for name in entries}
@@ -46,9 +43,8 @@ def apply(examination: Examination) -> None:
     changes = [Change(package / manifest.NAME, manifest.dump(entries), is_record=True)]
     for patch in examination.patches:
         path = examination.host.target(patch.path)
-        changes.append(
-            Change(path, patch.after, _mode_beside(path) if patch.before is None else None)
-        )
+        mode = _mode_beside(path) if patch.before is None else None
+        changes.append(Change(path, patch.after, mode))
     write_all(changes)
 
 
@@ -93,9 +89,8 @@ def clean(host: Host) -> None:
 
 def _require_no_edits(host: Host) -> None:
     """Raises PatchError if the host holds edits of ours, without a record of what was there."""
-    held = [
-        name for name in host.files(("**/*.py",)) if b"robomimic_ddp" in (host.read(name) or b"")
-    ]
+    files = host.files(("**/*.py",))
+    held = [name for name in files if b"robomimic_ddp" in (host.read(name) or b"")]
     if held:
         raise PatchError(
             f"{host.package} holds edits of robomimic-ddp ({', '.join(held)}), and no record of "

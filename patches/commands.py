@@ -62,13 +62,13 @@ def _status(args: argparse.Namespace) -> int:
 def _sentence(examination: Examination) -> str:
     count = len(examination.patches)
     files = "1 file" if count == 1 else f"{count} files"
-    return {
-        "already distributed": "already distributed: robomimic-ddp does not patch over this host.",
-        "blocked": "blocked: apply would write nothing until the problems above are solved.",
-        "patched": "patched: all that was found is in place.",
-        "partly patched": f"partly patched: apply would edit {files}.",
-        "not patched": f"not patched: apply would edit {files}.",
-    }[examination.state]
+    meanings = {
+        "already distributed": "robomimic-ddp does not patch over this host.",
+        "blocked": "apply would write nothing until the problems above are solved.",
+        "patched": "all that was found is in place.",
+    }
+    meaning = meanings.get(examination.state, f"apply would edit {files}.")
+    return f"{examination.state}: {meaning}"
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -125,7 +125,10 @@ def _apply(args: argparse.Namespace) -> int:
     if not (args.check or args.dry_run):
         changes.clean(examination.host)
         if not examination.patches:
-            _take_note(examination)
+            try:  # the record learns of lines of ours that the user has added or removed
+                changes.apply(examination)
+            except PatchError as error:
+                print(f"note: the record of the edits stays as it is: {error}")
     if not examination.patches:
         print(f"{package}: everything is in place already; nothing was written.")
         return EXIT_DONE
@@ -143,16 +146,6 @@ def _apply(args: argparse.Namespace) -> int:
         "with robomimic-ddp revert."
     )
     return EXIT_DONE
-
-
-def _take_note(examination: Examination) -> None:
-    """Brings the record up to date with lines of ours that the user has added or removed."""
-    from robomimic_ddp.patches import changes
-
-    try:
-        changes.apply(examination)
-    except PatchError as error:
-        print(f"note: the record of the edits stays as it is: {error}")
 
 
 def _revert(args: argparse.Namespace) -> int:

@@ -7,11 +7,14 @@ filter are parsed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from robomimic_ddp.errors import PatchError
 from robomimic_ddp.patches import entries
+from robomimic_ddp.patches.edits import api_calls, definition
 from robomimic_ddp.patches.examination import Examination, FilePatch, Finding
 from robomimic_ddp.patches.hosts import Host
 from robomimic_ddp.patches.outcomes import (
@@ -19,6 +22,7 @@ from robomimic_ddp.patches.outcomes import (
     AlreadyApplied,
     AnyFixer,
     Applied,
+    Edit,
     Fixer,
     NotPresent,
     Outcome,
@@ -28,66 +32,59 @@ from robomimic_ddp.patches.refusal import find_refusal
 from robomimic_ddp.patches.source import Source, SourceError
 
 
-def examine(
-    host: Host, fixers: Iterable[AnyFixer], overlay: Mapping[str, bytes] | None = None
-) -> Examination:
-    """Runs `fixers` over the host as it is, or as it would be with the files of `overlay`."""
+def examine(host: Host, fixers: Iterable[AnyFixer]) -> Examination:
+    """Runs `fixers` over the host as it is."""
     refusal = find_refusal(host)
     if refusal is not None:
         return Examination(host, (), refusal=refusal)
-    overlay = overlay or {}
-    fixers = list(fixers)
     uses = entries.uses(host)
-    by_file: dict[str, list[Fixer]] = {}
+    by_file: dict[str, list[Fixer]] = defaultdict(list)
     findings, patches = [], []
     for fixer in fixers:
         if isinstance(fixer, AddedFile):
-            finding, patch = _examine_added(host, fixer, overlay)
-            findings.append(finding)
-            patches += [patch] if patch else []
+            outcome, after = _added(host, fixer)
+            findings.append(Finding(fixer, fixer.path, outcome))
+            if isinstance(outcome, Applied):
+                patches.append(FilePatch(fixer.path, None, after))
             continue
-        paths = _considered(host, fixer, overlay, entries.further_files(uses))
+        paths = host.files(fixer.files)
+        if entries.TRAIN_UTILS in fixer.files:  # what holds for it holds for others with helpers
+            paths += [path for path in entries.further_files(uses) if path not in paths]
+        paths = [path for path in paths if fixer.may_apply_to(host.read(path) or b"")]
         for path in paths:
-            by_file.setdefault(path, []).append(fixer)
+            by_file[path].append(fixer)
         if not paths:
-            words = " and ".join(repr(word.partition("|")[0]) for word in fixer.words)
+            words = " and ".join(repr(word.partition("|")[0]) for word in fixer.marks)
             reason = fixer.absent or f"no file with {words}"
             findings.append(Finding(fixer, fixer.files[0], NotPresent(reason)))
     for path, chosen in by_file.items():
-        outcomes, patch = patch_file(path, _bytes(host, path, overlay), chosen, host.traits)
+        outcomes, patch = patch_file(path, host.read(path) or b"", chosen, host.traits)
         findings += [Finding(fixer, path, outcome) for fixer, outcome in zip(chosen, outcomes)]
         patches += [patch] if patch.before != patch.after else []
-    findings.sort(key=_order)
+    findings.sort(key=lambda one: (one.path, one.outcome.lines or (0,), one.fixer.name))
     patches.sort(key=lambda patch: patch.path)
     problems = _problems(findings)
     troubled = {finding.fixer.seam for finding in problems}
     half = (one for one in _half_patched(findings, uses) if one.fixer.seam not in troubled)
-    problems = (*problems, *half)
-    return Examination(host, tuple(findings), tuple(patches), problems=problems)
+    return Examination(host, tuple(findings), tuple(patches), problems=(*problems, *half))
 
 
 def patch_file(
-    path: str, data: bytes, fixers: Iterable[Fixer], traits: frozenset[str] = frozenset()
+    path: str, data: bytes, fixers: Sequence[Fixer], traits: frozenset[str] = frozenset()
 ) -> tuple[list[Outcome], FilePatch]:
     """One file's outcomes, in the order of `fixers`, and its patch (before == after: nothing to
     edit).
     """
-    fixers = list(fixers)
     try:
         source = Source(path, data, traits)
     except SourceError as error:
         why = f"the file is left alone: {error}"
-        return [Unrecognised(error.line, why, fixer.by_hand) for fixer in fixers], FilePatch(
-            path, data, data
-        )
-    outcomes, edits = [], []
-    for fixer in fixers:
-        outcome = fixer.fix(source)
-        edits += outcome.edits if isinstance(outcome, Applied) else ()
-        outcomes.append(_settled(source, outcome, fixer))
-    lost_import = source.api_import is None and any(
-        isinstance(item, AlreadyApplied) for item in outcomes
-    )
+        outcomes = [Unrecognised(error.line, why, fixer.by_hand) for fixer in fixers]
+        return outcomes, FilePatch(path, data, data)
+    outcomes = [_outcome(source, fixer) for fixer in fixers]
+    edits = [edit for one in outcomes if isinstance(one, Applied) for edit in one.edits]
+    is_edited = any(isinstance(one, AlreadyApplied) for one in outcomes)
+    lost_import = is_edited and source.api_import is None
     after = source.render(edits) if edits or lost_import else data
     return outcomes, FilePatch(path, data, after)
 
@@ -98,8 +95,8 @@ def confirm(examination: Examination, fixers: Iterable[AnyFixer]) -> Examination
 
     This is our own check, made before anything is written, that apply twice equals apply once.
     """
-    overlay = {patch.path: patch.after for patch in examination.patches}
-    after = examine(examination.host, fixers, overlay)
+    patched = {patch.path: patch.after for patch in examination.patches}
+    after = examine(replace(examination.host, patched=patched), fixers)
     if after.patches or after.blocked:
         named = ", ".join(patch.path for patch in after.patches) or "a seam"
         raise PatchError(
@@ -109,53 +106,46 @@ def confirm(examination: Examination, fixers: Iterable[AnyFixer]) -> Examination
     return after
 
 
-def _settled(source: Source, outcome: Outcome, fixer: Fixer) -> Outcome:
-    """The outcome with its lines, and with the fixer's own words on what to do by hand."""
-    if isinstance(outcome, Applied):
-        return replace(outcome, lines=_lines(source, (edit.node for edit in outcome.edits)))
-    if isinstance(outcome, AlreadyApplied):
-        return replace(outcome, lines=_lines(source, outcome.nodes))
-    if isinstance(outcome, Unrecognised) and not outcome.by_hand:
-        return replace(outcome, by_hand=fixer.by_hand)
-    return outcome
+def _outcome(source: Source, fixer: Fixer) -> Outcome:
+    """What one fixer answers about one file."""
+    part: Any = source.module
+    if fixer.within:
+        part = definition(source, fixer.within)
+        if part is None:
+            named = fixer.within.replace("def ", "function ")
+            return NotPresent(f"no {named} at top level")
+    edits: list[Edit] = []
+    done = [call for function in fixer.done for call in api_calls(source, part, function)]
+    for found in fixer.find(source, part):
+        if isinstance(found, Edit):
+            edits.append(found)
+        elif isinstance(found, NotPresent):
+            return found
+        elif isinstance(found, Unrecognised):
+            return replace(found, by_hand=fixer.by_hand)
+        else:
+            done.append(found)
+    nodes = [edit.node for edit in edits] or done
+    lines = tuple(sorted({source.line(node) for node in nodes}))
+    if edits:
+        return Applied(tuple(edits), lines)
+    return AlreadyApplied(lines) if done else NotPresent(fixer.missing)
 
 
-def _lines(source: Source, nodes: Iterable) -> tuple[int, ...]:
-    return tuple(sorted({source.line(node) for node in nodes}))
-
-
-def _considered(
-    host: Host, fixer: Fixer, overlay: Mapping[str, bytes], helper_files: Iterable[str]
-) -> list[str]:
-    """Files worth parsing for `fixer`; what holds for train_utils.py holds for `helper_files`."""
-    paths = host.files(fixer.files)
-    if entries.TRAIN_UTILS in fixer.files:
-        paths += [path for path in helper_files if path not in paths]
-    return [path for path in paths if fixer.may_apply_to(_bytes(host, path, overlay))]
-
-
-def _bytes(host: Host, path: str, overlay: Mapping[str, bytes]) -> bytes:
-    return overlay[path] if path in overlay else host.read(path) or b""
-
-
-def _examine_added(
-    host: Host, fixer: AddedFile, overlay: Mapping[str, bytes]
-) -> tuple[Finding, FilePatch | None]:
-    folder = fixer.path.rpartition("/")[0]
-    neighbours = host.files((f"{folder}/*.py",))
-    before = overlay[fixer.path] if fixer.path in overlay else host.read(fixer.path)
-    crlf = any(b"\r\n" in (host.read(path) or b"") for path in neighbours if path != fixer.path)
+def _added(host: Host, fixer: AddedFile) -> tuple[Outcome, bytes]:
+    """The outcome, and the bytes of the file that is added where it is `Applied`."""
+    folder, before = fixer.path.rpartition("/")[0], host.read(fixer.path)
+    neighbours = [path for path in host.files((f"{folder}/*.py",)) if path != fixer.path]
+    crlf = any(b"\r\n" in (host.read(path) or b"") for path in neighbours)
     after = fixer.text.replace("\n", "\r\n" if crlf else "\n").encode()
     if before is None and not neighbours:
-        return Finding(
-            fixer, fixer.path, Unrecognised(0, f"the host has no {folder}/", fixer.by_hand)
-        ), None
+        return Unrecognised(0, f"the host has no {folder}/", fixer.by_hand), after
     if before is None:
-        return Finding(fixer, fixer.path, Applied((), (1,))), FilePatch(fixer.path, None, after)
+        return Applied((), (1,)), after
     if b"robomimic_ddp" in before:
-        return Finding(fixer, fixer.path, AlreadyApplied(lines=(1,))), None
+        return AlreadyApplied((1,)), after
     reason = "the host has one of its own, which is retrofitted like its other train scripts"
-    return Finding(fixer, fixer.path, NotPresent(reason)), None
+    return NotPresent(reason), after
 
 
 def _problems(findings: list[Finding]) -> tuple[Finding, ...]:
@@ -183,15 +173,13 @@ def _problems(findings: list[Finding]) -> tuple[Finding, ...]:
 
 def _half_patched(findings: list[Finding], uses: list[entries.Use]) -> Iterator[Finding]:
     """Train scripts that are patched, with a helper that is not."""
-    outcomes = {(finding.fixer.name, finding.path): finding for finding in findings}
+    patched = {(one.fixer.name, one.path) for one in findings if _is_patched(one)}
+    fixers = {finding.fixer.name: finding.fixer for finding in findings}
     for use in uses:
-        named = (one.fixer for one in findings if one.fixer.name == entries.HELPERS[use.name])
-        fixer = next(named, None)
-        script = outcomes.get(("distributed", use.script))
-        if fixer is None or script is None or not _is_patched(script):
+        fixer = fixers.get(entries.HELPERS[use.name])
+        if fixer is None or ("distributed", use.script) not in patched:
             continue
-        helper = outcomes.get((fixer.name, use.file))
-        if helper is None or not _is_patched(helper):
+        if (fixer.name, use.file) not in patched:
             where = use.file or "a file outside the package"
             why = (
                 f"train() would be patched, and {use.name}, which it takes from {where}, would "
@@ -202,7 +190,3 @@ def _half_patched(findings: list[Finding], uses: list[entries.Use]) -> Iterator[
 
 def _is_patched(finding: Finding) -> bool:
     return isinstance(finding.outcome, (Applied, AlreadyApplied))
-
-
-def _order(finding: Finding) -> tuple:
-    return finding.path, finding.outcome.lines or (0,), finding.fixer.name

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from robomimic_ddp.patches.hosts import Host
-from robomimic_ddp.patches.python import aliases, dotted, resolved, syntax_tree
+from robomimic_ddp.patches.python import aliases, dotted, parsed, resolved
 
 TRAIN_UTILS = "utils/train_utils.py"
 HELPERS = {"get_exp_dir": "run_directory", "save_model": "save_model", "run_epoch": "epoch_log"}
@@ -36,7 +36,7 @@ def uses(host: Host) -> list[Use]:
     """The first call of each helper in each train script."""
     found = {}
     for script in host.files(_SCRIPTS):
-        tree = _tree(host, script)
+        tree = parsed(host.read(script))
         for use in _uses(host, script, tree) if _defines(tree, "train") else ():
             found.setdefault((use.script, use.name), use)
     return list(found.values())
@@ -69,7 +69,7 @@ def _definition(host: Host, target: str) -> str | None:
         path = _file(host, module)
         if path is None:
             return None
-        tree = _tree(host, path)
+        tree = parsed(host.read(path))
         if _defines(tree, name):
             return path
         target = aliases(tree, _package(host, path)).get(name, "")
@@ -92,10 +92,3 @@ def _file(host: Host, module: str) -> str | None:
 
 def _defines(tree: ast.Module, name: str) -> bool:
     return any(isinstance(node, ast.FunctionDef) and node.name == name for node in tree.body)
-
-
-def _tree(host: Host, path: str) -> ast.Module:
-    try:
-        return syntax_tree(host.read(path) or b"")
-    except (SyntaxError, ValueError, RecursionError):
-        return ast.Module([], [])

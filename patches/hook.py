@@ -33,11 +33,11 @@ class EditedLoader(SourceFileLoader):
 
     def code(self) -> CodeType:
         """The edited code; lines are numbered as in the file on disk."""
-        before = self.patch.after if self.patch.before is None else self.patch.before
-        if self.patch.before is None:  # there is no file: tracebacks find its lines here
-            lines = self.patch.after.decode().splitlines(keepends=True)
-            linecache.cache[self.path] = (len(self.patch.after), None, lines, self.path)
-        return compile_as(before, self.patch.after, self.path)
+        before, after = self.patch.before, self.patch.after
+        if before is None:  # there is no file: tracebacks find its lines here
+            lines = after.decode().splitlines(keepends=True)
+            linecache.cache[self.path] = (len(after), None, lines, self.path)
+        return compile_as(after if before is None else before, after, self.path)
 
     def get_data(self, path: str) -> bytes:
         """The edited text for the module's own file, as for `get_source`."""
@@ -68,7 +68,8 @@ class EditingFinder(MetaPathFinder):
             if spec is not None:
                 return self._edited(spec)
         added = self._added.get(fullname)
-        if added is None or not _holds(path, added.parent):
+        folders = [Path(folder).resolve() for folder in path or ()]
+        if added is None or added.parent.resolve() not in folders:
             return None
         return self._edited(importlib.util.spec_from_file_location(fullname, added))
 
@@ -110,7 +111,3 @@ def _module_name(package: str, path: str) -> str:
     """utils/log_utils.py of robomimic is robomimic.utils.log_utils."""
     parts = [package, *Path(path).with_suffix("").parts]
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-def _holds(path: Sequence[str] | None, folder: Path) -> bool:
-    return any(Path(place).resolve() == folder.resolve() for place in path or ())

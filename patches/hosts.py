@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -19,19 +20,19 @@ _SKIPPED = {"build", "dist", "node_modules", "site-packages", "__pycache__"}
 @dataclass(frozen=True)
 class Host:
     """A host's package folder (`package`, absolute), and the folder that a diff's paths start
-    from.
+    from. `patched`: files that are read as these bytes, in place of those on disk.
     """
 
     package: Path
     root: Path
+    patched: Mapping[str, bytes] = field(default_factory=dict)
 
     def files(self, patterns: tuple[str, ...]) -> list[str]:
         """Files that match any of the glob `patterns`; patterns and answers relative to the
         package.
         """
-        found = {
-            path for pattern in patterns for path in self.package.glob(pattern) if path.is_file()
-        }
+        matches = (path for pattern in patterns for path in self.package.glob(pattern))
+        found = {path for path in matches if path.is_file()}
         plain = {path.resolve() for path in found if not path.is_symlink()}
         names = (
             path.relative_to(self.package).as_posix()
@@ -58,6 +59,8 @@ class Host:
         """The bytes of a file of the package, or None if there is none. Raises PatchError if
         unreadable.
         """
+        if path in self.patched:
+            return self.patched[path]
         try:
             return (self.package / path).read_bytes()
         except FileNotFoundError:
@@ -126,14 +129,11 @@ def _package_below(given: Path, shown: str) -> Path:
 
 def _subfolders(folder: Path) -> list[Path]:
     try:
-        children = sorted(
-            child for child in folder.iterdir() if child.is_dir() and not child.is_symlink()
-        )
+        folders = [item for item in folder.iterdir() if item.is_dir() and not item.is_symlink()]
     except OSError:
         return []
-    skipped = (child.name in _SKIPPED or child.name.startswith(".") for child in children)
-    kept = [child for child, skip in zip(children, skipped) if not skip]
-    return [child for child in kept if not (child / "pyvenv.cfg").exists()]
+    kept = (one for one in folders if one.name not in _SKIPPED and not one.name.startswith("."))
+    return sorted(one for one in kept if not (one / "pyvenv.cfg").exists())
 
 
 def _importable() -> Path:
@@ -163,6 +163,5 @@ def _require_no_other_here(package: Path) -> None:
 
 def _git_root(package: Path) -> Path | None:
     """The checkout that the package belongs to; `.git` is a folder, or a file in a worktree."""
-    return next(
-        (folder for folder in (package, *package.parents) if (folder / ".git").exists()), None
-    )
+    folders = (package, *package.parents)
+    return next((folder for folder in folders if (folder / ".git").exists()), None)

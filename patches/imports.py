@@ -11,7 +11,7 @@ from robomimic_ddp.patches.python import API_MODULE
 API_ALIAS = "DDPUtils"
 
 
-def dotted(node: cst.CSTNode) -> str:
+def dotted(node: cst.CSTNode | None) -> str:
     """The text of a name or a chain of attributes ("torch.nn.Linear"), else ""."""
     if isinstance(node, cst.Name):
         return node.value
@@ -22,15 +22,11 @@ def dotted(node: cst.CSTNode) -> str:
 
 
 def top_level_imports(module: cst.Module) -> Iterator[cst.ImportAlias]:
+    """What imports at the file's top level import, `*` left out."""
     for line in module.body:
-        for statement in (
-            getattr(line, "body", ()) if isinstance(line, cst.SimpleStatementLine) else ()
-        ):
-            if isinstance(statement, cst.Import):
-                yield from statement.names
-            elif isinstance(statement, cst.ImportFrom) and not isinstance(
-                statement.names, cst.ImportStar
-            ):
+        for statement in line.body if isinstance(line, cst.SimpleStatementLine) else ():
+            is_import = isinstance(statement, (cst.Import, cst.ImportFrom))
+            if is_import and not isinstance(statement.names, cst.ImportStar):
                 yield from statement.names
 
 
@@ -66,14 +62,11 @@ def _kind_of_line(line: cst.BaseStatement, first: bool) -> str:
             roots = {dotted(alias.name).split(".")[0] for alias in statement.names}
             return "robomimic" if "robomimic" in roots else "import"
         if isinstance(statement, cst.ImportFrom):
-            root = dotted(statement.module).split(".")[0] if statement.module else ""
+            root = dotted(statement.module).split(".")[0]
             if root == "__future__":
                 return "head"
             return "robomimic" if root == "robomimic" or statement.relative else "import"
-        if (
-            first
-            and isinstance(statement, cst.Expr)
-            and isinstance(statement.value, cst.SimpleString)
-        ):
+        is_expression = first and isinstance(statement, cst.Expr)
+        if is_expression and isinstance(statement.value, cst.SimpleString):
             return "head"
     return ""

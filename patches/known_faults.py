@@ -7,18 +7,18 @@ Each is recognised by the code that fails, not by the repository it is in.
 from __future__ import annotations
 
 import ast
-import builtins
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from robomimic_ddp.patches.hosts import Host
-from robomimic_ddp.patches.python import dotted, syntax_tree
+from robomimic_ddp.patches.python import aliases, dotted, last_name, parsed
 
 _TRAIN_UTILS = "utils/train_utils.py"
-_SCRIPTS = ("scripts/train*.py",)
+_SCRIPTS = "scripts/train*.py"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class KnownFault:
     """`what` goes wrong, at `line` (1-based) of `path` in the package."""
 
@@ -33,22 +33,14 @@ class KnownFault:
 def find_known_faults(host: Host) -> list[KnownFault]:
     """The host's faults, by file and line; none from files that do not parse."""
     finders = (
-        _validation_path,
-        _number_of_steps,
-        _validation_log,
-        _unbound_numpy,
-        _unet,
-        _load_from,
-        _past_the_wrapper,
-        _tensorflow_first,
-        _resume_ignored,
+        *(_validation_path, _number_of_steps, _validation_log, _unbound_numpy, _unet),
+        *(_load_from, _past_the_wrapper, _tensorflow_first, _resume_ignored),
     )
-    found = {fault for finder in finders for fault in finder(host)}
-    return sorted(found, key=lambda fault: (fault.path, fault.line, fault.what))
+    return sorted({fault for find in finders for fault in find(host)})
 
 
 def _validation_path(host: Host) -> Iterator[KnownFault]:
-    tree = _tree(host, _TRAIN_UTILS)
+    tree = parsed(host.read(_TRAIN_UTILS))
     lists = {dotted(node.iter) for node in ast.walk(tree) if isinstance(node, ast.comprehension)}
     for call in _calls(tree, "expanduser"):
         if call.args and dotted(call.args[0]) in lists & {"config.train.data"}:
@@ -58,8 +50,8 @@ def _validation_path(host: Host) -> Iterator[KnownFault]:
 
 
 def _number_of_steps(host: Host) -> Iterator[KnownFault]:
-    function = _function(_tree(host, _TRAIN_UTILS), "run_epoch")
-    if function is None or "num_steps" not in [arg.arg for arg in function.args.args]:
+    function = _run_epoch(host)
+    if "num_steps" not in [arg.arg for arg in function.args.args]:
         return
     stores = (node for node in ast.walk(function) if isinstance(node, ast.Name))
     if any(node.id == "num_steps" and isinstance(node.ctx, ast.Store) for node in stores):
@@ -72,33 +64,22 @@ def _number_of_steps(host: Host) -> Iterator[KnownFault]:
 
 def _validation_log(host: Host) -> Iterator[KnownFault]:
     """run_epoch returns (log, iterator), and the validation takes it for the log."""
-    function = _function(_tree(host, _TRAIN_UTILS), "run_epoch")
-    returns = [
-        node.value
-        for node in ast.walk(function or ast.Module([], []))
-        if isinstance(node, ast.Return)
-    ]
-    if not returns or not all(isinstance(value, ast.Tuple) for value in returns):
+    returns = [node for node in ast.walk(_run_epoch(host)) if isinstance(node, ast.Return)]
+    if not returns or not all(isinstance(node.value, ast.Tuple) for node in returns):
         return
-    for path in host.files(_SCRIPTS):
-        for node in ast.walk(_tree(host, path)):
-            is_name = isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
-            if is_name and _is_call(node.value, "run_epoch") and _validates(node.value):
-                what = "experiment.validate=true fails here: run_epoch returns (log, iterator)"
-                yield KnownFault(path, node.lineno, what)
+    for path, node in _nodes(host, _SCRIPTS, ast.Assign):
+        is_name = isinstance(node.targets[0], ast.Name)
+        if is_name and last_name(node.value) == "run_epoch" and _validates(node.value):
+            what = "experiment.validate=true fails here: run_epoch returns (log, iterator)"
+            yield KnownFault(path, node.lineno, what)
 
 
 def _unbound_numpy(host: Host) -> Iterator[KnownFault]:
-    for path in host.files(("utils/*rlds*.py",)):
-        tree = _tree(host, path)
-        bound = set(dir(builtins)) | {
-            (alias.asname or alias.name).split(".")[0]
-            for node in ast.walk(tree)
-            if isinstance(node, (ast.Import, ast.ImportFrom))
-            for alias in node.names
-        }
+    for path, tree in _trees(host, "utils/*rlds*.py"):
+        if "np" in aliases(tree, "robomimic.utils"):
+            continue
         for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef) and "np" not in bound:
+            if isinstance(node, ast.FunctionDef):
                 uses = [item for item in ast.walk(node) if dotted(item) == "np"]
                 if uses:
                     what = f"{node.name} uses np, which the file does not import"
@@ -106,50 +87,45 @@ def _unbound_numpy(host: Host) -> Iterator[KnownFault]:
 
 
 def _unet(host: Host) -> Iterator[KnownFault]:
-    declared = any(
-        b"down_dims" in (host.read(path) or b"") for path in host.files(("config/*.py",))
-    )
-    for path in host.files(("algo/*.py",)) if declared else ():
-        for call in _calls(_tree(host, path), "ConditionalUnet1D"):
-            if len(call.args) < 4 and "down_dims" not in [word.arg for word in call.keywords]:
-                what = (
-                    "algo.unet.down_dims and its neighbours are in the config and never reach this "
-                    "net (robomimic-ddp apply --with unet_config passes them on)"
-                )
-                yield KnownFault(path, call.lineno, what)
+    configs = host.files(("config/*.py",))
+    declared = any(b"down_dims" in (host.read(path) or b"") for path in configs)
+    for path, call in _nodes(host, "algo/*.py", ast.Call) if declared else ():
+        is_unet = last_name(call) == "ConditionalUnet1D" and len(call.args) < 4
+        if is_unet and "down_dims" not in [word.arg for word in call.keywords]:
+            what = (
+                "algo.unet.down_dims and its neighbours are in the config and never reach this net "
+                "(robomimic-ddp apply --with unet_config passes them on)"
+            )
+            yield KnownFault(path, call.lineno, what)
 
 
 def _load_from(host: Host) -> Iterator[KnownFault]:
-    for path in host.files(_SCRIPTS):
-        for node in ast.walk(_tree(host, path)):
-            if isinstance(node, ast.Assign) and _is_call(node.value, "create"):
-                if any(_is_call(arg, "load") for arg in node.value.args):
-                    what = "load_from replaces the whole configuration: key=value beside it is lost"
-                    yield KnownFault(path, node.lineno, what)
+    for path, node in _nodes(host, _SCRIPTS, ast.Assign):
+        if last_name(node.value) == "create":
+            if any(last_name(arg) == "load" for arg in node.value.args):
+                what = "load_from replaces the whole configuration: key=value beside it is lost"
+                yield KnownFault(path, node.lineno, what)
 
 
 def _past_the_wrapper(host: Host) -> Iterator[KnownFault]:
-    for path in host.files(("algo/*.py",)):
-        data = host.read(path) or b""
-        for node in ast.walk(_tree(host, path) if b".module.nets" in data else ast.Module([], [])):
-            if isinstance(node, ast.FunctionDef) and node.name == "train_on_batch":
-                inner = [item for item in ast.walk(node) if _reads(item, "module", "nets")]
-                if inner:
-                    what = (
-                        "the training step reaches nets inside a wrapped net: their gradients are "
-                        "averaged only where the whole net runs in the same step"
-                    )
-                    yield KnownFault(path, inner[0].lineno, what)
+    for path, node in _nodes(host, "algo/*.py", ast.FunctionDef, b".module.nets"):
+        inner = [item for item in ast.walk(node) if _is_module_nets(item)]
+        if node.name == "train_on_batch" and inner:
+            what = (
+                "the training step reaches nets inside a wrapped net: their gradients are averaged "
+                "only where the whole net runs in the same step"
+            )
+            yield KnownFault(path, inner[0].lineno, what)
 
 
 def _tensorflow_first(host: Host) -> Iterator[KnownFault]:
     """The host's own modules import torchvision, and with it triton."""
-    for path in host.files(_SCRIPTS):
-        for node in _tree(host, path).body:
+    for path, tree in _trees(host, _SCRIPTS):
+        for node in tree.body:
+            modules = [getattr(node, "module", None) or ""]
             if isinstance(node, ast.Import):
-                roots = {alias.name.split(".")[0] for alias in node.names}
-            else:
-                roots = {(getattr(node, "module", None) or "").split(".")[0]}
+                modules = [alias.name for alias in node.names]
+            roots = {module.split(".")[0] for module in modules}
             if roots & {"triton", "torchvision", "robomimic"}:
                 break
             if "tensorflow" in roots:
@@ -165,12 +141,9 @@ def _tensorflow_first(host: Host) -> Iterator[KnownFault]:
 
 def _resume_ignored(host: Host) -> Iterator[KnownFault]:
     """--resume is declared, and train() is given a constant for it."""
-    for path in host.files(_SCRIPTS):
-        tree = _tree(host, path)
-        flags = (
-            getattr(word, "value", "") for c in _calls(tree, "add_argument") for word in c.args
-        )
-        if "--resume" not in flags:
+    for path, tree in _trees(host, _SCRIPTS):
+        declared = (word for call in _calls(tree, "add_argument") for word in call.args)
+        if "--resume" not in [getattr(word, "value", "") for word in declared]:
             continue
         for call in _calls(tree, "train"):
             for word in call.keywords:
@@ -179,39 +152,41 @@ def _resume_ignored(host: Host) -> Iterator[KnownFault]:
                     yield KnownFault(path, call.lineno, f"{what} (ROBOMIMIC_DDP_RESUME=true has)")
 
 
-def _reads(node: ast.AST, *names: str) -> bool:
-    """Whether `node` is an attribute access that ends in `.a.b`."""
-    for name in reversed(names):
-        if not isinstance(node, ast.Attribute) or node.attr != name:
-            return False
-        node = node.value
-    return True
+def _trees(host: Host, pattern: str, word: bytes = b"") -> Iterator[tuple[str, ast.Module]]:
+    """Path and tree of each file that holds `word`."""
+    for path in host.files((pattern,)):
+        data = host.read(path) or b""
+        if word in data:
+            yield path, parsed(data)
 
 
-def _tree(host: Host, path: str) -> ast.Module:
-    try:
-        return syntax_tree(host.read(path) or b"")
-    except (SyntaxError, ValueError, RecursionError):
-        return ast.Module([], [])
+def _nodes(host: Host, pattern: str, kind: type, word: bytes = b"") -> Iterator[tuple[str, Any]]:
+    """Path and node of each `kind` in the files."""
+    for path, tree in _trees(host, pattern, word):
+        yield from ((path, node) for node in ast.walk(tree) if isinstance(node, kind))
 
 
-def _function(tree: ast.Module, name: str) -> ast.FunctionDef | None:
-    """The last one at top level, as Python sees it."""
-    named = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
-    return named[-1] if named else None
+def _run_epoch(host: Host) -> ast.FunctionDef:
+    """The last one at top level, as Python sees it; an empty one where there is none."""
+    functions = [node for node in parsed(host.read(_TRAIN_UTILS)).body if _is_run_epoch(node)]
+    return functions[-1] if functions else ast.parse("def run_epoch(): pass").body[0]
+
+
+def _is_run_epoch(node: ast.stmt) -> bool:
+    return isinstance(node, ast.FunctionDef) and node.name == "run_epoch"
+
+
+def _is_module_nets(node: ast.AST) -> bool:
+    """Whether `node` is `<anything>.module.nets`."""
+    inner = node.value if isinstance(node, ast.Attribute) and node.attr == "nets" else None
+    return isinstance(inner, ast.Attribute) and inner.attr == "module"
 
 
 def _calls(tree: ast.AST, name: str) -> Iterator[ast.Call]:
     """Calls of a function whose last name is `name`."""
-    return (node for node in ast.walk(tree) if _is_call(node, name))
-
-
-def _is_call(node: ast.AST, name: str) -> bool:
-    return isinstance(node, ast.Call) and dotted(node.func).split(".")[-1] == name
+    return (node for node in ast.walk(tree) if last_name(node) == name)
 
 
 def _validates(call: ast.Call) -> bool:
-    return any(
-        word.arg == "validate" and getattr(word.value, "value", None) is True
-        for word in call.keywords
-    )
+    values = [word.value for word in call.keywords if word.arg == "validate"]
+    return any(getattr(value, "value", None) is True for value in values)

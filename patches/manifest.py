@@ -37,9 +37,6 @@ class Entry:
     seams: tuple[str, ...] = ()
 
 
-Manifest = dict  # path relative to the package -> Entry
-
-
 def digest(data: bytes) -> str:
     """SHA-256 of `data`, in hex."""
     return hashlib.sha256(data).hexdigest()

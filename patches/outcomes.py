@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Callable, Union
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Union
 
 if TYPE_CHECKING:
     import libcst as cst
@@ -35,7 +36,6 @@ class Applied:
 class AlreadyApplied:
     """Every occurrence of the construct has been retrofitted before."""
 
-    nodes: tuple[cst.CSTNode, ...] = field(default=(), compare=False)
     lines: tuple[int, ...] = ()
 
 
@@ -66,6 +66,8 @@ class Unrecognised:
 
 
 Outcome = Union[Applied, AlreadyApplied, NotPresent, Unrecognised]
+Found = Union[Edit, "cst.CSTNode", NotPresent, Unrecognised]
+"""An edit to make, a node that was retrofitted before, or the answer, which ends the search."""
 
 
 @dataclass(frozen=True)
@@ -74,29 +76,40 @@ class Fixer:
 
     `seam` is the part of the training that it belongs to; several fixers may serve one seam (nets
     that are wrapped in DataParallel in one family, and bare in another). If `required`, at least
-    one fixer of the seam must find its construct somewhere in the host. A file is parsed only if it
-    matches one of the `files` patterns (relative to the package folder) and its bytes hold each of
-    `words`, where "a|b" is either. They must hold them after the edit as well, or the construct
-    would not be found again. `note` is what users of the edit must know, shown with its outcome;
-    `absent` is the reason in words where no file matches.
+    one fixer of the seam must find its construct somewhere in the host. `within`: the function or
+    class at top level that holds it ("def train"), or "" for the whole file. `find` is given the
+    file and that part of it; `done` are the functions of our api whose calls there show that it was
+    retrofitted before, and `missing` says that there is none.
+
+    A file is parsed only if it matches one of the `files` patterns (relative to the package folder)
+    and its bytes hold each of `words` (default: those of `within`), where "a|b" is either. They
+    must hold them after the edit as well, or the construct would not be found again. `note` is what
+    users of the edit must know, shown with its outcome; `absent` is the reason in words where no
+    file matches.
     """
 
     seam: str
     files: tuple[str, ...]
-    words: tuple[str, ...]
-    fix: Callable[[Source], Outcome]
+    find: Callable[[Source, Any], Iterable[Found]]
     by_hand: str
+    within: str = ""
+    words: tuple[str, ...] = ()
+    done: tuple[str, ...] = ()
+    missing: str = ""
     required: bool = True
     default: bool = True
     name: str = ""
     note: str = ""
     absent: str = ""
 
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """The words that a file must hold."""
+        return self.words or (f"{self.within}(" if self.within[:3] == "def" else self.within,)
+
     def may_apply_to(self, data: bytes) -> bool:
         """The cheap text filter: whether a file with these bytes is worth parsing."""
-        return all(
-            any(choice.encode() in data for choice in word.split("|")) for word in self.words
-        )
+        return all(any(one.encode() in data for one in word.split("|")) for word in self.marks)
 
 
 @dataclass(frozen=True)

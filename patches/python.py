@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 API_MODULE = "robomimic_ddp.api"
 
@@ -19,14 +19,23 @@ def syntax_tree(data: bytes, path: str = "<host>") -> ast.Module:
         return ast.parse(data, path)
 
 
+def parsed(data: bytes | None) -> ast.Module:
+    """The tree of a host's file; an empty one where there is no file or it does not parse."""
+    try:
+        return syntax_tree(data or b"")
+    except (SyntaxError, ValueError, RecursionError):
+        return ast.Module([], [])
+
+
 def aliases(tree: ast.AST, package: str = "") -> dict[str, str]:
     """Name in the file -> what imports anywhere in it bind the name to. Relative ones count where
     the file's `package` is given ("robomimic.scripts").
     """
-    return dict(_bindings(tree, package.split(".") if package else []))
+    return dict(imported_names(tree, package.split(".") if package else []))
 
 
-def _bindings(tree: ast.AST, package: list[str]) -> Iterator[tuple[str, str]]:
+def imported_names(tree: ast.AST, package: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
+    """(name in the file, what it stands for) of each import, as `aliases` has them."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -47,14 +56,16 @@ def resolved(node: ast.AST, names: Mapping[str, str]) -> str:
 
 def api_names(data: bytes) -> tuple[str, ...]:
     """Names of robomimic_ddp.api that a file with these bytes uses; () if it does not parse."""
-    try:
-        tree = syntax_tree(data)
-    except (SyntaxError, ValueError, RecursionError):
-        return ()
+    tree = parsed(data)
     names, api = aliases(tree), f"{API_MODULE}."
     used = {resolved(node, names) for node in ast.walk(tree)} | set(names.values())
     found = (name[len(api) :].partition(".")[0] for name in used if name.startswith(api))
     return tuple(sorted(set(found)))
+
+
+def last_name(node: ast.AST) -> str:
+    """The function that a call names last ("load" of `json.load()`); "" for anything else."""
+    return dotted(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
 
 
 def dotted(node: ast.AST) -> str:

@@ -52,8 +52,7 @@ def _expand(words: Iterable[str]) -> set[str]:
             choices = sorted({*known, *(fixer.seam for fixer in known.values())})
             near = difflib.get_close_matches(word, choices, n=1)
             hint = f" Did you mean {near[0]}?" if near else ""
-            raise UsageError(
-                f"there is no fixer named {word!r}.{hint} Known: {', '.join(choices)}."
-            )
+            known_names = ", ".join(choices)
+            raise UsageError(f"there is no fixer named {word!r}.{hint} Known: {known_names}.")
         names |= hits
     return names

@@ -8,13 +8,7 @@ from pathlib import Path
 
 from robomimic_ddp.patches.examination import Examination, Finding
 from robomimic_ddp.patches.known_faults import KnownFault
-from robomimic_ddp.patches.outcomes import (
-    AlreadyApplied,
-    Applied,
-    NotPresent,
-    Outcome,
-    Unrecognised,
-)
+from robomimic_ddp.patches.outcomes import AlreadyApplied, Applied, NotPresent, Unrecognised
 from robomimic_ddp.patches.refusal import Refusal
 
 _WORDS = {
@@ -23,24 +17,21 @@ _WORDS = {
     NotPresent: "not present",
     Unrecognised: "not recognised",
 }
-DISTRIBUTED = "already distributed"
-
-
-def word(outcome: Outcome) -> str:
-    """Which of status's classes an outcome is; whole hosts may be "already distributed"."""
-    return _WORDS[type(outcome)]
+"""Which of status's classes an outcome is; whole hosts may be "already distributed"."""
 
 
 def table(examination: Examination, fresh: Collection[tuple[str, str]] = ()) -> str:
-    """One line a finding: seam, fixer, where, outcome. `fresh`: (fixer, file) applied just now."""
+    """One line a finding: seam, fixer, where ("utils/log_utils.py:21,40"), outcome. `fresh`:
+    (fixer, file) applied just now.
+    """
     rows = [("SEAM", "FIXER", "WHERE", "OUTCOME")]
     if examination.refusal is not None:
         rows += [
-            ("process group", "-", f"{path}:{line}", f"{DISTRIBUTED}: {way}")
+            ("process group", "-", f"{path}:{line}", f"already distributed: {way}")
             for path, line, way in examination.refusal.uses
         ]
     for finding in examination.findings:
-        outcome = word(finding.outcome)
+        outcome = _WORDS[type(finding.outcome)]
         if (finding.fixer.name, finding.path) in fresh:
             outcome = "patched now"
         if isinstance(finding.outcome, NotPresent):
@@ -49,7 +40,9 @@ def table(examination: Examination, fresh: Collection[tuple[str, str]] = ()) -> 
             outcome = f"{outcome}, left as it is: {finding.outcome.why}"
         elif finding.fixer.note and not isinstance(finding.outcome, Unrecognised):
             outcome = f"{outcome}; {finding.fixer.note}"
-        rows.append((finding.fixer.seam, finding.fixer.name, where(finding), outcome))
+        lines = ",".join(str(line) for line in finding.outcome.lines)
+        where = f"{finding.path}:{lines}" if lines else finding.path
+        rows.append((finding.fixer.seam, finding.fixer.name, where, outcome))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     return "\n".join(
         "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths)), row[3]])
@@ -57,19 +50,11 @@ def table(examination: Examination, fresh: Collection[tuple[str, str]] = ()) -> 
     )
 
 
-def where(finding: Finding) -> str:
-    """File and lines in the package ("utils/log_utils.py:21,40"); the file alone without lines."""
-    lines = ",".join(str(line) for line in finding.outcome.lines)
-    return f"{finding.path}:{lines}" if lines else finding.path
-
-
 def problems(examination: Examination) -> str:
     """Each problem as file:line, what was found and why it matters, and what to do by hand."""
     if examination.refusal is not None:
         return f"{examination.host.package}: {examination.refusal}"
-    return "\n".join(
-        _problem(examination.host.package, finding) for finding in examination.problems
-    )
+    return "\n".join(_problem(examination.host.package, one) for one in examination.problems)
 
 
 def faults(known: Sequence[KnownFault]) -> str:
@@ -105,11 +90,7 @@ def as_json(
 
 def _problem(package: Path, finding: Finding) -> str:
     outcome = finding.outcome
-    place = (
-        f"{package / finding.path}:{outcome.where}"
-        if outcome.where
-        else str(package / finding.path)
-    )
+    place = f"{package / finding.path}" + (f":{outcome.where}" if outcome.where else "")
     return f"{place}: {finding.fixer.name}: {outcome.why}\n    by hand: {outcome.by_hand}"
 
 
@@ -130,11 +111,8 @@ def _json_finding(finding: Finding) -> dict:
         "required": finding.fixer.required,
         "file": finding.path,
         "lines": list(outcome.lines),
-        "outcome": word(outcome),
+        "outcome": _WORDS[type(outcome)],
     }
-    for name in ("reason", "why", "by_hand"):
-        if hasattr(outcome, name):
-            fields[name] = getattr(outcome, name)
-    if finding.fixer.note:
-        fields["note"] = finding.fixer.note
-    return fields
+    words = {name: getattr(outcome, name, None) for name in ("reason", "why", "by_hand")}
+    words["note"] = finding.fixer.note or None
+    return fields | {name: text for name, text in words.items() if text is not None}

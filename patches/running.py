@@ -11,7 +11,7 @@ import importlib.util
 import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import ModuleType
 
 from robomimic_ddp.errors import EXIT_DONE, PatchError, UsageError
 
@@ -60,9 +60,8 @@ def _host(given: str | None, file: Path | None):
         host = hosts.find_host(given)
         sys.path.insert(0, str(host.package.parent))
         return host
-    own = (
-        next((up for up in file.resolve().parents if hosts.is_package(up)), None) if file else None
-    )
+    folders = file.resolve().parents if file else ()
+    own = next((up for up in folders if hosts.is_package(up)), None)
     host = hosts.find_host(None)
     if own is not None and own != host.package:
         raise UsageError(
@@ -100,12 +99,11 @@ def _spec(name: str) -> ModuleSpec | None:
 
 def _run_file(file: Path, finder, arguments: list[str]) -> None:
     loader = finder.loader(file)
-    main = _new_main(str(file), arguments)
-    exec(loader.code() if loader else _compiled(file), main.__dict__)
-
-
-def _compiled(file: Path) -> CodeType:
-    return compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
+    if loader:
+        code = loader.code()
+    else:
+        code = compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
+    exec(code, _new_main(str(file), arguments).__dict__)
 
 
 def _new_main(file: str, arguments: list[str]) -> ModuleType:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from functools import cache, cached_property
@@ -120,9 +121,7 @@ class Source:
         if self.api_import is None:
             module = with_api_import(module)
         data = module.bytes
-        syntax_tree(
-            data, self.path
-        )  # an edit that does not compile is our bug: seen before writing
+        syntax_tree(data, self.path)  # an edit that does not compile is our bug
         return data
 
 
@@ -130,20 +129,17 @@ class _Positions(PositionProvider):
     """LibCST's, without the second visit of the whole file that its resolver makes for nothing."""
 
     def of(self, module: cst.Module) -> Mapping[cst.CSTNode, CodeRange]:
-        """Where each node of `module` lies."""
+        """Where each node of `module` stands."""
         self._gen_impl(module)
         return self._computed
 
 
 def walk(node: cst.CSTNode, kind: type[Node] | tuple[type[Node], ...]) -> Iterator[Node]:
     """All nodes of type `kind` at or under `node`, a node before what is in it."""
-    found, left = {}, [node]
+    left = [node]
     while left:
         node = left.pop()
-        of = type(node)
-        if of not in found:
-            found[of] = issubclass(of, kind)  # asked once a type: theirs are abstract, and slow
-        if found[of]:
+        if _is_a(type(node), kind):
             yield node
         left += reversed(children(node))
 
@@ -155,14 +151,12 @@ def children(node: cst.CSTNode) -> list[cst.CSTNode]:
         value = getattr(node, name)
         if isinstance(value, (list, tuple)):
             found += value
-        elif _is_node(type(value)):
+        elif _is_a(type(value), cst.CSTNode):
             found.append(value)
     return found
 
 
-@cache
-def _is_node(kind: type) -> bool:
-    return issubclass(kind, cst.CSTNode)
+_is_a = cache(issubclass)  # asked once a type: theirs are abstract, and slow
 
 
 @cache
@@ -175,13 +169,13 @@ def _code_fields(kind: type[cst.CSTNode]) -> tuple[str, ...]:
 class _Rewriter(cst.CSTTransformer):
     def __init__(self, edits: Iterable[Edit]) -> None:
         super().__init__()
-        self._changes: dict[cst.CSTNode, list[Edit]] = {}
+        self._changes = defaultdict(list)
         for edit in edits:
-            self._changes.setdefault(edit.node, []).append(edit)
+            self._changes[edit.node].append(edit.change)
 
     def on_leave(self, original_node: cst.CSTNode, updated_node: cst.CSTNode) -> cst.CSTNode:
-        for edit in self._changes.get(original_node, ()):
-            updated_node = edit.change(updated_node)
+        for change in self._changes.get(original_node, ()):
+            updated_node = change(updated_node)
         return updated_node
 
 

@@ -167,11 +167,8 @@ def _check_writable(path: Path) -> None:
             "torchrun ... -m robomimic_ddp run MODULE ARGUMENTS"
         )
     folder = path.parent
-    if (
-        not folder.is_dir()
-        or not os.access(folder, os.W_OK)
-        or not folder.stat().st_mode & stat.S_IWUSR
-    ):
+    is_open = folder.is_dir() and os.access(folder, os.W_OK)
+    if not is_open or not folder.stat().st_mode & stat.S_IWUSR:
         raise PatchError(
             f"no file can be written in {folder}. Nothing was written; check its permissions, or "
             "train without editing any file: torchrun ... -m robomimic_ddp run MODULE ARGUMENTS"

@@ -1,4 +1,4 @@
-"""One construct a file, whose FIXER has the file's name; in `decorators` a table, FIXERS.
+"""The fixers, by theme: a table FIXERS a file, or one FIXER, which then has the file's name.
 
 `registry` finds them.
 """

@@ -9,59 +9,44 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from robomimic_ddp.patches.cst import (
-    TRAIN_SCRIPTS,
-    api_calls,
-    calls,
-    settle,
-    train_function,
-    unrecognised,
-    wrap,
-)
+from robomimic_ddp.patches.edits import TRAIN_SCRIPTS, api_calls, calls, unrecognised, wrap
 from robomimic_ddp.patches.imports import dotted
-from robomimic_ddp.patches.outcomes import Fixer, NotPresent, Outcome
-from robomimic_ddp.patches.source import Source, walk
+from robomimic_ddp.patches.outcomes import Fixer, Found
+from robomimic_ddp.patches.source import Source, children, walk
 
 CLOCKS = ("time.time", "time.monotonic", "time.perf_counter", "datetime.datetime.now")
+LOGICAL = (cst.BooleanOperation, cst.Comparison, cst.UnaryOperation)
 
 
-def fix(source: Source) -> Outcome:
+def find(source: Source, train: cst.FunctionDef) -> Iterator[Found]:
     """`check = <comparison of times>` becomes `check = DDPUtils.agree(<comparison of times>)`.
 
     `config.x is not None and <comparison>` keeps its first part outside: ranks have one config, so
     all of them come to the agreement, or none.
     """
-    train = train_function(source)
-    if train is None:
-        return NotPresent("no function train at top level")
     done = api_calls(source, train, "agree")
     agreed = {comparison for call in done for comparison in walk(call, cst.Comparison)}
     readings = _readings(source, train)
-    compared = [
+    left = [
         comparison
         for comparison in walk(train, cst.Comparison)
         if comparison not in agreed and _reads_clock(source, comparison, readings)
     ]
-    edits = []
+    yield from done
     for decision in _decisions(train):
-        inside = [
-            comparison for comparison in walk(decision, cst.Comparison) if comparison in compared
-        ]
+        inside = [one for one in walk(decision, cst.Comparison) if one in left]
         if inside:
-            edits.append(wrap(source, _without_config(decision, train), "agree"))
-            compared = [comparison for comparison in compared if comparison not in inside]
-    if compared:
-        return unrecognised(
-            source, compared[0], "a time is compared, but not as a condition or assigned decision"
-        )
-    return settle(edits, done, "train() decides nothing from the clock")
+            yield wrap(source, _without_config(decision, train), "agree")
+            left = [one for one in left if one not in inside]
+    if left:
+        why = "a time is compared, but not as a condition or assigned decision"
+        yield unrecognised(source, left[0], why)
 
 
 def _decisions(train: cst.FunctionDef) -> Iterator[cst.BaseExpression]:
-    logical = (cst.BooleanOperation, cst.Comparison, cst.UnaryOperation)
     for statement in walk(train, (cst.Assign, cst.If, cst.While)):
         decision = statement.value if isinstance(statement, cst.Assign) else statement.test
-        if isinstance(decision, logical):
+        if isinstance(decision, LOGICAL):
             yield decision
 
 
@@ -79,13 +64,9 @@ def _without_config(decision: cst.BaseExpression, train: cst.FunctionDef) -> cst
 
 def _is_settled(node: cst.BaseExpression, config: str) -> bool:
     """Whether `node` is made of constants and values of the configuration only."""
-    if isinstance(node, cst.Comparison):
-        parts = (node.left, *(target.comparator for target in node.comparisons))
-        return all(_is_settled(part, config) for part in parts)
-    if isinstance(node, cst.UnaryOperation):
-        return _is_settled(node.expression, config)
-    if isinstance(node, cst.BooleanOperation):
-        return _is_settled(node.left, config) and _is_settled(node.right, config)
+    if isinstance(node, (*LOGICAL, cst.ComparisonTarget)):
+        parts = (cst.BaseExpression, cst.ComparisonTarget)
+        return all(_is_settled(one, config) for one in children(node) if isinstance(one, parts))
     if isinstance(node, (cst.Name, cst.Attribute)):
         return dotted(node).split(".")[0] in (config, "None", "True", "False")
     return isinstance(node, (cst.BaseNumber, cst.SimpleString))
@@ -109,10 +90,12 @@ def _reads_clock(source: Source, comparison: cst.Comparison, readings: set[str])
 
 
 FIXER = Fixer(
-    seam="clock",
-    files=TRAIN_SCRIPTS,
+    "clock",
+    TRAIN_SCRIPTS,
+    find,
+    "write DDPUtils.agree(...) around the condition, where every rank passes",
+    within="def train",
     words=("def train(", "time"),
-    fix=fix,
-    by_hand="write DDPUtils.agree(...) around the condition, where every rank passes",
+    missing="train() decides nothing from the clock",
     required=False,
 )

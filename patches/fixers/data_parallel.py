@@ -10,17 +10,9 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from robomimic_ddp.patches.cst import (
-    api_calls,
-    api_name,
-    argument,
-    calls,
-    keyword,
-    settle,
-    unrecognised,
-)
+from robomimic_ddp.patches.edits import api_calls, api_name, argument, calls, keyword, unrecognised
 from robomimic_ddp.patches.imports import dotted
-from robomimic_ddp.patches.outcomes import Edit, Fixer, Outcome
+from robomimic_ddp.patches.outcomes import Edit, Fixer, Found
 from robomimic_ddp.patches.source import Source, children, walk
 
 DATA_PARALLEL = (
@@ -30,25 +22,26 @@ DATA_PARALLEL = (
 )
 
 
-def fix(source: Source) -> Outcome:
+def find(source: Source, module: cst.Module) -> Iterator[Found]:
     """`DataParallel(net, device_ids=...)` becomes `DDPUtils.parallel(net, module_key=True)`."""
-    found = list(calls(source, source.module, *DATA_PARALLEL))
+    found = list(calls(source, module, *DATA_PARALLEL))
     for call in found:
         if argument(call, 0, "module") is None:
-            return unrecognised(source, call, "DataParallel is called without a net of its own")
+            yield unrecognised(source, call, "DataParallel is called without a net of its own")
     accounted = {call.func for call in found} | _makes_no_net(source)
-    for reference in _references(source.module):
+    for reference in _references(module):
         if reference not in accounted and source.resolves(reference, *DATA_PARALLEL):
-            return unrecognised(
-                source, reference, "DataParallel is subclassed, stored or passed on, not called"
-            )
-    edits = [Edit(call, lambda updated: _parallel(source, updated)) for call in found]
-    done = [
-        call
-        for call in api_calls(source, source.module, "parallel")
-        if argument(call, 1, "module_key")
-    ]
-    return settle(edits, done, "no net is put into DataParallel")
+            why = "DataParallel is subclassed, stored or passed on, not called"
+            yield unrecognised(source, reference, why)
+    for call in found:
+        yield Edit(call, lambda updated: _parallel(source, updated))
+    yield from keyed_calls(source, module)
+
+
+def keyed_calls(source: Source, node: cst.CSTNode) -> list[cst.Call]:
+    """What this fixer has made of DataParallel at or under `node`."""
+    ours = api_calls(source, node, "parallel")
+    return [call for call in ours if argument(call, 1, "module_key") is not None]
 
 
 def _parallel(source: Source, call: cst.Call) -> cst.Call:
@@ -81,9 +74,10 @@ def _references(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
 
 
 FIXER = Fixer(
-    seam="nets",
-    files=("algo/*.py", "models/*.py"),
+    "nets",
+    ("algo/*.py", "models/*.py"),
+    find,
+    "write DDPUtils.parallel(net, module_key=True) where the net is put into DataParallel",
     words=("DataParallel|module_key=True",),
-    fix=fix,
-    by_hand="write DDPUtils.parallel(net, module_key=True) where the net is put into DataParallel",
+    missing="no net is put into DataParallel",
 )

@@ -10,13 +10,12 @@ from dataclasses import replace
 
 import libcst as cst
 
-from robomimic_ddp.patches.cst import api_calls, argument, calls, settle, unrecognised, wrap
-from robomimic_ddp.patches.fixers.data_parallel import DATA_PARALLEL
+from robomimic_ddp.patches.edits import api_calls, calls, key_of, text_of, unrecognised, wrap
+from robomimic_ddp.patches.fixers.data_parallel import DATA_PARALLEL, keyed_calls
 from robomimic_ddp.patches.imports import dotted
-from robomimic_ddp.patches.outcomes import AlreadyApplied, Fixer, NotPresent, Outcome
+from robomimic_ddp.patches.outcomes import Fixer, Found, NotPresent
 from robomimic_ddp.patches.source import Source, walk
 
-IN_DATA_PARALLEL = "the nets are put into DataParallel, see data_parallel"
 AROUND = (
     "DataParallel goes around nets that are in an nn.ModuleDict already, which are made parallel "
     "themselves: one inside the other would reduce gradients twice"
@@ -24,86 +23,68 @@ AROUND = (
 NETS = ("obs_encoder", "noise_pred_net")
 
 
-def fix(source: Source) -> Outcome:
+def find(source: Source, module: cst.Module) -> list[Found]:
     """`"obs_encoder": net` becomes `"obs_encoder": DDPUtils.parallel(net)`, likewise
     `noise_pred_net` and any further net beside them, which would train without being synchronised.
     """
-    edits, done, seen = [], [], set()
-    for module_dict, items in _dicts_of_nets(source):
-        wrapped = _bound_to_data_parallel(source, module_dict)
-        bare = []
+    found, seen = [], set()
+    for module_dict in calls(source, module, "torch.nn.ModuleDict"):
+        items = _items(source, module_dict)
+        if not {key for key, _ in items}.intersection(NETS):
+            continue
+        wrapped, bare = _bound_to_data_parallel(source, module_dict), []
         for key, net in ((key, net) for key, value in items for net in _alternatives(value)):
             seen.add(key)
             if api_calls(source, net, "parallel"):
-                done.append(net)
+                found += [net] if len(getattr(net, "args", ())) == 1 else []
             elif not any(calls(source, net, *DATA_PARALLEL)) and _stands_for(net) not in wrapped:
                 bare.append(net)
         around = _around(source, module_dict, bare)
         if around is not None:
-            return unrecognised(source, around, AROUND)
-        edits += [wrap(source, net, "parallel") for net in bare]
-    if not seen and _in_data_parallel(source):
-        return NotPresent(IN_DATA_PARALLEL)
-    if not seen.issuperset(NETS):
-        return _other_nets(source)
-    plain = [net for net in done if len(getattr(net, "args", ())) == 1]
-    return settle(edits, plain, IN_DATA_PARALLEL)
+            return [unrecognised(source, around, AROUND)]
+        found += [wrap(source, net, "parallel") for net in bare]
+    has_both_or_none = seen.issuperset(NETS) or not seen and _in_data_parallel(source, module)
+    return found if has_both_or_none else _other_nets(source, module)
 
 
-def _other_nets(source: Source) -> Outcome:
+def _other_nets(source: Source, module: cst.Module) -> list[Found]:
     """Of a file that makes no nn.ModuleDict with both nets: what its user has wrapped by hand is
     fine, whatever the nets are called; another algorithm has no part in this seam.
     """
-    by_hand = api_calls(source, source.module, "parallel")
+    by_hand = api_calls(source, module, "parallel")
     if by_hand:
-        return AlreadyApplied(tuple(by_hand))
-    where = next(_mentions(source), None)
-    dicts = list(calls(source, source.module, "torch.nn.ModuleDict"))
+        return by_hand
+    where = next((text for text in walk(module, cst.SimpleString) if text_of(text) in NETS), None)
+    dicts = list(calls(source, module, "torch.nn.ModuleDict"))
     diffuses = any(word in source.data for word in (b"noise_pred", b"diffusers"))
     if where is None and not (diffuses and dicts):
-        return NotPresent("it makes no nets of a diffusion policy")
-    found = [item for one in dicts for item in _items(source, one)] + list(_put_in(source))
-    nets = [key for key, value in found if not _is_dict(value)]
+        return [NotPresent("it makes no nets of a diffusion policy")]
+    items = [item for one in dicts for item in _items(source, one)] + list(_put_in(module))
+    nets = [key for key, value in items if not _is_dict(value)]
     keys = ", ".join(dict.fromkeys(nets)) or "that are not written in it"
     why = (
         f"the keys of nn.ModuleDict are {keys}; expected {' and '.join(NETS)} in one of them. On "
         "several ranks its algorithm is refused"
     )
-    outcome = unrecognised(source, where or dicts[0], why)
-    return replace(outcome, spares_others=True)
+    return [replace(unrecognised(source, where or dicts[0], why), spares_others=True)]
 
 
 def _is_dict(value: cst.BaseExpression) -> bool:
     """Whether the value is a ModuleDict whose own keys are written in it."""
-    return (
-        isinstance(value, cst.Call)
-        and dotted(value.func).endswith("ModuleDict")
-        and bool(value.args)
-    )
-
-
-def _dicts_of_nets(source: Source) -> Iterator[tuple[cst.Call, list]]:
-    """Each nn.ModuleDict that one of the two nets is put into, with its keys and values."""
-    for module_dict in calls(source, source.module, "torch.nn.ModuleDict"):
-        items = list(_items(source, module_dict))
-        if {key for key, _ in items}.intersection(NETS):
-            yield module_dict, items
+    is_call = isinstance(value, cst.Call) and bool(value.args)
+    return is_call and dotted(value.func).endswith("ModuleDict")
 
 
 def _bound_to_data_parallel(source: Source, module_dict: cst.Call) -> set[str]:
     """Names for a net in DataParallel, and for functions that put one there, seen from the
     function that makes `module_dict`.
     """
-    if not _in_data_parallel(source):
-        return set()
-    scope = _scope(source, module_dict)
-    names = {
-        function.name.value
-        for function in walk(source.module, cst.FunctionDef)
-        if _keyed(source, function) and not _holds(function, module_dict)
-    }
-    for assign in walk(scope, cst.Assign):
-        if _keyed(source, assign.value) and not _holds(assign.value, module_dict):
+    names = set()
+    for function in walk(source.module, cst.FunctionDef):
+        if _in_data_parallel(source, function) and not _holds(function, module_dict):
+            names.add(function.name.value)
+    for assign in walk(_scope(source, module_dict), cst.Assign):
+        if _in_data_parallel(source, assign.value) and not _holds(assign.value, module_dict):
             for target in (target.target for target in assign.targets):
                 names |= _names(target) if isinstance(target, (cst.Name, cst.Tuple)) else set()
     return names
@@ -113,25 +94,19 @@ def _around(
     source: Source, module_dict: cst.Call, bare: list[cst.BaseExpression]
 ) -> cst.Call | None:
     """A DataParallel around nets that stand `bare` in the dict, or around the dict."""
-    if not bare or not _in_data_parallel(source):
-        return None
     scope, names = _scope(source, module_dict), {"nets"}
     for assign in walk(scope, cst.Assign):
         if _holds(assign.value, module_dict):
             names |= _names(*assign.targets) - {"self"}
-    for call in _keyed(source, scope):
+    for call in _in_data_parallel(source, scope) if bare else ():
         if names & _names(*call.args[:1]) and not _holds(module_dict, call):
             return call
     return None
 
 
-def _keyed(source: Source, node: cst.CSTNode) -> list[cst.Call]:
+def _in_data_parallel(source: Source, node: cst.CSTNode) -> list[cst.Call]:
     """Calls that put a net into DataParallel, or did before `apply`."""
-    ours = api_calls(source, node, "parallel")
-    return [
-        *calls(source, node, *DATA_PARALLEL),
-        *(call for call in ours if argument(call, 1, "module_key") is not None),
-    ]
+    return [*calls(source, node, *DATA_PARALLEL), *keyed_calls(source, node)]
 
 
 def _stands_for(net: cst.BaseExpression) -> str:
@@ -153,32 +128,25 @@ def _holds(node: cst.CSTNode, inner: cst.CSTNode) -> bool:
     return any(one is inner for one in walk(node, type(inner)))
 
 
-def _in_data_parallel(source: Source) -> bool:
-    """Whether nets go through DataParallel anywhere in the file, now or before `apply`."""
-    return bool(_keyed(source, source.module))
-
-
-def _items(source: Source, module_dict: cst.Call) -> Iterator[tuple[str, cst.BaseExpression]]:
+def _items(source: Source, module_dict: cst.Call) -> list[tuple[str, cst.BaseExpression]]:
     """Key and value of what this ModuleDict itself is made of: a dict display, or `dict(...)`."""
     content = module_dict.args[0].value if module_dict.args else None
     if isinstance(content, cst.Dict):
-        for element in content.elements:
-            if isinstance(element, cst.DictElement) and isinstance(element.key, cst.SimpleString):
-                yield element.key.evaluated_value, element.value
-    elif isinstance(content, cst.Call) and source.resolves(content.func, "builtins.dict"):
-        for arg in content.args:
-            if arg.keyword is not None:
-                yield arg.keyword.value, arg.value
+        pairs = (item for item in content.elements if isinstance(item, cst.DictElement))
+        return [
+            (text_of(one.key), one.value) for one in pairs if isinstance(one.key, cst.SimpleString)
+        ]
+    if isinstance(content, cst.Call) and source.resolves(content.func, "builtins.dict"):
+        return [(arg.keyword.value, arg.value) for arg in content.args if arg.keyword is not None]
+    return []
 
 
-def _put_in(source: Source) -> Iterator[tuple[str, cst.BaseExpression]]:
+def _put_in(module: cst.Module) -> Iterator[tuple[str, cst.BaseExpression]]:
     """Key and net of each `self.nets["key"] = net`."""
-    for assign in walk(source.module, cst.Assign):
+    for assign in walk(module, cst.Assign):
         for target in (one.target for one in assign.targets):
-            named = isinstance(target, cst.Subscript) and dotted(target.value) == "self.nets"
-            index = target.slice[0].slice if named else None
-            if isinstance(index, cst.Index) and isinstance(index.value, cst.SimpleString):
-                yield index.value.evaluated_value, assign.value
+            if key_of(target) and dotted(target.value) == "self.nets":
+                yield key_of(target), assign.value
 
 
 def _alternatives(value: cst.BaseExpression) -> list[cst.BaseExpression]:
@@ -188,16 +156,13 @@ def _alternatives(value: cst.BaseExpression) -> list[cst.BaseExpression]:
     return [value]
 
 
-def _mentions(source: Source) -> Iterator[cst.CSTNode]:
-    return (text for text in walk(source.module, cst.SimpleString) if text.evaluated_value in NETS)
-
-
 FIXER = Fixer(
-    seam="nets",
-    files=("algo/*.py",),
+    "nets",
+    ("algo/*.py",),
+    find,
+    "write DDPUtils.parallel(net) around each net where it is put into self.nets",
     words=("ModuleDict", "noise_pred|diffusers|robomimic_ddp"),
-    fix=fix,
+    missing="the nets are put into DataParallel, see data_parallel",
     absent="no file with 'ModuleDict' and 'noise_pred' or 'diffusers': the host seems to have no "
     "diffusion policy of a known shape, and only its nets are made parallel",
-    by_hand="write DDPUtils.parallel(net) around each net where it is put into self.nets",
 )

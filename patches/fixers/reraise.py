@@ -8,77 +8,53 @@ from __future__ import annotations
 
 import libcst as cst
 
-from robomimic_ddp.patches.cst import TRAIN_SCRIPTS, calls, definition, settle, unrecognised
-from robomimic_ddp.patches.outcomes import Edit, Fixer, NotPresent, Outcome
+from robomimic_ddp.patches.edits import TRAIN_SCRIPTS, calls, unrecognised
+from robomimic_ddp.patches.outcomes import Edit, Fixer, Found, NotPresent
 from robomimic_ddp.patches.source import Source, walk
 
 
-def fix(source: Source) -> Outcome:
+def find(source: Source, main: cst.FunctionDef) -> list[Found]:
     """`raise` becomes the last line of each handler of every error in `main`."""
-    main = definition(source, "main")
-    if not isinstance(main, cst.FunctionDef):
-        return NotPresent("no function main at top level")
     edits, done = [], []
     for handler in walk(main, cst.ExceptHandler):
         if not _catches_all(source, handler):
             continue
-        last = _last_statement(handler)
+        block = handler.body.body[-1] if isinstance(handler.body, cst.IndentedBlock) else None
+        last = block.body[-1] if isinstance(block, cst.SimpleStatementLine) else block
         if isinstance(last, cst.Raise):
             done.append(handler)
         elif isinstance(last, (cst.Return, cst.Continue, cst.Break)):
-            return unrecognised(
-                source, handler, "the handler leaves before the error could be raised again"
-            )
+            why = "the handler leaves before the error could be raised again"
+            return [unrecognised(source, handler, why)]
         elif last is None:
-            return unrecognised(source, handler, "the handler is written on one line")
-        elif not _exits(source, last):
+            return [unrecognised(source, handler, "the handler is written on one line")]
+        elif not any(calls(source, last, "sys.exit", "os._exit", "builtins.exit", "builtins.quit")):
             edits.append(Edit(handler, _with_raise))
-    if (
-        not edits
-        and done
-        and not any(source.is_api(item.decorator, "entry_point") for item in main.decorators)
-    ):
-        return NotPresent("the handler raises the error again by itself")
-    return settle(edits, done, "no handler in main hides the error of train")
+    is_ours = any(source.is_api(item.decorator, "entry_point") for item in main.decorators)
+    if done and not edits and not is_ours:
+        return [NotPresent("the handler raises the error again by itself")]
+    return [*edits, *done]
 
 
 def _catches_all(source: Source, handler: cst.ExceptHandler) -> bool:
-    if handler.type is None:
-        return True
-    types = [handler.type]
-    if isinstance(handler.type, cst.Tuple):
-        types = [element.value for element in handler.type.elements]
-    return any(
-        source.resolves(kind, "builtins.Exception", "builtins.BaseException") for kind in types
-    )
-
-
-def _last_statement(handler: cst.ExceptHandler) -> cst.CSTNode | None:
-    """The last statement of the handler's block; None if the block stands on the `except` line
-    itself.
-    """
-    if not isinstance(handler.body, cst.IndentedBlock):
-        return None
-    last = handler.body.body[-1]
-    return last.body[-1] if isinstance(last, cst.SimpleStatementLine) else last
-
-
-def _exits(source: Source, statement: cst.CSTNode) -> bool:
-    return any(calls(source, statement, "sys.exit", "os._exit", "builtins.exit", "builtins.quit"))
+    kind = handler.type
+    kinds = [element.value for element in kind.elements] if isinstance(kind, cst.Tuple) else [kind]
+    every = ("builtins.Exception", "builtins.BaseException")
+    return kind is None or any(source.resolves(one, *every) for one in kinds)
 
 
 def _with_raise(handler: cst.ExceptHandler) -> cst.ExceptHandler:
-    statement = cst.SimpleStatementLine([cst.Raise()])
-    return handler.with_changes(
-        body=handler.body.with_changes(body=[*handler.body.body, statement])
-    )
+    lines = [*handler.body.body, cst.SimpleStatementLine([cst.Raise()])]
+    return handler.with_changes(body=handler.body.with_changes(body=lines))
 
 
 FIXER = Fixer(
-    seam="errors",
-    files=TRAIN_SCRIPTS,
+    "errors",
+    TRAIN_SCRIPTS,
+    find,
+    "end the handler in main() with a bare `raise`",
+    within="def main",
     words=("def main(", "except"),
-    fix=fix,
-    by_hand="end the handler in main() with a bare `raise`",
+    missing="no handler in main hides the error of train",
     required=False,
 )

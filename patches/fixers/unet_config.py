@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from robomimic_ddp.patches.cst import argument, keyword, settle, unrecognised
-from robomimic_ddp.patches.outcomes import Edit, Fixer, Outcome
+from robomimic_ddp.patches.edits import argument, keyword, last_names, unrecognised
+from robomimic_ddp.patches.outcomes import Edit, Fixer, Found
 from robomimic_ddp.patches.source import Source, walk
 
 UNET = "ConditionalUnet1D"
@@ -20,23 +20,16 @@ POSITIONS = {"diffusion_step_embed_dim": 2, "down_dims": 3, "kernel_size": 4, "n
 """The parameters that the config names, and where they stand among the net's."""
 
 
-def fix(source: Source) -> Outcome:
+def find(source: Source, module: cst.Module) -> Iterator[Found]:
     """`ConditionalUnet1D(...)` in a method gets `down_dims=self.algo_config.unet.down_dims`, ..."""
-    edits, done = [], []
-    for method in _methods(source.module):
-        for call in walk(method, cst.Call):
-            if not any(name.rpartition(".")[2] == UNET for name in source.names(call.func)):
-                continue
-            if any(arg.star for arg in call.args):
-                return unrecognised(
-                    source, call, "the net's arguments are unpacked from something not seen here"
-                )
-            missing = [name for name, at in POSITIONS.items() if not argument(call, at, name)]
-            if missing:
-                edits.append(Edit(call, lambda updated, names=missing: _extended(updated, names)))
-            else:
-                done.append(call)
-    return settle(edits, done, f"no method makes a {UNET}")
+    for call in (call for method in _methods(module) for call in walk(method, cst.Call)):
+        if UNET not in last_names(source, call):
+            continue
+        if any(arg.star for arg in call.args):
+            why = "the net's arguments are unpacked from something not seen here"
+            yield unrecognised(source, call, why)
+        missing = [name for name, at in POSITIONS.items() if not argument(call, at, name)]
+        yield Edit(call, _extended(missing)) if missing else call
 
 
 def _methods(module: cst.Module) -> Iterator[cst.FunctionDef]:
@@ -46,33 +39,35 @@ def _methods(module: cst.Module) -> Iterator[cst.FunctionDef]:
             yield from (item for item in statement.body.body if isinstance(item, cst.FunctionDef))
 
 
-def _extended(call: cst.Call, names: list[str]) -> cst.Call:
-    """The call with further arguments, laid out as those it has: one a line, or all on one."""
-    if not call.args:
-        return call.with_changes(args=[_argument(name) for name in names])
-    first, last = call.args[0], call.args[-1]
-    between = first.comma
-    if len(call.args) == 1:
-        between = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-    added = [_argument(name).with_changes(comma=between) for name in names]
-    added[-1] = added[-1].with_changes(
-        comma=last.comma, whitespace_after_arg=last.whitespace_after_arg
-    )
-    joined = last.with_changes(comma=between, whitespace_after_arg=cst.SimpleWhitespace(""))
-    return call.with_changes(args=[*call.args[:-1], joined, *added])
+def _extended(names: list[str]):
+    """Adds further arguments to a call, laid out as those it has: one a line, or all on one."""
+    added = [keyword(name, f"self.algo_config.unet.{name}") for name in names]
 
+    def change(call: cst.Call) -> cst.Call:
+        if not call.args:
+            return call.with_changes(args=added)
+        first, last = call.args[0], call.args[-1]
+        between = first.comma
+        if len(call.args) == 1:
+            between = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+        more = [arg.with_changes(comma=between) for arg in added]
+        more[-1] = more[-1].with_changes(
+            comma=last.comma, whitespace_after_arg=last.whitespace_after_arg
+        )
+        joined = last.with_changes(comma=between, whitespace_after_arg=cst.SimpleWhitespace(""))
+        return call.with_changes(args=[*call.args[:-1], joined, *more])
 
-def _argument(name: str) -> cst.Arg:
-    return keyword(name, f"self.algo_config.unet.{name}")
+    return change
 
 
 FIXER = Fixer(
-    seam="unet config",
-    files=("algo/*.py",),
+    "unet config",
+    ("algo/*.py",),
+    find,
+    "pass down_dims, diffusion_step_embed_dim, kernel_size and n_groups of self.algo_config.unet "
+    "to the net",
     words=(UNET, "self.algo_config"),
-    fix=fix,
-    by_hand="pass down_dims, diffusion_step_embed_dim, kernel_size and n_groups of "
-    "self.algo_config.unet to the net",
+    missing=f"no method makes a {UNET}",
     default=False,
     note="checkpoints of nets of other sizes than the host's own load in hosts with this edit only",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 
 from robomimic_ddp.patches.engine import patch_file
@@ -31,6 +32,16 @@ def check_edit(name: str, before: str, after: str) -> None:
     assert isinstance(again, AlreadyApplied), again
     assert text == after
     assert len(again.lines) >= 1
+
+
+def check_marked(name: str, text: str) -> None:
+    """`check_edit` of one text with each change written in it as <<before|after>>, and our import
+    as the line @@.
+    """
+    before = re.sub(r"<<(.*?)\|(.*?)>>", r"\1", text.replace("@@\n", ""), flags=re.DOTALL)
+    after = re.sub(r"<<(.*?)\|(.*?)>>", r"\2", text.replace("@@\n", IMPORT), flags=re.DOTALL)
+    assert before != after
+    check_edit(name, before, after)
 
 
 def check_untouched(name: str, text: str, kind: type = NotPresent, **options) -> Outcome:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fixers.support import check_edit, check_untouched
+from tests.fixers.support import check_marked, check_untouched
 
 HEAD = "from diffusers.training_utils import EMAModel\n"
-OURS = "import robomimic_ddp.api as DDPUtils\n"
+OURS = "<<EMAModel|DDPUtils.averaged_copy>>"
 
 
 @pytest.mark.parametrize(
@@ -59,37 +59,29 @@ def test_leaves_averages_that_are_others_or_work_with_any_version(text, reason):
     ids=["name", "alias", "attribute", "top"],
 )
 def test_constructors(imports, name, arguments):
-    text = "{}ema = {}{}\n"
-    check_edit(
-        "averaged_copy",
-        text.format(imports, name, arguments),
-        text.format(imports + OURS, "DDPUtils.averaged_copy", arguments),
-    )
+    text = f"{imports}@@\nema = <<{name}|DDPUtils.averaged_copy>>{arguments}\n"
+    check_marked("averaged_copy", text)
 
 
-def test_a_helper_that_returns_both():
-    text = """import copy
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"""import copy
 
-{}
+{HEAD}@@
+
 def _create_ema(model, power):
-    ema = {}(parameters=model.parameters(), power=power)
+    ema = {OURS}(parameters=model.parameters(), power=power)
     return ema, copy.deepcopy(model)
-"""
-    check_edit(
-        "averaged_copy",
-        text.format(HEAD, "EMAModel"),
-        text.format(HEAD + OURS, "DDPUtils.averaged_copy"),
-    )
-
-
-def test_two_branches_are_two_averages():
-    text = """{}if old:
-    ema = {name}(model=nets)
+""",
+        f"""{HEAD}@@
+if old:
+    ema = {OURS}(model=nets)
 else:
-    ema = {name}(parameters=nets.parameters())
-"""
-    check_edit(
-        "averaged_copy",
-        text.format(HEAD, name="EMAModel"),
-        text.format(HEAD + OURS, name="DDPUtils.averaged_copy"),
-    )
+    ema = {OURS}(parameters=nets.parameters())
+""",
+    ],
+    ids=["a helper that returns both", "two branches are two averages"],
+)
+def test_other_places(text):
+    check_marked("averaged_copy", text)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from robomimic_ddp.patches.outcomes import Unrecognised
-from tests.fixers.support import check_edit, check_untouched
+from tests.fixers.support import check_marked, check_untouched
 
 CALL = "DataParallel(net, device_ids=list(range(0,torch.cuda.device_count())))"
+NET = "DDPUtils.parallel(net, module_key=True)"
 
 
 @pytest.mark.parametrize(
@@ -46,99 +47,67 @@ def test_leaves_what_is_not_torchs_data_parallel(text):
     ],
 )
 def test_any_alias(imports, name):
-    before = f"{imports}net = {name}(net, device_ids=list(range(0,torch.cuda.device_count())))\n"
-    after = (
-        f"{imports}import robomimic_ddp.api as DDPUtils\n"
-        "net = DDPUtils.parallel(net, module_key=True)\n"
-    )
-    check_edit("data_parallel", before, after)
+    call = f"{name}(net, device_ids=list(range(0,torch.cuda.device_count())))"
+    check_marked("data_parallel", f"{imports}@@\nnet = <<{call}|{NET}>>\n")
 
 
-def test_dict_values_in_nested_module_dicts():
-    check_edit(
-        "data_parallel",
-        f"""
-        import torch
-        import torch.nn as nn
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"""import torch
+import torch.nn as nn
+@@
 
-        nets = nn.ModuleDict({{
-            'policy': nn.ModuleDict({{
-                'obs_encoder': torch.nn.parallel.{CALL},   # comment
-                'noise_pred_net': torch.nn.parallel.{CALL}
-            }})
-        }})
-        nets = nets.float().to(device)
-        """,
-        """
-        import torch
-        import torch.nn as nn
-        import robomimic_ddp.api as DDPUtils
+nets = nn.ModuleDict({{
+    'policy': nn.ModuleDict({{
+        'obs_encoder': <<torch.nn.parallel.{CALL}|{NET}>>,   # comment
+        'noise_pred_net': <<torch.nn.parallel.{CALL}|{NET}>>
+    }})
+}})
+nets = nets.float().to(device)
+""",
+        """import torch
+@@
 
-        nets = nn.ModuleDict({
-            'policy': nn.ModuleDict({
-                'obs_encoder': DDPUtils.parallel(net, module_key=True),   # comment
-                'noise_pred_net': DDPUtils.parallel(net, module_key=True)
-            })
-        })
-        nets = nets.float().to(device)
-        """,
-    )
-
-
-def test_broken_over_lines_by_a_formatter():
-    check_edit(
-        "data_parallel",
-        """
-        import torch
-
-        nets = {
-            "obs_encoder": torch.nn.parallel.DataParallel(
-                obs_encoder,
-                device_ids=list(range(0, torch.cuda.device_count())),
-            ),
-        }
-        """,
-        """
-        import torch
-        import robomimic_ddp.api as DDPUtils
-
-        nets = {
-            "obs_encoder": DDPUtils.parallel(
-                obs_encoder,
-                module_key=True,
-            ),
-        }
-        """,
-    )
+nets = {
+    "obs_encoder": <<torch.nn.parallel.DataParallel|DDPUtils.parallel>>(
+        obs_encoder,
+        <<device_ids=list(range(0, torch.cuda.device_count()))|module_key=True>>,
+    ),
+}
+""",
+        """import torch
+import robomimic_ddp.api as DDPUtils
+a = DDPUtils.parallel(a, module_key=True)
+b = <<torch.nn.DataParallel(b)|DDPUtils.parallel(b, module_key=True)>>
+""",
+    ],
+    ids=["nested ModuleDicts", "broken over lines by a formatter", "half edited before"],
+)
+def test_values_of_dicts_and_half_edited_files(text):
+    check_marked("data_parallel", text)
 
 
 @pytest.mark.parametrize(
     ("call", "expected"),
     [
-        ("torch.nn.DataParallel(net)", "DDPUtils.parallel(net, module_key=True)"),
-        ("torch.nn.DataParallel(module=net)", "DDPUtils.parallel(net, module_key=True)"),
-        (
-            "torch.nn.DataParallel(device_ids=[0, 1], module=net)",
-            "DDPUtils.parallel(net, module_key=True)",
-        ),
-        ("torch.nn.DataParallel(net, [0, 1])", "DDPUtils.parallel(net, module_key=True)"),
-        ("torch.nn.DataParallel(net).cuda()", "DDPUtils.parallel(net, module_key=True).cuda()"),
+        ("torch.nn.DataParallel(net)", NET),
+        ("torch.nn.DataParallel(module=net)", NET),
+        ("torch.nn.DataParallel(device_ids=[0, 1], module=net)", NET),
+        ("torch.nn.DataParallel(net, [0, 1])", NET),
+        ("torch.nn.DataParallel(net).cuda()", f"{NET}.cuda()"),
         (
             "torch.nn.DataParallel(make(a, b), dim=0) if several else net",
             "DDPUtils.parallel(make(a, b), module_key=True) if several else net",
         ),
         (
             "torch.nn.DataParallel(torch.nn.DataParallel(net))",
-            "DDPUtils.parallel(DDPUtils.parallel(net, module_key=True), module_key=True)",
+            f"DDPUtils.parallel({NET}, module_key=True)",
         ),
     ],
 )
 def test_wherever_the_call_stands(call, expected):
-    check_edit(
-        "data_parallel",
-        f"import torch\nnet = {call}\n",
-        f"import torch\nimport robomimic_ddp.api as DDPUtils\nnet = {expected}\n",
-    )
+    check_marked("data_parallel", f"import torch\n@@\nnet = <<{call}|{expected}>>\n")
 
 
 @pytest.mark.parametrize(
@@ -155,21 +124,3 @@ def test_says_so_where_it_is_not_a_plain_call(text):
     outcome = check_untouched("data_parallel", text, Unrecognised)
     assert outcome.where in (2, 3)
     assert "DDPUtils.parallel" in outcome.by_hand
-
-
-def test_a_half_edited_file_is_completed():
-    check_edit(
-        "data_parallel",
-        """
-        import torch
-        import robomimic_ddp.api as DDPUtils
-        a = DDPUtils.parallel(a, module_key=True)
-        b = torch.nn.DataParallel(b)
-        """,
-        """
-        import torch
-        import robomimic_ddp.api as DDPUtils
-        a = DDPUtils.parallel(a, module_key=True)
-        b = DDPUtils.parallel(b, module_key=True)
-        """,
-    )

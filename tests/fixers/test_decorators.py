@@ -28,7 +28,7 @@ ROWS = {
     "run_directory": ("def get_exp_dir(config, auto_remove_exp_dir=False):", "run_directory"),
     "save_model": ("def save_model(model, ckpt_path):", "main_rank_only"),
 }
-"""Fixer -> the line that it decorates in robomimic, and the decorator; `distributed` has a file."""
+"""Fixer -> the line that it decorates in robomimic, and the decorator."""
 
 every_row = pytest.mark.parametrize(
     ("name", "line", "decorator"), [(name, *row) for name, row in ROWS.items()], ids=ROWS
@@ -36,7 +36,7 @@ every_row = pytest.mark.parametrize(
 
 
 def test_every_row_of_the_table_is_here():
-    assert set(ROWS) == {*FIXERS, "distributed"}
+    assert set(ROWS) == set(FIXERS)
 
 
 @every_row

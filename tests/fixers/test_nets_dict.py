@@ -6,105 +6,63 @@ import pytest
 
 from robomimic_ddp.patches.outcomes import AlreadyApplied, Unrecognised
 from robomimic_ddp.patches.registry import all_fixers
-from tests.fixers.support import check_edit, check_untouched
+from tests.fixers.support import IMPORT, check_edit, check_marked, check_untouched
 
 HEAD = "import torch\nimport torch.nn as nn\n"
-EDITED = HEAD + "import robomimic_ddp.api as DDPUtils\n"
+EDITED = HEAD + IMPORT
 
 
-def test_nets_in_data_parallel_are_left_to_their_fixer():
-    text = HEAD + (
-        "nets = nn.ModuleDict({'obs_encoder': nn.DataParallel(a), "
-        "'noise_pred_net': nn.DataParallel(b)})\n"
-    )
-    assert "see data_parallel" in check_untouched("nets_dict", text).reason
+def parallel(net: str) -> str:
+    return f"<<{net}|DDPUtils.parallel({net})>>"
 
 
-def test_nets_that_data_parallel_has_done_are_left():
-    text = EDITED + (
-        "nets = nn.ModuleDict({'obs_encoder': DDPUtils.parallel(a, module_key=True), "
-        "'noise_pred_net': DDPUtils.parallel(b, module_key=True)})\n"
-    )
-    check_untouched("nets_dict", text)
-
-
-def test_values_of_the_inner_dict():
-    check_edit(
-        "nets_dict",
-        HEAD
-        + """
-nets = nn.ModuleDict({
-    "policy": nn.ModuleDict({
-        "obs_encoder": obs_encoder,  # encoder
-        "noise_pred_net": make_net(1, 2)
-    })
-})
-""",
-        EDITED
-        + """
-nets = nn.ModuleDict({
-    "policy": nn.ModuleDict({
-        "obs_encoder": DDPUtils.parallel(obs_encoder),  # encoder
-        "noise_pred_net": DDPUtils.parallel(make_net(1, 2))
-    })
-})
-""",
-    )
+A, B, C, D = map(parallel, "abcd")
 
 
 @pytest.mark.parametrize(
-    ("before", "after"),
+    ("head", "form", "reason"),
     [
-        (
-            "nets = nn.ModuleDict(dict(obs_encoder=a, noise_pred_net=b))\n",
-            "nets = nn.ModuleDict(dict(obs_encoder=DDPUtils.parallel(a), "
-            "noise_pred_net=DDPUtils.parallel(b)))\n",
-        ),
-        (
-            "nets = torch.nn.ModuleDict({'obs_encoder': a, 'noise_pred_net': b})\n",
-            "nets = torch.nn.ModuleDict({'obs_encoder': DDPUtils.parallel(a), "
-            "'noise_pred_net': DDPUtils.parallel(b)})\n",
-        ),
-        (
-            "nets = nn.ModuleDict({'obs_encoder': a if big else c, 'noise_pred_net': b})\n",
-            "nets = nn.ModuleDict({'obs_encoder': DDPUtils.parallel(a) if big else "
-            "DDPUtils.parallel(c), 'noise_pred_net': DDPUtils.parallel(b)})\n",
-        ),
-        (
-            "nets = nn.ModuleDict({'obs_encoder': a, 'noise_pred_net': b, 'action_encoder': c})\n",
-            "nets = nn.ModuleDict({'obs_encoder': DDPUtils.parallel(a), 'noise_pred_net': "
-            "DDPUtils.parallel(b), 'action_encoder': DDPUtils.parallel(c)})\n",
-        ),
-        (
-            "nets = nn.ModuleDict({'obs_encoder': nn.DataParallel(a), 'noise_pred_net': b})\n",
-            "nets = nn.ModuleDict({'obs_encoder': nn.DataParallel(a), 'noise_pred_net': "
-            "DDPUtils.parallel(b)})\n",
-        ),
+        (HEAD, "nn.DataParallel({})", "see data_parallel"),
+        (EDITED, "DDPUtils.parallel({}, module_key=True)", ""),
     ],
-    ids=["dict call", "torch.nn", "conditional", "a further net", "one in DataParallel"],
+    ids=["plain", "edited"],
 )
-def test_other_shapes(before, after):
-    check_edit("nets_dict", HEAD + before, EDITED + after)
+def test_nets_in_data_parallel_are_left_to_their_fixer(head, form, reason):
+    a, b = form.format("a"), form.format("b")
+    text = f"{head}nets = nn.ModuleDict({{'obs_encoder': {a}, 'noise_pred_net': {b}}})\n"
+    assert reason in check_untouched("nets_dict", text).reason
 
 
-def test_both_branches_of_a_statement():
-    check_edit(
-        "nets_dict",
-        HEAD
-        + """
-if big:
-    n = nn.ModuleDict(dict(obs_encoder=a, noise_pred_net=b))
-else:
-    n = nn.ModuleDict(dict(obs_encoder=c, noise_pred_net=d))
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"""
+nets = nn.ModuleDict({{
+    "policy": nn.ModuleDict({{
+        "obs_encoder": {parallel("obs_encoder")},  # encoder
+        "noise_pred_net": {parallel("make_net(1, 2)")}
+    }})
+}})
 """,
-        EDITED
-        + """
+        f"""
 if big:
-    n = nn.ModuleDict(dict(obs_encoder=DDPUtils.parallel(a), noise_pred_net=DDPUtils.parallel(b)))
+    n = nn.ModuleDict(dict(obs_encoder={A}, noise_pred_net={B}))
 else:
-    n = nn.ModuleDict(dict(obs_encoder=DDPUtils.parallel(c), noise_pred_net=DDPUtils.parallel(d)))
+    n = nn.ModuleDict(dict(obs_encoder={C}, noise_pred_net={D}))
 """,
-    )
+        f"nets = nn.ModuleDict(dict(obs_encoder={A}, noise_pred_net={B}))\n",
+        f"nets = torch.nn.ModuleDict({{'obs_encoder': {A}, 'noise_pred_net': {B}}})\n",
+        f"nets = nn.ModuleDict({{'obs_encoder': {A} if big else {C}, 'noise_pred_net': {B}}})\n",
+        f"nets = nn.ModuleDict({{'obs_encoder': {A}, 'noise_pred_net': {B}, 'encoder': {C}}})\n",
+        f"nets = nn.ModuleDict({{'obs_encoder': nn.DataParallel(a), 'noise_pred_net': {B}}})\n",
+    ],
+    ids=[
+        *("inner dict", "both branches", "dict call", "torch.nn", "conditional", "a further net"),
+        "one in DataParallel",
+    ],
+)
+def test_shapes(text):
+    check_marked("nets_dict", f"{HEAD}@@\n{text}")
 
 
 MAKE = "{} = nn.ModuleDict({{'obs_encoder': {}, 'noise_pred_net': {}}})\n"
@@ -134,11 +92,7 @@ def test_a_net_that_went_through_data_parallel_before(form, before, value):
 
 def test_data_parallel_of_other_nets_does_not_matter():
     critic = "critic = nn.DataParallel(critic)\n"
-    check_edit(
-        "nets_dict",
-        HEAD + critic + MAKE.format("nets", "a", "b"),
-        EDITED + critic + MAKE.format("nets", "DDPUtils.parallel(a)", "DDPUtils.parallel(b)"),
-    )
+    check_marked("nets_dict", f"{HEAD}@@\n{critic}" + MAKE.format("nets", A, B))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from robomimic_ddp.patches import engine, hosts, registry
+from robomimic_ddp.patches.examination import Examination
+
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 SMALL_HOST = {
@@ -88,6 +91,17 @@ def copy_installed(root: Path) -> Path:
     return shutil.copytree(
         installed, root / "robomimic", ignore=shutil.ignore_patterns("__pycache__")
     )
+
+
+def examine(path: Path, **selection) -> Examination:
+    """The host at `path`, examined with the fixers of `registry.select(**selection)`."""
+    return engine.examine(hosts.find_host(str(path)), registry.select(**selection))
+
+
+def append(path: Path, text: str) -> None:
+    """Adds `text` to the end of a file, which is made where there is none."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text((path.read_text() if path.exists() else "") + text)
 
 
 def snapshot(folder: Path) -> dict[str, tuple[bytes, int]]:

@@ -8,22 +8,18 @@ import os
 import pytest
 
 from robomimic_ddp.errors import PatchError
-from robomimic_ddp.patches import changes, engine, hosts, manifest, registry
-from tests.patches.support import snapshot, write_host
+from robomimic_ddp.patches import changes, hosts, manifest
+from tests.patches.support import append, examine, snapshot, write_host
 
 EDITED = "utils/torch_utils.py"
 
 
 def apply(host, **selection) -> None:
-    changes.apply(engine.examine(hosts.find_host(str(host)), registry.select(**selection)))
+    changes.apply(examine(host, **selection))
 
 
 def revert(host, force: bool = False) -> changes.Reverted:
     return changes.revert(hosts.find_host(str(host)), force)
-
-
-def append(path, text: str) -> None:
-    path.write_text(path.read_text() + text)
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])

@@ -6,13 +6,9 @@ import subprocess
 
 import pytest
 
-from robomimic_ddp.patches import changes, engine, hosts, manifest, registry
+from robomimic_ddp.patches import changes, manifest
 from robomimic_ddp.patches.diff import unified_diff
-from tests.patches.support import snapshot, write_host
-
-
-def examine(path):
-    return engine.examine(hosts.find_host(str(path)), registry.select())
+from tests.patches.support import examine, snapshot, write_host
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])

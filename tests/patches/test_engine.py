@@ -15,11 +15,7 @@ from robomimic_ddp.patches.outcomes import (
     NotPresent,
     Unrecognised,
 )
-from tests.patches.support import as_droid, snapshot, write_host
-
-
-def examine(host, **selection) -> engine.Examination:
-    return engine.examine(hosts.find_host(str(host)), registry.select(**selection))
+from tests.patches.support import append, as_droid, examine, snapshot, write_host
 
 
 def replace(path, old, new) -> None:
@@ -168,10 +164,7 @@ def test_a_script_of_the_hosts_own_is_left_and_retrofitted(host):
 
 def test_a_host_that_reads_rlds_itself_keeps_its_reader(host):
     replace(host / "scripts/train.py", "ext_cfg = {}", 'ext_cfg = {"data_format": "droid_rlds"}')
-    train_utils = host / "utils/train_utils.py"
-    train_utils.write_text(
-        train_utils.read_text() + "\n\ndef load_data_for_training(config):\n    pass\n"
-    )
+    append(host / "utils/train_utils.py", "\n\ndef load_data_for_training(config):\n    pass\n")
     outcome = outcomes(examine(host))["rlds_datasets"]
     assert isinstance(outcome, NotPresent)
     assert "itself" in outcome.reason
@@ -179,11 +172,10 @@ def test_a_host_that_reads_rlds_itself_keeps_its_reader(host):
 
 @pytest.mark.planted_fault
 def test_confirm_catches_a_fixer_that_never_ends(host):
-    def fix(source):
-        last = source.module.body[-1]
-        return Applied((Edit(last, lambda node: cst.FlattenSentinel([node, node])),))
+    def find(source, module):
+        yield Edit(module.body[-1], lambda node: cst.FlattenSentinel([node, node]))
 
-    fixers = [Fixer("x", ("utils/torch_utils.py",), ("torch",), fix, "", name="x")]
+    fixers = [Fixer("x", ("utils/torch_utils.py",), find, "", words=("torch",), name="x")]
     examination = engine.examine(hosts.find_host(str(host)), fixers)
     with pytest.raises(PatchError, match="utils/torch_utils.py are not stable"):
         engine.confirm(examination, fixers)

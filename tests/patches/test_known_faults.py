@@ -6,7 +6,7 @@ import pytest
 
 from robomimic_ddp.patches.hosts import find_host
 from robomimic_ddp.patches.known_faults import find_known_faults
-from tests.patches.support import snapshot
+from tests.patches.support import append, snapshot
 
 LOAD = """
 def load(config):
@@ -26,11 +26,6 @@ CONFIG = "self.algo.unet.down_dims = [256]\n"
 
 def faults(host) -> list[str]:
     return [str(fault) for fault in find_known_faults(find_host(str(host)))]
-
-
-def append(path, text: str) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text((path.read_text() if path.exists() else "") + text)
 
 
 def test_a_host_without_them(host):

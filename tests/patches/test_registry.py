@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import importlib
 
 import pytest
 
 from robomimic_ddp.errors import UsageError
-from robomimic_ddp.patches.fixers import decorators
 from robomimic_ddp.patches.registry import all_fixers, select
+from tests.fixers import test_decorators, test_table
 from tests.patches.support import CHECKOUT
 
-FILES = {path.stem for path in (CHECKOUT / "patches" / "fixers").glob("[!_]*.py")}
 
-
-def test_every_file_of_fixers_has_a_test_of_its_name():
-    tests = {path.stem for path in Path(CHECKOUT / "tests" / "fixers").glob("test_*.py")}
-    assert tests == {f"test_{name}" for name in FILES}
+def test_every_fixer_is_in_a_table_of_tests_or_has_a_test_of_its_name():
+    files = {path.stem[len("test_") :] for path in (CHECKOUT / "tests/fixers").glob("test_*.py")}
+    alone = files - {"decorators", "table"}
+    assert alone | set(test_decorators.ROWS) | set(test_table.EDITS) == set(all_fixers())
+    assert set(test_table.UNTOUCHED) | set(test_decorators.ROWS) >= set(test_table.EDITS)
 
 
 def test_every_file_of_fixers_is_found():
-    assert set(all_fixers()) == (FILES - {"decorators"}) | set(decorators.FIXERS)
+    found = set()
+    for path in (CHECKOUT / "patches" / "fixers").glob("[!_]*.py"):
+        module = importlib.import_module(f"robomimic_ddp.patches.fixers.{path.stem}")
+        found |= set(getattr(module, "FIXERS", {path.stem}))
+    assert set(all_fixers()) == found
     assert list(all_fixers()) == sorted(all_fixers())
     assert all(fixer.name == name for name, fixer in all_fixers().items())
 

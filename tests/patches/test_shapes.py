@@ -11,15 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robomimic_ddp.patches import changes, engine, hosts, registry
+from robomimic_ddp.patches import changes, engine
 from tests.patches.shapes import SEAMS, build
-from tests.patches.support import snapshot
+from tests.patches.support import examine, snapshot
 
 EACH = [(seam, shape) for seam, (_, shapes) in SEAMS.items() for shape in shapes]
-
-
-def examine(package: Path) -> engine.Examination:
-    return engine.examine(hosts.find_host(str(package)), registry.select())
 
 
 def why(examination: engine.Examination) -> list:

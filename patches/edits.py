@@ -1,56 +1,44 @@
-"""What fixers share: finding functions and calls, and the three forms of edit (decorate, wrap,
-rename).
-"""
+"""What fixers share: finding functions and calls, and the forms of edit."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Union
 
 import libcst as cst
 
-from robomimic_ddp.patches.outcomes import (
-    AlreadyApplied,
-    Applied,
-    Edit,
-    NotPresent,
-    Outcome,
-    Unrecognised,
-)
+from robomimic_ddp.patches.outcomes import Edit, Found, Unrecognised
 from robomimic_ddp.patches.source import Source, walk
 
 TRAIN_SCRIPTS = ("scripts/train*.py",)
 Definition = Union[cst.FunctionDef, cst.ClassDef]
 
 
-def definition(source: Source, name: str) -> Definition | None:
-    """The function or class `name` at the file's top level; the last one, as Python sees it."""
+def definition(source: Source, header: str) -> Definition | None:
+    """What "def name" or "class name" is at the file's top level: the last one, as Python sees it.
+    None where there is none, or where the last one is of the other kind.
+    """
+    word, name = header.split()
     found = None
     for statement in source.module.body:
         if isinstance(statement, (cst.FunctionDef, cst.ClassDef)) and statement.name.value == name:
             found = statement
-    return found
-
-
-def parameters(function: cst.FunctionDef) -> list[str]:
-    """Names of all parameters that a caller may name, in order."""
-    params = function.params
-    return [
-        param.name.value
-        for param in (*params.posonly_params, *params.params, *params.kwonly_params)
-    ]
+    return found if isinstance(found, cst.FunctionDef if word == "def" else cst.ClassDef) else None
 
 
 def calls(source: Source, node: cst.CSTNode, *qualified: str) -> Iterator[cst.Call]:
     """Calls at or under `node` of a function whose resolved name is one of `qualified`."""
-    for call in walk(node, cst.Call):
-        if source.resolves(call.func, *qualified):
-            yield call
+    return (call for call in walk(node, cst.Call) if source.resolves(call.func, *qualified))
 
 
 def api_calls(source: Source, node: cst.CSTNode, function: str) -> list[cst.Call]:
     """Calls of `DDPUtils.<function>` at or under `node`."""
     return [call for call in walk(node, cst.Call) if source.is_api(call, function)]
+
+
+def last_names(source: Source, call: cst.Call) -> set[str]:
+    """The last names of what the called function may be: {"config_factory"}."""
+    return {name.rpartition(".")[2] for name in source.names(call.func)}
 
 
 def argument(call: cst.Call, position: int, keyword: str) -> cst.BaseExpression | None:
@@ -65,6 +53,17 @@ def argument(call: cst.Call, position: int, keyword: str) -> cst.BaseExpression 
     return None
 
 
+def text_of(node: cst.CSTNode | None) -> str:
+    """The value of a string that is written out, else ""."""
+    return str(node.evaluated_value) if isinstance(node, cst.SimpleString) else ""
+
+
+def key_of(node: cst.CSTNode) -> str:
+    """The x of `params["x"]`, else ""."""
+    index = node.slice[0].slice if isinstance(node, cst.Subscript) else None
+    return text_of(index.value) if isinstance(index, cst.Index) else ""
+
+
 def keyword(name: str, value: str) -> cst.Arg:
     """The argument `name=value`, written without spaces."""
     no_space = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
@@ -76,27 +75,36 @@ def api_name(source: Source, function: str) -> cst.Attribute:
     return cst.Attribute(cst.Name(source.alias), cst.Name(function))
 
 
-def decorate(
-    source: Source, name: str, function: str, arguments: str = "", kind: type = cst.FunctionDef
-) -> Outcome:
-    """Puts `@DDPUtils.<function>` (with `arguments`, if any) on the top-level definition `name`.
-
-    It becomes the outermost decorator. A missing definition is `NotPresent`.
-    """
-    node = definition(source, name)
-    word = "class" if kind is cst.ClassDef else "function"
-    if not isinstance(node, kind):
-        return NotPresent(f"no {word} {name} at top level")
-    if any(source.is_api(decorator.decorator, function) for decorator in node.decorators):
-        return AlreadyApplied((node,))
+def decorate(source: Source, node: Definition, decorator: str) -> Edit | Definition:
+    """Puts `@DDPUtils.<decorator>` outermost on `node`; `node` itself where it has it already."""
+    function, _, arguments = decorator.rstrip(")").partition("(")
+    if any(source.is_api(one.decorator, function) for one in node.decorators):
+        return node
     expression = api_name(source, function)
     if arguments:
         expression = cst.Call(expression, [keyword(*arguments.split("="))])
+    added = cst.Decorator(expression)
+    return Edit(node, lambda new: new.with_changes(decorators=[added, *new.decorators]))
 
-    def change(updated: Definition) -> Definition:
-        return updated.with_changes(decorators=[cst.Decorator(expression), *updated.decorators])
 
-    return Applied((Edit(node, change),))
+def renamed(api: str, *qualified: str) -> Callable[[Source, cst.CSTNode], Iterator[Found]]:
+    """A `find`: calls of `qualified` become calls of `DDPUtils.<api>`."""
+    return lambda source, node: (
+        rename(source, call, api) for call in calls(source, node, *qualified)
+    )
+
+
+def rename(source: Source, call: cst.Call, function: str) -> Edit:
+    """The call goes to `DDPUtils.<function>`; its arguments and their layout stay."""
+    return Edit(call, lambda updated: updated.with_changes(func=api_name(source, function)))
+
+
+def put_after(source: Source, node: cst.BaseExpression, function: str, first: str) -> Edit:
+    """`node` becomes `DDPUtils.<function>(first, node)`, where `first` is source text."""
+    before = cst.Arg(cst.parse_expression(first))
+    return Edit(
+        node, lambda updated: cst.Call(api_name(source, function), [before, cst.Arg(updated)])
+    )
 
 
 def wrap(source: Source, node: cst.BaseExpression, function: str, *more: str) -> Edit:
@@ -125,30 +133,6 @@ def _has_plain_parentheses(node: cst.BaseExpression) -> bool:
         return False
     inside = (node.lpar[0].whitespace_after, node.rpar[0].whitespace_before)
     return all(isinstance(space, cst.SimpleWhitespace) and not space.value for space in inside)
-
-
-def rename(source: Source, call: cst.Call, function: str) -> Edit:
-    """The call goes to `DDPUtils.<function>`; its arguments and their layout stay."""
-
-    def change(updated: cst.Call) -> cst.Call:
-        return updated.with_changes(func=api_name(source, function))
-
-    return Edit(call, change)
-
-
-def settle(edits: list[Edit], done: list[cst.CSTNode], reason: str) -> Outcome:
-    """The outcome of a construct that may occur several times: edits left to make, all made, or
-    none there.
-    """
-    if edits:
-        return Applied(tuple(edits))
-    return AlreadyApplied(tuple(done)) if done else NotPresent(reason)
-
-
-def train_function(source: Source) -> cst.FunctionDef | None:
-    """The host's `train(config, device, ...)` at top level, or None."""
-    node = definition(source, "train")
-    return node if isinstance(node, cst.FunctionDef) else None
 
 
 def unrecognised(source: Source, node: cst.CSTNode, why: str) -> Unrecognised:

@@ -1,0 +1,93 @@
+"""The data that `train()` reads: each rank takes its part, and validation counts a sample once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+
+import libcst as cst
+
+from robomimic_ddp.patches.edits import TRAIN_SCRIPTS, argument, calls, rename, unrecognised, wrap
+from robomimic_ddp.patches.outcomes import Fixer, Found
+from robomimic_ddp.patches.source import Source, walk
+
+DATA_LOADER = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
+VALID = re.compile(r"(^|_)(valid|val(_|set|$)|eval|test)", re.IGNORECASE)
+TRAIN = re.compile(r"(^|_)train", re.IGNORECASE)
+MAKER = "make_interleaved_dataset"
+LIBRARIES = {"octo", "dlimp"}
+"""One of these in the imported name: some hosts carry a copy, as in `mylab.octo.data.dataset`."""
+
+
+def _loaders(purpose: str) -> Callable[[Source, cst.FunctionDef], Iterator[Found]]:
+    """DataLoader calls for `purpose` ("train" or "valid") go to `DDPUtils.<purpose>_loader`.
+
+    The variable that it is assigned to decides; then the dataset.
+    """
+
+    def find(source: Source, train: cst.FunctionDef) -> Iterator[Found]:
+        variables = {}
+        for assign in walk(train, cst.Assign):
+            for call in calls(source, assign.value, *DATA_LOADER):
+                variables[call] = _purpose(target.target for target in assign.targets)
+        for call in calls(source, train, *DATA_LOADER):
+            dataset = argument(call, 0, "dataset")
+            found = variables.get(call) or _purpose([dataset] if dataset is not None else [])
+            if found == purpose:
+                yield rename(source, call, f"{purpose}_loader")
+            elif not found and purpose == "train":
+                why = "is this DataLoader for training or validation? Its names do not say"
+                yield unrecognised(source, call, why)
+
+    return find
+
+
+def _purpose(nodes: Iterable[cst.CSTNode]) -> str:
+    """ "train", "valid", or "" where the names contradict or do not tell."""
+    names = [name.value for node in nodes for name in walk(node, cst.Name)]
+    is_valid, is_train = any(map(VALID.search, names)), any(map(TRAIN.search, names))
+    return "" if is_valid == is_train else "valid" if is_valid else "train"
+
+
+def _loader(purpose: str, missing: str, required: bool) -> Fixer:
+    return Fixer(
+        f"{purpose} loader",
+        TRAIN_SCRIPTS,
+        _loaders(purpose),
+        f"make the loader with DDPUtils.{purpose}_loader(...); it takes the same arguments",
+        within="def train",
+        done=(f"{purpose}_loader",),
+        missing=missing,
+        required=required,
+    )
+
+
+def _pipelines(source: Source, train: cst.FunctionDef) -> Iterator[Found]:
+    """`make_interleaved_dataset(` becomes `DDPUtils.sharded(make_interleaved_dataset)(`."""
+    for call in walk(train, cst.Call):
+        for name in source.names(call.func):
+            *where, last = name.split(".")
+            if last == MAKER and not LIBRARIES.isdisjoint(where):
+                yield wrap(source, call.func, "sharded")
+                break
+
+
+FIXERS = {
+    "train_loader": _loader("train", "train() makes no DataLoader for train data", required=True),
+    "valid_loader": _loader("valid", "train() makes no DataLoader for valid data", required=False),
+    # Hosts with a tf.data pipeline of their own; whatever the host does with what it reads stays.
+    "sharded_pipeline": Fixer(
+        "RLDS",
+        TRAIN_SCRIPTS,
+        _pipelines,
+        f"call DDPUtils.sharded({MAKER})(...) where the training dataset is made",
+        within="def train",
+        words=(MAKER,),
+        done=("sharded",),
+        missing=f"train() does not call octo's {MAKER}",
+        required=False,
+        note="each rank reads its share of the episodes, the same for the whole run; a redraw for "
+        "each pass and resuming at the exact place are promised for robomimic-ddp's own loader "
+        "only",
+    ),
+}

@@ -1,0 +1,127 @@
+"""Questions and files: asked, written, copied, moved and removed by the main rank, once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+import libcst as cst
+
+from robomimic_ddp.patches.edits import (
+    TRAIN_SCRIPTS,
+    api_calls,
+    argument,
+    calls,
+    definition,
+    rename,
+    renamed,
+    text_of,
+    unrecognised,
+    wrap,
+)
+from robomimic_ddp.patches.imports import dotted
+from robomimic_ddp.patches.outcomes import Fixer, Found
+from robomimic_ddp.patches.source import Source, walk
+
+HELPERS = ("utils/train_utils.py",)
+FILE_OPERATIONS = (
+    *("shutil.copy", "shutil.copy2", "shutil.copytree", "shutil.move", "shutil.rmtree"),
+    *("os.mkdir", "os.remove", "os.rename", "os.replace", "os.unlink"),
+)
+VIDEOS = "video_paths"
+"""What rollouts return; only the main rank has them, so removing them needs no edit."""
+
+
+def _saves(source: Source, save_model: cst.FunctionDef) -> Iterator[Found]:
+    """`torch.save(params, path)` in `save_model`, and in functions of the file that it calls."""
+    called = {dotted(call.func) for call in walk(save_model, cst.Call)} - {"", "save_model"}
+    helpers = (definition(source, f"def {name}") for name in sorted(called))
+    for function in chain([save_model], filter(None, helpers)):
+        yield from api_calls(source, function, "save")
+        for call in calls(source, function, "torch.save", "torch.serialization.save"):
+            if len(call.args) != 2 or any(arg.keyword or arg.star for arg in call.args):
+                why = "torch.save is called in another way than torch.save(params, path)"
+                yield unrecognised(source, call, why)
+            yield rename(source, call, "save")
+
+
+def _file_operations(source: Source, train: cst.FunctionDef) -> Iterator[Found]:
+    """`shutil.move(...)` becomes `DDPUtils.main_rank_only(shutil.move)(...)`; `copyfile`, which
+    ours writes atomically, only goes to it.
+    """
+    yield from renamed("copyfile", "shutil.copyfile")(source, train)
+    for call in calls(source, train, *FILE_OPERATIONS):
+        if not any(name.value == VIDEOS for arg in call.args for name in walk(arg, cst.Name)):
+            yield wrap(source, call.func, "main_rank_only")
+
+
+def _written(source: Source, train: cst.FunctionDef) -> Iterator[Found]:
+    """`open(path, 'w')`; files opened to be read stay."""
+    for call in calls(source, train, "builtins.open"):
+        mode = argument(call, 1, "mode")
+        text = text_of(mode)
+        if mode is None or (text and not set(text) & set("wax+")):
+            continue
+        if text not in ("w", "wt", "wb") or len(call.args) != 2:
+            why = "a file is opened for writing in another way than open(path, 'w')"
+            yield unrecognised(source, call, why)
+        yield rename(source, call, "open_on_main")
+
+
+FIXERS = {
+    # Ranks share one terminal, and a job in a queue has none.
+    "ask": Fixer(
+        "run directory",
+        HELPERS,
+        renamed("ask", "builtins.input"),
+        "ask with DDPUtils.ask(prompt)",
+        words=("def get_exp_dir(",),
+        done=("ask",),
+        missing="nothing is asked",
+        required=False,
+    ),
+    # A crash leaves the previous checkpoint readable.
+    "atomic_save": Fixer(
+        "checkpoints",
+        HELPERS,
+        _saves,
+        "write the checkpoint with DDPUtils.save(params, path)",
+        within="def save_model",
+        missing="save_model does not call torch.save",
+        required=False,
+    ),
+    # Of several ranks all but the first would find nothing left to move, or half of a copy.
+    "copyfile": Fixer(
+        "files",
+        TRAIN_SCRIPTS,
+        _file_operations,
+        "write DDPUtils.main_rank_only(shutil.copytree)(...) for what one rank must do",
+        within="def train",
+        done=("copyfile", "main_rank_only"),
+        missing="train() copies, moves and removes no file",
+        required=False,
+    ),
+    # last.pth to last_bak.pth: what other ranks would copy is not there yet.
+    "helper_copies": Fixer(
+        "files",
+        HELPERS,
+        renamed("copyfile", "shutil.copyfile"),
+        "copy it with DDPUtils.copyfile(source, target)",
+        words=("copyfile",),
+        done=("copyfile",),
+        missing="no helper copies a file",
+        absent="no helper copies a file",
+        required=False,
+    ),
+    # config.json: atomically.
+    "open_on_main": Fixer(
+        "files",
+        TRAIN_SCRIPTS,
+        _written,
+        "let only the main rank write it: with DDPUtils.open_on_main(path, 'w') as f",
+        within="def train",
+        done=("open_on_main",),
+        missing="train() opens no file for writing",
+        required=False,
+    ),
+}
