@@ -9,13 +9,14 @@ run, however the host shuffles. Nothing after it changes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any, Callable
 
 from robomimic_ddp import paths
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.rlds.source import find_dataset
+from robomimic_ddp.swapping import swapped
 
 BUFFER = "shuffle_buffer_size"
 WHOLE = "all"
@@ -152,16 +153,7 @@ class _Shares:
         return False
 
 
-@contextmanager
-def _around(owner: type, name: str, wrapper: Callable) -> Iterator[None]:
-    """For the time of the block, `owner.name` is `wrapper(original, ...)`; then as it was."""
-    stored, original = owner.__dict__[name], getattr(owner, name)
-
-    def method(*args: Any, **kwargs: Any) -> Any:
-        return wrapper(original, *args, **kwargs)
-
-    setattr(owner, name, method)
-    try:
-        yield
-    finally:
-        setattr(owner, name, stored)
+def _around(owner: type, name: str, wrapper: Callable) -> AbstractContextManager[None]:
+    """For the time of the block, `owner.name` is `wrapper(original, ...)`."""
+    original = getattr(owner, name)
+    return swapped(owner, name, lambda *args, **kwargs: wrapper(original, *args, **kwargs))
