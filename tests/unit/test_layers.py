@@ -20,8 +20,8 @@ LAYERS = (
     {"places", "random_streams", "rendezvous", "swapping"},
     {"group", "hdf5_structure"},
     {"step_logs", "bucket_layout", "buffers", "observing", "nests", "language"} | {"config_check"},
-    {"history"},
-    {"wrap", "sampling", "rlds", "main_rank", "metrics", "algo"}
+    {"history", "main_rank"},
+    {"wrap", "sampling", "rlds", "metrics", "algo"}
     | {"command_line", "config_file", "hdf5_check", "heartbeat", "notes", "figures"}
     | {"determinism"},
     {"rollouts", "step", "checkpoint", "checkpoint_check", "finite", "debug", "verify", "entry"}
