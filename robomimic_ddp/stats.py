@@ -15,7 +15,7 @@ from robomimic_ddp import env, options
 from robomimic_ddp.config_file import read_json
 from robomimic_ddp.errors import EXIT_DONE, ConfigError
 from robomimic_ddp.rlds import host
-from robomimic_ddp.rlds.index_cache import DEFAULT_CACHE
+from robomimic_ddp.rlds.array_cache import DEFAULT_CACHE
 from robomimic_ddp.rlds.keys import DATA_FORMAT
 from robomimic_ddp.rlds.statistics import QUANTILE_STEPS, Index
 

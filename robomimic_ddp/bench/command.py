@@ -11,7 +11,8 @@ from robomimic_ddp import env, options, paths
 from robomimic_ddp.bench import data, step
 from robomimic_ddp.bench.data_set import DEFAULT_FOLDER, DataJob
 from robomimic_ddp.errors import EXIT_DONE, ConfigError, OptionError, UsageError
-from robomimic_ddp.rlds.resampling import DEFAULT_FILTER, FILTERS
+from robomimic_ddp.rlds.keys import IMAGE_FILTERS
+from robomimic_ddp.rlds.resampling import DEFAULT_FILTER
 
 STEP_ROUNDS, QUICK_STEP_ROUNDS = 30, 5
 CAMERAS_ON_CUDA = (0, 2)
@@ -138,10 +139,10 @@ def _size(text: str) -> tuple[tuple[int, int], tuple[int, int], str]:
     """Stored and delivered height and width, and the filter."""
     found = _SIZE.fullmatch(text)
     name = found and (found.group(5) or DEFAULT_FILTER)
-    if name not in FILTERS:
+    if name not in IMAGE_FILTERS:
         raise UsageError(
             f"--sizes {text}: expected such as {SIZES[1]} (stored:delivered:filter; filters: "
-            f"{', '.join(FILTERS)})."
+            f"{', '.join(IMAGE_FILTERS)})."
         )
     height, width, *target = map(int, found.groups()[:4])
     return (height, width), tuple(target), name

@@ -15,7 +15,7 @@ import torch
 from robomimic_ddp import env
 from robomimic_ddp.bench.data_host import HostPipeline
 from robomimic_ddp.bench.data_set import DataJob, open_dataset
-from robomimic_ddp.rlds import dataset  # noqa: F401 - once, before processes are forked
+from robomimic_ddp.rlds.make import make_loader
 from robomimic_ddp.rlds.resampling import plain_resize
 from robomimic_ddp.rlds.tf_import import import_tensorflow, import_tensorflow_datasets
 
@@ -52,7 +52,7 @@ def make_stream(job: DataJob, loader: str, world: int) -> Stream:
 
 
 def _ours(job: DataJob, world: int) -> Stream:
-    loader = open_dataset(job).make_loader(job.batch, 0, world, 1, cores=env.usable_cores())
+    loader = make_loader(open_dataset(job), job.batch, 0, world, 1, cores=env.usable_cores())
 
     def batches() -> Iterator[Any]:
         while True:

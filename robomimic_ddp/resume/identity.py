@@ -181,7 +181,7 @@ def items_of(run: _run.Run) -> dict[str, torch.Tensor] | None:
     dataset = getattr(loader, "dataset", None)
     size = verify_data.length(dataset)
     indexed = hasattr(dataset, "__getitem__") and not isinstance(dataset, IterableDataset)
-    if not size or not indexed or hasattr(dataset, "make_loader"):
+    if not size or not indexed or hasattr(dataset, "is_rlds"):
         return None
     indices = sorted({number * (size - 1) // (_ITEMS - 1) for number in range(_ITEMS)})
     workers = min(1, getattr(loader, "num_workers", 0))  # as the host reads: handles are not forked

@@ -1,17 +1,20 @@
-"""Which episode it was that could not be read: looked for among those that were being read.
-
-A data set of terabytes is not read again to name one record.
+"""Which episode it was that could not be read: looked for among those that were being read, since
+a data set of terabytes is not read again to name one record. Under `ddp.skip_corrupt` each is named
+once.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from robomimic_ddp.errors import DataError
+from robomimic_ddp.rlds.dataset import RLDSDataset
+from robomimic_ddp.rlds.plans import PassPlan
 from robomimic_ddp.rlds.records import (
     bad_picture,
     damaged_data,
@@ -22,15 +25,12 @@ from robomimic_ddp.rlds.records import (
 )
 from robomimic_ddp.rlds.tf_import import import_tensorflow
 
-if TYPE_CHECKING:
-    from robomimic_ddp.rlds.dataset import RLDSDataset
-    from robomimic_ddp.rlds.plans import PassPlan
-
 SEARCH_SECONDS = 20.0
 """Spent at most on looking for the damaged one among the episodes that were being read."""
 SEARCHED_BYTES = 2**32
 """The largest data set that is read as a whole for it."""
 _LEAVING_SOON = 512
+_MOST_TOLD = 10
 
 
 def episodes_being_read(dataset: RLDSDataset, plan: PassPlan, taken: int) -> np.ndarray:
@@ -102,3 +102,28 @@ def _damage_of(dataset: RLDSDataset, row: int) -> str | None:
 
 def _first_line(error: Any) -> str:
     return str(error).splitlines()[0]
+
+
+class Report:
+    """Says on stderr which episodes a rank's replaced windows belong to; counts all of them."""
+
+    def __init__(self, dataset: RLDSDataset, rank: int) -> None:
+        self._dataset, self._rank = dataset, rank
+        self._read, self._episodes = 0, set()
+
+    def look(self, damaged: list[int]) -> None:
+        """`damaged`: the numbers of all windows replaced so far."""
+        new, self._read = damaged[self._read :], len(damaged)
+        for window in new:
+            episode, step = self._dataset.episode_of(window)
+            if episode in self._episodes or len(self._episodes) > _MOST_TOLD:
+                continue
+            self._episodes.add(episode)
+            if len(self._episodes) > _MOST_TOLD:
+                self._say("more episodes cannot be read; ddp.json counts their windows at the end")
+                continue
+            place = self._dataset.describe_episode(episode)
+            self._say(f"{place} cannot be read at step {step}; its window is replaced")
+
+    def _say(self, text: str) -> None:
+        print(f"warning: ddp.skip_corrupt=true, rank {self._rank}: {text}", file=sys.stderr)

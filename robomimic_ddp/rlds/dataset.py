@@ -7,31 +7,24 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from robomimic_ddp import env
 from robomimic_ddp.rlds import normalisation, partition
 from robomimic_ddp.rlds.actions import split_by_key
 from robomimic_ddp.rlds.course import Course, Leg
 from robomimic_ddp.rlds.language import Embeddings
 from robomimic_ddp.rlds.pictures import PictureSize, reduction
-from robomimic_ddp.rlds.plans import (
-    PREFETCHED_BATCHES,
-    PassPlan,
-    Reading,
-    Recipe,
-)
+from robomimic_ddp.rlds.plans import PassPlan
+from robomimic_ddp.rlds.recipe import Recipe
 from robomimic_ddp.rlds.records import episode_parser, step_features_read
 from robomimic_ddp.rlds.schema import Fields, flat_features
 from robomimic_ddp.rlds.shuffle import Shuffle
 from robomimic_ddp.rlds.source import Source
 from robomimic_ddp.rlds.statistics import Index, merged_statistics
-from robomimic_ddp.rlds.train_loader import RLDSTrainLoader
-from robomimic_ddp.rlds.valid_loader import RLDSValidLoader
 from robomimic_ddp.rlds.windows import WindowShape, pick_offsets, windows_per_pass
 
 
@@ -58,6 +51,9 @@ class RLDSDataset:
     `all_rows` are those of training and validation together: the statistics cover both, so that
     both are normalised alike and stay within bounds.
     """
+
+    is_rlds = True
+    """By this attribute seams know a data set whose loaders `make.make_loader` makes."""
 
     def __init__(
         self,
@@ -130,12 +126,7 @@ class RLDSDataset:
         """{action key: n, and mean, sqdiff, min, max float64 [1, D]} over all steps, in the host's
         form.
         """
-        merged = merged_statistics(
-            [
-                one.index.actions.merged(one.index.length, one.all_rows)
-                for one in self.normalised_with
-            ]
-        )
+        merged = self._merged("actions")
         parts = {
             name: split_by_key(value, self.fields.actions)
             for name, value in merged.items()
@@ -156,88 +147,24 @@ class RLDSDataset:
         """{obs key: {"scale", "offset"}}, float32 [1, ...]: mean and deviation of states; cameras
         are left as they are.
         """
-        merged = merged_statistics(
-            [
-                one.index.states.merged(one.index.length, one.all_rows)
-                for one in self.normalised_with
-            ]
+        stats = normalisation.state_normalization(
+            self._merged("states"), self.fields.low_dim_shapes
         )
-        stats = normalisation.state_normalization(merged, self.fields.low_dim_shapes)
-        for made in self.embeddings:
-            width = (1, made.width)
-            stats[made.key] = {
-                "offset": np.zeros(width, np.float32),
-                "scale": np.ones(width, np.float32),
-            }
-        picture = (1, 3, self.size.height, self.size.width)
-        for key in self.fields.images:
+        as_they_are = {made.key: (1, made.width) for made in self.embeddings}
+        as_they_are.update(dict.fromkeys(self.fields.images, (1, 3, *self.size.pixels)))
+        for key, shape in as_they_are.items():
             stats[key] = {
-                "offset": np.zeros(picture, np.float32),
-                "scale": np.ones(picture, np.float32),
+                "offset": np.zeros(shape, np.float32),
+                "scale": np.ones(shape, np.float32),
             }
         return stats
 
-    def make_loader(
-        self,
-        batch_size: int,
-        rank: int,
-        world_size: int,
-        seed: int,
-        cores: int | None = None,
-        pin_memory: bool = False,
-        prefetch: int = PREFETCHED_BATCHES,
-        device: Any = None,
-    ) -> RLDSTrainLoader | RLDSValidLoader:
-        """The loader of `rank` for this data set's role, "train" or "valid". Not collective.
-
-        `batch_size` windows a batch; `seed` must be equal on all ranks. `cores`: the rank's
-        share of the machine's (where None, all ranks share them). `device`: batches of a train
-        loader come on that CUDA device, each copied while the one before it trains. Raises
-        DataError for fewer windows than one step needs.
-        """
-        reading = self._reading(1.0, batch_size, world_size, cores, prefetch)
-        reading = replace(reading, pin_memory=pin_memory)
-        if self.role == "train":
-            loader = RLDSTrainLoader(self, rank, world_size, reading, seed)
-            loader.bring_to(device)
-            return loader
-        return RLDSValidLoader(self, rank, world_size, reading)
-
-    def make_member(
-        self,
-        weight: float,
-        batch_size: int,
-        rank: int,
-        world_size: int,
-        seed: int,
-        cores: int | None = None,
-        pin_memory: bool = False,
-        prefetch: int = PREFETCHED_BATCHES,
-        device: Any = None,
-    ) -> RLDSTrainLoader:
-        """As the train loader of `make_loader`, for a mixture in which it has the share `weight` of
-        the samples, and of threads and buffer. Raises DataError for fewer windows than ranks.
-        """
-        reading = self._reading(weight, batch_size, world_size, cores, prefetch)
-        reading = replace(reading, pin_memory=pin_memory)
-        loader = RLDSTrainLoader(self, rank, world_size, reading, seed, in_mixture=True)
-        loader.bring_to(device)
-        return loader
-
-    def _reading(
-        self,
-        weight: float,
-        batch_size: int,
-        world_size: int,
-        cores: int | None,
-        prefetch: int,
-    ) -> Reading:
-        options = self.options
-        cores = cores or max(1, env.usable_cores() // world_size)
-        threads = min(options.num_parallel_calls or cores, cores)
-        sharing = 1 if options.shuffle_per_rank else world_size
-        buffer = int(options.shuffle_buffer_size * weight) // sharing
-        return Reading(batch_size, max(1, buffer), max(1, round(threads * weight)), prefetch)
+    def _merged(self, kind: str) -> dict[str, np.ndarray]:
+        """See `Moments.merged`: over all steps of `normalised_with`."""
+        used = [(getattr(one.index, kind), one) for one in self.normalised_with]
+        return merged_statistics(
+            [moments.merged(one.index.length, one.all_rows) for moments, one in used]
+        )
 
     @cached_property
     def recipe(self) -> Recipe:

@@ -17,9 +17,10 @@ import numpy as np
 from robomimic_ddp import paths
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.rlds import settings
+from robomimic_ddp.rlds.array_cache import cache_folder
 from robomimic_ddp.rlds.dataset import LoadOptions, RLDSDataset
 from robomimic_ddp.rlds.features import step_features
-from robomimic_ddp.rlds.index_cache import cache_folder, load_index
+from robomimic_ddp.rlds.index_cache import load_index
 from robomimic_ddp.rlds.index_reader import numbers_in_files
 from robomimic_ddp.rlds.language import AUTO, MODELS, Embeddings, Encoder, make_embeddings
 from robomimic_ddp.rlds.mixture import RLDSMixture

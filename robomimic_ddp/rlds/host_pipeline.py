@@ -153,7 +153,7 @@ class _Shares:
         return False
 
 
-def _around(owner: type, name: str, wrapper: Callable) -> AbstractContextManager:
-    """For the time of the block, `owner.name` is `wrapper(original, ...)`; then as it was."""
+def _around(owner: type, name: str, wrapper: Callable) -> AbstractContextManager[None]:
+    """For the time of the block, `owner.name` is `wrapper(original, ...)`."""
     original = getattr(owner, name)
     return swapped(owner, name, lambda *args, **kwargs: wrapper(original, *args, **kwargs))

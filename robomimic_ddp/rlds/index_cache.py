@@ -8,17 +8,15 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import sys
-import uuid
 from dataclasses import asdict
-from dataclasses import fields as dataclass_fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from robomimic_ddp import env, group, paths
-from robomimic_ddp.errors import DataError
+from robomimic_ddp import env, group
+from robomimic_ddp.rlds import array_cache
 from robomimic_ddp.rlds.filters import require_patterns
 from robomimic_ddp.rlds.index_reader import (
     files_of_rank,
@@ -35,9 +33,9 @@ INDEX_VERSION = 3
 """Raised whenever what is stored, or how an action is computed, changes: old caches then stay
 unused.
 """
+_GROUPS = ("actions", "states")
 _MOST_THREADS = 8
 """Reading is bound by the disk beyond that."""
-DEFAULT_CACHE = "~/.cache/robomimic_ddp/rlds"
 
 
 def fingerprint(source: Source, fields: Fields, skip_corrupt: bool = False) -> str:
@@ -60,11 +58,6 @@ def fingerprint(source: Source, fields: Fields, skip_corrupt: bool = False) -> s
     return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:24]
 
 
-def cache_folder(cache: str | None) -> Path:
-    """The folder `cache`, or the one where none is named."""
-    return paths.expanded(cache or DEFAULT_CACHE)
-
-
 def load_index(
     source: Source, fields: Fields, cache: str | None, skip_corrupt: bool = False
 ) -> Index:
@@ -77,17 +70,17 @@ def load_index(
     """
     require_patterns([*fields.filters, fields.success])
     path = (
-        cache_folder(cache)
+        array_cache.cache_folder(cache)
         / f"{source.folder.parent.name}-{fingerprint(source, fields, skip_corrupt)}.npz"
     )
-    cached = _cached(path) if group.is_main() else None
+    cached = array_cache.read(path, "index", _index_of) if group.is_main() else None
     if cached is not None and skip_corrupt and _may_be_repaired(cached, source, path):
         cached = None
     index = group.broadcast_object(cached)
     if index is None:
         index = _made_together(source, fields, skip_corrupt)
         if group.is_main():
-            _keep(index, path)
+            array_cache.keep(path, "index", _arrays(index))
     lost = left_out(index, source) if skip_corrupt and group.is_main() else None
     if lost:
         print(f"warning: {lost}", file=sys.stderr)
@@ -99,37 +92,13 @@ def _made_together(source: Source, fields: Fields, skip_corrupt: bool) -> Index:
     if group.is_main():
         logger.info("reading %s for its index (%d files)", source.folder, len(source.files))
     cores = env.share_of_cores(env.own_cores(), group.cores_of_node())
-    with group.without_time_limit() as waiting:
-        own = _own_part(source, fields, skip_corrupt, min(_MOST_THREADS, cores))
-        parts = group.gather_objects(own, within=waiting)
-    for part in parts:
-        if isinstance(part, DataError):
-            raise part
-    return merged(parts)
 
-
-def _own_part(
-    source: Source, fields: Fields, skip_corrupt: bool, threads: int
-) -> Index | DataError:
-    """The index of this rank's share of the files, or what is wrong with them."""
-    rank, ranks = group.rank(), group.world_size()
-    try:
-        files = files_of_rank(source, rank, ranks)
+    def own_part() -> Index:
+        files = files_of_rank(source, group.rank(), group.world_size())
         more = {"show_progress": group.is_main(), "skip_corrupt": skip_corrupt}
-        return make_index(source, fields, files, threads, **more)
-    except DataError as error:
-        return error
+        return make_index(source, fields, files, min(_MOST_THREADS, cores), **more)
 
-
-def _cached(path: Path) -> Index | None:
-    try:
-        return _read(path)
-    except FileNotFoundError:
-        return None
-    # A damaged cache is no reason to stop: it is made again. np.load raises many things for one.
-    except Exception as error:
-        logger.warning("the cached index %s cannot be read (%s): it is made again", path, error)
-        return None
+    return merged(array_cache.made_together(own_part))
 
 
 def _may_be_repaired(index: Index, source: Source, path: Path) -> bool:
@@ -141,55 +110,18 @@ def _may_be_repaired(index: Index, source: Source, path: Path) -> bool:
     return any(file.is_file() and file.stat().st_ctime > made for file in files)
 
 
-def _keep(index: Index, path: Path) -> None:
-    try:
-        _store(index, path)
-    except OSError as error:
-        logger.warning(
-            "the index %s cannot be kept (%s): every run will read the data set once more; set "
-            "train.data_cache_dir to a writable folder",
-            path,
-            error,
-        )
+def _arrays(index: Index) -> dict[str, np.ndarray]:
+    """The columns as they are stored: "episode.file", "actions.mean", ..."""
+    columns = {f"episode.{name}": value for name, value in vars(index).items()}
+    for kind in _GROUPS:
+        moments = columns.pop(f"episode.{kind}")
+        columns.update({f"{kind}.{name}": value for name, value in vars(moments).items()})
+    return columns
 
 
-def _store(index: Index, path: Path) -> None:
-    arrays = {
-        f"episode.{name}": value
-        for name, value in vars(index).items()
-        if isinstance(value, np.ndarray)
-    }
-    for kind in ("actions", "states"):
-        arrays.update({f"{kind}.{key}": value for key, value in vars(getattr(index, kind)).items()})
-    write_arrays(path, arrays)
+def _index_of(arrays: dict[str, np.ndarray]) -> Index:
+    def group(kind: str) -> dict[str, Any]:
+        names = [name.partition(".") for name in arrays]
+        return {name: arrays[f"{first}.{name}"] for first, _, name in names if first == kind}
 
-
-def _read(path: Path) -> Index:
-    with np.load(paths.regular(path), allow_pickle=False) as arrays:
-        groups = {
-            kind: Moments(*(arrays[f"{kind}.{f.name}"] for f in dataclass_fields(Moments)))
-            for kind in ("actions", "states")
-        }
-        plain = {
-            f.name: arrays[f"episode.{f.name}"]
-            for f in dataclass_fields(Index)
-            if f.name not in groups
-        }
-        return Index(**plain, **groups)
-
-
-def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Replaces the npz file `path` in one step; several jobs may do so at once. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.stem}-{uuid.uuid4().hex}.part")
-    # Not by tempfile, whose files other users of a shared folder may not read.
-    file = open(temporary, "xb")
-    try:
-        with file:
-            np.savez(file, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    return Index(**group("episode"), **{kind: Moments(**group(kind)) for kind in _GROUPS})

@@ -10,6 +10,11 @@ from __future__ import annotations
 DATA_FORMAT = "droid_rlds"
 """The value of train.data_format that selects this reader."""
 
+IMAGE_FILTERS = ("lanczos3", "bilinear", "bilinear_antialias")
+"""How images are resized (see `resampling`). lanczos3: antialiased, as dlimp's; bilinear: the 2 x 2
+pixels around each sample, whatever the factor; bilinear_antialias: its triangle widened by the
+factor.
+"""
 DEFAULTS = {
     "train.data_format": "robomimic",
     "train.data_path": "",
@@ -42,6 +47,5 @@ YAML file; a list gives one to each data set. data_cache_dir: where indices are 
 /success/ in their file_path), in data sets that record it. skip_unlabeled: drop episodes without a
 language instruction, in data sets that have one. validation_fraction: share of episodes kept for
 validation when experiment.validate is true. image_dim: height and width of delivered pictures.
-image_filter: how they are resized, "lanczos3" as in hosts that read through octo and dlimp,
-"bilinear_antialias" or plain "bilinear" (see `resampling`).
+image_filter: one of IMAGE_FILTERS.
 """

@@ -9,18 +9,16 @@ of texts padded to 25 tokens.
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from robomimic_ddp import group, paths
-from robomimic_ddp.errors import DataError
+from robomimic_ddp import group
+from robomimic_ddp.rlds import array_cache
 from robomimic_ddp.rlds.encoder import AUTO, MODELS, Encoder
-from robomimic_ddp.rlds.index_cache import write_arrays
 
 __all__ = ["AUTO", "MODELS", "Embeddings", "Encoder", "make_embeddings"]
 logger = logging.getLogger(__name__)
@@ -29,16 +27,14 @@ logger = logging.getLogger(__name__)
 class Embeddings:
     """The embeddings of all instructions of a run, under the observation key `key`."""
 
-    def __init__(self, key: str, encoder: Encoder, texts: Sequence[str], rows: np.ndarray) -> None:
+    def __init__(self, key: str, encoder: Encoder, known: Mapping[str, np.ndarray]) -> None:
         self.key, self._encoder = key, encoder
-        self._rows = {text: number for number, text in enumerate(texts)}
-        self._table = torch.from_numpy(np.ascontiguousarray(rows, np.float32))
-        self._adding = threading.Lock()  # threads that read ahead look up rows meanwhile
+        self._rows = {text: torch.tensor(row, dtype=torch.float32) for text, row in known.items()}
 
     @property
     def width(self) -> int:
         """Numbers in an embedding."""
-        return self._table.shape[1]
+        return self._encoder.width
 
     def knows(self, texts: Sequence[str]) -> bool:
         """Whether `of` finds all `texts` without the language model."""
@@ -51,17 +47,13 @@ class Embeddings:
         draws from the process's random streams, and puts them back where they were.
         """
         distinct, place = np.unique(np.array(texts, object), return_inverse=True)
-        with self._adding:
-            chosen = [self._row(text) for text in distinct.tolist()]
-            rows = self._table[chosen]
+        rows = torch.stack([self._row(text) for text in distinct.tolist()])
         return rows[torch.from_numpy(place), None].repeat(1, frames, 1)
 
-    def _row(self, text: str) -> int:
-        """Its place in the table; a text that is new is encoded."""
+    def _row(self, text: str) -> torch.Tensor:
+        """float32 [width]; a text that is new is encoded."""
         if text not in self._rows:
-            made = torch.from_numpy(self._encoder.encode(text))[None]
-            self._rows[text] = len(self._table)
-            self._table = torch.cat([self._table, made])
+            self._rows[text] = torch.from_numpy(self._encoder.encode(text))
         return self._rows[text]
 
 
@@ -75,80 +67,52 @@ def make_embeddings(
     the rest, and gets all of it. Raises DataError, that of the first rank that has one, everywhere.
     """
     texts = sorted(set(texts))
-    try:
-        encoder: Any = Encoder(model, key, device)
-        name = encoder.fingerprint() if group.is_main() else None
-    except DataError as error:
-        encoder = name = error
-    _raise_first(group.gather_objects(encoder if isinstance(encoder, DataError) else None))
-    path = cache / f"language-{group.broadcast_object(name)}.npz"
-    known = group.broadcast_object(_known(path, texts) if group.is_main() else None)
+    encoder: Any = None
+
+    def opened() -> str:
+        nonlocal encoder
+        encoder = Encoder(model, key, device)
+        return encoder.fingerprint() if group.is_main() else ""
+
+    path = cache / f"language-{array_cache.made_together(opened)[0]}.npz"
+    cached = _read(path) if group.is_main() else {}
+    known = group.broadcast_object({text: cached[text] for text in texts if text in cached})
     missing = [text for text in texts if text not in known]
     if missing:
         if group.is_main():
             logger.info("embedding %d instructions with %s", len(missing), encoder.name)
-        with group.without_time_limit() as waiting:
-            parts = group.gather_objects(_own_share(encoder, missing), within=waiting)
-        _raise_first(parts)
-        for part in parts:
+        for part in array_cache.made_together(lambda: _own_share(encoder, missing)):
             known.update(part)
         if group.is_main():
             _keep(path, known)
-    rows = [known[text] for text in texts] or [np.zeros(encoder.width, np.float32)]
-    return Embeddings(key, encoder, texts, np.stack(rows))
+    return Embeddings(key, encoder, {text: known[text] for text in texts})
 
 
-def _own_share(encoder: Encoder, missing: Sequence[str]) -> dict[str, np.ndarray] | DataError:
-    """This rank's part of `missing`, encoded, or what went wrong."""
+def _own_share(encoder: Encoder, missing: Sequence[str]) -> dict[str, np.ndarray]:
+    """This rank's part of `missing`, encoded."""
     from tqdm import tqdm
 
     own = missing[group.rank() :: group.world_size()]
     hidden = None if group.is_main() else True
     try:
         return {text: encoder.encode(text) for text in tqdm(own, "instructions", disable=hidden)}
-    except DataError as error:
-        return error
     finally:
         encoder.unload()
 
 
-def _raise_first(parts: Sequence[Any]) -> None:
-    for part in parts:
-        if isinstance(part, DataError):
-            raise part
-
-
-def _known(path: Path, texts: Sequence[str]) -> dict[str, np.ndarray]:
-    """The embeddings of those of `texts` that are in the file."""
-    found = _read(path)
-    return {text: found[text] for text in texts if text in found}
-
-
 def _read(path: Path) -> dict[str, np.ndarray]:
-    """All embeddings in the file; none where it cannot be read."""
-    try:
-        with np.load(paths.regular(path), allow_pickle=False) as arrays:
-            names, rows = arrays["texts"].tolist(), arrays["rows"]
-    except FileNotFoundError:
-        return {}
-    # A damaged cache is no reason to stop: it is made again. np.load raises many things for one.
-    except Exception as error:
-        logger.warning("the cached embeddings %s cannot be read (%s): made again", path, error)
-        return {}
-    return {name.decode(): row for name, row in zip(names, rows)}
+    """All embeddings in the file, by their texts; none where it cannot be read."""
+
+    def by_text(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {name.decode(): row for name, row in zip(arrays["texts"].tolist(), arrays["rows"])}
+
+    return array_cache.read(path, "embeddings", by_text) or {}
 
 
 def _keep(path: Path, known: dict[str, np.ndarray]) -> None:
-    """Adds to what is in the file; several jobs may do so at once, and one of them wins."""
-    try:
-        everything = {**_read(path), **known}
-        names = sorted(everything)
-        texts = np.array([name.encode() for name in names])
-        write_arrays(path, {"texts": texts, "rows": np.stack([everything[n] for n in names])})
-    except OSError as error:
-        logger.warning(
-            "the embeddings %s cannot be kept (%s): every run will make them again; set "
-            "train.data_cache_dir to a writable folder",
-            path,
-            error,
-        )
+    """Adds to what is in the file; of several jobs that do so at once, one wins."""
+    everything = {**_read(path), **known}
+    names = sorted(everything)
+    texts = np.array([name.encode() for name in names])
+    rows = np.stack([everything[name] for name in names])
+    array_cache.keep(path, "embeddings", {"texts": texts, "rows": rows})

@@ -5,21 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Callable
 
 import numpy as np
 import torch
 
-from robomimic_ddp.rlds import replacing
+from robomimic_ddp.rlds import tolerant
 from robomimic_ddp.rlds.ahead import Ahead, moved
-from robomimic_ddp.rlds.damage import named_error
-from robomimic_ddp.rlds.pipeline import FrameCounters
-from robomimic_ddp.rlds.plans import Reading
+from robomimic_ddp.rlds.damage import Report, named_error
+from robomimic_ddp.rlds.dataset import RLDSDataset
+from robomimic_ddp.rlds.pipeline import FrameCounters, build
+from robomimic_ddp.rlds.plans import PassPlan
+from robomimic_ddp.rlds.recipe import Reading
 from robomimic_ddp.rlds.stream import Stream
 from robomimic_ddp.rlds.tf_import import import_tensorflow
-
-if TYPE_CHECKING:
-    from robomimic_ddp.rlds.dataset import RLDSDataset
 
 _SETTLING_SECONDS = 10.0
 
@@ -61,7 +60,7 @@ class RLDSLoader:
         self.dataset, self.reading = dataset, reading
         self.rank, self.world_size = rank, world_size
         self._counters = FrameCounters()
-        self._report = replacing.Report(dataset, rank)
+        self._report = Report(dataset, rank)
         self._spare: tuple[int, dict[str, Any]] | None = None
         self._ahead: Ahead | None = None
         self._device: torch.device | None = None
@@ -142,7 +141,7 @@ class RLDSLoader:
         return batch
 
     def _is_lost(self, batch: dict[str, Any]) -> bool:
-        return self.dataset.options.skip_corrupt and replacing.is_empty(batch)
+        return self.dataset.options.skip_corrupt and tolerant.is_empty(batch)
 
     def _next(self, stream: Stream) -> dict[str, Any]:
         tf = import_tensorflow()
@@ -176,14 +175,32 @@ class RLDSLoader:
         if self._spare is None or self._spare[0] < self.samples_delivered:
             counters = FrameCounters()
             counters.decoded = self._counters.decoded
-            windows = self._one_by_one(replace(self.reading, batch_size=1, prefetch=0), counters)
+            one_by_one = replace(self.reading, batch_size=1, prefetch=0)
+            windows = self._pipeline(one_by_one, counters)
             where = f"rank {self.rank} of {self.dataset.source.folder}"
-            passed, found = replacing.first_readable(map(to_torch, windows), where)
+            passed, found = tolerant.first_readable(map(to_torch, windows), where)
             self._spare = self.samples_delivered + passed, found
-        return replacing.repeated(self._spare[1], rows)
+        return tolerant.repeated(self._spare[1], rows)
 
-    def _one_by_one(self, reading: Reading, counters: FrameCounters) -> Any:
-        """tf.data of the windows that come from the present batch on, as `reading` says."""
+    def _pipeline(
+        self,
+        reading: Reading,
+        counters: FrameCounters,
+        groups: Callable[[int, int], np.ndarray] | None = None,
+    ) -> Any:
+        """tf.data of what comes from the present place on, as `reading` says: see `build`."""
+        recipe, parts, place = self.dataset.recipe, self._parts, self._place()
+        return build(recipe, self._plan_of, parts, reading, counters, place, groups)
+
+    _parts: int | None
+    """How many parts there are (None: without end)."""
+
+    def _plan_of(self, part: int) -> PassPlan:
+        """What this rank reads in `part`."""
+        raise NotImplementedError
+
+    def _place(self) -> tuple[int, int]:
+        """The part that the next batch begins in, and how many windows of it were delivered."""
         raise NotImplementedError
 
     def _suspects(self) -> Iterable[int]:

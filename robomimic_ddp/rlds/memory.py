@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from robomimic_ddp.rlds.dataset import RLDSDataset
 from robomimic_ddp.rlds.records import FRAMING_BYTES
 from robomimic_ddp.rlds.schema import flat_features
-
-if TYPE_CHECKING:
-    from robomimic_ddp.rlds.dataset import RLDSDataset
 
 LARGEST_SHARE = 0.5
 """Of the machine's memory: nets, page cache and TensorFlow's own buffers want the rest."""

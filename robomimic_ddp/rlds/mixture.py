@@ -6,12 +6,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from robomimic_ddp.rlds.dataset import RLDSDataset
-from robomimic_ddp.rlds.mixture_loaders import MixtureTrainLoader, MixtureValidLoader
 
 
 class RLDSMixture:
@@ -21,10 +19,13 @@ class RLDSMixture:
     comes more often. The numbers of windows (`index`) follow each other over the data sets.
     """
 
+    is_rlds = True
+    """As RLDSDataset's."""
+
     def __init__(self, datasets: Sequence[RLDSDataset], weights: Sequence[float]) -> None:
         self.datasets = list(datasets)
         self.weights = [float(weight) / float(sum(weights)) for weight in weights]
-        self.role = self.datasets[0].role
+        self.role, self.options = self.datasets[0].role, self.datasets[0].options
         ends = np.cumsum([dataset.windows_of_all for dataset in self.datasets])
         self.first_index = [0, *ends[:-1].tolist()]
 
@@ -62,17 +63,3 @@ class RLDSMixture:
     def get_obs_normalization_stats(self) -> dict[str, dict[str, np.ndarray]]:
         """As RLDSDataset's, over the steps of all data sets."""
         return self.datasets[0].get_obs_normalization_stats()
-
-    def make_loader(
-        self, batch_size: int, rank: int, world_size: int, seed: int, **more: Any
-    ) -> MixtureTrainLoader | MixtureValidLoader:
-        """The loader of `rank`: see RLDSDataset.make_loader. Buffers and threads are divided by
-        the weights.
-        """
-        if self.role == "train":
-            return MixtureTrainLoader(self, batch_size, rank, world_size, seed, **more)
-        members = [
-            dataset.make_loader(batch_size, rank, world_size, seed, **more)
-            for dataset in self.datasets
-        ]
-        return MixtureValidLoader(self, batch_size, rank, world_size, members)

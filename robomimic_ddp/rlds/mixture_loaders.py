@@ -5,36 +5,37 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from robomimic_ddp.rlds.mixture import RLDSMixture
 from robomimic_ddp.rlds.quotas import Quotas
-
-if TYPE_CHECKING:
-    from robomimic_ddp.rlds.mixture import RLDSMixture
+from robomimic_ddp.rlds.valid_loader import Limited
 
 _KIND = "mixture"
+_SUMS = ("frames_decoded", "frames_delivered", "frames_prefetched", "samples_delivered")
+"""Counters of a loader: a mixture's are those of all its members."""
 
 
 class _MixtureLoader:
     """What both share: members, one loader per data set, and the sums of their counters."""
 
-    members: list[Any]
-
-    def __init__(self, dataset: RLDSMixture, batch_size: int, rank: int, world_size: int) -> None:
+    def __init__(
+        self,
+        dataset: RLDSMixture,
+        batch_size: int,
+        rank: int,
+        world_size: int,
+        members: list[Any],
+    ) -> None:
         self.dataset, self.batch_size = dataset, batch_size
-        self.rank, self.world_size = rank, world_size
+        self.rank, self.world_size, self.members = rank, world_size, members
 
     def __getattr__(self, name: str) -> Any:
-        if name not in ("frames_decoded", "frames_delivered", "frames_prefetched"):
+        if name not in _SUMS:
             raise AttributeError(name)
         return sum(getattr(member, name) for member in self.members)
-
-    @property
-    def samples_delivered(self) -> int:
-        """Windows of this rank handed out so far."""
-        return sum(member.samples_delivered for member in self.members)
 
     def settled_frames(self) -> dict[str, int]:
         """See RLDSLoader.settled_frames."""
@@ -64,18 +65,11 @@ class MixtureTrainLoader(_MixtureLoader):
         batch_size: int,
         rank: int,
         world_size: int,
-        seed: int,
+        members: list[Any],
         pin_memory: bool = False,
-        **more: Any,
     ) -> None:
-        super().__init__(dataset, batch_size, rank, world_size)
+        super().__init__(dataset, batch_size, rank, world_size, members)
         self._pin_memory = pin_memory
-        # Where parts go to a device one by one they are pinned, else the whole.
-        more["pin_memory"] = pin_memory and more.get("device") is not None
-        self.members = [
-            part.make_member(weight, batch_size, rank, world_size, seed + (number << 32), **more)
-            for number, (part, weight) in enumerate(zip(dataset.datasets, dataset.weights))
-        ]
         self._batches, self._left = 0, len(self)
         self._share_out([0] * len(self.members))
 
@@ -113,9 +107,6 @@ class MixtureTrainLoader(_MixtureLoader):
                 for number, member in enumerate(self.members)
             },
         }
-
-    def let_go(self) -> None:
-        """Nothing: the stream goes on, whoever iterates over it."""
 
     def batches_left(self) -> int:
         """After `go_to`: batches up to the end of the `iter` of that position."""
@@ -157,9 +148,8 @@ class MixtureTrainLoader(_MixtureLoader):
         """What this rank reads in the current passes, for people."""
         return "; ".join(f"{one.dataset.name}: {one.holding()}" for one in self.members)
 
-    def telling_digest(self) -> str:
-        """`index_stream_digest`: shards are disjoint, so two ranks' never agree."""
-        return self.index_stream_digest()
+    telling_digest = _MixtureLoader.index_stream_digest
+    """Shards are disjoint, so two ranks' never agree."""
 
     def shuffle_buffers(self) -> list[tuple[int, float]]:
         """As RLDSTrainLoader.shuffle_buffers: one for each data set."""
@@ -171,37 +161,17 @@ class MixtureTrainLoader(_MixtureLoader):
             member.close()
 
 
-class MixtureValidLoader(_MixtureLoader):
+class MixtureValidLoader(Limited, _MixtureLoader):
     """One rank's part of the validation windows of all data sets, each window once over ranks."""
 
-    def __init__(
-        self,
-        dataset: RLDSMixture,
-        batch_size: int,
-        rank: int,
-        world_size: int,
-        members: list[Any],
-    ) -> None:
-        super().__init__(dataset, batch_size, rank, world_size)
-        self.members = members
-        self._limited: dict[int, MixtureValidLoader] = {}
-
-    def limited(self, num_steps: int | None) -> MixtureValidLoader:
-        """As RLDSValidLoader.limited; the windows are spread over the data sets by their sizes."""
-        if num_steps is None:
-            return self
-        total = len(self.dataset)
-        host_batch = self.dataset.datasets[0].options.host_batch_size or self.batch_size
-        wanted = min(total, num_steps * host_batch)
-        if wanted not in self._limited:
-            members, end = [], 0
-            for member in self.members:
-                begin, end = end, end + len(member.dataset)
-                share = end * wanted // total - begin * wanted // total
-                members.append(member.limited_to(share))
-            place = (self.batch_size, self.rank, self.world_size)
-            self._limited[wanted] = MixtureValidLoader(self.dataset, *place, members)
-        return self._limited[wanted]
+    def _of(self, wanted: int) -> MixtureValidLoader:
+        total, members, end = len(self.dataset), [], 0
+        wanted = min(total, wanted)
+        for member in self.members:
+            begin, end = end, end + len(member.dataset)
+            members.append(member.limited_to(end * wanted // total - begin * wanted // total))
+        place = (self.batch_size, self.rank, self.world_size)
+        return MixtureValidLoader(self.dataset, *place, members)
 
     @property
     def windows(self) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from robomimic_ddp.errors import ConfigError
+from robomimic_ddp.rlds.settings import normalization_method
 
 BOUND = 0.999999
 """Extremes are mapped here rather than to 1, so that rounding stays inside [-1, 1]."""
@@ -55,20 +55,6 @@ def state_normalization(
         }
         start = stop
     return stats
-
-
-def normalization_method(action_config: Mapping[str, Any], key: str) -> str | None:
-    """How train.action_config wants action `key` normalised. Raises ConfigError."""
-    entry = action_config.get(key, None)
-    method = entry.get("normalization", None) if isinstance(entry, Mapping) else "none at all"
-    if method not in (None, "min_max", "gaussian"):
-        found = f"[{key!r}] is {entry}" if entry is not None else f" has no {key!r}"
-        raise ConfigError(
-            f"train.action_config{found} (its entries: {', '.join(action_config)}): every key of "
-            "train.action_keys "
-            'needs an entry whose "normalization" is null, "min_max" or "gaussian".'
-        )
-    return method
 
 
 def _scale_and_offset(

@@ -13,7 +13,7 @@ from robomimic_ddp.rlds.tf_import import import_tensorflow
 
 @dataclass(frozen=True)
 class PictureSize:
-    """Delivered height and width in pixels, by which of `resampling.FILTERS`, and whether JPEG may
+    """Delivered height and width in pixels, by which of `keys.IMAGE_FILTERS`, and whether JPEG may
     be decoded at a reduced scale (`reduction`).
     """
 

@@ -17,12 +17,13 @@ import numpy as np
 from robomimic_ddp.rlds import tolerant
 from robomimic_ddp.rlds.actions import action_vectors, part_values
 from robomimic_ddp.rlds.pictures import decode
-from robomimic_ddp.rlds.plans import PassPlan, Reading, Recipe
+from robomimic_ddp.rlds.plans import PassPlan
 from robomimic_ddp.rlds.quotas import Quotas
+from robomimic_ddp.rlds.recipe import Reading, Recipe
 from robomimic_ddp.rlds.records import raw_records
 from robomimic_ddp.rlds.store import Store
 from robomimic_ddp.rlds.tf_import import import_tensorflow, traced_as_written
-from robomimic_ddp.rlds.windows import picked_windows
+from robomimic_ddp.rlds.windows import picked_windows, window_indices
 
 READERS = 8
 """At most so many records are read at once."""
@@ -54,10 +55,7 @@ def windows_of(recipe: Recipe, episode: dict[str, Any], record: Any, numbers: An
     actions = action_vectors(episode, fields.actions)
     length = tf.shape(actions, out_type=tf.int64)[0]
     window = picked_windows(numbers, count, taken, pick)
-    first_seen = (window + shape.first - (shape.frame_stack - 1))[:, None]
-    acted = first_seen + tf.range(shape.actions, dtype=tf.int64)[None]
-    seen_step = tf.clip_by_value(acted[:, : shape.frame_stack], 0, length - 1)
-    acted_step = tf.clip_by_value(acted, 0, length - 1)
+    seen_step, acted_step, inside = window_indices(window + shape.first, length, shape, tf)
     states = {
         key: tf.reshape(part_values(episode, part), [-1, *fields.low_dim_shapes[key]])
         for key, part in fields.low_dim.items()
@@ -71,7 +69,7 @@ def windows_of(recipe: Recipe, episode: dict[str, Any], record: Any, numbers: An
         },
         "states": {key: tf.gather(values, seen_step) for key, values in states.items()},
         "actions": tf.gather(actions, acted_step),
-        "pad_mask": (acted >= 0) & (acted < length),
+        "pad_mask": inside,
         "language": language,
     }
 

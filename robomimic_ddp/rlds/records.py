@@ -82,20 +82,23 @@ def _nested(flat: dict[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def find_damage(files: Iterable[Path]) -> str | None:
-    """Reads whole files, checksums included; names the first damaged one and its record, or returns
-    None.
+def _first_fault(
+    files: Iterable[Path], fault: Callable[[Any], str | None], between: str = ": "
+) -> str | None:
+    """Reads whole files, checksums included: the first record that cannot be read, or of which
+    `fault` says something; else None.
     """
     tf = import_tensorflow()
     for file in files:
-        number = 0
+        number = -1
         try:
-            for _ in tf.data.TFRecordDataset(str(file)):
-                number += 1
+            for number, record in enumerate(tf.data.TFRecordDataset(str(file))):
+                found = fault(record)
+                if found is not None:
+                    return f"{file}: episode {number}{between}{found}"
         except tf.errors.OpError as error:
-            return (
-                f"{file}: record {number} is damaged or cut off ({error.message.splitlines()[0]})"
-            )
+            reason = error.message.splitlines()[0]
+            return f"{file}: record {number + 1} is damaged or cut off ({reason})"
     return None
 
 
@@ -132,20 +135,6 @@ def record_offsets(file: Path) -> list[int]:
     return found
 
 
-def find_bad_picture(files: Iterable[Path], features: Any, fields: Fields) -> str | None:
-    """Decodes every picture that a run reads; names the first that is no picture of its declared
-    size, or None.
-    """
-    tf = import_tensorflow()
-    parse = episode_parser(features, sorted(set(fields.images.values())))
-    for file in files:
-        for number, serialized in enumerate(tf.data.TFRecordDataset(str(file))):
-            found = bad_picture(parse(serialized), features)
-            if found is not None:
-                return f"{file}: episode {number}, {found}"
-    return None
-
-
 def bad_picture(pictures: Mapping[str, Any], features: Any) -> str | None:
     """Decodes `pictures`, {step feature: bytes [T]}; names the first that is no picture of its
     declared size, or None.
@@ -159,21 +148,6 @@ def bad_picture(pictures: Mapping[str, Any], features: Any) -> str | None:
                 tf.ensure_shape(frame, steps[place].shape)
             except (tf.errors.OpError, ValueError) as error:
                 return f"step {step}, `{place}` cannot be decoded ({str(error).splitlines()[0]})"
-    return None
-
-
-def find_strange(files: Iterable[Path], features: Any, fields: Fields) -> str | None:
-    """Parses every record as the index does; names the first whose features are not those that the
-    metadata promises, or None.
-    """
-    tf = import_tensorflow()
-    names = step_features_read(fields, False)
-    parse = episode_parser(features, names)
-    for file in files:
-        for number, serialized in enumerate(tf.data.TFRecordDataset(str(file))):
-            found = strange(serialized, parse, names)
-            if found is not None:
-                return f"{file}: episode {number}: {found}"
     return None
 
 
@@ -206,9 +180,13 @@ def damaged_data(
     When the records themselves are whole, their features are tried, and the pictures, which an
     `index` does not read.
     """
-    found = find_damage(files) or find_strange(files, features, fields)
+    names = step_features_read(fields, False)
+    parse = episode_parser(features, names)
+    found = _first_fault(files, lambda record: None)
+    found = found or _first_fault(files, lambda record: strange(record, parse, names))
     if found is None and not index:
-        found = find_bad_picture(files, features, fields)
+        pictures = episode_parser(features, sorted(set(fields.images.values())))
+        found = _first_fault(files, lambda record: bad_picture(pictures(record), features), ", ")
     found = found or f"{type(error).__name__}: {str(error).splitlines()[0]}"
     return DataError(
         f"reading failed while {doing}.\n{found}\n"

@@ -15,10 +15,6 @@ from typing import Any
 from robomimic_ddp.rlds.keys import DEFAULTS
 from robomimic_ddp.rlds.tf_import import import_tensorflow
 
-FILTERS = ("lanczos3", "bilinear", "bilinear_antialias")
-"""lanczos3: antialiased, as dlimp's; bilinear: the 2 x 2 pixels around each sample, whatever the
-factor; bilinear_antialias: its triangle widened by the factor.
-"""
 DEFAULT_FILTER = DEFAULTS["observation.image_filter"]
 _PLAIN = "bilinear"
 _WHOLE = 2.0**23

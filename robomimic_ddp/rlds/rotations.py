@@ -101,39 +101,20 @@ def _euler_to_matrix(angles: Sequence, order: str, math: Any) -> list[list]:
 
 
 def _turn(axis: str, angle: Any, math: Any) -> list[list]:
-    """The rotation by `angle` about a coordinate axis; entries 0 and 1 are Python's."""
+    """The rotation by `angle` about a coordinate axis; what is 0 by construction is Python's 0."""
     sine, cosine = math.sin(angle), math.cos(angle)
-    one = _AXES.index(axis)
-    two, three = (one + 1) % 3, (one + 2) % 3
-    matrix: list[list] = [[0, 0, 0], [0, 0, 0], [0, 0, 0]]
-    matrix[one][one] = 1
-    matrix[two][two] = matrix[three][three] = cosine
-    matrix[two][three], matrix[three][two] = -sine, sine
-    return matrix
+    turned = [[1.0, 0, 0], [0, cosine, -sine], [0, sine, cosine]]
+    first = _AXES.index(axis)
+    return [[turned[row - first][column - first] for column in range(3)] for row in range(3)]
 
 
 def _product(left: list[list], right: list[list]) -> list[list]:
     """The matrix product, without the terms that are 0 by construction."""
 
-    def entry(row: int, column: int) -> Any:
-        total: Any = 0
-        for between in range(3):
-            term = _times(left[row][between], right[between][column])
-            if not _is(term, 0):
-                total = term if _is(total, 0) else total + term
-        return total
+    def entry(row: list, column: list) -> Any:
+        return sum(a * b for a, b in zip(row, column) if not {type(a), type(b)} & {int})
 
-    return [[entry(row, column) for column in range(3)] for row in range(3)]
-
-
-def _times(one: Any, other: Any) -> Any:
-    if _is(one, 0) or _is(other, 0):
-        return 0
-    return other if _is(one, 1) else one if _is(other, 1) else one * other
-
-
-def _is(entry: Any, number: int) -> bool:
-    return isinstance(entry, int) and entry == number
+    return [[entry(row, column) for column in _transposed(right)] for row in left]
 
 
 def _quaternion_to_matrix(quaternion: Sequence, math: Any) -> list[list]:

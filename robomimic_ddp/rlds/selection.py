@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from robomimic_ddp.errors import DataError
-
-if TYPE_CHECKING:
-    from robomimic_ddp.rlds.statistics import Index
+from robomimic_ddp.rlds.statistics import Index
 
 
 def kept_episodes(

@@ -6,14 +6,12 @@ What one key may hold is said here once; the meanings are in `keys`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from robomimic_ddp import config_check, paths
 from robomimic_ddp.errors import ConfigError
-from robomimic_ddp.rlds.keys import DEFAULTS
-from robomimic_ddp.rlds.normalisation import normalization_method
-from robomimic_ddp.rlds.resampling import FILTERS
+from robomimic_ddp.rlds.keys import DEFAULTS, IMAGE_FILTERS
 from robomimic_ddp.rlds.schema_file import load_schema
 
 _WHOLE = ("train.shuffle_buffer_size", "train.subsample_length", "train.num_parallel_calls")
@@ -92,11 +90,11 @@ def image_dim(config: Any) -> list[int]:
 
 
 def image_filter(config: Any) -> str:
-    """`observation.image_filter`, one of `resampling.FILTERS`. Raises ConfigError."""
+    """`observation.image_filter`, one of `keys.IMAGE_FILTERS`. Raises ConfigError."""
     found = setting(config, "observation.image_filter")
-    if found not in FILTERS:
+    if found not in IMAGE_FILTERS:
         raise ConfigError(
-            f"observation.image_filter={found!r}: expected one of {', '.join(FILTERS)}."
+            f"observation.image_filter={found!r}: expected one of {', '.join(IMAGE_FILTERS)}."
         )
     return found
 
@@ -128,6 +126,20 @@ def _check_actions(config: Any) -> None:
     config_check.require_once("train.action_keys", keys)
     for key in keys:
         normalization_method(config.train.action_config, key)
+
+
+def normalization_method(action_config: Mapping[str, Any], key: str) -> str | None:
+    """How train.action_config normalises action `key`. Raises ConfigError."""
+    entry = action_config.get(key, None)
+    method = entry.get("normalization", None) if isinstance(entry, Mapping) else "none at all"
+    if method not in (None, "min_max", "gaussian"):
+        found = f"[{key!r}] is {entry}" if entry is not None else f" has no {key!r}"
+        raise ConfigError(
+            f"train.action_config{found} (its entries: {', '.join(action_config)}): every key of "
+            'train.action_keys needs an entry whose "normalization" is null, "min_max" or '
+            '"gaussian".'
+        )
+    return method
 
 
 def _is_list(value: Any) -> bool:

@@ -5,8 +5,8 @@ states.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Callable
 
 import numpy as np
 
@@ -40,10 +40,6 @@ class Moments:
             "min": self.min[rows].min(0)[None],
             "max": self.max[rows].max(0)[None],
         }
-
-    def taken(self, rows: np.ndarray) -> Moments:
-        """Of the episodes `rows` only."""
-        return Moments(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
 def merged_statistics(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -92,10 +88,7 @@ class Index:
 
     def taken(self, rows: np.ndarray) -> Index:
         """Of the episodes `rows` only."""
-        columns = (getattr(self, field.name) for field in fields(self))
-        return Index(
-            *(one.taken(rows) if isinstance(one, Moments) else one[rows] for one in columns)
-        )
+        return _by_column(lambda column: column[rows], self)
 
     def instructions(self, rows: np.ndarray) -> list[str]:
         """The different instructions of the episodes `rows`, sorted."""
@@ -123,20 +116,21 @@ class Index:
 def merged(parts: Sequence[Index]) -> Index:
     """The index of all files, from parts that hold whole files: exact, since all is per episode."""
     parts = [part for part in parts if len(part.length)] or parts[:1]
-    joined = {
-        field.name: np.concatenate([getattr(part, field.name) for part in parts])
-        for field in fields(Index)
-        if field.name not in ("actions", "states")
-    }
-    for group in ("actions", "states"):
-        joined[group] = Moments(
-            *(
-                np.concatenate([getattr(getattr(part, group), field.name) for part in parts])
-                for field in fields(Moments)
-            )
-        )
-    index = Index(**joined)
+    index = _by_column(lambda *columns: np.concatenate(columns), *parts)
     return index.taken(np.lexsort((index.offset, index.file)))
+
+
+def _by_column(function: Callable[..., np.ndarray], *parts: Any) -> Any:
+    """An Index (or Moments) whose columns are `function` of the columns of `parts`."""
+    columns = zip(*(vars(part).values() for part in parts))
+    return type(parts[0])(
+        *(
+            _by_column(function, *column)
+            if isinstance(column[0], Moments)
+            else function(*column)
+            for column in columns
+        )
+    )
 
 
 def sampled_steps(actions: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from robomimic_ddp.rlds.plans import Recipe
+from robomimic_ddp.rlds.recipe import Recipe
 from robomimic_ddp.rlds.tf_import import import_tensorflow
 
 

@@ -11,14 +11,19 @@ A batch is made as ever; its rows are looked at one by one only when that fails.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Callable
 
 import numpy as np
 
+from robomimic_ddp import tree
+from robomimic_ddp.errors import DataError
 from robomimic_ddp.rlds.tf_import import import_tensorflow
 
 NOTHING = -1
 """The `index` of all rows of a batch of which nothing can be read."""
+MOST_SEARCHED = 10_000
+"""Windows that are tried before a rank gives up."""
 
 
 def attempt(make: Callable[[], Any], instead: Any) -> Any:
@@ -78,3 +83,30 @@ def finished(
     by_row = tf.data.Dataset.range(rows).map(one).ignore_errors().batch(rows).map(filled)
     tried = ready.ignore_errors().concatenate(by_row).concatenate(once.map(nothing))
     return tried.take(1).get_single_element()
+
+
+def is_empty(batch: dict[str, Any]) -> bool:
+    """Whether none of the rows could be read."""
+    return int(batch["index"][0]) == NOTHING
+
+
+def first_readable(windows: Iterable[dict[str, Any]], where: str) -> tuple[int, dict[str, Any]]:
+    """The first of `windows`, batches of one row, that could be read, and how many come before it.
+    Raises DataError for none.
+    """
+    for number, window in enumerate(windows):
+        if not is_empty(window):
+            return number, window
+        if number >= MOST_SEARCHED:
+            break
+    raise DataError(
+        f"{where}: none of the next {MOST_SEARCHED} windows can be read, so ddp.skip_corrupt=true "
+        "has nothing to put in their place. Copy or prepare the data set again."
+    )
+
+
+def repeated(window: dict[str, Any], rows: int) -> dict[str, Any]:
+    """A batch of `rows` times the one row of `window`."""
+    tensors = {key: value for key, value in window.items() if key != "language"}
+    batch = tree.mapped(lambda value: value.repeat_interleave(rows, 0), tensors)
+    return {**batch, "language": window["language"] * rows}

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.rlds.course import Leg
 from robomimic_ddp.rlds.damage import episodes_being_read
+from robomimic_ddp.rlds.dataset import RLDSDataset
 from robomimic_ddp.rlds.loader import RLDSLoader
 from robomimic_ddp.rlds.memory import window_bytes
-from robomimic_ddp.rlds.pipeline import FrameCounters, build
-from robomimic_ddp.rlds.plans import PassPlan, Reading
+from robomimic_ddp.rlds.plans import PassPlan
 from robomimic_ddp.rlds.quotas import Quotas
+from robomimic_ddp.rlds.recipe import Reading
 from robomimic_ddp.rlds.stream import Stream
-
-if TYPE_CHECKING:
-    from robomimic_ddp.rlds.dataset import RLDSDataset
 
 _KIND = "course"
 _TOLD = 4
@@ -34,6 +32,7 @@ class RLDSTrainLoader(RLDSLoader):
 
     each_sample_once = True
     """No window comes twice in a pass."""
+    _parts = None
 
     def __init__(
         self,
@@ -67,24 +66,15 @@ class RLDSTrainLoader(RLDSLoader):
     def _reader(self) -> Stream:
         """The pipeline's elements; it is made when the first batch is asked for."""
         if self._stream is None:
-            pipeline = build(
-                self.dataset.recipe,
-                self._plan_of,
-                None,
-                self.reading,
-                self._counters,
-                self._course.place(self.rank, self._batches),
-                self._groups,
-            )
+            pipeline = self._pipeline(self.reading, self._counters, self._groups)
             self._stream = Stream(pipeline)
         return self._stream
 
-    def _one_by_one(self, reading: Reading, counters: FrameCounters) -> Any:
-        place = self._course.place(self.rank, self._batches)
-        return build(self.dataset.recipe, self._plan_of, None, reading, counters, place)
+    def _place(self) -> tuple[int, int]:
+        return self._course.place(self.rank, self._batches)
 
     def _suspects(self) -> Iterator[int]:
-        part, taken = self._course.place(self.rank, self._batches)
+        part, taken = self._place()
         for plan, given in ((self._plan_of(part), taken), (self._plan_of(part + 1), 0)):
             yield from episodes_being_read(self.dataset, plan, given)
 
@@ -106,9 +96,14 @@ class RLDSTrainLoader(RLDSLoader):
         return batch
 
     @property
+    def _part(self) -> int:
+        """The part of the course that the next batch belongs to."""
+        return self._course.part_of(self._batches)
+
+    @property
     def pass_number(self) -> int:
         """The pass that the next batch belongs to."""
-        return self._course.first_pass + self._course.part_of(self._batches)
+        return self._course.first_pass + self._part
 
     def position(self) -> dict[str, Any]:
         """What `go_to` needs: the same on every rank, a few numbers for each change of ranks."""
@@ -122,9 +117,6 @@ class RLDSTrainLoader(RLDSLoader):
             "first_pass": self._first_pass,
             "legs": [[leg.world_size, leg.batch_size, leg.buffer, n] for leg, n in legs],
         }
-
-    def let_go(self) -> None:
-        """Nothing: the stream goes on, whoever iterates over it."""
 
     def batches_left(self) -> int:
         """After `go_to`: batches that every rank has still to take of the pass of that position."""
@@ -166,13 +158,12 @@ class RLDSTrainLoader(RLDSLoader):
 
     @property
     def _delivered_in_pass(self) -> int:
-        part = self._course.part_of(self._batches)
-        return self._batches - self._course.batches_before(part)
+        return self._batches - self._course.batches_before(self._part)
 
     @property
     def _is_inside(self) -> bool:
         """Whether a part of the present pass was delivered, in this leg or one before."""
-        rest = self._course.rest if self._course.part_of(self._batches) == 0 else None
+        rest = self._course.rest if self._part == 0 else None
         begun = rest is not None and rest.windows < len(self.dataset)
         return begun or self._delivered_in_pass > 0
 
@@ -198,7 +189,7 @@ class RLDSTrainLoader(RLDSLoader):
 
     def __len__(self) -> int:
         """Full batches of every rank in the current pass, since it began or was cut anew."""
-        return self._course.batches_in(self._course.part_of(self._batches))
+        return self._course.batches_in(self._part)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         this_pass = self.pass_number
@@ -209,8 +200,7 @@ class RLDSTrainLoader(RLDSLoader):
 
     def order_digest(self) -> str:
         """Hex digest of what decides who reads what in the current pass: equal on every rank."""
-        course = self._course
-        row = course.row(course.part_of(self._batches))
+        row = self._course.row(self._part)
         digest = hashlib.sha256(repr((self.position()["legs"], self._seed)).encode())
         for column in row.columns():
             digest.update(column.tobytes())
@@ -218,11 +208,11 @@ class RLDSTrainLoader(RLDSLoader):
 
     def index_stream_digest(self) -> str:
         """Hex digest of what this rank reads in the current pass: differs between ranks."""
-        return self._plan_of(self._course.part_of(self._batches)).digest()
+        return self._plan_of(self._part).digest()
 
     def holding(self) -> str:
         """What this rank reads in the current pass, for people: windows, episodes, files."""
-        plan = self._plan_of(self._course.part_of(self._batches))
+        plan = self._plan_of(self._part)
         episodes = len(np.unique(np.stack([plan.file, plan.offset]), axis=1).T)
         names = [self.dataset.source.files[number].name for number in np.unique(plan.file)]
         more = f" and {len(names) - _TOLD} more" if len(names) > _TOLD else ""
@@ -231,9 +221,8 @@ class RLDSTrainLoader(RLDSLoader):
             f"{', '.join(names[:_TOLD])}{more}"
         )
 
-    def telling_digest(self) -> str:
-        """`index_stream_digest`: shards are disjoint, so two ranks' never agree."""
-        return self.index_stream_digest()
+    telling_digest = index_stream_digest
+    """Shards are disjoint, so two ranks' never agree."""
 
     def shuffle_buffers(self) -> list[tuple[int, float]]:
         """Windows that wait in this rank's shuffle buffer, and the bytes that one is expected to

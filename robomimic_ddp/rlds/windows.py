@@ -69,22 +69,13 @@ def picked_windows(numbers: Any, count: Any, taken: Any, offset: Any) -> Any:
     return (numbers * count + offset) // taken
 
 
-def frame_indices(step: Any, frames: int, back: int) -> Any:
-    """Steps `step - back` .. `step - back + frames - 1` of windows at `step` [N]: [N, frames], not
-    yet clipped.
-    """
-    return step[:, None] - back + np.arange(frames)[None, :]
-
-
-def window_indices(steps: np.ndarray, length: int, shape: WindowShape) -> tuple[np.ndarray, ...]:
-    """For windows at `steps` [N] of an episode of `length` steps: the reference that the TensorFlow
-    graph mirrors.
+def window_indices(steps: Any, length: Any, shape: WindowShape, math: Any) -> tuple[Any, ...]:
+    """For windows at `steps` [N] of an episode of `length` steps; `math` is numpy or TensorFlow.
 
     Returns obs steps [N, To], action steps [N, To-1+Tp] and their mask (True: inside the episode),
     same shape.
     """
-    back = shape.frame_stack - 1
-    observed = frame_indices(steps, shape.frame_stack, back)
-    acted = frame_indices(steps, shape.actions, back)
+    acted = steps[:, None] - (shape.frame_stack - 1) + np.arange(shape.actions)[None]
     inside = (acted >= 0) & (acted < length)
-    return np.clip(observed, 0, length - 1), np.clip(acted, 0, length - 1), inside
+    clipped = math.maximum(math.minimum(acted, length - 1), 0)
+    return clipped[:, : shape.frame_stack], clipped, inside

@@ -40,7 +40,9 @@ def _loader(role: str, args: tuple, kwargs: dict) -> Iterable:
     if role == "train":
         batch = _samples_per_rank(run.plan, loader_kwargs)
     values, on_gpu = run.options.values, run.plan.device.startswith("cuda")
-    if hasattr(dataset, "make_loader"):  # an RLDS dataset shards itself, before anything is decoded
+    if hasattr(dataset, "is_rlds"):  # sharded by its loader, before anything is decoded
+        from robomimic_ddp.rlds.make import make_loader
+
         more = {
             "cores": run.core_share,
             "pin_memory": workers.pins(values, on_gpu),
@@ -49,7 +51,7 @@ def _loader(role: str, args: tuple, kwargs: dict) -> Iterable:
         if values.prefetch:
             more["prefetch"] = values.prefetch
         place = (run.plan.rank, run.plan.world_size)
-        loader = dataset.make_loader(batch, *place, run.seed, **more)
+        loader = make_loader(dataset, batch, *place, run.seed, **more)
     else:
         loader_kwargs = workers.loader_arguments(
             dict(loader_kwargs), values, run.plan.data_workers, on_gpu, role

@@ -51,7 +51,7 @@ def statistics(dataset: Any) -> dict[str, Any]:
 
 def _statistics(dataset: Any, name: str) -> Any:
     held = getattr(dataset, name, None)
-    if held is None and hasattr(dataset, "make_loader"):  # ours: from the index, cheap
+    if held is None and hasattr(dataset, "is_rlds"):  # ours: from the index, cheap
         return getattr(dataset, f"get_{name}", lambda: None)()
     return held
 

@@ -14,6 +14,7 @@ import tempfile
 
 from robomimic_ddp import env
 from robomimic_ddp.bench.data_set import DataJob, open_dataset, write_if_missing
+from robomimic_ddp.rlds.make import make_loader
 
 MARKS = 20
 MOST_GROWTH_MB = 20.0
@@ -28,7 +29,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         job = DataJob(folder, (16, 16), (16, 16), batch=4, frame_stack=1)
         write_if_missing(job)
-        loader = open_dataset(job).make_loader(job.batch, 0, 2, 1, cores=env.usable_cores())
+        loader = make_loader(open_dataset(job), job.batch, 0, 2, 1, cores=env.usable_cores())
         stream, marks = itertools.chain.from_iterable(itertools.repeat(loader)), []
         for number in range(1, MARKS + 1):
             for _ in itertools.islice(stream, max(1, batches // MARKS)):

@@ -17,7 +17,7 @@ import robomimic.scripts.train as host_train
 import robomimic.scripts.train_rlds as entry
 import robomimic.utils.tensor_utils as TensorUtils
 
-from robomimic_ddp.rlds.dataset import RLDSDataset
+from robomimic_ddp.rlds import make
 from tests.e2e.watched_train import RANK, Watch, around
 
 
@@ -33,13 +33,11 @@ class RLDSWatch(Watch):
         around(host_train, "algo_factory", self.construct)
         around(host_train.TrainUtils, "run_epoch", self.epoch)
         around(TensorUtils, "to_device", self.move)
-        make_loader = RLDSDataset.make_loader
+        around(make, "make_loader", self.keep)
 
-        def kept(dataset: RLDSDataset, *args: Any, **kwargs: Any) -> Any:
-            self.loaders[dataset.role] = make_loader(dataset, *args, **kwargs)
-            return self.loaders[dataset.role]
-
-        RLDSDataset.make_loader = kept
+    def keep(self, make_loader: Callable, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        self.loaders[dataset.role] = make_loader(dataset, *args, **kwargs)
+        return self.loaders[dataset.role]
 
     def construct(self, factory: Callable, *args: Any, **kwargs: Any) -> Any:
         model = super().construct(factory, *args, **kwargs)

@@ -132,8 +132,10 @@ def loader_of(built: SimpleNamespace, rank: int, world_size: int, micro_batches:
     """The train loader that `rank` would have."""
     seed, size = built.config.train.seed, built.config.train.batch_size * micro_batches
     dataset = built.loader_arguments["dataset"]
-    if hasattr(dataset, "make_loader"):
-        return dataset.make_loader(size, rank, world_size, seed)
+    if hasattr(dataset, "is_rlds"):
+        from robomimic_ddp.rlds.make import make_loader
+
+        return make_loader(dataset, size, rank, world_size, seed)
     return sampling.train_loader(
         torch.utils.data.DataLoader,
         {**built.loader_arguments, "batch_size": size},

@@ -24,9 +24,10 @@ SIZE = 97
 def make_loader(kind, folder, cache, batch):
     place = (batch, group.rank(), group.world_size(), 7)
     if kind == "rlds":
+        from robomimic_ddp.rlds import make
         from tests.rlds.quick import quick_dataset
 
-        return quick_dataset(Path(folder), cache).make_loader(*place)
+        return make.make_loader(quick_dataset(Path(folder), cache), *place)
     kwargs = {"dataset": range(SIZE), "batch_size": batch, "shuffle": True, "drop_last": True}
     where = {"rank": group.rank(), "world_size": group.world_size()}
     loader = train_loader(DataLoader, kwargs, **where, seed=3, batch_size_per_rank=batch)

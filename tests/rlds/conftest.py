@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,14 @@ def stored(tmp_path_factory) -> Stored:
 
 
 @pytest.fixture
+def copy(stored, tmp_path) -> Path:
+    """A copy of the made-up data set to damage: its version folder."""
+    folder = tmp_path / "data" / "made_up" / "1.0.0"
+    shutil.copytree(stored.folder, folder)
+    return folder
+
+
+@pytest.fixture
 def make_config(stored):
     """`make_config(train={...}, ...)`: a diffusion policy's config on the made-up data set."""
     factory = pytest.importorskip("robomimic.config").config_factory
@@ -126,5 +135,18 @@ def load(make_config):
     def make(**changes):
         config = make_config(**changes)
         return host.datasets_from_config(config, config.all_obs_keys)
+
+    return make
+
+
+@pytest.fixture
+def config_of(make_config, tmp_path):
+    """`config_of(episodes, files, **as make_config)`: the config of a data set of these alone."""
+    from robomimic_ddp.rlds.write import write_dataset
+
+    def make(episodes, files=1, **changes):
+        write_dataset(str(tmp_path), "few", "1.0.0", episodes, len(episodes), files)
+        where = {"data_path": str(tmp_path), "dataset_names": ["few"]}
+        return make_config(**{**where, "data_cache_dir": str(tmp_path / "cache"), **changes})
 
     return make

@@ -127,10 +127,22 @@ def every(episode: int) -> dict[int, Collection[int]]:
     return {episode: range(LENGTHS[episode])}
 
 
+FILE = "/made_up/1.0.0/made_up-train.tfrecord"
+"""Of the set's files the path's end, without their numbers."""
 DAMAGES = (
-    Damage("corrupt record", flip(1), ("-00001", "record 0 is damaged"), {2}, ("1 of", "-00001")),
-    Damage("cut-off file", cut, ("-00003", "record 1 is damaged or cut off"), {7}, ("-00003",)),
-    Damage("file still being copied", fewer, ("-00003", "holds 1 episodes"), {7}, ("-00003",)),
+    Damage(
+        "corrupt record",
+        flip(1),
+        (f"{FILE}-00001: record 0 is damaged",),
+        {2},
+        ("1 of 14 episodes of made_up/1.0.0 are left out", "-00001"),
+    ),
+    Damage(
+        "cut-off file", cut, (f"{FILE}-00003: record 1 is damaged or cut off",), {7}, ("-00003",)
+    ),
+    Damage(
+        "file still being copied", fewer, (f"{FILE}-00003 holds 1 episodes",), {7}, ("-00003",)
+    ),
     Damage("missing file", remove, ("1 of the 7 record files", "-00002"), {4, 5}, ("2 of",)),
     Damage(
         "wrong feature type",
@@ -139,12 +151,18 @@ DAMAGES = (
         {7},
         ("1 of", "-00003"),
     ),
-    Damage("nan state", rewrite(2, 1, nan), ("NaN or infinite state", "-00002"), {5}, ("-00002",)),
+    Damage(
+        "nan state",
+        rewrite(2, 1, nan),
+        ("NaN or infinite state", "-00002"),
+        {5},
+        ("1 of 14 episodes of made_up/1.0.0 are left out", "-00002"),
+    ),
     Damage("episode of no step", rewrite(2, 1, no_steps), lost={5}),
     Damage(
         "a frame that is no picture",
         rewrite(3, 0, no_picture),
-        ("rank 0", "-00003: episode 0", "step 1", "exterior_image_1_left"),
+        ("rank 0", f"{FILE}-00003: episode 0 at byte ", ", step 1, ", "exterior_image_1_left"),
         said=("-00003: episode 0",),
         replaced={6: (1, 2)},
     ),
@@ -165,7 +183,7 @@ DAMAGES = (
     Damage(
         "a record that is damaged later",
         flip(3),
-        ("rank 0", "-00003: episode 0", "damaged, cut off or missing"),
+        ("rank 0", f"{FILE}-00003: episode 0", "its record is damaged, cut off or missing"),
         said=("-00003: episode 0",),
         replaced=every(6),
         late=True,

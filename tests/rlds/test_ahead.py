@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from robomimic_ddp.rlds.ahead import MOVED, Ahead, moved
+from robomimic_ddp.rlds.make import make_loader
 
 
 class Recorder:
@@ -62,7 +63,7 @@ def test_a_loader_that_reads_ahead_delivers_the_same(load):
     from robomimic_ddp.rlds.loader import to_torch
 
     train, _ = load()
-    plain, ahead = (train.make_loader(4, 1, 2, 5) for _ in range(2))
+    plain, ahead = (make_loader(train, 4, 1, 2, 5) for _ in range(2))
     ahead._ahead = Ahead(to_torch)
     for one, other in zip(plain, ahead):
         assert torch.equal(one["index"], other["index"])
@@ -70,7 +71,7 @@ def test_a_loader_that_reads_ahead_delivers_the_same(load):
         assert plain.position() == ahead.position()
         assert plain.frames_delivered == ahead.frames_delivered
     assert len(ahead) == len(plain)
-    resumed = train.make_loader(4, 1, 2, 5)
+    resumed = make_loader(train, 4, 1, 2, 5)
     resumed._ahead = Ahead(to_torch)
     resumed.go_to(ahead.position(), 2, 1)
     assert torch.equal(next(iter(resumed))["index"], next(iter(plain))["index"])
@@ -81,7 +82,7 @@ def test_a_loader_that_reads_ahead_delivers_the_same(load):
 def test_on_the_cpu_nothing_is_moved(load):
     train, _ = load()
     for device in (None, "cpu", torch.device("cpu")):
-        loader = train.make_loader(4, 0, 1, 0, device=device)
+        loader = make_loader(train, 4, 0, 1, 0, device=device)
         assert loader._ahead is None
 
 
@@ -110,8 +111,8 @@ def test_tensors_lie_in_tensorflows_memory_and_keep_it():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
 def test_on_a_gpu_batches_are_the_same(load):
     train, _ = load()
-    host = train.make_loader(4, 0, 1, 0)
-    device = train.make_loader(4, 0, 1, 0, device="cuda:0")
+    host = make_loader(train, 4, 0, 1, 0)
+    device = make_loader(train, 4, 0, 1, 0, device="cuda:0")
     for one, other in zip(host, device):
         assert other["actions"].is_cuda and not other["index"].is_cuda
         assert torch.equal(one["actions"], other["actions"].cpu())

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.rlds import host
 from tests.rlds.conftest import ACTIONS, made_up_episode
+from tests.rlds.damages import no_steps, rewrite
 
 pytestmark = pytest.mark.bad_input
 
 
 @pytest.fixture
-def error_of(make_config, tmp_path):
+def error_of(config_of):
     """`error_of(change, **train)`: what loading says of episodes 4, 5, 6 after `change(steps)` of
     the middle one.
     """
-    from robomimic_ddp.rlds.write import write_dataset
 
     def read(change, **train) -> str:
         episodes = [made_up_episode(number) for number in (4, 5, 6)]
         change(episodes[1]["steps"])
-        write_dataset(str(tmp_path), "spoilt", "1.0.0", episodes, 3, 3)
-        config = make_config(data_path=str(tmp_path), dataset_names=["spoilt"], **train)
+        config = config_of(episodes, 3, **train)
         with pytest.raises(DataError) as caught:
             host.datasets_from_config(config, config.all_obs_keys)
         return str(caught.value)
@@ -66,25 +67,15 @@ def test_actions_out_of_range_name_the_key_and_the_remedy(error_of, method):
 
 
 @pytest.fixture
-def emptied(make_config, tmp_path):
+def emptied(config_of):
     """`emptied(*which)`: a config of episodes 4, 5, 6 of which those have no step."""
-    import tensorflow as tf
-
-    from robomimic_ddp.rlds.write import write_dataset
 
     def make(*which: int):
         episodes = [made_up_episode(number) for number in (4, 5, 6)]
-        folder = write_dataset(str(tmp_path), "gap", "1.0.0", episodes, 3, 3)
+        config = config_of(episodes, 3, skip_unlabeled=False)
         for number in which:
-            file = sorted(folder.glob("*tfrecord*"))[number]
-            (record,) = tf.data.TFRecordDataset(str(file)).as_numpy_iterator()
-            example = tf.train.Example.FromString(record)
-            for name, feature in example.features.feature.items():
-                if name.startswith("steps/"):
-                    getattr(feature, feature.WhichOneof("kind")).ClearField("value")
-            with tf.io.TFRecordWriter(str(file)) as writer:
-                writer.write(example.SerializeToString())
-        return make_config(data_path=str(tmp_path), dataset_names=["gap"], skip_unlabeled=False)
+            rewrite(number, 0, no_steps)(Path(config.train.data_path) / "few" / "1.0.0")
+        return config
 
     return make
 

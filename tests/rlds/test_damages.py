@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +10,9 @@ import torch
 
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.rlds import damage as damage_module
-from robomimic_ddp.rlds import host, memory, replacing
+from robomimic_ddp.rlds import host, memory, tolerant
 from robomimic_ddp.rlds import loader as loader_module
+from robomimic_ddp.rlds.make import make_loader
 from tests.rlds.conftest import CAMERAS, LENGTHS, STATES, WORDLESS, made_up_episode
 from tests.rlds.damages import DAMAGES, Damage, files_of
 
@@ -22,20 +21,12 @@ BY_NAME = {damage.name: damage for damage in DAMAGES}
 
 
 @pytest.fixture
-def folder(stored, tmp_path) -> Path:
-    """A copy of the made-up data set to damage."""
-    copy = tmp_path / "data" / "made_up" / "1.0.0"
-    shutil.copytree(stored.folder, copy)
-    return copy
-
-
-@pytest.fixture
-def damaged(folder, make_config, tmp_path):
+def damaged(copy, make_config, tmp_path):
     """`damaged(damage, skip)`: the train set, or the error of making it."""
 
     def make(damage: Damage, skip: bool):
         config = make_config(
-            data_path=str(folder.parent.parent),
+            data_path=str(copy.parent.parent),
             data_cache_dir=str(tmp_path / "cache"),
             cameras=CAMERAS[:1],
             states=STATES[:1],
@@ -43,10 +34,10 @@ def damaged(folder, make_config, tmp_path):
             success_only=False,
         )
         if not damage.late:
-            damage.make(folder)
+            damage.make(copy)
         train, _ = host.datasets_from_config(config, config.all_obs_keys, skip_corrupt=skip)
         if damage.late:
-            damage.make(folder)
+            damage.make(copy)
         return train
 
     return make
@@ -62,7 +53,7 @@ def test_it_is_one_clear_error(damaged, damage):
     if not damage.words:
         return  # see below: it trains without it
     with pytest.raises(DataError) as caught:
-        rows(damaged(damage, False).make_loader(3, 0, 1, 5))
+        rows(make_loader(damaged(damage, False), 3, 0, 1, 5))
     text = str(caught.value)
     assert not [word for word in damage.words if word not in text], text
     assert "again" in text or "end in NaN" in text
@@ -88,16 +79,17 @@ def test_under_skip_corrupt_the_rest_is_trained_on_and_counted(damaged, damage, 
     used = [n for n in range(len(LENGTHS)) if n not in WORDLESS]
     assert len(train) == sum(lengths[n] for n in used)
     batch, world = 4, 2
-    loaders = [train.make_loader(batch, rank, world, 5) for rank in range(world)]
+    loaders = [make_loader(train, batch, rank, world, 5) for rank in range(world)]
     passes = [[rows(loader) for loader in loaders] for _ in range(2)]
     for one in passes:
         assert len(one[0]) == len(one[1]), "ranks take equal numbers of batches"
         assert all(len(row) == batch for rank in one for row in rank)
+    assert np.isfinite(train.get_action_stats()["action/abs_pos"]["mean"]).all()
     said, lost = capsys.readouterr().err, lost_windows(train, damage)
     assert not [word for word in damage.said if word not in said], said
     seen = Counter(window for one in passes for rank in one for row in rank for window in row)
     assert not lost & set(seen)
-    plain = train.make_loader(batch, 0, world, 5)
+    plain = make_loader(train, batch, 0, world, 5)
     for number, row in enumerate(passes[0][0] if skip and lost else []):
         require_replaced(row, planned(plain, batch, number), lost)
     counted = sum(loader.windows_replaced for loader in loaders)
@@ -132,7 +124,7 @@ def test_where_nothing_of_a_batch_can_be_read_the_ranks_next_window_comes(damage
     damage = BY_NAME["a record that is damaged later"]
     train = damaged(damage, True)
     lost = lost_windows(train, damage)
-    loaders = (train.make_loader(1, rank, 4, 5) for rank in range(4))
+    loaders = (make_loader(train, 1, rank, 4, 5) for rank in range(4))
     loader = next(one for one in loaders if len(lost & set(planned(one, len(one), 0))) > 3)
     brought: list[int] = []
     monkeypatch.setattr(
@@ -156,13 +148,13 @@ def test_a_large_data_set_is_not_read_for_the_damaged_record(damaged, monkeypatc
     monkeypatch.setattr(damage_module, "SEARCH_SECONDS", -1.0)
     monkeypatch.setattr(damage_module, "SEARCHED_BYTES", 0)
     with pytest.raises(DataError, match="stats CONFIG --cache NEW_FOLDER") as caught:
-        rows(train.make_loader(3, 0, 1, 5))
+        rows(make_loader(train, 3, 0, 1, 5))
     assert "DataLossError" in str(caught.value)
 
 
 def test_the_search_begins_with_what_leaves_next(damaged):
     train = damaged(Damage("none", lambda folder: None), False)
-    loader = train.make_loader(3, 0, 1, 5)
+    loader = make_loader(train, 3, 0, 1, 5)
     for number in range(len(loader)):
         soon = [train.episode_of(window)[0] for window in planned(loader, 3, number)]
         found = list(loader._suspects())
@@ -170,18 +162,18 @@ def test_the_search_begins_with_what_leaves_next(damaged):
         loader._batches += 1
 
 
-def test_nothing_that_can_be_read_is_an_error(damaged, folder, monkeypatch):
-    monkeypatch.setattr(replacing, "MOST_SEARCHED", 100)
+def test_nothing_that_can_be_read_is_an_error(damaged, copy, monkeypatch):
+    monkeypatch.setattr(tolerant, "MOST_SEARCHED", 100)
     train = damaged(Damage("none", lambda folder: None), True)
-    for file in files_of(folder):
+    for file in files_of(copy):
         file.write_bytes(b"")
     with pytest.raises(DataError, match="none of the next 100 windows can be read, so"):
-        rows(train.make_loader(4, 0, 1, 5))
+        rows(make_loader(train, 4, 0, 1, 5))
 
 
-def test_validation_is_filled_too(folder, make_config, tmp_path, capsys):
+def test_validation_is_filled_too(copy, make_config, tmp_path, capsys):
     config = make_config(
-        data_path=str(folder.parent.parent),
+        data_path=str(copy.parent.parent),
         data_cache_dir=str(tmp_path / "cache"),
         cameras=CAMERAS[:1],
         experiment={"validate": True},
@@ -190,7 +182,7 @@ def test_validation_is_filled_too(folder, make_config, tmp_path, capsys):
     train, valid = host.datasets_from_config(config, config.all_obs_keys, skip_corrupt=True)
     file = valid.source.files[valid.index.file[valid.rows[0]]]
     file.unlink()
-    loader = valid.make_loader(4, 0, 1, 0)
+    loader = make_loader(valid, 4, 0, 1, 0)
     seen = [window for row in rows(loader) for window in row]
     assert len(seen) == len(valid) and f"{file}: episode" in capsys.readouterr().err
     held = {valid.index.file[valid.episode_of(window)[0]] for window in seen}
@@ -198,15 +190,11 @@ def test_validation_is_filled_too(folder, make_config, tmp_path, capsys):
 
 
 @pytest.fixture
-def of_episodes(make_config, tmp_path):
+def of_episodes(config_of):
     """`of_episodes(episodes)`: the train set of these."""
-    from robomimic_ddp.rlds.write import write_dataset
 
-    def make(episodes, **changes):
-        write_dataset(str(tmp_path), "few", "1.0.0", episodes, len(episodes), 1)
-        where = {"data_path": str(tmp_path), "dataset_names": ["few"]}
-        more = {"data_cache_dir": str(tmp_path / "cache"), "cameras": (), **changes}
-        config = make_config(**where, **more)
+    def make(episodes):
+        config = config_of(episodes, cameras=())
         return host.datasets_from_config(config, config.all_obs_keys)[0]
 
     return make
@@ -214,11 +202,11 @@ def of_episodes(make_config, tmp_path):
 
 def test_fewer_episodes_than_ranks_and_an_episode_of_one_step(of_episodes):
     train = of_episodes([made_up_episode(0), made_up_episode(4)])  # 1 and 9 steps
-    loaders = [train.make_loader(1, rank, 5, 0) for rank in range(5)]
+    loaders = [make_loader(train, 1, rank, 5, 0) for rank in range(5)]
     seen = [window for loader in loaders for row in rows(loader) for window in row]
     assert sorted(seen) == list(range(10))
     with pytest.raises(DataError, match="gives 10 windows to a pass, a step needs 12"):
-        train.make_loader(1, 0, 12, 0)
+        make_loader(train, 1, 0, 12, 0)
 
 
 def test_an_action_that_never_changes_is_delivered_as_zero(of_episodes):
@@ -226,7 +214,7 @@ def test_an_action_that_never_changes_is_delivered_as_zero(of_episodes):
     for step in (step for episode in episodes for step in episode["steps"]):
         step["action_dict"]["gripper_position"][0] = 0.3
     train = of_episodes(episodes)
-    batch = next(iter(train.make_loader(8, 0, 1, 0)))
+    batch = next(iter(make_loader(train, 8, 0, 1, 0)))
     assert (batch["actions"][..., -1].abs() < 1e-6).all() and batch["actions"].isfinite().all()
     assert batch["actions"][..., 0].abs().max() > 0.1
     stats = train.get_action_normalization_stats()["action/gripper_position"]

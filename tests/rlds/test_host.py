@@ -11,6 +11,7 @@ import pytest
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.rlds import host
 from robomimic_ddp.rlds.keys import DEFAULTS
+from robomimic_ddp.rlds.make import make_loader
 from tests.rlds.conftest import ACTIONS, CAMERAS, STATES, WIDTH
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,7 +59,7 @@ def test_droids_own_values_are_taken(load):
         num_parallel_calls=200, traj_transform_threads=48, traj_read_threads=48,
         subsample_length=100, sample_weights=[1], action_shapes=[[1, 3], [1, 6], [1, 1]],
     )  # fmt: skip
-    loader = train.make_loader(4, 0, 2, 0)
+    loader = make_loader(train, 4, 0, 2, 0)
     assert 1 <= loader.reading.threads <= 64
     assert loader.reading.shuffle_buffer <= len(train)
     assert next(iter(loader))["actions"].shape == (4, 17, 10)
@@ -70,7 +71,7 @@ def test_other_names_are_found_without_a_table(load):
         cameras=["wrist_image_left"], states=["joint_position"], action_keys=["actions"],
         action_config={"actions": {"normalization": "min_max"}},
     )  # fmt: skip
-    batch = next(iter(train.make_loader(4, 0, 1, 0)))
+    batch = next(iter(make_loader(train, 4, 0, 1, 0)))
     assert set(batch["obs"]) == {"wrist_image_left", "joint_position"}
     assert batch["actions"].shape[-1] == 7
 
@@ -92,7 +93,7 @@ def test_the_hosts_policy_trains_on_a_batch(load, make_config, modalities):
         "diffusion_policy", config, shapes["all_shapes"], shapes["ac_dim"], torch.device("cpu")
     )
     model.set_train()
-    batch = model.process_batch_for_training(next(iter(train.make_loader(2, 0, 1, 0))))
+    batch = model.process_batch_for_training(next(iter(make_loader(train, 2, 0, 1, 0))))
     batch = model.postprocess_batch_for_training(batch, obs_normalization_stats=None)
     pictures = batch["obs"][CAMERAS[0]]
     assert pictures.dtype == torch.float32 and 0 <= pictures.min() < pictures.max() <= 1
@@ -127,6 +128,7 @@ def test_tensorflow_and_torchvision_live_together(first):
 ENDS_WHILE_PLANNING = """
 import sys, threading, time
 from pathlib import Path
+from robomimic_ddp.rlds.make import make_loader
 from robomimic_ddp.rlds.plans import PassPlan
 from tests.rlds.quick import quick_dataset
 
@@ -141,7 +143,7 @@ def block(plan, *where):
     return made[-1]
 
 PassPlan.block = block
-loader = quick_dataset(Path(sys.argv[1]), sys.argv[2]).make_loader(2, 0, 1, 0)
+loader = make_loader(quick_dataset(Path(sys.argv[1]), sys.argv[2]), 2, 0, 1, 0)
 next(iter(loader))
 assert begun.wait(60)
 print("=== end of the program", file=sys.stderr, flush=True)
@@ -170,7 +172,7 @@ def rows_and_batch(folder, cache):
     from tests.rlds.quick import quick_dataset
 
     dataset = quick_dataset(Path(folder), cache)
-    loader = dataset.make_loader(4, group.rank(), group.world_size(), 0)
+    loader = make_loader(dataset, 4, group.rank(), group.world_size(), 0)
     stats = dataset.get_action_normalization_stats()
     first = next(iter(loader))["index"].tolist()
     return len(dataset), float(stats[ACTIONS[0]]["scale"].sum()), first

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from robomimic_ddp.rlds import index_cache, index_reader, statistics
+from robomimic_ddp.rlds import array_cache, index_cache, index_reader, statistics
 from robomimic_ddp.rlds.schema import find_fields
 from robomimic_ddp.rlds.source import Source
 from robomimic_ddp.rlds.write import write_dataset
@@ -156,7 +156,7 @@ def store_often(path):
         moments,
     )
     for _ in range(15):
-        index_cache._store(index, Path(path))
+        array_cache.keep(Path(path), "index", index_cache._arrays(index))
 
 
 def test_jobs_that_store_at_once_never_show_a_torn_index(tmp_path):
@@ -168,7 +168,7 @@ def test_jobs_that_store_at_once_never_show_a_torn_index(tmp_path):
     reads = 0
     while any(job.is_alive() for job in jobs):
         if path.exists():
-            assert len(index_cache._read(path).length) == 1000
+            assert len(array_cache.read(path, "index", index_cache._index_of).length) == 1000
             reads += 1
     assert all(job.exitcode == 0 for job in jobs) and reads > 0
     assert [entry.name for entry in tmp_path.iterdir()] == ["shared.npz"]

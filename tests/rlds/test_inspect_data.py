@@ -13,6 +13,7 @@ from robomimic_ddp.config_file import read_json
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.inspect_data import survey
 from robomimic_ddp.rlds import host
+from robomimic_ddp.rlds.make import make_loader
 from robomimic_ddp.rlds.schema_file import load_schema
 from robomimic_ddp.rlds.source import Source
 from tests.rlds import other_shapes
@@ -89,7 +90,7 @@ def test_the_config_of_the_second_schema_is_the_hosts(folders, capsys, tmp_path)
     assert sorted(path.name for path in out.iterdir()) == ["config.json", "contact_sheet.png"]
     config = as_host_config(out / "config.json", tmp_path / "cache")
     train, _ = host.datasets_from_config(config, config.all_obs_keys)
-    batch = next(iter(train.make_loader(4, 0, 1, 0)))
+    batch = next(iter(make_loader(train, 4, 0, 1, 0)))
     assert set(batch["obs"]) == {"image_0", "eef_position", "eef_rotation", "gripper"}
     assert batch["obs"]["image_0"].shape[2:] == (24, 32, 3)
     assert batch["actions"].shape[2] == 7 and batch["actions"].abs().max() <= 1
@@ -125,7 +126,7 @@ def test_a_schema_is_drafted_where_none_fits_and_its_config_works(folders, capsy
     config = as_host_config(tmp_path / "out" / "config.json", tmp_path / "cache")
     assert config.train.rlds_schema == str(tmp_path / "out" / "schema.yaml")
     train, _ = host.datasets_from_config(config, config.all_obs_keys)
-    batch = next(iter(train.make_loader(4, 0, 1, 0)))
+    batch = next(iter(make_loader(train, 4, 0, 1, 0)))
     assert batch["actions"].shape[2] == 8 and batch["obs"]["state"].shape[2] == 8
 
 

@@ -8,6 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from robomimic_ddp.rlds.make import make_loader
 from tests.rlds.conftest import CAMERAS, LENGTHS, STATES, made_up_episode
 
 SMALL = (5, 6, 7, 10)
@@ -66,7 +67,7 @@ def test_shares_follow_the_weights_and_passes_are_exact_for_each(mixed, world):
     said, times = repr(mixture), 0.75 * len(mixture) / len(tiny)
     assert f"75.0% of the samples from {len(tiny)} windows: each comes {times:.2f} times" in said
     assert times > 1
-    loaders = [mixture.make_loader(4, rank, world, 7) for rank in range(world)]
+    loaders = [make_loader(mixture, 4, rank, world, 7) for rank in range(world)]
     assert len({len(loader) for loader in loaders}) == 1
     assert len(loaders[0]) == len(mixture) // (4 * world)
     count = 2 * len(mixture) // (4 * world)
@@ -106,7 +107,7 @@ def test_all_are_normalised_by_the_steps_of_all(mixed, load):
         assert np.allclose(stats["sqdiff"], square - n * mean**2)
         assert np.array_equal(stats["min"], np.minimum(one["min"], two["min"]))
         assert np.array_equal(stats["max"], np.maximum(one["max"], two["max"]))
-    batch = next(iter(mixture.make_loader(8, 0, 1, 0)))
+    batch = next(iter(make_loader(mixture, 8, 0, 1, 0)))
     assert batch["actions"].shape == (8, 17, 10) and batch["actions"].abs().max() <= 1
     assert len(batch["language"]) == 8
     assert batch["obs"][CAMERAS[0]].shape == (8, 2, 24, 40, 3)  # the small one's are 16 x 20
@@ -115,10 +116,10 @@ def test_all_are_normalised_by_the_steps_of_all(mixed, load):
 
 def test_a_position_goes_on_to_the_window(mixed):
     mixture, _ = mixed()
-    whole = mixture.make_loader(3, 1, 2, 7)
+    whole = make_loader(mixture, 3, 1, 2, 7)
     batches(whole, 21)
     position = json.loads(json.dumps(whole.position()))
-    resumed = mixture.make_loader(3, 1, 2, 7)
+    resumed = make_loader(mixture, 3, 1, 2, 7)
     said = resumed.go_to(position, 2, 1)
     assert "made_up/1.0.0: pass 0 goes on" in said and "small/1.0.0: pass" in said
     assert resumed.batches_left() == len(whole) - 21 % len(whole)
@@ -128,12 +129,12 @@ def test_a_position_goes_on_to_the_window(mixed):
 
 def test_other_ranks_batch_and_weights_take_what_is_left_of_each_pass(mixed):
     mixture, _ = mixed()
-    loaders = [mixture.make_loader(3, rank, 2, 7) for rank in range(2)]
+    loaders = [make_loader(mixture, 3, rank, 2, 7) for rank in range(2)]
     seen = [index for loader in loaders for row in batches(loader, 11) for index in row]
     position = loaders[0].position()
     assert loaders[1].position() == position
     other, _ = mixed(weights=[3.0, 1.0])
-    loaders = [other.make_loader(4, rank, 3, 7) for rank in range(3)]
+    loaders = [make_loader(other, 4, rank, 3, 7) for rank in range(3)]
     for loader in loaders:
         assert loader.go_to(position, 2, 1).count("split anew over 3 ranks") == 2
         assert loader.batches_left() == len(loader) - 11 * 3 * 2 // (4 * 3)
@@ -151,13 +152,13 @@ def test_a_data_set_that_joins_begins_and_one_of_weight_zero_is_not_read(mixed, 
     alone, _ = load(dataset_names=["made_up", "small"], sample_weights=[1, 0], cameras=CAMERAS[:1])
     assert len(alone) == len(load(cameras=CAMERAS[:1])[0]) and not hasattr(alone, "datasets")
     mixture, _ = mixed()
-    loader = mixture.make_loader(3, 0, 1, 7)
-    assert "begins" in loader.go_to(alone.make_loader(3, 0, 1, 7).position(), 1, 1)
+    loader = make_loader(mixture, 3, 0, 1, 7)
+    assert "begins" in loader.go_to(make_loader(alone, 3, 0, 1, 7).position(), 1, 1)
 
 
 def test_validation_holds_each_window_once_over_ranks(mixed):
     train, valid = mixed(experiment={"validate": True}, validation_fraction=0.3, batch_size=4)
-    loaders = [valid.make_loader(4, rank, 2, 0) for rank in range(2)]
+    loaders = [make_loader(valid, 4, rank, 2, 0) for rank in range(2)]
     seen = [i for loader in loaders for batch in loader for i in batch["index"].tolist()]
     assert len(seen) == len(set(seen)) == len(valid) == sum(map(len, valid.datasets))
     assert {index >= FIRST for index in seen} == {True, False}
@@ -165,7 +166,7 @@ def test_validation_holds_each_window_once_over_ranks(mixed):
     assert loaders[0].limited(2) is parts[0] and loaders[0].limited(None) is loaders[0]
     some = [i for part in parts for batch in part for i in batch["index"].tolist()]
     assert len(some) == len(set(some)) == 8 == sum(part.windows for part in parts)
-    trained = batches(train.make_loader(3, 0, 1, 0), 60)
+    trained = batches(make_loader(train, 3, 0, 1, 0), 60)
     ends = np.cumsum([*LENGTHS, *(LENGTHS[number] for number in SMALL)])
     episodes = [set(np.searchsorted(ends, rows, "right")) for rows in (seen, sum(trained, []))]
     assert not episodes[0] & episodes[1]

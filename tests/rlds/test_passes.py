@@ -11,6 +11,7 @@ import pytest
 
 from robomimic_ddp import env
 from robomimic_ddp.rlds.course import Leg
+from robomimic_ddp.rlds.make import make_loader
 from robomimic_ddp.rlds.windows import picked_windows
 from tests.rlds.conftest import CAMERAS, LENGTHS
 
@@ -32,7 +33,7 @@ def stream(loader, batches):
 def test_every_pass_is_exact_over_ranks_and_nothing_is_lost_over_a_run(load, world):
     train, _ = load()
     total, batch, passes = len(train), 3, 4
-    loaders = [train.make_loader(batch, rank, world, 7) for rank in range(world)]
+    loaders = [make_loader(train, batch, rank, world, 7) for rank in range(world)]
     streams = [[] for _ in range(world)]
     for _ in range(passes):
         lengths = {len(loader) for loader in loaders}
@@ -69,8 +70,8 @@ def plan_of(dataset, seed, number, rank, world):
 
 def test_epochs_shorter_than_a_pass_continue_the_stream(load):
     train, _ = load()
-    whole = stream(train.make_loader(3, 1, 2, 0), 40)
-    loader, pieces = train.make_loader(3, 1, 2, 0), []
+    whole = stream(make_loader(train, 3, 1, 2, 0), 40)
+    loader, pieces = make_loader(train, 3, 1, 2, 0), []
     for _ in range(8):
         # As hosts do it: iter() at the start of each epoch, again when the pass ends inside it.
         iterator = iter(loader)
@@ -88,7 +89,7 @@ def test_epochs_shorter_than_a_pass_continue_the_stream(load):
 def test_length_is_that_of_the_coming_pass(load):
     """A host with epoch_every_n_steps=null takes len(loader) batches after iter(loader)."""
     train, _ = load()
-    loader = train.make_loader(7, 0, 2, 0)
+    loader = make_loader(train, 7, 0, 2, 0)
     seen = 0
     for number in range(1, 6):
         steps = len(loader)
@@ -99,11 +100,11 @@ def test_length_is_that_of_the_coming_pass(load):
 
 def test_order_is_reproducible_whatever_the_threads(load):
     one, many = (load(num_parallel_calls=number)[0] for number in (1, 7))
-    loaders = [data.make_loader(4, 0, 2, 5, cores=7) for data in (one, many)]
+    loaders = [make_loader(data, 4, 0, 2, 5, cores=7) for data in (one, many)]
     assert [loader.reading.threads for loader in loaders] == [1, 7]
     first, second = (stream(loader, 30) for loader in loaders)
     assert first == second
-    assert first != stream(many.make_loader(4, 0, 2, 6), 30)
+    assert first != stream(make_loader(many, 4, 0, 2, 6), 30)
     assert first[: len(one) // 2] != sorted(first[: len(one) // 2])
 
 
@@ -111,7 +112,7 @@ def test_threads_are_the_ranks_share_of_its_node(load, monkeypatch):
     """Ranks on other nodes take no core of this one."""
     monkeypatch.setattr(env, "usable_cores", lambda: 12)
     train, _ = load()
-    loaders = [train.make_loader(2, 0, 6, 5, cores=cores) for cores in (12, 4, None)]
+    loaders = [make_loader(train, 2, 0, 6, 5, cores=cores) for cores in (12, 4, None)]
     assert [loader.reading.threads for loader in loaders] == [12, 4, 2]
 
 
@@ -135,7 +136,7 @@ def test_python_plans_blocks_of_windows_and_touches_none_of_them(load, monkeypat
         monkeypatch.setattr(tf, name, counted(getattr(tf, name)))
     monkeypatch.setattr(tf.data.Dataset, "from_generator", None)
     train, _ = load()
-    loader = train.make_loader(4, 0, 1, 5)
+    loader = make_loader(train, 4, 0, 1, 5)
     assert len(stream(loader, 10)) == 40
     # Both once for a pass of so few windows, some passes ahead.
     assert set(calls) == {"blocks_of", "block"} and max(calls.values()) < 10, calls
@@ -143,13 +144,13 @@ def test_python_plans_blocks_of_windows_and_touches_none_of_them(load, monkeypat
 
 def test_a_small_buffer_shuffles_less_but_loses_nothing(load):
     train, _ = load(shuffle_buffer_size=4)
-    rows = stream(train.make_loader(1, 0, 2, 0), share_size(train, 0, 0, 0, 2))
+    rows = stream(make_loader(train, 1, 0, 2, 0), share_size(train, 0, 0, 0, 2))
     assert len(rows) == len(set(rows))
 
 
 def test_digests_tell_ranks_and_passes_apart(load):
     train, _ = load()
-    loaders = [train.make_loader(4, rank, 2, 0) for rank in range(2)]
+    loaders = [make_loader(train, 4, rank, 2, 0) for rank in range(2)]
     before = [loader.index_stream_digest() for loader in loaders]
     assert before[0] != before[1]
     said = [loader.holding() for loader in loaders]
@@ -174,7 +175,7 @@ def test_decoded_frames_are_the_delivered_ones(load, world):
     """Without read-ahead the two counts are equal at every step; with it the rest is prefetched."""
     train, _ = load(frame_stack=2, batch_size=2)
     for rank in range(world):
-        loader = train.make_loader(2, rank, world, 0, prefetch=0)
+        loader = make_loader(train, 2, rank, world, 0, prefetch=0)
         for number, _ in enumerate(loader, 1):
             wait_until_idle(loader) if number == 3 else None
             assert loader.frames_delivered == number * 2 * 2 * 2  # batch, stack, cameras
@@ -188,7 +189,7 @@ def test_decoded_frames_are_the_delivered_ones(load, world):
 
 def test_the_ratio_over_whole_passes_is_one(load):
     train, _ = load(cameras=CAMERAS, frame_stack=2)
-    loader = train.make_loader(4, 0, 2, 0)
+    loader = make_loader(train, 4, 0, 2, 0)
     for _ in range(3):
         for _ in loader:
             pass
@@ -210,7 +211,7 @@ def test_validation_comes_once_over_ranks_and_shares_no_episode(load):
     train, valid = load(experiment={"validate": True}, validation_fraction=0.3)
     seen = []
     for rank in range(3):
-        loader = valid.make_loader(4, rank, 3, 0)
+        loader = make_loader(valid, 4, rank, 3, 0)
         batches = [batch["index"].tolist() for batch in loader]
         assert len(batches) == len(loader) and all(len(batch) == 4 for batch in batches[:-1])
         assert batches == [batch["index"].tolist() for batch in loader]  # the same every time
@@ -240,7 +241,7 @@ def test_validation_of_n_steps_counts_windows_over_all_ranks(load):
     """n steps are n of the host's batches, over all ranks together, whatever a rank's batch is."""
     _, valid = load(experiment={"validate": True}, validation_fraction=0.4, batch_size=4)
     for world, rank_batch in ((1, 4), (2, 3)):
-        loaders = [valid.make_loader(rank_batch, rank, world, 0) for rank in range(world)]
+        loaders = [make_loader(valid, rank_batch, rank, world, 0) for rank in range(world)]
         parts = [loader.limited(2) for loader in loaders]
         assert loaders[0].limited(2) is parts[0] and loaders[0].limited(None) is loaders[0]
         seen = [i for part in parts for batch in part for i in batch["index"].tolist()]
@@ -253,5 +254,5 @@ def test_a_rank_may_have_no_validation_batch(load):
     world = len(valid) + 1
     sizes = [len(planned(valid.valid_plan(rank, world, None))) for rank in range(world)]
     assert sum(sizes) == len(valid) and sizes.count(0) == 1
-    loader = valid.make_loader(4, sizes.index(0), world, 0)
+    loader = make_loader(valid, 4, sizes.index(0), world, 0)
     assert len(loader) == 0 and list(loader) == []

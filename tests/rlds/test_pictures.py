@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from robomimic_ddp.bench.data_set import made_up_episodes
+from robomimic_ddp.rlds.make import make_loader
 from robomimic_ddp.rlds.pictures import PictureSize, decode, reduction
 from tests.rlds.conftest import CAMERAS
 
@@ -56,7 +57,7 @@ def test_the_option_reaches_the_decoder(make_config):
     for fast, scale in ((False, 1), (True, 2)):
         train, _ = host.datasets_from_config(config, config.all_obs_keys, fast_decode=fast)
         assert train.recipe.reduced == dict.fromkeys(CAMERAS[:2], scale)
-        batch = next(iter(train.make_loader(2, 0, 1, 0)))
+        batch = next(iter(make_loader(train, 2, 0, 1, 0)))
         assert batch["obs"][CAMERAS[0]].shape == (2, train.shape.frame_stack, 10, 18, 3)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from robomimic_ddp import options
 from robomimic_ddp.resume import identity
+from robomimic_ddp.rlds.make import make_loader
 from tests.rlds.conftest import LENGTHS
 from tests.rlds.test_passes import stream, wait_until_idle
 
@@ -24,10 +25,10 @@ def saved(loader):
 @pytest.mark.parametrize("batches", [0, 3, 9, 40])
 def test_the_same_ranks_go_on_to_the_window(load, world, rank, batches):
     train, _ = load()
-    whole = train.make_loader(3, rank, world, 7)
+    whole = make_loader(train, 3, rank, world, 7)
     stream(whole, batches)
     position = saved(whole)
-    resumed = train.make_loader(3, rank, world, 7)
+    resumed = make_loader(train, 3, rank, world, 7)
     assert "goes on" in resumed.go_to(position, world, 1)
     assert len(resumed) == len(whole) and resumed.pass_number == whole.pass_number
     assert stream(resumed, 25) == stream(whole, 25)
@@ -40,9 +41,9 @@ def test_delivered_windows_are_neither_read_again_nor_decoded(load, monkeypatch)
     from robomimic_ddp.rlds.plans import PassPlan
 
     train, _ = load(shuffle_buffer_size=3)
-    whole = train.make_loader(3, 0, 1, 7)
+    whole = make_loader(train, 3, 0, 1, 7)
     stream(whole, 20)
-    resumed = train.make_loader(3, 0, 1, 7)
+    resumed = make_loader(train, 3, 0, 1, 7)
     resumed.go_to(whole.position(), 1, 1)
     planned = []
     real = PassPlan.block
@@ -60,7 +61,7 @@ def test_delivered_windows_are_neither_read_again_nor_decoded(load, monkeypatch)
 def test_other_ranks_or_batches_take_what_is_left_of_the_pass(load, changes):
     """Each window once in the pass, whoever was to read it before."""
     train, _ = load()
-    loaders = [train.make_loader(3, rank, 2, 7) for rank in range(2)]
+    loaders = [make_loader(train, 3, rank, 2, 7) for rank in range(2)]
     taken = [index for loader in loaders for index in stream(loader, 20)]
     passed, world = loaders[0].pass_number, 2
     assert passed >= 1
@@ -68,7 +69,7 @@ def test_other_ranks_or_batches_take_what_is_left_of_the_pass(load, changes):
         position = saved(loaders[0])
         assert all(saved(loader) == position for loader in loaders)
         left = (passed + 1) * len(train) - len(taken)
-        loaders = [train.make_loader(batch, rank, world_after, 7) for rank in range(world_after)]
+        loaders = [make_loader(train, batch, rank, world_after, 7) for rank in range(world_after)]
         for loader in loaders:
             said = loader.go_to(position, world, 5)
             assert f"the {left} windows that pass {passed} has not" in said
@@ -93,10 +94,10 @@ def test_other_ranks_or_batches_take_what_is_left_of_the_pass(load, changes):
 def test_what_an_epoch_that_is_a_pass_has_left(load, done, world, batch):
     """Each window once in the epoch, but for what fills no batch and opens the next one."""
     train, _ = load()
-    before = [train.make_loader(3, rank, 2, 7) for rank in range(2)]
+    before = [make_loader(train, 3, rank, 2, 7) for rank in range(2)]
     assert len(before[0]) == 14
     taken = [index for loader in before for index in stream(loader, done)]
-    after = [train.make_loader(batch, rank, world, 7) for rank in range(world)]
+    after = [make_loader(train, batch, rank, world, 7) for rank in range(world)]
     for loader in after:
         loader.go_to(before[0].position(), 2, 0)
     left = {loader.batches_left() for loader in after}
@@ -110,10 +111,10 @@ def test_what_an_epoch_that_is_a_pass_has_left(load, done, world, batch):
 
 def test_a_rest_that_fills_no_batch_is_none(load):
     train, _ = load()
-    before = [train.make_loader(3, rank, 2, 7) for rank in range(2)]
+    before = [make_loader(train, 3, rank, 2, 7) for rank in range(2)]
     for loader in before:
         stream(loader, 13)
-    after = train.make_loader(9, 0, 3, 7)
+    after = make_loader(train, 9, 0, 3, 7)
     after.go_to(before[0].position(), 2, 0)
     assert after.batches_left() == 0 and len(after) > 0
 
@@ -127,11 +128,11 @@ def differences_from(position, loader):
 
 def test_a_place_says_whether_it_is_inside_a_pass(load):
     train, _ = load()
-    loader = train.make_loader(3, 0, 1, 7)
+    loader = make_loader(train, 3, 0, 1, 7)
     assert not loader.position()["inside"]
     stream(loader, 1)
     position = saved(loader)
-    other = train.make_loader(4, 0, 1, 7)
+    other = make_loader(train, 4, 0, 1, 7)
     other.go_to(position, 1, 0)  # nothing of this leg is delivered
     assert position["inside"] and other.position()["inside"]
     assert differences_from(position, other) == []
@@ -141,11 +142,11 @@ def test_a_place_says_whether_it_is_inside_a_pass(load):
 
 def test_another_choice_of_windows_begins_the_pass_anew(load):
     train, _ = load()
-    whole = train.make_loader(3, 0, 1, 7)
+    whole = make_loader(train, 3, 0, 1, 7)
     stream(whole, 60)
     position = saved(whole)
     for other, seed in ((load(subsample_length=5)[0], 7), (train, 8)):
-        loader = other.make_loader(3, 0, 1, seed)
+        loader = make_loader(other, 3, 0, 1, seed)
         said = loader.go_to(position, 1, 3)
         assert f"pass {position['pass']} begins anew" in said
         assert loader.pass_number == position["pass"] >= 1

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from robomimic_ddp.bench.data_set import made_up_episodes
+from robomimic_ddp.rlds.keys import IMAGE_FILTERS
 from robomimic_ddp.rlds.pictures import PictureSize, decode, resize_frames
-from robomimic_ddp.rlds.resampling import FILTERS, plain_resize
+from robomimic_ddp.rlds.resampling import plain_resize
 from robomimic_ddp.rlds.tf_import import import_tensorflow
 
 SIZES = [
@@ -28,7 +29,7 @@ def pictures(height, width, each=3):
     return np.concatenate([random, np.stack(natural), edges]).astype(np.uint8)
 
 
-@pytest.mark.parametrize("name", FILTERS)
+@pytest.mark.parametrize("name", IMAGE_FILTERS)
 def test_pixels_are_tensorflows(name):
     """To the last bit, and so is what `bench data` compares with."""
     tf = import_tensorflow()
@@ -43,7 +44,7 @@ def test_pixels_are_tensorflows(name):
         assert np.array_equal(found, wanted), (stored, target)
 
 
-@pytest.mark.parametrize("name", FILTERS)
+@pytest.mark.parametrize("name", IMAGE_FILTERS)
 def test_a_frame_is_resized_alike_everywhere(name):
     """A batch is cut otherwise after a resume, or where a window is replaced; and a policy in
     closed loop gets its pictures from `resize_frames`.
@@ -63,7 +64,7 @@ def test_a_frame_is_resized_alike_everywhere(name):
     assert np.array_equal(together, resize_frames(frames, size))
 
 
-@pytest.mark.parametrize("name", FILTERS)
+@pytest.mark.parametrize("name", IMAGE_FILTERS)
 def test_frames_of_the_wanted_size_are_left_alone_as_tensorflow_would_leave_them(name):
     tf = import_tensorflow()
     for height, width in ((128, 128), (33, 47), (1, 5)):

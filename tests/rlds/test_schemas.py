@@ -9,6 +9,7 @@ from robomimic_ddp.errors import ConfigError, DataError
 from robomimic_ddp.rlds import host
 from robomimic_ddp.rlds.filters import require_patterns
 from robomimic_ddp.rlds.keys import DEFAULTS
+from robomimic_ddp.rlds.make import make_loader
 from robomimic_ddp.rlds.schema_file import Filter, load_schema, packaged, parse_schema
 from tests.rlds import other_shapes
 from tests.unit.test_rlds_rotations import matrix_of
@@ -58,7 +59,7 @@ def load_other(make_config):
 def delivered(dataset):
     """{index: (obs, action, text)} of the first pass."""
     rows = {}
-    for batch in dataset.make_loader(1, 0, 1, 0):
+    for batch in make_loader(dataset, 1, 0, 1, 0):
         seen = {key: value[0, 0].numpy() for key, value in batch["obs"].items()}
         rows[int(batch["index"])] = (seen, batch["actions"][0, 0].numpy(), batch["language"][0])
     return rows
@@ -151,7 +152,7 @@ def test_a_mixture_gives_each_data_set_its_schema(bridge, ours, make_config, tmp
         action_config={"move": {"normalization": "min_max"}},
     )  # fmt: skip
     train, _ = host.datasets_from_config(config, config.all_obs_keys)
-    batch = next(iter(train.make_loader(8, 0, 1, 0)))
+    batch = next(iter(make_loader(train, 8, 0, 1, 0)))
     assert batch["actions"].shape[-1] == 3 and batch["obs"]["position"].shape == (8, 2, 3)
     texts = set(batch["language"])
     assert texts & {"rest"} or len(texts) > 1

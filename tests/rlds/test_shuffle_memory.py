@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from robomimic_ddp.rlds import host, memory
+from robomimic_ddp.rlds.make import make_loader
 from tests.rlds.conftest import CAMERAS
 
 
@@ -16,7 +17,7 @@ def buffers(make_config):
         dataset, _ = host.datasets_from_config(
             config, config.all_obs_keys, shuffle_per_rank=per_rank
         )
-        return dataset, dataset.make_loader(2, 0, world, 0)
+        return dataset, make_loader(dataset, 2, 0, world, 0)
 
     return make
 
@@ -61,7 +62,7 @@ def test_a_windows_bytes_are_those_of_its_encoded_frames(load, stored):
 
 def test_the_plans_line_and_its_warning(load):
     train, _ = load()
-    loader = train.make_loader(4, 0, 2, 0)
+    loader = make_loader(train, 4, 0, 2, 0)
     (line,) = memory.lines(loader, 2, 2**40)
     windows = loader.reading.shuffle_buffer
     assert line.startswith(f"shuffle buffers: {windows} windows per rank x 2 rank(s) on this node")

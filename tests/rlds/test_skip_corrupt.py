@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 
-import numpy as np
 import pytest
 
 from robomimic_ddp.rlds import host, index_cache
 from robomimic_ddp.rlds.index_reader import numbers_in_files
+from robomimic_ddp.rlds.make import make_loader
 from robomimic_ddp.rlds.records import whole_records
-from tests.rlds.conftest import FAILED, LENGTHS, WORDLESS, made_up_episode
+from tests.rlds.conftest import FAILED, LENGTHS, WORDLESS
+from tests.rlds.damages import files_of
 
 pytestmark = pytest.mark.bad_input
 
@@ -27,13 +28,11 @@ def frames(data):
 
 
 @pytest.fixture
-def damaged(stored, tmp_path):
+def damaged(copy):
     """A copy with a flipped bit in file 1's first record, file 3 cut off, file 5's length broken;
     and the rows of the episodes that are lost by that.
     """
-    folder = tmp_path / "data" / "made_up" / "1.0.0"
-    shutil.copytree(stored.folder, folder)
-    files = sorted(folder.glob("*tfrecord*"))
+    files = files_of(copy)
     held = [frames(file.read_bytes()) for file in files]
     assert len(held) == 7 and [len(records) for records in held] == [2] * 7
     for number, change in ((1, "bit"), (3, "end"), (5, "length")):
@@ -45,7 +44,7 @@ def damaged(stored, tmp_path):
         else:
             data[0] ^= 0x40
         files[number].write_bytes(data)
-    return folder, files, {2, 7, 10, 11}
+    return copy, files, {2, 7, 10, 11}
 
 
 def test_whole_records_of_a_damaged_file_are_found(damaged):
@@ -72,7 +71,7 @@ def test_what_is_whole_is_trained_on_and_the_rest_counted(damaged, make_config, 
     source, _, index, _ = next(host.indices_from_config(config, config.all_obs_keys, True))
     numbers = numbers_in_files(index, source)
     assert [numbers[index.file == file].tolist() for file in (0, 1, 3)] == [[0, 1], [1], [0]]
-    seen = [i for b in train.make_loader(1, 0, 1, 0) for i in b["index"].tolist()]
+    seen = [i for b in make_loader(train, 1, 0, 1, 0) for i in b["index"].tolist()]
     assert len(seen) == len(set(seen)) == len(train)
     with pytest.raises(host.DataError, match="damaged or cut off"):
         host.datasets_from_config(config, config.all_obs_keys)
@@ -90,22 +89,6 @@ def test_a_repaired_file_is_read_again(damaged, stored, make_config, tmp_path, c
     after, _ = host.datasets_from_config(config, config.all_obs_keys, skip_corrupt=True)
     assert "3 of 14 episodes" in capsys.readouterr().err
     assert len(after.index.length) == len(before.index.length) + 1
-
-
-def test_episodes_with_nan_are_left_out(make_config, tmp_path, capsys):
-    from robomimic_ddp.rlds.write import write_dataset
-
-    broken = made_up_episode(5)
-    broken["steps"][3]["observation"]["cartesian_position"][1] = np.nan
-    episodes = [made_up_episode(4), broken, made_up_episode(6)]
-    write_dataset(str(tmp_path), "nan", "1.0.0", episodes, 3, 3)
-    config = make_config(
-        data_path=str(tmp_path), dataset_names=["nan"], data_cache_dir=str(tmp_path / "cache")
-    )
-    train, _ = host.datasets_from_config(config, config.all_obs_keys, skip_corrupt=True)
-    assert len(train) == LENGTHS[4] + LENGTHS[6]
-    assert "1 of 3 episodes of nan/1.0.0 are left out" in capsys.readouterr().err
-    assert np.isfinite(train.get_action_stats()["action/abs_pos"]["mean"]).all()
 
 
 def test_nothing_is_said_of_a_whole_data_set(make_config, tmp_path, capsys):

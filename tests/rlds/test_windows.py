@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from robomimic_ddp.rlds.make import make_loader
 from robomimic_ddp.rlds.pictures import PictureSize, resize_frames
 from robomimic_ddp.rlds.tf_import import import_tensorflow
 from robomimic_ddp.rlds.windows import WindowShape
@@ -18,7 +19,7 @@ def delivered_in_a_pass(dataset, batch_size=4, world_size=1):
     """{index: window} of the first pass, over all ranks."""
     rows = {}
     for rank in range(world_size):
-        for batch in dataset.make_loader(batch_size, rank, world_size, 0):
+        for batch in make_loader(dataset, batch_size, rank, world_size, 0):
             for row, index in enumerate(batch["index"].tolist()):
                 assert index not in rows
                 rows[index] = {
@@ -193,7 +194,7 @@ def test_pictures_are_resized_as_octos_hosts_do_it(load, stored):
 def test_subsample_caps_every_episode(load):
     train, _ = load(subsample_length=5, batch_size=1)
     assert len(train) == sum(min(LENGTHS[n], 5) for n in KEPT)
-    loader = train.make_loader(1, 0, 1, 0)
+    loader = make_loader(train, 1, 0, 1, 0)
     picked = [sorted(int(b["index"]) for b in loader) for _ in range(3)]
     starts = np.cumsum([0, *LENGTHS])
     for indices in picked:
@@ -213,7 +214,7 @@ def test_filters_are_options(load):
 
 def test_states_alone_need_no_camera(load):
     train, _ = load(cameras=())
-    loader = train.make_loader(4, 0, 1, 0)
+    loader = make_loader(train, 4, 0, 1, 0)
     batch = next(iter(loader))
     assert set(batch["obs"]) == set(STATES[:2])
     assert loader.frames_decoded == loader.frames_delivered == loader.frames_prefetched == 0
@@ -224,7 +225,7 @@ def test_batches_are_what_the_host_slices(load):
     import torch
 
     train, _ = load(frame_stack=2, seq_length=16)
-    batch = next(iter(train.make_loader(4, 0, 1, 0)))
+    batch = next(iter(make_loader(train, 4, 0, 1, 0)))
     for key, value in batch["obs"].items():
         assert value[:, :2, :].shape[:2] == (4, 2), key
     assert batch["actions"].shape == (4, 17, 10) and batch["actions"].dtype == torch.float32

@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,8 @@ LAYERS = (
     {"places", "random_streams", "rendezvous", "swapping"},
     {"group", "hdf5_structure"},
     {"step_logs", "bucket_layout", "buffers", "step_hooks", "nests", "language"} | {"config_check"},
-    {"history"},
-    {"wrap", "sampling", "rlds", "main_rank", "metrics", "algo"}
+    {"history", "main_rank"},
+    {"wrap", "sampling", "rlds", "metrics", "algo"}
     | {"command_line", "config_file", "hdf5_check", "heartbeat", "notes", "figures"}
     | {"determinism"},
     {"rollouts", "step", "checkpoint", "checkpoint_check", "finite", "debug", "verify", "entry"}
@@ -117,6 +118,32 @@ def test_a_module_imports_only_from_lower_layers(file: Path) -> None:
         )
         return
     assert layer_faults(part_of(file), file.read_text()) == []
+
+
+def import_graph(texts: dict[str, str]) -> dict[str, set[str]]:
+    """Module -> the modules it imports, {name: source text}; those for type checkers count too."""
+
+    def module_of(name: str) -> str:
+        while name and name not in texts:
+            name = name.rpartition(".")[0]
+        return name
+
+    return {
+        module: {module_of(item.name) for item in imports_of(text)} - {module, ""}
+        for module, text in texts.items()
+    }
+
+
+def test_no_module_imports_itself_over_others() -> None:
+    texts = {
+        ".".join(file.relative_to(ROOT).with_suffix("").parts): file.read_text()
+        for file in runtime_files()
+    }
+    texts = {name.removesuffix(".__init__"): text for name, text in texts.items()}
+    assert len(texts) > 100
+    TopologicalSorter(import_graph(texts)).prepare()  # raises CycleError
+    with pytest.raises(CycleError):
+        TopologicalSorter(import_graph({"a": "import b", "b": "from a import f"})).prepare()
 
 
 def test_the_rules_see_a_wrong_import() -> None:

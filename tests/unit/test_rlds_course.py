@@ -12,7 +12,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robomimic_ddp.rlds import plans
+from robomimic_ddp.rlds import recipe as recipes
 from robomimic_ddp.rlds.course import Course, Leg
 from robomimic_ddp.rlds.plans import PassPlan
 
@@ -208,10 +208,10 @@ def test_a_whole_droid_pass_is_planned_in_little_time_and_memory():
 
 
 def test_a_shuffle_buffer_is_no_larger_than_the_data():
-    reading = plans.Reading(4, 100, 3, 5, True)
+    reading = recipes.Reading(4, 100, 3, 5, True)
     assert [reading.for_windows(size).shuffle_buffer for size in (0, 30, 500)] == [1, 30, 100]
-    assert reading.for_windows(30) == plans.Reading(4, 30, 3, 5, True)
-    usual = plans.Reading(4, 100, 3)
-    recipe = plans.Recipe(*[None] * 9)
+    assert reading.for_windows(30) == recipes.Reading(4, 30, 3, 5, True)
+    usual = recipes.Reading(4, 100, 3)
+    recipe = recipes.Recipe(*[None] * 9)
     assert (recipe.skip_corrupt, recipe.reduced) == (False, {})
-    assert usual.prefetch == plans.PREFETCHED_BATCHES and usual.pin_memory is False
+    assert usual.prefetch == recipes.PREFETCHED_BATCHES and usual.pin_memory is False

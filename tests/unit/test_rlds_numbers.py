@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robomimic_ddp.errors import ConfigError, DataError
-from robomimic_ddp.rlds import normalisation, selection
+from robomimic_ddp.rlds import normalisation, selection, settings
 from robomimic_ddp.rlds.actions import convert_part, split_by_key
 from robomimic_ddp.rlds.rotations import convert
 from robomimic_ddp.rlds.schema import Part
@@ -94,7 +94,7 @@ def test_min_max_fills_the_range_and_leaves_constants_at_zero():
 @pytest.mark.parametrize("config", [{}, {"a": {"normalization": "bounds"}}])
 def test_unknown_normalisation_is_named(config):
     with pytest.raises(ConfigError, match="action_config"):
-        normalisation.normalization_method(config, "a")
+        settings.normalization_method(config, "a")
 
 
 def index(lengths, labelled, success, files):

@@ -1,0 +1,69 @@
+"""Arrays that all ranks make together once, and that a cache folder keeps for later runs."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any, Callable, TypeVar
+
+import numpy as np
+
+from robomimic_ddp import group, paths
+from robomimic_ddp.errors import DataError
+from robomimic_ddp.main_rank import atomic_open
+
+Value = TypeVar("Value")
+logger = logging.getLogger(__name__)
+DEFAULT_CACHE = "~/.cache/robomimic_ddp/rlds"
+
+
+def cache_folder(cache: str | None) -> Path:
+    """The folder `cache`, or the one where none is named."""
+    return paths.expanded(cache or DEFAULT_CACHE)
+
+
+def read(path: Path, what: str, made_of: Callable[[dict[str, np.ndarray]], Value]) -> Value | None:
+    """`made_of` the arrays in the file; None where there is none, or it cannot be used."""
+    try:
+        with np.load(paths.regular(path), allow_pickle=False) as arrays:
+            return made_of(dict(arrays))
+    except FileNotFoundError:
+        return None
+    # A damaged cache is no reason to stop. np.load raises many things for one.
+    except Exception as error:
+        logger.warning("the cached %s %s cannot be read (%s): made again", what, path, error)
+        return None
+
+
+def keep(path: Path, what: str, arrays: dict[str, Any]) -> None:
+    """Replaces the file in one step, where that can be done; several jobs may do so at once."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_open(path, "wb") as file:
+            np.savez(file, **arrays)
+    except OSError as error:
+        logger.warning(
+            "the %s %s cannot be kept (%s): every run will make it again, which may take as long "
+            "as reading the data set; set train.data_cache_dir to a writable folder",
+            what,
+            path,
+            error,
+        )
+
+
+def made_together(make: Callable[[], Value]) -> list[Value]:
+    """Collective: what `make()` returns on each rank. Ranks wait for the others as long as they
+    live, whatever ddp.timeout says. Raises DataError, that of the first rank that has one,
+    everywhere.
+    """
+    own: Value | DataError
+    with group.without_time_limit() as waiting:
+        try:
+            own = make()
+        except DataError as error:
+            own = error
+        parts = group.gather_objects(own, within=waiting)
+    for part in parts:
+        if isinstance(part, DataError):
+            raise part
+    return parts
