@@ -10,18 +10,8 @@ import functools
 import importlib
 from typing import Any, Callable
 
-from robomimic_ddp import (
-    API_VERSION,
-    __version__,
-    checkpoint,
-    command_line,
-    config_file,
-    entry,
-    env,
-    host_config,
-    host_seams,
-    resume,
-)
+from robomimic_ddp import API_VERSION, __version__, checkpoint, entry, host_config, resume
+from robomimic_ddp.config import dotlist, env, host_seams, json_config
 from robomimic_ddp.errors import ApiVersionError, RobomimicDDPError
 from robomimic_ddp.main_rank import (
     agree,
@@ -81,8 +71,8 @@ __all__ = [
 ]
 
 save = checkpoint.save
-load_from = command_line.load_from
-overrides = command_line.overrides
+load_from = dotlist.load_from
+overrides = dotlist.overrides
 prepare_config = host_config.prepare_config
 restored = resume.restored
 
@@ -99,7 +89,7 @@ def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(name)
     if name in _OF_HYDRA:
-        with command_line.hydra_is_required():
+        with dotlist.hydra_is_required():
             return getattr(importlib.import_module(_OF_HYDRA[name]), name)
     raise _version_error(
         f"this host uses DDPUtils.{name}, which the installed robomimic-ddp {__version__} (API "
@@ -135,12 +125,12 @@ def entry_point(api_version: int) -> Callable:
 
     def decorate(main: Callable) -> Callable:
         if main.__module__ == "__main__":
-            command_line.take_options()
+            dotlist.take_options()
 
         @functools.wraps(main)
         def checked(*args: Any, **kwargs: Any) -> Any:
-            read = config_file.checked_config(args[0] if args else None)
-            with command_line.hydra_is_required(), read:
+            read = json_config.checked_config(args[0] if args else None)
+            with dotlist.hydra_is_required(), read:
                 return main(*args, **kwargs)
 
         return entry.entry_point(checked)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from robomimic_ddp import env, paths
+from robomimic_ddp.config import env, paths
 from robomimic_ddp.rlds import memory
 
 _NAMED_SETS = 3

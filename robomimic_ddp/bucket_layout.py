@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from robomimic_ddp.swapping import swapped
+from robomimic_ddp.config.swapped import swapped
 
 
 class ArrivalOrder:

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from robomimic_ddp.config.swapped import swapped
 from robomimic_ddp.errors import CheckpointError
 from robomimic_ddp.main_rank import files
-from robomimic_ddp.swapping import swapped
 
 _READER = "load_dict_from_checkpoint"
 _WRITER_TEXTS = ("PytorchStreamWriter", "inline_container", "unexpected pos", "iostream error")

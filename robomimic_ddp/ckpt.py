@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from robomimic_ddp import checkpoint, checkpoint_check, paths
+from robomimic_ddp import checkpoint, checkpoint_check
+from robomimic_ddp.config import paths
 from robomimic_ddp.errors import EXIT_DONE, CheckpointError, UsageError
 from robomimic_ddp.state import RECORD_NAME, require_complete
 

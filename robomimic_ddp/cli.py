@@ -92,7 +92,7 @@ def _run(argv: list[str]) -> int:
 
 def _rank() -> int:
     """Of `torchrun -m robomimic_ddp run`; 0 where the launcher's variables make no sense."""
-    from robomimic_ddp import env
+    from robomimic_ddp.config import env
 
     try:
         return env.read_launch_env().rank

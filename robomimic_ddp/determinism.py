@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from robomimic_ddp import env
+from robomimic_ddp.config import env
 
 
 @contextmanager

@@ -19,7 +19,8 @@ from typing import Any, Callable, NoReturn
 
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
-from robomimic_ddp import env, group, main_rank, places, remedies
+from robomimic_ddp import group, main_rank, places, remedies
+from robomimic_ddp.config import env
 from robomimic_ddp.errors import EXIT_REFUSED, LateRankError, RobomimicDDPError, Stopped
 
 _INTERRUPTED = 130  # what a shell reports for Ctrl-C

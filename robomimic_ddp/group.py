@@ -26,7 +26,8 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from robomimic_ddp import env, places, tree
+from robomimic_ddp import places
+from robomimic_ddp.config import env, tree
 from robomimic_ddp.errors import LaunchError
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import tree
+from robomimic_ddp.config import tree
 from robomimic_ddp.errors import ConfigError, DataError
 from robomimic_ddp.hdf5_structure import Structure, opened
 

@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Callable
 
-from robomimic_ddp import env, paths, places
+from robomimic_ddp import places
+from robomimic_ddp.config import env, paths
 from robomimic_ddp.errors import DataError, Stopped
 from robomimic_ddp.step_hooks import LOSS, StepHook
 

@@ -11,10 +11,11 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import checkpoint_check, command_line, config_check, hdf5_check, main_rank, paths
+from robomimic_ddp import checkpoint_check, hdf5_check, main_rank
+from robomimic_ddp.config import dotlist, paths, validate
+from robomimic_ddp.config.entry_options import Notes, attach_notes, notes_of
+from robomimic_ddp.config.rlds_keys import DATA_FORMAT, DEFAULTS
 from robomimic_ddp.errors import ConfigError
-from robomimic_ddp.notes import Notes, attach_notes, notes_of
-from robomimic_ddp.rlds.keys import DATA_FORMAT, DEFAULTS
 from robomimic_ddp.rlds.source import is_rlds_folder
 
 __all__ = [
@@ -48,13 +49,13 @@ def prepare_config(config: Any, external: MutableMapping) -> Any:
             '{"lr_scaling": "linear"}.'
         )
     noted = notes_of(config)
-    given = noted.command_line_options or command_line.options()
-    keys = noted.command_line_keys or command_line.keys()
+    given = noted.command_line_options or dotlist.options()
+    keys = noted.command_line_keys or dotlist.keys()
     attach_notes(config, Notes(dict(section), given, keys))
     train = external.get("train")
     if isinstance(train, Mapping) and train.get("data_format") is not None:
         declare_rlds_keys(config)
-    config_check.require_known(config, external)
+    validate.require_known(config, external)
     return config
 
 

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import figures, history, paths
+from robomimic_ddp import figures, history
+from robomimic_ddp.config import paths
 from robomimic_ddp.errors import EXIT_DONE, DataError
 
 SUCCESS = "Success_Rate"

@@ -10,9 +10,9 @@ from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any, Callable
 
-from robomimic_ddp.step_hooks import LOSS, StepHook
+from robomimic_ddp.config.swapped import swapped
 from robomimic_ddp.pace import Pace
-from robomimic_ddp.swapping import swapped
+from robomimic_ddp.step_hooks import LOSS, StepHook
 
 HOST_BAR = "custom_tqdm"
 """What robomimic's `LogUtils` calls its bar."""

@@ -18,8 +18,8 @@ from typing import Any, Callable
 import numpy as np
 
 from robomimic_ddp import group, places, random_streams
+from robomimic_ddp.config.swapped import swapped
 from robomimic_ddp.errors import RobomimicDDPError
-from robomimic_ddp.swapping import swapped
 
 logger = logging.getLogger(__name__)
 

@@ -23,24 +23,18 @@ from torch import nn
 import robomimic_ddp
 from robomimic_ddp import (
     block,
-    command_line,
     determinism,
-    env,
     group,
     heartbeat,
-    host_seams,
     main_rank,
-    notes,
-    options,
-    plan,
     progress,
     run_record,
     step,
     stopping,
-    tree,
     verify,
     wrap,
 )
+from robomimic_ddp.config import dotlist, entry_options, env, host_seams, options, plan, tree
 from robomimic_ddp.errors import PatchError, PlanError
 from robomimic_ddp.state import RECORD_NAME, Resume
 
@@ -205,8 +199,8 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
     `config` is the host's; `use_cuda` whether the host chose a CUDA device.
     """
     launch = env.read_launch_env()
-    noted = notes.notes_of(config)
-    given = noted.command_line_options or command_line.options()  # a host without a config file
+    noted = entry_options.notes_of(config)
+    given = noted.command_line_options or dotlist.options()  # a host without a config file
     resolved = options.resolve(given, launch.option_texts, noted.file_options)
     plan_of = partial(
         plan.make_plan,

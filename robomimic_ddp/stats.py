@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from robomimic_ddp import env, options
-from robomimic_ddp.config_file import read_json
+from robomimic_ddp.config import env, options
+from robomimic_ddp.config.json_config import read_json
+from robomimic_ddp.config.rlds_keys import DATA_FORMAT
 from robomimic_ddp.errors import EXIT_DONE, ConfigError
 from robomimic_ddp.rlds import host
 from robomimic_ddp.rlds.array_cache import DEFAULT_CACHE
-from robomimic_ddp.rlds.keys import DATA_FORMAT
 from robomimic_ddp.rlds.statistics import QUANTILE_STEPS, Index
 
 QUANTILES = (0.01, 0.5, 0.99)

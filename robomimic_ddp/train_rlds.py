@@ -17,9 +17,10 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from robomimic_ddp import command_line, config_file, entry, env, host_config, tree
+from robomimic_ddp import entry, host_config
+from robomimic_ddp.config import dotlist, env, json_config, tree
+from robomimic_ddp.config.entry_options import Notes, attach_notes, notes_of
 from robomimic_ddp.errors import ConfigError
-from robomimic_ddp.notes import Notes, attach_notes, notes_of
 from robomimic_ddp.rlds.tf_import import import_triton_first
 
 USAGE = (
@@ -67,7 +68,7 @@ def build_config(arguments: Sequence[str]) -> tuple[Any, Mapping[str, Any]]:
             raise ConfigError(f"{name}={flags[name]!r}: expected true or false.")
     settings = {}
     if flags["load_from"] is not None:
-        settings = config_file.read_json(flags["load_from"], "load_from=")
+        settings = json_config.read_json(flags["load_from"], "load_from=")
     for one in (settings, given):
         _move_misplaced(one)
     command_line_options = given.pop("ddp", None) or {}
@@ -124,7 +125,7 @@ def parse_dotlist(arguments: Sequence[str]) -> dict:
     """`["a.b=1", "c=[x,y]"]` as a nested dictionary, values as YAML. Raises ConfigError on anything
     else.
     """
-    return command_line.parse_dotlist(arguments, USAGE)
+    return dotlist.parse_dotlist(arguments, USAGE)
 
 
 def _move_misplaced(tree: dict) -> None:

@@ -14,7 +14,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from robomimic_ddp import heartbeat, paths
+from robomimic_ddp import heartbeat
+from robomimic_ddp.config import paths
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, UsageError
 
 SILENT_SECONDS, STUCK_SECONDS = 15.0, 30.0

@@ -22,10 +22,11 @@ import torch
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from robomimic_ddp import bucket_layout, group, places, tree
+from robomimic_ddp import bucket_layout, group, places
 from robomimic_ddp.buffers import may_change
+from robomimic_ddp.config import tree
+from robomimic_ddp.config.options import FIELDS
 from robomimic_ddp.errors import WrapError
-from robomimic_ddp.options import FIELDS
 
 DEFAULT_BUCKET_MB = FIELDS["bucket_mb"].default
 _STATE = "_robomimic_ddp_state"

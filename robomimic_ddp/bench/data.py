@@ -16,9 +16,9 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from typing import Any
 
-from robomimic_ddp import env
 from robomimic_ddp.bench import turns
 from robomimic_ddp.bench.data_set import DataJob, bytes_per_frame, write_if_missing
+from robomimic_ddp.config import env
 from robomimic_ddp.errors import ConfigError
 
 LOADERS = ("ours", "host_shaped", "skipping", "jpeg_limit")

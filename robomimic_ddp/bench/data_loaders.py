@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from robomimic_ddp import env
 from robomimic_ddp.bench.data_host import HostPipeline
 from robomimic_ddp.bench.data_set import DataJob, open_dataset
+from robomimic_ddp.config import env
 from robomimic_ddp.rlds.make import make_loader
 from robomimic_ddp.rlds.resampling import plain_resize
 from robomimic_ddp.rlds.tf_import import import_tensorflow, import_tensorflow_datasets

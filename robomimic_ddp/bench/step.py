@@ -17,8 +17,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from robomimic_ddp import env
 from robomimic_ddp.bench import turns
+from robomimic_ddp.config import env
 from robomimic_ddp.errors import ConfigError
 
 WORKER = "robomimic_ddp.bench.step_worker"

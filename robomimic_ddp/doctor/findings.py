@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
-from robomimic_ddp import env, options
+from robomimic_ddp.config import env, options
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 _PATIENCE_SECONDS = 120

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import config_check, env, options, paths
+from robomimic_ddp.config import env, options, paths, validate
+from robomimic_ddp.config.env import LaunchEnv
+from robomimic_ddp.config.plan import make_plan
 from robomimic_ddp.doctor.findings import FAIL, OK, WARN, Context, Finding
-from robomimic_ddp.env import LaunchEnv
 from robomimic_ddp.errors import ConfigError, DataError, RobomimicDDPError
 from robomimic_ddp.hdf5_structure import opened
-from robomimic_ddp.plan import make_plan
 from robomimic_ddp.rlds.source import find_dataset
 
 
@@ -23,7 +23,7 @@ def check_config(context: Context) -> Iterator[Finding]:
     train, world = context.section("train"), context.world
     section = config.get("ddp") or {}
     try:
-        config_check.require_possible_file(config)
+        validate.require_possible_file(config)
         if not isinstance(section, Mapping):
             raise ConfigError(
                 f'"ddp" is {section!r}; expected a section of options, such as '

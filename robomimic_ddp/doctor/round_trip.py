@@ -12,7 +12,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from robomimic_ddp import env, group, plan
+from robomimic_ddp import group
+from robomimic_ddp.config import env, plan
 from robomimic_ddp.doctor.ranks import PATIENCE_SECONDS
 
 PARAMETERS = 67_000_000

@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import paths
+from robomimic_ddp.config import paths
 from robomimic_ddp.errors import EXIT_DONE, DataError, UsageError
 
 SAMPLE = 64

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from robomimic_ddp.config.rlds_keys import DATA_FORMAT
 from robomimic_ddp.inspect_data.fitting import Fit
 from robomimic_ddp.inspect_data.survey import Sample
 from robomimic_ddp.rlds.features import step_features
-from robomimic_ddp.rlds.keys import DATA_FORMAT
 from robomimic_ddp.rlds.source import Source
 
 LARGEST_PICTURE = 128

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from robomimic_ddp import env
+from robomimic_ddp.config import env
 from robomimic_ddp.errors import (
     EXIT_DONE,
     EXIT_REFUSED,

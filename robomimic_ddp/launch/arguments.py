@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from robomimic_ddp.config.options import FIELDS
 from robomimic_ddp.errors import UsageError
-from robomimic_ddp.options import FIELDS
 
 DOT_LIST_MODULE = "robomimic.scripts.train_rlds"
 VARIABLES = {

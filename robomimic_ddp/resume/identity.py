@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from robomimic_ddp import random_streams, state, tree
+from robomimic_ddp import random_streams, state
 from robomimic_ddp import run as _run
+from robomimic_ddp.config import tree
 from robomimic_ddp.verify import data as verify_data
 
 _ITEMS = 8

@@ -11,8 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import env, group, history, host_config, main_rank, state
+from robomimic_ddp import group, history, host_config, main_rank, state
 from robomimic_ddp import run as _run
+from robomimic_ddp.config import env
 from robomimic_ddp.errors import DataError, Stopped
 
 

@@ -12,7 +12,7 @@ from typing import Any, Callable
 
 import torch
 
-from robomimic_ddp import tree
+from robomimic_ddp.config import tree
 
 MOVED = ("obs", "actions", "pad_mask")
 """Entries of a batch that training reads on the device; `index` and `language` are for people."""

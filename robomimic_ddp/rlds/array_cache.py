@@ -8,7 +8,8 @@ from typing import Any, Callable, TypeVar
 
 import numpy as np
 
-from robomimic_ddp import group, paths
+from robomimic_ddp import group
+from robomimic_ddp.config import paths
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.main_rank import atomic_open
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from robomimic_ddp import paths
+from robomimic_ddp.config import paths
 from robomimic_ddp.language import LanguageModel, unavailable
 from robomimic_ddp.random_streams import kept
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from robomimic_ddp import paths
+from robomimic_ddp.config import paths
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.rlds import settings
 from robomimic_ddp.rlds.array_cache import cache_folder

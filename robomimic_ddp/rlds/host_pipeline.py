@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any, Callable
 
-from robomimic_ddp import paths
+from robomimic_ddp.config import paths
+from robomimic_ddp.config.swapped import swapped
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.rlds.source import find_dataset
-from robomimic_ddp.swapping import swapped
 
 BUFFER = "shuffle_buffer_size"
 WHOLE = "all"

@@ -17,9 +17,9 @@ from types import ModuleType
 from typing import Any, Callable
 
 from robomimic_ddp import group
+from robomimic_ddp.config.swapped import swapped
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.rlds.tf_import import import_tensorflow
-from robomimic_ddp.swapping import swapped
 
 NAME = "get_dataset_statistics"
 ITS_OWN = "hash_dependencies"

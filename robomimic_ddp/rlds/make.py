@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from robomimic_ddp import env
+from robomimic_ddp.config import env
 from robomimic_ddp.rlds.dataset import LoadOptions, RLDSDataset
 from robomimic_ddp.rlds.mixture import RLDSMixture
 from robomimic_ddp.rlds.mixture_loaders import MixtureTrainLoader, MixtureValidLoader

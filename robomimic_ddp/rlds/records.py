@@ -12,7 +12,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from robomimic_ddp import paths
+from robomimic_ddp.config import paths
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.rlds.schema import OF_EPISODE, Fields, flat_features
 from robomimic_ddp.rlds.tf_import import import_tensorflow, import_tensorflow_datasets

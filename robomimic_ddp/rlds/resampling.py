@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from robomimic_ddp.rlds.keys import DEFAULTS
+from robomimic_ddp.config.rlds_keys import DEFAULTS
 from robomimic_ddp.rlds.tf_import import import_tensorflow
 
 DEFAULT_FILTER = DEFAULTS["observation.image_filter"]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import paths
+from robomimic_ddp.config import paths
 from robomimic_ddp.errors import ConfigError
 from robomimic_ddp.rlds.rotations import SIZES, require_format
 

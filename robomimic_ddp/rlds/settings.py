@@ -9,9 +9,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from robomimic_ddp import config_check, paths
+from robomimic_ddp.config import paths, validate
+from robomimic_ddp.config.rlds_keys import DEFAULTS, IMAGE_FILTERS
 from robomimic_ddp.errors import ConfigError
-from robomimic_ddp.rlds.keys import DEFAULTS, IMAGE_FILTERS
 from robomimic_ddp.rlds.schema_file import load_schema
 
 _WHOLE = ("train.shuffle_buffer_size", "train.subsample_length", "train.num_parallel_calls")
@@ -123,7 +123,7 @@ def _check_actions(config: Any) -> None:
     keys = config.train.action_keys
     if not _is_list(keys) or not keys:
         raise ConfigError(f"train.action_keys={_plain(keys)!r}: expected at least one action key.")
-    config_check.require_once("train.action_keys", keys)
+    validate.require_once("train.action_keys", keys)
     for key in keys:
         normalization_method(config.train.action_config, key)
 

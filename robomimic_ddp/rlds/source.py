@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import paths
+from robomimic_ddp.config import paths
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.rlds.tf_import import import_tensorflow_datasets
 

@@ -125,9 +125,7 @@ def _by_column(function: Callable[..., np.ndarray], *parts: Any) -> Any:
     columns = zip(*(vars(part).values() for part in parts))
     return type(parts[0])(
         *(
-            _by_column(function, *column)
-            if isinstance(column[0], Moments)
-            else function(*column)
+            _by_column(function, *column) if isinstance(column[0], Moments) else function(*column)
             for column in columns
         )
     )

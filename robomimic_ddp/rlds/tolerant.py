@@ -16,7 +16,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from robomimic_ddp import tree
+from robomimic_ddp.config import tree
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.rlds.tf_import import import_tensorflow
 

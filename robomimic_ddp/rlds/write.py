@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from robomimic_ddp import paths
+from robomimic_ddp.config import paths
 from robomimic_ddp.rlds.tf_import import import_tensorflow, import_tensorflow_datasets
 
 CAMERAS = ("exterior_image_1_left", "exterior_image_2_left", "wrist_image_left")

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from robomimic_ddp.options import Options
+from robomimic_ddp.config.options import Options
 
 _OF_WORKERS = ("persistent_workers", "prefetch_factor", "multiprocessing_context", "timeout")
 """Arguments that DataLoader refuses, or that mean nothing, without worker processes."""

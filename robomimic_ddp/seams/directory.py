@@ -11,10 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Callable
 
-from robomimic_ddp import env, group, host_config, main_rank, places, resume, state
+from robomimic_ddp import group, host_config, main_rank, places, resume, state
 from robomimic_ddp import run as _run
+from robomimic_ddp.config import env
+from robomimic_ddp.config.swapped import swapped
 from robomimic_ddp.errors import UnpatchedScript, WriteError
-from robomimic_ddp.swapping import swapped
 
 _NAMES_TRIED = 5
 

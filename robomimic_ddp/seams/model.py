@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from robomimic_ddp import checkpoint, env, plan, wrap
+from robomimic_ddp import checkpoint, wrap
 from robomimic_ddp import run as _run
+from robomimic_ddp.config import env, plan
 
 
 def cuda_device() -> torch.device:

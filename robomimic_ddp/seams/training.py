@@ -13,10 +13,8 @@ from robomimic_ddp import algo as host_algo
 from robomimic_ddp import (
     checkpoint,
     checkpoint_check,
-    config_check,
     debug,
     entry,
-    env,
     group,
     host_config,
     places,
@@ -27,6 +25,7 @@ from robomimic_ddp import (
     wrap,
 )
 from robomimic_ddp import run as _run
+from robomimic_ddp.config import env, validate
 
 
 def distributed(train: Callable) -> Callable:
@@ -46,7 +45,7 @@ def distributed(train: Callable) -> Callable:
         given = bound.arguments.get("resume")
         asked = can_resume and bool(given)
         fine_tuning = not asked and bool(config.experiment.get("ckpt_path", None) or given)
-        config_check.require_possible(config)
+        validate.require_possible(config)
         started = _run.start(config, device.type == "cuda", fine_tuning)
         with started as run, entry.at_once(run.end_pulse):
             chosen = torch.device(run.plan.device)

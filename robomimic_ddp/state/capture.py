@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from robomimic_ddp import tree
+from robomimic_ddp.config import tree
 from robomimic_ddp.errors import CheckpointError
 
 PLAIN = (str, bool, int, float, type(None))

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import env, main_rank, paths
-from robomimic_ddp.env import LaunchEnv
+from robomimic_ddp import main_rank
+from robomimic_ddp.config import env, paths
+from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.errors import CheckpointError
 from robomimic_ddp.state import files, shape
 

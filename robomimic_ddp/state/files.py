@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from robomimic_ddp import checkpoint, paths
+from robomimic_ddp import checkpoint
+from robomimic_ddp.config import paths
 from robomimic_ddp.errors import CheckpointError
 from robomimic_ddp.main_rank import files
 from robomimic_ddp.state import shape

@@ -15,7 +15,8 @@ from typing import Any
 
 import filelock
 
-from robomimic_ddp import env, heartbeat
+from robomimic_ddp import heartbeat
+from robomimic_ddp.config import env
 from robomimic_ddp.errors import CheckpointError, DataError
 
 NAME = "ddp.lock"

@@ -15,10 +15,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from robomimic_ddp import algo as host_algo
 from robomimic_ddp import step_hooks, wrap
+from robomimic_ddp.config.swapped import swapped
 from robomimic_ddp.errors import PlanError
 from robomimic_ddp.step.backward import NAME, WHOLE, Backward, Part, Pending
 from robomimic_ddp.step.micro_batches import MicroBatches, split
-from robomimic_ddp.swapping import swapped
 
 _AVERAGING = ("step", "copy_to")
 

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from robomimic_ddp.config.swapped import swapped
 from robomimic_ddp.step.averaged_copy import AveragedModel, AveragedParameters
-from robomimic_ddp.swapping import swapped
 
 _NEEDED = {
     "shadow_params": {"shadow_params", "optimization_step", "cur_decay_value"},

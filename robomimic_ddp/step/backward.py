@@ -6,7 +6,7 @@ import inspect
 import sys
 from typing import Any, Callable, NamedTuple
 
-from robomimic_ddp.swapping import swapped
+from robomimic_ddp.config.swapped import swapped
 
 NAME = "backprop_for_loss"
 _NEEDED = {"net", "optim", "loss"}

@@ -15,8 +15,8 @@ import torch.utils.checkpoint
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from robomimic_ddp.config.swapped import swapped
 from robomimic_ddp.step import calls
-from robomimic_ddp.swapping import swapped
 
 IMAGE_LAYERS = (nn.Conv2d, nn.ConvTranspose2d)
 _CONTAINERS = (nn.ModuleDict, nn.ModuleList)

@@ -7,8 +7,8 @@ import dataclasses
 import torch
 
 from robomimic_ddp import group
-from robomimic_ddp.options import Options, ResolvedOptions
-from robomimic_ddp.plan import RunPlan
+from robomimic_ddp.config.options import Options, ResolvedOptions
+from robomimic_ddp.config.plan import RunPlan
 from robomimic_ddp.step import communication, compilation
 
 _BF16_CAPABILITY = (8, 0)

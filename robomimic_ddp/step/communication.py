@@ -9,8 +9,8 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from robomimic_ddp import group, wrap
+from robomimic_ddp.config.options import Options
 from robomimic_ddp.errors import PlanError
-from robomimic_ddp.options import Options
 from robomimic_ddp.step.powersgd import PowerSGD
 
 HOOKS = {

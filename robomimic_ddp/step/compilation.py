@@ -20,9 +20,9 @@ import torch.distributed as dist
 from torch import nn
 
 from robomimic_ddp import wrap
+from robomimic_ddp.config.swapped import swapped
 from robomimic_ddp.errors import PlanError
 from robomimic_ddp.step import calls
-from robomimic_ddp.swapping import swapped
 
 BACKEND: Any = "inductor"
 """Tests put another one here."""

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from robomimic_ddp.config.swapped import swapped
 from robomimic_ddp.step import pinned_batches, quick
-from robomimic_ddp.swapping import swapped
 
 NAME = "sample_random_image_crops"
 KNOWN = {

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from robomimic_ddp import algo as host_algo
-from robomimic_ddp.swapping import swapped
+from robomimic_ddp.config.swapped import swapped
 
 KINDS = (torch.optim.Adam, torch.optim.AdamW)
 _STEP = "step"

@@ -13,8 +13,8 @@ from typing import Any, Callable
 
 import torch
 
-from robomimic_ddp import tree
-from robomimic_ddp.swapping import swapped
+from robomimic_ddp.config import tree
+from robomimic_ddp.config.swapped import swapped
 
 NAME = "to_device"
 

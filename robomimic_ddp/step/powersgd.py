@@ -15,7 +15,7 @@ import torch
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as torch_hook
 
 from robomimic_ddp import group
-from robomimic_ddp.swapping import swapped
+from robomimic_ddp.config.swapped import swapped
 
 _EPSILON = 1e-8
 """Added to the length of a column, which is 0 where a whole gradient is."""

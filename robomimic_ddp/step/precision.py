@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from robomimic_ddp import tree
+from robomimic_ddp.config import tree
 
 KINDS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _ALWAYS = "always_call"

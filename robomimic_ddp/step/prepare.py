@@ -10,8 +10,9 @@ import torch
 
 from robomimic_ddp import algo as host_algo
 from robomimic_ddp import wrap
+from robomimic_ddp.config.options import Options
+from robomimic_ddp.config.swapped import swapped
 from robomimic_ddp.errors import PlanError
-from robomimic_ddp.options import Options
 from robomimic_ddp.step import (
     averaging,
     calls,
@@ -27,7 +28,6 @@ from robomimic_ddp.step import (
 )
 from robomimic_ddp.step.accumulation import Accumulation
 from robomimic_ddp.step.backward import NAME, Backward, host_module
-from robomimic_ddp.swapping import swapped
 
 
 class Prepared(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from robomimic_ddp import paths
+from robomimic_ddp.config import paths
 from robomimic_ddp.verify.comparison import Different
 
 _FILES, _BLOCKS, _BLOCK_BYTES = 64, 16, 4096

@@ -12,7 +12,7 @@ import numpy
 import torch
 
 import robomimic_ddp
-from robomimic_ddp import host_seams
+from robomimic_ddp.config import host_seams
 
 
 def software(host_package: str | None) -> dict[str, str]:

@@ -12,8 +12,8 @@ import itertools
 import sys
 import tempfile
 
-from robomimic_ddp import env
 from robomimic_ddp.bench.data_set import DataJob, open_dataset, write_if_missing
+from robomimic_ddp.config import env
 from robomimic_ddp.rlds.make import make_loader
 
 MARKS = 20

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import paths
+from robomimic_ddp.config import paths
 from scripts.demo.demonstrations import count_written
 from scripts.demo.job import CHECKOUT, Job, exit_code_of
 from scripts.demo.summary import summarise

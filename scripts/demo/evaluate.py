@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from robomimic_ddp.config.swapped import swapped
 from robomimic_ddp.main_rank import atomic_open
 from robomimic_ddp.rlds.pictures import PictureSize, resize_frames
 from robomimic_ddp.rlds.rotations import convert
 from robomimic_ddp.rlds.schema_file import load_schema
-from robomimic_ddp.swapping import swapped
 from scripts.demo.demonstrations import LONGEST_EPISODE
 from scripts.demo.simulator import HEIGHT, WIDTH, ReachSimulator
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from robomimic_ddp.options import FIELDS
+from robomimic_ddp.config.options import FIELDS
 from tests.configs import VARIANTS, make_config, uses_images, write_config
 from tests.hosts import FINISHED, Host, python, require_clean, run, torchrun
 from tests.runs import checkpoint_differences, checkpoints, epoch_logs, run_directory

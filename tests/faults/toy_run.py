@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from robomimic_ddp import api, group, notes, run
+from robomimic_ddp import api, group, run
+from robomimic_ddp.config import entry_options
 from tests.ranks.toy import Encoder
 
 STEPS, BATCH, SAMPLES, SEED = 4, 4, 96, 7
@@ -147,7 +148,7 @@ class ToyJob(SimpleNamespace):
 def train(job: ToyJob) -> None:
     """Collective: the first epoch."""
     job.reach("config")  # by the variables of the launcher: the group may not be there yet
-    notes.attach_notes(job.config, notes.Notes(file_options=job.options))
+    entry_options.attach_notes(job.config, entry_options.Notes(file_options=job.options))
     with ExitStack() as stack:
         present = stack.enter_context(
             run.start(job.config, use_cuda=False, fine_tuning=job.fine_tuning)

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from robomimic_ddp import checkpoint, group, wrap
-from robomimic_ddp.options import Options
+from robomimic_ddp.config.options import Options
 from tests.ranks.toy import Encoder
 
 pytestmark = pytest.mark.parity

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from robomimic_ddp import history
-from robomimic_ddp.options import Options
+from robomimic_ddp.config.options import Options
 from tests.configs import make_rlds_config, merged, write_config
 from tests.hosts import FINISHED, python, require_clean
 from tests.pretend_cuda.job import ONE_GPU, THEN

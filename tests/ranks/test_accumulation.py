@@ -12,7 +12,7 @@ import torch
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from robomimic_ddp import group, random_streams, step, verify, wrap
-from robomimic_ddp.options import Options
+from robomimic_ddp.config.options import Options
 from tests.ranks.pool import RankError
 from tests.ranks.toy import loss_of, make_algo
 

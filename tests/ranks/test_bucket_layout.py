@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from robomimic_ddp import group, random_streams, wrap
-from robomimic_ddp.options import Options
+from robomimic_ddp.config.options import Options
 from robomimic_ddp.state import capture_model, files, restore_model
 
 

@@ -15,7 +15,8 @@ from unittest import mock
 
 import pytest
 
-from robomimic_ddp import env, group, history, host_config, metrics, resume, state, stopping
+from robomimic_ddp import group, history, host_config, metrics, resume, state, stopping
+from robomimic_ddp.config import env
 from robomimic_ddp.errors import CheckpointError, Stopped
 from robomimic_ddp.resume import start
 from robomimic_ddp.state import BEST, PREVIOUS, STATE, Found

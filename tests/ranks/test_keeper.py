@@ -9,10 +9,11 @@ from unittest import mock
 import pytest
 import torch
 
-from robomimic_ddp import group, options, plan, random_streams, resume, wrap
+from robomimic_ddp import group, random_streams, resume, wrap
 from robomimic_ddp import run as _run
 from robomimic_ddp import step as step_of_run
-from robomimic_ddp.env import LaunchEnv
+from robomimic_ddp.config import options, plan
+from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.state import BEST, PREVIOUS, STATE, Found, Resume, files
 from robomimic_ddp.state.files import read_file
 from tests.ranks.toy import make_algo, step

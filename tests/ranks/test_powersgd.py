@@ -13,11 +13,12 @@ import torch
 import torch.distributed as dist
 
 from robomimic_ddp import algo as host_algo
-from robomimic_ddp import group, nests, options, plan, random_streams, resume, step, wrap
+from robomimic_ddp import group, nests, random_streams, resume, step, wrap
 from robomimic_ddp import run as _run
-from robomimic_ddp.env import LaunchEnv
+from robomimic_ddp.config import options, plan
+from robomimic_ddp.config.env import LaunchEnv
+from robomimic_ddp.config.options import Options
 from robomimic_ddp.errors import PlanError
-from robomimic_ddp.options import Options
 from robomimic_ddp.state import STATE, Found, Resume, files
 from robomimic_ddp.state.files import read_file
 from tests.ranks import toy

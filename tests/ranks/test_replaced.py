@@ -22,7 +22,8 @@ import torch
 from torch import nn
 
 import robomimic_ddp
-from robomimic_ddp import checkpoint, config_file, rollouts, swapping
+from robomimic_ddp import checkpoint, rollouts
+from robomimic_ddp.config import json_config, swapped
 from robomimic_ddp.rlds import host_pipeline, host_statistics
 from robomimic_ddp.seams import directory
 from robomimic_ddp.step import checkpointing, compilation, convolutions
@@ -89,7 +90,7 @@ def noted() -> Iterator[set[Replaced]]:
 
     def note(owner: Any, attribute: str) -> None:
         frame = sys._getframe(2)
-        while frame.f_code.co_filename in (swapping.__file__, contextlib.__file__):
+        while frame.f_code.co_filename in (swapped.__file__, contextlib.__file__):
             frame = frame.f_back
         name, file = name_of(owner), frame.f_code.co_filename
         if name is not None and file.startswith(PACKAGE):
@@ -106,7 +107,7 @@ def noted() -> Iterator[set[Replaced]]:
             note(self, attribute)
         set_on_module(self, attribute, value)
 
-    with mock.patch.object(swapping, "setattr", set_by_swapped, create=True):
+    with mock.patch.object(swapped, "setattr", set_by_swapped, create=True):
         with mock.patch.object(nn.Module, "__setattr__", on_module):
             yield found
 
@@ -167,7 +168,7 @@ def config_from_a_pipe(folder: Path) -> None:
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_text, args=('{"algo_name": "bc"}',))
     writer.start()
-    with config_file.checked_config(argparse.Namespace(config=str(pipe))):
+    with json_config.checked_config(argparse.Namespace(config=str(pipe))):
         writer.join()
 
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from robomimic_ddp import places, random_streams
+from robomimic_ddp.config.swapped import swapped
 from robomimic_ddp.metrics import epoch_log
 from robomimic_ddp.seams import epoch as seam
 from robomimic_ddp.step_logs import EpochPart
-from robomimic_ddp.swapping import swapped
 from tests.ranks.test_keeper import running
 from tests.ranks.test_metrics import Algo, a_loader, real_run_epoch, train_loader, valid_loader
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from robomimic_ddp import wrap
-from robomimic_ddp.options import Options
+from robomimic_ddp.config.options import Options
 
 
 class Encoder(nn.Module):

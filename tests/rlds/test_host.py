@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from robomimic_ddp.config.rlds_keys import DEFAULTS
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.rlds import host
-from robomimic_ddp.rlds.keys import DEFAULTS
 from robomimic_ddp.rlds.make import make_loader
 from tests.rlds.conftest import ACTIONS, CAMERAS, STATES, WIDTH
 
@@ -103,7 +103,7 @@ def test_the_hosts_policy_trains_on_a_batch(load, make_config, modalities):
 
 def test_keys_need_neither_torch_nor_tensorflow():
     code = (
-        "import sys, robomimic_ddp.rlds, robomimic_ddp.rlds.keys, robomimic_ddp.rlds.partition\n"
+        "import sys, robomimic_ddp.rlds, robomimic_ddp.config.rlds_keys, robomimic_ddp.rlds.partition\n"
         "print([n for n in ('torch', 'tensorflow', 'tensorflow_datasets') if n in sys.modules])"
     )
     done = subprocess.run(

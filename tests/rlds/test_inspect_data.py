@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from robomimic_ddp.cli import main
-from robomimic_ddp.config_file import read_json
+from robomimic_ddp.config.json_config import read_json
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.inspect_data import survey
 from robomimic_ddp.rlds import host

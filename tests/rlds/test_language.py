@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from robomimic_ddp.config.options import resolve
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.language import LanguageModel
-from robomimic_ddp.options import resolve
 from robomimic_ddp.rlds import host, language
 from robomimic_ddp.rlds.ahead import Ahead
 from robomimic_ddp.rlds.make import make_loader

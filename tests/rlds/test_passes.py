@@ -9,7 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from robomimic_ddp import env
+from robomimic_ddp.config import env
 from robomimic_ddp.rlds.course import Leg
 from robomimic_ddp.rlds.make import make_loader
 from robomimic_ddp.rlds.windows import picked_windows

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from robomimic_ddp import options
+from robomimic_ddp.config import options
 from robomimic_ddp.resume import identity
 from robomimic_ddp.rlds.make import make_loader
 from tests.rlds.conftest import LENGTHS

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from robomimic_ddp.bench.data_set import made_up_episodes
-from robomimic_ddp.rlds.keys import IMAGE_FILTERS
+from robomimic_ddp.config.rlds_keys import IMAGE_FILTERS
 from robomimic_ddp.rlds.pictures import PictureSize, decode, resize_frames
 from robomimic_ddp.rlds.resampling import plain_resize
 from robomimic_ddp.rlds.tf_import import import_tensorflow

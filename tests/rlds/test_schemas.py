@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from robomimic_ddp.config.rlds_keys import DEFAULTS
 from robomimic_ddp.errors import ConfigError, DataError
 from robomimic_ddp.rlds import host
 from robomimic_ddp.rlds.filters import require_patterns
-from robomimic_ddp.rlds.keys import DEFAULTS
 from robomimic_ddp.rlds.make import make_loader
 from robomimic_ddp.rlds.schema_file import Filter, load_schema, packaged, parse_schema
 from tests.rlds import other_shapes

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from robomimic_ddp import step
+from robomimic_ddp.config.options import Options
 from robomimic_ddp.errors import DataError, PlanError
-from robomimic_ddp.options import Options
 from robomimic_ddp.step import accumulation, compilation
 from robomimic_ddp.step.micro_batches import split
 from tests.versions import NEEDS_CALL_PLACE

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from robomimic_ddp import pace, run, step
-from robomimic_ddp.env import LaunchEnv
-from robomimic_ddp.options import resolve
-from robomimic_ddp.plan import make_plan
+from robomimic_ddp.config.env import LaunchEnv
+from robomimic_ddp.config.options import resolve
+from robomimic_ddp.config.plan import make_plan
 
 
 def run_of(config=None, ranks=8, on_node=4, gpus=4, **options) -> run.Run:

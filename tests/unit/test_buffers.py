@@ -8,7 +8,7 @@ from torch import nn
 
 from robomimic_ddp import wrap
 from robomimic_ddp.buffers import may_change
-from robomimic_ddp.options import Options
+from robomimic_ddp.config.options import Options
 
 
 def hosts_softmax(**more):

@@ -8,7 +8,8 @@ import sys
 import pytest
 from omegaconf import OmegaConf
 
-from robomimic_ddp import API_VERSION, api, command_line
+from robomimic_ddp import API_VERSION, api
+from robomimic_ddp.config import dotlist
 from robomimic_ddp.errors import ConfigError
 
 WORDS = ["train.batch_size=8", "ddp.lr_scaling=sqrt", "+train.extra=[1,2]", "load_from=x.json"]
@@ -21,27 +22,25 @@ def argv(monkeypatch):
 
 def test_our_options_are_kept_from_hydra(argv):
     argv(*WORDS, "~train.seed", "hydra.run.dir=x", "--config", "a=b.json")
-    assert command_line.overrides(sys.argv[1:]) == [
-        word for word in sys.argv[1:] if "ddp." not in word
-    ]
-    assert command_line.options() == {"lr_scaling": "sqrt"}
-    assert command_line.keys() == ("train.batch_size", "train.extra", "a")
+    assert dotlist.overrides(sys.argv[1:]) == [word for word in sys.argv[1:] if "ddp." not in word]
+    assert dotlist.options() == {"lr_scaling": "sqrt"}
+    assert dotlist.keys() == ("train.batch_size", "train.extra", "a")
 
 
 def test_our_options_are_taken_before_the_hosts_parser_sees_them(argv):
     def taken():
-        command_line.take_options()
-        return sys.argv[1:], command_line.options()
+        dotlist.take_options()
+        return sys.argv[1:], dotlist.options()
 
     argv("--config", "cfg.json", "ddp.lr_scaling=sqrt", "train.seed=2")
     left = ["--config", "cfg.json", "train.seed=2"]
     assert contextvars.copy_context().run(taken) == (left, {"lr_scaling": "sqrt"})
-    assert command_line.options() == {}
+    assert dotlist.options() == {}
 
 
 def test_without_words_there_are_none(argv):
     argv("--config", "cfg.json")
-    assert (command_line.options(), command_line.keys()) == ({}, ())
+    assert (dotlist.options(), dotlist.keys()) == ({}, ())
 
 
 def test_the_command_line_wins_over_the_file_over_the_defaults(argv):
@@ -53,7 +52,7 @@ def test_the_command_line_wins_over_the_file_over_the_defaults(argv):
     loaded = OmegaConf.create(
         {"algo_name": "diffusion_policy", "train": {"batch_size": 16, "n": 2}}
     )
-    assert OmegaConf.to_container(command_line.load_from(composed, loaded)) == {
+    assert OmegaConf.to_container(dotlist.load_from(composed, loaded)) == {
         "algo_name": "diffusion_policy",
         "debug": False,
         "train": {"seed": 1, "batch_size": 8, "n": 2, "extra": [1, 2]},
@@ -65,7 +64,7 @@ def test_the_command_line_wins_over_the_file_over_the_defaults(argv):
 def test_text_that_is_no_setting_is_one_error(argv):
     argv("ddp.lr_scaling=[sqrt")
     with pytest.raises(ConfigError, match="key=value"):
-        command_line.options()
+        dotlist.options()
 
 
 HYDRA = {"compose", "initialize", "initialize_config_dir"}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from robomimic_ddp.options import resolve
+from robomimic_ddp.config.options import resolve
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 DROID_TRAIN = {

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from robomimic_ddp import env
-from robomimic_ddp.env import read_launch_env
+from robomimic_ddp.config import env
+from robomimic_ddp.config.env import read_launch_env
 
 TORCHRUN = {
     "RANK": "5",

@@ -12,7 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from robomimic_ddp import host_seams, resume, run
+from robomimic_ddp import resume, run
+from robomimic_ddp.config import host_seams
 from robomimic_ddp.errors import PatchError, UnpatchedScript, WriteError
 from robomimic_ddp.patches import changes, engine, hosts, manifest, registry
 from robomimic_ddp.patches.python import api_names

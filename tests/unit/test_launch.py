@@ -310,7 +310,7 @@ def test_an_unpatched_host_is_named_before_ranks_start(
     monkeypatch.delitem(sys.modules, "robomimic", raising=False)
     monkeypatch.syspath_prepend(tmp_path)
     started = []
-    monkeypatch.setattr("robomimic_ddp.env.become", lambda *given: started.append(given))
+    monkeypatch.setattr("robomimic_ddp.config.env.become", lambda *given: started.append(given))
     name = f"robomimic.scripts.{module}"
     arguments = ["--config", config(), "--gpus", "2", "--module", name]
     assert main(arguments) == (1 if word else 0)

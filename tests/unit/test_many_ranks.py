@@ -20,10 +20,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, WeightedRandomSampler
 
 from robomimic_ddp import group, metrics, random_streams, stopping
-from robomimic_ddp.env import LaunchEnv
+from robomimic_ddp.config.env import LaunchEnv
+from robomimic_ddp.config.options import resolve
+from robomimic_ddp.config.plan import make_plan
 from robomimic_ddp.errors import VerifyError
-from robomimic_ddp.options import resolve
-from robomimic_ddp.plan import make_plan
 from robomimic_ddp.rlds import course as rlds_course
 from robomimic_ddp.rlds import partition
 from robomimic_ddp.rlds.course import Course, Leg

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from robomimic_ddp import options
+from robomimic_ddp.config import options
 from robomimic_ddp.errors import OptionError
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from robomimic_ddp import cli, paths
-from robomimic_ddp.config_file import checked_config, read_json
+from robomimic_ddp import cli
+from robomimic_ddp.config import paths
+from robomimic_ddp.config.json_config import checked_config, read_json
 from robomimic_ddp.errors import ConfigError
 
 pytestmark = pytest.mark.bad_input

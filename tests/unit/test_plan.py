@@ -8,10 +8,10 @@ import math
 
 import pytest
 
-from robomimic_ddp.env import LaunchEnv
+from robomimic_ddp.config.env import LaunchEnv
+from robomimic_ddp.config.options import resolve
+from robomimic_ddp.config.plan import make_plan
 from robomimic_ddp.errors import LaunchError, PlanError
-from robomimic_ddp.options import resolve
-from robomimic_ddp.plan import make_plan
 
 PLAIN = LaunchEnv()
 

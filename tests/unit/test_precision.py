@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from robomimic_ddp import finite, step_hooks
+from robomimic_ddp.config.options import resolve
 from robomimic_ddp.errors import DataError, LossError
-from robomimic_ddp.options import resolve
 from robomimic_ddp.step import added_by_max, compilation, effective, precision, quick
 from tests.versions import NEEDS_CPU_FP16
 

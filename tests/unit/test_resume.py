@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from robomimic_ddp import history, options, state
+from robomimic_ddp import history, state
 from robomimic_ddp import run as _run
+from robomimic_ddp.config import options
 from robomimic_ddp.errors import Stopped
 from robomimic_ddp.resume import Keeper, compression, report, start
 

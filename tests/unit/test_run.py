@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robomimic_ddp import api, block, entry, history, plot, random_streams, run
-from robomimic_ddp.env import LaunchEnv
+from robomimic_ddp.config.env import LaunchEnv
+from robomimic_ddp.config.options import resolve
+from robomimic_ddp.config.plan import make_plan
 from robomimic_ddp.errors import DataError, PlanError
-from robomimic_ddp.options import resolve
-from robomimic_ddp.plan import make_plan
 from robomimic_ddp.seams import training
 
 

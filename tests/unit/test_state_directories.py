@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from robomimic_ddp.env import LaunchEnv
+from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.errors import CheckpointError
 from robomimic_ddp.state import STATE, files, find_job, find_run, job_name, read, relative_paths
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, namedtuple
 
-from robomimic_ddp import tree
+from robomimic_ddp.config import tree
 
 Pair = namedtuple("Pair", "a b")
 

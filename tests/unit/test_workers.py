@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from robomimic_ddp import env
-from robomimic_ddp.env import LaunchEnv, share_of_cores
+from robomimic_ddp.config import env
+from robomimic_ddp.config.env import LaunchEnv, share_of_cores
+from robomimic_ddp.config.options import Options, resolve
+from robomimic_ddp.config.plan import make_plan
 from robomimic_ddp.errors import OptionError, PlanError
-from robomimic_ddp.options import Options, resolve
-from robomimic_ddp.plan import make_plan
 from robomimic_ddp.sampling.workers import loader_arguments
 
 DATA = TensorDataset(torch.arange(12))

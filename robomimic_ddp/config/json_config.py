@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from robomimic_ddp import env, paths
+from robomimic_ddp.config import env, paths
+from robomimic_ddp.config.swapped import swapped
 from robomimic_ddp.errors import ConfigError
-from robomimic_ddp.swapping import swapped
 
 
 def read_json(path: Any, spelled: str) -> dict:

@@ -8,9 +8,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from robomimic_ddp.env import LaunchEnv
+from robomimic_ddp.config.env import LaunchEnv
+from robomimic_ddp.config.options import Options, ResolvedOptions
 from robomimic_ddp.errors import LaunchError, PlanError
-from robomimic_ddp.options import Options, ResolvedOptions
 
 AUTO_SQRT_FROM_PARAMETERS = 100_000_000
 _MOST_WORKERS, _WORKERS_PER_CORE = 32, 4

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from robomimic_ddp import tree
+from robomimic_ddp.config import tree
 from robomimic_ddp.errors import ConfigError
 
 _KINDS = {
