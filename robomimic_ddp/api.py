@@ -10,18 +10,13 @@ import functools
 import importlib
 from typing import Any, Callable
 
-from robomimic_ddp import API_VERSION, __version__, checkpoint, entry, host_config, resume
+from robomimic_ddp import API_VERSION, __version__, checkpoint, host_config, resume
 from robomimic_ddp.config import dotlist, env, host_seams, json_config
+from robomimic_ddp.distributed import entry_point as entry
+from robomimic_ddp.distributed.atomic_files import copyfile, open_on_main
+from robomimic_ddp.distributed.main_rank import agree, ask, main_rank_only
 from robomimic_ddp.errors import ApiVersionError, RobomimicDDPError
-from robomimic_ddp.main_rank import (
-    agree,
-    ask,
-    copyfile,
-    data_logger,
-    main_rank_only,
-    open_on_main,
-    print_logger,
-)
+from robomimic_ddp.main_rank.loggers import data_logger, print_logger
 from robomimic_ddp.seams.data import (
     rlds_datasets,
     rlds_env_metadata,

@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from robomimic_ddp.config.swapped import swapped
+from robomimic_ddp.distributed import atomic_files
 from robomimic_ddp.errors import CheckpointError
-from robomimic_ddp.main_rank import files
 
 _READER = "load_dict_from_checkpoint"
 _WRITER_TEXTS = ("PytorchStreamWriter", "inline_container", "unexpected pos", "iostream error")
@@ -33,15 +33,15 @@ def save(obj: Any, path: Any) -> None:
     Raises CheckpointError (the old file stays) on a full disk, a missing or read-only folder.
     """
     target = Path(os.path.realpath(path))
-    files.remove_left_over(target)
-    temporary = files.temporary_beside(target)
+    atomic_files.remove_left_over(target)
+    temporary = atomic_files.temporary_beside(target)
     try:
         temporary.mkdir()
         torch.save(obj, temporary / target.name)
         with open(temporary / target.name, "rb+") as file:
             os.fsync(file.fileno())
         os.replace(temporary / target.name, target)
-        files.flush_folder(target.parent)
+        atomic_files.flush_folder(target.parent)
     except OSError as error:
         raise save_error(target, error) from error
     except RuntimeError as error:
@@ -107,7 +107,7 @@ def release(read: list[dict]) -> None:
 
 def save_error(path: Path, error: Exception) -> CheckpointError:
     """What the user is told when the checkpoint `path` could not be written because of `error`."""
-    return CheckpointError(f"checkpoint {files.not_saved(path, error)}")
+    return CheckpointError(f"checkpoint {atomic_files.not_saved(path, error)}")
 
 
 def accept_any_layout(net: nn.Module) -> nn.Module:

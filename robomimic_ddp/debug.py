@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import nn
 
-from robomimic_ddp import group
 from robomimic_ddp.config import tree
+from robomimic_ddp.distributed import group
 from robomimic_ddp.step_hooks import LOSS, StepHook
 from robomimic_ddp.step_logs import samples_in
 

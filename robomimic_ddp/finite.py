@@ -11,8 +11,8 @@ from typing import Any, Callable
 
 import torch
 
-from robomimic_ddp import group
 from robomimic_ddp.config import tree
+from robomimic_ddp.distributed import group
 from robomimic_ddp.errors import DataError, LossError, RobomimicDDPError
 from robomimic_ddp.step_hooks import LOSS, StepHook
 

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Callable
 
-from robomimic_ddp import places
 from robomimic_ddp.config import env, paths
+from robomimic_ddp.distributed import watchdog
 from robomimic_ddp.errors import DataError, Stopped
 from robomimic_ddp.step_hooks import LOSS, StepHook
 
@@ -108,7 +108,7 @@ class Pulse:
     def write(self) -> None:
         """The file as of now; whole at every instant."""
         code = None if self._stop.is_set() else _code()  # it would be that of `stop`
-        told = {**self._told, "place": places.here(), "memory": self._memory(), "code": code}
+        told = {**self._told, "place": watchdog.here(), "memory": self._memory(), "code": code}
         told.update(time=time.time(), idle_seconds=time.monotonic() - self._last_step)
         temporary = self.path.with_suffix(".tmp")
         try:

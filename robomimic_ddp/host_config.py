@@ -11,10 +11,11 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import checkpoint_check, hdf5_check, main_rank
+from robomimic_ddp import checkpoint_check, hdf5_check
 from robomimic_ddp.config import dotlist, paths, validate
 from robomimic_ddp.config.entry_options import Notes, attach_notes, notes_of
 from robomimic_ddp.config.rlds_keys import DATA_FORMAT, DEFAULTS
+from robomimic_ddp.distributed import main_rank
 from robomimic_ddp.errors import ConfigError
 from robomimic_ddp.rlds.source import is_rlds_folder
 

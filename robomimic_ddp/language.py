@@ -8,7 +8,7 @@ from typing import Any, Callable
 
 import torch
 
-from robomimic_ddp import group
+from robomimic_ddp.distributed import group
 from robomimic_ddp.errors import DataError
 
 CACHE_BYTES = 256 * 2**20

@@ -8,7 +8,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from robomimic_ddp import group, places
+from robomimic_ddp.distributed import group, watchdog
 from robomimic_ddp.errors import RobomimicDDPError
 from robomimic_ddp.history import loader_of
 from robomimic_ddp.step_hooks import StepHook, installed
@@ -86,10 +86,10 @@ def epoch_log(
         # validate on unequal numbers of batches, so their learning rates would part.
         methods = {"on_gradient_step": lambda *_: None} if validates else {}
         place = f"epoch {call.arguments.get('epoch')} {phase}"
-        places.reached(place)
+        watchdog.reached(place)
         with installed(model, [_Recorder(part, phase)], methods):
             result = run_epoch(*call.args, **call.kwargs)
-        places.reached(f"{place} log")
+        watchdog.reached(f"{place} log")
         if phase == "train":
             part.after_training()
         log, *rest = result if isinstance(result, tuple) else (result,)
@@ -161,7 +161,7 @@ class _Recorder(StepHook):
 
     def batch(self, batch: Any) -> None:
         if self.phase == "train":  # ranks validate on unequal numbers of batches
-            places.stepped()
+            watchdog.stepped()
 
     def done(self) -> None:
         self.part.steps += 1

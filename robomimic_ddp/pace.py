@@ -14,7 +14,8 @@ from typing import Any, Callable
 import torch
 from torch import nn
 
-from robomimic_ddp import group, wrap
+from robomimic_ddp.distributed import group
+from robomimic_ddp.distributed import parallel as wrap
 from robomimic_ddp.step_hooks import StepHook
 
 NANOSECONDS = 1e-9

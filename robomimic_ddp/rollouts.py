@@ -17,8 +17,8 @@ from typing import Any, Callable
 
 import numpy as np
 
-from robomimic_ddp import group, places, random_streams
 from robomimic_ddp.config.swapped import swapped
+from robomimic_ddp.distributed import group, rng, watchdog
 from robomimic_ddp.errors import RobomimicDDPError
 
 logger = logging.getLogger(__name__)
@@ -51,8 +51,8 @@ def split_rollouts(rollout_with_stats: Callable, seed: Callable[[], int]) -> Cal
             call.arguments.update((name, None) for name in _VIDEO if name in call.arguments)
         entropy = (seed(), call.arguments.get("epoch") or 0)
         with group.without_time_limit() as waiting:
-            places.reached(f"epoch {call.arguments.get('epoch')} rollouts")
-            with random_streams.kept(), _seeded(envs, own, entropy):
+            watchdog.reached(f"epoch {call.arguments.get('epoch')} rollouts")
+            with rng.kept(), _seeded(envs, own, entropy):
                 result = rollout_with_stats(*call.args, **call.kwargs) if own else None
             return _merged(result, len(own), waiting)
 
@@ -116,7 +116,7 @@ def _reset_of(env: Any, episodes: Iterator[int], entropy: tuple[int, ...]) -> Ca
     def seeded_reset(*args: Any, **kwargs: Any) -> Any:
         episode = next(episodes, None)
         if episode is not None:
-            random_streams.seed(*entropy, episode)
+            rng.seed(*entropy, episode)
             for number, generator in enumerate(_own_generators(env)):
                 _seed_in_place(generator, *entropy, episode, number)
         return reset(*args, **kwargs)
@@ -156,7 +156,7 @@ def _merged(result: Any, episodes: int, waiting: Any) -> Any:
     """
     statistics, *rest = result if isinstance(result, tuple) else (result,)
     kinds = [type(part) for part in rest] if isinstance(result, tuple) else None
-    places.reached("rollout statistics")
+    watchdog.reached("rollout statistics")
     parts = group.gather_objects((statistics, episodes, kinds), within=waiting)
     merged = merge([part[:2] for part in parts])
     of_main = parts[0][2]  # rank 0 has the first episode, so it has a result

@@ -21,20 +21,9 @@ import torch
 from torch import nn
 
 import robomimic_ddp
-from robomimic_ddp import (
-    block,
-    determinism,
-    group,
-    heartbeat,
-    main_rank,
-    progress,
-    run_record,
-    step,
-    stopping,
-    verify,
-    wrap,
-)
+from robomimic_ddp import block, heartbeat, progress, run_record, step, verify
 from robomimic_ddp.config import dotlist, entry_options, env, host_seams, options, plan, tree
+from robomimic_ddp.distributed import atomic_files, determinism, group, parallel, signals
 from robomimic_ddp.errors import PatchError, PlanError
 from robomimic_ddp.state import RECORD_NAME, Resume
 
@@ -78,7 +67,7 @@ class Run:
     """Train steps that `ddp.debug` has seen."""
     told_of_waiting: bool = False
     """Whether the user was told that ranks wait for data."""
-    stopper: stopping.Stopper = field(default_factory=stopping.Stopper)
+    stopper: signals.Stopper = field(default_factory=signals.Stopper)
     pulse: heartbeat.Pulse | None = None
     """Tells what this rank is doing, once the run directory is known."""
     steps: step.Prepared | None = None
@@ -137,7 +126,7 @@ class Run:
             "learning_rates": self.learning_rates,
         }
         self.record = run_record.RunRecord(directory, content)
-        with main_rank.must_be_written(directory / RECORD_NAME):
+        with atomic_files.must_be_written(directory / RECORD_NAME):
             self.record.write()
 
     def note_outcome(self, steps: int, proven: Mapping[str, bool | None]) -> None:
@@ -296,8 +285,8 @@ def parallelise(net: nn.Module) -> nn.Module:
     if run.plan.mode == "single":
         run.nets.append(net)
         return net
-    of_ddp = wrap.ddp_options(run.options.values, net)
-    run.nets.append(wrap.parallelise(net, run.plan.mode, of_ddp))
+    of_ddp = parallel.ddp_options(run.options.values, net)
+    run.nets.append(parallel.parallelise(net, run.plan.mode, of_ddp))
     return net
 
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import main_rank
+from robomimic_ddp.distributed import atomic_files
 from robomimic_ddp.state import RECORD_NAME
 
 
@@ -22,7 +22,7 @@ class RunRecord:
 
     def write(self) -> None:
         """Replaces the file. Raises OSError."""
-        with main_rank.atomic_open(self.directory / RECORD_NAME) as file:
+        with atomic_files.atomic_open(self.directory / RECORD_NAME) as file:
             file.write(json.dumps(self.content, indent=2) + "\n")
 
     def add(self, **items: Any) -> None:

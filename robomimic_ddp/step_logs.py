@@ -6,8 +6,8 @@ from typing import Any, Callable
 
 import numpy as np
 
-from robomimic_ddp import group
 from robomimic_ddp.config import tree
+from robomimic_ddp.distributed import group
 from robomimic_ddp.errors import RobomimicDDPError
 
 

@@ -17,9 +17,10 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from robomimic_ddp import entry, host_config
+from robomimic_ddp import host_config
 from robomimic_ddp.config import dotlist, env, json_config, tree
 from robomimic_ddp.config.entry_options import Notes, attach_notes, notes_of
+from robomimic_ddp.distributed import entry_point
 from robomimic_ddp.errors import ConfigError
 from robomimic_ddp.rlds.tf_import import import_triton_first
 
@@ -31,7 +32,7 @@ _FLAGS = ("load_from", "debug", "resume")
 _MISPLACED = "train.optim_params"
 
 
-@entry.entry_point
+@entry_point.entry_point
 def main(arguments: Sequence[str] | None = None) -> None:
     """Trains as the dot-list says (default: `sys.argv`). Raises ConfigError on unknown keys and
     unreadable files.

@@ -25,7 +25,7 @@ import psutil
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from robomimic_ddp import rendezvous  # noqa: E402
+from robomimic_ddp.distributed import rendezvous  # noqa: E402
 from robomimic_ddp.state import STATE  # noqa: E402
 from robomimic_ddp.state.files import read_file  # noqa: E402
 from scripts.demo.demonstrations import write_demo_dataset  # noqa: E402

@@ -19,7 +19,8 @@ import torch
 from robomimic.models.diffusion_policy_nets import ConditionalUnet1D
 from torch import nn
 
-from robomimic_ddp import group, random_streams, verify, wrap
+from robomimic_ddp import verify
+from robomimic_ddp.distributed import group, parallel, rng
 from robomimic_ddp.verify.streams import Streams
 
 ACTIONS, HORIZON, CONDITION = 10, 16, 64
@@ -29,7 +30,9 @@ def make_algo(width: int) -> SimpleNamespace:
     """Nets, optimizer and averages as in the host's diffusion policy."""
     sizes = [width, 2 * width, 4 * width]
     net = ConditionalUnet1D(ACTIONS, CONDITION, diffusion_step_embed_dim=width, down_dims=sizes)
-    net = wrap.parallelise(net, "ddp", {"gradient_as_bucket_view": True}, "policy.noise_pred_net")
+    net = parallel.parallelise(
+        net, "ddp", {"gradient_as_bucket_view": True}, "policy.noise_pred_net"
+    )
     nets = nn.ModuleDict({"policy": nn.ModuleDict({"noise_pred_net": net})})
     shadow = [parameter.detach().clone() for parameter in nets.parameters()]
     return SimpleNamespace(
@@ -67,7 +70,7 @@ def main() -> None:
     with group.process_group("gloo", 600.0):
         torch.manual_seed(0)
         algo = make_algo(arguments.width)
-        random_streams.seed_streams(0, group.rank())
+        rng.seed_streams(0, group.rank())
         step(algo, arguments.batch)  # buffers, optimizer state
         plain = min(seconds(step, algo, arguments.batch) for _ in range(arguments.steps))
         verifier = verify.Verifier(algo)

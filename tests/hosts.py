@@ -25,7 +25,7 @@ from typing import Any, Callable
 
 import psutil
 
-from robomimic_ddp import rendezvous
+from robomimic_ddp.distributed import rendezvous
 from tests.warm.client import AT_START, can_be_warm, server
 from tests.warm.jobs import ColdJob, Job, WarmJob
 

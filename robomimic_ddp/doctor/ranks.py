@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from robomimic_ddp import remedies, rendezvous
+from robomimic_ddp.distributed import remedies, rendezvous
 from robomimic_ddp.doctor.findings import FAIL, OK, Context, Finding
 
 PATIENCE_SECONDS = 120

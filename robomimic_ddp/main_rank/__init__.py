@@ -6,10 +6,15 @@ before the process group exists.
 
 from __future__ import annotations
 
-from robomimic_ddp.main_rank.decisions import agree, ask, main_rank_only, on_main
-from robomimic_ddp.main_rank.files import atomic_open, copyfile, must_be_written, open_on_main
+from robomimic_ddp.distributed.atomic_files import (
+    atomic_open,
+    copyfile,
+    must_be_written,
+    open_on_main,
+)
+from robomimic_ddp.distributed.main_rank import agree, ask, main_rank_only, on_main
+from robomimic_ddp.distributed.quiet_streams import quiet_stdout
 from robomimic_ddp.main_rank.loggers import data_logger, print_logger
-from robomimic_ddp.main_rank.streams import quiet_stdout
 
 __all__ = [
     "agree",

@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import Any, Callable
 
-from robomimic_ddp import group
 from robomimic_ddp.config import env
 from robomimic_ddp.config.swapped import swapped
+from robomimic_ddp.distributed import group
+from robomimic_ddp.distributed.quiet_streams import KeepWarnings, LogFile, Tee
 from robomimic_ddp.errors import RobomimicDDPError
-from robomimic_ddp.main_rank.streams import KeepWarnings, LogFile, Tee
 
 DATA_LOGGER_SWITCHES = ("log_tb", "log_wandb")
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from robomimic_ddp import algo as host_algo
-from robomimic_ddp import group, nests, wrap
 from robomimic_ddp import run as _run
-from robomimic_ddp.step.powersgd import PowerSGD, mean_errors
+from robomimic_ddp.distributed import group, host_algo, parallel, tree_collectives
+from robomimic_ddp.distributed.powersgd import PowerSGD, mean_errors
 
 _LAYOUT = ("bucket_mb", "channels_last", "find_unused_parameters", "powersgd_rank")
 """Options that decide which numbers lie where in which bucket and factor."""
@@ -24,7 +23,7 @@ def capture(run: _run.Run) -> dict[str, Any] | None:
     compressors = _compressors(run)
     if not compressors:
         return None
-    errors = nests.gathered({name: one.errors() for name, one in compressors.items()})
+    errors = tree_collectives.gathered({name: one.errors() for name, one in compressors.items()})
     if errors is None:
         return None
     common = {name: one.common() for name, one in compressors.items()}
@@ -51,8 +50,8 @@ def restore(run: _run.Run, model: Any, saved: dict[str, Any]) -> str | None:
     if errors is not None and len(errors) != world:
         means = {name: mean_errors([rank[name] for rank in errors]) for name in compressors}
         errors = [means] * world
-    own = nests.scattered(errors)
-    nets = {wrap.state_of(net).name: net for _, net in _parallel_nets(model)}
+    own = tree_collectives.scattered(errors)
+    nets = {parallel.state_of(net).name: net for _, net in _parallel_nets(model)}
     for name, one in compressors.items():
         device = next(nets[name].parameters()).device
         one.restore(kept["common"][name], own[name], device)
@@ -71,7 +70,7 @@ def _why_not(
         before, now = saved["options"].get(name), getattr(run.options.values, name)
         if before != now:
             return f"ddp.{name} has changed from {before} to {now}"
-    laid_out = all(wrap.state_of(net).arrival is None for _, net in _parallel_nets(model))
+    laid_out = all(parallel.state_of(net).arrival is None for _, net in _parallel_nets(model))
     if set(kept["common"]) != set(compressors) or not laid_out:
         return "the saved run's buckets cannot be laid out again"
     return None
@@ -82,4 +81,4 @@ def _compressors(run: _run.Run) -> dict[str, PowerSGD]:
 
 
 def _parallel_nets(model: Any) -> list:
-    return wrap.parallel_among(host_algo.named_modules(model))
+    return parallel.parallel_among(host_algo.named_modules(model))

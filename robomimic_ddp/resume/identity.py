@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from robomimic_ddp import random_streams, state
 from robomimic_ddp import run as _run
+from robomimic_ddp import state
 from robomimic_ddp.config import tree
+from robomimic_ddp.distributed import rng
 from robomimic_ddp.verify import data as verify_data
 
 _ITEMS = 8
@@ -187,9 +188,9 @@ def items_of(run: _run.Run) -> dict[str, torch.Tensor] | None:
     indices = sorted({number * (size - 1) // (_ITEMS - 1) for number in range(_ITEMS)})
     workers = min(1, getattr(loader, "num_workers", 0))  # as the host reads: handles are not forked
     try:
-        with random_streams.kept():
+        with rng.kept():
             # Fixed streams, so that a data set that draws gives the same items each time.
-            random_streams.seed(0)
+            rng.seed(0)
             summaries = _Summaries(dataset, indices)
             read = list(DataLoader(summaries, batch_size=None, num_workers=workers))
     except Exception:

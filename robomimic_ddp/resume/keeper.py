@@ -8,9 +8,9 @@ from dataclasses import asdict
 from typing import Any
 
 import robomimic_ddp
-from robomimic_ddp import algo as host_algo
-from robomimic_ddp import group, main_rank, places, random_streams, state, step_logs, wrap
 from robomimic_ddp import run as _run
+from robomimic_ddp import state, step_logs
+from robomimic_ddp.distributed import group, host_algo, main_rank, parallel, rng, watchdog
 from robomimic_ddp.errors import CheckpointError, RobomimicDDPError, Stopped
 from robomimic_ddp.resume import compression, identity, report, start
 
@@ -70,8 +70,8 @@ class Keeper:
             return None
         run.resume.saved = None  # frees the memory once the tensors are in the model
         state.restore_model(self.model, saved["model"])
-        for name, net in wrap.parallel_among(host_algo.named_modules(self.model)):
-            wrap.state_of(net).repeat_layout(saved.get("gradient_orders", {}).get(name, []))
+        for name, net in parallel.parallel_among(host_algo.named_modules(self.model)):
+            parallel.state_of(net).repeat_layout(saved.get("gradient_orders", {}).get(name, []))
         compressed = compression.restore(run, self.model, saved)
         parts, rank, epoch = saved["ranks"], group.rank(), saved["epoch"]
         own = parts[rank] if rank < len(parts) else None
@@ -89,9 +89,9 @@ class Keeper:
         if compressed is not None:
             start.say(compressed)
         if own is None:
-            random_streams.seed_streams(run.seed, rank, epoch)
+            rng.seed_streams(run.seed, rank, epoch)
         else:
-            random_streams.restore(own["random"])
+            rng.restore(own["random"])
         self.finished = epoch
         return epoch
 
@@ -190,11 +190,11 @@ class Keeper:
         raise Stopped()
 
     def _save(self, inside: dict[str, Any] | None) -> None:
-        places.reached(f"saving the state after epoch {self.finished}")
+        watchdog.reached(f"saving the state after epoch {self.finished}")
         part = self.run.resume.part
         loader = self.run.loaders.get("train")
         position = loader.position() if hasattr(loader, "position") else None
-        own = {"random": random_streams.capture(), "data": position}
+        own = {"random": rng.capture(), "data": position}
         if inside is not None:
             own.update(samples=part.logs.samples, totals=part.logs.totals)
             own.update(step_logs=part.step_logs)
@@ -251,9 +251,9 @@ class Keeper:
 
     def _gradient_orders(self) -> dict[str, list[int]]:
         orders = {}
-        for name, net in wrap.parallel_among(host_algo.named_modules(self.model)):
-            wrap.state_of(net).note_order()
-            orders[name] = wrap.state_of(net).gradient_order
+        for name, net in parallel.parallel_among(host_algo.named_modules(self.model)):
+            parallel.state_of(net).note_order()
+            orders[name] = parallel.state_of(net).gradient_order
         return orders
 
     def _best_values(self) -> dict[str, Any]:

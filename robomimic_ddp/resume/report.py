@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import algo as host_algo
 from robomimic_ddp import state
+from robomimic_ddp.distributed import host_algo
 from robomimic_ddp.errors import CheckpointError
 
 

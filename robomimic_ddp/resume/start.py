@@ -11,9 +11,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import group, history, host_config, main_rank, state
+from robomimic_ddp import history, host_config, state
 from robomimic_ddp import run as _run
 from robomimic_ddp.config import env
+from robomimic_ddp.distributed import atomic_files, group, main_rank
 from robomimic_ddp.errors import DataError, Stopped
 
 
@@ -127,7 +128,7 @@ def trim_history(directory: Path, last_epoch: int) -> None:
     try:
         records = history.read(directory)
         kept = [record for record in records if (record["epoch"] or 0) <= last_epoch]
-        with main_rank.atomic_open(path, encoding="utf-8") as file:
+        with atomic_files.atomic_open(path, encoding="utf-8") as file:
             file.writelines(json.dumps(record, sort_keys=True) + "\n" for record in kept)
     except (DataError, OSError, TypeError) as error:
         print(
@@ -153,7 +154,7 @@ def keep_config(run: _run.Run) -> None:
 def write_config(run: _run.Run, name: str) -> bool:
     """Main rank: writes the config that the run had under `name`; whether that could be done."""
     try:
-        with main_rank.atomic_open(run.directory / name, "wb") as file:
+        with atomic_files.atomic_open(run.directory / name, "wb") as file:
             file.write(run.resume.config_before)
     except OSError as error:
         print(f"warning: {run.directory / name} could not be written: {error}", file=sys.stderr)

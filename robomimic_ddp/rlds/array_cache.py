@@ -8,10 +8,10 @@ from typing import Any, Callable, TypeVar
 
 import numpy as np
 
-from robomimic_ddp import group
 from robomimic_ddp.config import paths
+from robomimic_ddp.distributed import group
+from robomimic_ddp.distributed.atomic_files import atomic_open
 from robomimic_ddp.errors import DataError
-from robomimic_ddp.main_rank import atomic_open
 
 Value = TypeVar("Value")
 logger = logging.getLogger(__name__)

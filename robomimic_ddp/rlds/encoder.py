@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from robomimic_ddp.config import paths
+from robomimic_ddp.distributed.rng import kept
 from robomimic_ddp.language import LanguageModel, unavailable
-from robomimic_ddp.random_streams import kept
 
 AUTO = "auto"
 """Of the option: the model of the key."""

@@ -16,8 +16,8 @@ from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import Any, Callable
 
-from robomimic_ddp import group
 from robomimic_ddp.config.swapped import swapped
+from robomimic_ddp.distributed import group
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.rlds.tf_import import import_tensorflow
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from robomimic_ddp import group
 from robomimic_ddp.config import env
+from robomimic_ddp.distributed import group
 from robomimic_ddp.rlds import array_cache
 from robomimic_ddp.rlds.filters import require_patterns
 from robomimic_ddp.rlds.index_reader import (

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from robomimic_ddp import group
+from robomimic_ddp.distributed import group
 from robomimic_ddp.rlds import array_cache
 from robomimic_ddp.rlds.encoder import AUTO, MODELS, Encoder
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, IterableDataset
 
-from robomimic_ddp import random_streams
+from robomimic_ddp.distributed import rng
 from robomimic_ddp.sampling.orders import another_order, draws_anew
 
 _WHOLE = -1
@@ -59,7 +59,7 @@ class _Recorded:
         """Leaves the sampler as iterations of these lengths leave it, beginning with those that it
         has had. The global random streams stay where they are.
         """
-        with random_streams.kept():
+        with rng.kept():
             for count in taken[len(self.taken) :]:
                 for _ in self if count == _WHOLE else islice(self, count):
                     pass
@@ -206,8 +206,8 @@ class _Iteration:
         """Begins as it was begun then, and passes over what was delivered; the random streams stay
         where they are: the run has drawn for this iteration long ago. Raises CheckpointError.
         """
-        with random_streams.kept():
-            random_streams.restore(position["random"])
+        with rng.kept():
+            rng.restore(position["random"])
             if self._is_begun_at(position):
                 self.random_state = position["random"]
             else:
@@ -219,7 +219,7 @@ class _Iteration:
             raise another_order("the pass", self.recorded.sampler)
 
     def _begin(self) -> None:
-        self.random_state = random_streams.capture()
+        self.random_state = rng.capture()
         if self.recorded is not None:
             self.before = len(self.recorded.taken)
         self._iterator = iter(self.loader)

@@ -11,10 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Callable
 
-from robomimic_ddp import group, host_config, main_rank, places, resume, state
+from robomimic_ddp import host_config, resume, state
 from robomimic_ddp import run as _run
 from robomimic_ddp.config import env
 from robomimic_ddp.config.swapped import swapped
+from robomimic_ddp.distributed import group, main_rank, watchdog
 from robomimic_ddp.errors import UnpatchedScript, WriteError
 
 _NAMES_TRIED = 5
@@ -39,7 +40,7 @@ def run_directory(get_exp_dir: Callable) -> Callable:
                 "`robomimic-ddp apply` on the host.",
                 quiet=launch.rank > 0,
             )
-        places.reached("run directory")
+        watchdog.reached("run directory")
 
         def make() -> Any:
             run = _run.current()

@@ -9,20 +9,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Callable
 
-from robomimic_ddp import (
-    debug,
-    finite,
-    group,
-    heartbeat,
-    history,
-    metrics,
-    pace,
-    progress,
-    random_streams,
-    step_hooks,
-)
+from robomimic_ddp import debug, finite, heartbeat, history, metrics, pace, progress, step_hooks
 from robomimic_ddp import rollouts as _rollouts
 from robomimic_ddp import run as _run
+from robomimic_ddp.distributed import group, rng
 
 _VALIDATION = 0xEA1
 """Keeps the streams of validation apart from all others that are drawn from the run's seed."""
@@ -117,7 +107,7 @@ class _Epoch:
         if not self.validates or not self.run.plan.several_ranks:
             return contextlib.nullcontext()
         number = self.number if isinstance(self.number, int) else 0
-        return random_streams.forked(_VALIDATION, self.run.seed, self.run.plan.rank, number)
+        return rng.forked(_VALIDATION, self.run.seed, self.run.plan.rank, number)
 
     def finished(self, result: Any) -> Any:
         """Collective when training: `result` of the host, with the epoch's pace in its log."""

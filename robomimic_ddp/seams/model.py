@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from robomimic_ddp import checkpoint, wrap
+from robomimic_ddp import checkpoint
 from robomimic_ddp import run as _run
 from robomimic_ddp.config import env, plan
+from robomimic_ddp.distributed import parallel as wrap
 
 
 def cuda_device() -> torch.device:

@@ -9,23 +9,10 @@ from typing import Any, Callable
 
 import torch
 
-from robomimic_ddp import algo as host_algo
-from robomimic_ddp import (
-    checkpoint,
-    checkpoint_check,
-    debug,
-    entry,
-    group,
-    host_config,
-    places,
-    random_streams,
-    resume,
-    step,
-    verify,
-    wrap,
-)
+from robomimic_ddp import checkpoint, checkpoint_check, debug, host_config, resume, step, verify
 from robomimic_ddp import run as _run
 from robomimic_ddp.config import env, validate
+from robomimic_ddp.distributed import entry_point, group, host_algo, parallel, rng, watchdog
 
 
 def distributed(train: Callable) -> Callable:
@@ -47,7 +34,7 @@ def distributed(train: Callable) -> Callable:
         fine_tuning = not asked and bool(config.experiment.get("ckpt_path", None) or given)
         validate.require_possible(config)
         started = _run.start(config, device.type == "cuda", fine_tuning)
-        with started as run, entry.at_once(run.end_pulse):
+        with started as run, entry_point.at_once(run.end_pulse):
             chosen = torch.device(run.plan.device)
             if run.plan.mode == "single" and device.index and not env.read_launch_env().launched:
                 chosen = device  # one plain process keeps the GPU that its caller chose
@@ -112,7 +99,7 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
     verifier, finished = _start_training(run, model, keeper)
     run.stopper.listen()
     if run.options.values.debug:
-        nets = wrap.parallel_among(host_algo.named_modules(model))
+        nets = parallel.parallel_among(host_algo.named_modules(model))
         debug.tell_start(nets, run.loaders.get("train"), run.plan.device)
     try:
         for epoch in iterable:
@@ -121,7 +108,7 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
             if verifier is not None:
                 verifier.epoch_begin(epoch)
             yield epoch
-            places.reached(f"end of epoch {epoch}")
+            watchdog.reached(f"end of epoch {epoch}")
             if verifier is not None:
                 verifier.before_buffers_are_made_equal(epoch)
             if run.plan.several_ranks:
@@ -140,10 +127,10 @@ def _start_training(run: _run.Run, model: Any, keeper: resume.Keeper) -> tuple[A
     """Collective: the one point at which weights are made equal and random streams part, and a
     saved state is put back. Returns the verifier, and the last epoch that was finished before.
     """
-    places.reached("start of training")
-    parallel_nets = wrap.parallel_among(host_algo.named_modules(model))
+    watchdog.reached("start of training")
+    parallel_nets = parallel.parallel_among(host_algo.named_modules(model))
     for name, module in parallel_nets:
-        wrap.state_of(module).name = name
+        parallel.state_of(module).name = name
     if run.plan.several_ranks:
         _require_alike(run, model)
     chosen = step.effective(run.options, run.plan, bool(run.nets))
@@ -157,11 +144,11 @@ def _start_training(run: _run.Run, model: Any, keeper: resume.Keeper) -> tuple[A
     if not run.plan.several_ranks:
         return None, keeper.restore()
     for _, module in parallel_nets:
-        wrap.build(module, is_equal=run.plan.several_ranks)
+        parallel.build(module, is_equal=run.plan.several_ranks)
     run.communication = step.communicate([module for _, module in parallel_nets], chosen)
     if run.communication is not None and group.is_main():
         print(run.communication.line)
-    random_streams.seed_streams(run.seed, run.plan.rank)
+    rng.seed_streams(run.seed, run.plan.rank)
     finished = keeper.restore()
     if not run.options.values.verify:
         return None, finished

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import main_rank
 from robomimic_ddp.config import env, paths
 from robomimic_ddp.config.env import LaunchEnv
+from robomimic_ddp.distributed import atomic_files
 from robomimic_ddp.errors import CheckpointError
 from robomimic_ddp.state import files, shape
 
@@ -42,7 +42,7 @@ class Found:
 
 def write_requeue(directory: Path, content: dict) -> None:
     """Main rank: leaves the marker that tells a script to start the job again."""
-    with main_rank.atomic_open(directory / REQUEUE_NAME) as file:
+    with atomic_files.atomic_open(directory / REQUEUE_NAME) as file:
         file.write(json.dumps(content) + "\n")
 
 

@@ -18,8 +18,8 @@ import torch
 
 from robomimic_ddp import checkpoint
 from robomimic_ddp.config import paths
+from robomimic_ddp.distributed import atomic_files
 from robomimic_ddp.errors import CheckpointError
-from robomimic_ddp.main_rank import files
 from robomimic_ddp.state import shape
 
 STATE, PREVIOUS, BEST = "ddp_state.pth", "ddp_state_previous.pth", "ddp_state_best.pth"
@@ -64,8 +64,8 @@ def write(directory: Path, state: dict[str, Any], best: bool) -> list[str]:
 
 def _second_name(path: Path, final: Path) -> Path:
     """Another name for the file at `path` (a hard link, else a copy), beside `final`."""
-    files.remove_left_over(final)
-    temporary = files.temporary_beside(final)
+    atomic_files.remove_left_over(final)
+    temporary = atomic_files.temporary_beside(final)
     try:
         # A link to a symbolic link would be that link once more, and so the file that comes next.
         os.link(os.path.realpath(path), temporary)

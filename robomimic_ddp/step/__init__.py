@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from robomimic_ddp.distributed.comm_hooks import Communication, communicate
 from robomimic_ddp.step.choice import added_by_max, effective
-from robomimic_ddp.step.communication import Communication, communicate
 from robomimic_ddp.step.prepare import Prepared, prepare
 
 __all__ = [

@@ -13,9 +13,9 @@ from typing import Any, Callable
 
 from torch.nn.parallel import DistributedDataParallel
 
-from robomimic_ddp import algo as host_algo
-from robomimic_ddp import step_hooks, wrap
+from robomimic_ddp import step_hooks
 from robomimic_ddp.config.swapped import swapped
+from robomimic_ddp.distributed import host_algo, parallel
 from robomimic_ddp.errors import PlanError
 from robomimic_ddp.step.backward import NAME, WHOLE, Backward, Part, Pending
 from robomimic_ddp.step.micro_batches import MicroBatches, split
@@ -40,9 +40,9 @@ class Accumulation:
     def __init__(self, model: Any, micro_batches: int, backward: Backward) -> None:
         self.model, self.micro_batches, self.backward = model, micro_batches, backward
         self._nets = [
-            wrap.state_of(module)
+            parallel.state_of(module)
             for _, module in host_algo.named_modules(model)
-            if wrap.is_parallel(module)
+            if parallel.is_parallel(module)
         ]
         self._steps = 0
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from robomimic_ddp import algo as host_algo
+from robomimic_ddp.distributed import host_algo
 from robomimic_ddp.step.checkpointing import IMAGE_LAYERS
 
 

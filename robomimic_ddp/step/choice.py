@@ -6,10 +6,10 @@ import dataclasses
 
 import torch
 
-from robomimic_ddp import group
 from robomimic_ddp.config.options import Options, ResolvedOptions
 from robomimic_ddp.config.plan import RunPlan
-from robomimic_ddp.step import communication, compilation
+from robomimic_ddp.distributed import comm_hooks, group
+from robomimic_ddp.step import compilation
 
 _BF16_CAPABILITY = (8, 0)
 
@@ -35,7 +35,7 @@ def effective(resolved: ResolvedOptions, plan: RunPlan, any_parallel_net: bool) 
         added["precision"] = "bf16"
     if compiles:
         added["compile"] = "true"
-    if plan.several_ranks and communication.sends_bf16(plan.device):
+    if plan.several_ranks and comm_hooks.sends_bf16(plan.device):
         added["comm"] = "bf16"
     free = {name: value for name, value in added.items() if resolved.sources[name] == "default"}
     return dataclasses.replace(values, **free)

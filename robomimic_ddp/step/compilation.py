@@ -19,8 +19,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from robomimic_ddp import wrap
 from robomimic_ddp.config.swapped import swapped
+from robomimic_ddp.distributed import parallel
 from robomimic_ddp.errors import PlanError
 from robomimic_ddp.step import calls
 
@@ -34,7 +34,7 @@ def install(nets: list, kind: str, left_out: list, undo: ExitStack) -> int:
 
     kind: "true", or "reduce-overhead" for CUDA graphs, which want batches of one size.
     """
-    chosen = [net for net in nets if wrap.has_trainable_parameters(net) and net not in left_out]
+    chosen = [net for net in nets if parallel.has_trainable_parameters(net) and net not in left_out]
     for net in chosen:
         calls.replace(net, _Compiled(net, kind), undo)
     return len(chosen)

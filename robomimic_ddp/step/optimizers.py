@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from robomimic_ddp import algo as host_algo
 from robomimic_ddp.config.swapped import swapped
+from robomimic_ddp.distributed import host_algo
 
 KINDS = (torch.optim.Adam, torch.optim.AdamW)
 _STEP = "step"

@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from robomimic_ddp import algo as host_algo
-from robomimic_ddp import wrap
 from robomimic_ddp.config.options import Options
 from robomimic_ddp.config.swapped import swapped
+from robomimic_ddp.distributed import host_algo, parallel
 from robomimic_ddp.errors import PlanError
 from robomimic_ddp.step import (
     averaging,
@@ -108,10 +107,10 @@ def _device(nets: list) -> Any:
 def _missing_in_torch(options: Options, nets: list) -> tuple[str, str | None]:
     """The option that cannot be had with this torch, this machine or this mode, and why."""
     copied = None
-    if any(wrap.is_parallel(net) and wrap.state_of(net).mode == "dp" for net in nets):
+    if any(parallel.is_parallel(net) and parallel.state_of(net).mode == "dp" for net in nets):
         copied = "DataParallel makes plain copies of the nets at every step; start it with torchrun"
     if options.compile != "false":
-        in_ddp = any(wrap.is_parallel(net) for net in nets)
+        in_ddp = any(parallel.is_parallel(net) for net in nets)
         bucket_mb = options.bucket_mb if in_ddp else None
         reason = copied or compilation.why_not(str(_device(nets)), bucket_mb)
         if reason is None and options.accumulate > 1:

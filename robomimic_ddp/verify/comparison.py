@@ -8,7 +8,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from robomimic_ddp import group
+from robomimic_ddp.distributed import group
 from robomimic_ddp.errors import VerifyError
 
 _MOST_SHOWN = 16

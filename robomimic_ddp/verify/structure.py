@@ -12,8 +12,7 @@ from typing import Any
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from robomimic_ddp import algo as host_algo
-from robomimic_ddp import group, wrap
+from robomimic_ddp.distributed import group, host_algo, parallel
 from robomimic_ddp.verify.bits import checksums
 from robomimic_ddp.verify.comparison import Evidence, require_equal
 
@@ -63,8 +62,8 @@ def parallel_nets(algo: Any) -> list[tuple[str, nn.Module]]:
     """(name, net) of every net that was made parallel and has something to train."""
     return [
         (name, module)
-        for name, module in wrap.parallel_among(host_algo.named_modules(algo))
-        if wrap.has_trainable_parameters(module)
+        for name, module in parallel.parallel_among(host_algo.named_modules(algo))
+        if parallel.has_trainable_parameters(module)
     ]
 
 
@@ -93,7 +92,7 @@ def uncovered(algo: Any) -> list[str]:
     covered = {
         id(parameter)
         for _, module in host_algo.named_modules(algo)
-        if wrap.is_parallel(module)
+        if parallel.is_parallel(module)
         for parameter in module.parameters()
     }
     loose = [
@@ -130,7 +129,7 @@ def unreduced(algo: Any) -> Iterator[str]:
     built, which synchronises only those that it was built with; and about one that is told to wait.
     """
     for name, module in parallel_nets(algo):
-        state = wrap.state_of(module)
+        state = parallel.state_of(module)
         if not isinstance(state.parallel, DistributedDataParallel):
             continue
         known = {id(parameter) for parameter in state.reduced}
@@ -172,7 +171,7 @@ def foreign(algo: Any) -> Iterator[str]:
 def gradient_hint(algo: Any) -> str:
     """Why reduced gradients may differ, as this rank sees it."""
     nets = parallel_nets(algo)
-    unused = [name for name, net in nets if wrap.state_of(net).training_forwards == 0]
+    unused = [name for name, net in nets if parallel.state_of(net).training_forwards == 0]
     if unused:
         return (
             f"{', '.join(unused)} was never called in training mode: it was trained past its "

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from robomimic_ddp import algo as host_algo
-from robomimic_ddp import step_hooks, wrap
+from robomimic_ddp import step_hooks
+from robomimic_ddp.distributed import host_algo, parallel
 from robomimic_ddp.verify import data, structure
 from robomimic_ddp.verify.bits import checksums
 from robomimic_ddp.verify.comparison import Evidence
@@ -81,9 +81,9 @@ class Verifier:
         self._trained.begin()
         self._streams.clear()
         nets = structure.parallel_nets(self.algo)
-        self._forwards = {name: wrap.state_of(net).training_forwards for name, net in nets}
+        self._forwards = {name: parallel.state_of(net).training_forwards for name, net in nets}
         for _, net in nets:
-            wrap.state_of(net).before_training_forward = lambda: self._before_forward(epoch)
+            parallel.state_of(net).before_training_forward = lambda: self._before_forward(epoch)
 
     def before_buffers_are_made_equal(self, epoch: Any) -> None:
         """Collective: a buffer that training leaves alone on one rank changed on none.
@@ -104,7 +104,7 @@ class Verifier:
         evidence.complaints = self._trained.complaints(self.train_loader)
         evidence.equal.update(self._trained.items())
         for name, net in structure.parallel_nets(self.algo):
-            forwards = wrap.state_of(net).training_forwards - self._forwards.get(name, 0)
+            forwards = parallel.state_of(net).training_forwards - self._forwards.get(name, 0)
             evidence.equal[f"training forwards of {name} in the epoch"] = forwards
         evidence.equal.update(data.order_items(self.train_loader))
         self._add_structure(evidence)
@@ -142,8 +142,8 @@ class Verifier:
 
     def _disarm(self) -> None:
         for _, module in host_algo.named_modules(self.algo):
-            if wrap.is_parallel(module):
-                wrap.state_of(module).before_training_forward = None
+            if parallel.is_parallel(module):
+                parallel.state_of(module).before_training_forward = None
 
     def _before_forward(self, epoch: Any) -> None:
         """Collective, within the first training forward of the epoch on every rank."""

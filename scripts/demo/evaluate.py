@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from robomimic_ddp.config.swapped import swapped
-from robomimic_ddp.main_rank import atomic_open
+from robomimic_ddp.distributed.atomic_files import atomic_open
 from robomimic_ddp.rlds.pictures import PictureSize, resize_frames
 from robomimic_ddp.rlds.rotations import convert
 from robomimic_ddp.rlds.schema_file import load_schema

@@ -15,8 +15,8 @@ from typing import Any, Callable
 
 import torch
 
-from robomimic_ddp import rendezvous
 from robomimic_ddp.config import env
+from robomimic_ddp.distributed import rendezvous
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, DataError, RobomimicDDPError
 from robomimic_ddp.state import STATE
 

@@ -10,10 +10,10 @@ import sys
 import torch
 import torch.distributed as dist
 
-from robomimic_ddp import entry, group
+from robomimic_ddp.distributed import entry_point, group
 
 
-@entry.entry_point
+@entry_point.entry_point
 def main() -> None:
     what, failing = sys.argv[1], int(sys.argv[2])
     with group.process_group("gloo", 60):

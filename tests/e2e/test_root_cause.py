@@ -11,7 +11,7 @@ import time
 import psutil
 import pytest
 
-from robomimic_ddp import rendezvous
+from robomimic_ddp.distributed import rendezvous
 from tests.hosts import ROOT, environment, run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.planted_fault, pytest.mark.timeout(300)]

@@ -9,14 +9,14 @@ import os
 import sys
 import time
 
-from robomimic_ddp import entry
+from robomimic_ddp.distributed import entry_point
 
 
 def tell() -> None:
     os.write(1, f"{os.getpid()}\n".encode())  # past the quiet stdout of other ranks
 
 
-@entry.entry_point
+@entry_point.entry_point
 def main() -> None:
     if "early" not in sys.argv:
         tell()

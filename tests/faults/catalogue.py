@@ -17,7 +17,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import robomimic_ddp
-from robomimic_ddp import api, run, sampling, wrap
+from robomimic_ddp import api, run, sampling
+from robomimic_ddp.distributed import parallel
 from tests.faults.toy_run import BATCH, SEED
 
 BAD = 1
@@ -129,7 +130,7 @@ def left_in_eval_on_one_rank(job):
     says=["policy.noise_pred_net is inside DDP's no_sync()", EVERYWHERE],
 )
 def no_sync(job):
-    wrap.state_of(policy(job)["noise_pred_net"]).parallel.require_backward_grad_sync = False
+    parallel.state_of(policy(job)["noise_pred_net"]).parallel.require_backward_grad_sync = False
 
 
 # ----- nets and parameters that are not what was made parallel

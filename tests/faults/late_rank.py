@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from robomimic_ddp import entry, group
+from robomimic_ddp.distributed import entry_point, group
 from tests.faults.toy_run import STEPS, ToyJob, train
 
 TIMEOUT_SECONDS = 10.0
@@ -12,7 +12,7 @@ def one_step_more(job):
     job.steps = STEPS + (group.rank() == 1)
 
 
-@entry.entry_point
+@entry_point.entry_point
 def main() -> None:
     job = ToyJob({"epoch begins": one_step_more})
     job.options = {"timeout": TIMEOUT_SECONDS}

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from robomimic_ddp import group, random_streams, sampling, verify, wrap
+from robomimic_ddp import sampling, verify
+from robomimic_ddp.distributed import group, parallel, rng
 from tests.faults.toy_run import BATCH, Numbers
 
 SAMPLES = (8, 9, 24, 96)
@@ -18,7 +19,7 @@ SAMPLES = (8, 9, 24, 96)
 def tiny_algo():
     """One net of 16 parameters, wrapped once; it keeps training over all starts."""
     torch.manual_seed(0)
-    net = wrap.parallelise(nn.Linear(4, 4, bias=False), "ddp", {}, "policy.noise_pred_net")
+    net = parallel.parallelise(nn.Linear(4, 4, bias=False), "ddp", {}, "policy.noise_pred_net")
     nets = nn.ModuleDict({"policy": nn.ModuleDict({"noise_pred_net": net})})
     return SimpleNamespace(
         nets=nets, optimizers={"policy": torch.optim.SGD(nets.parameters(), 1e-3)}
@@ -37,7 +38,7 @@ def clean_starts(first_seed: int, count: int, samples: int) -> int:
         torch.default_generator.manual_seed(seed)
         np.random.seed(seed)
         loader = loader_of(dataset, seed)
-        random_streams.seed_streams(seed, group.rank())
+        rng.seed_streams(seed, group.rank())
         verifier = verify.Verifier(algo, loader)
         verifier.start()
         if seed % 10 == 0:

@@ -7,7 +7,7 @@ from unittest import mock
 
 import pytest
 
-from robomimic_ddp import group
+from robomimic_ddp.distributed import group
 from tests.parity import training
 from tests.parity.comparison import CHANGES
 from tests.ranks.pool import RankError

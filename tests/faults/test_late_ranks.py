@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from robomimic_ddp import rendezvous
+from robomimic_ddp.distributed import rendezvous
 from tests.faults.toy_run import STEPS
 from tests.hosts import run
 

@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from robomimic_ddp import api, group, run
+from robomimic_ddp import api, run
 from robomimic_ddp.config import entry_options
+from robomimic_ddp.distributed import group
 from tests.ranks.toy import Encoder
 
 STEPS, BATCH, SAMPLES, SEED = 4, 4, 96, 7

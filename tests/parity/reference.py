@@ -15,7 +15,8 @@ from unittest import mock
 
 import torch
 
-from robomimic_ddp import random_streams, sampling
+from robomimic_ddp import sampling
+from robomimic_ddp.distributed import rng
 from tests.parity.training import Job, build, one_step, only_forward, result_of, use_host
 
 
@@ -30,7 +31,7 @@ class RankStreams:
         self.of_ranks, self.micro_batches = [], micro_batches
         for rank in range(world_size):
             torch.set_rng_state(start)
-            random_streams.seed_streams(seed, rank)
+            rng.seed_streams(seed, rank)
             self.of_ranks.append(torch.get_rng_state())
         torch.set_rng_state(start)
         self.states = self.of_ranks

@@ -20,8 +20,9 @@ import pytest
 import torch
 from torch import nn
 
-from robomimic_ddp import checkpoint, group, wrap
+from robomimic_ddp import checkpoint
 from robomimic_ddp.config.options import Options
+from robomimic_ddp.distributed import group, parallel
 from tests.ranks.toy import Encoder
 
 pytestmark = pytest.mark.parity
@@ -63,9 +64,9 @@ def build(mode: str, module_key: bool) -> nn.ModuleDict:
     torch.manual_seed(0)
     nets = {"obs_encoder": Encoder(), "noise_pred_net": nn.Linear(6, 4)}
     for name, net in nets.items():
-        options = wrap.ddp_options(Options(), net)
-        net = checkpoint.accept_any_layout(wrap.parallelise(net, mode, options, name))
-        nets[name] = wrap.ModuleKey(net) if module_key else net
+        options = parallel.ddp_options(Options(), net)
+        net = checkpoint.accept_any_layout(parallel.parallelise(net, mode, options, name))
+        nets[name] = parallel.ModuleKey(net) if module_key else net
     return nn.ModuleDict({"policy": nn.ModuleDict(nets)})
 
 
@@ -142,7 +143,8 @@ def on_a_rank(old_api: str | None, module_key: bool):
     nets = build("ddp", module_key)
     found = run(nets, old_api, x)
     assert (
-        wrap.state_of(next(m for m in nets.modules() if wrap.is_parallel(m))).parallel is not None
+        parallel.state_of(next(m for m in nets.modules() if parallel.is_parallel(m))).parallel
+        is not None
     )
     return found
 

@@ -30,12 +30,13 @@ def train_on_rank(
             del os.environ[name]
     import robomimic.scripts.train as host_train
 
-    from robomimic_ddp import checkpoint, entry
+    from robomimic_ddp import checkpoint
+    from robomimic_ddp.distributed import entry_point
 
     program, printed = importlib.import_module(module), io.StringIO()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch.object(entry, "_end", sys.exit))  # the worker lives on
-        stack.enter_context(mock.patch.object(entry, "_show", printed.write))
+        stack.enter_context(mock.patch.object(entry_point, "_end", sys.exit))  # the worker lives on
+        stack.enter_context(mock.patch.object(entry_point, "_show", printed.write))
         for owner, name in ((host_train, "algo_factory"), (checkpoint, "save")):
             stack.enter_context(mock.patch.object(owner, name, getattr(owner, name)))
         stack.enter_context(mock.patch.object(sys, "argv", ["-", plan, folder, *arguments]))

@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-from robomimic_ddp import group, random_streams, step, verify, wrap
+from robomimic_ddp import step, verify
 from robomimic_ddp.config.options import Options
+from robomimic_ddp.distributed import group, parallel, rng
 from tests.ranks.pool import RankError
 from tests.ranks.toy import loss_of, make_algo
 
@@ -65,7 +66,7 @@ def prepared(undo, **options):
     nets = [net for _, net in verify.structure.parallel_nets(algo)]
     step.prepare(algo, Options(accumulate=MICRO_BATCHES, **options), nets, undo)
     for net in nets:
-        wrap.build(net)
+        parallel.build(net)
     return algo, nets
 
 
@@ -78,7 +79,7 @@ def counted(nets):
         return default_hooks.allreduce_hook(state, bucket)
 
     for net in nets:
-        wrap.state_of(net).parallel.register_comm_hook(None, hook)
+        parallel.state_of(net).parallel.register_comm_hook(None, hook)
     return reduced
 
 
@@ -111,7 +112,7 @@ def reductions_of_steps(static_graph):
         reduced = counted(nets)
         for net in nets:
             if static_graph:
-                wrap.state_of(net).parallel._set_static_graph()
+                parallel.state_of(net).parallel._set_static_graph()
         algo.average = lambda nets: None
         counts = []
         for _ in range(3):
@@ -119,7 +120,7 @@ def reductions_of_steps(static_graph):
             algo.train_on_batch(batch, 1)
             counts.append(len(reduced))
             reduced.clear()
-            waits += [wrap.state_of(net).accumulating for net in nets]
+            waits += [parallel.state_of(net).accumulating for net in nets]
         algo.nets.eval()
         return counts, any(waits), len(algo.process_batch_for_training(batch_of(6))["actions"])
 
@@ -137,14 +138,14 @@ def an_epoch(fault):
     """Collective: one verified step; `fault`: a net is left in no_sync by mistake."""
     with ExitStack() as undo:
         algo, nets = prepared(undo)
-        random_streams.seed_streams(7, group.rank())
+        rng.seed_streams(7, group.rank())
         np.random.seed(group.rank())
         verifier = verify.Verifier(algo)
         undo.callback(verifier.stop)
         verifier.start()
         verifier.epoch_begin(1)
         if fault:
-            wrap.state_of(nets[0]).parallel.require_backward_grad_sync = False
+            parallel.state_of(nets[0]).parallel.require_backward_grad_sync = False
         algo.train_on_batch(
             algo.process_batch_for_training({"actions": torch.randn(6, 4)}),
             1,

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from robomimic_ddp import group, random_streams, wrap
 from robomimic_ddp.config.options import Options
+from robomimic_ddp.distributed import group, parallel, rng
 from robomimic_ddp.state import capture_model, files, restore_model
 
 
@@ -30,10 +30,10 @@ class Crossed(nn.Module):
 def make(options):
     torch.manual_seed(0)
     net = Crossed()
-    wrap.parallelise(net, "ddp", wrap.ddp_options(Options(**options), net), "net")
+    parallel.parallelise(net, "ddp", parallel.ddp_options(Options(**options), net), "net")
     nets = nn.ModuleDict({"net": net})
     adam = torch.optim.AdamW(nets.parameters(), lr=1e-2)
-    wrap.build(net)
+    parallel.build(net)
     return SimpleNamespace(nets=nets, optimizers={"net": adam}, lr_schedulers={})
 
 
@@ -47,16 +47,16 @@ def train(algo, steps):
 def whole_and_resumed(options, repeated):
     """Digests of the model after 6 steps, without and with a new process after the third."""
     algo = make(options)
-    random_streams.seed_streams(0, group.rank())
+    rng.seed_streams(0, group.rank())
     train(algo, 3)
     saved, random = copy.deepcopy(capture_model(algo)), torch.get_rng_state()
-    wrap.state_of(algo.nets["net"]).note_order()
-    order = wrap.state_of(algo.nets["net"]).gradient_order
+    parallel.state_of(algo.nets["net"]).note_order()
+    order = parallel.state_of(algo.nets["net"]).gradient_order
     train(algo, 3)
     again = make(options)
     restore_model(again, saved)
     if repeated:
-        wrap.state_of(again.nets["net"]).repeat_layout(order)
+        parallel.state_of(again.nets["net"]).repeat_layout(order)
     torch.set_rng_state(random)
     train(again, 3)
     return files.digest(capture_model(algo)), files.digest(capture_model(again)), order

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from torch.utils.data import DataLoader
 
-from robomimic_ddp import group, metrics, random_streams, resume
+from robomimic_ddp import metrics, resume
+from robomimic_ddp.distributed import group, rng
 from robomimic_ddp.errors import Stopped
 from robomimic_ddp.sampling import ReplayedLoader, train_loader
 from robomimic_ddp.state import Found
@@ -53,7 +54,7 @@ def run_epoch(model, data_loader, epoch, validate=False, num_steps=None):
 def epoch(directory, kind, folder, cache, batch, stop_after, go_on):
     """The samples of this rank up to the stop, or to the end of the epoch; those of the next."""
     with running(directory, Found(directory, "state") if go_on else None) as run:
-        with random_streams.kept():
+        with rng.kept():
             run.loaders["train"] = make_loader(kind, folder, cache, batch)
         keeper, algo = resume.Keeper(run, make_algo()), Algo()
         keeper.restore()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from robomimic_ddp import group
+from robomimic_ddp.distributed import group
 from robomimic_ddp.metrics import epoch_log
 from robomimic_ddp.state import plain
 from robomimic_ddp.step_logs import EpochPart

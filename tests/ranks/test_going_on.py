@@ -15,8 +15,10 @@ from unittest import mock
 
 import pytest
 
-from robomimic_ddp import group, history, host_config, metrics, resume, state, stopping
+from robomimic_ddp import history, host_config, metrics, resume, state
 from robomimic_ddp.config import env
+from robomimic_ddp.distributed import group
+from robomimic_ddp.distributed import signals as stopping
 from robomimic_ddp.errors import CheckpointError, Stopped
 from robomimic_ddp.resume import start
 from robomimic_ddp.state import BEST, PREVIOUS, STATE, Found

@@ -9,8 +9,8 @@ from unittest import mock
 import pytest
 import torch
 
-from robomimic_ddp import group
 from robomimic_ddp.config import env
+from robomimic_ddp.distributed import group
 from robomimic_ddp.errors import LaunchError
 
 

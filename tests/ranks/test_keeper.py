@@ -9,11 +9,12 @@ from unittest import mock
 import pytest
 import torch
 
-from robomimic_ddp import group, random_streams, resume, wrap
+from robomimic_ddp import resume
 from robomimic_ddp import run as _run
 from robomimic_ddp import step as step_of_run
 from robomimic_ddp.config import options, plan
 from robomimic_ddp.config.env import LaunchEnv
+from robomimic_ddp.distributed import group, parallel, rng
 from robomimic_ddp.state import BEST, PREVIOUS, STATE, Found, Resume, files
 from robomimic_ddp.state.files import read_file
 from tests.ranks.toy import make_algo, step
@@ -45,7 +46,7 @@ def train(directory, losses, found=None):
         keeper = resume.Keeper(run, algo)
         best_valid_loss = resume.restored("best_valid_loss", None)
         first = best_valid_loss
-        random_streams.seed_streams(7, group.rank())
+        rng.seed_streams(7, group.rank())
         finished = keeper.restore() or 0
         for epoch, loss in enumerate(losses, start=1):
             if epoch <= finished:
@@ -83,7 +84,7 @@ def streams_of(directory, world_before):
     with running(directory, Found(directory, "state")) as run:
         algo = make_algo()
         keeper = resume.Keeper(run, algo)
-        random_streams.seed_streams(7, group.rank())
+        rng.seed_streams(7, group.rank())
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             keeper.restore()
@@ -97,8 +98,8 @@ def test_ranks_that_did_not_exist_draw_from_new_streams(ranks, tmp_path):
     found = ranks.run(streams_of, part, 2, world_size=3)
     streams = [stream for stream, _ in found]
     assert streams[:2] == [rank["random"]["torch"].sum().item() for rank in saved["ranks"]]
-    with random_streams.kept():
-        random_streams.seed_streams(7, 2)
+    with rng.kept():
+        rng.seed_streams(7, 2)
         first_life = torch.get_rng_state().sum().item()
     assert streams[2] not in (*streams[:2], first_life)
     text = found[0][1]
@@ -114,7 +115,7 @@ def laid_out(directory):
         repeated[state.name] = order
 
     with running(directory, Found(directory, "state")) as run:
-        with mock.patch.object(wrap._State, "repeat_layout", repeat_layout):
+        with mock.patch.object(parallel._State, "repeat_layout", repeat_layout):
             resume.Keeper(run, make_algo()).restore()
     return repeated
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from robomimic_ddp import group, main_rank
+from robomimic_ddp.distributed import atomic_files, group, main_rank, quiet_streams
+from robomimic_ddp.main_rank import loggers
 from tests.ranks.pool import RankError
 
 
@@ -50,16 +51,16 @@ def fail_on_main(kind):
 def files(folder):
     path = Path(folder) / "config.json"
     for round_number in range(2):
-        with main_rank.open_on_main(path, "w") as file:
+        with atomic_files.open_on_main(path, "w") as file:
             file.write(f"rank {group.rank()} round {round_number}")
-        main_rank.copyfile(path, path.with_suffix(".bak"))
-    with main_rank.open_on_main(path.with_suffix(".bin"), "wb") as file:
+        atomic_files.copyfile(path, path.with_suffix(".bak"))
+    with atomic_files.open_on_main(path.with_suffix(".bin"), "wb") as file:
         file.write(b"bytes")
     saved = main_rank.main_rank_only(lambda: f"saved by {group.rank()}")()
     return saved, main_rank.agree(group.rank() + 5)
 
 
-@main_rank.print_logger
+@loggers.print_logger
 class PrintLogger:
     """As the host's."""
 
@@ -77,7 +78,7 @@ class PrintLogger:
         self.terminal.flush()
 
 
-@main_rank.data_logger
+@loggers.data_logger
 class DataLogger:
     """As the host's, with files for TensorBoard and wandb."""
 
@@ -97,7 +98,7 @@ class DataLogger:
         self.files = None
 
 
-@main_rank.data_logger
+@loggers.data_logger
 class NoSwitch:
     def __init__(self, log_dir):
         pass
@@ -106,7 +107,7 @@ class NoSwitch:
 def train_with_logs(folder):
     """What the host's `train` does with its streams."""
     real = sys.stdout, sys.stderr
-    with warnings.catch_warnings(), main_rank.quiet_stdout(not group.is_main()):
+    with warnings.catch_warnings(), quiet_streams.quiet_stdout(not group.is_main()):
         print("before the log")
         print("a WARNING before the log")
         logger = PrintLogger(os.path.join(folder, "log.txt"))

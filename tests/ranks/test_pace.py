@@ -7,14 +7,15 @@ import time
 import torch
 from torch import nn
 
-from robomimic_ddp import group, pace, wrap
+from robomimic_ddp import pace
+from robomimic_ddp.distributed import group, parallel
 
 
 def epoch(steps_of_rank: list[int], wait_of_rank: list[float], is_parallel: bool) -> dict:
     """On a rank: trains a net for a while; the merged log."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8))
-    wrap.parallelise(net, "ddp" if is_parallel else "single")
+    parallel.parallelise(net, "ddp" if is_parallel else "single")
     net(torch.randn(4, 64)).square().mean().backward()  # builds it
     timer = pace.Pace()
     for _ in range(steps_of_rank[group.rank()]):

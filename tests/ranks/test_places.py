@@ -10,8 +10,8 @@ from contextlib import nullcontext
 import pytest
 import torch.distributed as dist
 
-from robomimic_ddp import entry, group, places
-from robomimic_ddp.places import Places
+from robomimic_ddp.distributed import entry_point, group, watchdog
+from robomimic_ddp.distributed.watchdog import Places
 
 
 class Lines(logging.Handler):
@@ -28,24 +28,27 @@ class Lines(logging.Handler):
 def come_late(late_rank, seconds, timeout, steps):
     """(collective's error is one of time, what is missing, warnings) of this rank."""
     lines = Lines()
-    logging.getLogger("robomimic_ddp.places").addHandler(lines)
+    logging.getLogger("robomimic_ddp.distributed.watchdog").addHandler(lines)
     rank, world_size = dist.get_rank(), dist.get_world_size()
     group.leave()  # not at once, in torch 2.0
     method = f"file://{os.environ['RANKS_RENDEZVOUS']}-again"
     rendezvous = {"init_method": method, "rank": rank, "world_size": world_size}
     answer = None
     with group.process_group("gloo", timeout, **rendezvous):
-        places.reached("epoch 3 train")
+        watchdog.reached("epoch 3 train")
         for _ in range(steps + (rank != late_rank)):
-            places.stepped()
+            watchdog.stepped()
         if rank == late_rank:
             time.sleep(seconds)
         else:
-            places.reached("epoch 3 train log")
+            watchdog.reached("epoch 3 train log")
         try:
             group.gather_objects(rank)
         except RuntimeError as error:
-            answer = entry.is_time_limit(error) or entry.is_follow_up(error), places.missing()
+            answer = (
+                entry_point.is_time_limit(error) or entry_point.is_follow_up(error),
+                watchdog.missing(),
+            )
             time.sleep(seconds)  # a real rank ends here, and its sockets with it
         # No farewell in a broken group.
         dist.destroy_process_group()
@@ -104,13 +107,13 @@ def test_the_late_rank_is_named_before_nccl_ends_the_process(unheard, limited, w
     """Its watchdog raises nothing that could be caught."""
     store = dist.HashStore()
     Places(store, 1, 2, 60.0)._publish()
-    places.begin(store, 0, 2, 0.5, ends_unheard=bool(unheard))
+    watchdog.begin(store, 0, 2, 0.5, ends_unheard=bool(unheard))
     try:
-        with nullcontext() if limited else places.without_time_limit():
-            places.reached("epoch 1 train")
+        with nullcontext() if limited else watchdog.without_time_limit():
+            watchdog.reached("epoch 1 train")
             time.sleep(0.7)
     finally:
-        places.end()
+        watchdog.end()
     told = [one.getMessage() for one in caplog.records if one.levelno == logging.ERROR]
     assert len(told) == words
     for text in told:
@@ -119,6 +122,6 @@ def test_the_late_rank_is_named_before_nccl_ends_the_process(unheard, limited, w
 
 
 def test_nothing_is_noted_without_a_process_group():
-    places.reached("epoch 1 train")
-    places.stepped()
-    assert places.missing() is None
+    watchdog.reached("epoch 1 train")
+    watchdog.stepped()
+    assert watchdog.missing() is None

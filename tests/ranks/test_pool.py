@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from robomimic_ddp import group
+from robomimic_ddp.distributed import group
 from tests.ranks.pool import RankError
 
 

@@ -12,12 +12,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from robomimic_ddp import algo as host_algo
-from robomimic_ddp import group, nests, random_streams, resume, step, wrap
+from robomimic_ddp import resume, step
 from robomimic_ddp import run as _run
 from robomimic_ddp.config import options, plan
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.options import Options
+from robomimic_ddp.distributed import group, host_algo, parallel, rng, tree_collectives
 from robomimic_ddp.errors import PlanError
 from robomimic_ddp.state import STATE, Found, Resume, files
 from robomimic_ddp.state.files import read_file
@@ -32,10 +32,10 @@ START = 3
 def compressed(algo, **changes):
     """Collective: builds the algo's parallel nets, which send as the options say."""
     values = Options(**{"comm": "powersgd", "powersgd_start": START, "powersgd_rank": 1, **changes})
-    nets = wrap.parallel_among(host_algo.named_modules(algo))
+    nets = parallel.parallel_among(host_algo.named_modules(algo))
     for name, net in nets:
-        wrap.state_of(net).name = name
-        wrap.build(net)
+        parallel.state_of(net).name = name
+        parallel.build(net)
     return step.communicate([net for _, net in nets], values)
 
 
@@ -136,7 +136,7 @@ def train(directory, epochs, found=None, **changes):
     with running(directory, found, **changes) as run, contextlib.redirect_stdout(printed):
         algo = make_algo()
         run.communication = compressed(algo, **changes)
-        random_streams.seed_streams(7, group.rank())
+        rng.seed_streams(7, group.rank())
         keeper = resume.Keeper(run, algo)
         finished = keeper.restore() or 0
         at_start = [one.errors() for one in run.communication.powersgd.values()]
@@ -217,9 +217,9 @@ def brought_around():
     """Collective: nests of other sizes on each rank, to the main rank and back."""
     rank = group.rank()
     own = {"a": [torch.full((rank + 1,), rank)], "b": rank, "none": torch.zeros(0)}
-    gathered = nests.gathered(own)
+    gathered = tree_collectives.gathered(own)
     assert (gathered is None) == (rank > 0)
-    back = nests.scattered(gathered)
+    back = tree_collectives.scattered(gathered)
     assert torch.equal(back["a"][0], own["a"][0]) and back["b"] == rank
     return True
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from robomimic_ddp import group, random_streams
+from robomimic_ddp.distributed import group, rng
 from robomimic_ddp.rollouts import merge, split_rollouts
 from tests.ranks.pool import RankError
 
@@ -72,11 +72,11 @@ def noisy(seen):
 
 
 def run(episodes, epoch=3, envs=("a", "b")):
-    seen, before = [], random_streams.capture()["torch"]
+    seen, before = [], rng.capture()["torch"]
     made = {name: Env() for name in envs}
     function = split_rollouts(host_rollouts, lambda: SEED)
     result = function(noisy(seen), made, 5, num_episodes=episodes, video_dir="v", epoch=epoch)
-    untouched = torch.equal(before, random_streams.capture()["torch"])
+    untouched = torch.equal(before, rng.capture()["torch"])
     put_back = all("reset" not in vars(env) for env in made.values())
     return result, seen, [env.resets for env in made.values()], untouched and put_back
 
@@ -137,7 +137,7 @@ def test_another_epoch_has_other_episodes(ranks):
 
 
 def test_one_rank_is_the_host():
-    with random_streams.kept():
+    with rng.kept():
         torch.manual_seed(0), np.random.seed(0)
         seen, envs = [], {"a": Env()}
         plain = host_rollouts(noisy(seen), envs, 5, num_episodes=3)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from robomimic_ddp import group, random_streams
+from robomimic_ddp.distributed import group, rng
 from robomimic_ddp.errors import CheckpointError
 from robomimic_ddp.state import capture_model, files, plain, restore_model
 from tests.parity.test_ema import build, old_training_utils  # noqa: F401
@@ -79,19 +79,19 @@ def steps_and_resumed(folder, mode, *kind):
     algo = make(mode, *kind)
     for _ in range(5):
         step(algo)
-    captured = {"model": capture_model(algo), "random": random_streams.capture()}
+    captured = {"model": capture_model(algo), "random": rng.capture()}
     if group.is_main():
         files.write(folder, captured, best=False)
     group.barrier()
     for _ in range(5):
         step(algo)
     whole = files.digest(capture_model(algo))
-    random_streams.restore(captured["random"])  # the rank's own
+    rng.restore(captured["random"])  # the rank's own
     saved = group.broadcast_nest(files.read(folder)[0] if group.is_main() else None)
     again = make(mode, *kind)
     step(again)  # a used optimizer, whose state is replaced
     restore_model(again, saved["model"])
-    random_streams.restore(captured["random"])
+    rng.restore(captured["random"])
     at_once = files.digest(capture_model(again)) == files.digest(saved["model"])
     for _ in range(5):
         step(again)
@@ -103,21 +103,21 @@ def steps_and_resumed(folder, mode, *kind):
 @pytest.mark.parametrize("mode", ["single", "dp"])
 def test_one_process(api, module_key, mode, old_training_utils, tmp_path):  # noqa: F811
     old_api = old_training_utils if api == "model=" else None
-    with random_streams.kept():
+    with rng.kept():
         whole, resumed, at_once = steps_and_resumed(tmp_path, mode, module_key, old_api, "lambda")
     assert resumed == whole and at_once
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_schedules(schedule, tmp_path):
-    with random_streams.kept():
+    with rng.kept():
         whole, resumed, _ = steps_and_resumed(tmp_path, "single", False, None, schedule)
     assert resumed == whole
 
 
 @pytest.mark.parametrize("optimizer", ["Adam", "SGD", "RMSprop"])
 def test_optimizers(optimizer, tmp_path):
-    with random_streams.kept():
+    with rng.kept():
         whole, resumed, _ = steps_and_resumed(tmp_path, "single", False, None, "lambda", optimizer)
     assert resumed == whole
 

@@ -16,8 +16,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from robomimic_ddp import entry, group, places, stopping
-from robomimic_ddp.stopping import Stopper
+from robomimic_ddp.distributed import entry_point, group, watchdog
+from robomimic_ddp.distributed import signals as stopping
+from robomimic_ddp.distributed.signals import Stopper
 from tests.ranks.pool import RankError
 
 
@@ -125,9 +126,9 @@ def wait_in_c(tell_failure, ask):
     with stopper.scope():
         stopper.listen()
         store = dist.distributed_c10d._get_default_store()
-        places.begin(store, group.rank(), group.world_size(), 600.0)
+        watchdog.begin(store, group.rank(), group.world_size(), 600.0)
         if group.rank() == 0 and tell_failure:
-            places.first_to_fail()
+            watchdog.first_to_fail()
         group.barrier()
         if group.rank() == 1:
             signals = [signal.SIGUSR1] * ask + [signal.SIGTERM]
@@ -139,7 +140,7 @@ def wait_in_c(tell_failure, ask):
             libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
             libc.pthread_mutex_lock(mutex)
             libc.pthread_mutex_lock(mutex)
-        places.end()
+        watchdog.end()
 
 
 @pytest.mark.parametrize("tell_failure, ask", [(False, 0), (True, 0), (False, 1)])
@@ -255,7 +256,7 @@ def wait_for_a_lost_rank():
     except RuntimeError as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         dist.destroy_process_group()
-        return last.name, entry.is_follow_up(error), str(error)
+        return last.name, entry_point.is_follow_up(error), str(error)
 
 
 def test_a_lost_rank_seen_by_the_stopper_is_a_follow_up(ranks):

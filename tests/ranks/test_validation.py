@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from robomimic_ddp import places, random_streams
 from robomimic_ddp.config.swapped import swapped
+from robomimic_ddp.distributed import rng, watchdog
 from robomimic_ddp.metrics import epoch_log
 from robomimic_ddp.seams import epoch as seam
 from robomimic_ddp.step_logs import EpochPart
@@ -54,11 +54,11 @@ def noise(directory):
     with running(directory):
         algo = Algo()
         algo.drawn = []
-        random_streams.seed(3)
-        before = str(random_streams.capture())
+        rng.seed(3)
+        before = str(rng.capture())
         for number in (1, 2, 1):
             seam.epoch_log(drawing_run_epoch)(algo, [], number, validate=True, num_steps=0)
-        return algo.drawn, before == str(random_streams.capture())
+        return algo.drawn, before == str(rng.capture())
 
 
 def test_validation_noise_differs_between_ranks_and_epochs(ranks, tmp_path):
@@ -76,9 +76,9 @@ def noise_of_training(directory):
         algo, let_go = Algo(), []
         run.loaders["train"] = SimpleNamespace(let_go=lambda: let_go.append(1))
         algo.drawn = []
-        random_streams.seed(3)
+        rng.seed(3)
         seam.epoch_log(drawing_run_epoch)(algo, [], 1, num_steps=0)
-        random_streams.seed(3)
+        rng.seed(3)
         assert let_go == [1], "the next epoch would go on with the pass that the host has left"
         return algo.drawn == [[torch.rand(()).item(), np.random.rand(), random.random()]]
 
@@ -93,7 +93,7 @@ def validate_in_a_stopped_epoch():
     part.steps, part.logs.samples = 2, 8
     loader, reached = a_loader(valid_loader, shuffle=False), []
     log = epoch_log(real_run_epoch(), lambda: part)(Algo(), loader, 1, validate=True)
-    with swapped(places, "reached", reached.append):
+    with swapped(watchdog, "reached", reached.append):
         epoch_log(real_run_epoch(), lambda: part)(Algo(), loader, 1, validate=True)
     assert reached == ["epoch 1 validation", "epoch 1 validation log"]
     return log["Loss"], part.steps, part.logs.samples

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from robomimic_ddp import algo as host_algo
-from robomimic_ddp import group, random_streams, verify
+from robomimic_ddp import verify
+from robomimic_ddp.distributed import group, host_algo, rng
 from tests.ranks.pool import RankError
 from tests.ranks.toy import loss_of, make_algo, step
 
@@ -23,7 +23,7 @@ def start(fault=None):
     if fault == "parameter outside":
         algo.nets["extra"] = nn.Linear(2, 2)
     if fault != "same noise":
-        random_streams.seed_streams(0, group.rank())
+        rng.seed_streams(0, group.rank())
     if fault == "same augmentation":
         np.random.seed(1)
         import random

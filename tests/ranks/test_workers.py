@@ -9,10 +9,10 @@ from unittest import mock
 
 import torch
 
-from robomimic_ddp import group
 from robomimic_ddp import run as _run
 from robomimic_ddp.config import env, options, plan
 from robomimic_ddp.config.env import LaunchEnv
+from robomimic_ddp.distributed import group
 from robomimic_ddp.step import compilation, effective
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from robomimic_ddp import algo as host_algo
-from robomimic_ddp import group, random_streams, verify
+from robomimic_ddp import verify
+from robomimic_ddp.distributed import group, host_algo, rng
 from robomimic_ddp.errors import WrapError
 from tests.ranks.pool import RankError
 from tests.ranks.toy import loss_of, make_algo, step
@@ -16,7 +16,7 @@ from tests.ranks.toy import loss_of, make_algo, step
 
 def train(encoder_has_parameters):
     algo = make_algo(encoder_has_parameters=encoder_has_parameters)
-    random_streams.seed_streams(0, group.rank())
+    rng.seed_streams(0, group.rank())
     losses = [step(algo, torch.randn(8, 4)) for _ in range(3)]
     return losses, [verify.checksum(parameter) for parameter in algo.nets.parameters()]
 

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import torch
 from torch import nn
 
-from robomimic_ddp import wrap
 from robomimic_ddp.config.options import Options
+from robomimic_ddp.distributed import parallel
 
 
 class Encoder(nn.Module):
@@ -43,7 +43,7 @@ def make_algo(mode="ddp", seed=0, encoder_has_parameters=True, batch_norm=False)
     head = nn.Sequential(nn.Linear(width, 8), middle, nn.Linear(8, 4))
     parts = {"obs_encoder": encoder, "noise_pred_net": head}
     for name, net in parts.items():
-        wrap.parallelise(net, mode, wrap.ddp_options(Options(), net), f"policy.{name}")
+        parallel.parallelise(net, mode, parallel.ddp_options(Options(), net), f"policy.{name}")
     nets = nn.ModuleDict({"policy": nn.ModuleDict(parts)})
     optimizer = torch.optim.AdamW(nets["policy"].parameters(), lr=1e-2)
     ema_nets = copy.deepcopy(nets).requires_grad_(False)

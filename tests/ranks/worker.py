@@ -158,7 +158,7 @@ class Membership:
         joined = dist.is_initialized()
         if joined:
             if not hasattr(torch.nn.Module, "compile"):
-                time.sleep(0.02)  # torch 2.0: see robomimic_ddp/group.py
+                time.sleep(0.02)  # torch 2.0: see robomimic_ddp/distributed/group.py
             dist.destroy_process_group()
         return joined
 

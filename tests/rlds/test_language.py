@@ -246,7 +246,7 @@ def on_a_rank(model, folder, cache):
     """What a rank encodes, and the table that it gets."""
     from pathlib import Path
 
-    from robomimic_ddp import group
+    from robomimic_ddp.distributed import group
 
     texts, encoded = [f"do task {number}" for number in range(7)], []
     encode = language.Encoder.encode
@@ -289,7 +289,7 @@ def missing_on_a_rank(folder):
     """On a rank: the error's text, where one rank alone lacks the model."""
     from pathlib import Path
 
-    from robomimic_ddp import group
+    from robomimic_ddp.distributed import group
 
     model = Path(folder) / ("there" if group.rank() == 0 else "not there")
     with pytest.raises(DataError) as caught:

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import robomimic_ddp.api as DDPUtils
-from robomimic_ddp import algo as host_algo
+from robomimic_ddp.distributed import host_algo
 from robomimic_ddp.errors import WrapError
 from robomimic_ddp.state import capture_model, restore_model
 from robomimic_ddp.step import averaging

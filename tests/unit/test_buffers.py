@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from robomimic_ddp import wrap
-from robomimic_ddp.buffers import may_change
 from robomimic_ddp.config.options import Options
+from robomimic_ddp.distributed import parallel
+from robomimic_ddp.distributed.buffers import may_change
 
 
 def hosts_softmax(**more):
@@ -54,7 +54,7 @@ def test_what_may_write_to_its_buffers(make, changes):
 )
 def test_ddp_copies_buffers_where_it_must(chosen, with_norm, without):
     def copies(net):
-        options = wrap.ddp_options(Options(buffer_sync=chosen), net)
+        options = parallel.ddp_options(Options(buffer_sync=chosen), net)
         return options.get("broadcast_buffers", options.get("forward_sync_buffers"))
 
     assert copies(nn.BatchNorm1d(3)) is with_norm

@@ -16,10 +16,11 @@ from unittest import mock
 
 import pytest
 
-from robomimic_ddp import main_rank
+from robomimic_ddp.distributed import main_rank, quiet_streams
+from robomimic_ddp.distributed.atomic_files import atomic_open, copyfile, open_on_main
+from robomimic_ddp.distributed.quiet_streams import KeepWarnings, Tee
 from robomimic_ddp.errors import WriteError
-from robomimic_ddp.main_rank import atomic_open, copyfile, open_on_main
-from robomimic_ddp.main_rank.streams import KeepWarnings, Tee
+from robomimic_ddp.main_rank import loggers
 
 
 def names(folder):
@@ -148,7 +149,7 @@ def test_on_one_rank_everything_is_plain(tmp_path, capsys):
         file.write("text")
     assert (tmp_path / "file").read_text() == "text"
     before = sys.stdout
-    with main_rank.quiet_stdout(quiet=False):
+    with quiet_streams.quiet_stdout(quiet=False):
         assert sys.stdout is before
         print("seen")
     assert capsys.readouterr().out == "seen\n"
@@ -187,7 +188,7 @@ def test_a_parent_class_of_a_hosts_logger_is_still_reached(tmp_path):
         def __init__(self, path):
             made.append(path)
 
-    @main_rank.print_logger
+    @loggers.print_logger
     class PrintLogger(Base):
         def __init__(self, log_file):
             super(PrintLogger, self).__init__(log_file)  # noqa: UP008
@@ -205,7 +206,7 @@ def test_a_parent_class_of_a_hosts_logger_is_still_reached(tmp_path):
     assert isinstance(logger, PrintLogger) and PrintLogger.__name__ == "PrintLogger"
 
 
-@main_rank.print_logger
+@loggers.print_logger
 class PrintLogger:
     """As the host's."""
 
@@ -252,7 +253,7 @@ def test_a_log_that_cannot_be_opened_is_said_once_and_printing_goes_on(tmp_path,
     assert printed.err.count("warning:") == 1 and f"the log {path} could not" in printed.err
 
 
-@main_rank.data_logger
+@loggers.data_logger
 class DataLogger:
     """As the host's."""
 
@@ -332,7 +333,7 @@ def test_closing_a_stream_of_ours_leaves_the_real_one_open(make):
 def wandb_logger(macros):
     """Shaped as the host's: it insists on an entity and tries again, with pauses."""
 
-    @main_rank.data_logger
+    @loggers.data_logger
     class DataLogger:
         def __init__(self, log_dir, log_tb=True, log_wandb=False):
             self.wandb, self.pauses = None, 0

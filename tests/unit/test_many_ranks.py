@@ -19,10 +19,11 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, WeightedRandomSampler
 
-from robomimic_ddp import group, metrics, random_streams, stopping
+from robomimic_ddp import metrics
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.options import resolve
 from robomimic_ddp.config.plan import make_plan
+from robomimic_ddp.distributed import group, rng, signals
 from robomimic_ddp.errors import VerifyError
 from robomimic_ddp.rlds import course as rlds_course
 from robomimic_ddp.rlds import partition
@@ -392,10 +393,10 @@ def test_the_search_for_odd_ranks_looks_at_each_a_few_times(search):
 
 
 def test_random_streams_of_all_ranks_differ():
-    with random_streams.kept():
+    with rng.kept():
         found = set()
         for rank in range(MANY):
-            random_streams.seed(7, rank)
+            rng.seed(7, rank)
             now = Streams.now()
             found.add((now.torch_digest(), now.others_digest()))
         assert len(found) == len({one for one, _ in found}) == len({two for _, two in found})
@@ -420,7 +421,7 @@ def test_a_steps_messages_do_not_depend_on_the_ranks(messages):
                 return future
 
             parallel.register_comm_hook(None, hook)
-            stopper = stopping.Stopper()
+            stopper = signals.Stopper()
             for _ in range(3):
                 parallel(torch.ones(2, 64)).sum().backward()
                 assert not stopper.agreed()
@@ -445,7 +446,7 @@ def test_what_ranks_save_grows_linearly(messages):
     for world in (64, MANY):
         messages.clear()
         with fake_group(world, rank=3):
-            state = random_streams.capture()
+            state = rng.capture()
             parts = group.gather_objects(state)
         assert len(parts) == world and all(
             torch.equal(part["torch"], state["torch"]) for part in (parts[0], parts[-1])

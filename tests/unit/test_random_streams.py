@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from robomimic_ddp import random_streams
+from robomimic_ddp.distributed import rng
 
 
 def draw():
@@ -24,7 +24,7 @@ def draw():
 
 @pytest.fixture(autouse=True)
 def streams_left_alone():
-    with random_streams.kept():
+    with rng.kept():
         yield
 
 
@@ -32,29 +32,29 @@ def streams_left_alone():
 def test_a_restored_state_goes_on_alike(drawn_before, tmp_path):
     for _ in range(drawn_before):
         draw()
-    torch.save(random_streams.capture(), tmp_path / "state")
+    torch.save(rng.capture(), tmp_path / "state")
     expected = [draw() for _ in range(700)]
-    random_streams.restore(torch.load(tmp_path / "state", weights_only=True))
+    rng.restore(torch.load(tmp_path / "state", weights_only=True))
     assert [draw() for _ in range(700)] == expected
 
 
 def test_a_fork_is_a_function_of_its_entropy_and_leaves_no_trace():
-    before = random_streams.capture()
+    before = rng.capture()
     outside = draw()
-    random_streams.restore(before)
+    rng.restore(before)
     forks = []
     for entropy in ((7, 0, 1), (7, 1, 1), (7, 0, 2), (7, 0, 1), (-7, 0, 1)):
-        with random_streams.forked(*entropy):
+        with rng.forked(*entropy):
             forks.append(draw())
     assert forks[0] == forks[3] and len({str(fork) for fork in forks}) == 4
     assert draw() == outside
 
 
 def test_a_fork_that_fails_leaves_no_trace():
-    before = random_streams.capture()
+    before = rng.capture()
     outside = draw()
-    random_streams.restore(before)
-    with pytest.raises(ZeroDivisionError), random_streams.forked(1):
+    rng.restore(before)
+    with pytest.raises(ZeroDivisionError), rng.forked(1):
         draw()
         raise ZeroDivisionError
     assert draw() == outside

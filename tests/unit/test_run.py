@@ -15,10 +15,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robomimic_ddp import api, block, entry, history, plot, random_streams, run
+from robomimic_ddp import api, block, history, plot, run
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.options import resolve
 from robomimic_ddp.config.plan import make_plan
+from robomimic_ddp.distributed import entry_point, rng
 from robomimic_ddp.errors import DataError, PlanError
 from robomimic_ddp.seams import training
 
@@ -30,7 +31,7 @@ def stream(seed: int, rank: int) -> tuple:
         torch.manual_seed(seed)
         np.random.seed(seed % 2**32)
         random.seed(seed)
-        random_streams.seed_streams(seed, rank)
+        rng.seed_streams(seed, rank)
         return torch.randn(2).tolist(), np.random.rand(2).tolist(), [random.random()]
     finally:
         torch.set_rng_state(kept[0])
@@ -183,7 +184,7 @@ def test_a_well_known_failure_ends_with_its_remedy(monkeypatch, capfd):
         monkeypatch.setenv(name, "0")
     monkeypatch.setenv("WORLD_SIZE", "1")
 
-    @entry.entry_point
+    @entry_point.entry_point
     def main(text):
         raise RuntimeError(text)
 
@@ -206,20 +207,20 @@ def test_an_error_is_told_before_anything_is_undone(monkeypatch, capfd):
     answers = {"is_initialized": True, "world_size": 1}
     in_a_group = {name: mock.Mock(return_value=answer) for name, answer in answers.items()}
     in_a_group["exit_with_workers"] = mock.Mock(side_effect=KeyboardInterrupt)
-    monkeypatch.setattr(entry, "group", SimpleNamespace(**in_a_group))
+    monkeypatch.setattr(entry_point, "group", SimpleNamespace(**in_a_group))
     told = []
 
-    @entry.entry_point
+    @entry_point.entry_point
     def main():
         with ExitStack() as undo:
             undo.callback(lambda: told.append(capfd.readouterr().err))
-            with entry.at_once():
+            with entry_point.at_once():
                 raise RuntimeError("planted")
 
     with pytest.raises(KeyboardInterrupt):
         main()
     assert "RuntimeError: planted" in told[0]
-    with pytest.raises(RuntimeError, match="outside"), entry.at_once():
+    with pytest.raises(RuntimeError, match="outside"), entry_point.at_once():
         raise RuntimeError("outside of an entry point an error passes")
 
 
@@ -235,9 +236,9 @@ def test_only_a_collectives_own_error_is_a_follow_up():
     def of_a_library():
         raise RuntimeError("upload failed: Connection reset by peer")
 
-    assert not entry.is_follow_up(raised(of_a_library))
-    assert not entry.is_follow_up(raised(lambda: torch.distributed.all_reduce(torch.ones(1))))
-    assert not entry.is_follow_up(ConnectionResetError("Connection reset by peer"))
+    assert not entry_point.is_follow_up(raised(of_a_library))
+    assert not entry_point.is_follow_up(raised(lambda: torch.distributed.all_reduce(torch.ones(1))))
+    assert not entry_point.is_follow_up(ConnectionResetError("Connection reset by peer"))
 
 
 @pytest.mark.parametrize("sharded", [True, False])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset
 
-from robomimic_ddp import random_streams
+from robomimic_ddp.distributed import rng
 from robomimic_ddp.sampling import ReplayedLoader, train_loader
 
 
@@ -126,11 +126,11 @@ def test_another_number_of_ranks_shares_the_rest(size, batch, steps, before, aft
 
 
 def test_iterating_leaves_the_random_streams_alone():
-    before = random_streams.capture()
+    before = rng.capture()
     kwargs = {"dataset": range(20), "batch_size": 2, "shuffle": True}
     loader = train_loader(DataLoader, kwargs, rank=1, world_size=2, seed=3, batch_size_per_rank=2)
     list(loader)
-    assert str(random_streams.capture()) == str(before)
+    assert str(rng.capture()) == str(before)
 
 
 def test_a_run_of_one_rank_leaves_no_position_for_two():
@@ -153,17 +153,17 @@ def test_one_rank_goes_on_to_the_bit(held, steps, before_pass_ends):
             for i, n, t in host.epoch(steps)
         ]
 
-    with random_streams.kept():
+    with rng.kept():
         torch.manual_seed(0)
         np.random.seed(0)
         whole = make()
         for _ in range(before_pass_ends):
             train(whole)
-        position, streams = whole.loader.position(), random_streams.capture()
+        position, streams = whole.loader.position(), rng.capture()
         expected = [train(whole) for _ in range(3)]
         torch.manual_seed(9)
         resumed = make()
-        random_streams.restore(streams)
+        rng.restore(streams)
         resumed.loader.go_to(position, 1, before_pass_ends)
         assert [train(resumed) for _ in range(3)] == expected
 
@@ -180,30 +180,30 @@ def draw(iterator, count):
 
 @pytest.mark.parametrize("begun_before", [False, True])
 def test_a_run_of_one_rank_is_stopped_twice_in_a_pass(begun_before):
-    with random_streams.kept():
+    with rng.kept():
         torch.manual_seed(0)
         whole = replayed()
         iterator, saved = iter(whole), []
         for _ in range(2):
             draw(iterator, 3)
-            saved.append((whole.position(), random_streams.capture()))
+            saved.append((whole.position(), rng.capture()))
         expected = draw(iterator, 4)
         loaders = []
         for position, streams in saved:
             resumed = replayed()
             again = iter(resumed) if begun_before else None
             torch.manual_seed(5)
-            random_streams.restore(streams)
+            rng.restore(streams)
             assert "goes on after" in resumed.go_to(position, 1, 0)
             assert resumed.batches_left() == 10 - position["batches"]
             again = again or iter(resumed)
-            assert str(random_streams.capture()) == str(streams), "the run's streams were moved"
+            assert str(rng.capture()) == str(streams), "the run's streams were moved"
             loaders.append((resumed, again))
         (first, again), (second, last) = loaders
-        random_streams.restore(saved[0][1])
+        rng.restore(saved[0][1])
         draw(again, 3)
         assert str(first.position()) == str(saved[1][0])
-        random_streams.restore(saved[1][1])
+        rng.restore(saved[1][1])
         assert iter(last) is last
         assert draw(last, 4) == expected and second.batches_left() == 0
         assert next(last, None) is None
@@ -279,7 +279,7 @@ def test_one_rank_sees_the_hosts_own_batches():
         np.random.seed(0)
         return DataLoader(Samples(20), batch_size=3, shuffle=True)
 
-    with random_streams.kept():
+    with rng.kept():
         plain = loader()
         expected = [str(list(plain)) for _ in range(2)]
         replayed = ReplayedLoader(loader())

@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import nn
 
-from robomimic_ddp import wrap
 from robomimic_ddp.config.options import Options
+from robomimic_ddp.distributed import parallel as wrap
 from robomimic_ddp.errors import PlanError
 from robomimic_ddp.step import calls, channels_last, checkpointing, compilation, optimizers, prepare
 from tests.versions import NEEDS_CALL_PLACE, NEEDS_OPTIMIZER_HOOKS

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from robomimic_ddp import checkpoint, wrap
+from robomimic_ddp import checkpoint
+from robomimic_ddp.distributed import parallel
 from robomimic_ddp.errors import WrapError
 
 
@@ -31,13 +32,13 @@ class Net(nn.Module):
 
 def test_single_mode_changes_nothing():
     net = Net()
-    assert wrap.parallelise(net, "single") is net
-    assert type(net) is Net and not wrap.is_parallel(net)
+    assert parallel.parallelise(net, "single") is net
+    assert type(net) is Net and not parallel.is_parallel(net)
 
 
 def test_class_names_methods_and_repr_stay():
     net, plain = Net(), Net()
-    wrapped = wrap.parallelise(net, "dp")
+    wrapped = parallel.parallelise(net, "dp")
     assert wrapped is net and isinstance(wrapped, Net) and wrapped.output_shape() == [3]
     assert repr(wrapped) == repr(plain)
     for names in ("named_parameters", "named_buffers", "named_modules"):
@@ -47,15 +48,15 @@ def test_class_names_methods_and_repr_stay():
 
 def test_a_net_on_the_cpu_stays_there_beside_a_gpu(monkeypatch):
     """As with mode=dp and train.cuda=false: DataParallel would take it to a GPU, or refuse it."""
-    monkeypatch.setattr(wrap, "DataParallel", mock.Mock(side_effect=RuntimeError("on cuda:0")))
-    net, plain = wrap.parallelise(Net(), "dp"), Net()
+    monkeypatch.setattr(parallel, "DataParallel", mock.Mock(side_effect=RuntimeError("on cuda:0")))
+    net, plain = parallel.parallelise(Net(), "dp"), Net()
     plain.load_state_dict(net.state_dict())
     x = torch.ones(1, 2)
     assert torch.equal(net(x), plain(x))
 
 
 def test_module_key_has_the_names_of_data_parallel():
-    held = wrap.ModuleKey(wrap.parallelise(Net(), "dp"))
+    held = parallel.ModuleKey(parallel.parallelise(Net(), "dp"))
     reference = nn.DataParallel(Net())
     assert list(held.state_dict()) == list(reference.state_dict())
     assert [n for n, _ in held.named_parameters()] == [n for n, _ in reference.named_parameters()]
@@ -63,17 +64,17 @@ def test_module_key_has_the_names_of_data_parallel():
 
 
 def test_the_parallel_object_is_built_at_the_first_training_forward_on_the_same_parameters():
-    net = wrap.parallelise(Net(), "dp")
+    net = parallel.parallelise(Net(), "dp")
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     net.eval()
     net(torch.ones(1, 2))
-    assert wrap.state_of(net).parallel is None
+    assert parallel.state_of(net).parallel is None
     net.train()
     net.float().to("cpu")
     before = net.layer.weight.detach().clone()
     net(torch.ones(4, 2)).sum().backward()
     optimizer.step()
-    assert wrap.state_of(net).parallel.module is net
+    assert parallel.state_of(net).parallel.module is net
     assert not torch.equal(before, net.layer.weight)
 
 
@@ -82,34 +83,37 @@ def test_wrapped_and_plain_give_equal_bits():
     net = Net()
     plain = copy.deepcopy(net)
     x = torch.randn(5, 2)
-    assert torch.equal(wrap.parallelise(net, "dp")(x), plain(x))
+    assert torch.equal(parallel.parallelise(net, "dp")(x), plain(x))
 
 
 def test_no_grad_bypasses_the_parallel_object():
-    net = wrap.parallelise(Net(), "dp").train()
+    net = parallel.parallelise(Net(), "dp").train()
     with torch.no_grad():
         net(torch.ones(1, 2))
-    assert wrap.state_of(net).parallel is None and wrap.state_of(net).training_forwards == 0
+    assert parallel.state_of(net).parallel is None and parallel.state_of(net).training_forwards == 0
 
 
 @pytest.mark.parametrize("freeze", [True, False])
 def test_a_net_without_trainable_parameters_is_never_given_to_ddp(freeze):
     net = Net().requires_grad_(False) if freeze else nn.Sequential(nn.ReLU())
-    wrapped = wrap.parallelise(
+    wrapped = parallel.parallelise(
         net, "ddp"
     )  # there is no process group here: building DDP would fail
-    wrap.build(wrapped)
-    assert wrapped.train()(torch.ones(1, 2)) is not None and wrap.state_of(wrapped).parallel is None
+    parallel.build(wrapped)
+    assert (
+        wrapped.train()(torch.ones(1, 2)) is not None
+        and parallel.state_of(wrapped).parallel is None
+    )
 
 
 def test_copies_and_pickles_are_plain_local_nets():
-    holder = nn.ModuleDict({"obs_encoder": wrap.parallelise(Net(), "dp")})
+    holder = nn.ModuleDict({"obs_encoder": parallel.parallelise(Net(), "dp")})
     holder["obs_encoder"](torch.ones(1, 2)).sum().backward()
     for copied in (copy.deepcopy(holder), copy.copy(holder["obs_encoder"])):
-        assert not any(wrap.is_parallel(module) for module in copied.modules())
+        assert not any(parallel.is_parallel(module) for module in copied.modules())
     assert (
-        wrap.is_parallel(holder["obs_encoder"])
-        and wrap.state_of(holder["obs_encoder"]).parallel is not None
+        parallel.is_parallel(holder["obs_encoder"])
+        and parallel.state_of(holder["obs_encoder"]).parallel is not None
     )
     file = io.BytesIO()
     torch.save(holder, file)
@@ -120,11 +124,12 @@ def test_copies_and_pickles_are_plain_local_nets():
 
 
 @pytest.mark.parametrize(
-    "build", [lambda: wrap.parallelise(Net(), "dp"), lambda: nn.Sequential(nn.DataParallel(Net()))]
+    "build",
+    [lambda: parallel.parallelise(Net(), "dp"), lambda: nn.Sequential(nn.DataParallel(Net()))],
 )
 def test_parallel_inside_parallel_is_refused(build):
     with pytest.raises(WrapError, match="already"):
-        wrap.parallelise(build(), "ddp")
+        parallel.parallelise(build(), "ddp")
 
 
 @pytest.mark.parametrize("mode", ["single", "dp"])
@@ -135,9 +140,9 @@ def test_checkpoints_load_in_either_key_layout(mode, module_key, saved_with_key)
     saved = nn.ModuleDict(
         {"policy": nn.ModuleDict({"net": nn.DataParallel(source) if saved_with_key else source})}
     )
-    net = checkpoint.accept_any_layout(wrap.parallelise(Net(), mode))
+    net = checkpoint.accept_any_layout(parallel.parallelise(Net(), mode))
     if module_key:
-        net = checkpoint.accept_any_layout(wrap.ModuleKey(net))
+        net = checkpoint.accept_any_layout(parallel.ModuleKey(net))
     target = nn.ModuleDict({"policy": nn.ModuleDict({"net": net})})
     state = saved.state_dict()
     kept = dict(state)
@@ -148,12 +153,12 @@ def test_checkpoints_load_in_either_key_layout(mode, module_key, saved_with_key)
 
 
 def test_a_checkpoint_of_another_net_is_still_refused():
-    net = checkpoint.accept_any_layout(wrap.parallelise(Net(), "dp"))
+    net = checkpoint.accept_any_layout(parallel.parallelise(Net(), "dp"))
     with pytest.raises(RuntimeError, match="layer.weight"):
         net.load_state_dict({"module.other.weight": torch.ones(1)})
 
 
 def test_averaged_copies_accept_both_layouts_too():
-    net = checkpoint.accept_any_layout(wrap.parallelise(Net(), "dp"))
+    net = checkpoint.accept_any_layout(parallel.parallelise(Net(), "dp"))
     copied = copy.deepcopy(net)
     copied.load_state_dict(nn.DataParallel(Net()).state_dict())

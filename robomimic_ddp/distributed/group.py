@@ -26,8 +26,8 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from robomimic_ddp import places
 from robomimic_ddp.config import env, tree
+from robomimic_ddp.distributed import watchdog
 from robomimic_ddp.errors import LaunchError
 
 logger = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ def process_group(
         ) from error
     store = dist.distributed_c10d._get_default_store()
     own = dist.get_rank(), dist.get_world_size()
-    places.begin(store, *own, timeout_seconds, ends_unheard="nccl" in backend)
+    watchdog.begin(store, *own, timeout_seconds, ends_unheard="nccl" in backend)
     barrier()
     if bound.type == "cuda" and "nccl" in backend:
         _send_a_first_number(bound, backend)
@@ -204,7 +204,7 @@ def _send_a_first_number(device: torch.device, backend: str) -> None:
 def leave() -> None:
     """Collective: leaves the process group, if there is one, once every rank has come to do so."""
     if is_initialized():
-        places.end()  # its thread uses the group's store
+        watchdog.end()  # its thread uses the group's store
         time.sleep(_LAST_WORK_SECONDS)
         dist.destroy_process_group()
 
@@ -276,7 +276,7 @@ def without_time_limit() -> Iterator[Any]:
         yield None
         return
     waiting = dist.new_group(backend="gloo", timeout=timedelta(days=365))
-    with places.without_time_limit():
+    with watchdog.without_time_limit():
         yield waiting
     time.sleep(_LAST_WORK_SECONDS)
     dist.destroy_process_group(waiting)

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as torch_hook
 
-from robomimic_ddp import group
 from robomimic_ddp.config.swapped import swapped
+from robomimic_ddp.distributed import group
 
 _EPSILON = 1e-8
 """Added to the length of a column, which is 0 where a whole gradient is."""

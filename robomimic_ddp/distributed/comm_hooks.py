@@ -8,10 +8,10 @@ import torch
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from robomimic_ddp import group, wrap
 from robomimic_ddp.config.options import Options
+from robomimic_ddp.distributed import group, parallel
+from robomimic_ddp.distributed.powersgd import PowerSGD
 from robomimic_ddp.errors import PlanError
-from robomimic_ddp.step.powersgd import PowerSGD
 
 HOOKS = {
     "fp16": default_hooks.fp16_compress_hook,
@@ -46,7 +46,7 @@ def communicate(nets: list, options: Options) -> Communication | None:
     where nothing is sent. Collective, once, before the first backward. Raises PlanError where
     PowerSGD does not go with the other options, or bf16 with this torch.
     """
-    states = [wrap.state_of(net) for net in nets]
+    states = [parallel.state_of(net) for net in nets]
     states = [one for one in states if isinstance(one.parallel, DistributedDataParallel)]
     if not states:
         return None

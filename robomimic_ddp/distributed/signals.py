@@ -23,7 +23,7 @@ from typing import Any, Callable
 import torch
 import torch.distributed as dist
 
-from robomimic_ddp import group, places
+from robomimic_ddp.distributed import group, watchdog
 
 REQUEST = getattr(signal, "SIGUSR1", signal.SIGTERM)
 """Never sent by torchrun on its own account."""
@@ -91,7 +91,7 @@ class Stopper:
             self._patience.requested = True
         if number == signal.SIGTERM:
             self._patience.begin(PATIENCE_SECONDS)
-            if places.somebody_failed():
+            if watchdog.somebody_failed():
                 self._patience.begin(FAILED_SECONDS)
 
     def _interrupt(self) -> None:

@@ -22,10 +22,10 @@ import torch
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from robomimic_ddp import bucket_layout, group, places
-from robomimic_ddp.buffers import may_change
 from robomimic_ddp.config import tree
 from robomimic_ddp.config.options import FIELDS
+from robomimic_ddp.distributed import ddp_buckets, group, watchdog
+from robomimic_ddp.distributed.buffers import may_change
 from robomimic_ddp.errors import WrapError
 
 DEFAULT_BUCKET_MB = FIELDS["bucket_mb"].default
@@ -54,7 +54,7 @@ class _State:
         """
         self.before_training_forward: Callable[[], None] | None = None
         """Called once, before the next training forward of the net."""
-        self.arrival: bucket_layout.ArrivalOrder | None = None
+        self.arrival: ddp_buckets.ArrivalOrder | None = None
         self.gradient_order: list[int] = []
         """Indices into `reduced`, in the order of arrival; empty before the first step, and where
         DDP's buckets do not depend on it.
@@ -76,8 +76,8 @@ class _State:
                 **self.ddp_options,
                 **({"init_sync": False} if is_equal and _SENDS_BY_CHOICE else {}),
             )
-            if bucket_layout.can_be_laid_out(self.parallel):
-                self.arrival = bucket_layout.ArrivalOrder(self.reduced)
+            if ddp_buckets.can_be_laid_out(self.parallel):
+                self.arrival = ddp_buckets.ArrivalOrder(self.reduced)
         else:  # DataParallel wants a net on the CPU to be on a GPU that it finds beside it
             self.parallel = ModuleKey(net) if device.type == "cpu" else DataParallel(net)
 
@@ -98,7 +98,7 @@ class _State:
         self.arrival, self.gradient_order = None, order
         self.inside = True
         try:
-            bucket_layout.lay_out(self.parallel, self.reduced, order)
+            ddp_buckets.lay_out(self.parallel, self.reduced, order)
         finally:
             self.inside = False
 
@@ -108,7 +108,7 @@ class _State:
         if self.before_training_forward is not None:
             call, self.before_training_forward = self.before_training_forward, None
             call()
-        places.began()
+        watchdog.began()
         self.training_forwards += 1
         self.inside = True
         try:

@@ -8,7 +8,7 @@ import sys
 import traceback
 from typing import Any, Callable
 
-from robomimic_ddp import group
+from robomimic_ddp.distributed import group
 from robomimic_ddp.errors import RobomimicDDPError
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from robomimic_ddp import group
+from robomimic_ddp.distributed import group
 
 
 def named_nets(algo: Any, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:

@@ -13,8 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from robomimic_ddp import group
 from robomimic_ddp.config import env
+from robomimic_ddp.distributed import group
 from robomimic_ddp.errors import RobomimicDDPError, WriteError
 
 _numbers = itertools.count()

@@ -19,8 +19,8 @@ from typing import Any, Callable, NoReturn
 
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
-from robomimic_ddp import group, main_rank, places, remedies
 from robomimic_ddp.config import env
+from robomimic_ddp.distributed import group, quiet_streams, remedies, watchdog
 from robomimic_ddp.errors import EXIT_REFUSED, LateRankError, RobomimicDDPError, Stopped
 
 _INTERRUPTED = 130  # what a shell reports for Ctrl-C
@@ -29,7 +29,10 @@ _FOLLOW_UP_SECONDS = 15.0
 _SAID_SECONDS, _SAME_SECONDS = 1.0, 5.0
 _FOLLOW_UP_PLACES = (
     *("/torch/distributed/", "/torch/autograd/", "/torch/nn/parallel/"),
-    *("/robomimic_ddp/stopping.py", "/robomimic_ddp/group.py"),  # Work.wait has no frame of its own
+    *(
+        "/robomimic_ddp/distributed/signals.py",
+        "/robomimic_ddp/distributed/group.py",
+    ),  # Work.wait has no frame of its own
 )
 _FOLLOW_UP_TEXTS = (
     "Connection closed by peer",
@@ -67,7 +70,7 @@ def entry_point(main: Callable) -> Callable:
         if launch.elastic:
             get_error_handler().initialize()
             _end_with_parent()
-        with main_rank.quiet_stdout(quiet=launch.rank > 0):
+        with quiet_streams.quiet_stdout(quiet=launch.rank > 0):
             _entered.append(launch)
             try:
                 return main(*args, **kwargs)
@@ -104,13 +107,13 @@ def _end_for(error: BaseException, launch: env.LaunchEnv) -> None:
         _end(error.code)
     if isinstance(error, SystemExit):
         if error.code not in (None, 0):
-            places.first_to_fail()
+            watchdog.first_to_fail()
             get_error_handler().record_exception(error)
         return
     if group.world_size() > 1 and is_follow_up(error):
         _log(traceback.format_exc())
         _end_after_another(launch, f"stopped, because another rank failed ({_first_line(error)})")
-    missing = places.missing() if is_time_limit(error) else None
+    missing = watchdog.missing() if is_time_limit(error) else None
     if missing is not None:
         try:  # raised, because the log holds the traceback of the error in hand
             raise LateRankError(
@@ -132,7 +135,7 @@ def _tell_and_end(error: BaseException, launch: env.LaunchEnv) -> NoReturn:
     if launch.rank > 0 and not everywhere and not group.is_initialized():
         _wait_for_launcher(_SAME_SECONDS)  # most likely the main rank says the same now
     # The main rank shows what all ranks have.
-    is_first = not (everywhere and launch.rank > 0) and places.first_to_fail()
+    is_first = not (everywhere and launch.rank > 0) and watchdog.first_to_fail()
     ours = isinstance(error, RobomimicDDPError)
     text = f"error: {error}" if ours else f"error: {type(error).__name__}: {error}"
     own = launch.world_size > 1 and not everywhere

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from robomimic_ddp import group
+from robomimic_ddp.distributed import group
 
 
 def gathered(nest: Any) -> list[Any] | None:
