@@ -12,6 +12,7 @@ from typing import Any, Callable
 
 from robomimic_ddp import API_VERSION, __version__, checkpoint, host_config, resume
 from robomimic_ddp.config import dotlist, env, host_seams, json_config
+from robomimic_ddp.data.language.lazy_model import language_model
 from robomimic_ddp.distributed import entry_point as entry
 from robomimic_ddp.distributed.atomic_files import copyfile, open_on_main
 from robomimic_ddp.distributed.main_rank import agree, ask, main_rank_only
@@ -27,7 +28,6 @@ from robomimic_ddp.seams.data import (
 )
 from robomimic_ddp.seams.directory import run_directory
 from robomimic_ddp.seams.epoch import epoch_log, rollouts
-from robomimic_ddp.seams.language import language_model
 from robomimic_ddp.seams.model import cuda_device, parallel, scale_lr
 from robomimic_ddp.seams.training import distributed, epochs
 from robomimic_ddp.step.averaged_copy import averaged_copy

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from robomimic_ddp.config import env, paths
-from robomimic_ddp.rlds import memory
+from robomimic_ddp.data.rlds.loaders import buffer_memory
 
 _NAMED_SETS = 3
 _CONSTANT = "constant"
@@ -26,7 +26,7 @@ def lines(run: Any) -> Iterator[str]:
     loader = run.loaders.get("train")
     yield from _schedule(run, loader)
     yield from _data(run, loader)
-    yield from memory.lines(loader, run.plan.local_world_size, env.machine_memory())
+    yield from buffer_memory.lines(loader, run.plan.local_world_size, env.machine_memory())
     if run.steps is not None:
         yield f"precision: {run.steps.precision}"
         yield run.steps.line

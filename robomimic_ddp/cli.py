@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: list[str]) -> int:
     args = _parser(argv).parse_args(argv)
     if args.command == "run":
-        from robomimic_ddp.rlds.tf_import import keep_triton_first
+        from robomimic_ddp.data.rlds.tf_import import keep_triton_first
 
         keep_triton_first()  # train.py of DROID's hosts imports TensorFlow before torchvision
     elif isinstance(sys.stdout, io.TextIOWrapper):

@@ -11,13 +11,14 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import checkpoint_check, hdf5_check
+from robomimic_ddp import checkpoint_check
 from robomimic_ddp.config import dotlist, paths, validate
 from robomimic_ddp.config.entry_options import Notes, attach_notes, notes_of
 from robomimic_ddp.config.rlds_keys import DATA_FORMAT, DEFAULTS
+from robomimic_ddp.data.hdf5 import hdf5_validate
+from robomimic_ddp.data.rlds.index.source import is_rlds_folder
 from robomimic_ddp.distributed import main_rank
 from robomimic_ddp.errors import ConfigError
-from robomimic_ddp.rlds.source import is_rlds_folder
 
 __all__ = [
     "check_inputs",
@@ -101,15 +102,15 @@ def fill_rlds_data(config: Any) -> None:
     """
     if not uses_rlds(config):
         if _format_is_rlds(config):
-            from robomimic_ddp.rlds import host_pipeline
+            from robomimic_ddp.data.rlds import tfds_sharding
 
             places = config.train.data_path, config.train.dataset_names
-            main_rank.on_main(host_pipeline.require_datasets, *places)
+            main_rank.on_main(tfds_sharding.require_datasets, *places)
         return
-    from robomimic_ddp.rlds import host
+    from robomimic_ddp.data.rlds import host_datasets
 
     with config.values_unlocked():
-        config.train.data = main_rank.on_main(host.dataset_configs, config)
+        config.train.data = main_rank.on_main(host_datasets.dataset_configs, config)
 
 
 def check_inputs(config: Any, resuming: bool = False, trusts: bool = False) -> None:
@@ -128,7 +129,7 @@ def check_inputs(config: Any, resuming: bool = False, trusts: bool = False) -> N
             "or RLDS; this host knows no other)."
         )
     if data_format == ROBOMIMIC_FORMAT:
-        main_rank.on_main(hdf5_check.check, config)
+        main_rank.on_main(hdf5_validate.check, config)
     checkpoint_path = config.experiment.get("ckpt_path", None)
     if checkpoint_path is not None and not resuming:
         main_rank.on_main(checkpoint_check.check, checkpoint_path, config.algo_name, trusts)

@@ -14,10 +14,10 @@ import numpy as np
 from robomimic_ddp.config import env, options
 from robomimic_ddp.config.json_config import read_json
 from robomimic_ddp.config.rlds_keys import DATA_FORMAT
+from robomimic_ddp.data.array_cache import DEFAULT_CACHE
+from robomimic_ddp.data.rlds import host_datasets
+from robomimic_ddp.data.rlds.index.statistics import QUANTILE_STEPS, Index
 from robomimic_ddp.errors import EXIT_DONE, ConfigError
-from robomimic_ddp.rlds import host
-from robomimic_ddp.rlds.array_cache import DEFAULT_CACHE
-from robomimic_ddp.rlds.statistics import QUANTILE_STEPS, Index
 
 QUANTILES = (0.01, 0.5, 0.99)
 _HOST_DEFAULTS = {
@@ -67,7 +67,7 @@ def run(command: str, args: argparse.Namespace) -> int:
     keys = sorted({*obs.rgb, *obs.get("low_dim", ())})
     given = options.resolve({}, env.read_launch_env().option_texts, config.get("ddp") or {})
     skip = given.values.skip_corrupt  # the index is another one
-    for source, fields, index, kept in host.indices_from_config(config, keys, skip):
+    for source, fields, index, kept in host_datasets.indices_from_config(config, keys, skip):
         print(f"{source.folder}: {len(source.files)} files, {len(index.length)} episodes,", end=" ")
         print(f"{len(kept)} of them used with {int(index.length[kept].sum())} steps")
         print("\n".join(_table(fields, index, kept)))

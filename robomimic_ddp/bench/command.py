@@ -11,8 +11,8 @@ from robomimic_ddp.bench import data, step
 from robomimic_ddp.bench.data_set import DEFAULT_FOLDER, DataJob
 from robomimic_ddp.config import env, options, paths
 from robomimic_ddp.config.rlds_keys import IMAGE_FILTERS
+from robomimic_ddp.data.rlds.pipeline.resize import DEFAULT_FILTER
 from robomimic_ddp.errors import EXIT_DONE, ConfigError, OptionError, UsageError
-from robomimic_ddp.rlds.resampling import DEFAULT_FILTER
 
 STEP_ROUNDS, QUICK_STEP_ROUNDS = 30, 5
 CAMERAS_ON_CUDA = (0, 2)

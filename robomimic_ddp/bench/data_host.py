@@ -12,10 +12,10 @@ from __future__ import annotations
 from typing import Any
 
 from robomimic_ddp.bench.data_set import DataJob, open_dataset
-from robomimic_ddp.rlds.actions import action_vectors
-from robomimic_ddp.rlds.resampling import plain_resize
-from robomimic_ddp.rlds.schema import flat_features
-from robomimic_ddp.rlds.tf_import import import_tensorflow, import_tensorflow_datasets
+from robomimic_ddp.data.rlds.pipeline.resize import plain_resize
+from robomimic_ddp.data.rlds.schema.actions import action_vectors
+from robomimic_ddp.data.rlds.schema.fields import flat_features
+from robomimic_ddp.data.rlds.tf_import import import_tensorflow, import_tensorflow_datasets
 
 Tree = dict[str, Any]
 

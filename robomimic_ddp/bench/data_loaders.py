@@ -15,9 +15,9 @@ import torch
 from robomimic_ddp.bench.data_host import HostPipeline
 from robomimic_ddp.bench.data_set import DataJob, open_dataset
 from robomimic_ddp.config import env
-from robomimic_ddp.rlds.make import make_loader
-from robomimic_ddp.rlds.resampling import plain_resize
-from robomimic_ddp.rlds.tf_import import import_tensorflow, import_tensorflow_datasets
+from robomimic_ddp.data.rlds.loaders.make import make_loader
+from robomimic_ddp.data.rlds.pipeline.resize import plain_resize
+from robomimic_ddp.data.rlds.tf_import import import_tensorflow, import_tensorflow_datasets
 
 _LIMIT_FRAMES = 4096
 """Encoded frames that are kept in memory for the limit, over and over."""

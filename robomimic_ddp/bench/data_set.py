@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from robomimic_ddp.rlds.resampling import DEFAULT_FILTER
+from robomimic_ddp.data.rlds.pipeline.resize import DEFAULT_FILTER
 
 VERSION = "1.0.0"
 DEFAULT_FOLDER = "~/.cache/robomimic_ddp/bench"
@@ -60,8 +60,8 @@ class DataJob:
 
 def write_if_missing(job: DataJob) -> None:
     """Writes the data set of `job` and its index, unless an earlier run did."""
-    from robomimic_ddp.rlds.source import is_rlds_folder
-    from robomimic_ddp.rlds.write import write_dataset
+    from robomimic_ddp.data.rlds.index.source import is_rlds_folder
+    from robomimic_ddp.data.rlds.write import write_dataset
 
     if not is_rlds_folder(str(job.path)):
         episodes = made_up_episodes(job.episodes, job.steps, *job.stored)
@@ -73,12 +73,12 @@ def write_if_missing(job: DataJob) -> None:
 
 def open_dataset(job: DataJob) -> Any:
     """The RLDSDataset of `job`, its index cached beside it."""
-    from robomimic_ddp.rlds.dataset import LoadOptions, RLDSDataset
-    from robomimic_ddp.rlds.index_cache import load_index
-    from robomimic_ddp.rlds.pictures import PictureSize
-    from robomimic_ddp.rlds.schema import find_fields
-    from robomimic_ddp.rlds.source import Source
-    from robomimic_ddp.rlds.windows import WindowShape
+    from robomimic_ddp.data.rlds.dataset import LoadOptions, RLDSDataset
+    from robomimic_ddp.data.rlds.index.cache import load_index
+    from robomimic_ddp.data.rlds.index.source import Source
+    from robomimic_ddp.data.rlds.order.windows import WindowShape
+    from robomimic_ddp.data.rlds.pipeline.images import PictureSize
+    from robomimic_ddp.data.rlds.schema.fields import find_fields
 
     source = Source(job.path)
     keys = [*CAMERAS, *STATES]

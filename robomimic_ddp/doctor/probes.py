@@ -47,7 +47,7 @@ def probe_torchvision() -> dict[str, Any]:
 
 def probe_tensorflow() -> dict[str, Any]:
     """TensorFlow's version, and how many GPUs it sees in a rank that reads RLDS data."""
-    from robomimic_ddp.rlds.tf_import import import_tensorflow, import_tensorflow_datasets
+    from robomimic_ddp.data.rlds.tf_import import import_tensorflow, import_tensorflow_datasets
 
     import_tensorflow_datasets()
     tensorflow = import_tensorflow()

@@ -65,9 +65,9 @@ def run(command: str, args: argparse.Namespace) -> int:
 
 def _inspect(path: Path, most: int, output: Path | None) -> dict[str, Any]:
     """The report of an RLDS data set; with `output` the files beside it are written."""
+    from robomimic_ddp.data.rlds.index.source import Source
+    from robomimic_ddp.data.rlds.schema.spec import load_schema
     from robomimic_ddp.inspect_data import fitting, job_config, sheet, survey
-    from robomimic_ddp.rlds.schema_file import load_schema
-    from robomimic_ddp.rlds.source import Source
 
     source = Source(survey.find(path))
     sample = survey.read(source, most)

@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from robomimic_ddp.data.hdf5.structure import Structure, opened
 from robomimic_ddp.errors import DataError
-from robomimic_ddp.hdf5_structure import Structure, opened
 
 
 def report_of(path: Path) -> dict[str, Any]:

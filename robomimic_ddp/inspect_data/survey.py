@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from robomimic_ddp.errors import DataError
-from robomimic_ddp.rlds.features import (
+from robomimic_ddp.data.rlds.index.records import READ_BUFFER_BYTES, episode_parser
+from robomimic_ddp.data.rlds.index.source import SPLIT, Source, find_dataset, is_rlds_folder
+from robomimic_ddp.data.rlds.schema.features import (
     episode_features,
     flat_features,
     is_number,
     is_picture,
     step_features,
 )
-from robomimic_ddp.rlds.records import READ_BUFFER_BYTES, episode_parser
-from robomimic_ddp.rlds.source import SPLIT, Source, find_dataset, is_rlds_folder
-from robomimic_ddp.rlds.tf_import import import_tensorflow
+from robomimic_ddp.data.rlds.tf_import import import_tensorflow
+from robomimic_ddp.errors import DataError
 
 SHEET_EPISODES, SHEET_FRAMES = 3, 6
 """On the contact sheet: so many episodes, so many frames of each."""

@@ -9,10 +9,11 @@ from typing import Any, Callable
 
 import torch
 
-from robomimic_ddp import host_config, sampling
+from robomimic_ddp import host_config
 from robomimic_ddp import run as _run
+from robomimic_ddp.data import sampling
+from robomimic_ddp.data.sampling import worker_options
 from robomimic_ddp.errors import DataError
-from robomimic_ddp.sampling import workers
 
 
 def train_loader(*args: Any, **kwargs: Any) -> Iterable:
@@ -41,11 +42,11 @@ def _loader(role: str, args: tuple, kwargs: dict) -> Iterable:
         batch = _samples_per_rank(run.plan, loader_kwargs)
     values, on_gpu = run.options.values, run.plan.device.startswith("cuda")
     if hasattr(dataset, "is_rlds"):  # sharded by its loader, before anything is decoded
-        from robomimic_ddp.rlds.make import make_loader
+        from robomimic_ddp.data.rlds.loaders.make import make_loader
 
         more = {
             "cores": run.core_share,
-            "pin_memory": workers.pins(values, on_gpu),
+            "pin_memory": worker_options.pins(values, on_gpu),
             "device": _cuda_device(run),
         }
         if values.prefetch:
@@ -53,7 +54,7 @@ def _loader(role: str, args: tuple, kwargs: dict) -> Iterable:
         place = (run.plan.rank, run.plan.world_size)
         loader = make_loader(dataset, batch, *place, run.seed, **more)
     else:
-        loader_kwargs = workers.loader_arguments(
+        loader_kwargs = worker_options.loader_arguments(
             dict(loader_kwargs), values, run.plan.data_workers, on_gpu, role
         )
         more = {}
@@ -114,11 +115,11 @@ def sharded(make_dataset: Callable) -> Callable:
     run = _run.current()
     if run is None or not run.plan.several_ranks:
         return make_dataset
-    from robomimic_ddp.rlds import host_pipeline
+    from robomimic_ddp.data.rlds import tfds_sharding
 
     @functools.wraps(make_dataset)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        dataset = host_pipeline.make_sharded(
+        dataset = tfds_sharding.make_sharded(
             make_dataset,
             args,
             kwargs,
@@ -141,7 +142,7 @@ def rlds_datasets(load_data_for_training: Callable) -> Callable:
     def wrapped(config: Any, *args: Any, **kwargs: Any) -> Any:
         if not host_config.uses_rlds(config):
             return load_data_for_training(config, *args, **kwargs)
-        from robomimic_ddp.rlds import host
+        from robomimic_ddp.data.rlds import host_datasets
 
         run = _run.current()
         if run is not None:
@@ -154,7 +155,7 @@ def rlds_datasets(load_data_for_training: Callable) -> Callable:
                 "language_model": options.language_model,
                 "device": run.plan.device,
             }
-        return host.datasets_from_config(config, *args, **kwargs)
+        return host_datasets.datasets_from_config(config, *args, **kwargs)
 
     return wrapped
 
@@ -166,9 +167,9 @@ def rlds_env_metadata(get_env_metadata_from_dataset: Callable) -> Callable:
     def wrapped(dataset_path: Any, *args: Any, **kwargs: Any) -> Any:
         if not host_config.is_rlds_folder(dataset_path):
             return get_env_metadata_from_dataset(dataset_path, *args, **kwargs)
-        from robomimic_ddp.rlds import host
+        from robomimic_ddp.data.rlds import host_datasets
 
-        return host.env_metadata(dataset_path)
+        return host_datasets.env_metadata(dataset_path)
 
     return wrapped
 
@@ -194,11 +195,11 @@ def rlds_shape_metadata(get_shape_metadata_from_dataset: Callable) -> Callable:
                 "expects the path of an HDF5 file. Train on HDF5 data with it, or use a host whose "
                 "function takes an entry of train.data (robomimic 0.4 and later)."
             )
-        from robomimic_ddp.rlds import host
+        from robomimic_ddp.data.rlds import host_datasets
 
         run = _run.current()
         model = run.options.values.language_model if run is not None else "auto"
         keys = given.get("action_keys"), given.get("all_obs_keys")
-        return host.shape_metadata(entry, *keys, model)
+        return host_datasets.shape_metadata(entry, *keys, model)
 
     return wrapped

@@ -51,9 +51,9 @@ def distributed(train: Callable) -> Callable:
             trusts = run.options.values.trust_checkpoint
             host_config.check_inputs(config, host_resumes, trusts)
             if run.plan.several_ranks and host_config.trains_by_own_pipeline(config):
-                from robomimic_ddp.rlds import host_statistics
+                from robomimic_ddp.data.rlds import tfds_statistics
 
-                run.undo.enter_context(host_statistics.computed_once())
+                run.undo.enter_context(tfds_statistics.computed_once())
             package = type(config).__module__.partition(".")[0]
             run.checkpoints = run.undo.enter_context(checkpoint.read_on_cpu(package))
             try:

@@ -14,7 +14,7 @@ import tempfile
 
 from robomimic_ddp.bench.data_set import DataJob, open_dataset, write_if_missing
 from robomimic_ddp.config import env
-from robomimic_ddp.rlds.make import make_loader
+from robomimic_ddp.data.rlds.loaders.make import make_loader
 
 MARKS = 20
 MOST_GROWTH_MB = 20.0

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from robomimic_ddp.rlds.write import write_dataset
+from robomimic_ddp.data.rlds.write import write_dataset
 from scripts.demo.simulator import HEIGHT, WIDTH, ReachSimulator
 
 NAME, VERSION = "reach_demo", "1.0.0"

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 
 from robomimic_ddp.config.swapped import swapped
+from robomimic_ddp.data.rlds.pipeline.images import PictureSize, resize_frames
+from robomimic_ddp.data.rlds.schema.rotations import convert
+from robomimic_ddp.data.rlds.schema.spec import load_schema
 from robomimic_ddp.distributed.atomic_files import atomic_open
-from robomimic_ddp.rlds.pictures import PictureSize, resize_frames
-from robomimic_ddp.rlds.rotations import convert
-from robomimic_ddp.rlds.schema_file import load_schema
 from scripts.demo.demonstrations import LONGEST_EPISODE
 from scripts.demo.simulator import HEIGHT, WIDTH, ReachSimulator
 

@@ -132,7 +132,7 @@ class ExpertPolicy:
             self.blocks[simulator.angles.tobytes()] = simulator.block.copy()
 
     def __call__(self, batch: dict[str, np.ndarray], batched_ob: bool) -> np.ndarray:
-        from robomimic_ddp.rlds.rotations import convert
+        from robomimic_ddp.data.rlds.schema.rotations import convert
         from scripts.demo import demonstrations
         from scripts.demo.simulator import ReachSimulator
 

@@ -17,7 +17,7 @@ import robomimic.scripts.train as host_train
 import robomimic.scripts.train_rlds as entry
 import robomimic.utils.tensor_utils as TensorUtils
 
-from robomimic_ddp.rlds import make
+from robomimic_ddp.data.rlds.loaders import make
 from tests.e2e.watched_train import RANK, Watch, around
 
 

@@ -17,7 +17,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import robomimic_ddp
-from robomimic_ddp import api, run, sampling
+from robomimic_ddp import api, run
+from robomimic_ddp.data import sampling
 from robomimic_ddp.distributed import parallel
 from tests.faults.toy_run import BATCH, SEED
 

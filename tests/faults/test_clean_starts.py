@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from robomimic_ddp import sampling, verify
+from robomimic_ddp import verify
+from robomimic_ddp.data import sampling
 from robomimic_ddp.distributed import group, parallel, rng
 from tests.faults.toy_run import BATCH, Numbers
 

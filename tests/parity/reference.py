@@ -15,7 +15,7 @@ from unittest import mock
 
 import torch
 
-from robomimic_ddp import sampling
+from robomimic_ddp.data import sampling
 from robomimic_ddp.distributed import rng
 from tests.parity.training import Job, build, one_step, only_forward, result_of, use_host
 
@@ -134,7 +134,7 @@ def loader_of(built: SimpleNamespace, rank: int, world_size: int, micro_batches:
     seed, size = built.config.train.seed, built.config.train.batch_size * micro_batches
     dataset = built.loader_arguments["dataset"]
     if hasattr(dataset, "is_rlds"):
-        from robomimic_ddp.rlds.make import make_loader
+        from robomimic_ddp.data.rlds.loaders.make import make_loader
 
         return make_loader(dataset, size, rank, world_size, seed)
     return sampling.train_loader(

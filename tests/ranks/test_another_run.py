@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader, Dataset
 
-from robomimic_ddp import resume, sampling
+from robomimic_ddp import resume
 from robomimic_ddp.config import options
+from robomimic_ddp.data import sampling
 from robomimic_ddp.distributed import group
 from robomimic_ddp.state import Found
 from tests.ranks.pool import RankError

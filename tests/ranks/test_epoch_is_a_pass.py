@@ -10,9 +10,9 @@ import pytest
 from torch.utils.data import DataLoader
 
 from robomimic_ddp import metrics, resume
+from robomimic_ddp.data.sampling import ReplayedLoader, train_loader
 from robomimic_ddp.distributed import group, rng
 from robomimic_ddp.errors import Stopped
-from robomimic_ddp.sampling import ReplayedLoader, train_loader
 from robomimic_ddp.state import Found
 from tests.ranks.test_keeper import running
 from tests.ranks.test_metrics import Algo
@@ -25,7 +25,7 @@ SIZE = 97
 def make_loader(kind, folder, cache, batch):
     place = (batch, group.rank(), group.world_size(), 7)
     if kind == "rlds":
-        from robomimic_ddp.rlds import make
+        from robomimic_ddp.data.rlds.loaders import make
         from tests.rlds.quick import quick_dataset
 
         return make.make_loader(quick_dataset(Path(folder), cache), *place)

@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 import torch
 
-from robomimic_ddp.seams.language import LanguageModel, language_model
+from robomimic_ddp.data.language.lazy_model import LanguageModel, language_model
 
 VOCABULARY, WIDTH = 50, 4
 

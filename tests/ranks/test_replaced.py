@@ -24,7 +24,7 @@ from torch import nn
 import robomimic_ddp
 from robomimic_ddp import checkpoint, rollouts
 from robomimic_ddp.config import json_config, swapped
-from robomimic_ddp.rlds import host_pipeline, host_statistics
+from robomimic_ddp.data.rlds import tfds_sharding, tfds_statistics
 from robomimic_ddp.seams import directory
 from robomimic_ddp.step import checkpointing, compilation, convolutions
 from tests.configs import make_config, write_config
@@ -65,7 +65,7 @@ def rows() -> set[Replaced]:
 def name_of(owner: Any) -> str | None:
     """What the tables call `owner`; None for an object of our own."""
     if isinstance(owner, ModuleType):
-        is_octo = host_statistics.NAME in vars(owner)
+        is_octo = tfds_statistics.NAME in vars(owner)
         return "octo.data.dataset and its copies" if is_octo else owner.__name__
     if isinstance(owner, type):
         return f"{owner.__module__}.{owner.__name__}"
@@ -219,10 +219,10 @@ def pipeline_of_octo(folder: Path) -> None:
     octo.get_dataset_statistics = lambda dataset, hash_dependencies, save_dir: None
     with contextlib.ExitStack() as stack:
         stack.enter_context(loaded(tf, tfds, octo))
-        stack.enter_context(mock.patch.object(host_statistics, "import_tensorflow"))
-        stack.enter_context(mock.patch.object(host_pipeline._Shares, "require_sharded"))
-        stack.enter_context(host_statistics.computed_once())
-        host_pipeline.make_sharded(lambda: None, (), {}, rank=0, world_size=2)
+        stack.enter_context(mock.patch.object(tfds_statistics, "import_tensorflow"))
+        stack.enter_context(mock.patch.object(tfds_sharding._Shares, "require_sharded"))
+        stack.enter_context(tfds_statistics.computed_once())
+        tfds_sharding.make_sharded(lambda: None, (), {}, rank=0, world_size=2)
 
 
 RARE = (

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, WeightedRandomSampler, get_worker_info
 
+from robomimic_ddp.data.sampling import train_loader, valid_loader
 from robomimic_ddp.distributed import group
-from robomimic_ddp.sampling import train_loader, valid_loader
 from tests.ranks.pool import RankPool
 
 SIZE = 47

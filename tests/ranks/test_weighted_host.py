@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import torch
 
-from robomimic_ddp import sampling
+from robomimic_ddp.data import sampling
 from robomimic_ddp.distributed import group
 
 WEIGHTS = (3.0, 1.0)

@@ -58,7 +58,7 @@ def made_up_episode(number: int) -> dict[str, Any]:
 
 def write(folder: Path, name: str = "made_up", version: str = "1.0.0") -> Path:
     """The made-up data set under `folder`; returns its version folder."""
-    from robomimic_ddp.rlds.write import write_dataset
+    from robomimic_ddp.data.rlds.write import write_dataset
 
     episodes = (made_up_episode(number) for number in range(len(LENGTHS)))
     return write_dataset(str(folder), name, version, episodes, len(LENGTHS), FILES)
@@ -130,11 +130,11 @@ def make_config(stored):
 @pytest.fixture
 def load(make_config):
     """`load(**as make_config)`: the train and validation data sets of that config."""
-    from robomimic_ddp.rlds import host
+    from robomimic_ddp.data.rlds import host_datasets
 
     def make(**changes):
         config = make_config(**changes)
-        return host.datasets_from_config(config, config.all_obs_keys)
+        return host_datasets.datasets_from_config(config, config.all_obs_keys)
 
     return make
 
@@ -142,7 +142,7 @@ def load(make_config):
 @pytest.fixture
 def config_of(make_config, tmp_path):
     """`config_of(episodes, files, **as make_config)`: the config of a data set of these alone."""
-    from robomimic_ddp.rlds.write import write_dataset
+    from robomimic_ddp.data.rlds.write import write_dataset
 
     def make(episodes, files=1, **changes):
         write_dataset(str(tmp_path), "few", "1.0.0", episodes, len(episodes), files)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from robomimic_ddp.rlds.tf_import import import_tensorflow_datasets
+from robomimic_ddp.data.rlds.tf_import import import_tensorflow_datasets
 
 LENGTHS = (6, 3, 9, 5, 7, 4, 8, 12)
 HEIGHT, WIDTH = 24, 32

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from robomimic_ddp.rlds import host
+from robomimic_ddp.data.rlds import host_datasets
 from tests.rlds.conftest import ACTIONS, CAMERAS, HEIGHT, STATES, WIDTH
 
 
@@ -35,4 +35,4 @@ def quick_dataset(folder: Path, cache: str) -> Any:
     config = Section(
         train=train, observation=observation, experiment=SimpleNamespace(validate=False)
     )
-    return host.datasets_from_config(config, [CAMERAS[0], STATES[0]])[0]
+    return host_datasets.datasets_from_config(config, [CAMERAS[0], STATES[0]])[0]

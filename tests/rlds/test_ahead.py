@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from robomimic_ddp.rlds.ahead import MOVED, Ahead, moved
-from robomimic_ddp.rlds.make import make_loader
+from robomimic_ddp.data.rlds.loaders.make import make_loader
+from robomimic_ddp.data.rlds.loaders.prefetch import MOVED, Ahead, moved
 
 
 class Recorder:
@@ -60,7 +60,7 @@ def test_another_iterator_begins_anew():
 
 def test_a_loader_that_reads_ahead_delivers_the_same(load):
     """Order, positions and counts are those of the batches that were handed out."""
-    from robomimic_ddp.rlds.loader import to_torch
+    from robomimic_ddp.data.rlds.loaders.base import to_torch
 
     train, _ = load()
     plain, ahead = (make_loader(train, 4, 1, 2, 5) for _ in range(2))
@@ -87,8 +87,8 @@ def test_on_the_cpu_nothing_is_moved(load):
 
 
 def test_tensors_lie_in_tensorflows_memory_and_keep_it():
-    from robomimic_ddp.rlds.loader import to_torch
-    from robomimic_ddp.rlds.tf_import import import_tensorflow
+    from robomimic_ddp.data.rlds.loaders.base import to_torch
+    from robomimic_ddp.data.rlds.tf_import import import_tensorflow
 
     tf = import_tensorflow()
     made = {name: tf.random.uniform([64, 1024]) for name in ("actions", "pad_mask", "index")}

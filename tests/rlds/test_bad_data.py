@@ -7,10 +7,10 @@ import shutil
 import numpy as np
 import pytest
 
+from robomimic_ddp.data.rlds import host_datasets
+from robomimic_ddp.data.rlds.index.source import Source, find_dataset
+from robomimic_ddp.data.rlds.loaders.make import make_loader
 from robomimic_ddp.errors import ConfigError, DataError
-from robomimic_ddp.rlds import host
-from robomimic_ddp.rlds.make import make_loader
-from robomimic_ddp.rlds.source import Source, find_dataset
 from tests.rlds.conftest import FAILED, made_up_episode
 
 pytestmark = pytest.mark.bad_input
@@ -52,19 +52,21 @@ def test_a_data_set_still_being_written(stored, tmp_path):
 
 def test_missing_camera_state_and_action_are_named(make_config, stored):
     config = make_config(cameras=["camera/image/ceiling"])
-    text = message(host.datasets_from_config, config, config.all_obs_keys)
+    text = message(host_datasets.datasets_from_config, config, config.all_obs_keys)
     assert "camera/image/ceiling" in text and "observation/wrist_image_left" in text
     config = make_config(states=["robot_state/temperature"])
     assert "robot_state/temperature" in message(
-        host.datasets_from_config, config, config.all_obs_keys
+        host_datasets.datasets_from_config, config, config.all_obs_keys
     )
     config = make_config(action_keys=["action/torque"])
     with config.values_unlocked():
         config.train.action_config["action/torque"] = {"normalization": None}
-    text = message(host.datasets_from_config, config, config.all_obs_keys)
+    text = message(host_datasets.datasets_from_config, config, config.all_obs_keys)
     assert "action/torque" in text and "action/abs_pos" in text
     config = make_config(cameras=["robot_state/cartesian_position"], states=())
-    assert "encoded picture" in message(host.datasets_from_config, config, config.all_obs_keys)
+    assert "encoded picture" in message(
+        host_datasets.datasets_from_config, config, config.all_obs_keys
+    )
 
 
 def test_fewer_windows_than_one_step(load):
@@ -75,17 +77,19 @@ def test_fewer_windows_than_one_step(load):
 
 def test_no_episode_after_the_filters(config_of):
     config = config_of([made_up_episode(n) for n in FAILED])
-    text = message(host.datasets_from_config, config, config.all_obs_keys)
+    text = message(host_datasets.datasets_from_config, config, config.all_obs_keys)
     assert "none of the 2 episodes" in text and "train.success_only" in text
 
 
 def test_impossible_values_are_refused(make_config):
     text = message(
-        host.dataset_configs, make_config(dataset_names=["made_up", "other"]), error=ConfigError
+        host_datasets.dataset_configs,
+        make_config(dataset_names=["made_up", "other"]),
+        error=ConfigError,
     )
     assert "one number of at least 0 for each of the 2 data set(s)" in text
     config = make_config(observation={"image_dim": [0, 64]})
-    assert "image_dim" in message(host.dataset_configs, config, error=ConfigError)
+    assert "image_dim" in message(host_datasets.dataset_configs, config, error=ConfigError)
 
 
 def test_no_rlds_data_set_at_all(tmp_path):
@@ -100,7 +104,7 @@ def test_no_rlds_data_set_at_all(tmp_path):
     writer.initialize_splits(["train"])
     writer.add_examples({"train": [{"x": 1.0}]})
     writer.close_all()
-    from robomimic_ddp.rlds.schema import find_fields
+    from robomimic_ddp.data.rlds.schema.fields import find_fields
 
     source = Source(tmp_path)
     assert "no RLDS data set" in message(find_fields, source.features, "flat", [], [], [])

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from robomimic_ddp.data.rlds import host_datasets
 from robomimic_ddp.errors import DataError
-from robomimic_ddp.rlds import host
 from tests.rlds.conftest import ACTIONS, made_up_episode
 from tests.rlds.damages import no_steps, rewrite
 
@@ -26,7 +26,7 @@ def error_of(config_of):
         change(episodes[1]["steps"])
         config = config_of(episodes, 3, **train)
         with pytest.raises(DataError) as caught:
-            host.datasets_from_config(config, config.all_obs_keys)
+            host_datasets.datasets_from_config(config, config.all_obs_keys)
         return str(caught.value)
 
     return read
@@ -82,7 +82,7 @@ def emptied(config_of):
 
 def test_an_empty_episode_is_left_out(emptied):
     config = emptied(1)
-    train, _ = host.datasets_from_config(config, config.all_obs_keys)
+    train, _ = host_datasets.datasets_from_config(config, config.all_obs_keys)
     assert train.rows.tolist() == [0, 2]
     stats = train.get_action_stats()["action/abs_pos"]
     assert np.isfinite(stats["min"]).all() and np.isfinite(stats["max"]).all()
@@ -91,4 +91,4 @@ def test_an_empty_episode_is_left_out(emptied):
 def test_only_empty_episodes(emptied):
     config = emptied(0, 1, 2)
     with pytest.raises(DataError, match="none of the 3 episodes.*too short"):
-        host.datasets_from_config(config, config.all_obs_keys)
+        host_datasets.datasets_from_config(config, config.all_obs_keys)

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from robomimic_ddp.data.rlds import host_datasets
+from robomimic_ddp.data.rlds.loaders import base as loader_module
+from robomimic_ddp.data.rlds.loaders import buffer_memory
+from robomimic_ddp.data.rlds.loaders import diagnose as damage_module
+from robomimic_ddp.data.rlds.loaders.make import make_loader
+from robomimic_ddp.data.rlds.pipeline import skip_corrupt
 from robomimic_ddp.errors import DataError
-from robomimic_ddp.rlds import damage as damage_module
-from robomimic_ddp.rlds import host, memory, tolerant
-from robomimic_ddp.rlds import loader as loader_module
-from robomimic_ddp.rlds.make import make_loader
 from tests.rlds.conftest import CAMERAS, LENGTHS, STATES, WORDLESS, made_up_episode
 from tests.rlds.damages import DAMAGES, Damage, files_of
 
@@ -35,7 +37,9 @@ def damaged(copy, make_config, tmp_path):
         )
         if not damage.late:
             damage.make(copy)
-        train, _ = host.datasets_from_config(config, config.all_obs_keys, skip_corrupt=skip)
+        train, _ = host_datasets.datasets_from_config(
+            config, config.all_obs_keys, skip_corrupt=skip
+        )
         if damage.late:
             damage.make(copy)
         return train
@@ -97,7 +101,7 @@ def test_under_skip_corrupt_the_rest_is_trained_on_and_counted(damaged, damage, 
     if skip:
         assert loaders[0].settled_frames()["windows_replaced"] == loaders[0].windows_replaced
         assert "ddp.skip_corrupt=true" in said
-    (line,) = memory.lines(loaders[0], 1, 0)  # of the plan, whatever is missing
+    (line,) = buffer_memory.lines(loaders[0], 1, 0)  # of the plan, whatever is missing
     assert line.startswith("shuffle buffers: ")
 
 
@@ -163,7 +167,7 @@ def test_the_search_begins_with_what_leaves_next(damaged):
 
 
 def test_nothing_that_can_be_read_is_an_error(damaged, copy, monkeypatch):
-    monkeypatch.setattr(tolerant, "MOST_SEARCHED", 100)
+    monkeypatch.setattr(skip_corrupt, "MOST_SEARCHED", 100)
     train = damaged(Damage("none", lambda folder: None), True)
     for file in files_of(copy):
         file.write_bytes(b"")
@@ -179,7 +183,9 @@ def test_validation_is_filled_too(copy, make_config, tmp_path, capsys):
         experiment={"validate": True},
         validation_fraction=0.5,
     )
-    train, valid = host.datasets_from_config(config, config.all_obs_keys, skip_corrupt=True)
+    train, valid = host_datasets.datasets_from_config(
+        config, config.all_obs_keys, skip_corrupt=True
+    )
     file = valid.source.files[valid.index.file[valid.rows[0]]]
     file.unlink()
     loader = make_loader(valid, 4, 0, 1, 0)
@@ -195,7 +201,7 @@ def of_episodes(config_of):
 
     def make(episodes):
         config = config_of(episodes, cameras=())
-        return host.datasets_from_config(config, config.all_obs_keys)[0]
+        return host_datasets.datasets_from_config(config, config.all_obs_keys)[0]
 
     return make
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from robomimic_ddp.config.rlds_keys import DEFAULTS
+from robomimic_ddp.data.rlds import host_datasets
+from robomimic_ddp.data.rlds.loaders.make import make_loader
 from robomimic_ddp.errors import DataError
-from robomimic_ddp.rlds import host
-from robomimic_ddp.rlds.make import make_loader
 from tests.rlds.conftest import ACTIONS, CAMERAS, STATES, WIDTH
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,12 +27,12 @@ def modalities():
 def test_metadata_is_what_the_host_expects(make_config, modalities, stored):
     config = make_config(observation={"image_dim": [12, 20]})
     modalities(config)
-    (entry,) = host.dataset_configs(config)
-    assert host.is_rlds_folder(entry["path"]) and entry["path"] == str(stored.folder)
-    assert not host.is_rlds_folder(str(stored.folder.parent))
-    meta = host.env_metadata(entry["path"])
+    (entry,) = host_datasets.dataset_configs(config)
+    assert host_datasets.is_rlds_folder(entry["path"]) and entry["path"] == str(stored.folder)
+    assert not host_datasets.is_rlds_folder(str(stored.folder.parent))
+    meta = host_datasets.env_metadata(entry["path"])
     assert meta["env_name"] == "made_up" and set(meta) == {"env_name", "type", "env_kwargs"}
-    shapes = host.shape_metadata(entry, config.train.action_keys, config.all_obs_keys)
+    shapes = host_datasets.shape_metadata(entry, config.train.action_keys, config.all_obs_keys)
     assert shapes["ac_dim"] == 10 and shapes["use_images"] and not shapes["use_depths"]
     assert list(shapes["all_shapes"].items()) == [
         (CAMERAS[0], [3, 12, 20]),
@@ -49,7 +49,7 @@ def test_entries_survive_the_hosts_config(make_config):
 
     config = make_config()
     with config.values_unlocked():
-        config.train.data = host.dataset_configs(config)
+        config.train.data = host_datasets.dataset_configs(config)
     assert json.loads(json.dumps(config))["train"]["data"][0]["image_dim"][1] == WIDTH
 
 
@@ -83,8 +83,8 @@ def test_the_hosts_policy_trains_on_a_batch(load, make_config, modalities):
 
     config = make_config(cameras=CAMERAS[:1], states=STATES[:1])
     modalities(config)
-    (entry,) = host.dataset_configs(config)
-    shapes = host.shape_metadata(entry, config.train.action_keys, config.all_obs_keys)
+    (entry,) = host_datasets.dataset_configs(config)
+    shapes = host_datasets.shape_metadata(entry, config.train.action_keys, config.all_obs_keys)
     train, _ = load(cameras=CAMERAS[:1], states=STATES[:1])
     with config.unlocked():
         config.algo.optim_params.policy.num_train_batches = 2
@@ -103,7 +103,7 @@ def test_the_hosts_policy_trains_on_a_batch(load, make_config, modalities):
 
 def test_keys_need_neither_torch_nor_tensorflow():
     code = (
-        "import sys, robomimic_ddp.rlds, robomimic_ddp.config.rlds_keys, robomimic_ddp.rlds.partition\n"
+        "import sys, robomimic_ddp.data.rlds, robomimic_ddp.config.rlds_keys, robomimic_ddp.data.rlds.order.partition\n"
         "print([n for n in ('torch', 'tensorflow', 'tensorflow_datasets') if n in sys.modules])"
     )
     done = subprocess.run(
@@ -116,7 +116,7 @@ def test_keys_need_neither_torch_nor_tensorflow():
 @pytest.mark.parametrize("first", ["tensorflow", "torchvision"])
 def test_tensorflow_and_torchvision_live_together(first):
     """In either order: loaded the wrong way round, their LLVMs end the process (canary)."""
-    ours = "from robomimic_ddp.rlds.tf_import import import_tensorflow; import_tensorflow()"
+    ours = "from robomimic_ddp.data.rlds.tf_import import import_tensorflow; import_tensorflow()"
     lines = [ours, "import torchvision"]
     code = "\n".join(lines if first == "tensorflow" else lines[::-1])
     done = subprocess.run(
@@ -128,8 +128,8 @@ def test_tensorflow_and_torchvision_live_together(first):
 ENDS_WHILE_PLANNING = """
 import sys, threading, time
 from pathlib import Path
-from robomimic_ddp.rlds.make import make_loader
-from robomimic_ddp.rlds.plans import PassPlan
+from robomimic_ddp.data.rlds.loaders.make import make_loader
+from robomimic_ddp.data.rlds.order.read_plan import PassPlan
 from tests.rlds.quick import quick_dataset
 
 make, made, begun = PassPlan.block, [], threading.Event()

@@ -12,10 +12,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from robomimic_ddp.rlds import array_cache, index_cache, index_reader, statistics
-from robomimic_ddp.rlds.schema import find_fields
-from robomimic_ddp.rlds.source import Source
-from robomimic_ddp.rlds.write import write_dataset
+from robomimic_ddp.data import array_cache
+from robomimic_ddp.data.rlds.index import build, statistics
+from robomimic_ddp.data.rlds.index import cache as index_cache
+from robomimic_ddp.data.rlds.index.source import Source
+from robomimic_ddp.data.rlds.schema.fields import find_fields
+from robomimic_ddp.data.rlds.write import write_dataset
 from tests.rlds.conftest import (
     ACTIONS,
     CAMERAS,
@@ -36,7 +38,7 @@ def source_and_fields(folder):
 
 def test_index_says_what_the_files_hold(stored):
     source, fields = source_and_fields(stored.folder)
-    index = index_reader.make_index(source, fields)
+    index = build.make_index(source, fields)
     assert index.length.tolist() == list(LENGTHS)
     assert set(np.flatnonzero(~index.labelled)) == WORDLESS
     assert set(np.flatnonzero(~index.success)) == FAILED
@@ -60,7 +62,7 @@ def test_reading_shows_how_far_it_is_on_a_terminal(stored, monkeypatch):
     source, fields = source_and_fields(stored.folder)
     for stream, shown in ((Terminal(), True), (io.StringIO(), False)):
         monkeypatch.setattr("sys.stderr", stream)
-        index_reader.make_index(source, fields, show_progress=True)
+        build.make_index(source, fields, show_progress=True)
         assert ("index of made_up/1.0.0: 100%" in stream.getvalue()) == shown
         assert (f"{len(LENGTHS)}/{len(LENGTHS)}" in stream.getvalue()) == shown
 
@@ -198,23 +200,23 @@ def same(one, two):
 def test_parts_of_ranks_merge_to_the_bits_of_one(stored, world):
     """At 20 ranks most have no file."""
     source, fields = source_and_fields(stored.folder)
-    shares = [index_reader.files_of_rank(source, rank, world) for rank in range(world)]
+    shares = [build.files_of_rank(source, rank, world) for rank in range(world)]
     assert sorted(sum(shares, [])) == list(range(len(source.files)))
-    parts = [index_reader.make_index(source, fields, share) for share in shares]
-    assert same(statistics.merged(parts[::-1]), index_reader.make_index(source, fields))
+    parts = [build.make_index(source, fields, share) for share in shares]
+    assert same(statistics.merged(parts[::-1]), build.make_index(source, fields))
 
 
 def test_ranks_index_about_as_many_bytes():
     sizes = [(n * 37) % 100 + 50 for n in range(500)]
     source = SimpleNamespace(sizes=sizes)
     for world in (1, 7, 64):
-        shares = [index_reader.files_of_rank(source, rank, world) for rank in range(world)]
+        shares = [build.files_of_rank(source, rank, world) for rank in range(world)]
         assert sum(shares, []) == list(range(500))
         given = [sum(sizes[n] for n in share) for share in shares]
         assert max(given) - min(given) <= 2 * max(sizes)
     for count, world in ((8, 8), (16, 8), (15, 8), (4, 3)):  # files of one size
         equal = SimpleNamespace(sizes=[7] * count)
-        given = [len(index_reader.files_of_rank(equal, rank, world)) for rank in range(world)]
+        given = [len(build.files_of_rank(equal, rank, world)) for rank in range(world)]
         assert max(given) - min(given) <= 1
 
 
@@ -234,7 +236,7 @@ def index_of_ranks(folder, cache):
 
 
 def test_each_rank_reads_its_share_and_the_second_time_none_does(ranks, stored, tmp_path):
-    whole = index_reader.make_index(*source_and_fields(stored.folder))
+    whole = build.make_index(*source_and_fields(stored.folder))
     found = ranks.run(index_of_ranks, str(stored.folder), str(tmp_path))
     assert all(same(index, whole) for _, index in found)
     files = [read for read, _ in found]
@@ -244,7 +246,7 @@ def test_each_rank_reads_its_share_and_the_second_time_none_does(ranks, stored, 
 
 
 def test_quantiles_are_those_of_evenly_spread_steps(stored):
-    index = index_reader.make_index(*source_and_fields(stored.folder))
+    index = build.make_index(*source_and_fields(stored.folder))
     rows = np.arange(len(LENGTHS))
     values, weights = [], []
     for length, episode in zip(LENGTHS, stored.episodes):
@@ -264,7 +266,7 @@ def test_the_command_computes_ahead_what_training_then_finds(
     make_config, tmp_path, capsys, monkeypatch
 ):
     from robomimic_ddp import cli
-    from robomimic_ddp.rlds import host
+    from robomimic_ddp.data.rlds import host_datasets
 
     config = make_config(data_cache_dir=None)
     path = tmp_path / "config.json"
@@ -277,7 +279,7 @@ def test_the_command_computes_ahead_what_training_then_finds(
     (line,) = [line for line in shown.splitlines() if line.startswith("action/abs_pos[1]")]
     config = make_config(data_cache_dir=str(cache))
     monkeypatch.setattr(index_cache, "make_index", None)  # it is not called again
-    train, _ = host.datasets_from_config(config, config.all_obs_keys)
+    train, _ = host_datasets.datasets_from_config(config, config.all_obs_keys)
     stats = train.get_action_stats()["action/abs_pos"]
     numbers = [float(number) for number in line.split()[1:]]
     assert numbers[0] == pytest.approx(stats["min"][0, 1], abs=1e-4)

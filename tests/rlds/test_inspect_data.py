@@ -10,12 +10,12 @@ import pytest
 
 from robomimic_ddp.cli import main
 from robomimic_ddp.config.json_config import read_json
+from robomimic_ddp.data.rlds import host_datasets
+from robomimic_ddp.data.rlds.index.source import Source
+from robomimic_ddp.data.rlds.loaders.make import make_loader
+from robomimic_ddp.data.rlds.schema.spec import load_schema
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.inspect_data import survey
-from robomimic_ddp.rlds import host
-from robomimic_ddp.rlds.make import make_loader
-from robomimic_ddp.rlds.schema_file import load_schema
-from robomimic_ddp.rlds.source import Source
 from tests.rlds import other_shapes
 from tests.rlds.conftest import LENGTHS
 
@@ -89,7 +89,7 @@ def test_the_config_of_the_second_schema_is_the_hosts(folders, capsys, tmp_path)
     }  # fmt: skip
     assert sorted(path.name for path in out.iterdir()) == ["config.json", "contact_sheet.png"]
     config = as_host_config(out / "config.json", tmp_path / "cache")
-    train, _ = host.datasets_from_config(config, config.all_obs_keys)
+    train, _ = host_datasets.datasets_from_config(config, config.all_obs_keys)
     batch = next(iter(make_loader(train, 4, 0, 1, 0)))
     assert set(batch["obs"]) == {"image_0", "eef_position", "eef_rotation", "gripper"}
     assert batch["obs"]["image_0"].shape[2:] == (24, 32, 3)
@@ -125,7 +125,7 @@ def test_a_schema_is_drafted_where_none_fits_and_its_config_works(folders, capsy
     assert schema.language.feature == "observation.natural_language_instruction"
     config = as_host_config(tmp_path / "out" / "config.json", tmp_path / "cache")
     assert config.train.rlds_schema == str(tmp_path / "out" / "schema.yaml")
-    train, _ = host.datasets_from_config(config, config.all_obs_keys)
+    train, _ = host_datasets.datasets_from_config(config, config.all_obs_keys)
     batch = next(iter(make_loader(train, 4, 0, 1, 0)))
     assert batch["actions"].shape[2] == 8 and batch["obs"]["state"].shape[2] == 8
 
@@ -160,7 +160,7 @@ def test_a_name_that_the_data_lack_is_refused_here_and_in_training(folders, caps
         assert main(list(words)) == 1
         error = capsys.readouterr().err
         with pytest.raises(DataError) as caught:
-            host.datasets_from_config(config, config.all_obs_keys)
+            host_datasets.datasets_from_config(config, config.all_obs_keys)
         for text in (error, str(caught.value)):
             assert new in text and f"The nearest is `{old}" in text and str(schema) in text
     schema.write_text(sound.replace(": observation.image", ": {feature: depth, optional: true}"))
@@ -169,7 +169,7 @@ def test_a_name_that_the_data_lack_is_refused_here_and_in_training(folders, caps
 
 
 def test_a_draft_offers_every_feature_and_needs_no_group_called_action(tmp_path, capsys):
-    from robomimic_ddp.rlds.tf_import import import_tensorflow_datasets
+    from robomimic_ddp.data.rlds.tf_import import import_tensorflow_datasets
 
     features = import_tensorflow_datasets().features
     step = {

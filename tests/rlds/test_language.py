@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from robomimic_ddp.config.options import resolve
+from robomimic_ddp.data.language import embeddings as language
+from robomimic_ddp.data.language.instructions import LanguageModel
+from robomimic_ddp.data.rlds import host_datasets
+from robomimic_ddp.data.rlds.loaders.make import make_loader
+from robomimic_ddp.data.rlds.loaders.prefetch import Ahead
 from robomimic_ddp.errors import DataError
-from robomimic_ddp.language import LanguageModel
-from robomimic_ddp.rlds import host, language
-from robomimic_ddp.rlds.ahead import Ahead
-from robomimic_ddp.rlds.make import make_loader
 from tests.rlds.conftest import ACTIONS, CAMERAS, FAILED, LENGTHS, STATES, WORDLESS
 
 transformers = pytest.importorskip("transformers")
@@ -79,7 +80,9 @@ def load_with(make_config):
     def make(model, cache, key="lang_emb", **changes):
         changes = {"cameras": CAMERAS[:1], "states": [STATES[0], key], **changes}
         config = make_config(data_cache_dir=str(cache), **changes)
-        return host.datasets_from_config(config, config.all_obs_keys, language_model=model)[0]
+        return host_datasets.datasets_from_config(
+            config, config.all_obs_keys, language_model=model
+        )[0]
 
     return make
 
@@ -234,8 +237,8 @@ def test_shapes_are_told_without_loading_the_model(make_config, model, counted):
     ObsUtils = pytest.importorskip("robomimic.utils.obs_utils")
     config = make_config(cameras=[], states=[STATES[0], "lang_emb"])
     ObsUtils.initialize_obs_utils_with_config(config)
-    (entry,) = host.dataset_configs(config)
-    shapes = host.shape_metadata(entry, list(ACTIONS), config.all_obs_keys, model)
+    (entry,) = host_datasets.dataset_configs(config)
+    shapes = host_datasets.shape_metadata(entry, list(ACTIONS), config.all_obs_keys, model)
     assert shapes["all_shapes"]["lang_emb"] == (WIDTH,) or list(
         shapes["all_shapes"]["lang_emb"]
     ) == [WIDTH]
@@ -316,7 +319,7 @@ def test_a_data_set_without_instructions_has_no_embedding(make_config, model, tm
         action_config={"move": {"normalization": "min_max"}},
     )  # fmt: skip
     with pytest.raises(DataError, match="has no instructions.*'lang_emb'"):
-        host.datasets_from_config(config, config.all_obs_keys, language_model=model)
+        host_datasets.datasets_from_config(config, config.all_obs_keys, language_model=model)
 
 
 def test_the_option_keeps_the_letters_of_a_path():

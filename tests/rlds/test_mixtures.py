@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from robomimic_ddp.rlds.make import make_loader
+from robomimic_ddp.data.rlds.loaders.make import make_loader
 from tests.rlds.conftest import CAMERAS, LENGTHS, STATES, made_up_episode
 
 SMALL = (5, 6, 7, 10)
@@ -20,7 +20,7 @@ WEIGHTS = [1.0, 3.0]
 @pytest.fixture(scope="session")
 def small(stored, tmp_path_factory):
     """A second data set beside the first, larger actions, pictures of another size."""
-    from robomimic_ddp.rlds.write import write_dataset
+    from robomimic_ddp.data.rlds.write import write_dataset
 
     def episodes():
         for number in SMALL:

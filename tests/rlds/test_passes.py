@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from robomimic_ddp.config import env
-from robomimic_ddp.rlds.course import Leg
-from robomimic_ddp.rlds.make import make_loader
-from robomimic_ddp.rlds.windows import picked_windows
+from robomimic_ddp.data.rlds.loaders.make import make_loader
+from robomimic_ddp.data.rlds.order.pass_schedule import Leg
+from robomimic_ddp.data.rlds.order.windows import picked_windows
 from tests.rlds.conftest import CAMERAS, LENGTHS
 
 WORLDS = (1, 2, 3, 8)

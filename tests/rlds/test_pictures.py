@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from robomimic_ddp.bench.data_set import made_up_episodes
-from robomimic_ddp.rlds.make import make_loader
-from robomimic_ddp.rlds.pictures import PictureSize, decode, reduction
+from robomimic_ddp.data.rlds.loaders.make import make_loader
+from robomimic_ddp.data.rlds.pipeline.images import PictureSize, decode, reduction
 from tests.rlds.conftest import CAMERAS
 
 MEAN_ERROR, LARGEST_ERROR = 1.5, 12.0
@@ -36,7 +36,7 @@ def decoded(encoded, stored, size, scale):
 @pytest.mark.parametrize(("stored", "scale"), [((360, 640), 2), ((720, 1280), 4)])
 def test_the_error_of_fast_decoding_is_bounded(stored, scale):
     """Against the full decode, which is then filtered over as many pixels as are averaged."""
-    from robomimic_ddp.rlds.write import jpeg_encoder
+    from robomimic_ddp.data.rlds.write import jpeg_encoder
 
     (episode,) = made_up_episodes(1, 3, *stored)
     frames = np.stack([s["observation"]["exterior_image_1_left"] for s in episode["steps"]])
@@ -51,11 +51,11 @@ def test_the_error_of_fast_decoding_is_bounded(stored, scale):
 
 
 def test_the_option_reaches_the_decoder(make_config):
-    from robomimic_ddp.rlds import host
+    from robomimic_ddp.data.rlds import host_datasets
 
     config = make_config(observation={"image_dim": [10, 18]})
     for fast, scale in ((False, 1), (True, 2)):
-        train, _ = host.datasets_from_config(config, config.all_obs_keys, fast_decode=fast)
+        train, _ = host_datasets.datasets_from_config(config, config.all_obs_keys, fast_decode=fast)
         assert train.recipe.reduced == dict.fromkeys(CAMERAS[:2], scale)
         batch = next(iter(make_loader(train, 2, 0, 1, 0)))
         assert batch["obs"][CAMERAS[0]].shape == (2, train.shape.frame_stack, 10, 18, 3)

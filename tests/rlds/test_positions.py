@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from robomimic_ddp.config import options
+from robomimic_ddp.data.rlds.loaders.make import make_loader
 from robomimic_ddp.resume import identity
-from robomimic_ddp.rlds.make import make_loader
 from tests.rlds.conftest import LENGTHS
 from tests.rlds.test_passes import stream, wait_until_idle
 
@@ -38,7 +38,7 @@ def test_the_same_ranks_go_on_to_the_window(load, world, rank, batches):
 
 def test_delivered_windows_are_neither_read_again_nor_decoded(load, monkeypatch):
     """A buffer of 3 windows: of 50 records only those are read that it held, and what follows."""
-    from robomimic_ddp.rlds.plans import PassPlan
+    from robomimic_ddp.data.rlds.order.read_plan import PassPlan
 
     train, _ = load(shuffle_buffer_size=3)
     whole = make_loader(train, 3, 0, 1, 7)

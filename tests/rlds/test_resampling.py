@@ -7,9 +7,9 @@ import pytest
 
 from robomimic_ddp.bench.data_set import made_up_episodes
 from robomimic_ddp.config.rlds_keys import IMAGE_FILTERS
-from robomimic_ddp.rlds.pictures import PictureSize, decode, resize_frames
-from robomimic_ddp.rlds.resampling import plain_resize
-from robomimic_ddp.rlds.tf_import import import_tensorflow
+from robomimic_ddp.data.rlds.pipeline.images import PictureSize, decode, resize_frames
+from robomimic_ddp.data.rlds.pipeline.resize import plain_resize
+from robomimic_ddp.data.rlds.tf_import import import_tensorflow
 
 SIZES = [
     ((180, 320), (128, 128)), ((128, 128), (64, 96)), ((128, 128), (180, 320)),

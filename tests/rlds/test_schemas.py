@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from robomimic_ddp.config.rlds_keys import DEFAULTS
+from robomimic_ddp.data.rlds import host_datasets
+from robomimic_ddp.data.rlds.loaders.make import make_loader
+from robomimic_ddp.data.rlds.schema.filters import require_patterns
+from robomimic_ddp.data.rlds.schema.spec import Filter, load_schema, packaged, parse_schema
 from robomimic_ddp.errors import ConfigError, DataError
-from robomimic_ddp.rlds import host
-from robomimic_ddp.rlds.filters import require_patterns
-from robomimic_ddp.rlds.make import make_loader
-from robomimic_ddp.rlds.schema_file import Filter, load_schema, packaged, parse_schema
 from tests.rlds import other_shapes
 from tests.unit.test_rlds_rotations import matrix_of
 
@@ -51,7 +51,7 @@ def load_other(make_config):
         )
         config.unlock()
         config.algo_name = "other"  # only the diffusion policy needs actions within [-1, 1]
-        return host.datasets_from_config(config, config.all_obs_keys)[0]
+        return host_datasets.datasets_from_config(config, config.all_obs_keys)[0]
 
     return make
 
@@ -151,7 +151,7 @@ def test_a_mixture_gives_each_data_set_its_schema(bridge, ours, make_config, tmp
         rlds_schema=[str(one), str(two)], action_keys=["move"],
         action_config={"move": {"normalization": "min_max"}},
     )  # fmt: skip
-    train, _ = host.datasets_from_config(config, config.all_obs_keys)
+    train, _ = host_datasets.datasets_from_config(config, config.all_obs_keys)
     batch = next(iter(make_loader(train, 8, 0, 1, 0)))
     assert batch["actions"].shape[-1] == 3 and batch["obs"]["position"].shape == (8, 2, 3)
     texts = set(batch["language"])
@@ -159,7 +159,7 @@ def test_a_mixture_gives_each_data_set_its_schema(bridge, ours, make_config, tmp
     with pytest.raises(ConfigError, match="one for each of the 2 data set"):
         with config.unlocked():
             config.train.rlds_schema = ["droid"]
-        host.dataset_configs(config)
+        host_datasets.dataset_configs(config)
 
 
 def test_droid_is_the_default_and_comes_with_the_package():
@@ -246,8 +246,8 @@ def test_an_unknown_schema_names_the_known_ones():
     ids=str,
 )
 def test_what_the_data_set_lacks_is_named_with_the_nearest(changes, parts, ours):
-    from robomimic_ddp.rlds.schema import find_fields
-    from robomimic_ddp.rlds.source import Source
+    from robomimic_ddp.data.rlds.index.source import Source
+    from robomimic_ddp.data.rlds.schema.fields import find_fields
 
     tree = {
         "states": {"position": "observation.state"},

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from robomimic_ddp.rlds import host, memory
-from robomimic_ddp.rlds.make import make_loader
+from robomimic_ddp.data.rlds import host_datasets
+from robomimic_ddp.data.rlds.loaders import buffer_memory
+from robomimic_ddp.data.rlds.loaders.make import make_loader
 from tests.rlds.conftest import CAMERAS
 
 
@@ -14,7 +15,7 @@ from tests.rlds.conftest import CAMERAS
 def buffers(make_config):
     def make(per_rank, world, **train):
         config = make_config(shuffle_buffer_size=24, **train)
-        dataset, _ = host.datasets_from_config(
+        dataset, _ = host_datasets.datasets_from_config(
             config, config.all_obs_keys, shuffle_per_rank=per_rank
         )
         return dataset, make_loader(dataset, 2, 0, world, 0)
@@ -46,16 +47,16 @@ def test_a_windows_bytes_are_those_of_its_encoded_frames(load, stored):
     import tensorflow as tf
 
     train, _ = load(frame_stack=2)
-    records = memory.record_bytes(train)
+    records = buffer_memory.record_bytes(train)
     on_disk = sum(path.stat().st_size for path in train.source.files)
-    assert records.sum() == on_disk - len(records) * memory.FRAMING_BYTES
+    assert records.sum() == on_disk - len(records) * buffer_memory.FRAMING_BYTES
     frames = []
     for file in train.source.files:
         for record in tf.data.TFRecordDataset(str(file)):
             episode = train.recipe.parse(record)
             for key in CAMERAS[:2]:
                 frames += [len(data) for data in episode[train.fields.images[key]].numpy()]
-    expected = memory.window_bytes(train)
+    expected = buffer_memory.window_bytes(train)
     exact = np.mean(frames) * 2 * 2  # frames of two cameras
     assert exact < expected < 1.6 * exact + 1200
 
@@ -63,10 +64,12 @@ def test_a_windows_bytes_are_those_of_its_encoded_frames(load, stored):
 def test_the_plans_line_and_its_warning(load):
     train, _ = load()
     loader = make_loader(train, 4, 0, 2, 0)
-    (line,) = memory.lines(loader, 2, 2**40)
+    (line,) = buffer_memory.lines(loader, 2, 2**40)
     windows = loader.reading.shuffle_buffer
     assert line.startswith(f"shuffle buffers: {windows} windows per rank x 2 rank(s) on this node")
-    _, warning = memory.lines(loader, 2, 2**16)
+    _, warning = buffer_memory.lines(loader, 2, 2**16)
     assert "of this machine's 0.1 MiB" in warning and "train.shuffle_buffer_size" in warning
-    assert list(memory.lines(loader, 2, 0)) == [line], "a machine that does not tell its memory"
-    assert list(memory.lines(object(), 2, 2**16)) == [], "a host's own loader"
+    assert list(buffer_memory.lines(loader, 2, 0)) == [line], (
+        "a machine that does not tell its memory"
+    )
+    assert list(buffer_memory.lines(object(), 2, 2**16)) == [], "a host's own loader"

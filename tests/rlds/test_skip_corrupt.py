@@ -7,10 +7,11 @@ import shutil
 
 import pytest
 
-from robomimic_ddp.rlds import host, index_cache
-from robomimic_ddp.rlds.index_reader import numbers_in_files
-from robomimic_ddp.rlds.make import make_loader
-from robomimic_ddp.rlds.records import whole_records
+from robomimic_ddp.data.rlds import host_datasets
+from robomimic_ddp.data.rlds.index import cache as index_cache
+from robomimic_ddp.data.rlds.index.build import numbers_in_files
+from robomimic_ddp.data.rlds.index.records import whole_records
+from robomimic_ddp.data.rlds.loaders.make import make_loader
 from tests.rlds.conftest import FAILED, LENGTHS, WORDLESS
 from tests.rlds.damages import files_of
 
@@ -63,18 +64,20 @@ def test_what_is_whole_is_trained_on_and_the_rest_counted(damaged, make_config, 
     )
     kept = [n for n in range(len(LENGTHS)) if n not in WORDLESS | FAILED | lost]
     for _ in range(2):  # the second time from the cache
-        train, _ = host.datasets_from_config(config, config.all_obs_keys, skip_corrupt=True)
+        train, _ = host_datasets.datasets_from_config(
+            config, config.all_obs_keys, skip_corrupt=True
+        )
         said = capsys.readouterr().err
         assert "ddp.skip_corrupt=true: 4 of 14 episodes of made_up/1.0.0 are left out" in said
         assert f"1 of {files[1]}" in said and f"2 of {files[5]}" in said
         assert len(train) == sum(LENGTHS[n] for n in kept)
-    source, _, index, _ = next(host.indices_from_config(config, config.all_obs_keys, True))
+    source, _, index, _ = next(host_datasets.indices_from_config(config, config.all_obs_keys, True))
     numbers = numbers_in_files(index, source)
     assert [numbers[index.file == file].tolist() for file in (0, 1, 3)] == [[0, 1], [1], [0]]
     seen = [i for b in make_loader(train, 1, 0, 1, 0) for i in b["index"].tolist()]
     assert len(seen) == len(set(seen)) == len(train)
-    with pytest.raises(host.DataError, match="damaged or cut off"):
-        host.datasets_from_config(config, config.all_obs_keys)
+    with pytest.raises(host_datasets.DataError, match="damaged or cut off"):
+        host_datasets.datasets_from_config(config, config.all_obs_keys)
 
 
 def test_a_repaired_file_is_read_again(damaged, stored, make_config, tmp_path, capsys):
@@ -83,19 +86,19 @@ def test_a_repaired_file_is_read_again(damaged, stored, make_config, tmp_path, c
     config = make_config(
         data_path=str(folder.parent.parent), data_cache_dir=str(tmp_path / "cache"), batch_size=1
     )
-    before, _ = host.datasets_from_config(config, config.all_obs_keys, skip_corrupt=True)
+    before, _ = host_datasets.datasets_from_config(config, config.all_obs_keys, skip_corrupt=True)
     shutil.copyfile(stored.folder / files[1].name, files[1])
     os.utime(files[1], (0, 0))  # as copies are that keep their original's time
-    after, _ = host.datasets_from_config(config, config.all_obs_keys, skip_corrupt=True)
+    after, _ = host_datasets.datasets_from_config(config, config.all_obs_keys, skip_corrupt=True)
     assert "3 of 14 episodes" in capsys.readouterr().err
     assert len(after.index.length) == len(before.index.length) + 1
 
 
 def test_nothing_is_said_of_a_whole_data_set(make_config, tmp_path, capsys):
     config = make_config(data_cache_dir=str(tmp_path / "cache"))
-    one, _ = host.datasets_from_config(config, config.all_obs_keys, skip_corrupt=True)
+    one, _ = host_datasets.datasets_from_config(config, config.all_obs_keys, skip_corrupt=True)
     assert "skip_corrupt" not in capsys.readouterr().err
-    two, _ = host.datasets_from_config(config, config.all_obs_keys)
+    two, _ = host_datasets.datasets_from_config(config, config.all_obs_keys)
     assert one.digest == two.digest and index_cache.fingerprint(one.source, one.fields) in {
         path.stem.partition("-")[2] for path in (tmp_path / "cache").iterdir()
     }

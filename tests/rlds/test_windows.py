@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from robomimic_ddp.rlds.make import make_loader
-from robomimic_ddp.rlds.pictures import PictureSize, resize_frames
-from robomimic_ddp.rlds.tf_import import import_tensorflow
-from robomimic_ddp.rlds.windows import WindowShape
+from robomimic_ddp.data.rlds.loaders.make import make_loader
+from robomimic_ddp.data.rlds.order.windows import WindowShape
+from robomimic_ddp.data.rlds.pipeline.images import PictureSize, resize_frames
+from robomimic_ddp.data.rlds.tf_import import import_tensorflow
 from tests.rlds.conftest import ACTIONS, CAMERAS, FAILED, HEIGHT, LENGTHS, STATES, WIDTH, WORDLESS
 from tests.rlds.reference import all_windows, raw_action
 

@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 
-from robomimic_ddp import hdf5_check
+from robomimic_ddp.data.hdf5 import hdf5_validate
 from robomimic_ddp.errors import ConfigError, DataError
 from robomimic_ddp.inspect_data import hdf5
 
@@ -23,7 +23,7 @@ def look(path, *keys: str, mask: str | None = None, rgb: tuple[str, ...] = ()) -
     train = Section(data=data, action_keys=list(keys) or None, hdf5_filter_key=mask)
     seen = {"modalities": {"obs": {"rgb": list(rgb)}}}
     config = Section(train=train, experiment={}, all_obs_keys=rgb, observation=seen)
-    hdf5_check.check(config)
+    hdf5_validate.check(config)
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_weights_that_are_none(data, weights):
     train = {"data": [{"path": str(data), "weight": weight} for weight in weights]}
     config = Section(train=Section(train), experiment={}, all_obs_keys=[])
     with pytest.raises(ConfigError, match="train.data has the weights .* a finite sum"):
-        hdf5_check.check(config)
+        hdf5_validate.check(config)
 
 
 @pytest.mark.bad_input

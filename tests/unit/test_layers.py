@@ -151,7 +151,7 @@ def test_the_rules_see_a_wrong_import() -> None:
     assert layer_faults("wrap", "def f():\n    from robomimic_ddp.config.rlds_keys import DEFAULTS")
     assert layer_faults("api", "import robomimic_ddp.patches.engine")
     assert not layer_faults("api", "from robomimic_ddp import group, run")
-    assert not layer_faults("rlds", "from robomimic_ddp.rlds.source import Source")
+    assert not layer_faults("rlds", "from robomimic_ddp.data.rlds.index.source import Source")
 
 
 @pytest.mark.parametrize("file", runtime_files(), ids=lambda file: str(file.relative_to(PACKAGE)))

@@ -23,22 +23,22 @@ from robomimic_ddp import metrics
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.options import resolve
 from robomimic_ddp.config.plan import make_plan
-from robomimic_ddp.distributed import group, rng, signals
-from robomimic_ddp.errors import VerifyError
-from robomimic_ddp.rlds import course as rlds_course
-from robomimic_ddp.rlds import partition
-from robomimic_ddp.rlds.course import Course, Leg
-from robomimic_ddp.rlds.index_reader import files_of_rank
-from robomimic_ddp.rlds.quotas import Quotas
-from robomimic_ddp.rlds.shuffle import Shuffle
-from robomimic_ddp.rlds.statistics import (
+from robomimic_ddp.data.rlds.index.build import files_of_rank
+from robomimic_ddp.data.rlds.index.statistics import (
     QUANTILE_STEPS,
     Index,
     Moments,
     merged,
     merged_statistics,
 )
-from robomimic_ddp.sampling import ShardedSampler, order_of, train_loader
+from robomimic_ddp.data.rlds.order import partition
+from robomimic_ddp.data.rlds.order import pass_schedule as rlds_course
+from robomimic_ddp.data.rlds.order.mixture_quota import Quotas
+from robomimic_ddp.data.rlds.order.pass_schedule import Course, Leg
+from robomimic_ddp.data.rlds.order.shuffle import Shuffle
+from robomimic_ddp.data.sampling import ShardedSampler, order_of, train_loader
+from robomimic_ddp.distributed import group, rng, signals
+from robomimic_ddp.errors import VerifyError
 from robomimic_ddp.step_logs import BatchLogs
 from robomimic_ddp.verify import comparison
 from robomimic_ddp.verify.comparison import Different, Evidence

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from robomimic_ddp.rlds.mixture_loaders import MixtureTrainLoader
-from robomimic_ddp.rlds.quotas import Quotas
+from robomimic_ddp.data.rlds.loaders.mixture import MixtureTrainLoader
+from robomimic_ddp.data.rlds.order.mixture_quota import Quotas
 
 WEIGHTS, FIRST, SIZE = [0.7, 0.2, 0.1], [0, 1_000, 2_000], 100
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader, Sampler, WeightedRandomSampler
 
-from robomimic_ddp.rlds.course import Course, Leg
-from robomimic_ddp.rlds.partition import Pieces
-from robomimic_ddp.rlds.plans import PassPlan
-from robomimic_ddp.rlds.quotas import Quotas
-from robomimic_ddp.sampling import order_of, train_loader
+from robomimic_ddp.data.rlds.order.mixture_quota import Quotas
+from robomimic_ddp.data.rlds.order.partition import Pieces
+from robomimic_ddp.data.rlds.order.pass_schedule import Course, Leg
+from robomimic_ddp.data.rlds.order.read_plan import PassPlan
+from robomimic_ddp.data.sampling import order_of, train_loader
 
 UNIFORM, WEIGHTED = [2, 1, 3, 6, 0, 5, 7, 4], [1, 1, 0, 3, 3, 3, 3, 3]
 HOSTS = [42, 30, 38, 32, 36, 66]

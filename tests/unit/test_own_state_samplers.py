@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, RandomSampler, Sampler
 
+from robomimic_ddp.data.sampling import ReplayedLoader, train_loader
 from robomimic_ddp.errors import CheckpointError
-from robomimic_ddp.sampling import ReplayedLoader, train_loader
 from tests.unit.test_sampling_positions import Host, Samples, indices
 
 SIZE, BATCH, WORLD = 50, 5, 2

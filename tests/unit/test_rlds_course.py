@@ -12,9 +12,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robomimic_ddp.rlds import recipe as recipes
-from robomimic_ddp.rlds.course import Course, Leg
-from robomimic_ddp.rlds.plans import PassPlan
+from robomimic_ddp.data.rlds.order.pass_schedule import Course, Leg
+from robomimic_ddp.data.rlds.order.read_plan import PassPlan
+from robomimic_ddp.data.rlds.pipeline import recipe as recipes
 
 SEED = 11
 

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from robomimic_ddp.data.rlds.index import normalization, splits
+from robomimic_ddp.data.rlds.index.statistics import Index, Moments
+from robomimic_ddp.data.rlds.schema import config as settings
+from robomimic_ddp.data.rlds.schema.actions import convert_part, split_by_key
+from robomimic_ddp.data.rlds.schema.fields import Part
+from robomimic_ddp.data.rlds.schema.rotations import convert
 from robomimic_ddp.errors import ConfigError, DataError
-from robomimic_ddp.rlds import normalisation, selection, settings
-from robomimic_ddp.rlds.actions import convert_part, split_by_key
-from robomimic_ddp.rlds.rotations import convert
-from robomimic_ddp.rlds.schema import Part
-from robomimic_ddp.rlds.statistics import Index, Moments
 
 
 def about(axis, angle):
@@ -71,7 +72,7 @@ def raw_statistics(method, size=7, seed=0):
 def test_scale_and_offset_are_the_hosts_to_the_bit(method, seed):
     host = pytest.importorskip("robomimic.utils.dataset")
     _, stats, config = raw_statistics(method, seed=seed)
-    ours = normalisation.action_normalization(stats, config)["a"]
+    ours = normalization.action_normalization(stats, config)["a"]
     theirs = host.action_stats_to_normalization_stats(stats, config)["a"]
     for name in ("scale", "offset"):
         assert ours[name].dtype == theirs[name].dtype == np.float32
@@ -80,8 +81,8 @@ def test_scale_and_offset_are_the_hosts_to_the_bit(method, seed):
 
 def test_min_max_fills_the_range_and_leaves_constants_at_zero():
     values, stats, config = raw_statistics("min_max")
-    scale, offset, limit = normalisation.vectors(
-        normalisation.action_normalization(stats, config), config
+    scale, offset, limit = normalization.vectors(
+        normalization.action_normalization(stats, config), config
     )
     normalised = (values.astype(np.float32) - offset) / scale
     assert np.all(limit == 1) and np.abs(normalised).max() <= 1 + 1e-6
@@ -112,7 +113,7 @@ def test_filters_keep_what_they_say():
     counts = table.length
 
     def kept(success_only, skip_unlabeled):
-        return selection.kept_episodes(table, counts, success_only, skip_unlabeled, "x").tolist()
+        return splits.kept_episodes(table, counts, success_only, skip_unlabeled, "x").tolist()
 
     assert kept(True, True) == [0]
     assert kept(False, True) == [0, 2]
@@ -124,7 +125,7 @@ def test_filters_keep_what_they_say():
 def test_no_episode_left_says_why():
     table = index([5, 6, 7], [1, 1, 0], [0, 0, 0], [0, 0, 0])
     with pytest.raises(DataError) as error:
-        selection.kept_episodes(table, table.length, True, True, "/data/x")
+        splits.kept_episodes(table, table.length, True, True, "/data/x")
     for part in ("none of the 3 episodes of /data/x", "3: without success", "1: no language"):
         assert part in str(error.value)
 
@@ -134,10 +135,10 @@ def test_validation_split_is_whole_disjoint_and_stable(count, fraction):
     table = index([9] * count, [1] * count, [1] * count, np.arange(count) // 5)
     kept = np.arange(count)
     numbers, per_file = kept % 5, np.bincount(table.file)
-    train, valid = selection.split_validation(table, kept, fraction, "x", per_file, numbers)
+    train, valid = splits.split_validation(table, kept, fraction, "x", per_file, numbers)
     assert sorted([*train, *valid]) == kept.tolist()
     assert len(train) >= 1 and len(valid) == min(max(1, round(fraction * count)), count - 1)
-    again = selection.split_validation(table, kept, fraction, "x", per_file, numbers)
+    again = splits.split_validation(table, kept, fraction, "x", per_file, numbers)
     assert np.array_equal(again[0], train) and np.array_equal(again[1], valid)
 
 
@@ -148,9 +149,7 @@ def test_an_episode_stays_on_its_side_under_other_filters_and_damages(one, other
     for present in (sorted(one), sorted(other)):
         rows = np.array(present)
         table = index([9] * len(rows), [1] * len(rows), [1] * len(rows), rows // 5)
-        split = selection.split_validation(
-            table, np.arange(len(rows)), 0.3, "x", per_file, rows % 5
-        )
+        split = splits.split_validation(table, np.arange(len(rows)), 0.3, "x", per_file, rows % 5)
         sides.append([set(rows[part]) for part in split])
     moved = (sides[0][0] & sides[1][1]) | (sides[0][1] & sides[1][0])
     assert len(moved) <= sum(len(side) == 1 for run in sides for side in run)
@@ -160,7 +159,7 @@ def test_an_episode_stays_on_its_side_under_other_filters_and_damages(one, other
 def test_validation_needs_two_episodes():
     table = index([9], [1], [1], [0])
     with pytest.raises(DataError, match="one each"):
-        selection.split_validation(table, np.array([0]), 0.1, "x", [1], np.array([0]))
+        splits.split_validation(table, np.array([0]), 0.1, "x", [1], np.array([0]))
 
 
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=12), st.integers(0, 2**31))

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from robomimic_ddp.rlds import partition
-from robomimic_ddp.rlds.course import Course, Leg
+from robomimic_ddp.data.rlds.order import partition
+from robomimic_ddp.data.rlds.order.pass_schedule import Course, Leg
 
 worlds = st.integers(1, 64)
 passes = st.integers(0, 50)

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robomimic_ddp.rlds.quotas import Quotas
+from robomimic_ddp.data.rlds.order.mixture_quota import Quotas
 
 weights = st.lists(st.floats(0.001, 10), min_size=1, max_size=6)
 sizes = st.integers(1, 70)

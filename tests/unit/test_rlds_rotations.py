@@ -9,8 +9,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from robomimic_ddp.data.rlds.schema.rotations import SIZES, convert, require_format
 from robomimic_ddp.errors import ConfigError
-from robomimic_ddp.rlds.rotations import SIZES, convert, require_format
 
 QUATERNIONS = st.tuples(*[st.floats(-1, 1)] * 4)
 
@@ -135,7 +135,7 @@ def test_droids_rows_are_equal_to_the_bit():
 
 
 def test_tensorflow_computes_the_same():
-    from robomimic_ddp.rlds.tf_import import import_tensorflow
+    from robomimic_ddp.data.rlds.tf_import import import_tensorflow
 
     pytest.importorskip("tensorflow_datasets", reason="the extra [rlds] is not installed")
     tf = import_tensorflow()

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robomimic_ddp.rlds.windows import (
+from robomimic_ddp.data.rlds.order.windows import (
     WindowShape,
     pick_offsets,
     picked_windows,

@@ -25,8 +25,8 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from robomimic_ddp.data.sampling import ShardedSampler, order_of, train_loader, valid_loader
 from robomimic_ddp.errors import DataError
-from robomimic_ddp.sampling import ShardedSampler, order_of, train_loader, valid_loader
 
 sizes = st.integers(0, 200)
 worlds = st.integers(1, 9)

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset
 
+from robomimic_ddp.data.sampling import ReplayedLoader, train_loader
 from robomimic_ddp.distributed import rng
-from robomimic_ddp.sampling import ReplayedLoader, train_loader
 
 
 class Samples(Dataset):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from torch.utils.data import DataLoader, IterableDataset
 
+from robomimic_ddp.data.sampling import ShardedLoader, StreamLoader, train_loader, valid_loader
 from robomimic_ddp.errors import DataError
-from robomimic_ddp.sampling import ShardedLoader, StreamLoader, train_loader, valid_loader
 
 
 class Stream(IterableDataset):

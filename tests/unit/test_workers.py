@@ -14,8 +14,8 @@ from robomimic_ddp.config import env
 from robomimic_ddp.config.env import LaunchEnv, share_of_cores
 from robomimic_ddp.config.options import Options, resolve
 from robomimic_ddp.config.plan import make_plan
+from robomimic_ddp.data.sampling.worker_options import loader_arguments
 from robomimic_ddp.errors import OptionError, PlanError
-from robomimic_ddp.sampling.workers import loader_arguments
 
 DATA = TensorDataset(torch.arange(12))
 

@@ -32,7 +32,7 @@ HOST = (
     "tqdm",
 )
 RLDS = ("triton", *HOST, "tensorflow", "tensorflow_datasets")
-"""triton before TensorFlow: robomimic_ddp/rlds/tf_import.py."""
+"""triton before TensorFlow: robomimic_ddp/data/rlds/tf_import.py."""
 
 RUN_AS_MAIN = ("torch.distributed.run",)
 """Forgotten after its own imports are done: Python warns of a module that is imported before it is

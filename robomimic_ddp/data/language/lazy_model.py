@@ -1,0 +1,33 @@
+"""Language models that hosts load while their files are imported (DistilBERT, CLIP).
+
+At that point no rank has a device, every process pays for the model, and most training needs none.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+from robomimic_ddp.data.language.instructions import LanguageModel, unavailable
+
+__all__ = ["LanguageModel", "language_model"]
+
+
+def language_model(load: Callable) -> Callable:
+    """`language_model(AutoModel.from_pretrained)(name, ...)`: the model, loaded at its first use.
+
+    What is returned stands for the model: `.to(...)` before the first use is remembered and done
+    then. On several ranks, without gradients, each distinct text (tokens with their padding) is
+    encoded once. On one rank every batch is encoded whole, as the host does: other batch sizes
+    would round differently.
+    """
+
+    def on_first_use(*args: Any, **kwargs: Any) -> LanguageModel:
+        def loaded() -> Any:
+            try:
+                return load(*args, **kwargs)
+            except OSError as error:  # of transformers, for whatever is not to be had
+                raise unavailable(str(args[0]) if args else "?", error) from error
+
+        return LanguageModel(loaded)
+
+    return on_first_use

@@ -1,0 +1,254 @@
+"""A data set as the host holds it: how many windows, which statistics, and what each rank reads in
+each pass.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from robomimic_ddp.data.language.embeddings import Embeddings
+from robomimic_ddp.data.rlds.index import normalization
+from robomimic_ddp.data.rlds.index.records import episode_parser, step_features_read
+from robomimic_ddp.data.rlds.index.source import Source
+from robomimic_ddp.data.rlds.index.statistics import Index, merged_statistics
+from robomimic_ddp.data.rlds.order import partition
+from robomimic_ddp.data.rlds.order.pass_schedule import Course, Leg
+from robomimic_ddp.data.rlds.order.read_plan import PassPlan
+from robomimic_ddp.data.rlds.order.shuffle import Shuffle
+from robomimic_ddp.data.rlds.order.windows import WindowShape, pick_offsets, windows_per_pass
+from robomimic_ddp.data.rlds.pipeline.images import PictureSize, reduction
+from robomimic_ddp.data.rlds.pipeline.recipe import Recipe
+from robomimic_ddp.data.rlds.schema.actions import split_by_key
+from robomimic_ddp.data.rlds.schema.fields import Fields, flat_features
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """The loader's part of the configuration; meanings in `keys.DEFAULTS`.
+
+    host_batch_size: the config's train.batch_size, which counts validation steps (None: the
+    rank's). skip_corrupt: the option of that name. shuffle_per_rank: shuffle_buffer_size is each
+    rank's, not the whole job's.
+    """
+
+    shuffle_buffer_size: int = 100_000
+    subsample_length: int | None = None
+    num_parallel_calls: int | None = None
+    host_batch_size: int | None = None
+    skip_corrupt: bool = False
+    shuffle_per_rank: bool = False
+
+
+class RLDSDataset:
+    """Episodes `rows` of a data set, as windows. Holds no frames; equal on all ranks.
+
+    `all_rows` are those of training and validation together: the statistics cover both, so that
+    both are normalised alike and stay within bounds.
+    """
+
+    is_rlds = True
+    """By this attribute seams know a data set whose loaders `make.make_loader` makes."""
+
+    def __init__(
+        self,
+        source: Source,
+        fields: Fields,
+        index: Index,
+        rows: np.ndarray,
+        all_rows: np.ndarray,
+        shape: WindowShape,
+        size: PictureSize,
+        action_config: Mapping[str, Any],
+        options: LoadOptions,
+        role: str = "train",
+    ):
+        self.source, self.fields, self.index = source, fields, index
+        self.rows, self.all_rows = rows, all_rows
+        self.shape, self.size, self.options = shape, size, options
+        self.action_config, self.role = action_config, role
+        self.normalised_with: Sequence[RLDSDataset] = (self,)
+        """The data sets whose statistics are joined: all of a mixture."""
+        self.embeddings: Sequence[Embeddings] = ()
+        """Of the instructions, for each observation key that is one."""
+        every_count = shape.count(index.length)
+        self._every_end = np.cumsum(every_count)
+        self._base = (self._every_end - every_count)[rows]
+        self.windows_of_all = int(every_count.sum())
+        """Windows of all episodes, used or not: one more than the largest `index`."""
+        self._counts = every_count[rows]
+        self._taken = windows_per_pass(self._counts, options.subsample_length)
+
+    def __len__(self) -> int:
+        """Windows in a pass."""
+        return int(self._taken.sum())
+
+    @property
+    def name(self) -> str:
+        """Where it lies, for people."""
+        return str(self.source.folder)
+
+    def __repr__(self) -> str:
+        shown = {
+            "path": self.source.folder,
+            "episodes": f"{len(self.rows)} of {len(self.index.length)}",
+            "windows": len(self),
+            "files": len(self.source.files),
+            "cameras": f"{tuple(self.fields.images)} at {self.size.height}x{self.size.width}",
+            "states": tuple(self.fields.low_dim),
+            "actions": tuple(self.fields.actions),
+            "frame_stack": self.shape.frame_stack,
+            "seq_length": self.shape.seq_length,
+        }
+        return "RLDSDataset (\n\t" + "\n\t".join(f"{k}={v}" for k, v in shown.items()) + "\n)"
+
+    def episode_of(self, window: int) -> tuple[int, int]:
+        """The row of the index and the step of the window with the number `window` (`index`)."""
+        row = int(np.searchsorted(self._every_end, window, "right"))
+        before = int(self._every_end[row - 1]) if row else 0
+        return row, int(window) - before + self.shape.first
+
+    def describe_episode(self, row: int) -> str:
+        """Where episode `row` of the index lies, for people."""
+        file = self.index.file[row]
+        number = row - int(np.searchsorted(self.index.file, file))
+        return f"{self.source.files[file]}: episode {number} at byte {self.index.offset[row]}"
+
+    def get_dataset_sampler(self) -> None:
+        """None: the order comes from the loader, not from a sampler of indices."""
+
+    def get_action_stats(self) -> OrderedDict:
+        """{action key: n, and mean, sqdiff, min, max float64 [1, D]} over all steps, in the host's
+        form.
+        """
+        merged = self._merged("actions")
+        parts = {
+            name: split_by_key(value, self.fields.actions)
+            for name, value in merged.items()
+            if name != "n"
+        }
+        return OrderedDict(
+            (key, {"n": merged["n"], **{name: parts[name][key] for name in parts}})
+            for key in self.fields.actions
+        )
+
+    def get_action_normalization_stats(self) -> OrderedDict:
+        """{action key: {"scale", "offset"}}, float32 [1, D]: what the host needs to undo the
+        normalisation.
+        """
+        return normalization.action_normalization(self.get_action_stats(), self.action_config)
+
+    def get_obs_normalization_stats(self) -> dict[str, dict[str, np.ndarray]]:
+        """{obs key: {"scale", "offset"}}, float32 [1, ...]: mean and deviation of states; cameras
+        are left as they are.
+        """
+        stats = normalization.state_normalization(
+            self._merged("states"), self.fields.low_dim_shapes
+        )
+        as_they_are = {made.key: (1, made.width) for made in self.embeddings}
+        as_they_are.update(dict.fromkeys(self.fields.images, (1, 3, *self.size.pixels)))
+        for key, shape in as_they_are.items():
+            stats[key] = {
+                "offset": np.zeros(shape, np.float32),
+                "scale": np.ones(shape, np.float32),
+            }
+        return stats
+
+    def _merged(self, kind: str) -> dict[str, np.ndarray]:
+        """See `Moments.merged`: over all steps of `normalised_with`."""
+        used = [(getattr(one.index, kind), one) for one in self.normalised_with]
+        return merged_statistics(
+            [moments.merged(one.index.length, one.all_rows) for moments, one in used]
+        )
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """How this data set's windows become batches."""
+        steps = flat_features(self.source.features["steps"].feature)
+        stored = {key: tuple(steps[place].shape[:2]) for key, place in self.fields.images.items()}
+        names = step_features_read(self.fields, with_images=True)
+        scale, offset, limit = normalization.vectors(
+            self.get_action_normalization_stats(), self.action_config
+        )
+        return Recipe(
+            tuple(str(path) for path in self.source.files),
+            episode_parser(self.source.features, names),
+            self.fields,
+            self.shape,
+            self.size,
+            stored,
+            scale,
+            offset,
+            limit,
+            self.options.skip_corrupt,
+            {k: self._reduction(steps[place]) for k, place in self.fields.images.items()},
+        )
+
+    def _reduction(self, picture: Any) -> int:
+        """The scale at which pictures of a feature are decoded: only JPEG knows another than 1."""
+        reduced = self.size.fast and picture.encoding_format == "jpeg"
+        return reduction(tuple(picture.shape[:2]), self.size) if reduced else 1
+
+    def course(self, seed: int, first_pass: int, legs: Sequence[tuple[Leg, int]]) -> Course:
+        """The ranks' course through this data set: see `Course.over`."""
+        return Course.over(self.index.file[self.rows], self._taken, seed, first_pass, legs)
+
+    def part_plan(self, course: Course, part: int, rank: int) -> PassPlan:
+        """What `rank` reads in `part` of `course`: a pure function of that and the index."""
+        share = course.share(part, rank)
+        return self._plan(share.pieces, self._taken, share.shuffle, course.seed, share.before)
+
+    def valid_plan(
+        self, rank: int, world_size: int, most_windows: int | None, buffer: int = 1
+    ) -> PassPlan:
+        """The rank's stretch of all windows in file order, or of `most_windows` spread evenly over
+        the episodes; mixed by a shuffle buffer of `buffer` windows.
+        """
+        ends, total = np.cumsum(self._counts), int(self._counts.sum())
+        wanted = total if most_windows is None else min(most_windows, total)
+        taken = ends * wanted // total - (ends - self._counts) * wanted // total
+        row = partition.whole_row(taken, np.arange(len(self.rows)), 0)
+        pieces = row.cut(*partition.stretch(0, wanted, rank, world_size))
+        buffer = max(1, min(buffer, pieces.windows))
+        return self._plan(pieces, taken, Shuffle(pieces.windows, buffer, 1, rank), None, 0)
+
+    def _plan(
+        self,
+        pieces: partition.Pieces,
+        taken: np.ndarray,
+        shuffle: Shuffle,
+        seed: int | None,
+        first_key: int,
+    ) -> PassPlan:
+        chosen, rows = pieces.episode, self.rows[pieces.episode]
+        pick = self._counts[chosen] // 2  # the middle of each stretch of windows
+        for number in np.unique(pieces.number) if seed is not None else ():
+            of_pass = pieces.number == number
+            pick[of_pass] = pick_offsets(self._counts, seed, int(number))[chosen[of_pass]]
+        return PassPlan(
+            pieces,
+            self.index.file[rows],
+            self.index.offset[rows],
+            taken[chosen],
+            self._counts[chosen],
+            pick,
+            self._base[chosen],
+            shuffle,
+            first_key,
+        )
+
+    @cached_property
+    def digest(self) -> str:
+        """Names the table of windows that positions of a stream refer to."""
+        total = hashlib.blake2b(digest_size=8)
+        for column in (self.index.file, self.index.offset):
+            total.update(np.asarray(column[self.rows], np.int64).tobytes())
+        for column in (self._counts, self._taken):
+            total.update(np.asarray(column, np.int64).tobytes())
+        return total.hexdigest()

@@ -1,0 +1,291 @@
+"""What the seams in an edited host ask for: metadata, configuration entries, the datasets of a
+training run.
+
+Nothing here imports the host at module level; its `ObsUtils` are read where they are needed.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from robomimic_ddp.config import paths
+from robomimic_ddp.data.array_cache import cache_folder
+from robomimic_ddp.data.language.embeddings import (
+    AUTO,
+    MODELS,
+    Embeddings,
+    Encoder,
+    make_embeddings,
+)
+from robomimic_ddp.data.rlds.dataset import LoadOptions, RLDSDataset
+from robomimic_ddp.data.rlds.index.build import numbers_in_files
+from robomimic_ddp.data.rlds.index.cache import load_index
+from robomimic_ddp.data.rlds.index.source import Source, find_dataset, is_rlds_folder
+from robomimic_ddp.data.rlds.index.splits import kept_episodes, split_validation
+from robomimic_ddp.data.rlds.index.statistics import Index
+from robomimic_ddp.data.rlds.mixture import RLDSMixture
+from robomimic_ddp.data.rlds.order.windows import WindowShape
+from robomimic_ddp.data.rlds.pipeline.images import PictureSize
+from robomimic_ddp.data.rlds.schema import config as settings
+from robomimic_ddp.data.rlds.schema.config import setting
+from robomimic_ddp.data.rlds.schema.features import step_features
+from robomimic_ddp.data.rlds.schema.fields import Fields, find_fields, held_keys
+from robomimic_ddp.data.rlds.schema.spec import DEFAULT, Schema, load_schema
+from robomimic_ddp.errors import DataError
+
+__all__ = [
+    "dataset_configs",
+    "datasets_from_config",
+    "env_metadata",
+    "indices_from_config",
+    "is_rlds_folder",
+    "shape_metadata",
+]
+
+GYM_TYPE = 2
+"""robomimic.envs.env_base.EnvType.GYM_TYPE: a data set names no simulator, and this type asks for
+none.
+"""
+_ROUNDING = 1e-4
+
+
+def dataset_configs(config: Any) -> list[dict[str, Any]]:
+    """The entries of `config.train.data`, one per data set with a weight above 0: path, weight,
+    schema, image_dim. Raises DataError, ConfigError.
+
+    Reads folder names only.
+    """
+    settings.check(config)
+    root, version = setting(config, "train.data_path"), setting(config, "train.dataset_version")
+    size = settings.image_dim(config)
+    names, schemas = settings.dataset_names(config), settings.schema_names(config)
+    entries = zip(names, setting(config, "train.sample_weights"), schemas)
+    return [
+        {
+            "path": str(find_dataset(root or "", name, version)),
+            "weight": float(weight),
+            "schema": schema,
+            "image_dim": size,
+        }
+        for name, weight, schema in entries
+        if weight > 0
+    ]
+
+
+def env_metadata(path: str) -> dict[str, Any]:
+    """What the host's get_env_metadata_from_dataset returns, for the RLDS folder `path`."""
+    folder = paths.expanded(path)
+    return {"env_name": folder.parent.name, "type": GYM_TYPE, "env_kwargs": {}}
+
+
+def shape_metadata(
+    dataset_config: dict[str, Any],
+    action_keys: Sequence[str],
+    all_obs_keys: Sequence[str] | None = None,
+    language_model: str = AUTO,
+) -> dict[str, Any]:
+    """What the host's get_shape_metadata_from_dataset returns, for an entry of `dataset_configs`.
+
+    `language_model`: the option; asked for its width where a key is an instruction's embedding.
+    Needs the host's ObsUtils initialised. Reads metadata only, so each rank may call it alone.
+    Raises DataError.
+    """
+    import robomimic.utils.obs_utils as ObsUtils
+
+    path, schema = dataset_config["path"], load_schema(dataset_config.get("schema", DEFAULT))
+    source = Source(paths.expanded(path))
+    if all_obs_keys is None:
+        all_obs_keys = held_keys(schema.observations, step_features(source.features, path))
+    image_keys = [key for key in all_obs_keys if ObsUtils.OBS_KEYS_TO_MODALITIES[key] == "rgb"]
+    fields = _fields(source, schema, all_obs_keys, image_keys, action_keys)
+    shapes = OrderedDict()
+    for key in sorted(all_obs_keys):
+        if key in MODELS:
+            raw = (Encoder(language_model, key).width,)
+        elif key in fields.images:
+            raw = (*dataset_config["image_dim"], 3)
+        else:
+            raw = fields.low_dim_shapes[key]
+        shapes[key] = ObsUtils.get_processed_shape(ObsUtils.OBS_KEYS_TO_MODALITIES[key], raw)
+    return {
+        "ac_dim": fields.action_size,
+        "all_shapes": shapes,
+        "all_obs_keys": all_obs_keys,
+        "use_images": bool(image_keys),
+        "use_depths": ObsUtils.has_modality("depth", all_obs_keys),
+    }
+
+
+def datasets_from_config(
+    config: Any,
+    obs_keys: Sequence[str],
+    skip_corrupt: bool = False,
+    language_model: str = AUTO,
+    device: str = "cpu",
+    fast_decode: bool = False,
+    shuffle_per_rank: bool = False,
+) -> tuple[RLDSDataset | RLDSMixture, RLDSDataset | RLDSMixture | None]:
+    """Collective: the train data set, and with experiment.validate the validation one, of `config`.
+
+    Together the ranks read the data sets once for their indices, unless the main rank finds them
+    cached; an error of one is raised on all. `skip_corrupt`: damaged episodes are counted and left
+    out. `language_model`: the option; on `device` it embeds the instructions, where `obs_keys` name
+    an embedding. `fast_decode`, `shuffle_per_rank`: see the options `ddp.fast_decode` and
+    `ddp.shuffle`. Raises DataError, ConfigError.
+    """
+    made = functools.partial(_dataset, config, skip_corrupt, fast_decode, shuffle_per_rank)
+    entries = dataset_configs(config)
+    found = list(indices_from_config(config, obs_keys, skip_corrupt))
+    _require_alike(found)
+    embeddings = _embeddings(config, found, obs_keys, language_model, device)
+    everything = [made(one, one[3], "train") for one in found]
+    if config.get("algo_name") == "diffusion_policy":
+        _require_range(_together(everything, entries))
+    if not config.experiment.validate:
+        return _together(everything, entries, embeddings), None
+    fraction = float(setting(config, "train.validation_fraction"))
+    train, valid = [], []
+    for one in found:
+        source, _, index, kept = one
+        numbers, where = numbers_in_files(index, source), str(source.folder)
+        rows = split_validation(index, kept, fraction, where, source.episodes_per_file, numbers)
+        train.append(made(one, rows[0], "train"))
+        valid.append(made(one, rows[1], "valid"))
+    return _together(train, entries, embeddings), _together(valid, entries, embeddings)
+
+
+def _dataset(
+    config: Any,
+    skip_corrupt: bool,
+    fast_decode: bool,
+    shuffle_per_rank: bool,
+    found: tuple[Source, Fields, Index, np.ndarray],
+    rows: np.ndarray,
+    role: str,
+) -> RLDSDataset:
+    """The episodes `rows` of a data set that `indices_from_config` has found."""
+    source, fields, index, kept = found
+    train = config.train
+    options = LoadOptions(
+        int(setting(config, "train.shuffle_buffer_size")),
+        setting(config, "train.subsample_length"),
+        setting(config, "train.num_parallel_calls"),
+        int(train.batch_size),
+        skip_corrupt,
+        shuffle_per_rank,
+    )
+    size = PictureSize(*settings.image_dim(config), settings.image_filter(config), fast_decode)
+    return RLDSDataset(
+        source, fields, index, rows, kept, _window_shape(train), size, train.action_config,
+        options, role,
+    )  # fmt: skip
+
+
+def _embeddings(
+    config: Any, found: list[tuple], obs_keys: Sequence[str], model: str, device: str
+) -> list[Embeddings]:
+    """Collective: the embeddings of all instructions, for each of `obs_keys` that is one."""
+    keys = [key for key in obs_keys if key in MODELS]
+    for source, fields, *_ in found if keys else ():
+        if fields.language is None:
+            raise DataError(
+                f"{source.folder} has no instructions, and the observation key {keys[0]!r} is "
+                "their "
+                "embedding. Take the key out of the config, or name the feature that holds them as "
+                "`language` in a schema of your own (train.rlds_schema)."
+            )
+    texts = [text for _, _, index, kept in found if keys for text in index.instructions(kept)]
+    cache = cache_folder(setting(config, "train.data_cache_dir"))
+    return [make_embeddings(key, model, texts, cache, device) for key in keys]
+
+
+def _together(
+    datasets: list[RLDSDataset], entries: list[dict], embeddings: Sequence[Embeddings] = ()
+) -> RLDSDataset | RLDSMixture:
+    """One data set as it is, several as a mixture; all normalised by the same numbers."""
+    for dataset in datasets:
+        dataset.normalised_with = datasets
+        dataset.embeddings = embeddings
+    if len(datasets) == 1:
+        return datasets[0]
+    return RLDSMixture(datasets, [entry["weight"] for entry in entries])
+
+
+def _require_alike(found: list[tuple[Source, Fields, Index, np.ndarray]]) -> None:
+    """Raises DataError for data sets of a mixture whose states or actions differ in shape."""
+    (first, wanted, *_), *others = found
+    for source, fields, *_ in others:
+        sizes = [
+            ({key: part.size for key, part in one.actions.items()}, dict(one.low_dim_shapes))
+            for one in (wanted, fields)
+        ]
+        if sizes[0] != sizes[1]:
+            raise DataError(
+                f"{source.folder} and {first.folder} cannot be mixed: sizes of actions and states "
+                f"are {sizes[1]} and {sizes[0]}. Take the key out that differs, or the data set."
+            )
+
+
+def indices_from_config(
+    config: Any, obs_keys: Sequence[str], skip_corrupt: bool = False
+) -> Iterator[tuple[Source, Fields, Index, np.ndarray]]:
+    """Collective: of each data set of `config` its files, places, index, and the rows of episodes
+    that pass the filters. Raises DataError, ConfigError.
+    """
+    train = config.train
+    image_keys = [key for key in config.observation.modalities.obs.rgb if key in obs_keys]
+    for entry in dataset_configs(config):
+        source = Source(Path(entry["path"]), skip_missing=skip_corrupt)
+        schema = load_schema(entry["schema"])
+        fields = _fields(source, schema, obs_keys, image_keys, train.action_keys)
+        cache = setting(config, "train.data_cache_dir")
+        index = load_index(source, fields, cache, skip_corrupt)
+        kept = kept_episodes(
+            index,
+            _window_shape(train).count(index.length),
+            bool(setting(config, "train.success_only")) and fields.success is not None,
+            bool(setting(config, "train.skip_unlabeled")) and fields.language is not None,
+            str(source.folder),
+            fields.filters,
+            fields.success,
+        )
+        yield source, fields, index, kept
+
+
+def _window_shape(train: Any) -> WindowShape:
+    return WindowShape(
+        train.frame_stack, train.seq_length, train.pad_frame_stack, train.pad_seq_length
+    )
+
+
+def _require_range(dataset: RLDSDataset | RLDSMixture) -> None:
+    """Raises DataError for normalised actions beyond [-1, 1]: the diffusion policy refuses them."""
+    normalization = dataset.get_action_normalization_stats()
+    for key, stats in dataset.get_action_stats().items():
+        scale, offset = normalization[key]["scale"], normalization[key]["offset"]
+        low = float(((stats["min"] - offset) / scale).min())
+        high = float(((stats["max"] - offset) / scale).max())
+        if low < -1 - _ROUNDING or high > 1 + _ROUNDING:
+            raise DataError(
+                f"{dataset.name}: after normalisation the action {key!r} reaches from "
+                f"{low:g} to {high:g}, and the diffusion policy needs it within [-1, 1]. Set "
+                f'train.action_config[{key!r}].normalization to "min_max".'
+            )
+
+
+def _fields(
+    source: Source,
+    schema: Schema,
+    obs_keys: Sequence[str],
+    image_keys: Sequence[str],
+    action_keys: Sequence[str],
+) -> Fields:
+    """The places of a data set; an instruction's embedding has none of its own."""
+    where, obs_keys = str(source.folder), [key for key in obs_keys if key not in MODELS]
+    return find_fields(source.features, where, obs_keys, image_keys, action_keys, schema)

@@ -1,0 +1,247 @@
+"""Makes the index of record files by reading every record once; pictures stay encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from robomimic_ddp.data.rlds.index.records import (
+    FRAMING_BYTES,
+    damaged_data,
+    episode_parser,
+    raw_records,
+    record_offsets,
+    step_features_read,
+    whole_records,
+)
+from robomimic_ddp.data.rlds.index.source import Source
+from robomimic_ddp.data.rlds.index.statistics import (
+    QUANTILE_STEPS,
+    TEXT_END,
+    Index,
+    Moments,
+    moments,
+    sampled_steps,
+)
+from robomimic_ddp.data.rlds.schema.actions import action_vectors, part_values
+from robomimic_ddp.data.rlds.schema.fields import Fields
+from robomimic_ddp.data.rlds.schema.filters import passes
+from robomimic_ddp.data.rlds.tf_import import import_tensorflow, traced_as_written
+from robomimic_ddp.errors import DataError
+
+_ALL = -1
+"""Of tf.data's `take`: as many as there are."""
+
+
+def files_of_rank(source: Source, rank: int, world_size: int) -> list[int]:
+    """The numbers of the files that `rank` indexes: stretches of about as many bytes each, over
+    ranks disjoint and complete. A file goes to the rank in whose stretch its middle is.
+    """
+    ends = np.cumsum(source.sizes, dtype=np.float64)
+    middles = ends - np.asarray(source.sizes) / 2
+    owner = np.minimum(middles * world_size / max(ends[-1], 1), world_size - 1e-9).astype(int)
+    return np.flatnonzero(owner == rank).tolist()
+
+
+def make_index(
+    source: Source,
+    fields: Fields,
+    files: Sequence[int] | None = None,
+    threads: int = 2,
+    show_progress: bool = False,
+    skip_corrupt: bool = False,
+) -> Index:
+    """Reads every record of the `files` of `source` (all where None). Raises DataError naming a
+    damaged or short file, or a NaN's episode; with `skip_corrupt` those episodes are left out.
+    """
+    files = list(range(len(source.files)) if files is None else files)
+    tf = import_tensorflow()
+
+    def rows_of(numbers: Sequence[int]) -> list[tuple]:
+        rows = _episodes(source, fields, [(number, 0, _ALL) for number in numbers], threads)
+        return list(_with_bar(rows, source, numbers) if show_progress else rows)
+
+    try:
+        rows = rows_of(files)
+    except tf.errors.OpError as error:
+        if not skip_corrupt:
+            paths = [source.files[number] for number in files]
+            doing = f"making the index of {source.folder}"
+            raise damaged_data(error, paths, doing, source.features, fields, index=True) from error
+        rows = [row for number in files for row in _readable(source, fields, number, threads)]
+    if not skip_corrupt:
+        _require_whole(source, files, rows)
+    index = _as_index(rows, fields)
+    if skip_corrupt:
+        finite = [np.isfinite(kind.mean).all(1) for kind in (index.actions, index.states)]
+        return index.taken(np.flatnonzero(finite[0] & finite[1]))
+    _check_finite(index, source)
+    return index
+
+
+def _readable(source: Source, fields: Fields, number: int, threads: int) -> list[tuple]:
+    """The rows of file `number`: of all of it at once, or of the records that can be read."""
+    tf = import_tensorflow()
+    if not source.files[number].is_file():
+        return []
+    try:
+        return list(_episodes(source, fields, [(number, 0, _ALL)], threads))
+    except tf.errors.OpError:
+        places = [(number, offset, 1) for offset in whole_records(source.files[number])]
+        return list(_episodes(source, fields, places, threads, skip=True))
+
+
+def missing_episodes(index: Index, source: Source) -> np.ndarray:
+    """How many episodes that the metadata promises are not in the index: int64, of each file."""
+    found = np.bincount(index.file, minlength=len(source.files))
+    return np.maximum(np.asarray(source.episodes_per_file) - found, 0)
+
+
+def numbers_in_files(index: Index, source: Source) -> np.ndarray:
+    """Which record of its file each episode of the index is: int64, counted from 0.
+
+    Lengths of records are read from the files of which the index leaves out episodes. Raises
+    DataError where such a file cannot be read any more.
+    """
+    numbers = np.arange(len(index.file)) - np.searchsorted(index.file, index.file)
+    for file in np.flatnonzero(missing_episodes(index, source)):
+        rows = np.flatnonzero(index.file == file)
+        if len(rows):
+            numbers[rows] = np.searchsorted(record_offsets(source.files[file]), index.offset[rows])
+    return numbers
+
+
+def left_out(index: Index, source: Source) -> str | None:
+    """How many episodes that the metadata promises are not in the index, and in which files."""
+    missing = missing_episodes(index, source)
+    if not missing.any():
+        return None
+    files = [f"{missing[n]} of {source.files[n]}" for n in np.flatnonzero(missing)[:10]]
+    more = int(np.count_nonzero(missing)) - len(files)
+    return (
+        f"ddp.skip_corrupt=true: {missing.sum()} of {sum(source.episodes_per_file)} episodes of "
+        f"{source.name} are left out, as they are damaged, cut off, missing, of other features "
+        "than the metadata's, or hold NaN or infinity: "
+        + ", ".join(files)
+        + (f", and some of {more} more files" if more else "")
+    )
+
+
+def _with_bar(rows: Iterable[tuple], source: Source, files: Sequence[int]) -> Iterable[tuple]:
+    """A progress bar beside it, where there is a terminal."""
+    from tqdm import tqdm
+
+    total = sum(source.episodes_per_file[number] for number in files)
+    return tqdm(rows, f"index of {source.name}", total, unit="episode", disable=None)
+
+
+def _as_index(rows: list[tuple], fields: Fields) -> Index:
+    """The rows of `_episodes` as columns."""
+    if rows:
+        columns = [np.stack(column) for column in zip(*rows)]
+    else:
+        states = sum(int(np.prod(shape)) for shape in fields.low_dim_shapes.values())
+        none = [np.zeros(0, np.int64)] * 3 + [np.zeros(0, bool)] * 2 + [np.zeros(0, "S1")]
+        none.append(np.zeros((0, len(fields.filters)), bool))
+        sampled = np.zeros((0, QUANTILE_STEPS, fields.action_size), np.float32)
+        action, state = np.zeros((0, fields.action_size)), np.zeros((0, states))
+        columns = [*none, sampled, *[action] * 4, *[state] * 4]
+    return Index(*columns[:8], Moments(*columns[8:12]), Moments(*columns[12:16]))
+
+
+def _require_whole(source: Source, files: Sequence[int], rows: list[tuple]) -> None:
+    """Raises DataError for a file with another number of episodes than its metadata promises."""
+    found = dict.fromkeys(files, 0)
+    for row in rows:
+        found[int(row[0])] += 1
+    for number in files:
+        promised = source.episodes_per_file[number]
+        if found[number] != promised:
+            raise DataError(
+                f"{source.files[number]} holds {found[number]} episodes, its metadata promises "
+                f"{promised}: cut off, or still being written. Copy it again."
+            )
+
+
+def _check_finite(index: Index, source: Source) -> None:
+    for what, of_kind in (("action", index.actions), ("state", index.states)):
+        broken = np.flatnonzero(~np.isfinite(of_kind.mean).all(1))
+        if len(broken):
+            file = source.files[index.file[broken[0]]]
+            raise DataError(
+                f"{len(broken)} episodes of {source.folder} have a NaN or infinite {what}; the "
+                f"first is the one at byte {index.offset[broken[0]]} of {file.name}. Training on "
+                "it would end in NaN."
+            )
+
+
+def _episodes(
+    source: Source,
+    fields: Fields,
+    places: Sequence[tuple[int, int, int]],
+    threads: int,
+    skip: bool = False,
+) -> Iterator[tuple]:
+    """One row of numpy values per episode (see `Index`). `places`: in which file, from which byte
+    on, and how many records; with `skip` single ones, passed over where their features are strange.
+    """
+    if not len(places):
+        return
+    described = _described(source, fields, places, threads, skip)
+    offset, last = 0, None
+    for file, start, size, *rest in described.as_numpy_iterator():
+        offset = int(start) if (file, start) != last else offset
+        yield (file, np.int64(offset), *rest)
+        offset, last = offset + int(size) + FRAMING_BYTES, (file, start)
+
+
+@traced_as_written
+def _described(
+    source: Source,
+    fields: Fields,
+    places: Sequence[tuple[int, int, int]],
+    threads: int,
+    skip: bool,
+) -> Any:
+    """tf.data of what `_episodes` yields, but the second number of each row: where its stretch
+    begins, and the record's size after it.
+    """
+    tf = import_tensorflow()
+    names = {*step_features_read(fields, False), *fields.judged}
+    parse = episode_parser(source.features, sorted(names))
+
+    def describe(file: Any, start: Any, size: Any, serialized: Any) -> tuple:
+        episode = parse(serialized)
+        actions = action_vectors(episode, fields.actions)
+        length = tf.shape(actions)[0]
+        states = [
+            tf.reshape(part_values(episode, part), [length, part.size])
+            for part in fields.low_dim.values()
+        ]
+        state = tf.concat(states, -1) if states else tf.zeros([length, 0])
+        labelled, texts = tf.constant(False), tf.constant("")
+        if fields.language:
+            labelled = tf.reduce_any(tf.strings.length(episode[fields.language]) > 0)
+            different = tf.unique(episode[fields.language]).y
+            texts = tf.strings.reduce_join(different, separator=TEXT_END)
+        success = passes(fields.success, episode) if fields.success else tf.constant(True)
+        passed = [passes(one, episode) for one in fields.filters]
+        passed = tf.stack(passed) if passed else tf.zeros([0], tf.bool)
+        known = (file, start, size, length, labelled, success, texts, passed)
+        known += (sampled_steps(actions),)
+        return (*known, *moments(actions), *moments(state))
+
+    def read(number: Any, name: Any, start: Any, count: Any) -> Any:
+        return (
+            raw_records(name, start)
+            .take(count)
+            .map(lambda raw: (number, start, tf.strings.length(raw), raw))
+        )
+
+    numbers, starts, counts = (np.asarray(column, np.int64) for column in zip(*places))
+    names = [str(source.files[number]) for number in numbers]
+    records = tf.data.Dataset.from_tensor_slices((numbers, names, starts, counts)).flat_map(read)
+    described = records.map(describe, num_parallel_calls=threads, deterministic=True).prefetch(2)
+    return described.ignore_errors() if skip else described

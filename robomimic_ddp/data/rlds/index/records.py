@@ -1,0 +1,195 @@
+"""From record files to an episode's tensors: raw reading by byte offset, parsing of the wanted
+features only.
+
+Nothing is decoded here: pictures stay the JPEG or PNG bytes that the file holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Callable
+
+import numpy as np
+
+from robomimic_ddp.config import paths
+from robomimic_ddp.data.rlds.schema.fields import OF_EPISODE, Fields, flat_features
+from robomimic_ddp.data.rlds.tf_import import import_tensorflow, import_tensorflow_datasets
+from robomimic_ddp.errors import DataError
+
+FRAMING_BYTES = 16
+"""What TFRecord adds to each record: length (8), its checksum (4), the data's checksum (4)."""
+READ_BUFFER_BYTES = 262_144
+
+
+def raw_records(file: Any, offset: Any) -> Any:
+    """tf.data of the serialized episodes of `file` (string scalar), from byte `offset` (int64
+    scalar) on.
+    """
+    tf = import_tensorflow()
+    # tf.data.TFRecordDataset is this same op without the offset.
+    variant = tf.raw_ops.TFRecordDatasetV2(
+        filenames=tf.reshape(file, [1]),
+        compression_type="",
+        buffer_size=READ_BUFFER_BYTES,
+        byte_offsets=tf.reshape(offset, [1]),
+    )
+    return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
+
+
+def step_features_read(fields: Fields, with_images: bool) -> list[str]:
+    """Names of the step features that a run reads, with or without its pictures."""
+    parts = (*fields.low_dim.values(), *fields.actions.values())
+    names = [part.source for part in parts]
+    if fields.language:
+        names.append(fields.language)
+    return sorted({*names, *(fields.images.values() if with_images else ())})
+
+
+def episode_parser(features: Any, names: Sequence[str]) -> Callable[[Any], dict[str, Any]]:
+    """A graph function: serialized episode -> {step feature: [T, ...]}. A name that begins with
+    `OF_EPISODE` is that of a scalar feature of the whole episode.
+
+    Pictures come as strings [T]. A scalar step feature comes as [T].
+    """
+    tfds = import_tensorflow_datasets()
+    steps = flat_features(features["steps"].feature)
+    of_episode = [name[len(OF_EPISODE) :] for name in names if name.startswith(OF_EPISODE)]
+    of_steps = [name for name in names if not name.startswith(OF_EPISODE)]
+    whole = flat_features({name: features[name] for name in features if name != "steps"})
+    wanted: dict[str, Any] = _nested({name: whole[name] for name in of_episode})
+    wanted["steps"] = tfds.features.Dataset(_nested({name: steps[name] for name in of_steps}))
+    subset = tfds.features.FeaturesDict(wanted)
+
+    def parse(serialized: Any) -> dict[str, Any]:
+        decoders = {"steps": tfds.decode.SkipDecoding()}
+        episode = subset.deserialize_example(serialized, decoders=decoders)
+        flat = flat_features(episode.pop("steps"))
+        flat.update((OF_EPISODE + name, value) for name, value in flat_features(episode).items())
+        return flat
+
+    return parse
+
+
+def _nested(flat: dict[str, Any]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for name, feature in flat.items():
+        *folders, leaf = name.split("/")
+        node = tree
+        for folder in folders:
+            node = node.setdefault(folder, {})
+        node[leaf] = feature
+    return tree
+
+
+def _first_fault(
+    files: Iterable[Path], fault: Callable[[Any], str | None], between: str = ": "
+) -> str | None:
+    """Reads whole files, checksums included: the first record that cannot be read, or of which
+    `fault` says something; else None.
+    """
+    tf = import_tensorflow()
+    for file in files:
+        number = -1
+        try:
+            for number, record in enumerate(tf.data.TFRecordDataset(str(file))):
+                found = fault(record)
+                if found is not None:
+                    return f"{file}: episode {number}{between}{found}"
+        except tf.errors.OpError as error:
+            reason = error.message.splitlines()[0]
+            return f"{file}: record {number + 1} is damaged or cut off ({reason})"
+    return None
+
+
+def whole_records(file: Path) -> list[int]:
+    """The byte offsets of the records of `file` whose checksums are right.
+
+    A damaged record is passed over by its length; where that is damaged too, the rest of the file
+    is lost.
+    """
+    tf = import_tensorflow()
+    found = []
+    for offset in record_offsets(file):
+        try:
+            place = tf.data.Dataset.from_tensors((str(file), np.int64(offset)))
+            found += [offset for _ in place.flat_map(raw_records).take(1)]
+        except tf.errors.DataLossError:
+            pass  # the caller counts
+    return found
+
+
+def record_offsets(file: Path) -> list[int]:
+    """Where the records of `file` start, by their lengths, damaged ones among them. Raises
+    DataError.
+    """
+    try:
+        found, offset, size = [], 0, file.stat().st_size
+        with open(paths.regular(file), "rb") as data:
+            while offset + FRAMING_BYTES <= size:
+                found.append(offset)
+                data.seek(offset)
+                offset += int.from_bytes(data.read(8), "little") + FRAMING_BYTES
+    except OSError as error:
+        raise DataError(f"{file} cannot be read: {error}. Copy that file again.") from error
+    return found
+
+
+def bad_picture(pictures: Mapping[str, Any], features: Any) -> str | None:
+    """Decodes `pictures`, {step feature: bytes [T]}; names the first that is no picture of its
+    declared size, or None.
+    """
+    tf = import_tensorflow()
+    steps = flat_features(features["steps"].feature)
+    for place, frames in pictures.items():
+        for step, data in enumerate(frames):
+            try:
+                frame = tf.io.decode_image(data, channels=3, expand_animations=False)
+                tf.ensure_shape(frame, steps[place].shape)
+            except (tf.errors.OpError, ValueError) as error:
+                return f"step {step}, `{place}` cannot be decoded ({str(error).splitlines()[0]})"
+    return None
+
+
+def strange(
+    serialized: Any, parse: Callable[[Any], dict[str, Any]], names: Sequence[str]
+) -> str | None:
+    """What keeps an episode's step features `names` from being used, or None."""
+    tf = import_tensorflow()
+    try:
+        episode = parse(serialized)
+    except (tf.errors.OpError, ValueError) as error:
+        return f"its features are not those of the metadata ({str(error).splitlines()[0]})"
+    steps = {name: int(tf.shape(episode[name])[0]) for name in names}
+    if len(set(steps.values())) > 1:
+        return f"its features are not those of the metadata (numbers of steps: {steps})"
+    return None
+
+
+def damaged_data(
+    error: Exception,
+    files: Sequence[Path],
+    doing: str,
+    features: Any,
+    fields: Fields,
+    index: bool = False,
+) -> DataError:
+    """The DataError for TensorFlow's `error` while `doing` something; reads `files` to name the
+    damaged one.
+
+    When the records themselves are whole, their features are tried, and the pictures, which an
+    `index` does not read.
+    """
+    names = step_features_read(fields, False)
+    parse = episode_parser(features, names)
+    found = _first_fault(files, lambda record: None)
+    found = found or _first_fault(files, lambda record: strange(record, parse, names))
+    if found is None and not index:
+        pictures = episode_parser(features, sorted(set(fields.images.values())))
+        found = _first_fault(files, lambda record: bad_picture(pictures(record), features), ", ")
+    found = found or f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    return DataError(
+        f"reading failed while {doing}.\n{found}\n"
+        "Copy or prepare that file again; training on what is left would silently lose episodes "
+        "(ddp.skip_corrupt=true leaves them out and counts them)."
+    )

@@ -1,0 +1,172 @@
+"""Finds a data set that tensorflow-datasets has prepared, and opens it: version, features, list of
+files.
+
+Metadata only: no record is read here, and TensorFlow itself is not imported until features are
+asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from robomimic_ddp.config import paths
+from robomimic_ddp.data.rlds.tf_import import import_tensorflow_datasets
+from robomimic_ddp.errors import DataError
+
+INFO_FILE = "dataset_info.json"
+SPLIT = "train"
+_CHECKED, _CHECKSUM_BYTES = 64, 4
+_VERSION = re.compile(r"\d+\.\d+\.\d+")
+
+
+def is_rlds_folder(path: str | None) -> bool:
+    """Whether `path` is the version folder of a data set prepared by tensorflow-datasets."""
+    return path is not None and (paths.expanded(path) / INFO_FILE).is_file()
+
+
+def find_dataset(data_path: str, name: str, version: str | None = None) -> Path:
+    """The folder of data set `name`: `data_path/name/version`, the newest version where None is
+    given.
+
+    `data_path` may also be the folder of the data set or of a version itself. Raises DataError.
+    """
+    root = paths.expanded(data_path)
+    if not data_path or not root.is_dir():
+        raise DataError(
+            f"train.data_path={data_path!r} is not a folder. It must hold the data sets that "
+            "tensorflow-datasets has prepared, as <name>/<version>."
+        )
+    if is_rlds_folder(str(root)) and version in (None, root.name):
+        return root
+    parent = root / name if (root / name).is_dir() else root
+    if parent is root and not (name == root.name and _version_folders(root)):
+        others = (
+            ", ".join(sorted(entry.name for entry in root.iterdir() if entry.is_dir())) or "nothing"
+        )
+        raise DataError(
+            f"there is no data set {name!r} in train.data_path={data_path}: found {others}. "
+            "Check train.dataset_names, or prepare the data set there."
+        )
+    if version is not None and not is_rlds_folder(str(parent / version)):
+        raise DataError(
+            f"data set {name!r} in {root} has no version {version!r} that is ready: found "
+            f"{_describe_versions(parent)}."
+        )
+    found = _version_folders(parent)
+    if not found:
+        raise DataError(
+            f"data set {name!r} in {root} is not ready: found {_describe_versions(parent)}. A data "
+            f"set is read once its version folder holds {INFO_FILE}; finish preparing it first."
+        )
+    return parent / version if version else max(found, key=_version_number)
+
+
+def _version_folders(parent: Path) -> list[Path]:
+    return [
+        folder
+        for folder in parent.iterdir()
+        if _VERSION.fullmatch(folder.name) and is_rlds_folder(str(folder))
+    ]
+
+
+def _version_number(folder: Path) -> tuple[int, ...]:
+    return tuple(int(part) for part in folder.name.split("."))
+
+
+def _describe_versions(parent: Path) -> str:
+    names = sorted(entry.name for entry in parent.iterdir())
+    if any("incomplete" in name for name in names):
+        return f"{', '.join(names)} (an incomplete folder: still being written, or interrupted)"
+    return ", ".join(names) or "an empty folder"
+
+
+@dataclass(frozen=True)
+class Source:
+    """One data set on disk. Two sources of one folder are interchangeable.
+
+    skip_missing: files that are not there are no error here; who reads counts their episodes.
+    """
+
+    folder: Path
+    skip_missing: bool = False
+
+    @property
+    def name(self) -> str:
+        """The data set's name, for people."""
+        return f"{self.folder.parent.name}/{self.folder.name}"
+
+    @cached_property
+    def builder(self) -> Any:
+        """The read-only builder of tensorflow-datasets. Raises DataError where the metadata is
+        damaged.
+        """
+        tfds = import_tensorflow_datasets()
+        try:
+            paths.regular(self.folder / "features.json")
+            return tfds.builder_from_directory(str(self.folder))
+        # tensorflow-datasets raises whatever its parsers raise; all of it means one thing here.
+        except Exception as error:
+            raise DataError(
+                f"the metadata of the data set in {self.folder} cannot be read: "
+                f"{type(error).__name__}: {error}. Prepare the data set again."
+            ) from error
+
+    @property
+    def features(self) -> Any:
+        """The features of an episode."""
+        return self.builder.info.features
+
+    @cached_property
+    def files(self) -> tuple[Path, ...]:
+        """The record files of split "train", in order. Raises DataError where one is missing."""
+        splits = self.builder.info.splits
+        if SPLIT not in splits or splits[SPLIT].num_examples == 0:
+            raise DataError(
+                f"{self.folder} has no episodes in split {SPLIT!r}: found splits "
+                f"{dict((name, info.num_examples) for name, info in splits.items())}."
+            )
+        written = str(getattr(self.builder.info.file_format, "value", "tfrecord"))
+        if written != "tfrecord":
+            raise DataError(
+                f"{self.folder} is stored as {written!r}; only 'tfrecord' is read. Convert it with "
+                "`tfds convert_format`."
+            )
+        files = tuple(Path(path) for path in splits[SPLIT].filepaths)
+        missing = [path.name for path in files if not path.is_file()]
+        if missing and not self.skip_missing:
+            raise DataError(
+                f"{len(missing)} of the {len(files)} record files of {self.folder} are missing, "
+                f"{missing[0]} first. Copy or prepare the data set again."
+            )
+        return files
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes of each of `files`; 0 for one that is not there."""
+        return tuple(path.stat().st_size if path.is_file() else 0 for path in self.files)
+
+    @cached_property
+    def checksums(self) -> tuple[str, ...]:
+        """That of the last record of up to _CHECKED files, spread over all: the last bytes of a
+        file. They tell a data set from one that was prepared anew with files as long.
+        """
+        step = -(-len(self.files) // _CHECKED)
+        return tuple(_last_bytes(path) for path in self.files[::step])
+
+    @cached_property
+    def episodes_per_file(self) -> tuple[int, ...]:
+        """How many episodes the metadata promises in each of `files`."""
+        return tuple(self.builder.info.splits[SPLIT].shard_lengths)
+
+
+def _last_bytes(path: Path) -> str:
+    """A file's last bytes in hex, "" for one that is not there."""
+    if not path.is_file():
+        return ""
+    with open(path, "rb") as file:
+        file.seek(max(0, path.stat().st_size - _CHECKSUM_BYTES))
+        return file.read().hex()

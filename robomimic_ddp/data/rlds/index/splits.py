@@ -1,0 +1,93 @@
+"""Which episodes are used, and which of them for validation: pure functions of the index."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from robomimic_ddp.data.rlds.index.statistics import Index
+from robomimic_ddp.errors import DataError
+
+
+def kept_episodes(
+    index: Index,
+    window_counts: np.ndarray,
+    success_only: bool,
+    skip_unlabeled: bool,
+    where: str,
+    filters: Sequence[Any] = (),
+    success: Any = "success",
+) -> np.ndarray:
+    """Rows of `index` that pass the filters and hold at least one window, int64 [K], in order.
+    Raises DataError. `filters` and `success`: the schema's, to name them.
+    """
+    reasons = {
+        f"without success ({success}; train.success_only)": ~index.success & success_only,
+        "no language instruction (train.skip_unlabeled)": ~index.labelled & skip_unlabeled,
+        **{
+            f"not {one} (the schema's filter)": ~index.passed[:, number]
+            for number, one in enumerate(filters)
+        },
+        "too short for one window (train.seq_length and its padding)": window_counts < 1,
+    }
+    dropped = np.zeros(len(index.length), bool)
+    for mask in reasons.values():
+        dropped |= mask
+    kept = np.flatnonzero(~dropped)
+    if len(kept) == 0:
+        counts = "; ".join(
+            f"{int(mask.sum())}: {reason}" for reason, mask in reasons.items() if mask.any()
+        )
+        raise DataError(
+            f"none of the {len(index.length)} episodes of {where} is left after the filters. "
+            f"Dropped {counts}. Switch the filter off that does not fit this data set."
+        )
+    return kept
+
+
+def episode_hash(file: int, number: int) -> int:
+    """A number that belongs to the episode `number` of file `file`, whatever else is in the data
+    set.
+    """
+    return int.from_bytes(
+        hashlib.blake2b(f"{file}/{number}".encode(), digest_size=8).digest(), "big"
+    )
+
+
+def split_validation(
+    index: Index,
+    kept: np.ndarray,
+    fraction: float,
+    where: str,
+    per_file: Sequence[int],
+    numbers: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """`kept` rows -> (train rows, validation rows): whole episodes, those with the smallest hashes,
+    which are the `fraction` of all `per_file` episodes of the files, filtered ones among them.
+
+    So an episode is on the same side in every run, at any world size, whatever the filters are and
+    whichever others are damaged. `numbers`: each row's number in its file. At least one episode is
+    on each side. Raises DataError for one episode.
+    """
+    if not 0 < fraction < 1:
+        raise DataError(f"train.validation_fraction={fraction}: a share between 0 and 1 is needed.")
+    if len(kept) < 2:
+        raise DataError(
+            f"{where} has {len(kept)} episode left after the filters: training and validation need "
+            "one each. Set experiment.validate=false or add episodes."
+        )
+    everything = np.sort(
+        np.array(
+            [episode_hash(file, n) for file, count in enumerate(per_file) for n in range(count)],
+            np.uint64,
+        )
+    )
+    count = min(max(1, round(fraction * len(everything))), len(everything) - 1)
+    places = zip(index.file[kept].tolist(), numbers[kept].tolist())
+    hashes = np.array([episode_hash(file, number) for file, number in places], np.uint64)
+    chosen = hashes <= everything[count - 1]
+    chosen[hashes.argmin()], chosen[hashes.argmax()] = True, False
+    return kept[~chosen], kept[chosen]

@@ -1,0 +1,158 @@
+"""What is known of every episode without its pictures: place, length, statistics of actions and
+states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Callable
+
+import numpy as np
+
+from robomimic_ddp.data.rlds.tf_import import import_tensorflow
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Per episode and dimension: mean, sum of squared differences from it, min, max; float64 [E, D]
+    each.
+    """
+
+    mean: np.ndarray
+    sqdiff: np.ndarray
+    min: np.ndarray
+    max: np.ndarray
+
+    def merged(self, lengths: np.ndarray, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """The statistics of all steps of the episodes `rows`: n, and mean, sqdiff, min, max as [1,
+        D].
+
+        Exact merging of the parts (Chan, Golub, LeVeque 1979), as the host merges its trajectories.
+        """
+        n = lengths[rows].astype(np.float64)[:, None]
+        mean = (self.mean[rows] * n).sum(0) / n.sum()
+        sqdiff = self.sqdiff[rows].sum(0) + (n * (self.mean[rows] - mean) ** 2).sum(0)
+        return {
+            "n": int(n.sum()),
+            "mean": mean[None],
+            "sqdiff": sqdiff[None],
+            "min": self.min[rows].min(0)[None],
+            "max": self.max[rows].max(0)[None],
+        }
+
+
+def merged_statistics(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """The statistics (see `Moments.merged`) of all steps of the parts: several data sets."""
+    first, *others = parts
+    for other in others:
+        n = first["n"] + other["n"]
+        apart = other["mean"] - first["mean"]
+        first = {
+            "n": n,
+            "mean": first["mean"] + apart * (other["n"] / n),
+            "sqdiff": first["sqdiff"] + other["sqdiff"] + apart**2 * (first["n"] * other["n"] / n),
+            "min": np.minimum(first["min"], other["min"]),
+            "max": np.maximum(first["max"], other["max"]),
+        }
+    return first
+
+
+TEXT_END = b"\x1e"
+"""ASCII's record separator: between the instructions of one episode."""
+QUANTILE_STEPS = 8
+"""Actions kept of each episode for quantiles."""
+
+
+@dataclass(frozen=True)
+class Index:
+    """Every episode of a data set, in file order. All arrays have one row per episode.
+
+    file: number in Source.files; offset: byte where its record starts; length: steps; labelled: has
+    a language instruction; success: it passes the schema's filter of that name; texts: its
+    different instructions, UTF-8 bytes, joined by TEXT_END; passed: bool [E, F], of each filter of
+    the schema; sampled: float32 [E, QUANTILE_STEPS, A], actions at steps spread evenly over the
+    episode; actions [E, A], states [E, S]: Moments.
+    """
+
+    file: np.ndarray
+    offset: np.ndarray
+    length: np.ndarray
+    labelled: np.ndarray
+    success: np.ndarray
+    texts: np.ndarray
+    passed: np.ndarray
+    sampled: np.ndarray
+    actions: Moments
+    states: Moments
+
+    def taken(self, rows: np.ndarray) -> Index:
+        """Of the episodes `rows` only."""
+        return _by_column(lambda column: column[rows], self)
+
+    def instructions(self, rows: np.ndarray) -> list[str]:
+        """The different instructions of the episodes `rows`, sorted."""
+        joined = {bytes(text) for text in self.texts[rows]}
+        found = {text for texts in joined for text in texts.split(TEXT_END)}
+        return sorted(text.decode("utf-8", "replace") for text in found)
+
+    def action_quantiles(self, rows: np.ndarray, at: Sequence[float]) -> np.ndarray:
+        """The quantiles `at` of the actions of the episodes `rows`, float64 [len(at), A].
+
+        Method: of each episode its QUANTILE_STEPS sampled actions, each with the weight of its
+        share of the episode; the smallest sampled value below which lies at least that share.
+        """
+        values = self.sampled[rows].reshape(-1, self.sampled.shape[-1]).astype(np.float64)
+        weights = np.repeat(self.length[rows].astype(np.float64), QUANTILE_STEPS)
+        found = np.empty((len(at), values.shape[1]))
+        for column in range(values.shape[1]):
+            order = np.argsort(values[:, column], kind="stable")
+            reached = np.cumsum(weights[order]) / weights.sum()
+            places = np.searchsorted(reached, np.asarray(at) - 1e-12)
+            found[:, column] = values[order[np.minimum(places, len(order) - 1)], column]
+        return found
+
+
+def merged(parts: Sequence[Index]) -> Index:
+    """The index of all files, from parts that hold whole files: exact, since all is per episode."""
+    parts = [part for part in parts if len(part.length)] or parts[:1]
+    index = _by_column(lambda *columns: np.concatenate(columns), *parts)
+    return index.taken(np.lexsort((index.offset, index.file)))
+
+
+def _by_column(function: Callable[..., np.ndarray], *parts: Any) -> Any:
+    """An Index (or Moments) whose columns are `function` of the columns of `parts`."""
+    columns = zip(*(vars(part).values() for part in parts))
+    return type(parts[0])(
+        *(
+            _by_column(function, *column) if isinstance(column[0], Moments) else function(*column)
+            for column in columns
+        )
+    )
+
+
+def sampled_steps(actions: Any) -> Any:
+    """TensorFlow: [T, A] -> float32 [QUANTILE_STEPS, A], at the middles of equal stretches; zeros
+    for T = 0.
+    """
+    tf = import_tensorflow()
+    length = tf.shape(actions)[0]
+    steps = (2 * tf.range(QUANTILE_STEPS) + 1) * length // (2 * QUANTILE_STEPS)
+    padded = tf.concat([actions, tf.zeros([1, actions.shape[-1]], actions.dtype)], 0)
+    return tf.cast(tf.gather(padded, tf.minimum(steps, tf.maximum(length - 1, 0))), tf.float32)
+
+
+def moments(values: Any) -> tuple:
+    """TensorFlow: [T, D] -> mean, sqdiff, min, max, float64 [D] each; zeros and infinities for T =
+    0.
+    """
+    tf = import_tensorflow()
+    values = tf.cast(values, tf.float64)
+    n = tf.cast(tf.maximum(tf.shape(values)[0], 1), tf.float64)
+    mean = tf.reduce_sum(values, 0) / n
+    return (
+        mean,
+        tf.reduce_sum((values - mean) ** 2, 0),
+        tf.reduce_min(values, 0),
+        tf.reduce_max(values, 0),
+    )

@@ -1,0 +1,208 @@
+"""What all loaders of RLDS data do: hand out a pipeline's batches as torch tensors, and count."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Callable
+
+import numpy as np
+import torch
+
+from robomimic_ddp.data.rlds.dataset import RLDSDataset
+from robomimic_ddp.data.rlds.loaders.diagnose import Report, named_error
+from robomimic_ddp.data.rlds.loaders.prefetch import Ahead, moved
+from robomimic_ddp.data.rlds.order.read_plan import PassPlan
+from robomimic_ddp.data.rlds.pipeline import skip_corrupt
+from robomimic_ddp.data.rlds.pipeline.graph import FrameCounters, build
+from robomimic_ddp.data.rlds.pipeline.iterator import Stream
+from robomimic_ddp.data.rlds.pipeline.recipe import Reading
+from robomimic_ddp.data.rlds.tf_import import import_tensorflow
+
+_SETTLING_SECONDS = 10.0
+
+
+def to_torch(batch: dict[str, Any], pin_memory: bool = False) -> dict[str, Any]:
+    """A batch of TensorFlow tensors as torch tensors in the same memory; `language` as str."""
+    tf = import_tensorflow()
+
+    def convert(tensor: Any) -> torch.Tensor:
+        shared = torch.utils.dlpack.from_dlpack(tf.experimental.dlpack.to_dlpack(tensor))
+        return shared.pin_memory() if pin_memory else shared
+
+    delivered = {key: convert(batch[key]) for key in ("actions", "pad_mask", "index")}
+    delivered["obs"] = {key: convert(value) for key, value in batch["obs"].items()}
+    delivered["language"] = _texts(batch["language"].numpy())
+    return delivered
+
+
+def _texts(encoded: np.ndarray) -> list[str]:
+    """UTF-8 bytes, object [B], as text, each distinct one decoded once, as the index does."""
+    distinct, place = np.unique(encoded, return_inverse=True)
+    decoded = np.array([text.decode("utf-8", "replace") for text in distinct.tolist()], object)
+    return decoded[place].tolist()
+
+
+class RLDSLoader:
+    """Batches of one rank. Each is a dict:
+
+    obs: {host key: uint8 [B, To, H, W, 3] for cameras, float32 [B, To, D] for states}; actions:
+    float32 [B, To-1+Tp, A], normalised; pad_mask: bool [B, To-1+Tp], False where an edge was
+    repeated; language: list of B str; index: int64 [B], the window's number in the data set.
+
+    `frames_decoded`, `frames_delivered` and `frames_prefetched` count camera frames since the
+    start, `samples_delivered` windows, `windows_replaced` those that could not be read
+    (`ddp.skip_corrupt`; `tolerant` says by which).
+    """
+
+    def __init__(self, dataset: RLDSDataset, rank: int, world_size: int, reading: Reading):
+        self.dataset, self.reading = dataset, reading
+        self.rank, self.world_size = rank, world_size
+        self._counters = FrameCounters()
+        self._report = Report(dataset, rank)
+        self._spare: tuple[int, dict[str, Any]] | None = None
+        self._ahead: Ahead | None = None
+        self._device: torch.device | None = None
+        self.frames_delivered = 0
+        self.samples_delivered = 0
+
+    def bring_to(self, device: Any) -> None:
+        """From here on batches come on the CUDA `device`; elsewhere (None, CPU) as they are."""
+        if device is not None and torch.device(device).type == "cuda":
+            device = torch.device(device)
+            if device.index is None:
+                device = torch.device("cuda", torch.cuda.current_device())
+            self._ahead, self._device = Ahead(self._as_torch, device), device
+
+    @property
+    def batch_size(self) -> int:
+        """Windows in a full batch of this rank."""
+        return self.reading.batch_size
+
+    @property
+    def frames_decoded(self) -> int:
+        """Frames decoded so far, counted at the decoder."""
+        return int(self._counters.decoded.numpy())
+
+    @property
+    def frames_prefetched(self) -> int:
+        """Frames in batches that are complete but not yet delivered."""
+        frames = len(self.dataset.fields.images) * self.dataset.shape.frame_stack
+        made = int(self._counters.batched.numpy()) + self.windows_replaced * frames
+        return made - self.frames_delivered
+
+    @property
+    def windows_replaced(self) -> int:
+        """Windows so far that could not be read."""
+        return len(self._counters.damaged)
+
+    def settled_frames(self) -> dict[str, int]:
+        """Frames decoded for delivered batches, delivered, and prefetched, once no batch is half
+        made.
+
+        What is decoded and never becomes part of a batch counts as decoded. With skip_corrupt also
+        `windows_replaced`.
+        """
+        deadline = time.monotonic() + _SETTLING_SECONDS
+        last = -1
+        while True:
+            decoded, ahead = self.frames_decoded, self.frames_prefetched
+            settled = decoded == self.frames_delivered + ahead
+            settled |= self.windows_replaced > 0 and decoded == last  # a lost window has no frames
+            if settled or time.monotonic() > deadline:
+                break
+            last = decoded
+            time.sleep(0.05)
+        counts = {
+            "frames_decoded": decoded - ahead,
+            "frames_delivered": self.frames_delivered,
+            "frames_prefetched": ahead,
+        }
+        if self.dataset.options.skip_corrupt:
+            counts["windows_replaced"] = self.windows_replaced
+        return counts
+
+    def _as_torch(self, raw: dict[str, Any]) -> dict[str, Any]:
+        """A batch of the pipeline as tensors, with the embeddings of its instructions where these
+        are known. May be called in a thread, so nothing is encoded here (see Embeddings.of).
+        """
+        batch = to_torch(raw, self.reading.pin_memory)
+        return self._embedded(batch) if self._is_known(batch) else batch
+
+    def _is_known(self, batch: dict[str, Any]) -> bool:
+        known = all(made.knows(batch["language"]) for made in self.dataset.embeddings)
+        return known and not self._is_lost(batch)
+
+    def _embedded(self, batch: dict[str, Any]) -> dict[str, Any]:
+        for made in self.dataset.embeddings:
+            rows = made.of(batch["language"], self.dataset.shape.frame_stack)
+            batch["obs"][made.key] = rows.pin_memory() if self.reading.pin_memory else rows
+        return batch
+
+    def _is_lost(self, batch: dict[str, Any]) -> bool:
+        return self.dataset.options.skip_corrupt and skip_corrupt.is_empty(batch)
+
+    def _next(self, stream: Stream) -> dict[str, Any]:
+        tf = import_tensorflow()
+        try:
+            if self._ahead:
+                delivered = self._ahead.next_of(stream)
+            else:
+                delivered = self._as_torch(next(stream))
+        except tf.errors.OpError as error:
+            doing = f"rank {self.rank} was loading {self.dataset.source.folder}"
+            raise named_error(self.dataset, self._suspects(), error, doing) from error
+        if self.dataset.options.skip_corrupt:
+            self._report.look(self._counters.damaged)
+        if self._is_lost(delivered):
+            delivered = self._embedded(self._filled(len(delivered["language"])))
+        elif any(made.key not in delivered["obs"] for made in self.dataset.embeddings):
+            delivered = self._embedded(delivered)
+        if self._device is not None:
+            delivered = moved(delivered, self._device)
+        self.samples_delivered += len(delivered["language"])
+        self.frames_delivered += sum(
+            delivered["obs"][key].shape[0] * delivered["obs"][key].shape[1]
+            for key in self.dataset.fields.images
+        )
+        return delivered
+
+    def _filled(self, rows: int) -> dict[str, Any]:
+        """A batch of `rows` times the next window of this rank that can be read: for one of which
+        nothing can.
+        """
+        if self._spare is None or self._spare[0] < self.samples_delivered:
+            counters = FrameCounters()
+            counters.decoded = self._counters.decoded
+            one_by_one = replace(self.reading, batch_size=1, prefetch=0)
+            windows = self._pipeline(one_by_one, counters)
+            where = f"rank {self.rank} of {self.dataset.source.folder}"
+            passed, found = skip_corrupt.first_readable(map(to_torch, windows), where)
+            self._spare = self.samples_delivered + passed, found
+        return skip_corrupt.repeated(self._spare[1], rows)
+
+    def _pipeline(
+        self,
+        reading: Reading,
+        counters: FrameCounters,
+        groups: Callable[[int, int], np.ndarray] | None = None,
+    ) -> Any:
+        """tf.data of what comes from the present place on, as `reading` says: see `build`."""
+        recipe, parts, place = self.dataset.recipe, self._parts, self._place()
+        return build(recipe, self._plan_of, parts, reading, counters, place, groups)
+
+    _parts: int | None
+    """How many parts there are (None: without end)."""
+
+    def _plan_of(self, part: int) -> PassPlan:
+        """What this rank reads in `part`."""
+        raise NotImplementedError
+
+    def _place(self) -> tuple[int, int]:
+        """The part that the next batch begins in, and how many windows of it were delivered."""
+        raise NotImplementedError
+
+    def _suspects(self) -> Iterable[int]:
+        """Rows of the index: episodes that were being read for the present batch."""
+        raise NotImplementedError

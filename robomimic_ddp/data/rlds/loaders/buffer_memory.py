@@ -1,0 +1,67 @@
+"""How much memory the shuffle buffers of a node's ranks will hold: what the plan says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from robomimic_ddp.data.rlds.dataset import RLDSDataset
+from robomimic_ddp.data.rlds.index.records import FRAMING_BYTES
+from robomimic_ddp.data.rlds.schema.fields import flat_features
+
+LARGEST_SHARE = 0.5
+"""Of the machine's memory: nets, page cache and TensorFlow's own buffers want the rest."""
+_BYTES_OF_A_TEXT = 24
+_BYTES_OF_A_ROW = 128
+"""Of the table, beside what is in it."""
+
+
+def record_bytes(dataset: RLDSDataset) -> np.ndarray:
+    """Bytes of each episode's record in `dataset.index`, int64 [E]."""
+    index = dataset.index
+    sizes = np.array(dataset.source.sizes, np.int64)
+    ends = np.append(index.offset[1:], 0)
+    last = np.append(np.diff(index.file) != 0, True)
+    ends[last] = sizes[index.file[last]]
+    return ends - index.offset - FRAMING_BYTES
+
+
+def window_bytes(dataset: RLDSDataset) -> float:
+    """Expected bytes of a window of `dataset` in the shuffle buffer: encoded frames and numbers."""
+    fields, shape = dataset.fields, dataset.shape
+    steps = flat_features(dataset.source.features["steps"].feature)
+    stored = sum(type(feature).__name__ == "Image" for feature in steps.values())
+    rows = dataset.rows
+    per_step = record_bytes(dataset)[rows].sum() / max(1, dataset.index.length[rows].sum())
+    frames = per_step * len(fields.images) / max(1, stored) * shape.frame_stack
+    numbers = shape.frame_stack * sum(int(np.prod(s)) for s in fields.low_dim_shapes.values())
+    numbers += shape.actions * (fields.action_size + 1)
+    texts = len(fields.images) * shape.frame_stack + 1
+    return frames + 4 * numbers + _BYTES_OF_A_TEXT * texts + _BYTES_OF_A_ROW
+
+
+def lines(loader: Any, ranks_on_node: int, machine_bytes: int) -> Iterator[str]:
+    """The plan's line on the shuffle buffers of a train loader, and a warning where they are large
+    for the machine (`machine_bytes`; 0: unknown). Nothing for other loaders.
+    """
+    if not hasattr(loader, "shuffle_buffers"):
+        return
+    buffers = list(loader.shuffle_buffers())
+    windows = sum(count for count, _ in buffers)
+    expected = ranks_on_node * sum(count * size for count, size in buffers)
+    yield (
+        f"shuffle buffers: {windows} windows per rank x {ranks_on_node} rank(s) on this node, "
+        f"about {_readable(expected)} of encoded frames"
+    )
+    if machine_bytes and expected > LARGEST_SHARE * machine_bytes:
+        yield (
+            f"warning: that is {expected / machine_bytes:.0%} of this machine's "
+            f"{_readable(machine_bytes)}, and the ranks may be ended for lack of memory: lower "
+            "train.shuffle_buffer_size"
+        )
+
+
+def _readable(size: float) -> str:
+    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"

@@ -1,0 +1,65 @@
+"""Makes the loaders: of one rank, for a data set or a mixture, to train or to validate."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from robomimic_ddp.config import env
+from robomimic_ddp.data.rlds.dataset import LoadOptions, RLDSDataset
+from robomimic_ddp.data.rlds.loaders.mixture import MixtureTrainLoader, MixtureValidLoader
+from robomimic_ddp.data.rlds.loaders.train import RLDSTrainLoader
+from robomimic_ddp.data.rlds.loaders.valid import RLDSValidLoader
+from robomimic_ddp.data.rlds.mixture import RLDSMixture
+from robomimic_ddp.data.rlds.pipeline.recipe import PREFETCHED_BATCHES, Reading
+
+
+def make_loader(
+    dataset: RLDSDataset | RLDSMixture,
+    batch_size: int,
+    rank: int,
+    world_size: int,
+    seed: int,
+    cores: int | None = None,
+    pin_memory: bool = False,
+    prefetch: int = PREFETCHED_BATCHES,
+    device: Any = None,
+) -> RLDSTrainLoader | RLDSValidLoader | MixtureTrainLoader | MixtureValidLoader:
+    """The loader of `rank` for the role of `dataset`, "train" or "valid". Not collective.
+
+    `batch_size` windows a batch; `seed` must be equal on all ranks. `cores`: the rank's share of
+    the machine's (where None, all ranks share them). `device`: batches of a train loader come on
+    that CUDA device, each copied while the one before it trains. A mixture's train loader divides
+    buffer and threads by the weights. Raises DataError for fewer windows than one step needs.
+    """
+    cores = cores or max(1, env.usable_cores() // world_size)
+    mixed, trains = isinstance(dataset, RLDSMixture), dataset.role == "train"
+
+    def reader(part: RLDSDataset, weight: float = 1.0, number: int = 0) -> Any:
+        reading = _reading(part.options, weight, batch_size, world_size, cores)
+        # Parts of a batch that go to a device one by one are pinned, else the whole batch is.
+        pins = pin_memory and not (mixed and trains and device is None)
+        reading = replace(reading, prefetch=prefetch, pin_memory=pins)
+        if not trains:
+            return RLDSValidLoader(part, rank, world_size, reading)
+        loader = RLDSTrainLoader(part, rank, world_size, reading, seed + (number << 32), mixed)
+        loader.bring_to(device)
+        return loader
+
+    if not isinstance(dataset, RLDSMixture):
+        return reader(dataset)
+    place = (dataset, batch_size, rank, world_size)
+    if not trains:
+        return MixtureValidLoader(*place, [reader(part) for part in dataset.datasets])
+    parts = zip(dataset.datasets, dataset.weights)
+    members = [reader(part, weight, number) for number, (part, weight) in enumerate(parts)]
+    return MixtureTrainLoader(*place, members, pin_memory)
+
+
+def _reading(
+    options: LoadOptions, weight: float, batch_size: int, world_size: int, cores: int
+) -> Reading:
+    threads = min(options.num_parallel_calls or cores, cores)
+    sharing = 1 if options.shuffle_per_rank else world_size
+    buffer = int(options.shuffle_buffer_size * weight) // sharing
+    return Reading(batch_size, max(1, buffer), max(1, round(threads * weight)))

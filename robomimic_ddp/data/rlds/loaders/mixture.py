@@ -1,0 +1,209 @@
+"""The loaders of a mixture: batches that are joined from those of its data sets' own loaders."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from robomimic_ddp.data.rlds.loaders.valid import Limited
+from robomimic_ddp.data.rlds.mixture import RLDSMixture
+from robomimic_ddp.data.rlds.order.mixture_quota import Quotas
+
+_KIND = "mixture"
+_SUMS = ("frames_decoded", "frames_delivered", "frames_prefetched", "samples_delivered")
+"""Counters of a loader: a mixture's are those of all its members."""
+
+
+class _MixtureLoader:
+    """What both share: members, one loader per data set, and the sums of their counters."""
+
+    def __init__(
+        self,
+        dataset: RLDSMixture,
+        batch_size: int,
+        rank: int,
+        world_size: int,
+        members: list[Any],
+    ) -> None:
+        self.dataset, self.batch_size = dataset, batch_size
+        self.rank, self.world_size, self.members = rank, world_size, members
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _SUMS:
+            raise AttributeError(name)
+        return sum(getattr(member, name) for member in self.members)
+
+    def settled_frames(self) -> dict[str, int]:
+        """See RLDSLoader.settled_frames."""
+        counts = [member.settled_frames() for member in self.members]
+        return {name: sum(count[name] for count in counts) for name in counts[0]}
+
+    def _numbered(self, number: int, batch: dict[str, Any]) -> dict[str, Any]:
+        batch["index"] += self.dataset.first_index[number]
+        return batch
+
+    def index_stream_digest(self) -> str:
+        """Hex digest of what this rank reads in the current passes: differs between ranks."""
+        digests = "".join(member.index_stream_digest() for member in self.members)
+        return hashlib.sha256(digests.encode()).hexdigest()
+
+
+class MixtureTrainLoader(_MixtureLoader):
+    """One rank's endless stream. Every batch holds windows of each data set as `Quotas` says, the
+    same number on every rank, so that all ranks go through the passes of each in step.
+
+    `len`, and the end of an `iter`, are those of as many windows as the mixture holds.
+    """
+
+    def __init__(
+        self,
+        dataset: RLDSMixture,
+        batch_size: int,
+        rank: int,
+        world_size: int,
+        members: list[Any],
+        pin_memory: bool = False,
+    ) -> None:
+        super().__init__(dataset, batch_size, rank, world_size, members)
+        self._pin_memory = pin_memory
+        self._batches, self._left = 0, len(self)
+        self._share_out([0] * len(self.members))
+
+    def _share_out(self, given: list[int]) -> None:
+        """Batches as the quotas have them after `given` windows of each data set."""
+        self._quotas, self._first = Quotas(self.dataset.weights, self.batch_size, given), 0
+        for number, member in enumerate(self.members):
+            member.follow(self._quotas, number)
+
+    def __len__(self) -> int:
+        return max(1, len(self.dataset) // (self.world_size * self.batch_size))
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        end = (self._batches // len(self) + 1) * len(self)
+        while self._batches < end:
+            quota = self._quotas.of(self._first)
+            parts = [
+                self._numbered(number, member.next_of(int(count)))
+                for number, (member, count) in enumerate(zip(self.members, quota))
+                if count
+            ]
+            self._batches, self._first = self._batches + 1, self._first + 1
+            yield _joined(parts, self._pin_memory)
+
+    def position(self) -> dict[str, Any]:
+        """What `go_to` needs: the same on every rank."""
+        return {
+            "kind": _KIND,
+            "batches": self._batches,
+            "batch_size": self.batch_size,
+            "weights": self.dataset.weights,
+            "given": self._quotas.given_before(self._first).tolist(),
+            "members": {
+                _name(number, member): member.position()
+                for number, member in enumerate(self.members)
+            },
+        }
+
+    def batches_left(self) -> int:
+        """After `go_to`: batches up to the end of the `iter` of that position."""
+        return self._left
+
+    def go_to(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
+        """Continues each data set at its place in a `position` of a run with any number of ranks
+        and any weights; one that was not in the mixture begins. Says what that means.
+        """
+        if position is None or position.get("kind") != _KIND:
+            return "data: the first pass of each data set begins"
+        said = []
+        for number, member in enumerate(self.members):
+            name = _name(number, member)
+            place = member.go_to(position["members"].get(name), world_size, epoch)
+            said.append(place.replace("data:", f"data: {name.partition(' ')[2]}:", 1))
+        before = max(1, len(self.dataset) // (world_size * position["batch_size"]))
+        passed, within = divmod(position["batches"], before)
+        same = (self.batch_size, self.dataset.weights, self.world_size)
+        if same == (position["batch_size"], position["weights"], world_size):
+            self._batches = position["batches"]
+            self._share_out(position["given"])
+        else:
+            samples = within * position["batch_size"] * world_size
+            within = min(len(self), samples // (self.batch_size * self.world_size))
+            self._batches = passed * len(self) + within
+            self._share_out([0] * len(self.members))
+        self._left = len(self) - within
+        return "\n".join(said)
+
+    def order_digest(self) -> str:
+        """Hex digest of what decides who reads what: equal on every rank."""
+        total = hashlib.sha256(repr((self.dataset.weights, self._batches)).encode())
+        for member in self.members:
+            total.update(member.order_digest().encode())
+        return total.hexdigest()
+
+    def holding(self) -> str:
+        """What this rank reads in the current passes, for people."""
+        return "; ".join(f"{one.dataset.name}: {one.holding()}" for one in self.members)
+
+    telling_digest = _MixtureLoader.index_stream_digest
+    """Shards are disjoint, so two ranks' never agree."""
+
+    def shuffle_buffers(self) -> list[tuple[int, float]]:
+        """As RLDSTrainLoader.shuffle_buffers: one for each data set."""
+        return [buffer for member in self.members for buffer in member.shuffle_buffers()]
+
+    def close(self) -> None:
+        """Stops reading ahead and frees the buffers."""
+        for member in self.members:
+            member.close()
+
+
+class MixtureValidLoader(Limited, _MixtureLoader):
+    """One rank's part of the validation windows of all data sets, each window once over ranks."""
+
+    def _of(self, wanted: int) -> MixtureValidLoader:
+        total, members, end = len(self.dataset), [], 0
+        wanted = min(total, wanted)
+        for member in self.members:
+            begin, end = end, end + len(member.dataset)
+            members.append(member.limited_to(end * wanted // total - begin * wanted // total))
+        place = (self.batch_size, self.rank, self.world_size)
+        return MixtureValidLoader(self.dataset, *place, members)
+
+    @property
+    def windows(self) -> int:
+        """Windows of this rank."""
+        return sum(member.windows for member in self.members)
+
+    def __len__(self) -> int:
+        """Batches of this rank; each data set's last one may be short."""
+        return sum(len(member) for member in self.members)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for number, member in enumerate(self.members):
+            for batch in member:
+                yield self._numbered(number, batch)
+
+
+def _name(number: int, member: Any) -> str:
+    """A data set may be in a mixture twice."""
+    return f"{number} {member.dataset.source.name}"
+
+
+def _joined(parts: list[dict[str, Any]], pin_memory: bool) -> dict[str, Any]:
+    """One batch of several: rows one below the other."""
+    if len(parts) == 1 and not pin_memory:
+        return parts[0]
+
+    def join(values: list[Any]) -> Any:
+        if isinstance(values[0], dict):
+            return {key: join([value[key] for value in values]) for key in values[0]}
+        if isinstance(values[0], torch.Tensor):
+            whole = torch.cat(values)
+            return whole.pin_memory() if pin_memory and not whole.is_cuda else whole
+        return list(itertools.chain.from_iterable(values))
+
+    return join(parts)

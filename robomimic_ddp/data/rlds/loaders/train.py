@@ -1,0 +1,237 @@
+"""The train loader: one rank's endless stream of batches."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from robomimic_ddp.data.rlds.dataset import RLDSDataset
+from robomimic_ddp.data.rlds.loaders.base import RLDSLoader
+from robomimic_ddp.data.rlds.loaders.buffer_memory import window_bytes
+from robomimic_ddp.data.rlds.loaders.diagnose import episodes_being_read
+from robomimic_ddp.data.rlds.order.mixture_quota import Quotas
+from robomimic_ddp.data.rlds.order.pass_schedule import Leg
+from robomimic_ddp.data.rlds.order.read_plan import PassPlan
+from robomimic_ddp.data.rlds.pipeline.iterator import Stream
+from robomimic_ddp.data.rlds.pipeline.recipe import Reading
+from robomimic_ddp.errors import DataError
+
+_KIND = "course"
+_TOLD = 4
+
+
+class RLDSTrainLoader(RLDSLoader):
+    """One rank's endless stream, in passes. `iter` continues it and ends with the pass.
+
+    Every rank takes the same number of full batches in a pass (`len`); windows left over open the
+    next pass. Hosts iterate anew at every epoch, whatever its length: nothing is lost by that.
+    """
+
+    each_sample_once = True
+    """No window comes twice in a pass."""
+    _parts = None
+
+    def __init__(
+        self,
+        dataset: RLDSDataset,
+        rank: int,
+        world_size: int,
+        reading: Reading,
+        seed: int,
+        in_mixture: bool = False,
+    ):
+        reading = reading.for_windows(len(dataset) // world_size + 1)
+        super().__init__(dataset, rank, world_size, reading)
+        # In a mixture batches take any number of windows, so places are counted in windows.
+        self._leg = Leg(world_size, 1 if in_mixture else self.batch_size, reading.shuffle_buffer)
+        self._require_enough()
+        self._seed, self._groups, self._continued = seed, None, 0
+        self._stream: Stream | None = None
+        self._begin(0, [])
+
+    def _begin(self, first_pass: int, legs: list[tuple[Leg, int]]) -> None:
+        """Stands behind `legs`: each with the batches that every rank took in it."""
+        self.close()  # first: its threads ask for plans
+        self._first_pass = first_pass
+        if not legs or legs[-1][0] != self._leg:
+            legs = [*legs, (self._leg, 0)]
+        *self._legs_before, (_, self._batches) = legs
+        self._course = self.dataset.course(self._seed, first_pass, legs)
+        self._plans: dict[int, PassPlan] = {}
+        self._spare = None
+
+    def _reader(self) -> Stream:
+        """The pipeline's elements; it is made when the first batch is asked for."""
+        if self._stream is None:
+            pipeline = self._pipeline(self.reading, self._counters, self._groups)
+            self._stream = Stream(pipeline)
+        return self._stream
+
+    def _place(self) -> tuple[int, int]:
+        return self._course.place(self.rank, self._batches)
+
+    def _suspects(self) -> Iterator[int]:
+        part, taken = self._place()
+        for plan, given in ((self._plan_of(part), taken), (self._plan_of(part + 1), 0)):
+            yield from episodes_being_read(self.dataset, plan, given)
+
+    def follow(self, quotas: Quotas, number: int) -> None:
+        """From here on gives what `quotas` say of data set `number` in a mixture, by `next_of`."""
+        begun = self._batches
+
+        def groups(first: int, count: int) -> np.ndarray:
+            return quotas.groups(number, first - begun, count)
+
+        self._groups = groups
+        self.close()
+
+    def next_of(self, windows: int) -> dict[str, Any]:
+        """The next `windows` windows, as many as the quotas have for the batch."""
+        batch = self._next(self._reader())
+        assert len(batch["language"]) == windows, (len(batch["language"]), windows)
+        self._batches += windows
+        return batch
+
+    @property
+    def _part(self) -> int:
+        """The part of the course that the next batch belongs to."""
+        return self._course.part_of(self._batches)
+
+    @property
+    def pass_number(self) -> int:
+        """The pass that the next batch belongs to."""
+        return self._course.first_pass + self._part
+
+    def position(self) -> dict[str, Any]:
+        """What `go_to` needs: the same on every rank, a few numbers for each change of ranks."""
+        legs = [*self._legs_before, (self._leg, self._batches)]
+        return {
+            "kind": _KIND,
+            "data": self.dataset.digest,
+            "seed": self._seed,
+            "pass": self.pass_number,
+            "inside": self._is_inside,
+            "first_pass": self._first_pass,
+            "legs": [[leg.world_size, leg.batch_size, leg.buffer, n] for leg, n in legs],
+        }
+
+    def batches_left(self) -> int:
+        """After `go_to`: batches that every rank has still to take of the pass of that position."""
+        if self.pass_number != self._continued:
+            return 0  # what was left fills no batch, and opens the next pass
+        return len(self) - self._delivered_in_pass
+
+    def go_to(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
+        """Continues at a `position` of a run with any number of ranks; says what that means.
+
+        The order is a pure function of (seed, pass, place). With as many ranks, the same batch and
+        the same buffer it goes on to the window. Else what all ranks together have left of the pass
+        is cut anew: no window is lost, none comes twice in the pass. Records that the shuffle
+        buffer was waiting with are read again, and no others.
+        """
+        if position is None or position.get("kind") != _KIND:
+            return "data: the first pass begins"
+        number = self._continued = position["pass"]
+        if (position["data"], position["seed"]) != (self.dataset.digest, self._seed):
+            self._begin(number, [])
+            return (
+                f"data: pass {number} begins anew, since the data set, the choice of its windows "
+                "or the seed is another"
+            )
+        legs = [(Leg(*numbers), batches) for *numbers, batches in position["legs"]]
+        self._begin(position["first_pass"], legs)
+        if legs[-1][0] == self._leg:
+            return f"data: pass {number} goes on after {self._delivered_in_pass} {self._unit}"
+        left = self._course.rest
+        assert left is not None
+        return (
+            f"data: ranks, batch or shuffle buffer have changed; the {left.windows} windows that "
+            f"pass {number} has not delivered are split anew over {self.world_size} ranks"
+        )
+
+    @property
+    def _unit(self) -> str:
+        return "batches" if self._groups is None else "windows of a rank"
+
+    @property
+    def _delivered_in_pass(self) -> int:
+        return self._batches - self._course.batches_before(self._part)
+
+    @property
+    def _is_inside(self) -> bool:
+        """Whether a part of the present pass was delivered, in this leg or one before."""
+        rest = self._course.rest if self._part == 0 else None
+        begun = rest is not None and rest.windows < len(self.dataset)
+        return begun or self._delivered_in_pass > 0
+
+    def _plan_of(self, part: int) -> PassPlan:
+        """The plan of `part`; the last two are kept, since it is asked for at each block."""
+        plan = self._plans.get(part)
+        if plan is None:
+            plan = self.dataset.part_plan(self._course, part, self.rank)
+            self._plans = {**dict(list(self._plans.items())[-1:]), part: plan}
+        return plan
+
+    def _require_enough(self) -> None:
+        least = self._leg.batch_size
+        needed = least * self.world_size
+        if len(self.dataset) < needed:
+            raise DataError(
+                f"{self.dataset.source.folder} gives {len(self.dataset)} windows to a pass, a step "
+                f"needs {needed} ({least} on each of {self.world_size} ranks): some rank "
+                "would have no batch. Use a smaller batch, fewer ranks, or more data "
+                "(train.success_only, train.skip_unlabeled and train.subsample_length take some "
+                "away)."
+            ).on_all_ranks()
+
+    def __len__(self) -> int:
+        """Full batches of every rank in the current pass, since it began or was cut anew."""
+        return self._course.batches_in(self._part)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        this_pass = self.pass_number
+        while self.pass_number == this_pass:
+            batch = self._next(self._reader())
+            self._batches += 1
+            yield batch
+
+    def order_digest(self) -> str:
+        """Hex digest of what decides who reads what in the current pass: equal on every rank."""
+        row = self._course.row(self._part)
+        digest = hashlib.sha256(repr((self.position()["legs"], self._seed)).encode())
+        for column in row.columns():
+            digest.update(column.tobytes())
+        return digest.hexdigest()
+
+    def index_stream_digest(self) -> str:
+        """Hex digest of what this rank reads in the current pass: differs between ranks."""
+        return self._plan_of(self._part).digest()
+
+    def holding(self) -> str:
+        """What this rank reads in the current pass, for people: windows, episodes, files."""
+        plan = self._plan_of(self._part)
+        episodes = len(np.unique(np.stack([plan.file, plan.offset]), axis=1).T)
+        names = [self.dataset.source.files[number].name for number in np.unique(plan.file)]
+        more = f" and {len(names) - _TOLD} more" if len(names) > _TOLD else ""
+        return (
+            f"{plan.pieces.windows} windows of {episodes} episodes in {len(names)} file(s): "
+            f"{', '.join(names[:_TOLD])}{more}"
+        )
+
+    telling_digest = index_stream_digest
+    """Shards are disjoint, so two ranks' never agree."""
+
+    def shuffle_buffers(self) -> list[tuple[int, float]]:
+        """Windows that wait in this rank's shuffle buffer, and the bytes that one is expected to
+        hold.
+        """
+        return [(self.reading.shuffle_buffer, window_bytes(self.dataset))]
+
+    def close(self) -> None:
+        """Stops reading ahead and frees the buffers."""
+        if self._stream is not None:
+            self._stream.close()
+        self._stream = None

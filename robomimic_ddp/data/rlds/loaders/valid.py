@@ -1,0 +1,99 @@
+"""The validation loader: every window once over all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from robomimic_ddp.data.rlds.dataset import RLDSDataset
+from robomimic_ddp.data.rlds.loaders.base import RLDSLoader
+from robomimic_ddp.data.rlds.order.read_plan import PassPlan
+from robomimic_ddp.data.rlds.pipeline.iterator import Stream
+from robomimic_ddp.data.rlds.pipeline.recipe import Reading
+
+
+class Limited:
+    """A validation loader of which the host wants some batches only."""
+
+    dataset: Any
+    batch_size: int
+
+    @cached_property
+    def _limited(self) -> dict[int, Any]:
+        return {}
+
+    def limited(self, num_steps: int | None) -> Any:
+        """The loader of min(num_steps x configured batch size, all) windows over all ranks.
+
+        None: of all windows. The configured batch size is the host's train.batch_size, so that
+        `num_steps` selects the same number of windows at every world size. A mixture's windows are
+        spread over its data sets by their sizes.
+        """
+        if num_steps is None:
+            return self
+        batch_size = self.dataset.options.host_batch_size or self.batch_size
+        return self.limited_to(num_steps * batch_size)
+
+    def limited_to(self, wanted: int) -> Any:
+        """The loader of min(`wanted`, all) windows over all ranks."""
+        if wanted not in self._limited:
+            self._limited[wanted] = self._of(wanted)
+        return self._limited[wanted]
+
+    def _of(self, wanted: int) -> Any:
+        raise NotImplementedError
+
+
+class RLDSValidLoader(Limited, RLDSLoader):
+    """One rank's part of the validation windows, the same at every `iter`.
+
+    The last batch may be short. Over ranks every window comes once: all of them, or
+    `most_windows` spread evenly over the episodes. A rank may have none. Windows come mixed, so
+    that the first batches are a fair sample.
+    """
+
+    _parts = 1
+
+    def __init__(
+        self,
+        dataset: RLDSDataset,
+        rank: int,
+        world_size: int,
+        reading: Reading,
+        most_windows: int | None = None,
+    ):
+        self._plan = dataset.valid_plan(rank, world_size, most_windows, reading.shuffle_buffer)
+        self.windows = self._plan.pieces.windows
+        super().__init__(dataset, rank, world_size, reading.for_windows(self.windows))
+        self._batches = self._pipeline(self.reading, self._counters)
+
+    def _of(self, wanted: int) -> RLDSValidLoader:
+        place = (self.rank, self.world_size, self.reading)
+        return RLDSValidLoader(self.dataset, *place, wanted)
+
+    def __len__(self) -> int:
+        """Batches of this rank, the short last one included."""
+        return -(-self.windows // self.batch_size)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        if not self.windows:
+            return
+        stream = Stream(self._batches)
+        for _ in range(len(self)):
+            yield self._next(stream)
+
+    def _plan_of(self, part: int) -> PassPlan:
+        return self._plan
+
+    def _place(self) -> tuple[int, int]:
+        return 0, 0
+
+    def _suspects(self) -> Iterator[int]:
+        yield from self.dataset.rows[np.unique(self._plan.pieces.episode)]
+
+    def index_stream_digest(self) -> str:
+        """Hex digest of which windows this rank reads."""
+        return self._plan.digest()

@@ -1,0 +1,81 @@
+"""Windows of an episode: which frames and actions belong to window i, as the ARISE host's
+SequenceDataset has it.
+
+With To = frame_stack and Tp = seq_length, the window at step i holds the observations i-(To-1) .. i
+and the actions i-(To-1) .. i+Tp-1, in all To-1+Tp of them. Outside the episode the edge is repeated
+and the mask is False.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from robomimic_ddp.data.rlds.order.partition import WINDOW_PICK, random_keys
+
+
+@dataclass(frozen=True)
+class WindowShape:
+    """frame_stack (To), seq_length (Tp) and their padding, as in the host's `config.train`."""
+
+    frame_stack: int = 1
+    seq_length: int = 1
+    pad_frame_stack: bool = True
+    pad_seq_length: bool = True
+
+    @property
+    def actions(self) -> int:
+        """Actions in a window: To - 1 + Tp."""
+        return self.frame_stack - 1 + self.seq_length
+
+    @property
+    def first(self) -> int:
+        """The step of an episode's window number 0."""
+        return 0 if self.pad_frame_stack else self.frame_stack - 1
+
+    def count(self, lengths: np.ndarray) -> np.ndarray:
+        """Windows of episodes of `lengths` [E] steps; 0 for one that is too short to hold an
+        unpadded window.
+        """
+        lost = self.first + (0 if self.pad_seq_length else self.seq_length - 1)
+        return np.maximum(np.asarray(lengths, np.int64) - lost, 0)
+
+
+def windows_per_pass(counts: np.ndarray, subsample_length: int | None) -> np.ndarray:
+    """Windows that each episode gives to a pass: all of `counts` [E], or at most
+    `subsample_length`.
+    """
+    return counts if not subsample_length else np.minimum(counts, subsample_length)
+
+
+def pick_offsets(counts: np.ndarray, seed: int, pass_number: int) -> np.ndarray:
+    """One number in [0, counts) per episode, int64 [E], drawn from (seed, pass); see
+    `picked_windows`.
+    """
+    keys = random_keys(len(counts), seed, pass_number, WINDOW_PICK)
+    return (keys % np.maximum(counts, 1).astype(np.uint64)).astype(np.int64)
+
+
+def picked_windows(numbers: Any, count: Any, taken: Any, offset: Any) -> Any:
+    """Which window of an episode is number `numbers` of those that it gives to a pass (numpy or
+    TensorFlow integers).
+
+    An episode of `count` windows of which `taken` are wanted is cut into `taken` equal stretches,
+    and `offset` picks one window of each: over all offsets every window comes equally often, and
+    none comes twice in a pass. With taken == count this is the identity.
+    """
+    return (numbers * count + offset) // taken
+
+
+def window_indices(steps: Any, length: Any, shape: WindowShape, math: Any) -> tuple[Any, ...]:
+    """For windows at `steps` [N] of an episode of `length` steps; `math` is numpy or TensorFlow.
+
+    Returns obs steps [N, To], action steps [N, To-1+Tp] and their mask (True: inside the episode),
+    same shape.
+    """
+    acted = steps[:, None] - (shape.frame_stack - 1) + np.arange(shape.actions)[None]
+    inside = (acted >= 0) & (acted < length)
+    clipped = math.maximum(math.minimum(acted, length - 1), 0)
+    return clipped[:, : shape.frame_stack], clipped, inside

@@ -1,0 +1,216 @@
+"""The tf.data graph: records -> windows of encoded frames, put into a store -> batches, taken out
+of it in the planned order, decoded and normalised.
+
+The store (`store`) is the shuffle buffer. Which window leaves it when is planned outside
+(`plans.PassPlan`), so the order depends on nothing that happens here, and any position of it can be
+reached directly. Everything before the batch handles raw records and encoded frames only; a frame
+is decoded once its batch is being made, so nothing is decoded that is not delivered. No Python runs
+per sample: once per block of thousands of windows for its plan.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import numpy as np
+
+from robomimic_ddp.data.rlds.index.records import raw_records
+from robomimic_ddp.data.rlds.order.mixture_quota import Quotas
+from robomimic_ddp.data.rlds.order.read_plan import PassPlan
+from robomimic_ddp.data.rlds.order.windows import picked_windows, window_indices
+from robomimic_ddp.data.rlds.pipeline import skip_corrupt
+from robomimic_ddp.data.rlds.pipeline.images import decode
+from robomimic_ddp.data.rlds.pipeline.recipe import Reading, Recipe
+from robomimic_ddp.data.rlds.pipeline.shuffle_buffer import Store
+from robomimic_ddp.data.rlds.schema.actions import action_vectors, part_values
+from robomimic_ddp.data.rlds.tf_import import import_tensorflow, traced_as_written
+
+READERS = 8
+"""At most so many records are read at once."""
+ENDLESS = 2**62
+"""As many parts as no run gets through."""
+
+
+class FrameCounters:
+    """Camera frames counted inside the graph: `decoded` one by one, `batched` when their batch is
+    complete. `damaged`: numbers of windows that could not be read, as they were replaced
+    (`ddp.skip_corrupt`).
+    """
+
+    def __init__(self) -> None:
+        self.damaged: list[int] = []
+        tf = import_tensorflow()
+        with tf.device("CPU:0"):
+            self.decoded = tf.Variable(0, dtype=tf.int64, trainable=False)
+            self.batched = tf.Variable(0, dtype=tf.int64, trainable=False)
+
+
+def windows_of(recipe: Recipe, episode: dict[str, Any], record: Any, numbers: Any) -> dict:
+    """TensorFlow: an episode's tensors [T, ...] and its row of Block.records -> its windows
+    `numbers` [N, ...], still encoded.
+    """
+    tf = import_tensorflow()
+    taken, count, pick = record[2], record[3], record[4]
+    shape, fields = recipe.shape, recipe.fields
+    actions = action_vectors(episode, fields.actions)
+    length = tf.shape(actions, out_type=tf.int64)[0]
+    window = picked_windows(numbers, count, taken, pick)
+    seen_step, acted_step, inside = window_indices(window + shape.first, length, shape, tf)
+    states = {
+        key: tf.reshape(part_values(episode, part), [-1, *fields.low_dim_shapes[key]])
+        for key, part in fields.low_dim.items()
+    }
+    language = tf.fill(tf.shape(window), "")
+    if fields.language:
+        language = tf.gather(episode[fields.language], seen_step[:, -1])
+    return {
+        "images": {
+            key: tf.gather(episode[place], seen_step) for key, place in fields.images.items()
+        },
+        "states": {key: tf.gather(values, seen_step) for key, values in states.items()},
+        "actions": tf.gather(actions, acted_step),
+        "pad_mask": inside,
+        "language": language,
+    }
+
+
+def finish(recipe: Recipe, counters: FrameCounters, batch: dict[str, Any]) -> dict[str, Any]:
+    """TensorFlow: a batch of encoded windows -> what is delivered (`loader` names the shapes)."""
+    tf = import_tensorflow()
+    size, frames = recipe.size, recipe.shape.frame_stack
+    obs, pictures = dict(batch["states"]), tf.constant(0, tf.int64)
+    for key, encoded in batch["images"].items():
+        place = recipe.stored[key], size, counters.decoded, recipe.reduced.get(key, 1)
+        decoded = decode(tf.reshape(encoded, [-1]), *place)
+        obs[key] = tf.reshape(decoded, [-1, frames, size.height, size.width, 3])
+        pictures += tf.size(encoded, out_type=tf.int64)
+    actions = (batch["actions"] - recipe.offset) / recipe.scale
+    actions = tf.clip_by_value(actions, -recipe.limit, recipe.limit)
+    with tf.control_dependencies([obs[key] for key in batch["images"]]):
+        counted = counters.batched.assign_add(pictures)
+    with tf.control_dependencies([counted]):
+        index = tf.identity(batch["index"])
+    return {
+        "obs": obs,
+        "actions": actions,
+        "pad_mask": batch["pad_mask"],
+        "language": batch["language"],
+        "index": index,
+    }
+
+
+@traced_as_written
+def build(
+    recipe: Recipe,
+    plan_of: Callable[[int], PassPlan],
+    parts: int | None,
+    reading: Reading,
+    counters: FrameCounters,
+    start: tuple[int, int] = (0, 0),
+    groups: Callable[[int, int], np.ndarray] | None = None,
+) -> Any:
+    """tf.data of batches over the plans of parts 0, 1, ... (`parts` of them; None: without end).
+
+    One row of windows, cut every `batch_size` across the ends of parts. `start`: the part to begin
+    in, and how many windows of it have been delivered already; of those before, only what was still
+    waiting is read. The short batch at the end of the last part is kept.
+
+    `groups(first, count)`: codes of the batches (see `Quotas`) that the `count` windows of the leg
+    from number `first` on make, in place of `batch_size`.
+    """
+    tf = import_tensorflow()
+    blocks = _blocks(plan_of, start, parts or ENDLESS, groups)
+    batches = tf.data.Dataset.range(1).flat_map(
+        lambda _: _batches(recipe, blocks, reading, counters, groups is not None)
+    )
+    if reading.prefetch:
+        batches = batches.prefetch(reading.prefetch)
+    options = tf.data.Options()
+    options.deterministic = True
+    options.autotune.enabled = False
+    options.threading.private_threadpool_size = reading.threads
+    options.threading.max_intra_op_parallelism = 1
+    return batches.with_options(options)
+
+
+def _blocks(
+    plan_of: Callable[[int], PassPlan],
+    start: tuple[int, int],
+    parts: int,
+    groups: Callable[[int, int], np.ndarray] | None,
+) -> Any:
+    """tf.data of Blocks, part after part, planned one ahead; `leaving` with the group's code."""
+    tf = import_tensorflow()
+    first, taken = start
+
+    # numpy_function, not from_generator: generators are finalised at exit, when Python has ended.
+    def blocks_of(part: int) -> tuple[np.int64, np.int64]:
+        plan = plan_of(int(part))
+        begin = plan.block_of(taken) if part == first and taken else 0
+        return np.int64(begin), np.int64(plan.blocks)
+
+    def block(part: int, number: int) -> tuple[np.ndarray, ...]:
+        plan = plan_of(int(part))
+        here = part == first and taken and number == plan.block_of(taken)
+        made = plan.block(int(number), taken if here else 0)
+        count = len(made.leaving)
+        code = groups(int(made.first), count) if groups else np.zeros(count, np.int64)
+        *most, leaving, left, _ = made.arrays()
+        return (*most, np.append(leaving, code[:, None], 1), left)
+
+    def of_part(part: Any) -> Any:
+        begin, end = tf.numpy_function(blocks_of, [part], [tf.int64] * 2)
+        return tf.data.Dataset.range(begin, end).map(lambda number: of_block(part, number))
+
+    def of_block(part: Any, number: Any) -> tuple:
+        arrays = tf.numpy_function(block, [part, number], [tf.int64] * 6)
+        shapes = ([None, 6], [None], [None], [None], [None, 3], [None])
+        return tuple(tf.ensure_shape(array, shape) for array, shape in zip(arrays, shapes))
+
+    return tf.data.Dataset.range(first, parts).flat_map(of_part).prefetch(1)
+
+
+def _batches(
+    recipe: Recipe, blocks: Any, reading: Reading, counters: FrameCounters, grouped: bool
+) -> Any:
+    """tf.data of finished batches, through a store of its own."""
+    tf = import_tensorflow()
+    names = tf.constant(recipe.files)
+    store = Store(recipe)
+
+    def rows(records, numbers, keys, stored, leaving, left) -> Any:
+        def row(p: Any) -> tuple:
+            part, out = slice(stored[p], stored[p + 1]), slice(left[p], left[p + 1])
+            return records[p], numbers[part], keys[part], leaving[out]
+
+        return tf.data.Dataset.range(tf.shape(records, tf.int64)[0]).map(row)
+
+    def read(record: Any, numbers: Any, keys: Any, leaving: Any) -> Any:
+        raw = raw_records(names[record[0]], record[1]).take(1).get_single_element()
+        windows = windows_of(recipe, recipe.parse(raw), record, numbers)
+        with tf.control_dependencies(store.put(keys, windows)):
+            return tf.identity(leaving)
+
+    def read_if_whole(record: Any, numbers: Any, keys: Any, leaving: Any) -> Any:
+        return skip_corrupt.attempt(lambda: read(record, numbers, keys, leaving), leaving)
+
+    def made(leaving: Any) -> dict[str, Any]:
+        batch = {**store.take(leaving[:, 0]), "index": leaving[:, 1]}
+        if not recipe.skip_corrupt:
+            return finish(recipe, counters, batch)
+        note = lambda index: counters.damaged.extend(index.tolist())  # noqa: E731
+        return skip_corrupt.finished(lambda part: finish(recipe, counters, part), batch, note)
+
+    threads = min(reading.threads, READERS)
+    reader = read_if_whole if recipe.skip_corrupt else read
+    records = blocks.flat_map(rows).map(reader, num_parallel_calls=threads, deterministic=True)
+    leaving = records.flat_map(tf.data.Dataset.from_tensor_slices)
+    if grouped:
+        leaving = leaving.group_by_window(
+            key_func=lambda window: window[2],
+            reduce_func=lambda code, windows: windows.batch(Quotas.group_size(code)),
+            window_size_func=Quotas.group_size,
+        )
+    else:
+        leaving = leaving.batch(reading.batch_size)
+    return leaving.map(made, num_parallel_calls=reading.threads, deterministic=True)

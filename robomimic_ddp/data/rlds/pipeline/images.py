@@ -1,0 +1,91 @@
+"""Decoding and resizing of camera frames, inside a tf.data graph or by itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from robomimic_ddp.data.rlds.pipeline.resize import DEFAULT_FILTER, plain_resize, resize_frame
+from robomimic_ddp.data.rlds.tf_import import import_tensorflow
+
+
+@dataclass(frozen=True)
+class PictureSize:
+    """Delivered height and width in pixels, by which of `keys.IMAGE_FILTERS`, and whether JPEG may
+    be decoded at a reduced scale (`reduction`).
+    """
+
+    height: int
+    width: int
+    filter: str = DEFAULT_FILTER
+    fast: bool = False
+
+    @property
+    def pixels(self) -> tuple[int, int]:
+        """Height and width."""
+        return self.height, self.width
+
+
+def reduction(stored: tuple[int | None, ...], size: PictureSize) -> int:
+    """How many times smaller a stored JPEG may be decoded: the largest of 8, 4, 2 that leaves at
+    least the delivered size, else 1.
+
+    libjpeg then transforms fewer coefficients of each block, which averages the pixels that it
+    leaves out.
+    """
+    if None in stored:
+        return 1
+    height, width = stored
+    for scale in (8, 4, 2):
+        if -(-height // scale) >= size.height and -(-width // scale) >= size.width:
+            return scale
+    return 1
+
+
+def resize_frames(frames: np.ndarray, size: PictureSize) -> np.ndarray:
+    """numpy uint8 [N, h, w, 3] -> [N, height, width, 3], pixel for pixel as in training: for
+    closed-loop use.
+    """
+    tf = import_tensorflow()
+    if not len(frames):
+        return np.zeros((0, *size.pixels, 3), np.uint8)
+    resized = [resize_frame(tf.constant(frame), size.pixels, size.filter) for frame in frames]
+    return np.stack([frame.numpy() for frame in resized])
+
+
+def decode(
+    encoded: Any, stored: tuple[int | None, ...], size: PictureSize, counter: Any, scale: int = 1
+) -> Any:
+    """TensorFlow: JPEG or PNG bytes [N] -> uint8 [N, height, width, 3]; adds N, the frames decoded,
+    to `counter`.
+
+    `stored` is the (height, width) of the feature; a data set that does not fix it is resized frame
+    by frame. `scale`: of `reduction`, for JPEG only.
+    """
+    tf = import_tensorflow()
+    fixed = None not in stored
+    if fixed:
+        stored = tuple(-(-pixels // scale) for pixels in stored)
+    with tf.control_dependencies([counter.assign_add(tf.size(encoded, out_type=tf.int64))]):
+        encoded = tf.identity(encoded)
+
+    def decode_one(data: Any) -> Any:
+        if scale > 1:
+            frame = tf.io.decode_jpeg(data, channels=3, ratio=scale)
+        else:  # what tensorflow-datasets itself decodes with: the pixels are the same
+            frame = tf.io.decode_image(data, channels=3, expand_animations=False)
+        if not fixed:
+            frame.set_shape([None, None, 3])
+            return plain_resize(frame, size.pixels, size.filter)
+        # One by one, so that a frame stays in the processor's cache, and its sums are the same
+        # whatever batch it is in.
+        return resize_frame(tf.ensure_shape(frame, (*stored, 3)), size.pixels, size.filter)
+
+    return tf.map_fn(
+        decode_one,
+        encoded,
+        fn_output_signature=tf.TensorSpec([*size.pixels, 3], tf.uint8),
+        parallel_iterations=1,  # batches are made in parallel; frames of one, in their turn
+    )

@@ -1,0 +1,283 @@
+"""What a run reads of a data set: a schema's entries, found among its features and checked.
+
+Names of features are slash-separated here ("observation/wrist_image_left"); schemas and errors may
+write dots. A host key that a schema lacks is looked up as it is: "gripper" or "state/gripper" finds
+`observation/gripper` or `observation/state/gripper`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from robomimic_ddp.data.rlds.schema.features import (
+    episode_features,
+    flat_features,
+    is_number,
+    is_picture,
+    listed,
+    nearest,
+    place_of,
+    step_features,
+)
+from robomimic_ddp.data.rlds.schema.rotations import SIZES
+from robomimic_ddp.data.rlds.schema.spec import Entry, Filter, Schema, load_schema
+from robomimic_ddp.errors import DataError
+
+__all__ = ["OF_EPISODE", "Fields", "Part", "find_fields", "find_part", "flat_features", "held_keys"]
+OF_EPISODE = "episode:"
+"""Before the name of a feature of the whole episode, in what `records.episode_parser` returns."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Numbers [start, stop) of the step feature `source`, laid end to end; `rotation`: (from, to)
+    formats, if they are one.
+    """
+
+    source: str
+    start: int
+    stop: int
+    rotation: tuple[str, str] | None = None
+
+    @property
+    def size(self) -> int:
+        """How many numbers it gives."""
+        return SIZES[self.rotation[1]] if self.rotation else self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Fields:
+    """The places of one data set that a training run reads, all checked against its features.
+
+    images: host observation key -> step feature; low_dim: host observation key -> part;
+    low_dim_shapes: host key -> shape of one frame; actions: host action key -> part; language: the
+    step feature, or None; success: what tells a successful episode, or None; filters: what every
+    episode must pass. Features of filters are as `episode_parser` names them.
+    """
+
+    images: Mapping[str, str]
+    low_dim: Mapping[str, Part]
+    low_dim_shapes: Mapping[str, tuple[int, ...]]
+    actions: Mapping[str, Part]
+    language: str | None
+    success: Filter | None
+    filters: tuple[Filter, ...] = ()
+
+    @property
+    def action_size(self) -> int:
+        """Length of the action vector."""
+        return sum(part.size for part in self.actions.values())
+
+    @property
+    def judged(self) -> tuple[str, ...]:
+        """The features that filters look at."""
+        both = (*self.filters, *([self.success] if self.success else ()))
+        return tuple(dict.fromkeys(one.feature for one in both))
+
+
+def find_fields(
+    features: Any,
+    where: str,
+    obs_keys: Sequence[str],
+    image_keys: Sequence[str],
+    action_keys: Sequence[str],
+    schema: Schema | None = None,
+) -> Fields:
+    """The places of `obs_keys` (those in `image_keys` as pictures) and `action_keys` in a data
+    set's `features`, by `schema` (None: DROID's).
+
+    `where` names the data set in errors. Raises DataError for a key that the data set does not
+    hold, and for every name of the schema that it lacks, asked for or not, unless `optional`.
+    """
+    schema = schema or load_schema()
+    steps = step_features(features, where)
+    _require_entries(schema, steps, where)
+    images, low_dim, shapes = {}, {}, {}
+    known = schema.observations
+    for key in obs_keys:
+        entry = _entry(key, known.get(key), steps, where, schema.name)
+        if key in image_keys:
+            place = place_of(entry.feature, steps) or ""
+            images[key] = _check_image(key, place, steps[place], where)
+        else:
+            low_dim[key], shapes[key] = find_part(key, entry, steps, where)
+    actions = {key: _find_action(key, steps, where, schema) for key in action_keys}
+    return Fields(
+        images,
+        low_dim,
+        shapes,
+        actions,
+        _find_language(schema, steps, where),
+        _find_filter(schema.success, features, steps, where, schema.name),
+        tuple(
+            filter(
+                None,
+                (_find_filter(one, features, steps, where, schema.name) for one in schema.filters),
+            )
+        ),
+    )
+
+
+def _require_entries(schema: Schema, steps: Mapping[str, Any], where: str) -> None:
+    """Raises DataError for the entries that the data set lacks, all of them, or that do not fit.
+
+    One that nobody asks for is refused too: keys are taken from the schema, so a misspelt feature
+    would leave an action or a camera out of the policy without a word.
+    """
+    wanted = [
+        (section, key, entry)
+        for section in ("cameras", "states", "actions")
+        for key, entry in getattr(schema, section).items()
+        if not entry.optional
+    ]
+    lacking = [
+        f"  {section}.{key}: `{entry.feature}` is not there.{nearest(entry.feature, steps)}"
+        for section, key, entry in wanted
+        if place_of(entry.feature, steps) is None
+    ]
+    if lacking:
+        raise DataError(
+            f"{where} does not hold what the schema {schema.name} names:\n"
+            + "\n".join(lacking)
+            + f"\nFound {listed(steps)}. A policy would be trained without them: correct the "
+            "names, or mark with `optional: true` what only some data sets have."
+        )
+    for section, key, entry in wanted:
+        if section == "cameras":
+            place = place_of(entry.feature, steps) or ""
+            _check_image(key, place, steps[place], where)
+        else:
+            find_part(key, entry, steps, where)
+
+
+def held_keys(entries: Mapping[str, Entry], steps: Mapping[str, Any]) -> list[str]:
+    """The keys of `entries` whose feature is among `steps`."""
+    return [key for key, entry in entries.items() if place_of(entry.feature, steps)]
+
+
+def _entry(
+    key: str, entry: Entry | None, steps: Mapping[str, Any], where: str, schema: str
+) -> Entry:
+    """The schema's entry for an observation key if the data set has it, or the key's own name."""
+    if entry is not None and place_of(entry.feature, steps):
+        return entry
+    for name in (key, f"observation/{key}"):
+        if place_of(name, steps):
+            return Entry(name)
+    missing = entry.feature if entry else f"observation.{key}"
+    raise DataError(
+        f"{where} does not hold {key!r}: looked for `steps/{missing.replace('.', '/')}` (schema "
+        f"{schema}), found {listed(steps)}.{nearest(missing, steps)} Take the key out of the "
+        "config, use a data set that has it, or name its feature in a schema of your own "
+        "(train.rlds_schema)."
+    )
+
+
+def find_part(
+    key: str, entry: Entry, steps: Mapping[str, Any], where: str
+) -> tuple[Part, tuple[int, ...]]:
+    """The numbers of an entry whose feature the data set has, and the shape of one frame of them.
+    Raises DataError where they do not fit the feature.
+    """
+    place = place_of(entry.feature, steps)
+    assert place is not None, entry
+    feature = steps[place]
+    shape = tuple(feature.shape)
+    if None in shape or not is_number(feature):
+        raise DataError(
+            f"{where}: {key!r} needs numbers of a fixed shape, and `steps/{place}` is "
+            f"{type(feature).__name__} of shape {shape}."
+        )
+    size = math.prod(shape)
+    start, stop = entry.columns or (0, size)
+    if entry.of not in (None, size) or stop > size:
+        raise DataError(
+            f"{where}: `steps/{place}` holds {size} numbers, and the schema's {key!r} expects "
+            f"{entry.of or f'at least {stop}'}: the data set has another form. Use another schema "
+            "(train.rlds_schema; `robomimic-ddp inspect-data` says which one fits)."
+        )
+    if entry.rotation and stop - start != SIZES[entry.rotation[0]]:
+        raise DataError(
+            f"{where}: {key!r} is {entry.rotation[0]} ({SIZES[entry.rotation[0]]} numbers) in the "
+            f"schema, and `steps/{place}` gives {stop - start}. Name its `columns`."
+        )
+    part = Part(place, start, stop, entry.rotation)
+    whole = entry.columns is None and entry.rotation is None
+    return part, shape if whole and shape else (part.size,)
+
+
+def _find_action(key: str, steps: Mapping[str, Any], where: str, schema: Schema) -> Part:
+    entry = schema.actions.get(key)
+    if entry is not None and place_of(entry.feature, steps):
+        return find_part(key, entry, steps, where)[0]
+    for name in (key, {"actions": "action"}.get(key)):
+        place = place_of(name, steps) if name else None
+        if place and len(steps[place].shape) <= 1:
+            return find_part(key, Entry(place), steps, where)[0]
+    missing = entry.feature if entry else key
+    raise DataError(
+        f"{where} does not hold the action {key!r} of train.action_keys: found {listed(steps)}."
+        f"{nearest(missing, steps)} Known keys of schema {schema.name} are "
+        f"{', '.join(schema.actions)}; the name of a step feature is one, too."
+    )
+
+
+def _find_language(schema: Schema, steps: Mapping[str, Any], where: str) -> str | None:
+    if schema.language is None:
+        return None
+    place = place_of(schema.language.feature, steps)
+    if place is None and not schema.language.optional:
+        raise DataError(
+            f"{where}: schema {schema.name} has the instruction in `{schema.language.feature}`, "
+            f"which is no step feature: found {listed(steps)}."
+            f"{nearest(schema.language.feature, steps)}"
+        )
+    if place is not None and (is_number(steps[place]) or tuple(steps[place].shape)):
+        raise DataError(
+            f"{where}: the instruction `steps/{place}` is {type(steps[place]).__name__} of shape "
+            f"{tuple(steps[place].shape)}; one text a step is needed."
+        )
+    return place
+
+
+def _find_filter(
+    one: Filter | None, features: Any, steps: Mapping[str, Any], where: str, schema: str
+) -> Filter | None:
+    """The filter with its feature as `episode_parser` names it; None for an optional one that the
+    data set has no feature for.
+    """
+    if one is None:
+        return None
+    whole = episode_features(features)
+    place, held = place_of(one.feature, whole), whole
+    if place is None:
+        place, held = place_of(one.feature, steps), steps
+    if place is None:
+        if one.optional:
+            return None
+        both = {**whole, **steps}
+        raise DataError(
+            f"{where}: schema {schema} filters by `{one.feature}`, which the data set does not "
+            f"have.{nearest(one.feature, both)} Found {listed(both)}."
+        )
+    text = not is_number(held[place])
+    if tuple(held[place].shape) or text != isinstance(one.value, str):
+        raise DataError(
+            f"{where}: the filter `{one}` of schema {schema} does not fit the feature, which is "
+            f"{'text' if text else 'a number'} of shape {tuple(held[place].shape)}."
+        )
+    return Filter(OF_EPISODE * (held is whole) + place, one.test, one.value, one.optional)
+
+
+def _check_image(key: str, place: str, feature: Any, where: str) -> str:
+    shape, kind = tuple(feature.shape), type(feature).__name__
+    if not is_picture(feature):
+        raise DataError(
+            f"{where}: {key!r} is a camera (`cameras` of the schema, or "
+            f"observation.modalities.obs.rgb), but `steps/{place}` is a {kind} feature of shape "
+            f"{shape}. An encoded picture with 3 channels is needed."
+        )
+    return place

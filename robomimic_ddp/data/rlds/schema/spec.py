@@ -1,0 +1,229 @@
+"""A schema: under which names a run asks for what a data set holds. Read from YAML.
+
+The ones that come with the package are in `schemas/` (also linked as configs/rlds/); any other is a
+path. docs/rlds_schemas.md explains the keys. Places are dotted names of step features
+("observation.wrist_image_left"); filters may also name features of the whole episode.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from robomimic_ddp.config import paths
+from robomimic_ddp.data.rlds.schema.rotations import SIZES, require_format
+from robomimic_ddp.errors import ConfigError
+
+FOLDER = Path(__file__).resolve().parents[1] / "schemas"
+DEFAULT = "droid"
+_TESTS = ("equals", "contains", "matches")
+_SECTIONS = (
+    *("control_hz", "cameras", "states", "actions"),
+    *("language", "success", "filters", "suggested"),
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What stands behind one host key: the step feature `feature`, of length `of` where that is
+    given; its `columns` (all where None), which are a `rotation` (from, to) if any. `optional`: a
+    data set may lack it; a config that asks for it is refused there all the same.
+    """
+
+    feature: str
+    columns: tuple[int, int] | None = None
+    rotation: tuple[str, str] | None = None
+    of: int | None = None
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Keeps episodes whose `feature` passes `test` ("equals", "contains" or "matches") with
+    `value`; of a step feature its value at the last step counts.
+    """
+
+    feature: str
+    test: str
+    value: Any
+    optional: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.feature} {self.test} {self.value!r}"
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Host key -> entry, for cameras, states and actions; where the instruction is; which episodes
+    count as successful (train.success_only), and which are used at all (`filters`). `suggested`:
+    "cameras", "states", "actions" -> the keys that a ready-made config takes.
+    """
+
+    name: str
+    cameras: Mapping[str, Entry]
+    states: Mapping[str, Entry]
+    actions: Mapping[str, Entry]
+    language: Entry | None
+    success: Filter | None
+    filters: tuple[Filter, ...] = ()
+    control_hz: float | None = None
+    suggested: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @property
+    def observations(self) -> dict[str, Entry]:
+        """Cameras and states."""
+        return {**self.cameras, **self.states}
+
+
+def packaged() -> list[str]:
+    """The names of the schemas that come with the package."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def load_schema(name: str = DEFAULT) -> Schema:
+    """The schema `name`: one of the package's, or a path to a YAML file. Raises ConfigError."""
+    if name in packaged():
+        return _loaded(FOLDER / f"{name}.yaml")
+    path = paths.expanded(name)
+    if not path.is_file():
+        raise ConfigError(
+            f"train.rlds_schema={name!r}: neither a file nor one of the package's schemas "
+            f"({', '.join(packaged())}). `robomimic-ddp inspect-data DATA_SET -o DIR` writes one "
+            "to "
+            "begin with."
+        )
+    return parse_schema(_read(path), str(path))
+
+
+@functools.cache
+def _loaded(path: Path) -> Schema:
+    return parse_schema(_read(path), path.stem)
+
+
+def _read(path: Path) -> Any:
+    import yaml
+    from omegaconf import OmegaConf
+
+    try:  # OmegaConf refuses a key that stands twice, of which yaml.safe_load would lose one
+        return OmegaConf.to_container(OmegaConf.load(path))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"the schema {path} cannot be read as YAML: {error}") from error
+
+
+def parse_schema(tree: Any, where: str) -> Schema:
+    """The schema in a tree of plain values, which come from `where`. Raises ConfigError."""
+    tree = _mapping(tree, f"the schema {where}", _SECTIONS)
+    entries = {
+        section: {
+            str(key): _entry(value, f"{where}: {section}.{key}")
+            for key, value in _mapping(tree.get(section), f"{where}: {section}").items()
+        }
+        for section in ("cameras", "states", "actions")
+    }
+    for key, entry in entries["cameras"].items():
+        if entry.columns or entry.rotation:
+            raise ConfigError(f"{where}: cameras.{key}: a picture has no columns and no rotation.")
+    language, success = tree.get("language"), tree.get("success")
+    filters = tree.get("filters") or []
+    if not isinstance(filters, list):
+        raise ConfigError(f"{where}: filters={filters!r}: expected a list.")
+    suggested = _mapping(tree.get("suggested"), f"{where}: suggested", tuple(entries))
+    for section, keys in suggested.items():
+        for key in keys:
+            _require_among(key, entries[section], f"{where}: suggested.{section}")
+    return Schema(
+        where,
+        **entries,
+        language=_entry(language, f"{where}: language") if language is not None else None,
+        success=_filter(success, f"{where}: success") if success is not None else None,
+        filters=tuple(_filter(one, f"{where}: filters[{n}]") for n, one in enumerate(filters)),
+        control_hz=tree.get("control_hz"),
+        suggested=suggested,
+    )
+
+
+def _mapping(value: Any, where: str, known: Sequence[str] | None = None) -> dict:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where}: expected keys with values, found {value!r}.")
+    for key in value if known is not None else ():
+        _require_among(key, known or (), where)
+    return value
+
+
+def _require_among(key: Any, known: Any, where: str) -> None:
+    if key not in known:
+        close = difflib.get_close_matches(str(key), list(known), n=1)
+        hint = f" Did you mean {close[0]}?" if close else ""
+        raise ConfigError(f"{where}: unknown key {key!r}.{hint} Known: {', '.join(known)}.")
+
+
+def _entry(value: Any, where: str) -> Entry:
+    if isinstance(value, str):
+        value = {"feature": value}
+    tree = _mapping(value, where, ("feature", "columns", "rotation", "of", "optional"))
+    feature, columns, of = _feature(tree, where), tree.get("columns"), tree.get("of")
+    if columns is not None:
+        whole = isinstance(columns, list) and len(columns) == 2
+        if (
+            not whole
+            or not all(type(n) is int for n in columns)
+            or not 0 <= columns[0] < columns[1]
+        ):
+            raise ConfigError(
+                f"{where}: columns={columns!r}: expected [first, end], such as [0, 3] for the "
+                "first "
+                "three."
+            )
+    if of is not None and (type(of) is not int or of < 1):
+        raise ConfigError(f"{where}: of={of!r}: expected the length of the feature, such as 7.")
+    rotation = _rotation(tree.get("rotation"), where)
+    if rotation and columns and columns[1] - columns[0] != SIZES[rotation[0]]:
+        raise ConfigError(
+            f"{where}: columns {columns} are {columns[1] - columns[0]} numbers, and {rotation[0]} "
+            f"has {SIZES[rotation[0]]}."
+        )
+    return Entry(
+        feature, tuple(columns) if columns else None, rotation, of, tree.get("optional") is True
+    )
+
+
+def _rotation(value: Any, where: str) -> tuple[str, str] | None:
+    if value is None:
+        return None
+    tree = _mapping(value, f"{where}: rotation", ("from", "to"))
+    formats = [require_format(tree.get(end), f"{where}: rotation.{end}") for end in ("from", "to")]
+    return (formats[0], formats[1])
+
+
+def _filter(value: Any, where: str) -> Filter:
+    tree = _mapping(value, where, ("feature", *_TESTS, "optional"))
+    tests = [test for test in _TESTS if test in tree]
+    if len(tests) != 1:
+        raise ConfigError(f"{where}: expected exactly one of {', '.join(_TESTS)}, found {tests}.")
+    wanted = tree[tests[0]]
+    kinds = (str,) if tests[0] != "equals" else (str, bool, int, float)
+    if not isinstance(wanted, kinds):
+        raise ConfigError(f"{where}: {tests[0]}: {wanted!r} cannot be compared with; give text.")
+    if tests[0] == "matches":
+        try:
+            re.compile(wanted)
+        except re.error as error:
+            raise ConfigError(f"{where}: matches: {wanted!r} is no pattern: {error}.") from error
+    return Filter(_feature(tree, where), tests[0], wanted, tree.get("optional") is True)
+
+
+def _feature(tree: Mapping, where: str) -> str:
+    feature = tree.get("feature")
+    if not isinstance(feature, str) or not feature:
+        raise ConfigError(
+            f"{where}: feature={feature!r}: expected the dotted name of a feature, such as "
+            "observation.state (`robomimic-ddp inspect-data` lists them)."
+        )
+    return feature

@@ -1,0 +1,159 @@
+"""Hosts with their own pipeline over tensorflow-datasets (octo, dlimp): episodes split over ranks.
+
+While such a pipeline is built, `DatasetBuilder.as_dataset` reads this rank's part of a split only,
+by `tfds.even_splits`: a stretch of episodes, as long on every rank, whatever the files; else those
+of a small share would be trained more often. The shares are disjoint, complete, and fixed for the
+run, however the host shuffles. Nothing after it changes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any, Callable
+
+from robomimic_ddp.config import paths
+from robomimic_ddp.config.swapped import swapped
+from robomimic_ddp.data.rlds.index.source import find_dataset
+from robomimic_ddp.errors import DataError
+
+BUFFER = "shuffle_buffer_size"
+WHOLE = "all"
+"""The split over which octo computes statistics: always read whole, and never trained on."""
+
+
+def make_sharded(
+    make_dataset: Callable,
+    args: tuple,
+    kwargs: dict,
+    *,
+    rank: int,
+    world_size: int,
+    divide_buffer: bool = True,
+) -> Any:
+    """`make_dataset(*args, **kwargs)`, reading only this rank's episodes of each tfds dataset.
+
+    The keyword `shuffle_buffer_size` is divided by the ranks if `divide_buffer`. Split "all" is
+    read whole: octo's statistics come from it. Raises DataError for a split of fewer episodes
+    than ranks, and where the call would look into this rank's share (statistics that differ by
+    rank), or train on all.
+    """
+    import tensorflow as tf
+    import tensorflow_datasets as tfds
+
+    if divide_buffer and isinstance(kwargs.get(BUFFER), int):
+        kwargs = {**kwargs, BUFFER: max(1, kwargs[BUFFER] // world_size)}
+    shares = _Shares(tf, tfds, rank, world_size)
+    with ExitStack() as stack:
+        stack.enter_context(_around(tfds.core.DatasetBuilder, "as_dataset", shares.read))
+        for name in ("__iter__", "reduce"):
+            stack.enter_context(_around(tf.data.Dataset, name, shares.look))
+        made = make_dataset(*args, **kwargs)
+    shares.require_sharded(made, getattr(make_dataset, "__name__", "the call"))
+    return made
+
+
+def require_datasets(data_path: str, names: Sequence[str]) -> None:
+    """Raises DataError for a dataset that is not in the folder `data_path`; looks at names only.
+
+    Addresses such as gs://... are left to tensorflow-datasets.
+    """
+    if "://" in data_path:
+        return
+    for name in names:
+        base = re.split("[:/]", name)[0]  # tfds: name/config:version
+        if not base or not (paths.expanded(data_path) / base).is_dir():
+            find_dataset(data_path, base)
+
+
+class _Shares:
+    """What is read while a pipeline is built. `own`: datasets of this rank's episodes; `whole`:
+    of all.
+    """
+
+    def __init__(self, tf: Any, tfds: Any, rank: int, world_size: int) -> None:
+        self.tf, self.tfds = tf, tfds
+        self.rank, self.world_size = rank, world_size
+        self.own: list[Any] = []
+        self.whole: list[Any] = []
+
+    def read(
+        self,
+        as_dataset: Callable,
+        builder: Any,
+        split: Any = None,
+        *,
+        read_config: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """`builder.as_dataset(split, ...)` with this rank's episodes only."""
+        if split == WHOLE:
+            dataset = as_dataset(builder, split, read_config=read_config, **kwargs)
+            self.whole.append(dataset)
+            return dataset
+        if getattr(read_config, "input_context", None) is not None:
+            raise DataError(
+                f"the host sets ReadConfig.input_context for dataset {builder.name}: it already "
+                "splits the files over ranks, so a second split could lose episodes. Remove one "
+                "of the two."
+            )
+        split = {name: name for name in builder.info.splits} if split is None else split
+        split = self.tf.nest.map_structure(lambda one: self._share(builder, one), split)
+        made = as_dataset(builder, split, read_config=read_config, **kwargs)
+        self.own += [one for one in self.tf.nest.flatten(made) if self._is_dataset(one)]
+        return made
+
+    def look(self, method: Callable, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        """Iterating over records while the pipeline is built, which only statistics need."""
+        if self.tf.executing_eagerly() and self._comes_from(dataset, self.own):
+            raise DataError(
+                "numbers (such as normalisation statistics) would be computed from this rank's "
+                "episodes alone while the training dataset is made, and would differ by rank. "
+                "Compute them before, from all of them, and pass them "
+                "(octo: dataset_statistics=...)."
+            )
+        return method(dataset, *args, **kwargs)
+
+    def require_sharded(self, made: Any, name: str) -> None:
+        """Raises DataError when what was made would give every rank the same records."""
+        made = [one for one in self.tf.nest.flatten(made) if self._is_dataset(one)]
+        if not self.own or any(self._comes_from(one, self.whole) for one in made):
+            found = f"reads the whole of split {WHOLE!r}" if self.whole else "reads no tfds dataset"
+            raise DataError(
+                f"{name} {found}, so each of {self.world_size} ranks would train on the same "
+                "records. Expected builder.as_dataset(split=...) with a training split, such as "
+                f"'train' or 'train[:95%]', inside {name}; it is split over the ranks."
+            )
+
+    def _share(self, builder: Any, split: Any) -> Any:
+        """This rank's part of `split`: as many episodes as any other's, or one less."""
+        count = builder.info.splits[split].num_examples
+        if count < self.world_size:
+            raise DataError(
+                f"dataset {builder.name} has {count} episode(s) in split {str(split)!r}, fewer "
+                f"than the {self.world_size} ranks, so some rank would have nothing to read. Use "
+                "fewer ranks, or a larger split."
+            )
+        return self.tfds.even_splits(split, self.world_size, drop_remainder=False)[self.rank]
+
+    def _is_dataset(self, value: Any) -> bool:
+        return isinstance(value, self.tf.data.Dataset)
+
+    def _comes_from(self, dataset: Any, sources: list[Any]) -> bool:
+        """Whether `dataset` is one of `sources`, or made from one by map, filter, repeat, ..."""
+        wanted, todo, seen = {id(source) for source in sources}, [dataset], set()
+        while todo:
+            one = todo.pop()
+            if id(one) in wanted:
+                return True
+            if id(one) not in seen:
+                seen.add(id(one))
+                todo += one._inputs()
+        return False
+
+
+def _around(owner: type, name: str, wrapper: Callable) -> AbstractContextManager[None]:
+    """For the time of the block, `owner.name` is `wrapper(original, ...)`."""
+    original = getattr(owner, name)
+    return swapped(owner, name, lambda *args, **kwargs: wrapper(original, *args, **kwargs))

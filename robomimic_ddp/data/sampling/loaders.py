@@ -1,0 +1,137 @@
+"""From the host's DataLoader arguments to the loader that its training sees."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+from torch.utils.data import IterableDataset
+
+from robomimic_ddp.data.sampling.iterable import StreamLoader
+from robomimic_ddp.data.sampling.order import Order, fixed, order_of
+from robomimic_ddp.data.sampling.sampler import ShardedSampler
+from robomimic_ddp.data.sampling.sharded_loader import ShardedLoader, ShardedValidLoader
+from robomimic_ddp.errors import DataError
+
+
+def train_loader(
+    make_loader: Callable[..., Any],
+    kwargs: dict[str, Any],
+    *,
+    rank: int,
+    world_size: int,
+    seed: int,
+    batch_size_per_rank: int,
+    stream_is_sharded: bool = False,
+) -> Any:
+    """The training loader for the DataLoader arguments `kwargs` of the host.
+
+    On one rank `make_loader(**kwargs)`, untouched. On several, each rank gets batches of
+    `batch_size_per_rank` samples from its own part of every pass; all ranks get the same number of
+    full batches, whatever `drop_last` says. `seed` must be equal on all ranks.
+    An IterableDataset is taken as it is where `stream_is_sharded` says that its stream was split.
+    Raises `DataError` where that cannot be done: fewer samples than one global batch, another
+    IterableDataset, a `batch_sampler`, batching switched off, or a sampler that cannot be split.
+    """
+    if world_size == 1:
+        _require_one_batch(kwargs, "training")
+        return make_loader(**kwargs)
+    if stream_is_sharded and isinstance(kwargs["dataset"], IterableDataset):
+        _require_plain_batches(kwargs)
+        own = {**kwargs, "batch_size": batch_size_per_rank, "drop_last": True}
+        return StreamLoader(make_loader(**own), world_size)
+    order, size = _order_and_size(kwargs, seed)
+    global_batch = batch_size_per_rank * world_size
+    if size < global_batch:
+        raise DataError(
+            f"the training set has {size} samples, but one step takes {global_batch} "
+            f"({world_size} ranks x {batch_size_per_rank}): no rank could take a single step. "
+            + _smaller_batch(size, world_size)
+        ).on_all_ranks()
+    sampler = ShardedSampler(order, size, rank=rank, world_size=world_size, drop_last=True)
+    return ShardedLoader(
+        make_loader, kwargs, sampler, batch_size_per_rank, drop_last=True, seed=seed
+    )
+
+
+def valid_loader(
+    make_loader: Callable[..., Any],
+    kwargs: dict[str, Any],
+    *,
+    rank: int,
+    world_size: int,
+    seed: int,
+    batch_size_per_rank: int,
+) -> Any:
+    """The validation loader for the DataLoader arguments `kwargs` of the host.
+
+    On one rank `make_loader(**kwargs)`, untouched. On several a `ShardedValidLoader`: every sample
+    once over all ranks, in batches of at most `batch_size_per_rank`. `seed` must be equal on all
+    ranks.
+    Raises `DataError` as `train_loader` does, except for a small dataset, which is fine here.
+    """
+    if world_size == 1:
+        _require_one_batch(kwargs, "validation")
+        return make_loader(**kwargs)
+    order, size = _order_and_size(kwargs, seed)
+    return ShardedValidLoader(
+        make_loader,
+        kwargs,
+        fixed(order),
+        size,
+        rank=rank,
+        world_size=world_size,
+        batch_size_per_rank=batch_size_per_rank,
+    )
+
+
+def _require_one_batch(kwargs: dict[str, Any], role: str) -> None:
+    """On one rank, where the host's DataLoader drops a short last batch: there must be another."""
+    batch, dataset = kwargs.get("batch_size", 1), kwargs["dataset"]
+    if not kwargs.get("drop_last") or isinstance(dataset, IterableDataset) or not batch:
+        return
+    sampler = kwargs.get("sampler")
+    size = int(len(dataset) if sampler is None else len(sampler))
+    if size < batch:
+        raise DataError(
+            f"the {role} set has {size} samples, but a batch takes {batch} "
+            "(train.batch_size), and the host drops batches that are not full: there would be "
+            "none. Use a smaller batch, or more data."
+        )
+
+
+def _order_and_size(kwargs: dict[str, Any], seed: int) -> tuple[Order, int]:
+    """The order of the host's loader and its number of samples per pass, over all ranks."""
+    dataset, sampler = kwargs["dataset"], kwargs.get("sampler")
+    if isinstance(dataset, IterableDataset):
+        raise DataError(
+            f"the DataLoader's dataset ({type(dataset).__name__}) is an IterableDataset: on "
+            "several ranks each would read all of it, since only the dataset itself can split its "
+            "stream. Use train.data_format=droid_rlds for RLDS data, or a dataset with "
+            "__getitem__; a tensorflow-datasets pipeline of the host's own is split where it is "
+            "made, by DDPUtils.sharded(make_dataset)(...)."
+        )
+    _require_plain_batches(kwargs)
+    order = order_of(dataset, sampler, kwargs.get("shuffle"), seed)
+    return order, int(len(dataset) if sampler is None else len(sampler))
+
+
+def _require_plain_batches(kwargs: dict[str, Any]) -> None:
+    if kwargs.get("batch_sampler") is not None:
+        raise DataError(
+            f"the DataLoader has a batch_sampler ({type(kwargs['batch_sampler']).__name__}), whose "
+            "batches cannot be split evenly over ranks. Pass batch_size and sampler instead."
+        )
+    if kwargs.get("batch_size", 1) is None:
+        raise DataError(
+            "the DataLoader has batch_size=None (batching switched off), so the samples of a step "
+            "cannot be split over ranks. Pass a batch_size."
+        )
+
+
+def _smaller_batch(size: int, world_size: int) -> str:
+    largest = size // world_size
+    if largest == 0:
+        return f"Use at most {max(size, 1)} ranks, or more data."
+    return (
+        f"Use train.batch_size for at most {largest} samples per rank, fewer ranks, or more data."
+    )

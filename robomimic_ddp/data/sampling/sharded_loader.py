@@ -1,0 +1,221 @@
+"""The loaders that a host's training sees in place of its torch DataLoader on several ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Callable
+
+import numpy as np
+import torch
+
+from robomimic_ddp.data.sampling.order import Order, another_order
+from robomimic_ddp.data.sampling.sampler import ShardedSampler
+
+
+class ShardedLoader:
+    """One rank's batches of every pass; each iteration is the next pass.
+
+    Iterates the DataLoader `loader`, which keeps every argument of the host but sampler, shuffle,
+    batch size and drop_last; other attributes (`dataset`, `batch_size`, ...) are the DataLoader's.
+
+    samples_delivered: samples of this rank handed out so far, over all passes, without
+    prefetched ones.
+    `seed`: worker processes are seeded from (seed, rank, pass), not from the global random stream
+    as torch has it, so that an iteration that is continued later leaves that stream alone. None:
+    as torch has it.
+    """
+
+    def __init__(
+        self,
+        make_loader: Callable[..., Any],
+        kwargs: dict[str, Any],
+        sampler: ShardedSampler,
+        batch_size: int,
+        drop_last: bool,
+        seed: int | None = None,
+    ) -> None:
+        own = {"sampler", "shuffle", "batch_size", "drop_last", "batch_sampler"}
+        kept = {name: value for name, value in kwargs.items() if name not in own}
+        self.samples_delivered = 0
+        self.sampler = sampler
+        self._host_sampler = kwargs.get("sampler")
+        self._seed = seed
+        self._begun: int | None = None
+        """Samples of all ranks that the present iteration has delivered; None: it is over."""
+        if seed is not None:
+            kept["generator"] = torch.Generator()
+        self.loader = make_loader(
+            **kept, sampler=sampler, batch_size=batch_size, drop_last=drop_last
+        )
+
+    def __len__(self) -> int:
+        """Number of batches of this rank per pass."""
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        if len(self) == 0:
+            return  # a rank without samples starts no worker processes
+        sampler = self.sampler
+        if self._seed is not None:
+            words = [self._seed % 2**64, sampler.rank, sampler.next_pass]
+            mixed = np.random.SeedSequence(words).generate_state(1, np.uint64)
+            self.loader.generator.manual_seed(int(mixed[0]))
+        begun = sampler.next_offset
+        left = len(sampler) - begun // sampler.world_size
+        for batch in self.loader:
+            size = min(self.loader.batch_size, left)
+            left -= size
+            self.samples_delivered += size
+            begun += size * sampler.world_size
+            self._begun = begun
+            yield batch
+        self._begun = None
+
+    def let_go(self) -> None:
+        """The host has let its iterator go: the next one is of the next pass, whatever was left.
+
+        Told, not seen: an iterator that was begun while StopIteration was handled, as hosts do,
+        is in a cycle with that exception and lives on until Python looks for cycles. A run that
+        was stopped after an epoch's last step goes on with an iteration that gives nothing.
+        """
+        self._begun = None
+        if self.sampler.next_offset:
+            self.sampler.next_pass += 1
+            self.sampler.next_offset = 0
+
+    def position(self) -> dict[str, Any]:
+        """What `go_to` needs to deliver what would come next: the same on every rank."""
+        number, begun = self.sampler.next_pass, self.sampler.next_offset
+        if self._begun is not None:
+            number, begun = number - 1, self._begun
+        order = self.sampler.order_digest() if begun else None
+        return {"kind": "pass", "pass": number, "samples": begun, "order": order}
+
+    def batches_left(self) -> int:
+        """Batches of this rank that the present pass has still to give; before it begins all."""
+        sampler = self.sampler
+        begun = sampler.next_offset if self._begun is None else self._begun
+        return (sampler.size - begun) // sampler.world_size // self.loader.batch_size
+
+    def go_to(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
+        """Continues at a `position` of a run with `world_size` ranks; says what that means.
+
+        On another number of ranks the rest of the pass is split anew. Without a position that fits
+        (the run had one rank, and the host's own sampler) pass number `epoch` begins, which no
+        epoch before has drawn from. Raises CheckpointError where the pass has another order now.
+        """
+        sampler = self.sampler
+        if position is None or position.get("kind") != "pass":
+            sampler.next_pass, sampler.next_offset = max(epoch, sampler.next_pass), 0
+            return f"data: a new pass begins (number {sampler.next_pass})"
+        sampler.next_pass, sampler.next_offset = position["pass"], position["samples"]
+        saved = position.get("order")  # None: an earlier version, or the pass has not begun
+        if saved is not None and sampler.next_order_digest() != saved:
+            raise another_order(f"pass {position['pass']}", self._host_sampler)
+        split = "" if world_size == sampler.world_size else ", the rest split over the ranks anew"
+        return (
+            f"data: pass {position['pass']} goes on after {position['samples']} of "
+            f"{sampler.size} samples{split}"
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "loader":  # not made yet: unpickling, or a failed constructor
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+    @property
+    def next_pass(self) -> int:
+        """Number of the pass that the next iteration delivers; set it to resume."""
+        return self.sampler.next_pass
+
+    @next_pass.setter
+    def next_pass(self, number: int) -> None:
+        self.sampler.next_pass = number
+
+    def index_stream_digest(self, count: int | None = None) -> str:
+        """Hex digest of this rank's first `count` (None: all) indices of the current pass."""
+        return self.sampler.digest(count)
+
+    def holding(self) -> str:
+        """What this rank holds of the current pass, for people."""
+        return self.sampler.holding()
+
+    def telling_digest(self) -> str | None:
+        """The digest of this rank's pass, or None where ranks may agree by chance (tiny data)."""
+        return self.sampler.telling_digest()
+
+    def order_digest(self) -> str:
+        """Hex digest of all ranks' indices of the current pass, in order: equal on every rank."""
+        return self.sampler.order_digest()
+
+    @property
+    def each_sample_once(self) -> bool:
+        """Whether this rank's share of the current pass holds no sample twice."""
+        return self.sampler.each_sample_once
+
+
+class ShardedValidLoader:
+    """The validation samples in one drawn order, split over ranks; nothing is padded or repeated.
+
+    The order is the same at every epoch, so that validation losses compare: the host's, with its
+    shuffle or sampler drawn once from the seed. A rank may have no batch. Iterating gives every
+    sample once.
+    """
+
+    def __init__(
+        self,
+        make_loader: Callable[..., Any],
+        kwargs: dict[str, Any],
+        order: Order,
+        size: int,
+        *,
+        rank: int,
+        world_size: int,
+        batch_size_per_rank: int,
+    ) -> None:
+        self.dataset = kwargs["dataset"]
+        self.size = size
+        self.host_batch_size = int(kwargs.get("batch_size", 1))
+        self._make_loader, self._kwargs, self._order = make_loader, kwargs, order
+        self._rank, self._world_size = rank, world_size
+        self._batch_size_per_rank = batch_size_per_rank
+        self._loaders: dict[int, ShardedLoader] = {}
+
+    def limited(self, num_steps: int | None) -> ShardedLoader:
+        """This rank's share of the first min(num_steps x configured batch size, size) samples.
+
+        None: of all samples. The configured batch size is the host's, so that `num_steps` selects
+        the same number of samples at every world size.
+        """
+        wanted = self.size if num_steps is None else num_steps * self.host_batch_size
+        total = min(wanted, self.size)
+        if total not in self._loaders:
+            # Without `self` in the closure: a loader with persistent workers that is freed by the
+            # cycle collector, not by its last reference, waits 5 s for each of its workers.
+            order = self._order
+            sampler = ShardedSampler(
+                lambda number: order(number)[:total],
+                total,
+                rank=self._rank,
+                world_size=self._world_size,
+                drop_last=False,
+            )
+            self._loaders[total] = ShardedLoader(
+                self._make_loader, self._kwargs, sampler, self._batch_size_per_rank, drop_last=False
+            )
+        return self._loaders[total]
+
+    def __len__(self) -> int:
+        return len(self.limited(None))
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.limited(None))
+
+    @property
+    def samples_delivered(self) -> int:
+        """Validation samples of this rank handed out so far, over all epochs."""
+        return sum(loader.samples_delivered for loader in self._loaders.values())
+
+    def index_stream_digest(self, count: int | None = None) -> str:
+        """Hex digest of this rank's first `count` dataset indices of a full traversal."""
+        return self.limited(None).index_stream_digest(count)
