@@ -17,7 +17,7 @@ from robomimic_ddp.distributed import entry_point as entry
 from robomimic_ddp.distributed.atomic_files import copyfile, open_on_main
 from robomimic_ddp.distributed.main_rank import agree, ask, main_rank_only
 from robomimic_ddp.errors import ApiVersionError, RobomimicDDPError
-from robomimic_ddp.main_rank.loggers import data_logger, print_logger
+from robomimic_ddp.monitoring.host_loggers import data_logger, print_logger
 from robomimic_ddp.seams.data import (
     rlds_datasets,
     rlds_env_metadata,

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import figures, history
+from robomimic_ddp import figures
 from robomimic_ddp.config import paths
 from robomimic_ddp.errors import EXIT_DONE, DataError
+from robomimic_ddp.monitoring import history
 
 SUCCESS = "Success_Rate"
 _LOGARITHMIC = 3

@@ -21,10 +21,11 @@ import torch
 from torch import nn
 
 import robomimic_ddp
-from robomimic_ddp import block, heartbeat, progress, run_record, step, verify
+from robomimic_ddp import block, run_record, step, verify
 from robomimic_ddp.config import dotlist, entry_options, env, host_seams, options, plan, tree
 from robomimic_ddp.distributed import atomic_files, determinism, group, parallel, signals
 from robomimic_ddp.errors import PatchError, PlanError
+from robomimic_ddp.monitoring import heartbeat, progress_bar
 from robomimic_ddp.state import RECORD_NAME, Resume
 
 logger = logging.getLogger(__name__)
@@ -223,7 +224,7 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
                 _require_same_job(config, run)
                 share_workers(run)
             if not group.is_main():
-                stack.enter_context(progress.without_bars())
+                stack.enter_context(progress_bar.without_bars())
             stack.enter_context(run.undo)
             yield run
     except BaseException as error:

@@ -14,9 +14,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from robomimic_ddp import heartbeat
 from robomimic_ddp.config import paths
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, UsageError
+from robomimic_ddp.monitoring import heartbeat
 
 SILENT_SECONDS, STUCK_SECONDS = 15.0, 30.0
 """Without a word; and with words, but at the same place while others have gone on."""

@@ -9,9 +9,10 @@ from typing import Any
 
 import robomimic_ddp
 from robomimic_ddp import run as _run
-from robomimic_ddp import state, step_logs
+from robomimic_ddp import state
 from robomimic_ddp.distributed import group, host_algo, main_rank, parallel, rng, watchdog
 from robomimic_ddp.errors import CheckpointError, RobomimicDDPError, Stopped
+from robomimic_ddp.monitoring import step_logs
 from robomimic_ddp.resume import compression, identity, report, start
 
 

@@ -11,11 +11,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import history, host_config, state
+from robomimic_ddp import host_config, state
 from robomimic_ddp import run as _run
 from robomimic_ddp.config import env
 from robomimic_ddp.distributed import atomic_files, group, main_rank
 from robomimic_ddp.errors import DataError, Stopped
+from robomimic_ddp.monitoring import history
 
 
 def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> bool:

@@ -9,10 +9,19 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Callable
 
-from robomimic_ddp import debug, finite, heartbeat, history, metrics, pace, progress, step_hooks
 from robomimic_ddp import rollouts as _rollouts
 from robomimic_ddp import run as _run
 from robomimic_ddp.distributed import group, rng
+from robomimic_ddp.monitoring import (
+    debug,
+    heartbeat,
+    history,
+    metrics,
+    nan_guard,
+    progress_bar,
+    step_hooks,
+    throughput,
+)
 
 _VALIDATION = 0xEA1
 """Keeps the streams of validation apart from all others that are drawn from the run's seed."""
@@ -37,7 +46,7 @@ def epoch_log(run_epoch: Callable) -> Callable:
         if run is None or "model" not in call.arguments:
             return over_ranks(*args, **kwargs)
         epoch = _Epoch(run, call)
-        with progress.in_place_of_hosts(run_epoch, epoch.progress), epoch.random_streams():
+        with progress_bar.in_place_of_hosts(run_epoch, epoch.progress), epoch.random_streams():
             with step_hooks.installed(call.arguments["model"], epoch.hooks()):
                 return epoch.finished(over_ranks(*args, **kwargs))
 
@@ -64,14 +73,14 @@ class _Epoch:
         self.loader = history.loader_of(call.arguments)
         self.number = call.arguments.get("epoch")
         self.validates = bool(call.arguments.get("validate"))
-        self.pace = pace.Pace()
+        self.pace = throughput.Pace()
         part = None if self.validates else run.resume.part
         if part is not None:
             part.epoch = self.number
         self.done_before = 0 if part is None else part.steps
         self.progress = None
         if group.is_main():
-            self.progress = progress.Progress(
+            self.progress = progress_bar.Progress(
                 f"epoch {self.number}" + (" validation" if self.validates else ""),
                 self.pace,
                 run.plan.samples_per_step,
@@ -96,7 +105,7 @@ class _Epoch:
             yield heartbeat.Listener(self.run.pulse, self.number)
         if self.run.nets:
             may_overflow = options.precision == "fp16"
-            yield finite.Guard(self.loader, self.number, may_overflow, self.done_before)
+            yield nan_guard.Guard(self.loader, self.number, may_overflow, self.done_before)
         if self.progress is not None:
             yield self.progress
 
@@ -113,7 +122,7 @@ class _Epoch:
         """Collective when training: `result` of the host, with the epoch's pace in its log."""
         if self.validates:
             return result
-        paced = pace.over_ranks(self.pace, self.run.nets, self.run.plan.samples_per_step)
+        paced = throughput.over_ranks(self.pace, self.run.nets, self.run.plan.samples_per_step)
         self._tell_of_waiting(paced)
         if isinstance(result, tuple):  # the host keeps the iterator: (log, iterator)
             return ({**result[0], **paced}, *result[1:])
@@ -122,7 +131,7 @@ class _Epoch:
 
     def _tell_of_waiting(self, paced: Mapping[str, float]) -> None:
         """Once in a run, on the main rank."""
-        note = pace.waiting_note(paced, self.pace.steps)
+        note = throughput.waiting_note(paced, self.pace.steps)
         if note and self.run.told_of_waiting is False and group.is_main():
             print(note, flush=True)
             self.run.told_of_waiting = True

@@ -9,10 +9,11 @@ from typing import Any, Callable
 
 import torch
 
-from robomimic_ddp import checkpoint, checkpoint_check, debug, host_config, resume, step, verify
+from robomimic_ddp import checkpoint, checkpoint_check, host_config, resume, step, verify
 from robomimic_ddp import run as _run
 from robomimic_ddp.config import env, validate
 from robomimic_ddp.distributed import entry_point, group, host_algo, parallel, rng, watchdog
+from robomimic_ddp.monitoring import debug
 
 
 def distributed(train: Callable) -> Callable:

@@ -15,9 +15,9 @@ from typing import Any
 
 import filelock
 
-from robomimic_ddp import heartbeat
 from robomimic_ddp.config import env
 from robomimic_ddp.errors import CheckpointError, DataError
+from robomimic_ddp.monitoring import heartbeat
 
 NAME = "ddp.lock"
 _LOOK_SECONDS = 0.2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from robomimic_ddp.errors import DataError
-from robomimic_ddp.step_logs import samples_in
+from robomimic_ddp.monitoring.step_logs import samples_in
 
 
 class MicroBatches(list):

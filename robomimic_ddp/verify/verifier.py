@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from robomimic_ddp import step_hooks
 from robomimic_ddp.distributed import host_algo, parallel
+from robomimic_ddp.monitoring import step_hooks
 from robomimic_ddp.verify import data, structure
 from robomimic_ddp.verify.bits import checksums
 from robomimic_ddp.verify.comparison import Evidence

@@ -9,7 +9,7 @@ from typing import Callable
 
 import pytest
 
-from robomimic_ddp.history import FILE_NAME
+from robomimic_ddp.monitoring.history import FILE_NAME
 from robomimic_ddp.patches import manifest
 from tests.patches.support import snapshot, write_host
 

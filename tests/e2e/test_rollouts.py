@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from robomimic_ddp import history
+from robomimic_ddp.monitoring import history
 from tests.configs import ConfigMaker
 from tests.hosts import Host, require_clean, require_soon, torchrun
 from tests.runs import run_directory

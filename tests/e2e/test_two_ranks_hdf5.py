@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from robomimic_ddp import heartbeat, history
+from robomimic_ddp.monitoring import heartbeat, history
 from tests.configs import ConfigMaker
 from tests.datasets import CAMERA, LOW_DIM
 from tests.hosts import FINISHED, Host, Result, require_clean, require_soon, torchrun

@@ -15,8 +15,9 @@ import subprocess
 import pytest
 import torch
 
-from robomimic_ddp import api, checkpoint, history, resume
+from robomimic_ddp import api, checkpoint, resume
 from robomimic_ddp.distributed import group
+from robomimic_ddp.monitoring import history
 from robomimic_ddp.state import BEST, PREVIOUS, STATE
 from robomimic_ddp.state.files import read_file
 from tests.ranks.bad_disks import (

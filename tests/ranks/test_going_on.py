@@ -15,11 +15,12 @@ from unittest import mock
 
 import pytest
 
-from robomimic_ddp import history, host_config, metrics, resume, state
+from robomimic_ddp import host_config, resume, state
 from robomimic_ddp.config import env
 from robomimic_ddp.distributed import group
 from robomimic_ddp.distributed import signals as stopping
 from robomimic_ddp.errors import CheckpointError, Stopped
+from robomimic_ddp.monitoring import history, metrics
 from robomimic_ddp.resume import start
 from robomimic_ddp.state import BEST, PREVIOUS, STATE, Found
 from robomimic_ddp.state.files import read_file

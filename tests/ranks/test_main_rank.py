@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from robomimic_ddp.distributed import atomic_files, group, main_rank, quiet_streams
-from robomimic_ddp.main_rank import loggers
+from robomimic_ddp.monitoring import host_loggers
 from tests.ranks.pool import RankError
 
 
@@ -60,7 +60,7 @@ def files(folder):
     return saved, main_rank.agree(group.rank() + 5)
 
 
-@loggers.print_logger
+@host_loggers.print_logger
 class PrintLogger:
     """As the host's."""
 
@@ -78,7 +78,7 @@ class PrintLogger:
         self.terminal.flush()
 
 
-@loggers.data_logger
+@host_loggers.data_logger
 class DataLogger:
     """As the host's, with files for TensorBoard and wandb."""
 
@@ -98,7 +98,7 @@ class DataLogger:
         self.files = None
 
 
-@loggers.data_logger
+@host_loggers.data_logger
 class NoSwitch:
     def __init__(self, log_dir):
         pass

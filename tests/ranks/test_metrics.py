@@ -9,8 +9,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from robomimic_ddp.data.sampling import train_loader, valid_loader
 from robomimic_ddp.distributed import group
-from robomimic_ddp.metrics import epoch_log, mean_over_ranks
-from robomimic_ddp.step_logs import BatchLogs
+from robomimic_ddp.monitoring.metrics import epoch_log, mean_over_ranks
+from robomimic_ddp.monitoring.step_logs import BatchLogs
 from tests.ranks.pool import RankError
 
 SIZE = 11

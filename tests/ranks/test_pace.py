@@ -7,8 +7,8 @@ import time
 import torch
 from torch import nn
 
-from robomimic_ddp import pace
 from robomimic_ddp.distributed import group, parallel
+from robomimic_ddp.monitoring import throughput
 
 
 def epoch(steps_of_rank: list[int], wait_of_rank: list[float], is_parallel: bool) -> dict:
@@ -17,13 +17,13 @@ def epoch(steps_of_rank: list[int], wait_of_rank: list[float], is_parallel: bool
     net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8))
     parallel.parallelise(net, "ddp" if is_parallel else "single")
     net(torch.randn(4, 64)).square().mean().backward()  # builds it
-    timer = pace.Pace()
+    timer = throughput.Pace()
     for _ in range(steps_of_rank[group.rank()]):
         time.sleep(wait_of_rank[group.rank()])
         timer.batch({})
         net(torch.randn(4, 64)).square().mean().backward()
         timer.done()
-    return pace.over_ranks(timer, [net], samples_per_step=8)
+    return throughput.over_ranks(timer, [net], samples_per_step=8)
 
 
 def test_all_ranks_tell_the_same_and_the_slow_loader_is_seen(ranks):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from robomimic_ddp import pace, run, step
+from robomimic_ddp import run, step
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.options import resolve
 from robomimic_ddp.config.plan import make_plan
+from robomimic_ddp.monitoring import throughput
 
 
 def run_of(config=None, ranks=8, on_node=4, gpus=4, **options) -> run.Run:
@@ -89,6 +90,6 @@ def test_what_is_not_known_has_no_line():
 
 def test_waiting_for_data_is_worth_a_line():
     log = {"Time_Data_Wait_Share": 0.42}
-    assert "ranks waited for data 42% of the epoch's time" in pace.waiting_note(log, 100)
-    assert not pace.waiting_note(log, 5) and not pace.waiting_note({}, 100)
-    assert not pace.waiting_note({"Time_Data_Wait_Share": 0.1}, 100)
+    assert "ranks waited for data 42% of the epoch's time" in throughput.waiting_note(log, 100)
+    assert not throughput.waiting_note(log, 5) and not throughput.waiting_note({}, 100)
+    assert not throughput.waiting_note({"Time_Data_Wait_Share": 0.1}, 100)

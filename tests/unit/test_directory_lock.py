@@ -11,8 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from robomimic_ddp import heartbeat, host_config, state
+from robomimic_ddp import host_config, state
 from robomimic_ddp.errors import WriteError
+from robomimic_ddp.monitoring import heartbeat
 from robomimic_ddp.seams import directory as seam
 from robomimic_ddp.state import lock
 

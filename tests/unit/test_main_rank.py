@@ -20,7 +20,7 @@ from robomimic_ddp.distributed import main_rank, quiet_streams
 from robomimic_ddp.distributed.atomic_files import atomic_open, copyfile, open_on_main
 from robomimic_ddp.distributed.quiet_streams import KeepWarnings, Tee
 from robomimic_ddp.errors import WriteError
-from robomimic_ddp.main_rank import loggers
+from robomimic_ddp.monitoring import host_loggers
 
 
 def names(folder):
@@ -188,7 +188,7 @@ def test_a_parent_class_of_a_hosts_logger_is_still_reached(tmp_path):
         def __init__(self, path):
             made.append(path)
 
-    @loggers.print_logger
+    @host_loggers.print_logger
     class PrintLogger(Base):
         def __init__(self, log_file):
             super(PrintLogger, self).__init__(log_file)  # noqa: UP008
@@ -206,7 +206,7 @@ def test_a_parent_class_of_a_hosts_logger_is_still_reached(tmp_path):
     assert isinstance(logger, PrintLogger) and PrintLogger.__name__ == "PrintLogger"
 
 
-@loggers.print_logger
+@host_loggers.print_logger
 class PrintLogger:
     """As the host's."""
 
@@ -253,7 +253,7 @@ def test_a_log_that_cannot_be_opened_is_said_once_and_printing_goes_on(tmp_path,
     assert printed.err.count("warning:") == 1 and f"the log {path} could not" in printed.err
 
 
-@loggers.data_logger
+@host_loggers.data_logger
 class DataLogger:
     """As the host's."""
 
@@ -333,7 +333,7 @@ def test_closing_a_stream_of_ours_leaves_the_real_one_open(make):
 def wandb_logger(macros):
     """Shaped as the host's: it insists on an entity and tries again, with pauses."""
 
-    @loggers.data_logger
+    @host_loggers.data_logger
     class DataLogger:
         def __init__(self, log_dir, log_tb=True, log_wandb=False):
             self.wandb, self.pauses = None, 0

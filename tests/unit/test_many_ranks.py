@@ -19,7 +19,6 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, WeightedRandomSampler
 
-from robomimic_ddp import metrics
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.options import resolve
 from robomimic_ddp.config.plan import make_plan
@@ -39,7 +38,8 @@ from robomimic_ddp.data.rlds.order.shuffle import Shuffle
 from robomimic_ddp.data.sampling import ShardedSampler, order_of, train_loader
 from robomimic_ddp.distributed import group, rng, signals
 from robomimic_ddp.errors import VerifyError
-from robomimic_ddp.step_logs import BatchLogs
+from robomimic_ddp.monitoring import metrics
+from robomimic_ddp.monitoring.step_logs import BatchLogs
 from robomimic_ddp.verify import comparison
 from robomimic_ddp.verify.comparison import Different, Evidence
 from robomimic_ddp.verify.streams import Streams

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from robomimic_ddp import history
 from robomimic_ddp.config.swapped import swapped
 from robomimic_ddp.errors import RobomimicDDPError
-from robomimic_ddp.metrics import epoch_log
-from robomimic_ddp.step_logs import EpochPart, samples_in
+from robomimic_ddp.monitoring import history
+from robomimic_ddp.monitoring.metrics import epoch_log
+from robomimic_ddp.monitoring.step_logs import EpochPart, samples_in
 
 
 class Owner:

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-from robomimic_ddp import finite, step_hooks
 from robomimic_ddp.config.options import resolve
 from robomimic_ddp.errors import DataError, LossError
+from robomimic_ddp.monitoring import nan_guard, step_hooks
 from robomimic_ddp.step import added_by_max, compilation, effective, precision, quick
 from tests.versions import NEEDS_CPU_FP16
 
@@ -130,7 +130,7 @@ def run_epoch(model, data_loader, epoch, num_steps):
 
 def train(losses, may_overflow, batch=None, norms=None):
     algo = Algo(losses, norms or [1.0] * len(losses))
-    with step_hooks.installed(algo, [finite.Guard(None, 1, may_overflow)]):
+    with step_hooks.installed(algo, [nan_guard.Guard(None, 1, may_overflow)]):
         return run_epoch(algo, batch or {"actions": torch.zeros(2)}, 1, len(losses))
 
 
@@ -144,7 +144,7 @@ def test_overflows_of_fp16_are_left_out_of_the_log():
 
 
 def test_training_that_never_comes_back_and_broken_data_still_stop():
-    most = finite.MOST_OVERFLOWS
+    most = nan_guard.MOST_OVERFLOWS
     train([math.nan] * most + [1.0] + [math.nan] * most, True)
     with pytest.raises(LossError):
         train([math.nan] * (most + 1), True)
@@ -153,7 +153,7 @@ def test_training_that_never_comes_back_and_broken_data_still_stop():
 
 
 def test_gradients_that_always_overflow_stop_the_training_though_the_loss_is_finite():
-    most = finite.MOST_OVERFLOWS
+    most = nan_guard.MOST_OVERFLOWS
     norms = [math.inf] * most + [1.0] + [math.nan] * most
     assert train([1.0] * len(norms), True, norms=norms)[0] == {"Loss": 1.0}
     with pytest.raises(LossError, match=f"left out {most} steps in a row, since Norm overflowed"):

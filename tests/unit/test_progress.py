@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from robomimic_ddp import pace, progress, step_hooks
+from robomimic_ddp.monitoring import progress_bar, step_hooks, throughput
 
 
 class Clock:
@@ -49,17 +49,19 @@ def run_epoch(model, clock, num_steps, wait, work):
     return logs
 
 
-def shown(monkeypatch, terminal: bool, steps: int = 4, **kwargs: Any) -> tuple[str, pace.Pace]:
+def shown(
+    monkeypatch, terminal: bool, steps: int = 4, **kwargs: Any
+) -> tuple[str, throughput.Pace]:
     """What an epoch prints; each step waits 1 s for data and works 3 s."""
     out = io.StringIO()
     out.isatty = lambda: terminal
     monkeypatch.setattr(sys, "stdout", SimpleNamespace(write=out.write, flush=out.flush))
     monkeypatch.setattr(sys.stdout, "terminal", out, raising=False)  # as the host's PrintLogger
     clock = Clock()
-    timer = pace.Pace(clock)
-    display = progress.Progress("epoch 3", timer, samples_per_step=32, **kwargs)
+    timer = throughput.Pace(clock)
+    display = progress_bar.Progress("epoch 3", timer, samples_per_step=32, **kwargs)
     model = Model()
-    with progress.in_place_of_hosts(run_epoch, display):
+    with progress_bar.in_place_of_hosts(run_epoch, display):
         with step_hooks.installed(model, [timer, display]):
             run_epoch(model, clock, steps, 1.0, 3.0)
     return out.getvalue(), timer
@@ -75,7 +77,7 @@ def test_the_last_step_has_a_line_where_there_is_no_terminal(monkeypatch):
 
 
 def test_a_long_epoch_has_lines_on_the_way(monkeypatch):
-    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
+    monkeypatch.setattr(progress_bar, "LINE_SECONDS", 0.0)
     text, _ = shown(monkeypatch, False, done_before=6, tells_end=False)
     lines = text.splitlines()
     assert [line.split(",")[0] for line in lines] == [
@@ -98,10 +100,10 @@ def test_a_terminal_has_a_bar(monkeypatch):
 def test_of_a_host_with_another_bar_no_end_is_told(monkeypatch):
     out, clock = io.StringIO(), Clock()
     monkeypatch.setattr(sys, "stdout", out)
-    timer = pace.Pace(clock)
-    display = progress.Progress("epoch 3", timer, samples_per_step=32, epochs_left=2)
-    for seconds in (progress.LINE_SECONDS, 0.0):
-        monkeypatch.setattr(progress, "LINE_SECONDS", seconds)
+    timer = throughput.Pace(clock)
+    display = progress_bar.Progress("epoch 3", timer, samples_per_step=32, epochs_left=2)
+    for seconds in (progress_bar.LINE_SECONDS, 0.0):
+        monkeypatch.setattr(progress_bar, "LINE_SECONDS", seconds)
         with step_hooks.installed(Model(), [timer, display]):
             clock.now += 4.0
             timer.done()
@@ -114,16 +116,16 @@ def test_other_ranks_show_nothing_and_the_hosts_bar_is_put_back(monkeypatch):
     before = LogUtils.custom_tqdm
     out = io.StringIO()
     monkeypatch.setattr(sys, "stdout", out)
-    with progress.in_place_of_hosts(run_epoch, None):
+    with progress_bar.in_place_of_hosts(run_epoch, None):
         assert len(run_epoch(Model(), Clock(), 3, 1.0, 1.0)) == 3
     assert out.getvalue() == "" and LogUtils.custom_tqdm is before
 
 
 def test_a_host_without_that_bar_is_left_alone():
-    with progress.in_place_of_hosts(shown, None):
+    with progress_bar.in_place_of_hosts(shown, None):
         pass
-    assert progress.bar_module(shown) is None and progress.bar_module(print) is None
-    assert progress.bar_module(run_epoch) is LogUtils
+    assert progress_bar.bar_module(shown) is None and progress_bar.bar_module(print) is None
+    assert progress_bar.bar_module(run_epoch) is LogUtils
 
 
 def test_the_bar_fits_the_terminal_that_is_not_standard_output(monkeypatch):
@@ -133,7 +135,7 @@ def test_the_bar_fits_the_terminal_that_is_not_standard_output(monkeypatch):
     with open(side, "w", closefd=True) as terminal:
         logger = SimpleNamespace(write=terminal.write, flush=terminal.flush, terminal=terminal)
         monkeypatch.setattr(sys, "stdout", logger)
-        display = progress.Progress("epoch 3", pace.Pace(), samples_per_step=32)
+        display = progress_bar.Progress("epoch 3", throughput.Pace(), samples_per_step=32)
         for _ in display.over(range(2)):
             display.step({"Loss": 0.25, "Optimizer/policy0_lr": 1e-4}, None)
         display._bar.refresh()
@@ -149,7 +151,7 @@ def test_other_ranks_draw_no_bar_of_the_hosts(capsys):
     class Bar(tqdm):
         pass
 
-    with progress.without_bars():
+    with progress_bar.without_bars():
         assert list(tqdm(range(3))) == list(trange(3)) == list(Bar(range(3), file=sys.stdout))
     assert capsys.readouterr() == ("", "")
     list(tqdm(range(3)))
@@ -160,7 +162,7 @@ def test_a_line_does_not_cut_through_a_bar_of_the_hosts(capsys):
     from tqdm import tqdm
 
     with tqdm(total=3, file=sys.stdout):
-        with progress._beside_bars():
+        with progress_bar._beside_bars():
             print("epoch 3: step 1", flush=True)
     lines = re.split("[\r\n]", capsys.readouterr().out)
     assert "epoch 3: step 1" in lines

@@ -8,10 +8,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from robomimic_ddp import history, state
 from robomimic_ddp import run as _run
+from robomimic_ddp import state
 from robomimic_ddp.config import options
 from robomimic_ddp.errors import Stopped
+from robomimic_ddp.monitoring import history
 from robomimic_ddp.resume import Keeper, compression, report, start
 
 

@@ -15,12 +15,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robomimic_ddp import api, block, history, plot, run
+from robomimic_ddp import api, block, plot, run
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.options import resolve
 from robomimic_ddp.config.plan import make_plan
 from robomimic_ddp.distributed import entry_point, rng
 from robomimic_ddp.errors import DataError, PlanError
+from robomimic_ddp.monitoring import history
 from robomimic_ddp.seams import training
 
 

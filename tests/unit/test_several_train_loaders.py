@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 
 from robomimic_ddp import api, run
 from robomimic_ddp.errors import DataError
-from robomimic_ddp.history import loader_of
+from robomimic_ddp.monitoring.history import loader_of
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from robomimic_ddp.step_hooks import ORDER, StepHook, installed
+from robomimic_ddp.monitoring.step_hooks import ORDER, StepHook, installed
 
 
 class Model:

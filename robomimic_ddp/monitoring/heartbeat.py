@@ -18,7 +18,7 @@ from typing import Any, Callable
 from robomimic_ddp.config import env, paths
 from robomimic_ddp.distributed import watchdog
 from robomimic_ddp.errors import DataError, Stopped
-from robomimic_ddp.step_hooks import LOSS, StepHook
+from robomimic_ddp.monitoring.step_hooks import LOSS, StepHook
 
 FOLDER = "heartbeats"
 _SECONDS, _RANKS_A_SECOND = 2.0, 50

@@ -11,8 +11,8 @@ from datetime import timedelta
 from typing import Any, Callable
 
 from robomimic_ddp.config.swapped import swapped
-from robomimic_ddp.pace import Pace
-from robomimic_ddp.step_hooks import LOSS, StepHook
+from robomimic_ddp.monitoring.step_hooks import LOSS, StepHook
+from robomimic_ddp.monitoring.throughput import Pace
 
 HOST_BAR = "custom_tqdm"
 """What robomimic's `LogUtils` calls its bar."""

@@ -16,7 +16,7 @@ from torch import nn
 
 from robomimic_ddp.distributed import group
 from robomimic_ddp.distributed import parallel as wrap
-from robomimic_ddp.step_hooks import StepHook
+from robomimic_ddp.monitoring.step_hooks import StepHook
 
 NANOSECONDS = 1e-9
 WAITED, ENOUGH_STEPS = 0.3, 20

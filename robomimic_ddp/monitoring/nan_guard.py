@@ -14,7 +14,7 @@ import torch
 from robomimic_ddp.config import tree
 from robomimic_ddp.distributed import group
 from robomimic_ddp.errors import DataError, LossError, RobomimicDDPError
-from robomimic_ddp.step_hooks import LOSS, StepHook
+from robomimic_ddp.monitoring.step_hooks import LOSS, StepHook
 
 MOST_OVERFLOWS = 20
 """Steps in a row that fp16 may leave out: torch halves its scale, 2**16 at first, at each."""

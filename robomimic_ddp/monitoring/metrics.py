@@ -10,9 +10,9 @@ import numpy as np
 
 from robomimic_ddp.distributed import group, watchdog
 from robomimic_ddp.errors import RobomimicDDPError
-from robomimic_ddp.history import loader_of
-from robomimic_ddp.step_hooks import StepHook, installed
-from robomimic_ddp.step_logs import BatchLogs, EpochPart
+from robomimic_ddp.monitoring.history import loader_of
+from robomimic_ddp.monitoring.step_hooks import StepHook, installed
+from robomimic_ddp.monitoring.step_logs import BatchLogs, EpochPart
 
 
 def mean_over_ranks(

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Callable
 from robomimic_ddp.errors import DataError
 
 if TYPE_CHECKING:  # `plot` reads histories without torch
-    from robomimic_ddp.step_logs import EpochPart
+    from robomimic_ddp.monitoring.step_logs import EpochPart
 
 FILE_NAME = "history.jsonl"
 

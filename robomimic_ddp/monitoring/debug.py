@@ -13,8 +13,8 @@ from torch import nn
 
 from robomimic_ddp.config import tree
 from robomimic_ddp.distributed import group
-from robomimic_ddp.step_hooks import LOSS, StepHook
-from robomimic_ddp.step_logs import samples_in
+from robomimic_ddp.monitoring.step_hooks import LOSS, StepHook
+from robomimic_ddp.monitoring.step_logs import samples_in
 
 
 def say(line: str) -> None:
