@@ -21,7 +21,7 @@ from torch import nn
 
 from robomimic_ddp import verify
 from robomimic_ddp.distributed import group, parallel, rng
-from robomimic_ddp.verify.streams import Streams
+from robomimic_ddp.verify.rng_state import Streams
 
 ACTIONS, HORIZON, CONDITION = 10, 16, 64
 

@@ -18,7 +18,7 @@ from robomimic_ddp import run as _run
 from robomimic_ddp import state
 from robomimic_ddp.config import tree
 from robomimic_ddp.distributed import rng
-from robomimic_ddp.verify import data as verify_data
+from robomimic_ddp.verify import data_fingerprint as verify_data
 
 _ITEMS = 8
 """Items of the data set that are looked at, spread evenly over it."""

@@ -8,14 +8,14 @@ values, which may collide by chance; the states of differently seeded ranks diff
 
 from __future__ import annotations
 
-from robomimic_ddp.verify.bits import checksum, checksums, fingerprint
+from robomimic_ddp.verify.code_versions import software
 from robomimic_ddp.verify.comparison import require_equal
-from robomimic_ddp.verify.software import software
 from robomimic_ddp.verify.structure import (
     require_same_structure,
     require_same_weights,
     state_sums,
 )
+from robomimic_ddp.verify.tensor_checksums import checksum, checksums, fingerprint
 from robomimic_ddp.verify.verifier import NOT_PROVEN, Verifier
 
 __all__ = [

@@ -13,8 +13,8 @@ from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from robomimic_ddp.distributed import group, host_algo, parallel
-from robomimic_ddp.verify.bits import checksums
 from robomimic_ddp.verify.comparison import Evidence, require_equal
+from robomimic_ddp.verify.tensor_checksums import checksums
 
 NUMBERS = (bool, int, float, str, tuple, type(None))
 """Types of an optimizer's settings that are compared; learning rates are (`algo.counters`)."""

@@ -10,10 +10,10 @@ import torch
 
 from robomimic_ddp.distributed import host_algo, parallel
 from robomimic_ddp.monitoring import step_hooks
-from robomimic_ddp.verify import data, structure
-from robomimic_ddp.verify.bits import checksums
+from robomimic_ddp.verify import data_fingerprint, structure
 from robomimic_ddp.verify.comparison import Evidence
-from robomimic_ddp.verify.streams import Streams
+from robomimic_ddp.verify.rng_state import Streams
+from robomimic_ddp.verify.tensor_checksums import checksums
 
 NOT_PROVEN = {"gradients_equal": None, "noise_differs": None}
 HINTS = {
@@ -23,7 +23,7 @@ HINTS = {
     "mode of": "A net in eval() is not synchronised; call model.set_train() on every rank.",
     "buffer": "It was written on some ranks only, and DDP did not copy the main rank's over.",
     **structure.HINTS,
-    **data.HINTS,
+    **data_fingerprint.HINTS,
 }
 SETTINGS = ("get_default_dtype", "get_float32_matmul_precision")
 """Getters of torch's settings that change the arithmetic of a whole process."""
@@ -44,7 +44,7 @@ class Verifier:
         """
         self._names = {id(parameter): name for name, parameter in host_algo.named_parameters(algo)}
         self._undo = ExitStack()
-        self._trained = data.TrainedBatches()
+        self._trained = data_fingerprint.TrainedBatches()
         self._forwards: dict[str, int] = {}
         self._buffers: dict[str, Hashable] = {}
         self._streams: list[Streams] = []
@@ -56,7 +56,7 @@ class Verifier:
         `sums`: of `state_sums`, where nothing was written to the model since.
         """
         evidence = Evidence("before the first step", hints=HINTS)
-        evidence.equal.update(data.loader_items(self.train_loader))
+        evidence.equal.update(data_fingerprint.loader_items(self.train_loader))
         for name in SETTINGS:
             evidence.equal[f"torch.{name}()"] = str(getattr(torch, name)())
         self._add_structure(evidence)
@@ -106,10 +106,10 @@ class Verifier:
         for name, net in structure.parallel_nets(self.algo):
             forwards = parallel.state_of(net).training_forwards - self._forwards.get(name, 0)
             evidence.equal[f"training forwards of {name} in the epoch"] = forwards
-        evidence.equal.update(data.order_items(self.train_loader))
+        evidence.equal.update(data_fingerprint.order_items(self.train_loader))
         self._add_structure(evidence)
         self._add_state(evidence)
-        evidence.different = [*self._epoch_streams(), *data.share(self.train_loader)]
+        evidence.different = [*self._epoch_streams(), *data_fingerprint.share(self.train_loader)]
         evidence.require()
         self._buffers = self._buffer_sums()
 
@@ -182,8 +182,11 @@ class Verifier:
         for parameter in held:
             of = self._names.get(id(parameter), "a parameter outside nets")
             evidence.equal[f"gradient of {of}"] = sums.get(id(parameter), "none")
-        evidence.equal.update(data.order_items(self.train_loader))
-        evidence.different = [*Streams.now().different(), *data.share(self.train_loader)]
+        evidence.equal.update(data_fingerprint.order_items(self.train_loader))
+        evidence.different = [
+            *Streams.now().different(),
+            *data_fingerprint.share(self.train_loader),
+        ]
         evidence.require()
         self.proven.update(gradients_equal=True, noise_differs=True)
 
@@ -193,7 +196,7 @@ class _TrainedBatches(step_hooks.StepHook):
 
     place = "verify"
 
-    def __init__(self, algo: Any, trained: data.TrainedBatches) -> None:
+    def __init__(self, algo: Any, trained: data_fingerprint.TrainedBatches) -> None:
         self.algo, self.trained = algo, trained
 
     def batch(self, batch: Any) -> None:

@@ -42,7 +42,7 @@ from robomimic_ddp.monitoring import metrics
 from robomimic_ddp.monitoring.step_logs import BatchLogs
 from robomimic_ddp.verify import comparison
 from robomimic_ddp.verify.comparison import Different, Evidence
-from robomimic_ddp.verify.streams import Streams
+from robomimic_ddp.verify.rng_state import Streams
 
 MANY = 1024
 FAKE = "torch.testing._internal.distributed.fake_pg"

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robomimic_ddp.verify import bits, checksum, checksums
+from robomimic_ddp.verify import checksum, checksums, tensor_checksums
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False), min_size=2, max_size=40), st.data())
@@ -42,7 +42,10 @@ def plainly(tensor):
     return tuple((value + 2**63) % 2**64 - 2**63 for value in (sum(words), weighted))
 
 
-@pytest.mark.parametrize("words", [bits._SMALL, bits._SMALL + 1, bits._CHUNK_CPU + 1000])
+@pytest.mark.parametrize(
+    "words",
+    [tensor_checksums._SMALL, tensor_checksums._SMALL + 1, tensor_checksums._CHUNK_CPU + 1000],
+)
 def test_chunks_and_rows_add_up_to_the_whole(words):
     tensor = torch.randn(words)
     assert checksum(tensor) == plainly(tensor)
@@ -50,16 +53,18 @@ def test_chunks_and_rows_add_up_to_the_whole(words):
 
 def test_two_changed_signs_do_not_cancel():
     """As they would in sums of 64-bit words: these have one sign each."""
-    tensor = torch.randn(2 * bits._SMALL)
+    tensor = torch.randn(2 * tensor_checksums._SMALL)
     other = tensor.clone()
-    other[[1, 3 + bits._ROW]] *= -1
+    other[[1, 3 + tensor_checksums._ROW]] *= -1
     assert checksum(tensor) != checksum(other)
 
 
 def test_tensors_that_share_memory_are_read_once(monkeypatch):
     read = []
-    plain = bits._words
-    monkeypatch.setattr(bits, "_words", lambda tensor: read.append(tensor) or plain(tensor))
+    plain = tensor_checksums._words
+    monkeypatch.setattr(
+        tensor_checksums, "_words", lambda tensor: read.append(tensor) or plain(tensor)
+    )
     net, other = torch.randn(4, 6), torch.randn(4, 6)
     found = checksums([net, net.detach(), other, net.t(), net[:2], net.view(torch.int32)])
     assert found == [checksum(one.clone()) for one in (net, net, other, net.t(), net[:2], net)]

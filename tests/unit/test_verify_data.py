@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from robomimic_ddp.verify import data
-from robomimic_ddp.verify.software import software, source_digest
+from robomimic_ddp.verify import data_fingerprint
+from robomimic_ddp.verify.code_versions import software, source_digest
 
 
 def hdf5(path):
@@ -21,14 +21,14 @@ def test_the_fingerprint_sees_size_and_bytes_and_not_the_path(tmp_path):
     contents["other"] = bytes(99_999) + b"x"
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
-    found = {name: data.fingerprint(hdf5(tmp_path / name)) for name in contents}
+    found = {name: data_fingerprint.fingerprint(hdf5(tmp_path / name)) for name in contents}
     assert found["a"] == found["copy"]
     assert len(set(found.values())) == 3
-    assert data.fingerprint(hdf5(tmp_path / "absent")) not in found.values()
+    assert data_fingerprint.fingerprint(hdf5(tmp_path / "absent")) not in found.values()
     mixture = SimpleNamespace(datasets=[hdf5(tmp_path / "a"), hdf5(tmp_path / "other")])
     swapped = SimpleNamespace(datasets=mixture.datasets[::-1])
-    assert data.fingerprint(mixture) != data.fingerprint(swapped)
-    assert data.fingerprint(object()) is None
+    assert data_fingerprint.fingerprint(mixture) != data_fingerprint.fingerprint(swapped)
+    assert data_fingerprint.fingerprint(object()) is None
 
 
 @pytest.mark.parametrize("count", [1, 2, 63, 64, 200])
@@ -36,17 +36,19 @@ def test_the_fingerprint_of_many_small_files(tmp_path, count):
     files = [tmp_path / str(number) for number in range(count)]
     for number, file in enumerate(files):
         file.write_bytes(b"x" * number)
-    before = data.fingerprint(SimpleNamespace(source=SimpleNamespace(files=files)))
+    before = data_fingerprint.fingerprint(SimpleNamespace(source=SimpleNamespace(files=files)))
     files[-1].write_bytes(b"y" * count)
-    assert data.fingerprint(SimpleNamespace(source=SimpleNamespace(files=files))) != before
+    assert (
+        data_fingerprint.fingerprint(SimpleNamespace(source=SimpleNamespace(files=files))) != before
+    )
 
 
 def test_digests_of_statistics():
     stats = {"actions": {"scale": np.ones((1, 3), np.float32), "offset": [0.0, None]}}
     same = {"actions": {"scale": np.ones((1, 3), np.float32), "offset": [0.0, None]}}
-    assert data.digest(stats) == data.digest(same)
+    assert data_fingerprint.digest(stats) == data_fingerprint.digest(same)
     same["actions"]["scale"][0, 1] = np.nextafter(np.float32(1), np.float32(2))
-    assert data.digest(stats) != data.digest(same)
+    assert data_fingerprint.digest(stats) != data_fingerprint.digest(same)
 
 
 class Loader(list):
@@ -54,7 +56,7 @@ class Loader(list):
 
 
 def trained(*batches):
-    seen = data.TrainedBatches()
+    seen = data_fingerprint.TrainedBatches()
     for index in batches:
         seen.see({"index": torch.tensor(index), "actions": torch.zeros(len(index), 2)})
     return seen
@@ -71,7 +73,7 @@ def test_one_batch_over_and_over_is_noticed():
 
 
 def test_batches_without_an_index_are_counted_only():
-    seen = data.TrainedBatches()
+    seen = data_fingerprint.TrainedBatches()
     for _ in range(5):
         seen.see({"actions": torch.zeros(4, 2)})
     seen.see([1, 2])
