@@ -10,7 +10,8 @@ import functools
 import importlib
 from typing import Any, Callable
 
-from robomimic_ddp import API_VERSION, __version__, checkpoint, host_config, resume
+from robomimic_ddp import API_VERSION, __version__, host_config, resume
+from robomimic_ddp.checkpoint import weights
 from robomimic_ddp.config import dotlist, env, host_seams, json_config
 from robomimic_ddp.data.language.lazy_model import language_model
 from robomimic_ddp.distributed import entry_point as entry
@@ -65,7 +66,7 @@ __all__ = [
     "valid_loader",
 ]
 
-save = checkpoint.save
+save = weights.save
 load_from = dotlist.load_from
 overrides = dotlist.overrides
 prepare_config = host_config.prepare_config

@@ -10,10 +10,9 @@ from typing import Any
 
 import torch
 
-from robomimic_ddp import checkpoint, checkpoint_check
+from robomimic_ddp.checkpoint import RECORD_NAME, file_check, require_complete, weights
 from robomimic_ddp.config import paths
 from robomimic_ddp.errors import EXIT_DONE, CheckpointError, UsageError
-from robomimic_ddp.state import RECORD_NAME, require_complete
 
 WRAPPED = "module"
 """The component that DataParallel puts in front of a net's keys, and DROID's family keeps."""
@@ -62,7 +61,7 @@ def run(command: str, args: argparse.Namespace) -> int:
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise checkpoint.save_error(output, error) from error
+        raise weights.save_error(output, error) from error
     content = averaged([read(path) for path in sources], sources)
     content = converted(content, args.layout, args.ema, sources[0])
     _write(content, output)
@@ -82,13 +81,13 @@ def read(path: Any) -> dict[str, Any]:
         )
     if not file.is_file():
         raise CheckpointError(f"{path}: there is no such file (looked for {file.absolute()}).")
-    content = checkpoint_check.read_known(file, str(path))
+    content = file_check.read_known(file, str(path))
     if isinstance(content, dict) and isinstance(content.get("state"), dict):
         require_complete(content["state"], file)
         content = _of_state(content["state"], path)
     if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
         raise CheckpointError(
-            f"{path} holds {checkpoint_check.contents(content)}; expected a checkpoint of a host "
+            f"{path} holds {file_check.contents(content)}; expected a checkpoint of a host "
             '("model", "config", "algo_name") or a ddp_state.pth.'
         )
     return content
@@ -273,7 +272,7 @@ def _config(content: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _write(content: Mapping[str, Any], output: Path) -> None:
     if output.suffix != ".safetensors":
-        checkpoint.save(dict(content), output)
+        weights.save(dict(content), output)
         return
     try:
         from safetensors.torch import save_file
@@ -291,4 +290,4 @@ def _write(content: Mapping[str, Any], output: Path) -> None:
     try:
         save_file(flat, str(output), metadata=words)
     except OSError as error:
-        raise checkpoint.save_error(output, error) from error
+        raise weights.save_error(output, error) from error

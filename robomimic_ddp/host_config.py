@@ -11,7 +11,7 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import checkpoint_check
+from robomimic_ddp.checkpoint import file_check
 from robomimic_ddp.config import dotlist, paths, validate
 from robomimic_ddp.config.entry_options import Notes, attach_notes, notes_of
 from robomimic_ddp.config.rlds_keys import DATA_FORMAT, DEFAULTS
@@ -132,7 +132,7 @@ def check_inputs(config: Any, resuming: bool = False, trusts: bool = False) -> N
         main_rank.on_main(hdf5_validate.check, config)
     checkpoint_path = config.experiment.get("ckpt_path", None)
     if checkpoint_path is not None and not resuming:
-        main_rank.on_main(checkpoint_check.check, checkpoint_path, config.algo_name, trusts)
+        main_rank.on_main(file_check.check, checkpoint_path, config.algo_name, trusts)
 
 
 def _check_output(config: Any) -> None:

@@ -21,12 +21,12 @@ import torch
 from torch import nn
 
 import robomimic_ddp
-from robomimic_ddp import block, run_record, step, verify
+from robomimic_ddp import block, step, verify
+from robomimic_ddp.checkpoint import RECORD_NAME, Resume, run_record
 from robomimic_ddp.config import dotlist, entry_options, env, host_seams, options, plan, tree
 from robomimic_ddp.distributed import atomic_files, determinism, group, parallel, signals
 from robomimic_ddp.errors import PatchError, PlanError
 from robomimic_ddp.monitoring import heartbeat, progress_bar
-from robomimic_ddp.state import RECORD_NAME, Resume
 
 logger = logging.getLogger(__name__)
 

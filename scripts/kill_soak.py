@@ -25,9 +25,9 @@ import psutil
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from robomimic_ddp.checkpoint import STATE  # noqa: E402
+from robomimic_ddp.checkpoint.state_file import read_file  # noqa: E402
 from robomimic_ddp.distributed import rendezvous  # noqa: E402
-from robomimic_ddp.state import STATE  # noqa: E402
-from robomimic_ddp.state.files import read_file  # noqa: E402
 from scripts.demo.demonstrations import write_demo_dataset  # noqa: E402
 from tests.configs import NAME, make_config, make_rlds_config, write_config  # noqa: E402
 from tests.datasets import make_hdf5  # noqa: E402

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from robomimic_ddp.state import STATE
-from robomimic_ddp.state.files import read_file
+from robomimic_ddp.checkpoint import STATE
+from robomimic_ddp.checkpoint.state_file import read_file
 from tests.configs import NAME
 
 _EPOCH = re.compile(r"^(Train|Validation) Epoch (\d+)$", re.MULTILINE)

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from robomimic_ddp import checkpoint
 from robomimic_ddp import run as _run
-from robomimic_ddp import state
 from robomimic_ddp.config import tree
 from robomimic_ddp.distributed import rng
 from robomimic_ddp.verify import data_fingerprint as verify_data
@@ -62,7 +62,7 @@ def differences(
     """What is another than in the state `saved`, of which `now` is the present `of`."""
     options = asdict(run.options.values)
     for name in sorted(set(options) & set(saved["options"]) - {"resume"}):
-        if saved["options"][name] != state.plain(options[name]):
+        if saved["options"][name] != checkpoint.plain(options[name]):
             yield Difference(f"ddp.{name}: {saved['options'][name]} -> {options[name]}", False)
     yield from _of_windows(saved, run.loaders.get("train"))
     before = saved.get("defines")

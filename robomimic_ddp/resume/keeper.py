@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 import robomimic_ddp
+from robomimic_ddp import checkpoint
 from robomimic_ddp import run as _run
-from robomimic_ddp import state
 from robomimic_ddp.distributed import group, host_algo, main_rank, parallel, rng, watchdog
 from robomimic_ddp.errors import CheckpointError, RobomimicDDPError, Stopped
 from robomimic_ddp.monitoring import step_logs
@@ -70,7 +70,7 @@ class Keeper:
                 start.say(f"no epoch was finished: training begins anew in {found.directory}")
             return None
         run.resume.saved = None  # frees the memory once the tensors are in the model
-        state.restore_model(self.model, saved["model"])
+        checkpoint.restore_model(self.model, saved["model"])
         for name, net in parallel.parallel_among(host_algo.named_modules(self.model)):
             parallel.state_of(net).repeat_layout(saved.get("gradient_orders", {}).get(name, []))
         compressed = compression.restore(run, self.model, saved)
@@ -173,7 +173,7 @@ class Keeper:
         if saved is not None:
             where = f"in the midst of epoch {self.finished + 1}, which is lost"
             content = {"stopped": where, "signal": run.stopper.heard, "saved": saved}
-            state.write_requeue(run.directory, content)
+            checkpoint.write_requeue(run.directory, content)
 
     def _stop(self, where: str) -> None:
         run = self.run
@@ -182,7 +182,7 @@ class Keeper:
             saved = run.record.content.get("saved")
             content = {"stopped": where, "signal": heard, "saved": saved}
             try:
-                state.write_requeue(run.directory, content)
+                checkpoint.write_requeue(run.directory, content)
             except OSError as error:
                 print(f"warning: no requeue marker in {run.directory}: {error}", file=sys.stderr)
             print(f"stopped {where} ({heard}); it goes on with ddp.resume=true")
@@ -199,7 +199,7 @@ class Keeper:
         if inside is not None:
             own.update(samples=part.logs.samples, totals=part.logs.totals)
             own.update(step_logs=part.step_logs)
-        parts = group.gather_objects(state.plain(own))
+        parts = group.gather_objects(checkpoint.plain(own))
         compressed = compression.capture(self.run)
         best = self._best_values()
 
@@ -208,11 +208,14 @@ class Keeper:
             if record is None:
                 return False
             # What a file cannot hold is an error at the first save, not a warning at each.
-            content = {**self._content(inside, parts, best), "powersgd": state.plain(compressed)}
+            content = {
+                **self._content(inside, parts, best),
+                "powersgd": checkpoint.plain(compressed),
+            }
             content["job"] = record.content.get("job")
             improved = any(best[name] != self.best.get(name) for name in best)
             try:
-                troubles = state.write(record.directory, content, improved)
+                troubles = checkpoint.write(record.directory, content, improved)
                 named = {key: content[key] for key in ("save_id", "epoch", "export")}
                 record.add(saved=named)
             except (CheckpointError, OSError) as error:
@@ -230,7 +233,7 @@ class Keeper:
         run = self.run
         scaler = None if run.steps is None else run.steps.scaler
         return {
-            "grad_scaler": None if scaler is None else state.plain(scaler.state_dict()),
+            "grad_scaler": None if scaler is None else checkpoint.plain(scaler.state_dict()),
             "save_id": uuid.uuid4().hex,
             "version": robomimic_ddp.__version__,
             "host": run.host,
@@ -243,9 +246,9 @@ class Keeper:
             "learning_rates": [list(pair) for pair in run.learning_rates],
             "options": asdict(run.options.values),
             "best": best,
-            "export": state.export_digest(run.directory),
+            "export": checkpoint.export_digest(run.directory),
             "defines": self.defines,
-            "model": state.capture_model(self.model),
+            "model": checkpoint.capture_model(self.model),
             "gradient_orders": self._gradient_orders(),
             "ranks": parts,
         }
@@ -267,6 +270,8 @@ class Keeper:
             code = frame.f_code
             if names <= {*code.co_varnames, *code.co_cellvars}:
                 held = frame.f_locals
-                return state.plain({name: held[name] for name in sorted(names) if name in held})
+                return checkpoint.plain(
+                    {name: held[name] for name in sorted(names) if name in held}
+                )
             frame = frame.f_back
         return {}

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import state
+from robomimic_ddp import checkpoint
 from robomimic_ddp.distributed import host_algo
 from robomimic_ddp.errors import CheckpointError
 
@@ -39,7 +39,7 @@ def changes(run: Any, model: Any, saved: dict[str, Any], data: str) -> Iterable[
             f"{', '.join(f'{after:g}' for _, after in configured)}; not applied, since a "
             "resumed learning rate is never changed silently"
         )
-    if saved.get("export") != state.export_digest(run.resume.found.directory):
+    if saved.get("export") != checkpoint.export_digest(run.resume.found.directory):
         yield (
             f"note: last.pth was not written together with save {saved['save_id'][:8]} (the "
             "run ended between the two, or the file was changed); the state alone is used"

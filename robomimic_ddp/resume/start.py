@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import host_config, state
+from robomimic_ddp import checkpoint, host_config
 from robomimic_ddp import run as _run
 from robomimic_ddp.config import env
 from robomimic_ddp.distributed import atomic_files, group, main_rank
@@ -33,21 +33,21 @@ def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> bool
     if not asked and not launch.restart_count:
         return False
 
-    def find() -> state.Found | None:
+    def find() -> checkpoint.Found | None:
         experiment = host_config.experiment_directory(config)
         found = None
         if launch.restart_count:
-            found = state.find_job(experiment, state.job_name(launch))
+            found = checkpoint.find_job(experiment, checkpoint.job_name(launch))
         if found is None and asked:
-            return state.find_run(experiment, host_can)
+            return checkpoint.find_run(experiment, host_can)
         if found is None:
             print(f"restart {launch.restart_count}: this job has no folder in {experiment} yet")
         return found
 
-    def look() -> tuple[state.Found | None, bool]:
+    def look() -> tuple[checkpoint.Found | None, bool]:
         found = find()
         if launch.restart_count:
-            return found, found is not None and (found.directory / state.REQUEUE_NAME).exists()
+            return found, found is not None and (found.directory / checkpoint.REQUEUE_NAME).exists()
         forget_requeue(found)  # else torchrun would not restart a job that fails while it starts
         return found, False
 
@@ -60,18 +60,18 @@ def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> bool
     by_host = found is not None and found.kind == "host"
     if by_host:
         say(
-            f"{found.directory} holds no {state.STATE} (it ended before its first epoch's "
+            f"{found.directory} holds no {checkpoint.STATE} (it ended before its first epoch's "
             "was written, or the host wrote it alone): the host goes on from its last.pth, and "
             "random streams, the place in the data and best values begin anew"
         )
     return by_host
 
 
-def forget_requeue(found: state.Found | None) -> None:
+def forget_requeue(found: checkpoint.Found | None) -> None:
     """Main rank: the run goes on, so its marker is no longer true."""
     if found is not None:
         try:
-            (found.directory / state.REQUEUE_NAME).unlink(missing_ok=True)
+            (found.directory / checkpoint.REQUEUE_NAME).unlink(missing_ok=True)
         except OSError as error:
             print(f"warning: the requeue marker stays: {error}", file=sys.stderr)
 
@@ -88,8 +88,8 @@ def saved_state(run: _run.Run) -> dict[str, Any] | None:
         box: dict[str, Any] = {}
 
         def read() -> None:
-            box["state"], resumed.notes = state.read(resumed.found.directory)
-            state.require_complete(box["state"], resumed.found.directory)
+            box["state"], resumed.notes = checkpoint.read(resumed.found.directory)
+            checkpoint.require_complete(box["state"], resumed.found.directory)
 
         main_rank.on_main(read)
         errors = ((box.get("state") or {}).get("powersgd") or {}).pop("errors", None)
@@ -109,7 +109,7 @@ def restored(name: str, default: Any) -> Any:
     run = _run.current()
     if run is None:
         return default
-    run.resume.variables[name] = state.plain(default)
+    run.resume.variables[name] = checkpoint.plain(default)
     saved = saved_state(run)
     if saved is None or name not in saved["best"]:
         return default

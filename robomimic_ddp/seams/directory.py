@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Callable
 
-from robomimic_ddp import host_config, resume, state
+from robomimic_ddp import checkpoint, host_config, resume
 from robomimic_ddp import run as _run
 from robomimic_ddp.config import env
 from robomimic_ddp.config.swapped import swapped
@@ -51,8 +51,8 @@ def run_directory(get_exp_dir: Callable) -> Callable:
             else:
                 paths, directory = _found_directory(run, get_exp_dir, args, kwargs)
             run.resume.config_before = _content(directory / "config.json")
-            job = state.job_name(env.read_launch_env())
-            place = {"job": job, "paths": state.relative_paths(directory, paths)}
+            job = checkpoint.job_name(env.read_launch_env())
+            place = {"job": job, "paths": checkpoint.relative_paths(directory, paths)}
             run.begin_record(directory, place)
             return paths
 
@@ -79,9 +79,9 @@ def _new_directory(run: _run.Run, get_exp_dir: Callable) -> tuple[Any, Path]:
             with swapped(time, "time", partial(_later, clock, ahead)) if ahead else nullcontext():
                 paths = get_exp_dir()
             directory = host_config.common_directory(paths)
-            run.undo.callback(state.take(directory).release)
+            run.undo.callback(checkpoint.take(directory).release)
             return paths, directory
-        except (FileExistsError, state.DirectoryInUse) as error:
+        except (FileExistsError, checkpoint.DirectoryInUse) as error:
             taken = error
             time.sleep(1.0 - clock() % 1.0)
     raise WriteError(
@@ -105,7 +105,7 @@ def _found_directory(
     else:
         directory = run.resume.found.directory
         paths = run.resume.found.paths or _paths_as_made(run, directory, get_exp_dir, args, kwargs)
-    run.undo.callback(state.take(directory).release)
+    run.undo.callback(checkpoint.take(directory).release)
     for path in paths:
         if path is not None:
             _make_folder(Path(path))
@@ -138,7 +138,7 @@ def _paths_as_made(
             made = get_exp_dir(*args, **kwargs)
         finally:
             train.output_dir = before
-        names = state.relative_paths(host_config.common_directory(made), made)
+        names = checkpoint.relative_paths(host_config.common_directory(made), made)
     return tuple(None if name is None else os.path.normpath(directory / name) for name in names)
 
 

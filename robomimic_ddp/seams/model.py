@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from robomimic_ddp import checkpoint
 from robomimic_ddp import run as _run
+from robomimic_ddp.checkpoint import weights
 from robomimic_ddp.config import env, plan
 from robomimic_ddp.distributed import parallel as wrap
 
@@ -31,8 +31,8 @@ def parallel(net: nn.Module, module_key: bool = False) -> nn.Module:
     The net keeps its class, methods and parameter names. `module_key` holds it under the attribute
     `module`, so that hosts whose checkpoints carry DataParallel's key keep it.
     """
-    net = checkpoint.accept_any_layout(_run.parallelise(net))
-    return checkpoint.accept_any_layout(wrap.ModuleKey(net)) if module_key else net
+    net = weights.accept_any_layout(_run.parallelise(net))
+    return weights.accept_any_layout(wrap.ModuleKey(net)) if module_key else net
 
 
 def scale_lr(lr: float) -> float:

@@ -9,8 +9,9 @@ from typing import Any, Callable
 
 import torch
 
-from robomimic_ddp import checkpoint, checkpoint_check, host_config, resume, step, verify
+from robomimic_ddp import host_config, resume, step, verify
 from robomimic_ddp import run as _run
+from robomimic_ddp.checkpoint import file_check, weights
 from robomimic_ddp.config import env, validate
 from robomimic_ddp.distributed import entry_point, group, host_algo, parallel, rng, watchdog
 from robomimic_ddp.monitoring import debug
@@ -56,13 +57,13 @@ def distributed(train: Callable) -> Callable:
 
                 run.undo.enter_context(tfds_statistics.computed_once())
             package = type(config).__module__.partition(".")[0]
-            run.checkpoints = run.undo.enter_context(checkpoint.read_on_cpu(package))
+            run.checkpoints = run.undo.enter_context(weights.read_on_cpu(package))
             try:
                 with run.stopper.scope():
                     return train(*bound.args, **bound.kwargs)
             except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as error:
                 path = config.experiment.get("ckpt_path", None)
-                found = checkpoint_check.does_not_fit(path, error)
+                found = file_check.does_not_fit(path, error)
                 if found is None:
                     raise
                 raise found from error
@@ -94,7 +95,7 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
     if run is None:
         yield from iterable
         return
-    checkpoint.release(run.checkpoints)
+    weights.release(run.checkpoints)
     run.last_epoch = iterable[-1] if isinstance(iterable, range) and iterable else None
     keeper = resume.Keeper(run, model)
     verifier, finished = _start_training(run, model, keeper)

@@ -15,10 +15,10 @@ from typing import Any, Callable
 
 import torch
 
+from robomimic_ddp.checkpoint import STATE
 from robomimic_ddp.config import env
 from robomimic_ddp.distributed import rendezvous
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, DataError, RobomimicDDPError
-from robomimic_ddp.state import STATE
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

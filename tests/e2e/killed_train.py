@@ -20,7 +20,7 @@ from typing import Any
 
 import robomimic.scripts.train as host_train
 
-from robomimic_ddp import checkpoint
+from robomimic_ddp.checkpoint import weights
 from tests.e2e.watched_train import around
 
 ANSWER_SECONDS = 3.0
@@ -39,7 +39,7 @@ class Killer:
     def install(self) -> None:
         """Puts itself around the host's functions and our save."""
         around(host_train, "algo_factory", self.construct)
-        around(checkpoint, "save", self.save)
+        around(weights, "save", self.save)
 
     def construct(self, factory: Any, *args: Any, **kwargs: Any) -> Any:
         model = factory(*args, **kwargs)

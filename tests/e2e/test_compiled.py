@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
+from robomimic_ddp.checkpoint import STATE
+from robomimic_ddp.checkpoint.state_file import read_file
 from robomimic_ddp.errors import EXIT_STOPPED
-from robomimic_ddp.state import STATE
-from robomimic_ddp.state.files import read_file
 from robomimic_ddp.step import compilation
 from tests.configs import make_config, write_config
 from tests.e2e.test_checkpoints import FROZEN

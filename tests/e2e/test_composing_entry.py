@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from robomimic_ddp.state import files
+from robomimic_ddp.checkpoint import state_file
 from tests.configs import make_config, merged, write_config
 from tests.hosts import Host, apply, copy_host, python, require_clean, torchrun
 from tests.runs import load, run_directory
@@ -121,7 +121,7 @@ def test_two_ranks_train_from_the_yaml(host: Host, tmp_path: Path) -> None:
     assert (config["train"]["batch_size"], config["train"]["seed"]) == (2, 11)
     assert "ddp" not in config and "load_from" not in config
     assert record["options"]["lr_scaling"] == "sqrt" and record["plan"]["samples_per_step"] == 4
-    state = files.read_file(run_directory(tmp_path) / "ddp_state.pth")["model"][""]
+    state = state_file.read_file(run_directory(tmp_path) / "ddp_state.pth")["model"][""]
     assert state["ema"]["numbers"]["optimization_step"] == 2
     exported = load(run_directory(tmp_path) / "last.pth")["model"]["ema"]
     averaged = state["ema"]["averaged_model"]

@@ -11,8 +11,8 @@ from typing import Any, Callable
 
 import pytest
 
-from robomimic_ddp.state import PREVIOUS, STATE
-from robomimic_ddp.state.files import read_file
+from robomimic_ddp.checkpoint import PREVIOUS, STATE
+from robomimic_ddp.checkpoint.state_file import read_file
 from tests.hosts import FINISHED, Host, Result, require_clean, torchrun
 from tests.runs import newest, run_directory, state_differences
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from robomimic_ddp.state import STATE
-from robomimic_ddp.state.files import read_file
+from robomimic_ddp.checkpoint import STATE
+from robomimic_ddp.checkpoint.state_file import read_file
 from tests.configs import make_rlds_config, write_config
 from tests.hosts import FINISHED, Host, Result, torchrun
 from tests.runs import run_directory, state_differences

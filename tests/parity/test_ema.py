@@ -20,7 +20,7 @@ import pytest
 import torch
 from torch import nn
 
-from robomimic_ddp import checkpoint
+from robomimic_ddp.checkpoint import weights
 from robomimic_ddp.config.options import Options
 from robomimic_ddp.distributed import group, parallel
 from tests.ranks.toy import Encoder
@@ -65,7 +65,7 @@ def build(mode: str, module_key: bool) -> nn.ModuleDict:
     nets = {"obs_encoder": Encoder(), "noise_pred_net": nn.Linear(6, 4)}
     for name, net in nets.items():
         options = parallel.ddp_options(Options(), net)
-        net = checkpoint.accept_any_layout(parallel.parallelise(net, mode, options, name))
+        net = weights.accept_any_layout(parallel.parallelise(net, mode, options, name))
         nets[name] = parallel.ModuleKey(net) if module_key else net
     return nn.ModuleDict({"policy": nn.ModuleDict(nets)})
 

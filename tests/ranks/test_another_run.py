@@ -10,10 +10,10 @@ import pytest
 from torch.utils.data import DataLoader, Dataset
 
 from robomimic_ddp import resume
+from robomimic_ddp.checkpoint import Found
 from robomimic_ddp.config import options
 from robomimic_ddp.data import sampling
 from robomimic_ddp.distributed import group
-from robomimic_ddp.state import Found
 from tests.ranks.pool import RankError
 from tests.ranks.test_keeper import running
 from tests.ranks.toy import make_algo

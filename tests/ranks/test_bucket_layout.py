@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+from robomimic_ddp.checkpoint import capture_model, restore_model, state_file
 from robomimic_ddp.config.options import Options
 from robomimic_ddp.distributed import group, parallel, rng
-from robomimic_ddp.state import capture_model, files, restore_model
 
 
 class Crossed(nn.Module):
@@ -59,7 +59,7 @@ def whole_and_resumed(options, repeated):
         parallel.state_of(again.nets["net"]).repeat_layout(order)
     torch.set_rng_state(random)
     train(again, 3)
-    return files.digest(capture_model(algo)), files.digest(capture_model(again)), order
+    return state_file.digest(capture_model(algo)), state_file.digest(capture_model(again)), order
 
 
 @pytest.mark.parametrize("bucket_mb", [25.0, 0.002])

@@ -15,11 +15,11 @@ import subprocess
 import pytest
 import torch
 
-from robomimic_ddp import api, checkpoint, resume
+from robomimic_ddp import api, resume
+from robomimic_ddp.checkpoint import BEST, PREVIOUS, STATE, weights
+from robomimic_ddp.checkpoint.state_file import read_file
 from robomimic_ddp.distributed import group
 from robomimic_ddp.monitoring import history
-from robomimic_ddp.state import BEST, PREVIOUS, STATE
-from robomimic_ddp.state.files import read_file
 from tests.ranks.bad_disks import (
     DISK_FAULTS,
     FOLDER_FAULTS,
@@ -115,7 +115,7 @@ def host_saves(directory, fault):
 
 
 def check_host_saves(ranks, folder, fault):
-    checkpoint.save({"epoch": 1}, folder / "last.pth")
+    weights.save({"epoch": 1}, folder / "last.pth")
     with pytest.raises(RankError) as caught:
         ranks.run(host_saves, folder, fault)
     told = caught.value.by_rank[0]

@@ -10,11 +10,11 @@ import pytest
 from torch.utils.data import DataLoader
 
 from robomimic_ddp import resume
+from robomimic_ddp.checkpoint import Found
 from robomimic_ddp.data.sampling import ReplayedLoader, train_loader
 from robomimic_ddp.distributed import group, rng
 from robomimic_ddp.errors import Stopped
 from robomimic_ddp.monitoring import metrics
-from robomimic_ddp.state import Found
 from tests.ranks.test_keeper import running
 from tests.ranks.test_metrics import Algo
 from tests.ranks.toy import make_algo

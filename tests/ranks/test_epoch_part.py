@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from robomimic_ddp.checkpoint import plain
 from robomimic_ddp.distributed import group
 from robomimic_ddp.monitoring.metrics import epoch_log
 from robomimic_ddp.monitoring.step_logs import EpochPart
-from robomimic_ddp.state import plain
 from tests.ranks.test_metrics import Algo, other_order_run_epoch, real_run_epoch
 
 STEPS, FIRST = 5, 6

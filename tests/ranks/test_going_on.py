@@ -15,15 +15,15 @@ from unittest import mock
 
 import pytest
 
-from robomimic_ddp import host_config, resume, state
+from robomimic_ddp import checkpoint, host_config, resume
+from robomimic_ddp.checkpoint import BEST, PREVIOUS, STATE, Found
+from robomimic_ddp.checkpoint.state_file import read_file
 from robomimic_ddp.config import env
 from robomimic_ddp.distributed import group
 from robomimic_ddp.distributed import signals as stopping
 from robomimic_ddp.errors import CheckpointError, Stopped
 from robomimic_ddp.monitoring import history, metrics
 from robomimic_ddp.resume import start
-from robomimic_ddp.state import BEST, PREVIOUS, STATE, Found
-from robomimic_ddp.state.files import read_file
 from tests.ranks.pool import RankError
 from tests.ranks.test_epoch_part import FIRST, STEPS, batches
 from tests.ranks.test_keeper import running, train
@@ -34,7 +34,7 @@ from tests.ranks.toy import make_algo
 def attempts(experiment, asked, counts, host_can=False):
     """What `decide` says in each of torchrun's attempts of one job."""
     values = SimpleNamespace(resume=asked)
-    run = SimpleNamespace(options=SimpleNamespace(values=values), resume=state.Resume())
+    run = SimpleNamespace(options=SimpleNamespace(values=values), resume=checkpoint.Resume())
     said = []
     for count in counts:
         launch = SimpleNamespace(restart_count=count, run_id="old")
@@ -55,19 +55,19 @@ def stopped(tmp_path):
     directory.mkdir()
     (directory / STATE).write_bytes(b"x")
     (directory / "ddp.json").write_text(json.dumps({"job": "old", "paths": ["a"]}))
-    state.write_requeue(directory, {"stopped": "in epoch 2"})
+    checkpoint.write_requeue(directory, {"stopped": "in epoch 2"})
     return tmp_path
 
 
 def test_a_resumed_job_that_dies_while_it_starts_is_started_again(ranks, stopped):
     assert ranks.run(attempts, stopped, True, (0, 1)) == [["state", "state"]] * 2
-    assert not (stopped / "20260101" / state.REQUEUE_NAME).exists()
+    assert not (stopped / "20260101" / checkpoint.REQUEUE_NAME).exists()
 
 
 @pytest.mark.parametrize("asked", [True, False])
 def test_a_job_that_was_stopped_is_not_started_again(stopped, asked):
     assert attempts(stopped, asked, (1,)) == ["stopped"]
-    assert (stopped / "20260101" / state.REQUEUE_NAME).exists()
+    assert (stopped / "20260101" / checkpoint.REQUEUE_NAME).exists()
 
 
 def test_a_run_without_our_state_is_the_hosts_and_says_so(tmp_path, capsys):
@@ -208,7 +208,7 @@ def asked_in_the_last_step(directory):
 def test_a_stop_heard_in_the_last_step_comes_before_validation(ranks, tmp_path):
     assert ranks.run(asked_in_the_last_step, tmp_path) == ["before validation"] * 2
     assert read_file(tmp_path / STATE)["inside"] == {"epoch": 1, "steps": STEPS, "total": None}
-    marker = json.loads((tmp_path / state.REQUEUE_NAME).read_text())
+    marker = json.loads((tmp_path / checkpoint.REQUEUE_NAME).read_text())
     assert f"in epoch 1 after {STEPS} steps" in marker["stopped"]
 
 
@@ -272,7 +272,7 @@ def asked_in_a_long_rollout(directory, epochs, signals):
 def test_a_request_in_a_long_rollout_leaves_a_marker(ranks, tmp_path, epochs, signals, marked):
     with pytest.raises(RankError, match=f"died with exit code {128 + signal.SIGTERM}"):
         ranks.run(asked_in_a_long_rollout, tmp_path, epochs, signals)
-    marker = tmp_path / state.REQUEUE_NAME
+    marker = tmp_path / checkpoint.REQUEUE_NAME
     assert marker.exists() == marked
     if marked:
         content = json.loads(marker.read_text())

@@ -12,11 +12,11 @@ import torch
 from robomimic_ddp import resume
 from robomimic_ddp import run as _run
 from robomimic_ddp import step as step_of_run
+from robomimic_ddp.checkpoint import BEST, PREVIOUS, STATE, Found, Resume, state_file
+from robomimic_ddp.checkpoint.state_file import read_file
 from robomimic_ddp.config import options, plan
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.distributed import group, parallel, rng
-from robomimic_ddp.state import BEST, PREVIOUS, STATE, Found, Resume, files
-from robomimic_ddp.state.files import read_file
 from tests.ranks.toy import make_algo, step
 from tests.versions import NEEDS_CPU_FP16
 
@@ -55,7 +55,12 @@ def train(directory, losses, found=None):
             if best_valid_loss is None or loss < best_valid_loss:
                 best_valid_loss = loss
             keeper.epoch_end(epoch)
-        return first, finished, torch.randn(1).item(), files.digest(dict(algo.nets.state_dict()))
+        return (
+            first,
+            finished,
+            torch.randn(1).item(),
+            state_file.digest(dict(algo.nets.state_dict())),
+        )
 
 
 def test_newest_previous_best_and_on(ranks, tmp_path):

@@ -14,13 +14,13 @@ import torch.distributed as dist
 
 from robomimic_ddp import resume, step
 from robomimic_ddp import run as _run
+from robomimic_ddp.checkpoint import STATE, Found, Resume, state_file
+from robomimic_ddp.checkpoint.state_file import read_file
 from robomimic_ddp.config import options, plan
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.options import Options
 from robomimic_ddp.distributed import group, host_algo, parallel, rng, tree_collectives
 from robomimic_ddp.errors import PlanError
-from robomimic_ddp.state import STATE, Found, Resume, files
-from robomimic_ddp.state.files import read_file
 from tests.ranks import toy
 from tests.ranks.pool import RankError
 from tests.ranks.toy import make_algo
@@ -144,7 +144,7 @@ def train(directory, epochs, found=None, **changes):
         for epoch in range(finished + 1, epochs + 1):
             toy.step(algo, torch.randn(4, 4))
             keeper.epoch_end(epoch)
-        return files.digest(dict(algo.nets.state_dict())), at_start, printed.getvalue(), iters
+        return state_file.digest(dict(algo.nets.state_dict())), at_start, printed.getvalue(), iters
 
 
 @pytest.fixture

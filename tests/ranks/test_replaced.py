@@ -22,7 +22,8 @@ import torch
 from torch import nn
 
 import robomimic_ddp
-from robomimic_ddp import checkpoint, rollouts
+from robomimic_ddp import rollouts
+from robomimic_ddp.checkpoint import weights
 from robomimic_ddp.config import json_config, swapped
 from robomimic_ddp.data.rlds import tfds_sharding, tfds_statistics
 from robomimic_ddp.seams import directory
@@ -190,7 +191,7 @@ def checkpoint_reader(folder: Path) -> None:
     reader = ModuleType("robomimic.utils.file_utils")
     reader.load_dict_from_checkpoint = torch.load
     torch.save({}, folder / "last.pth")
-    with loaded(reader), checkpoint.read_on_cpu("robomimic"):
+    with loaded(reader), weights.read_on_cpu("robomimic"):
         reader.load_dict_from_checkpoint(folder / "last.pth")
 
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import nn
 
+from robomimic_ddp.checkpoint import capture_model, plain, restore_model, state_file
 from robomimic_ddp.distributed import group, rng
 from robomimic_ddp.errors import CheckpointError
-from robomimic_ddp.state import capture_model, files, plain, restore_model
 from tests.parity.test_ema import build, old_training_utils  # noqa: F401
 
 SCHEDULES = {
@@ -81,21 +81,21 @@ def steps_and_resumed(folder, mode, *kind):
         step(algo)
     captured = {"model": capture_model(algo), "random": rng.capture()}
     if group.is_main():
-        files.write(folder, captured, best=False)
+        state_file.write(folder, captured, best=False)
     group.barrier()
     for _ in range(5):
         step(algo)
-    whole = files.digest(capture_model(algo))
+    whole = state_file.digest(capture_model(algo))
     rng.restore(captured["random"])  # the rank's own
-    saved = group.broadcast_nest(files.read(folder)[0] if group.is_main() else None)
+    saved = group.broadcast_nest(state_file.read(folder)[0] if group.is_main() else None)
     again = make(mode, *kind)
     step(again)  # a used optimizer, whose state is replaced
     restore_model(again, saved["model"])
     rng.restore(captured["random"])
-    at_once = files.digest(capture_model(again)) == files.digest(saved["model"])
+    at_once = state_file.digest(capture_model(again)) == state_file.digest(saved["model"])
     for _ in range(5):
         step(again)
-    return whole, files.digest(capture_model(again)), at_once
+    return whole, state_file.digest(capture_model(again)), at_once
 
 
 @pytest.mark.parametrize("api", ["model=", "parameters="])
@@ -178,7 +178,7 @@ def test_the_parts_of_a_hierarchical_algorithm():
     saved = capture_model(trained)
     assert set(saved) == {"", "planner", "actor"}
     restore_model(fresh, saved)
-    assert files.digest(capture_model(fresh)) == files.digest(saved)
+    assert state_file.digest(capture_model(fresh)) == state_file.digest(saved)
     assert fresh.planner.steps == 3 and fresh.actor.steps == 0
 
 

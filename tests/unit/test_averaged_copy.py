@@ -16,9 +16,9 @@ import pytest
 import torch
 
 import robomimic_ddp.api as DDPUtils
+from robomimic_ddp.checkpoint import capture_model, restore_model
 from robomimic_ddp.distributed import host_algo
 from robomimic_ddp.errors import WrapError
-from robomimic_ddp.state import capture_model, restore_model
 from robomimic_ddp.step import averaging
 from tests.parity.test_ema import build, old_training_utils  # noqa: F401
 

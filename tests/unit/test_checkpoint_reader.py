@@ -7,7 +7,7 @@ import weakref
 import pytest
 import torch
 
-from robomimic_ddp import checkpoint
+from robomimic_ddp.checkpoint import weights as checkpoint
 
 file_utils = pytest.importorskip("robomimic.utils.file_utils")
 

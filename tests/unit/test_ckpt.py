@@ -15,9 +15,9 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from robomimic_ddp import checkpoint_check, ckpt, cli
+from robomimic_ddp import ckpt, cli
+from robomimic_ddp.checkpoint import file_check, state_file
 from robomimic_ddp.errors import CheckpointError
-from robomimic_ddp.state import files
 from tests.unit.test_state_files import STREAMS
 
 
@@ -168,13 +168,13 @@ def test_a_state_of_ours(tmp_path, capsys):
     part = {"nets": nets(0, True), "ema": {"averaged_model": nets(100, True), "numbers": {}}}
     part |= {"optimizers": {}, "lr_schedulers": {}, "numbers": {}}
     kept |= {"learning_rates": [], "ranks": [{"random": STREAMS, "data": None}]}
-    files.write(tmp_path, {**kept, "model": {"": part}}, best=False)
-    assert command("show", tmp_path / files.STATE) == 0
+    state_file.write(tmp_path, {**kept, "model": {"": part}}, best=False)
+    assert command("show", tmp_path / state_file.STATE) == 0
     text = capsys.readouterr().out
     assert "after epoch 3, step 12; 2 rank(s), 16 samples per step; save abc" in text
     assert "best_valid_loss" in text and '"verify": true' in text
     out = tmp_path / "out.pth"
-    assert command("convert", tmp_path / files.STATE, "-o", out, "--layout", "plain") == 0
+    assert command("convert", tmp_path / state_file.STATE, "-o", out, "--layout", "plain") == 0
     expected = nets(100, False)
     assert all(torch.equal(load(out)["ema"][key], expected[key]) for key in expected)
 
@@ -188,12 +188,12 @@ class Program:
 def test_what_a_pickle_asks_for_is_read_without_running_it(protocol, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     values = [eval, Path, np.dtype("f4"), {"text": ["a", "b"]}, Program()]
-    asked = checkpoint_check.globals_of(pickle.dumps(values, protocol))
+    asked = file_check.globals_of(pickle.dumps(values, protocol))
     assert set(asked) == {"builtins.eval", "pathlib.Path", "numpy.dtype", f"{os.name}.system"}
     hidden = b"\x80\x04\x8c\x02os\x94\x8c\x06system\x9400h\x00h\x01\x93."
-    assert checkpoint_check.globals_of(hidden) == ["os.system"]
+    assert file_check.globals_of(hidden) == ["os.system"]
     unknown = b"\x80\x04\x8c\x02os\x8c\x06system2\x93."  # a copy of what is on top
-    assert checkpoint_check.globals_of(unknown) == ["?"]
+    assert file_check.globals_of(unknown) == ["?"]
     assert not list(tmp_path.iterdir())
 
 
@@ -218,7 +218,7 @@ def test_what_hosts_keep_is_allowed(zipped, protocol, tmp_path, monkeypatch):
     path = tmp_path / "model.pth"
     how = {"_use_new_zipfile_serialization": zipped, "pickle_protocol": protocol}
     torch.save(content, path, **how)
-    read = checkpoint_check.read_known(path, "model.pth")
+    read = file_check.read_known(path, "model.pth")
     assert torch.equal(read["model"]["weight"], torch.ones(2)) and read["config"] == {"a": 1}
     assert read["of"] == content["of"] and read["stats"]["numbers"]["std"] == 1
 
@@ -236,7 +236,7 @@ def test_what_hosts_keep_is_allowed(zipped, protocol, tmp_path, monkeypatch):
     ],
 )
 def test_what_could_run_a_program_is_not_allowed(name):
-    assert not checkpoint_check._HARMLESS.fullmatch(name)
+    assert not file_check._HARMLESS.fullmatch(name)
 
 
 @pytest.mark.parametrize(
@@ -281,8 +281,8 @@ def test_training_does_not_begin_from_weights_that_are_no_numbers(tmp_path, part
     model = {"nets": {"a.mask": mask, "a.step": torch.arange(2)}, "ema": {"a.weight": mask[0]}}
     content = {"algo_name": "diffusion_policy", "config": "{}", "model": model}
     torch.save(content, path)
-    checkpoint_check.check(path, "diffusion_policy")
+    file_check.check(path, "diffusion_policy")
     model[part][key] = torch.tensor([1.0, value])
     torch.save(content, path)
     with pytest.raises(CheckpointError, match=rf"diverged.pth holds NaN .*such as {part}\.{key}:"):
-        checkpoint_check.check(path, "diffusion_policy")
+        file_check.check(path, "diffusion_policy")

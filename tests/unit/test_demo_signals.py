@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from robomimic_ddp.state import STATE
+from robomimic_ddp.checkpoint import STATE
 from scripts.demo.job import Job
 from tests.hosts import ROOT, environment
 

@@ -11,17 +11,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from robomimic_ddp import host_config, state
+from robomimic_ddp import checkpoint, host_config
+from robomimic_ddp.checkpoint import lock
 from robomimic_ddp.errors import WriteError
 from robomimic_ddp.monitoring import heartbeat
 from robomimic_ddp.seams import directory as seam
-from robomimic_ddp.state import lock
 
 FORK = multiprocessing.get_context("fork")
 
 
 def train_for_ever(directory, begun):
-    held = state.take(directory)
+    held = checkpoint.take(directory)
     heartbeat.Pulse(directory, 0, 1, "cpu", lambda: 0).start()
     begun.set()
     time.sleep(60)
@@ -46,19 +46,19 @@ def often(monkeypatch):
 
 
 def test_a_second_job_is_refused_and_the_dead_ones_place_is_free(tmp_path, other):
-    with pytest.raises(state.DirectoryInUse) as caught:
-        state.take(tmp_path)
+    with pytest.raises(checkpoint.DirectoryInUse) as caught:
+        checkpoint.take(tmp_path)
     for text in (str(tmp_path), f"process {other.pid} on ", "last heartbeat is 0 s old", "without"):
         assert text in str(caught.value)
     other.kill()
     other.join()
     started = time.monotonic()
-    state.take(tmp_path).release()
+    checkpoint.take(tmp_path).release()
     assert time.monotonic() - started < 1.0
 
 
 def train_with_a_worker(directory, told):
-    held = state.take(directory)
+    held = checkpoint.take(directory)
     worker = FORK.Process(target=time.sleep, args=(60,))
     worker.start()
     told.put(worker.pid)
@@ -76,7 +76,7 @@ def test_a_data_worker_that_hangs_does_not_keep_the_place_of_its_dead_rank(tmp_p
         process.join()
         os.kill(worker, 0)
         started = time.monotonic()
-        state.take(tmp_path).release()
+        checkpoint.take(tmp_path).release()
         assert time.monotonic() - started < 1.0
     finally:
         os.kill(worker, 9)
@@ -86,8 +86,8 @@ def test_a_silent_job_that_lives_keeps_its_place(tmp_path, other, monkeypatch):
     monkeypatch.setattr(lock, "_PATIENCE_SECONDS", 1.0)
     os.kill(other.pid, 19)  # SIGSTOP
     time.sleep(0.5)
-    with pytest.raises(state.DirectoryInUse, match=f"process {other.pid}"):
-        state.take(tmp_path)
+    with pytest.raises(checkpoint.DirectoryInUse, match=f"process {other.pid}"):
+        checkpoint.take(tmp_path)
 
 
 def test_what_another_node_wrote_counts_where_locks_do_not_reach(tmp_path, monkeypatch):
@@ -95,17 +95,17 @@ def test_what_another_node_wrote_counts_where_locks_do_not_reach(tmp_path, monke
     pulse._told["host"] = "another-node"
     pulse.write()
     pulse.start()
-    with pytest.raises(state.DirectoryInUse, match="on another-node"):
-        state.take(tmp_path)
+    with pytest.raises(checkpoint.DirectoryInUse, match="on another-node"):
+        checkpoint.take(tmp_path)
     pulse._stop.set()
     pulse._thread.join()
     started = time.monotonic()
-    state.take(tmp_path).release()
+    checkpoint.take(tmp_path).release()
     assert 0.5 < time.monotonic() - started < 10
     told = json.loads(pulse.path.read_text())
     pulse.path.write_text(json.dumps({**told, "finished": True}))
     started = time.monotonic()
-    state.take(tmp_path).release()
+    checkpoint.take(tmp_path).release()
     assert time.monotonic() - started < 0.5
 
 
@@ -120,7 +120,7 @@ def test_a_file_system_without_locks_is_said_once(tmp_path, monkeypatch, capsys)
             raise NotImplementedError("no flock here")
 
     monkeypatch.setattr(lock.filelock, "FileLock", Refusing)
-    state.take(tmp_path)
+    checkpoint.take(tmp_path)
     assert capsys.readouterr().err.count("no lock can be taken") == 1
 
 

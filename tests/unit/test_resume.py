@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from robomimic_ddp import checkpoint
 from robomimic_ddp import run as _run
-from robomimic_ddp import state
 from robomimic_ddp.config import options
 from robomimic_ddp.errors import Stopped
 from robomimic_ddp.monitoring import history
@@ -62,8 +62,8 @@ def test_a_rank_that_did_not_exist_takes_the_main_ranks_place(own, place):
 
 
 def test_the_best_values_are_those_of_the_epoch_loop():
-    made = keeper(resume=state.Resume(variables={"best_loss": None, "best_return": {}}))
-    assert keeper(resume=state.Resume())._best_values() == {}
+    made = keeper(resume=checkpoint.Resume(variables={"best_loss": None, "best_return": {}}))
+    assert keeper(resume=checkpoint.Resume())._best_values() == {}
 
     def save():
         return made._best_values()
@@ -96,7 +96,7 @@ def test_a_marker_is_left_where_there_is_something_to_resume(saved, tmp_path):
     )
     made.finished = 3
     made.leave_marker()
-    marker = tmp_path / state.REQUEUE_NAME
+    marker = tmp_path / checkpoint.REQUEUE_NAME
     assert marker.exists() == (saved is not None)
     if saved:
         stopped = "in the midst of epoch 4, which is lost"
@@ -117,7 +117,7 @@ def test_a_stop_leaves_a_marker_and_says_how_to_resume(heard, signal, tmp_path, 
     )
     with pytest.raises(Stopped):
         made._stop("after epoch 3")
-    content = json.loads((tmp_path / state.REQUEUE_NAME).read_text())
+    content = json.loads((tmp_path / checkpoint.REQUEUE_NAME).read_text())
     assert content == {"stopped": "after epoch 3", "signal": signal, "saved": {"epoch": 3}}
     assert f"stopped after epoch 3 ({signal})" in capsys.readouterr().out
     made.run.directory = tmp_path / "gone"
@@ -144,7 +144,7 @@ def said(tmp_path, world=2, samples=8, rates=((0.1, 0.2),), **changes):
     }
     run = SimpleNamespace(
         plan=SimpleNamespace(world_size=world, samples_per_step=samples),
-        resume=state.Resume(SimpleNamespace(directory=tmp_path)),
+        resume=checkpoint.Resume(SimpleNamespace(directory=tmp_path)),
         learning_rates=rates,
     )
     weight = torch.nn.Parameter(torch.zeros(1))
@@ -190,7 +190,7 @@ def test_each_change_is_one_line(changes, line, tmp_path):
 
 @pytest.fixture
 def current():
-    run = SimpleNamespace(resume=state.Resume())
+    run = SimpleNamespace(resume=checkpoint.Resume())
     token = _run._current.set(run)
     yield run
     _run._current.reset(token)
@@ -236,8 +236,8 @@ def test_a_state_is_read_once_and_its_notes_are_kept(current, monkeypatch):
         return nest
 
     looked_at = []
-    monkeypatch.setattr(state, "read", reading)
-    monkeypatch.setattr(state, "require_complete", lambda *given: looked_at.append(given[1]))
+    monkeypatch.setattr(checkpoint, "read", reading)
+    monkeypatch.setattr(checkpoint, "require_complete", lambda *given: looked_at.append(given[1]))
     monkeypatch.setattr(start.group, "broadcast_nest", broadcast)
     for _ in range(2):
         assert start.saved_state(current)["powersgd"] == {"common": 1, "errors": [2]}
@@ -268,7 +268,7 @@ def test_a_marker_that_cannot_be_removed_is_a_warning(tmp_path, capsys):
     start.forget_requeue(None)
     found = SimpleNamespace(directory=tmp_path)
     start.forget_requeue(found)  # there is none
-    (tmp_path / state.REQUEUE_NAME).mkdir()
+    (tmp_path / checkpoint.REQUEUE_NAME).mkdir()
     start.forget_requeue(found)
     assert "warning: the requeue marker stays: " in capsys.readouterr().err
 

@@ -7,9 +7,17 @@ import os
 
 import pytest
 
+from robomimic_ddp.checkpoint import (
+    STATE,
+    find_job,
+    find_run,
+    job_name,
+    read,
+    relative_paths,
+    state_file,
+)
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.errors import CheckpointError
-from robomimic_ddp.state import STATE, files, find_job, find_run, job_name, read, relative_paths
 
 
 def run(folder, name, job=None, state=True, **record):
@@ -69,7 +77,7 @@ def test_a_state_is_found_whatever_became_of_ddp_json(content, tmp_path, capsys)
     assert find_job(tmp_path, "mine") is None
     assert capsys.readouterr().err.count(f"warning: {directory / 'ddp.json'} cannot be used") == 2
     for _ in range(2):  # the second makes the first the previous one
-        files.write(directory, {"job": "mine"}, best=False)
+        state_file.write(directory, {"job": "mine"}, best=False)
     found = find_job(tmp_path, "mine")
     assert (found.directory, found.kind, found.paths) == (directory, "state", ())
     (directory / STATE).write_bytes(b"")

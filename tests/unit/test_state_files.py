@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 import torch
 
-from robomimic_ddp.errors import CheckpointError
-from robomimic_ddp.state import (
+from robomimic_ddp.checkpoint import (
     BEST,
     PREVIOUS,
     STATE,
     capture,
     export_digest,
-    files,
     read,
     shape,
+    state_file,
     write,
 )
+from robomimic_ddp.errors import CheckpointError
 
 
 def state(epoch, size=2000):
@@ -35,14 +35,14 @@ def state(epoch, size=2000):
 
 
 def same(one, two):
-    return files.digest(one) == files.digest(two)
+    return state_file.digest(one) == state_file.digest(two)
 
 
 def test_newest_previous_and_best(tmp_path):
     for epoch in range(1, 5):
         write(tmp_path, state(epoch), best=epoch == 2)
     for name, epoch in ((STATE, 4), (PREVIOUS, 3), (BEST, 2)):
-        assert same(files.read_file(tmp_path / name), state(epoch))
+        assert same(state_file.read_file(tmp_path / name), state(epoch))
     assert sorted(os.listdir(tmp_path)) == sorted([STATE, PREVIOUS, BEST])
     found, notes = read(tmp_path)
     assert same(found, state(4)) and notes == []
@@ -97,7 +97,7 @@ def test_a_damaged_newest_file_is_named_and_the_previous_one_used(damage, tmp_pa
     assert f"using {tmp_path / PREVIOUS} of epoch 1" in notes[1]
     assert not (tmp_path / "harm").exists()
     write(tmp_path, state(3), best=False)  # the damaged one must not become the previous one
-    assert same(files.read_file(tmp_path / PREVIOUS), state(1))
+    assert same(state_file.read_file(tmp_path / PREVIOUS), state(1))
     half(tmp_path / STATE)
     assert same(read(tmp_path)[0], state(1))
 
@@ -113,7 +113,7 @@ def test_every_byte_of_the_archive_matters_or_changes_nothing(tmp_path):
         data[position] ^= 0xFF
         path.write_bytes(data)
         try:
-            assert same(files.read_file(path), state(1, size=8))
+            assert same(state_file.read_file(path), state(1, size=8))
         except CheckpointError as error:
             assert str(path) in str(error)
             refused += 1
@@ -163,7 +163,7 @@ def test_a_symbolic_link_keeps_the_previous_and_the_best_apart(linked, tmp_path,
     for epoch in range(1, 5):
         write(directory, state(epoch), best=epoch == 2)
     for name, epoch in ((STATE, 4), (PREVIOUS, 3), (BEST, 2)):
-        assert same(files.read_file(directory / name), state(epoch))
+        assert same(state_file.read_file(directory / name), state(epoch))
     assert (directory / STATE).is_symlink() and (elsewhere / STATE).is_file()
 
 
@@ -185,8 +185,8 @@ def test_what_a_state_lacks_is_named():
         }  # fmt: skip
         found = shape.state_fault({k: v for k, v in {**whole, **changes}.items() if v is not ...})
         if found:
-            with pytest.raises(files.NotOurState, match="cannot|can resume"):
-                files.require_complete({**whole, **changes}, "file")
+            with pytest.raises(state_file.NotOurState, match="cannot|can resume"):
+                state_file.require_complete({**whole, **changes}, "file")
         return found
 
     assert fault() is None
@@ -234,7 +234,7 @@ def test_without_links_copies_are_made(tmp_path, monkeypatch):
     for epoch in range(1, 4):
         write(tmp_path, state(epoch), best=epoch == 1)
     for name, epoch in ((STATE, 3), (PREVIOUS, 2), (BEST, 1)):
-        assert same(files.read_file(tmp_path / name), state(epoch))
+        assert same(state_file.read_file(tmp_path / name), state(epoch))
 
 
 def test_a_vanished_directory_is_one_clear_error(tmp_path):

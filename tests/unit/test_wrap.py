@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from robomimic_ddp import checkpoint
+from robomimic_ddp.checkpoint import weights
 from robomimic_ddp.distributed import parallel
 from robomimic_ddp.errors import WrapError
 
@@ -140,9 +140,9 @@ def test_checkpoints_load_in_either_key_layout(mode, module_key, saved_with_key)
     saved = nn.ModuleDict(
         {"policy": nn.ModuleDict({"net": nn.DataParallel(source) if saved_with_key else source})}
     )
-    net = checkpoint.accept_any_layout(parallel.parallelise(Net(), mode))
+    net = weights.accept_any_layout(parallel.parallelise(Net(), mode))
     if module_key:
-        net = checkpoint.accept_any_layout(parallel.ModuleKey(net))
+        net = weights.accept_any_layout(parallel.ModuleKey(net))
     target = nn.ModuleDict({"policy": nn.ModuleDict({"net": net})})
     state = saved.state_dict()
     kept = dict(state)
@@ -153,12 +153,12 @@ def test_checkpoints_load_in_either_key_layout(mode, module_key, saved_with_key)
 
 
 def test_a_checkpoint_of_another_net_is_still_refused():
-    net = checkpoint.accept_any_layout(parallel.parallelise(Net(), "dp"))
+    net = weights.accept_any_layout(parallel.parallelise(Net(), "dp"))
     with pytest.raises(RuntimeError, match="layer.weight"):
         net.load_state_dict({"module.other.weight": torch.ones(1)})
 
 
 def test_averaged_copies_accept_both_layouts_too():
-    net = checkpoint.accept_any_layout(parallel.parallelise(Net(), "dp"))
+    net = weights.accept_any_layout(parallel.parallelise(Net(), "dp"))
     copied = copy.deepcopy(net)
     copied.load_state_dict(nn.DataParallel(Net()).state_dict())

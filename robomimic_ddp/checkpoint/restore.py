@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from robomimic_ddp.checkpoint.capture import STATEFUL, parts
 from robomimic_ddp.errors import CheckpointError
-from robomimic_ddp.state.capture import STATEFUL, parts
 
 
 def restore_model(algo: Any, state: Mapping[str, Any]) -> None:

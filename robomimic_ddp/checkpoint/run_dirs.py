@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from robomimic_ddp.checkpoint import shape, state_file
 from robomimic_ddp.config import env, paths
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.distributed import atomic_files
 from robomimic_ddp.errors import CheckpointError
-from robomimic_ddp.state import files, shape
 
 RECORD_NAME = "ddp.json"
 REQUEUE_NAME = "requeue"
@@ -65,11 +65,11 @@ def find_job(experiment: Path, job: str | None) -> Found | None:
     for directory in _newest_first(experiment):
         record = read_record(directory)
         if record is None:
-            if job is not None and files.job_of(directory) == job:
+            if job is not None and state_file.job_of(directory) == job:
                 return Found(directory, "state")
             continue
         if job is not None and record.get("job") == job and "outcome" not in record:
-            kind = "state" if files.exists(directory) else "begun"
+            kind = "state" if state_file.exists(directory) else "begun"
             return Found(directory, kind, _paths(directory, record))
     return None
 
@@ -81,13 +81,13 @@ def find_run(experiment: Path, host_resumes: bool) -> Found:
     when there is none.
     """
     for directory in _newest_first(experiment):
-        if files.exists(directory):
+        if state_file.exists(directory):
             record = read_record(directory)
             return Found(directory, "state", _paths(directory, record or {}))
         if host_resumes and (directory / "last.pth").exists():
             return Found(directory, "host")
     raise CheckpointError(
-        f"nothing to resume: no folder in {experiment} holds {files.STATE}, which a run writes at "
+        f"nothing to resume: no folder in {experiment} holds {state_file.STATE}, which a run writes at "
         "every epoch's end. Expected the output_dir and experiment.name of the run that is to go "
         "on. Check both, or start without resume."
     )
@@ -119,7 +119,7 @@ def read_record(directory: Path) -> dict | None:
         fault = getattr(error, "strerror", None) or str(error)
     if fault is None:
         return record
-    if files.exists(directory):
+    if state_file.exists(directory):
         print(
             f"warning: {path} cannot be used ({fault}): ddp.resume=true takes this run's paths "
             "from the host instead, and a restart by torchrun asks the state whose it is.",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from robomimic_ddp.checkpoint.run_dirs import Found
 from robomimic_ddp.monitoring.step_logs import EpochPart
-from robomimic_ddp.state.directories import Found
 
 
 @dataclass

@@ -16,11 +16,10 @@ from typing import Any
 
 import torch
 
-from robomimic_ddp import checkpoint
+from robomimic_ddp.checkpoint import shape, weights
 from robomimic_ddp.config import paths
 from robomimic_ddp.distributed import atomic_files
 from robomimic_ddp.errors import CheckpointError
-from robomimic_ddp.state import shape
 
 STATE, PREVIOUS, BEST = "ddp_state.pth", "ddp_state_previous.pth", "ddp_state_best.pth"
 FORMAT = 1
@@ -42,7 +41,7 @@ def write(directory: Path, state: dict[str, Any], best: bool) -> list[str]:
     newest = directory / STATE
     older = _second_name(newest, directory / PREVIOUS) if newest.exists() else None
     try:
-        checkpoint.save(sealed, newest)
+        weights.save(sealed, newest)
     except BaseException:
         if older is not None:
             with suppress(OSError):
@@ -73,7 +72,7 @@ def _second_name(path: Path, final: Path) -> Path:
         try:
             shutil.copyfile(path, temporary)
         except OSError as error:
-            raise checkpoint.save_error(final, error) from error
+            raise weights.save_error(final, error) from error
     return temporary
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from robomimic_ddp.state.capture import capture_model, plain
-from robomimic_ddp.state.directories import (
+from robomimic_ddp.checkpoint.capture import capture_model, plain
+from robomimic_ddp.checkpoint.lock import DirectoryInUse, take
+from robomimic_ddp.checkpoint.restore import restore_model
+from robomimic_ddp.checkpoint.resume_state import Resume
+from robomimic_ddp.checkpoint.run_dirs import (
     RECORD_NAME,
     REQUEUE_NAME,
     Found,
@@ -14,7 +17,7 @@ from robomimic_ddp.state.directories import (
     relative_paths,
     write_requeue,
 )
-from robomimic_ddp.state.files import (
+from robomimic_ddp.checkpoint.state_file import (
     BEST,
     PREVIOUS,
     STATE,
@@ -23,9 +26,6 @@ from robomimic_ddp.state.files import (
     require_complete,
     write,
 )
-from robomimic_ddp.state.lock import DirectoryInUse, take
-from robomimic_ddp.state.restore import restore_model
-from robomimic_ddp.state.resumed import Resume
 
 __all__ = [
     "BEST",

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from robomimic_ddp.checkpoint import RECORD_NAME
 from robomimic_ddp.distributed import atomic_files
-from robomimic_ddp.state import RECORD_NAME
 
 
 class RunRecord:
