@@ -10,7 +10,7 @@ import functools
 import importlib
 from typing import Any, Callable
 
-from robomimic_ddp import API_VERSION, __version__, host_config, resume
+from robomimic_ddp import API_VERSION, __version__
 from robomimic_ddp.checkpoint import weights
 from robomimic_ddp.config import dotlist, env, host_seams, json_config
 from robomimic_ddp.data.language.lazy_model import language_model
@@ -19,7 +19,8 @@ from robomimic_ddp.distributed.atomic_files import copyfile, open_on_main
 from robomimic_ddp.distributed.main_rank import agree, ask, main_rank_only
 from robomimic_ddp.errors import ApiVersionError, RobomimicDDPError
 from robomimic_ddp.monitoring.host_loggers import data_logger, print_logger
-from robomimic_ddp.seams.data import (
+from robomimic_ddp.training import host_config, resume
+from robomimic_ddp.training.data_loaders import (
     rlds_datasets,
     rlds_env_metadata,
     rlds_shape_metadata,
@@ -27,11 +28,11 @@ from robomimic_ddp.seams.data import (
     train_loader,
     valid_loader,
 )
-from robomimic_ddp.seams.directory import run_directory
-from robomimic_ddp.seams.epoch import epoch_log, rollouts
-from robomimic_ddp.seams.model import cuda_device, parallel, scale_lr
-from robomimic_ddp.seams.training import distributed, epochs
-from robomimic_ddp.step.averaged_copy import averaged_copy
+from robomimic_ddp.training.epoch import epoch_log, rollouts
+from robomimic_ddp.training.loop import distributed, epochs
+from robomimic_ddp.training.nets import cuda_device, parallel, scale_lr
+from robomimic_ddp.training.run_directory import run_directory
+from robomimic_ddp.training.step.averaged_copy import averaged_copy
 
 __all__ = [
     "API_VERSION",

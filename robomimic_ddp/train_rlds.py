@@ -17,12 +17,12 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from robomimic_ddp import host_config
 from robomimic_ddp.config import dotlist, env, json_config, tree
 from robomimic_ddp.config.entry_options import Notes, attach_notes, notes_of
 from robomimic_ddp.data.rlds.tf_import import import_triton_first
 from robomimic_ddp.distributed import entry_point
 from robomimic_ddp.errors import ConfigError
+from robomimic_ddp.training import host_config
 
 USAGE = (
     "usage: python -m robomimic.scripts.train_rlds load_from=CONFIG.json [key=value ...] "

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import api
 
-from robomimic_ddp.step import calls
+from robomimic_ddp.training.step import calls
 
 NEEDS_OPTIMIZER_HOOKS = pytest.mark.skipif(
     not hasattr(torch.optim.Optimizer, "register_state_dict_post_hook"),

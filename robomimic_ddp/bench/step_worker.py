@@ -48,8 +48,9 @@ def main(job: dict[str, Any]) -> None:
     with ExitStack() as stack:
         samples = job["batch"]
         if ours:
-            from robomimic_ddp import api, run
+            from robomimic_ddp import api
             from robomimic_ddp.monitoring import step_hooks
+            from robomimic_ddp.training import run
 
             started = stack.enter_context(run.start(config, use_cuda=on_gpu))
             samples = started.plan.samples_per_rank  # more than a batch where it accumulates

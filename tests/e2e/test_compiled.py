@@ -14,7 +14,7 @@ import torch
 from robomimic_ddp.checkpoint import STATE
 from robomimic_ddp.checkpoint.state_file import read_file
 from robomimic_ddp.errors import EXIT_STOPPED
-from robomimic_ddp.step import compilation
+from robomimic_ddp.training.step import compile
 from tests.configs import make_config, write_config
 from tests.e2e.test_checkpoints import FROZEN
 from tests.hosts import FINISHED, Host, python, require_clean
@@ -37,7 +37,7 @@ def directories(
     tmp_path_factory: pytest.TempPathFactory, host_copy: Host, low_dim_dataset: Path
 ) -> dict[str, Path]:
     """Name -> directory of a finished run of two epochs; "stopped" went on inside one."""
-    missing = compilation.why_not("cpu", None)
+    missing = compile.why_not("cpu", None)
     if missing is not None:
         pytest.skip(missing)
     found = {}

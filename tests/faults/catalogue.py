@@ -17,9 +17,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import robomimic_ddp
-from robomimic_ddp import api, run
+from robomimic_ddp import api
 from robomimic_ddp.data import sampling
 from robomimic_ddp.distributed import parallel
+from robomimic_ddp.training import run
 from tests.faults.toy_run import BATCH, SEED
 
 BAD = 1

@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from robomimic_ddp import api, run
+from robomimic_ddp import api
 from robomimic_ddp.config import entry_options
 from robomimic_ddp.distributed import group
+from robomimic_ddp.training import run
 from tests.ranks.toy import Encoder
 
 STEPS, BATCH, SAMPLES, SEED = 4, 4, 96, 7

@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 import torch
 
-from robomimic_ddp.step import convolutions
+from robomimic_ddp.training.step import convolutions
 from tests.configs import merged
 from tests.parity.comparison import CHANGES, PARTS, STEPS, faults, largest_and_mean, require_parity
 from tests.parity.reference import train_for_all_ranks

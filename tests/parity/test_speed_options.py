@@ -16,7 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from robomimic_ddp.step import compilation
+from robomimic_ddp.training.step import compile
 from tests.configs import make_config, write_config
 from tests.parity.comparison import CHANGES, PARTS, largest_and_mean, moment_distance
 from tests.parity.training import Job, train_on_rank
@@ -42,7 +42,7 @@ def train_compiled(job: Job, backend: str) -> dict:
     cut at buckets, of which torch would have the first one larger than these nets.
     """
     small = mock.patch.object(dist, "_DEFAULT_FIRST_BUCKET_BYTES", 100_000)
-    with small, mock.patch.object(compilation, "BACKEND", backend):
+    with small, mock.patch.object(compile, "BACKEND", backend):
         return train_on_rank(job)
 
 

@@ -16,7 +16,8 @@ from unittest import mock
 import numpy as np
 import torch
 
-from robomimic_ddp import api, host_config, run, train_rlds
+from robomimic_ddp import api, train_rlds
+from robomimic_ddp.training import host_config, run
 
 
 class Job(NamedTuple):

@@ -29,10 +29,10 @@ def main() -> None:
     import torch
     from robomimic.algo.diffusion_policy import DiffusionPolicyUNet
 
-    from robomimic_ddp.step import compilation
+    from robomimic_ddp.training.step import compile
 
     torch.backends.cudnn.enabled = False  # it is not pretended
-    compilation.BACKEND = "aot_eager"  # nor are Triton's kernels
+    compile.BACKEND = "aot_eager"  # nor are Triton's kernels
     train_on_batch = DiffusionPolicyUNet.train_on_batch
 
     @functools.wraps(train_on_batch)

@@ -11,9 +11,10 @@ import pytest
 import torch
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-from robomimic_ddp import step, verify
+from robomimic_ddp import verify
 from robomimic_ddp.config.options import Options
 from robomimic_ddp.distributed import group, parallel, rng
+from robomimic_ddp.training import step
 from tests.ranks.pool import RankError
 from tests.ranks.toy import loss_of, make_algo
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader, Dataset
 
-from robomimic_ddp import resume
 from robomimic_ddp.checkpoint import Found
 from robomimic_ddp.config import options
 from robomimic_ddp.data import sampling
 from robomimic_ddp.distributed import group
+from robomimic_ddp.training import state_saver
 from tests.ranks.pool import RankError
 from tests.ranks.test_keeper import running
 from tests.ranks.toy import make_algo
@@ -74,7 +74,7 @@ def life(directory, found, how=None, batches=0):
         place = {"rank": group.rank(), "world_size": group.world_size()}
         loader = sampling.train_loader(DataLoader, kwargs, seed=3, batch_size_per_rank=4, **place)
         run.loaders["train"] = loader if group.world_size() > 1 else sampling.ReplayedLoader(loader)
-        keeper = resume.Keeper(run, make_algo())
+        keeper = state_saver.Keeper(run, make_algo())
         keeper.restore()
         iterator = iter(run.loaders["train"])
         for _ in range(batches):

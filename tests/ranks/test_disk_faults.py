@@ -15,11 +15,12 @@ import subprocess
 import pytest
 import torch
 
-from robomimic_ddp import api, resume
+from robomimic_ddp import api
 from robomimic_ddp.checkpoint import BEST, PREVIOUS, STATE, weights
 from robomimic_ddp.checkpoint.state_file import read_file
 from robomimic_ddp.distributed import group
 from robomimic_ddp.monitoring import history
+from robomimic_ddp.training import resume, state_saver
 from tests.ranks.bad_disks import (
     DISK_FAULTS,
     FOLDER_FAULTS,
@@ -49,7 +50,7 @@ def epochs(directory, fault):
     """Epoch 1 is saved, epoch 2 meets the fault, epoch 3 is saved."""
     errors = io.StringIO()
     with running(directory) as run, contextlib.redirect_stderr(errors):
-        keeper = resume.Keeper(run, make_algo())
+        keeper = state_saver.Keeper(run, make_algo())
         keeper.epoch_end(1)
         with fault(directory) if group.is_main() else contextlib.nullcontext():
             keeper.epoch_end(2)
@@ -86,7 +87,7 @@ def better_each_time(directory):
     """Two epochs, each the best so far."""
     errors = io.StringIO()
     with running(directory) as run, contextlib.redirect_stderr(errors):
-        keeper = resume.Keeper(run, make_algo())
+        keeper = state_saver.Keeper(run, make_algo())
         for epoch, best_valid_loss in ((1, 0.5), (2, 0.4)):  # noqa: B007 - the keeper reads it
             resume.restored("best_valid_loss", None)
             keeper.epoch_end(epoch)
@@ -139,7 +140,7 @@ def whole_epochs(directory, fault):
     """Three epochs as the seams make them: a log, a state, and the outcome at last."""
     errors = io.StringIO()
     with running(directory) as run, contextlib.redirect_stderr(errors):
-        keeper = resume.Keeper(run, make_algo())
+        keeper = state_saver.Keeper(run, make_algo())
 
         def run_epoch(model, data_loader, epoch, num_steps=None):
             return {"Loss": float(epoch), "text": "x" * 5000}

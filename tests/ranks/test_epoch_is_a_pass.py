@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from torch.utils.data import DataLoader
 
-from robomimic_ddp import resume
 from robomimic_ddp.checkpoint import Found
 from robomimic_ddp.data.sampling import ReplayedLoader, train_loader
 from robomimic_ddp.distributed import group, rng
 from robomimic_ddp.errors import Stopped
 from robomimic_ddp.monitoring import metrics
+from robomimic_ddp.training import state_saver
 from tests.ranks.test_keeper import running
 from tests.ranks.test_metrics import Algo
 from tests.ranks.toy import make_algo
@@ -57,7 +57,7 @@ def epoch(directory, kind, folder, cache, batch, stop_after, go_on):
     with running(directory, Found(directory, "state") if go_on else None) as run:
         with rng.kept():
             run.loaders["train"] = make_loader(kind, folder, cache, batch)
-        keeper, algo = resume.Keeper(run, make_algo()), Algo()
+        keeper, algo = state_saver.Keeper(run, make_algo()), Algo()
         keeper.restore()
         logged = metrics.epoch_log(run_epoch, lambda: run.resume.part)
 

@@ -15,7 +15,7 @@ from unittest import mock
 
 import pytest
 
-from robomimic_ddp import checkpoint, host_config, resume
+from robomimic_ddp import checkpoint
 from robomimic_ddp.checkpoint import BEST, PREVIOUS, STATE, Found
 from robomimic_ddp.checkpoint.state_file import read_file
 from robomimic_ddp.config import env
@@ -23,7 +23,8 @@ from robomimic_ddp.distributed import group
 from robomimic_ddp.distributed import signals as stopping
 from robomimic_ddp.errors import CheckpointError, Stopped
 from robomimic_ddp.monitoring import history, metrics
-from robomimic_ddp.resume import start
+from robomimic_ddp.training import host_config, resume, state_saver
+from robomimic_ddp.training import resume as start
 from tests.ranks.pool import RankError
 from tests.ranks.test_epoch_part import FIRST, STEPS, batches
 from tests.ranks.test_keeper import running, train
@@ -81,7 +82,7 @@ def test_a_run_without_our_state_is_the_hosts_and_says_so(tmp_path, capsys):
 def go_on(directory):
     errors = io.StringIO()
     with running(directory, Found(directory, "state")) as run:
-        keeper = resume.Keeper(run, make_algo())
+        keeper = state_saver.Keeper(run, make_algo())
         with contextlib.redirect_stderr(errors):
             return keeper.restore(), errors.getvalue()
 
@@ -121,7 +122,7 @@ def begin_again(directory):
     """After a stop in epoch 1, before any was finished: what is said, and of the history."""
     printed = io.StringIO()
     with running(directory, Found(directory, "begun")) as run:
-        keeper = resume.Keeper(run, make_algo())
+        keeper = state_saver.Keeper(run, make_algo())
         with contextlib.redirect_stdout(printed):
             return keeper.restore(), run.resume.part.steps, printed.getvalue()
 
@@ -138,7 +139,7 @@ def save_what_a_file_cannot_hold(directory):
         algo = make_algo()
         if group.is_main():
             algo.optimizers["policy"].param_groups[0]["odd"] = object()
-        keeper = resume.Keeper(run, algo)
+        keeper = state_saver.Keeper(run, algo)
         try:
             keeper.epoch_end(1)
         except CheckpointError as error:
@@ -152,7 +153,7 @@ def test_what_a_file_cannot_hold_is_an_error_at_the_first_save(ranks, tmp_path):
 
 def nothing_is_measured(directory):
     with running(directory) as run:
-        keeper = resume.Keeper(run, make_algo())
+        keeper = state_saver.Keeper(run, make_algo())
         best_valid_loss = resume.restored("best_valid_loss", None)
         best_return = resume.restored("best_return", {"reach": -1.0})
         keeper.restore()
@@ -175,7 +176,7 @@ def test_without_a_measure_there_is_no_best_state(ranks, tmp_path):
 
 def unmeasured(directory):
     with running(directory) as run:
-        keeper = resume.Keeper(run, make_algo())
+        keeper = state_saver.Keeper(run, make_algo())
         best_valid_loss = resume.restored("best_valid_loss", None)
         keeper.restore()
         keeper.epoch_end(1)
@@ -194,7 +195,7 @@ class Asked(Algo):
 
 def asked_in_the_last_step(directory):
     with running(directory) as run, run.stopper.scope():
-        keeper = resume.Keeper(run, make_algo())
+        keeper = state_saver.Keeper(run, make_algo())
         keeper.restore()
         run.stopper.listen()
         run.resume.part.epoch = 1
@@ -216,7 +217,7 @@ def epoch_over_a_stop(directory, stop_after, found):
     """The log of an epoch that is stopped after so many steps (None: that ends), or goes on."""
     with running(directory, found) as run:
         run.loaders["train"] = batches()
-        keeper = resume.Keeper(run, make_algo())
+        keeper = state_saver.Keeper(run, make_algo())
         keeper.restore()
         run.resume.part.epoch = 1
         run.stopper.agreed = lambda: run.resume.part.steps == stop_after
@@ -250,7 +251,7 @@ def asked_in_a_long_rollout(directory, epochs, signals):
     """Nothing collective can be done there; what is saved is the epoch before."""
     stopping.PATIENCE_SECONDS = 0.5
     with running(directory) as run, run.stopper.scope():
-        keeper = resume.Keeper(run, make_algo())
+        keeper = state_saver.Keeper(run, make_algo())
         keeper.restore()
         run.stopper.listen()
         for epoch in range(1, epochs + 1):

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from robomimic_ddp import cli, watch
-from robomimic_ddp import run as _run
 from robomimic_ddp.errors import DataError, Stopped
 from robomimic_ddp.monitoring import heartbeat
+from robomimic_ddp.training import run as _run
 from tests.faults.test_planted_faults import ENVIRONMENT
 from tests.faults.toy_run import STEPS, ToyJob, train
 

@@ -9,14 +9,14 @@ from unittest import mock
 import pytest
 import torch
 
-from robomimic_ddp import resume
-from robomimic_ddp import run as _run
-from robomimic_ddp import step as step_of_run
 from robomimic_ddp.checkpoint import BEST, PREVIOUS, STATE, Found, Resume, state_file
 from robomimic_ddp.checkpoint.state_file import read_file
 from robomimic_ddp.config import options, plan
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.distributed import group, parallel, rng
+from robomimic_ddp.training import resume, state_saver
+from robomimic_ddp.training import run as _run
+from robomimic_ddp.training import step as step_of_run
 from tests.ranks.toy import make_algo, step
 from tests.versions import NEEDS_CPU_FP16
 
@@ -43,7 +43,7 @@ def train(directory, losses, found=None):
     """The host's train(): one step an epoch, and the best of the given losses."""
     with running(directory, found) as run:
         algo = make_algo()
-        keeper = resume.Keeper(run, algo)
+        keeper = state_saver.Keeper(run, algo)
         best_valid_loss = resume.restored("best_valid_loss", None)
         first = best_valid_loss
         rng.seed_streams(7, group.rank())
@@ -88,7 +88,7 @@ def streams_of(directory, world_before):
     """After going on, the first number of each rank's stream."""
     with running(directory, Found(directory, "state")) as run:
         algo = make_algo()
-        keeper = resume.Keeper(run, algo)
+        keeper = state_saver.Keeper(run, algo)
         rng.seed_streams(7, group.rank())
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
@@ -121,7 +121,7 @@ def laid_out(directory):
 
     with running(directory, Found(directory, "state")) as run:
         with mock.patch.object(parallel._State, "repeat_layout", repeat_layout):
-            resume.Keeper(run, make_algo()).restore()
+            state_saver.Keeper(run, make_algo()).restore()
     return repeated
 
 
@@ -138,7 +138,7 @@ def keep_scaler(directory, scale, found=None):
     """The scale of fp16's gradients after going on, if `found`; else it is saved."""
     with running(directory, found) as run:
         run.steps = step_of_run.Prepared("", torch.amp.GradScaler("cpu", init_scale=scale))
-        keeper = resume.Keeper(run, make_algo())
+        keeper = state_saver.Keeper(run, make_algo())
         keeper.restore()
         if found is None:
             keeper.epoch_end(1)

@@ -12,8 +12,6 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from robomimic_ddp import resume, step
-from robomimic_ddp import run as _run
 from robomimic_ddp.checkpoint import STATE, Found, Resume, state_file
 from robomimic_ddp.checkpoint.state_file import read_file
 from robomimic_ddp.config import options, plan
@@ -21,6 +19,8 @@ from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.options import Options
 from robomimic_ddp.distributed import group, host_algo, parallel, rng, tree_collectives
 from robomimic_ddp.errors import PlanError
+from robomimic_ddp.training import run as _run
+from robomimic_ddp.training import state_saver, step
 from tests.ranks import toy
 from tests.ranks.pool import RankError
 from tests.ranks.toy import make_algo
@@ -137,7 +137,7 @@ def train(directory, epochs, found=None, **changes):
         algo = make_algo()
         run.communication = compressed(algo, **changes)
         rng.seed_streams(7, group.rank())
-        keeper = resume.Keeper(run, algo)
+        keeper = state_saver.Keeper(run, algo)
         finished = keeper.restore() or 0
         at_start = [one.errors() for one in run.communication.powersgd.values()]
         iters = {one.state.iter for one in run.communication.powersgd.values()}

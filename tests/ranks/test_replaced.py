@@ -22,12 +22,12 @@ import torch
 from torch import nn
 
 import robomimic_ddp
-from robomimic_ddp import rollouts
 from robomimic_ddp.checkpoint import weights
 from robomimic_ddp.config import json_config, swapped
 from robomimic_ddp.data.rlds import tfds_sharding, tfds_statistics
-from robomimic_ddp.seams import directory
-from robomimic_ddp.step import checkpointing, compilation, convolutions
+from robomimic_ddp.training import rollouts
+from robomimic_ddp.training import run_directory as directory
+from robomimic_ddp.training.step import activation_checkpointing, compile, convolutions
 from tests.configs import make_config, write_config
 from tests.hosts import ROOT, Host
 from tests.ranks.hosted import train_on_rank
@@ -38,7 +38,7 @@ from tests.versions import NEEDS_CALL_PLACE, NEEDS_OPTIMIZER_HOOKS
 pytestmark = [NEEDS_CALL_PLACE, NEEDS_OPTIMIZER_HOOKS, pytest.mark.timeout(300)]
 
 PACKAGE = str(Path(robomimic_ddp.__file__).parent)
-PREPARE = importlib.import_module("robomimic_ddp.step.prepare")
+PREPARE = importlib.import_module("robomimic_ddp.training.step.prepare")
 OPTIONS = {
     "accumulate": 2,
     "activation_checkpointing": True,
@@ -135,7 +135,7 @@ def replaced_in_a_run(host: str, folder: str, *arguments: str) -> set[Replaced]:
     with contextlib.ExitStack() as stack:
         found = stack.enter_context(noted())
         stack.enter_context(loaded(wandb))
-        stack.enter_context(mock.patch.object(compilation, "BACKEND", "eager"))
+        stack.enter_context(mock.patch.object(compile, "BACKEND", "eager"))
         stack.enter_context(mock.patch.object(torch, "compile", lambda forward, **_: forward))
         stack.enter_context(mock.patch.object(PREPARE, "_device", lambda nets: "cuda"))
         stack.enter_context(mock.patch.multiple(convolutions, **bounds))
@@ -196,7 +196,7 @@ def checkpoint_reader(folder: Path) -> None:
 
 
 def second_forward_of_a_batch_norm(folder: Path) -> None:
-    with checkpointing._StatisticsStandStill(nn.BatchNorm2d(1)):
+    with activation_checkpointing._StatisticsStandStill(nn.BatchNorm2d(1)):
         pass
 
 

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from robomimic_ddp.distributed import group, rng
-from robomimic_ddp.rollouts import merge, split_rollouts
+from robomimic_ddp.training.rollouts import merge, split_rollouts
 from tests.ranks.pool import RankError
 
 SEED = 7

@@ -9,11 +9,11 @@ from unittest import mock
 
 import torch
 
-from robomimic_ddp import run as _run
 from robomimic_ddp.config import env, options, plan
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.distributed import group
-from robomimic_ddp.step import compilation, effective
+from robomimic_ddp.training import run as _run
+from robomimic_ddp.training.step import compile, effective
 
 
 def _limits(limit):
@@ -59,7 +59,7 @@ def chosen_on_rank(capabilities):
     resolved, rank = options.resolve({"preset": "max"}), group.rank()
     made = SimpleNamespace(device=f"cuda:{rank}", several_ranks=False, mode="ddp")
     gpu = mock.patch.object(torch.cuda, "get_device_capability", lambda _: capabilities[rank])
-    with gpu, mock.patch.object(compilation, "why_not", lambda *_: None):
+    with gpu, mock.patch.object(compile, "why_not", lambda *_: None):
         found = effective(resolved, made, True)
     return found.precision, found.compile
 

@@ -37,7 +37,7 @@ def inspected(capsys, *words):
 def as_host_config(path, cache, **train):
     """A config file as the host holds it."""
     factory = pytest.importorskip("robomimic.config").config_factory
-    from robomimic_ddp import host_config
+    from robomimic_ddp.training import host_config
 
     given = read_json(path, "")
     config = host_config.prepare_config(factory(given["algo_name"]), given)

@@ -9,7 +9,7 @@ import pytest
 
 from robomimic_ddp.config import options
 from robomimic_ddp.data.rlds.loaders.make import make_loader
-from robomimic_ddp.resume import identity
+from robomimic_ddp.training import identity
 from tests.rlds.conftest import LENGTHS
 from tests.rlds.test_passes import stream, wait_until_idle
 

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from robomimic_ddp import step
 from robomimic_ddp.config.options import Options
 from robomimic_ddp.errors import DataError, PlanError
-from robomimic_ddp.step import accumulation, compilation
-from robomimic_ddp.step.micro_batches import split
+from robomimic_ddp.training import step
+from robomimic_ddp.training.step import accumulation, compile
+from robomimic_ddp.training.step.micro_batches import split
 from tests.versions import NEEDS_CALL_PLACE
 
 
@@ -239,8 +239,8 @@ def test_cuda_graphs_take_no_micro_batches(
     device, accumulate, is_refused, torch_utils, monkeypatch
 ):
     """A replayed graph would overwrite the gradients of the micro-batch before."""
-    monkeypatch.setattr(compilation, "why_not", lambda *_: None)
-    monkeypatch.setattr(compilation, "BACKEND", "eager")
+    monkeypatch.setattr(compile, "why_not", lambda *_: None)
+    monkeypatch.setattr(compile, "BACKEND", "eager")
     monkeypatch.setitem(step.prepare.__globals__, "_device", lambda nets: torch.device(device))
     options = Options(accumulate=accumulate, compile="reduce-overhead", preset="safe")
     algo = Algo()

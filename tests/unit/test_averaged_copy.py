@@ -19,7 +19,7 @@ import robomimic_ddp.api as DDPUtils
 from robomimic_ddp.checkpoint import capture_model, restore_model
 from robomimic_ddp.distributed import host_algo
 from robomimic_ddp.errors import WrapError
-from robomimic_ddp.step import averaging
+from robomimic_ddp.training.step import ema
 from tests.parity.test_ema import build, old_training_utils  # noqa: F401
 
 SETTINGS = [{"power": 0.75}, {"power": 0.5, "update_after_step": 3, "inv_gamma": 2.0}, {}]
@@ -227,7 +227,7 @@ def test_one_pass_is_the_same_average(api, given):
     for model in (plain, quick):
         model.ema = ours(api, model.nets, power=0.75)
     with ExitStack() as undo:
-        assert averaging.install(quick, undo)
+        assert ema.install(quick, undo)
         for number in range(8):
             for model in (plain, quick):
                 move(model.nets, number)

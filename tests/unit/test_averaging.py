@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from robomimic_ddp.errors import WrapError
-from robomimic_ddp.step import averaging
-from robomimic_ddp.step.averaged_copy import averaged_copy
+from robomimic_ddp.training.step import ema as averaging
+from robomimic_ddp.training.step.averaged_copy import averaged_copy
 from tests.parity.test_ema import build, old_training_utils  # noqa: F401
 
 STEPS = 25

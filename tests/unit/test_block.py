@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from robomimic_ddp import run, step
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.options import resolve
 from robomimic_ddp.config.plan import make_plan
 from robomimic_ddp.monitoring import throughput
+from robomimic_ddp.training import run, step
 
 
 def run_of(config=None, ranks=8, on_node=4, gpus=4, **options) -> run.Run:

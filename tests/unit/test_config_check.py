@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from robomimic_ddp import host_config
 from robomimic_ddp.config import validate
 from robomimic_ddp.errors import ConfigError
+from robomimic_ddp.training import host_config
 
 host_package = Path(pytest.importorskip("robomimic").__file__).parent
 TEMPLATES = sorted((host_package / "exps" / "templates").glob("*.json"))

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from robomimic_ddp.step import convolutions
+from robomimic_ddp.training.step import convolutions
 
 
 @pytest.fixture(autouse=True, scope="module")

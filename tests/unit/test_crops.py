@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import pytest
 import torch
 
-from robomimic_ddp.step import crops
+from robomimic_ddp.training.step import crops
 
 obs_utils = pytest.importorskip("robomimic.utils.obs_utils")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from robomimic_ddp import rollouts
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.monitoring import history
+from robomimic_ddp.training import rollouts
 from scripts.demo import lift_data as expert
 from scripts.demo import summary
 

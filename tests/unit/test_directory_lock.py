@@ -11,11 +11,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from robomimic_ddp import checkpoint, host_config
+from robomimic_ddp import checkpoint
 from robomimic_ddp.checkpoint import lock
 from robomimic_ddp.errors import WriteError
 from robomimic_ddp.monitoring import heartbeat
-from robomimic_ddp.seams import directory as seam
+from robomimic_ddp.training import host_config
+from robomimic_ddp.training import run_directory as seam
 
 FORK = multiprocessing.get_context("fork")
 

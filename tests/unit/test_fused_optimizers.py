@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from robomimic_ddp.step import optimizers, quick
+from robomimic_ddp.training.step import fused_optimizers, grad_norm
 from tests.versions import NEEDS_CPU_FP16, NEEDS_OPTIMIZER_HOOKS
 
 STEPS = 25
@@ -53,7 +53,7 @@ def test_the_same_steps_and_the_hosts_options_outside(kind):
     train(plain, 0, 3)
     train(fused, 0, 3)  # an optimizer that was used, as after the host's own resume
     with ExitStack() as undo:
-        assert optimizers.install(fused, undo)
+        assert fused_optimizers.install(fused, undo)
         train(plain, 3)
         train(fused, 3)
         require_close(fused, plain)
@@ -85,12 +85,12 @@ def test_an_overflow_leaves_a_step_out_and_is_not_read_back(kind, monkeypatch):
     model, scaler = make(kind), torch.amp.GradScaler("cpu", init_scale=2.0**126)
     optimizer, finite = model.optimizers["policy"], []
     with ExitStack() as undo:
-        assert optimizers.install(model, undo)
+        assert fused_optimizers.install(model, undo)
         monkeypatch.setattr(scaler, "_maybe_opt_step", None)
         for _ in range(40):
             before = copy.deepcopy(model.nets.state_dict())
             loss = (model.nets["policy"](torch.randn(8, 5)) * 10).pow(2).mean()
-            norm = quick.update(model.nets, optimizer, loss, scaler=scaler)
+            norm = grad_norm.update(model.nets, optimizer, loss, scaler=scaler)
             finite.append(math.isfinite(norm))
             same = [torch.equal(one, before[name]) for name, one in model.nets.state_dict().items()]
             assert all(same) is not finite[-1] and len(set(same)) == 1
@@ -107,10 +107,10 @@ def test_what_the_host_has_chosen_stays():
         held = model.nets.parameters()
         model.optimizers["policy"] = torch.optim.Adam(held, **options)
         with ExitStack() as undo:
-            assert optimizers.install(model, undo) is (options == {"capturable": False})
+            assert fused_optimizers.install(model, undo) is (options == {"capturable": False})
     model.optimizers["policy"] = torch.optim.SGD(model.nets.parameters(), lr=0.1)
     with ExitStack() as undo:
-        assert not optimizers.install(model, undo)
+        assert not fused_optimizers.install(model, undo)
         assert "fused" in model.optimizers["policy"].param_groups[0]
         assert model.optimizers["policy"].param_groups[0]["fused"] is None
 
@@ -120,11 +120,11 @@ def test_only_known_text_is_replaced():
 
     from robomimic.utils.torch_utils import backprop_for_loss
 
-    assert quick.stands_for(backprop_for_loss)
-    assert quick.stands_for(functools.partial(backprop_for_loss, max_grad_norm=1.0))
-    assert not quick.stands_for(lambda net, optim, loss: 0.0)
-    assert not quick.stands_for(require_close)
-    assert not quick.stands_for(print)
+    assert grad_norm.stands_for(backprop_for_loss)
+    assert grad_norm.stands_for(functools.partial(backprop_for_loss, max_grad_norm=1.0))
+    assert not grad_norm.stands_for(lambda net, optim, loss: 0.0)
+    assert not grad_norm.stands_for(require_close)
+    assert not grad_norm.stands_for(print)
 
 
 @pytest.mark.parametrize("max_grad_norm", [None, 0.05])
@@ -132,7 +132,7 @@ def test_the_gradient_norm_is_the_hosts(max_grad_norm):
     from robomimic.utils.torch_utils import backprop_for_loss
 
     results = []
-    for function in (backprop_for_loss, quick.update):
+    for function in (backprop_for_loss, grad_norm.update):
         model = make("AdamW")
         frozen = model.nets["policy"][0].bias.requires_grad_(False)
         before, norms = frozen.clone(), []

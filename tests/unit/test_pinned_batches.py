@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 import torch
 
-from robomimic_ddp.step import pinned_batches
+from robomimic_ddp.training.step import pinned_batches
 
 tensor_utils = pytest.importorskip("robomimic.utils.tensor_utils")
 

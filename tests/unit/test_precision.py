@@ -14,7 +14,7 @@ from torch import nn
 from robomimic_ddp.config.options import resolve
 from robomimic_ddp.errors import DataError, LossError
 from robomimic_ddp.monitoring import nan_guard, step_hooks
-from robomimic_ddp.step import added_by_max, compilation, effective, precision, quick
+from robomimic_ddp.training.step import added_by_max, compile, effective, grad_norm, precision
 from tests.versions import NEEDS_CPU_FP16
 
 
@@ -89,7 +89,7 @@ def steps(scaler, count=8):
     for number in range(count):
         x = torch.randn(4, 3, generator=torch.Generator().manual_seed(number))
         loss = (net(x) * 10).pow(2).mean()
-        norm = quick.update(net, optimizer, loss, scaler=scaler)
+        norm = grad_norm.update(net, optimizer, loss, scaler=scaler)
         weights.append(net.weight.detach().clone())
         assert scaler is None or math.isfinite(norm) or torch.equal(weights[0], weights[-1])
     return weights
@@ -181,7 +181,7 @@ def placed(device, several):
 def test_max_fills_in_what_applies_and_was_left_open(monkeypatch):
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
-    monkeypatch.setattr(compilation, "why_not", lambda *_: None)
+    monkeypatch.setattr(compile, "why_not", lambda *_: None)
     for device, several, precision_is, comm_is in (
         ("cuda:1", True, "bf16", "bf16"),
         ("cuda:0", False, "bf16", "none"),
@@ -201,7 +201,7 @@ def test_max_fills_in_what_applies_and_was_left_open(monkeypatch):
     assert unparallel == asked.values, "an algorithm that is left alone keeps its own precision"
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)  # by emulation
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
-    monkeypatch.setattr(compilation, "why_not", lambda *_: "planted")
+    monkeypatch.setattr(compile, "why_not", lambda *_: "planted")
     found = effective(asked, placed("cuda:0", False), True)
     assert (found.precision, found.compile) == ("fp32", "false")
     assert added_by_max(asked, found) == (

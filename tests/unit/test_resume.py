@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from robomimic_ddp import checkpoint
-from robomimic_ddp import run as _run
 from robomimic_ddp.config import options
 from robomimic_ddp.errors import Stopped
 from robomimic_ddp.monitoring import history
-from robomimic_ddp.resume import Keeper, compression, report, start
+from robomimic_ddp.training import compression, resume, resume_report
+from robomimic_ddp.training import run as _run
+from robomimic_ddp.training.state_saver import Keeper
 
 
 class Part(SimpleNamespace):
@@ -149,7 +150,7 @@ def said(tmp_path, world=2, samples=8, rates=((0.1, 0.2),), **changes):
     )
     weight = torch.nn.Parameter(torch.zeros(1))
     model = SimpleNamespace(optimizers={"policy": torch.optim.SGD([weight], lr=0.025)})
-    return list(report.changes(run, model, saved, "data: there"))
+    return list(resume_report.changes(run, model, saved, "data: there"))
 
 
 ALWAYS = ["data: there", "learning rate: 0.025, as saved"]
@@ -199,10 +200,10 @@ def current():
 def test_a_hosts_variable_has_its_saved_value(current):
     current.resume.found = SimpleNamespace(kind="state")
     current.resume.saved = {"best": {"loss": 0.25, "returns": {"lift": 3.0}, "other": None}}
-    assert start.restored("loss", None) == 0.25
-    assert start.restored("returns", {"lift": -1.0, "reach": -1.0}) == {"lift": 3.0, "reach": -1.0}
-    assert start.restored("other", {"lift": 1}) is None
-    assert start.restored("new", -7.0) == -7.0
+    assert resume.restored("loss", None) == 0.25
+    assert resume.restored("returns", {"lift": -1.0, "reach": -1.0}) == {"lift": 3.0, "reach": -1.0}
+    assert resume.restored("other", {"lift": 1}) is None
+    assert resume.restored("new", -7.0) == -7.0
     assert current.resume.variables == {
         "loss": None, "returns": {"lift": -1.0, "reach": -1.0}, "other": {"lift": 1}, "new": -7.0
     }  # fmt: skip
@@ -214,13 +215,13 @@ def test_a_hosts_variable_has_its_saved_value(current):
 def test_without_a_state_variables_begin(found, current):
     current.resume.found = found
     current.resume.saved = {"best": {"loss": 0.25}}
-    assert start.saved_state(current) is None
-    assert start.restored("loss", 1.5) == 1.5 and current.resume.variables == {"loss": 1.5}
+    assert resume.saved_state(current) is None
+    assert resume.restored("loss", 1.5) == 1.5 and current.resume.variables == {"loss": 1.5}
 
 
 def test_without_a_run_variables_are_the_hosts():
     default = {"lift": 1.0}
-    assert start.restored("returns", default) is default
+    assert resume.restored("returns", default) is default
 
 
 def test_a_state_is_read_once_and_its_notes_are_kept(current, monkeypatch):
@@ -238,9 +239,9 @@ def test_a_state_is_read_once_and_its_notes_are_kept(current, monkeypatch):
     looked_at = []
     monkeypatch.setattr(checkpoint, "read", reading)
     monkeypatch.setattr(checkpoint, "require_complete", lambda *given: looked_at.append(given[1]))
-    monkeypatch.setattr(start.group, "broadcast_nest", broadcast)
+    monkeypatch.setattr(resume.group, "broadcast_nest", broadcast)
     for _ in range(2):
-        assert start.saved_state(current)["powersgd"] == {"common": 1, "errors": [2]}
+        assert resume.saved_state(current)["powersgd"] == {"common": 1, "errors": [2]}
     assert read == looked_at == ["folder"]
     assert current.resume.notes == ["one", "two"]
 
@@ -252,10 +253,10 @@ def lines(*epochs):
 
 def test_history_of_epochs_that_are_trained_again_is_removed(tmp_path, capsys):
     path = tmp_path / history.FILE_NAME
-    start.trim_history(tmp_path, 2)
+    resume.trim_history(tmp_path, 2)
     assert not path.exists()
     path.write_text(lines(None, 1, 2, 2, 3) + '{"epoch": 4, "lo')
-    start.trim_history(tmp_path, 2)
+    resume.trim_history(tmp_path, 2)
     records = [json.loads(line) for line in path.read_text().splitlines()]
     assert [record["epoch"] for record in records] == [None, 1, 2, 2]
     assert path.read_text().splitlines()[1] == (
@@ -265,18 +266,18 @@ def test_history_of_epochs_that_are_trained_again_is_removed(tmp_path, capsys):
 
 
 def test_a_marker_that_cannot_be_removed_is_a_warning(tmp_path, capsys):
-    start.forget_requeue(None)
+    resume.forget_requeue(None)
     found = SimpleNamespace(directory=tmp_path)
-    start.forget_requeue(found)  # there is none
+    resume.forget_requeue(found)  # there is none
     (tmp_path / checkpoint.REQUEUE_NAME).mkdir()
-    start.forget_requeue(found)
+    resume.forget_requeue(found)
     assert "warning: the requeue marker stays: " in capsys.readouterr().err
 
 
 def test_only_the_main_rank_says(monkeypatch, capsys):
-    start.say("a line")
-    monkeypatch.setattr(start.group, "is_main", lambda: False)
-    start.say("another")
+    resume.say("a line")
+    monkeypatch.setattr(resume.group, "is_main", lambda: False)
+    resume.say("another")
     assert capsys.readouterr().out == "a line\n"
 
 

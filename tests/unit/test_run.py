@@ -15,14 +15,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robomimic_ddp import api, block, plot, run
+from robomimic_ddp import api, plot
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.options import resolve
 from robomimic_ddp.config.plan import make_plan
 from robomimic_ddp.distributed import entry_point, rng
 from robomimic_ddp.errors import DataError, PlanError
 from robomimic_ddp.monitoring import history
-from robomimic_ddp.seams import training
+from robomimic_ddp.training import loop, plan_summary, run
 
 
 def stream(seed: int, rank: int) -> tuple:
@@ -109,9 +109,9 @@ def test_only_a_flag_named_resume_is_ours_to_set(
         return host_resumes
 
     for module, name in (("config_check", "require_possible"), ("host_config", "fill_rlds_data")):
-        monkeypatch.setattr(getattr(training, module), name, lambda config: None)
-    monkeypatch.setattr(training.host_config, "check_inputs", lambda *_: None)
-    monkeypatch.setattr(training.resume, "decide", decide)
+        monkeypatch.setattr(getattr(loop, module), name, lambda config: None)
+    monkeypatch.setattr(loop.host_config, "check_inputs", lambda *_: None)
+    monkeypatch.setattr(loop.resume, "decide", decide)
     config = HostConfig()
     config.experiment = {}
     assert api.distributed(train)(config, "cpu", **given) == passed
@@ -246,6 +246,6 @@ def test_only_a_collectives_own_error_is_a_follow_up():
 def test_the_block_names_rlds_data(sharded):
     train = {"data_path": "/data/rlds", "dataset_names": ["droid", "ours"], "data": None}
     told = SimpleNamespace(sharded_stream=sharded, config={"train": train})
-    (line,) = block._data(told, None)
+    (line,) = plan_summary._data(told, None)
     assert line.startswith("data: /data/rlds/droid, /data/rlds/ours")
     assert ("the host's own pipeline" in line) == sharded

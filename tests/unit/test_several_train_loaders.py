@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from robomimic_ddp import api, run
+from robomimic_ddp import api
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.monitoring.history import loader_of
+from robomimic_ddp.training import run
 
 
 @pytest.fixture

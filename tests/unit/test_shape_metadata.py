@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import robomimic_ddp.api as DDPUtils
-from robomimic_ddp import host_config
 from robomimic_ddp.errors import DataError
+from robomimic_ddp.training import host_config
 
 
 def of_an_entry(dataset_config, action_keys, all_obs_keys=None, verbose=False):

@@ -17,7 +17,14 @@ from torch import nn
 from robomimic_ddp.config.options import Options
 from robomimic_ddp.distributed import parallel as wrap
 from robomimic_ddp.errors import PlanError
-from robomimic_ddp.step import calls, channels_last, checkpointing, compilation, optimizers, prepare
+from robomimic_ddp.training.step import (
+    activation_checkpointing,
+    calls,
+    channels_last,
+    compile,
+    fused_optimizers,
+    prepare,
+)
 from tests.versions import NEEDS_CALL_PLACE, NEEDS_OPTIMIZER_HOOKS
 
 
@@ -95,7 +102,7 @@ def test_channels_last(plain, fused):
     with ExitStack() as undo:
         assert channels_last.install(model, [encoder_of(model)], undo) == 4
         if fused:
-            assert optimizers.install(model, undo)
+            assert fused_optimizers.install(model, undo)
         convolution = encoder_of(model).cameras["left"].layers[0]
         assert convolution.weight.is_contiguous(memory_format=torch.channels_last)
         assert not convolution.weight.is_contiguous()
@@ -127,7 +134,7 @@ def test_channels_last_goes_on_from_a_plain_checkpoint():
     model = make_model()
     with ExitStack() as undo:
         channels_last.install(model, [encoder_of(model)], undo)
-        optimizers.install(model, undo)
+        fused_optimizers.install(model, undo)
         model.nets.load_state_dict(saved[0])
         model.optimizers["policy"].load_state_dict(saved[1])
         train(model)
@@ -157,7 +164,7 @@ def test_activation_checkpointing_keeps_bits_and_drops_memory(plain):
     before = bytes_kept(model)
     with ExitStack() as undo:
         encoder = encoder_of(model)
-        assert checkpointing.install([encoder, nn.Linear(2, 2)], undo) == [encoder]
+        assert activation_checkpointing.install([encoder, nn.Linear(2, 2)], undo) == [encoder]
         kept = bytes_kept(model)
         assert kept < before / 3, (kept, before)
         # its random numbers come again, and the streams are where they were
@@ -176,7 +183,7 @@ def test_running_statistics_take_a_checkpointed_batch_once(momentum):
     nets = [nn.Sequential(nn.Conv2d(3, 4, 3), norm, nn.ReLU(), nn.Conv2d(4, 2, 3))]
     nets.append(copy.deepcopy(nets[0]))
     with ExitStack() as undo:
-        assert checkpointing.install(nets[1:], undo) == nets[1:]
+        assert activation_checkpointing.install(nets[1:], undo) == nets[1:]
         for _ in range(3):
             image = torch.randn(2, 3, 8, 8)
             for net in nets:
@@ -193,12 +200,12 @@ def test_running_statistics_take_a_checkpointed_batch_once(momentum):
 
 def test_only_cameras_are_checkpointed():
     encoder = Encoder()
-    assert checkpointing._encoders(encoder) == list(encoder.cameras.values())
+    assert activation_checkpointing._encoders(encoder) == list(encoder.cameras.values())
     camera = Camera()
-    assert checkpointing._encoders(camera) == [camera]
+    assert activation_checkpointing._encoders(camera) == [camera]
     shared = nn.ModuleDict({"a": camera, "b": camera})
-    assert checkpointing._encoders(shared) == [camera]
-    assert checkpointing._encoders(nn.Linear(2, 2)) == []
+    assert activation_checkpointing._encoders(shared) == [camera]
+    assert activation_checkpointing._encoders(nn.Linear(2, 2)) == []
 
 
 class Counting:
@@ -217,8 +224,8 @@ def test_compilation_is_bounded_and_stays_out_of_everything_else(plain):
     model, counting = make_model(), Counting()
     encoder = encoder_of(model)
     keys = list(model.nets.state_dict())
-    with ExitStack() as undo, mock.patch.object(compilation, "BACKEND", counting):
-        assert compilation.install([encoder, nn.Identity()], "true", [], undo) == 1
+    with ExitStack() as undo, mock.patch.object(compile, "BACKEND", counting):
+        assert compile.install([encoder, nn.Identity()], "true", [], undo) == 1
         assert train(model) == plain[0] and torch.equal(weights(model), plain[1])
         graphs = counting.graphs
         assert graphs > 0
@@ -251,11 +258,11 @@ def test_a_compiler_that_fails_or_is_missing_is_one_clear_error(monkeypatch):
     parallel = wrap.parallelise(encoder_of(make_model()), "ddp")
     with pytest.raises(PlanError, match=r"of 1 MiB at least \(ddp.bucket_mb\)"):
         prepare(make_model(), small, [parallel], ExitStack())
-    with ExitStack() as undo, mock.patch.object(compilation, "BACKEND", fails):
-        compilation.install([encoder_of(model)], "true", [], undo)
+    with ExitStack() as undo, mock.patch.object(compile, "BACKEND", fails):
+        compile.install([encoder_of(model)], "true", [], undo)
         with pytest.raises(PlanError, match="compiler failed on Encoder .*ddp.compile=false"):
             train(model, 1)
-    monkeypatch.setattr(compilation, "_cpp_compiler", lambda: False)
+    monkeypatch.setattr(compile, "_cpp_compiler", lambda: False)
     options = Options(compile="true", preset="safe")
     with pytest.raises(PlanError, match=r"ddp.compile=true is not possible .* C\+\+ compiler"):
         prepare(make_model(), options, [encoder_of(model)], ExitStack())
@@ -263,13 +270,13 @@ def test_a_compiler_that_fails_or_is_missing_is_one_clear_error(monkeypatch):
 
 @pytest.mark.bad_input
 def test_a_compiler_without_pythons_headers_is_said_before_it_compiles(monkeypatch, tmp_path):
-    if not compilation._cpp_compiler():
+    if not compile._cpp_compiler():
         pytest.skip("no C++ compiler here")
-    monkeypatch.setattr(compilation.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
-    missing = compilation._missing_header("c++", "Python.h")
+    monkeypatch.setattr(compile.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
+    missing = compile._missing_header("c++", "Python.h")
     assert "Python.h" in missing and "python3-dev" in missing
     (tmp_path / "Python.h").touch()
-    assert compilation._missing_header("c++", "Python.h") is None
+    assert compile._missing_header("c++", "Python.h") is None
 
 
 OPTIONS = [{"compile": "true"}, {"channels_last": True}, {"activation_checkpointing": True}]
@@ -300,7 +307,7 @@ def test_a_host_without_parallel_nets_is_refused(options):
 def test_the_plan_says_what_was_done():
     model = make_model()
     options = {"preset": "safe", "channels_last": True, "activation_checkpointing": True}
-    with ExitStack() as undo, mock.patch.object(compilation, "BACKEND", "eager"):
+    with ExitStack() as undo, mock.patch.object(compile, "BACKEND", "eager"):
         nets = [encoder_of(model)]
         line = prepare(model, Options(compile="true", **options), nets, undo).line
     for words in (

@@ -9,9 +9,10 @@ from types import ModuleType
 
 import pytest
 
-from robomimic_ddp import host_config, train_rlds
+from robomimic_ddp import train_rlds
 from robomimic_ddp.config.entry_options import notes_of
 from robomimic_ddp.errors import ConfigError
+from robomimic_ddp.training import host_config
 
 
 @pytest.fixture

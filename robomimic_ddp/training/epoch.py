@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Callable
 
-from robomimic_ddp import rollouts as _rollouts
-from robomimic_ddp import run as _run
 from robomimic_ddp.distributed import group, rng
 from robomimic_ddp.monitoring import (
     debug,
@@ -22,6 +20,8 @@ from robomimic_ddp.monitoring import (
     step_hooks,
     throughput,
 )
+from robomimic_ddp.training import rollouts as _rollouts
+from robomimic_ddp.training import run as _run
 
 _VALIDATION = 0xEA1
 """Keeps the streams of validation apart from all others that are drawn from the run's seed."""

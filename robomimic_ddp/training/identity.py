@@ -15,9 +15,9 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from robomimic_ddp import checkpoint
-from robomimic_ddp import run as _run
 from robomimic_ddp.config import tree
 from robomimic_ddp.distributed import rng
+from robomimic_ddp.training import run as _run
 from robomimic_ddp.verify import data_fingerprint as verify_data
 
 _ITEMS = 8

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from robomimic_ddp.distributed import host_algo
-from robomimic_ddp.step.checkpointing import IMAGE_LAYERS
+from robomimic_ddp.training.step.activation_checkpointing import IMAGE_LAYERS
 
 
 def install(model: Any, nets: list, undo: ExitStack) -> int:

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from robomimic_ddp.config.swapped import swapped
-from robomimic_ddp.step import calls
+from robomimic_ddp.training.step import calls
 
 IMAGE_LAYERS = (nn.Conv2d, nn.ConvTranspose2d)
 _CONTAINERS = (nn.ModuleDict, nn.ModuleList)

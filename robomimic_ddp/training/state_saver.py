@@ -9,11 +9,11 @@ from typing import Any
 
 import robomimic_ddp
 from robomimic_ddp import checkpoint
-from robomimic_ddp import run as _run
 from robomimic_ddp.distributed import group, host_algo, main_rank, parallel, rng, watchdog
 from robomimic_ddp.errors import CheckpointError, RobomimicDDPError, Stopped
 from robomimic_ddp.monitoring import step_logs
-from robomimic_ddp.resume import compression, identity, report, start
+from robomimic_ddp.training import compression, identity, resume, resume_report
+from robomimic_ddp.training import run as _run
 
 
 class Keeper:
@@ -35,7 +35,7 @@ class Keeper:
 
         Raises CheckpointError, and leaves config.json as it was, where the run is another one.
         """
-        saved = start.saved_state(self.run)
+        saved = resume.saved_state(self.run)
         for note in self.run.resume.notes:
             print(f"warning: {note}", file=sys.stderr)
         items = identity.items_of(self.run)
@@ -44,7 +44,7 @@ class Keeper:
             return self._restored(saved, changed)
         except RobomimicDDPError:
             if group.is_main() and self.run.resume.config_before is not None:
-                start.write_config(self.run, "config.json")
+                resume.write_config(self.run, "config.json")
             raise
 
     def _compare(self, saved: dict[str, Any] | None, items: dict[str, Any] | None) -> list[str]:
@@ -55,7 +55,7 @@ class Keeper:
         found = list(identity.differences(saved, self.defines, self.run))
         wrong = [one.text for one in found if one.wrong]
         if wrong:
-            raise report.another_run(self.run.resume.found.directory, wrong)
+            raise resume_report.another_run(self.run.resume.found.directory, wrong)
         return [one.text for one in found]
 
     def _restored(self, saved: dict[str, Any] | None, changed: list[str]) -> int | None:
@@ -63,11 +63,11 @@ class Keeper:
         run, found = self.run, self.run.resume.found
         if found is not None and found.kind != "host":
             epoch = 0 if saved is None else saved["epoch"]
-            main_rank.on_main(start.trim_history, found.directory, epoch)
+            main_rank.on_main(resume.trim_history, found.directory, epoch)
         self.best = dict(run.resume.variables)
         if saved is None:
             if found is not None and found.kind == "begun":
-                start.say(f"no epoch was finished: training begins anew in {found.directory}")
+                resume.say(f"no epoch was finished: training begins anew in {found.directory}")
             return None
         run.resume.saved = None  # frees the memory once the tensors are in the model
         checkpoint.restore_model(self.model, saved["model"])
@@ -83,12 +83,12 @@ class Keeper:
         if saved["inside"] is not None:
             self._restore_part(saved, own)
         self.best = saved["best"]
-        for line in [*report.changes(run, self.model, saved, data), *changed]:
-            start.say(line)
+        for line in [*resume_report.changes(run, self.model, saved, data), *changed]:
+            resume.say(line)
         if group.is_main():
-            start.keep_config(run)
+            resume.keep_config(run)
         if compressed is not None:
-            start.say(compressed)
+            resume.say(compressed)
         if own is None:
             rng.seed_streams(run.seed, rank, epoch)
         else:

@@ -9,12 +9,13 @@ from typing import Any, Callable
 
 import torch
 
-from robomimic_ddp import host_config, resume, step, verify
-from robomimic_ddp import run as _run
+from robomimic_ddp import verify
 from robomimic_ddp.checkpoint import file_check, weights
 from robomimic_ddp.config import env, validate
 from robomimic_ddp.distributed import entry_point, group, host_algo, parallel, rng, watchdog
 from robomimic_ddp.monitoring import debug
+from robomimic_ddp.training import host_config, resume, state_saver, step
+from robomimic_ddp.training import run as _run
 
 
 def distributed(train: Callable) -> Callable:
@@ -97,7 +98,7 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
         return
     weights.release(run.checkpoints)
     run.last_epoch = iterable[-1] if isinstance(iterable, range) and iterable else None
-    keeper = resume.Keeper(run, model)
+    keeper = state_saver.Keeper(run, model)
     verifier, finished = _start_training(run, model, keeper)
     run.stopper.listen()
     if run.options.values.debug:
@@ -125,7 +126,9 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
     run.note_outcome(host_algo.steps(model), proven)
 
 
-def _start_training(run: _run.Run, model: Any, keeper: resume.Keeper) -> tuple[Any, int | None]:
+def _start_training(
+    run: _run.Run, model: Any, keeper: state_saver.Keeper
+) -> tuple[Any, int | None]:
     """Collective: the one point at which weights are made equal and random streams part, and a
     saved state is put back. Returns the verifier, and the last epoch that was finished before.
     """

@@ -9,7 +9,7 @@ import torch
 from robomimic_ddp.config.options import Options, ResolvedOptions
 from robomimic_ddp.config.plan import RunPlan
 from robomimic_ddp.distributed import comm_hooks, group
-from robomimic_ddp.step import compilation
+from robomimic_ddp.training.step import compile
 
 _BF16_CAPABILITY = (8, 0)
 
@@ -28,7 +28,7 @@ def effective(resolved: ResolvedOptions, plan: RunPlan, any_parallel_net: bool) 
     on_gpu = plan.device.startswith("cuda")
     bucket_mb = values.bucket_mb if plan.mode == "ddp" else None
     can_compile = on_gpu and plan.mode != "dp"
-    can_compile = can_compile and compilation.why_not(plan.device, bucket_mb) is None
+    can_compile = can_compile and compile.why_not(plan.device, bucket_mb) is None
     told = group.gather_objects((on_gpu and _computes_in_bf16(plan.device), can_compile))
     in_bf16, compiles = map(all, zip(*told))
     if in_bf16:

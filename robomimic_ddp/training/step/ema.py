@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from robomimic_ddp.config.swapped import swapped
-from robomimic_ddp.step.averaged_copy import AveragedModel, AveragedParameters
+from robomimic_ddp.training.step.averaged_copy import AveragedModel, AveragedParameters
 
 _NEEDED = {
     "shadow_params": {"shadow_params", "optimization_step", "cur_decay_value"},

@@ -21,12 +21,13 @@ import torch
 from torch import nn
 
 import robomimic_ddp
-from robomimic_ddp import block, step, verify
+from robomimic_ddp import verify
 from robomimic_ddp.checkpoint import RECORD_NAME, Resume, run_record
 from robomimic_ddp.config import dotlist, entry_options, env, host_seams, options, plan, tree
 from robomimic_ddp.distributed import atomic_files, determinism, group, parallel, signals
 from robomimic_ddp.errors import PatchError, PlanError
 from robomimic_ddp.monitoring import heartbeat, progress_bar
+from robomimic_ddp.training import plan_summary, step
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +112,7 @@ class Run:
 
     def describe(self) -> str:
         """The block that is printed once before training."""
-        return "\n".join(block.lines(self))
+        return "\n".join(plan_summary.lines(self))
 
     def begin_record(self, directory: Path, place: Mapping[str, Any] | None = None) -> None:
         """Main rank: writes `ddp.json` into the run directory, with the options, their sources and

@@ -17,8 +17,8 @@ from robomimic_ddp.config.swapped import swapped
 from robomimic_ddp.distributed import host_algo, parallel
 from robomimic_ddp.errors import PlanError
 from robomimic_ddp.monitoring import step_hooks
-from robomimic_ddp.step.backward import NAME, WHOLE, Backward, Part, Pending
-from robomimic_ddp.step.micro_batches import MicroBatches, split
+from robomimic_ddp.training.step.backprop import NAME, WHOLE, Backward, Part, Pending
+from robomimic_ddp.training.step.micro_batches import MicroBatches, split
 
 _AVERAGING = ("step", "copy_to")
 

@@ -11,12 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Callable
 
-from robomimic_ddp import checkpoint, host_config, resume
-from robomimic_ddp import run as _run
+from robomimic_ddp import checkpoint
 from robomimic_ddp.config import env
 from robomimic_ddp.config.swapped import swapped
 from robomimic_ddp.distributed import group, main_rank, watchdog
 from robomimic_ddp.errors import UnpatchedScript, WriteError
+from robomimic_ddp.training import host_config, resume
+from robomimic_ddp.training import run as _run
 
 _NAMES_TRIED = 5
 

@@ -22,7 +22,7 @@ from torch import nn
 from robomimic_ddp.config.swapped import swapped
 from robomimic_ddp.distributed import parallel
 from robomimic_ddp.errors import PlanError
-from robomimic_ddp.step import calls
+from robomimic_ddp.training.step import calls
 
 BACKEND: Any = "inductor"
 """Tests put another one here."""

@@ -11,12 +11,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import checkpoint, host_config
-from robomimic_ddp import run as _run
+from robomimic_ddp import checkpoint
 from robomimic_ddp.config import env
 from robomimic_ddp.distributed import atomic_files, group, main_rank
 from robomimic_ddp.errors import DataError, Stopped
 from robomimic_ddp.monitoring import history
+from robomimic_ddp.training import host_config
+from robomimic_ddp.training import run as _run
 
 
 def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> bool:

@@ -9,11 +9,11 @@ from typing import Any, Callable
 
 import torch
 
-from robomimic_ddp import host_config
-from robomimic_ddp import run as _run
 from robomimic_ddp.data import sampling
 from robomimic_ddp.data.sampling import worker_options
 from robomimic_ddp.errors import DataError
+from robomimic_ddp.training import host_config
+from robomimic_ddp.training import run as _run
 
 
 def train_loader(*args: Any, **kwargs: Any) -> Iterable:

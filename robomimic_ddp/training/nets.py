@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from robomimic_ddp import run as _run
 from robomimic_ddp.checkpoint import weights
 from robomimic_ddp.config import env, plan
 from robomimic_ddp.distributed import parallel as wrap
+from robomimic_ddp.training import run as _run
 
 
 def cuda_device() -> torch.device:

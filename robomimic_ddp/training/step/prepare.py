@@ -12,21 +12,21 @@ from robomimic_ddp.config.options import Options
 from robomimic_ddp.config.swapped import swapped
 from robomimic_ddp.distributed import host_algo, parallel
 from robomimic_ddp.errors import PlanError
-from robomimic_ddp.step import (
-    averaging,
+from robomimic_ddp.training.step import (
+    activation_checkpointing,
     calls,
     channels_last,
-    checkpointing,
-    compilation,
+    compile,
     convolutions,
     crops,
-    optimizers,
+    ema,
+    fused_optimizers,
+    grad_norm,
     pinned_batches,
     precision,
-    quick,
 )
-from robomimic_ddp.step.accumulation import Accumulation
-from robomimic_ddp.step.backward import NAME, Backward, host_module
+from robomimic_ddp.training.step.accumulation import Accumulation
+from robomimic_ddp.training.step.backprop import NAME, Backward, host_module
 
 
 class Prepared(NamedTuple):
@@ -55,22 +55,22 @@ def prepare(model: Any, options: Options, nets: list, undo: ExitStack) -> Prepar
     # Before averages share memory: they lie as the weights do.
     laid = channels_last.install(model, nets, undo) if options.channels_last else 0
     if options.preset != "safe":
-        done = {"averages in one pass": averaging.install(model, undo)}
-        done["fused optimizer"] = optimizers.install(model, undo)
+        done = {"averages in one pass": ema.install(model, undo)}
+        done["fused optimizer"] = fused_optimizers.install(model, undo)
         done["short convolutions as products"] = convolutions.install(nets, undo)
-        done["gradient norm read once"] = quick.stands_for(host)
+        done["gradient norm read once"] = grad_norm.stands_for(host)
         if torch.device(_device(nets)).type == "cuda":
             done["crops drawn without waiting"] = crops.install(model, undo)
             if options.pin_memory != "false":
                 done["batches copied from pinned memory"] = pinned_batches.install(model, undo)
-        update = quick.update if done["gradient norm read once"] else None
+        update = grad_norm.update if done["gradient norm read once"] else None
         said = ", ".join(name for name in done if done[name])
         line = f"preset: {options.preset} ({said or 'nothing that is known here to change'})"
     if options.precision != "fp32":
         precision.install(nets, options.precision, undo)
         scaler = precision.make_scaler(options.precision, _device(nets))
         if scaler is not None:
-            update = partial(quick.update, scaler=scaler)
+            update = partial(grad_norm.update, scaler=scaler)
     line += _on_forward(options, nets, laid, undo)
     if update is not None or options.accumulate > 1:
         owned = [optimizer for _, optimizer in host_algo.named_optimizers(model)]
@@ -88,11 +88,11 @@ def _on_forward(options: Options, nets: list, laid: int, undo: ExitStack) -> str
     if options.channels_last:
         said.append(f"channels last: {f'{laid} image weights' if laid else none}")
     if options.activation_checkpointing:
-        checkpointed = checkpointing.install(nets, undo)
+        checkpointed = activation_checkpointing.install(nets, undo)
         encoders = f"{len(checkpointed)} net(s) with image encoders"
         said.append(f"activation checkpointing: {encoders if checkpointed else none}")
     if options.compile != "false":
-        count = compilation.install(nets, options.compile, checkpointed, undo)
+        count = compile.install(nets, options.compile, checkpointed, undo)
         but = ", not those that are checkpointed" if checkpointed else ""
         said.append(f"compiled ({options.compile}): training forward of {count} net(s){but}")
     return "".join(f"; {one}" for one in said)
@@ -112,9 +112,9 @@ def _missing_in_torch(options: Options, nets: list) -> tuple[str, str | None]:
     if options.compile != "false":
         in_ddp = any(parallel.is_parallel(net) for net in nets)
         bucket_mb = options.bucket_mb if in_ddp else None
-        reason = copied or compilation.why_not(str(_device(nets)), bucket_mb)
+        reason = copied or compile.why_not(str(_device(nets)), bucket_mb)
         if reason is None and options.accumulate > 1:
-            reason = compilation.why_not_in_parts(options.compile, _device(nets))
+            reason = compile.why_not_in_parts(options.compile, _device(nets))
         if reason is not None:
             return f"ddp.compile={options.compile}", reason
     if options.activation_checkpointing:
@@ -148,7 +148,7 @@ def _require_possible(model: Any, options: Options, nets: list, host: Any) -> No
         reason = "none of its nets is made parallel, and only those are known to step once a batch"
     elif host is None and options.accumulate > 1:
         reason = f"its host has no utils.torch_utils.{NAME}(net, optim, loss)"
-    elif options.precision == "fp16" and not quick.stands_for(host):
+    elif options.precision == "fp16" and not grad_norm.stands_for(host):
         reason = f"its host's {NAME} is not robomimic's, so gradients cannot be scaled in it"
         name = "ddp.precision=fp16"
     else:

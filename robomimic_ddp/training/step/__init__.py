@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from robomimic_ddp.distributed.comm_hooks import Communication, communicate
-from robomimic_ddp.step.choice import added_by_max, effective
-from robomimic_ddp.step.prepare import Prepared, prepare
+from robomimic_ddp.training.step.prepare import Prepared, prepare
+from robomimic_ddp.training.step.presets import added_by_max, effective
 
 __all__ = [
     "Communication",

@@ -1,1 +1,0 @@
-"""The behaviour behind the edited lines, by topic; `robomimic_ddp.api` holds their names."""
