@@ -40,22 +40,28 @@ COMMANDS = {
         "robomimic_ddp.patches.commands", "give back the host's files, byte for byte"
     ),
     "stats": Command(
-        "robomimic_ddp.stats", "compute the statistics of a config's RLDS data ahead of training"
+        "robomimic_ddp.commands.stats",
+        "compute the statistics of a config's RLDS data ahead of training",
     ),
     "inspect-data": Command(
-        "robomimic_ddp.inspect_data.command",
+        "robomimic_ddp.commands.inspect_data.command",
         "show what a data set holds; write sample frames and a config to begin with",
     ),
     "doctor": Command(
-        "robomimic_ddp.doctor.command", "look over this machine, its packages and a job's config"
+        "robomimic_ddp.commands.doctor.command",
+        "look over this machine, its packages and a job's config",
     ),
-    "watch": Command("robomimic_ddp.watch", "show a live table of a run's ranks"),
-    "ckpt": Command("robomimic_ddp.ckpt", "show, convert or average checkpoints"),
+    "watch": Command("robomimic_ddp.commands.watch", "show a live table of a run's ranks"),
+    "ckpt": Command("robomimic_ddp.commands.ckpt", "show, convert or average checkpoints"),
     "run": Command(
         "robomimic_ddp.patches.commands", "run a program of the host's with the edits in memory"
     ),
-    "bench": Command("robomimic_ddp.bench.command", "measure training steps and data loading"),
-    "plot": Command("robomimic_ddp.plot", "draw loss, learning rate and speed of training runs"),
+    "bench": Command(
+        "robomimic_ddp.commands.bench.command", "measure training steps and data loading"
+    ),
+    "plot": Command(
+        "robomimic_ddp.commands.plot", "draw loss, learning rate and speed of training runs"
+    ),
 }
 
 

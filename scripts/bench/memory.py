@@ -12,7 +12,7 @@ import itertools
 import sys
 import tempfile
 
-from robomimic_ddp.bench.data_set import DataJob, open_dataset, write_if_missing
+from robomimic_ddp.commands.bench.data_set import DataJob, open_dataset, write_if_missing
 from robomimic_ddp.config import env
 from robomimic_ddp.data.rlds.loaders.make import make_loader
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from robomimic_ddp import cli
-from robomimic_ddp.bench import command, data, step, turns
-from robomimic_ddp.bench.data_set import DataJob
+from robomimic_ddp.commands.bench import command, data, step, turns
+from robomimic_ddp.commands.bench.data_set import DataJob
 from robomimic_ddp.errors import ConfigError
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
@@ -76,8 +76,8 @@ def test_intervals_hold_the_median():
 
 
 def test_a_worker_that_cannot_begin_is_an_error(monkeypatch):
-    monkeypatch.setattr(step, "WORKER", "robomimic_ddp.bench.nothing")
-    with pytest.raises(ConfigError, match="No module named robomimic_ddp.bench.nothing"):
+    monkeypatch.setattr(step, "WORKER", "robomimic_ddp.commands.bench.nothing")
+    with pytest.raises(ConfigError, match="No module named robomimic_ddp.commands.bench.nothing"):
         step.measure(step.Job(2, 1), 1, step.ON_CPU)
 
 

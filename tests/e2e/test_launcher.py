@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from robomimic_ddp.launch.arguments import VARIABLES
+from robomimic_ddp.commands.launch.arguments import VARIABLES
 from tests.hosts import ROOT
 from tests.versions import NEEDS_SIGNALS_OF_TORCHRUN
 

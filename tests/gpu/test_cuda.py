@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from robomimic_ddp.bench import step
+from robomimic_ddp.commands.bench import step
 from tests.conftest import GPUS
 from tests.hosts import FINISHED, python, require_clean, run, torchrun
 from tests.runs import run_directory

@@ -11,7 +11,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from robomimic_ddp import cli, watch
+from robomimic_ddp import cli
+from robomimic_ddp.commands import watch
 from robomimic_ddp.errors import DataError, Stopped
 from robomimic_ddp.monitoring import heartbeat
 from robomimic_ddp.training import run as _run

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from robomimic_ddp.cli import main
+from robomimic_ddp.commands.inspect_data import survey
 from robomimic_ddp.config.json_config import read_json
 from robomimic_ddp.data.rlds import host_datasets
 from robomimic_ddp.data.rlds.index.source import Source
 from robomimic_ddp.data.rlds.loaders.make import make_loader
 from robomimic_ddp.data.rlds.schema.spec import load_schema
 from robomimic_ddp.errors import DataError
-from robomimic_ddp.inspect_data import survey
 from tests.rlds import other_shapes
 from tests.rlds.conftest import LENGTHS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from robomimic_ddp.bench.data_set import made_up_episodes
+from robomimic_ddp.commands.bench.data_set import made_up_episodes
 from robomimic_ddp.config.rlds_keys import IMAGE_FILTERS
 from robomimic_ddp.data.rlds.pipeline.images import PictureSize, decode, resize_frames
 from robomimic_ddp.data.rlds.pipeline.resize import plain_resize

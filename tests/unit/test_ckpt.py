@@ -15,8 +15,9 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from robomimic_ddp import ckpt, cli
+from robomimic_ddp import cli
 from robomimic_ddp.checkpoint import file_check, state_file
+from robomimic_ddp.commands import ckpt
 from robomimic_ddp.errors import CheckpointError
 from tests.unit.test_state_files import STREAMS
 

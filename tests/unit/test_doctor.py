@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from robomimic_ddp import API_VERSION
-from robomimic_ddp.doctor import (
+from robomimic_ddp.commands.doctor import (
     command,
     findings,
     job,
@@ -25,7 +25,7 @@ from robomimic_ddp.doctor import (
     settings,
     software,
 )
-from robomimic_ddp.doctor.findings import FAIL, OK, WARN, Context
+from robomimic_ddp.commands.doctor.findings import FAIL, OK, WARN, Context
 
 ROOT = Path(__file__).resolve().parents[2]
 GIB = 2**30

@@ -7,9 +7,9 @@ import os
 import numpy as np
 import pytest
 
+from robomimic_ddp.commands.inspect_data import hdf5
 from robomimic_ddp.data.hdf5 import hdf5_validate
 from robomimic_ddp.errors import ConfigError, DataError
-from robomimic_ddp.inspect_data import hdf5
 
 h5py = pytest.importorskip("h5py")
 

@@ -10,9 +10,9 @@ import sys
 
 import pytest
 
+from robomimic_ddp.commands.launch import arguments, devices, summary, torchrun
+from robomimic_ddp.commands.launch.__main__ import main
 from robomimic_ddp.errors import ConfigError, UsageError
-from robomimic_ddp.launch import arguments, devices, summary, torchrun
-from robomimic_ddp.launch.__main__ import main
 from tests.hosts import ROOT
 
 EIGHT = {"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}
@@ -282,7 +282,7 @@ def test_errors_are_one_line(config, capsys):
 
 
 def test_a_python_that_cannot_train_is_named(tmp_path):
-    bare = ["-S", "-m", "robomimic_ddp.launch", "--config", "x", "--dry-run"]
+    bare = ["-S", "-m", "robomimic_ddp.commands.launch", "--config", "x", "--dry-run"]
     done = subprocess.run([sys.executable, *bare], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2 and "has no torch and no omegaconf" in done.stderr
 

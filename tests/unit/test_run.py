@@ -15,7 +15,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robomimic_ddp import api, plot
+from robomimic_ddp import api
+from robomimic_ddp.commands import plot
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.options import resolve
 from robomimic_ddp.config.plan import make_plan

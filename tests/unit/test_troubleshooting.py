@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from robomimic_ddp import cli, errors
+from robomimic_ddp.commands.doctor import command
+from robomimic_ddp.commands.doctor.findings import Finding
 from robomimic_ddp.distributed.remedies import REMEDIES, remedy
-from robomimic_ddp.doctor import command
-from robomimic_ddp.doctor.findings import Finding
 from tests.unit.test_doctor import context
 
 ROOT = Path(__file__).resolve().parents[2]

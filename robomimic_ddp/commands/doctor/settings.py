@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from robomimic_ddp import API_VERSION
+from robomimic_ddp.commands.doctor.findings import FAIL, OK, WARN, Context, Finding
 from robomimic_ddp.config import env, host_seams, options
-from robomimic_ddp.doctor.findings import FAIL, OK, WARN, Context, Finding
 from robomimic_ddp.errors import RobomimicDDPError
 
 SLOWING = {

@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from robomimic_ddp.commands.doctor.ranks import PATIENCE_SECONDS
 from robomimic_ddp.config import env, plan
 from robomimic_ddp.distributed import group
-from robomimic_ddp.doctor.ranks import PATIENCE_SECONDS
 
 PARAMETERS = 67_000_000
 """Of the hosts' default diffusion policy."""

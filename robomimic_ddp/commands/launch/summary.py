@@ -10,13 +10,13 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from robomimic_ddp.commands.launch import devices, torchrun
+from robomimic_ddp.commands.launch.arguments import Settings
 from robomimic_ddp.config import options
 from robomimic_ddp.config.dotlist import parse_dotlist
 from robomimic_ddp.config.env import LaunchEnv, option_texts
 from robomimic_ddp.config.plan import RunPlan, make_plan
 from robomimic_ddp.errors import ConfigError
-from robomimic_ddp.launch import devices, torchrun
-from robomimic_ddp.launch.arguments import Settings
 
 _UNKNOWN_CORES = 2**20
 """The machine may be another than the one that trains: nothing is said of its cores."""

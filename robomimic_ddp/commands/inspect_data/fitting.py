@@ -11,12 +11,12 @@ from typing import Any
 
 import yaml
 
+from robomimic_ddp.commands.inspect_data import survey
 from robomimic_ddp.data.rlds.index.source import Source
 from robomimic_ddp.data.rlds.schema.features import is_number, is_picture, step_features
 from robomimic_ddp.data.rlds.schema.fields import find_fields, find_part, held_keys
 from robomimic_ddp.data.rlds.schema.spec import Schema, load_schema, packaged
 from robomimic_ddp.errors import DataError
-from robomimic_ddp.inspect_data import survey
 
 LONGEST_STATE = 64
 """Longer vectors are embeddings and the like, and no state of a robot."""

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from robomimic_ddp.commands.doctor.findings import FAIL, OK, WARN, Context, Finding, probe
 from robomimic_ddp.config.rlds_keys import DATA_FORMAT as RLDS_FORMAT
-from robomimic_ddp.doctor.findings import FAIL, OK, WARN, Context, Finding, probe
 
 OLDEST_PYTHON, OLDEST_TORCH = (3, 9), (2, 0, 1)
 TESTED = "tested with Python 3.9 and torch 2.0.1 (on CPU), and with Python 3.11 and torch 2.12.1"

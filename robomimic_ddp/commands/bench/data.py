@@ -16,8 +16,8 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from typing import Any
 
-from robomimic_ddp.bench import turns
-from robomimic_ddp.bench.data_set import DataJob, bytes_per_frame, write_if_missing
+from robomimic_ddp.commands.bench import turns
+from robomimic_ddp.commands.bench.data_set import DataJob, bytes_per_frame, write_if_missing
 from robomimic_ddp.config import env
 from robomimic_ddp.errors import ConfigError
 
@@ -38,7 +38,7 @@ def measure(
     ours over this loader's, and seconds a frame, within rounds.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["robomimic_ddp.bench.data_loaders"])
+    context.set_forkserver_preload(["robomimic_ddp.commands.bench.data_loaders"])
     keys, started, first = [(world, name) for world in worlds for name in LOADERS], {}, {}
     try:
         with ProcessPoolExecutor(1, context) as once:
@@ -112,7 +112,7 @@ def lines(job: DataJob, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 def start(job: DataJob, world: int, loader: str) -> float:
     """In a process: makes its loader; the seconds until the first batch."""
-    from robomimic_ddp.bench.data_loaders import make_stream
+    from robomimic_ddp.commands.bench.data_loaders import make_stream
 
     began = time.perf_counter()
     _streams.append(make_stream(job, loader, world))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from robomimic_ddp.commands.inspect_data.fitting import Fit
+from robomimic_ddp.commands.inspect_data.survey import Sample
 from robomimic_ddp.config.rlds_keys import DATA_FORMAT
 from robomimic_ddp.data.rlds.index.source import Source
 from robomimic_ddp.data.rlds.schema.features import step_features
-from robomimic_ddp.inspect_data.fitting import Fit
-from robomimic_ddp.inspect_data.survey import Sample
 
 LARGEST_PICTURE = 128
 VALIDATED_FROM = 20

@@ -8,10 +8,18 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 
+from robomimic_ddp.commands.doctor import job, machine, network, ranks, settings, software
+from robomimic_ddp.commands.doctor.findings import (
+    FAIL,
+    OK,
+    WARN,
+    Context,
+    Finding,
+    Later,
+    probe_torch,
+)
 from robomimic_ddp.config import env
 from robomimic_ddp.config.json_config import read_json
-from robomimic_ddp.doctor import job, machine, network, ranks, settings, software
-from robomimic_ddp.doctor.findings import FAIL, OK, WARN, Context, Finding, Later, probe_torch
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, ConfigError, UsageError
 
 CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (

@@ -1,4 +1,4 @@
-"""`python -m robomimic_ddp.launch`: what scripts/train_multi_gpu.sh runs."""
+"""`python -m robomimic_ddp.commands.launch`: what scripts/train_multi_gpu.sh runs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from robomimic_ddp.commands.launch import arguments
 from robomimic_ddp.config import env
 from robomimic_ddp.errors import (
     EXIT_DONE,
@@ -18,7 +19,6 @@ from robomimic_ddp.errors import (
     RobomimicDDPError,
     UsageError,
 )
-from robomimic_ddp.launch import arguments
 
 _NEEDED = ("torch", "omegaconf")
 
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         settings = arguments.parse(sys.argv[1:] if argv is None else argv, variables)
         _require_packages()
-        from robomimic_ddp.launch import summary, torchrun
+        from robomimic_ddp.commands.launch import summary, torchrun
 
         if settings.print_runs:
             print(summary.runs_folder(settings))
@@ -58,7 +58,7 @@ def _import_path(variables: Mapping[str, str]) -> dict[str, str]:
     """PYTHONPATH where it names this checkout, as the script sets it: a command that is pasted into
     another shell would not find the package otherwise.
     """
-    checkout = os.path.realpath(Path(__file__).parents[2])
+    checkout = os.path.realpath(Path(__file__).parents[3])
     path = variables.get("PYTHONPATH", "")
     named = [os.path.realpath(folder) for folder in path.split(os.pathsep) if folder]
     return {"PYTHONPATH": path} if checkout in named else {}

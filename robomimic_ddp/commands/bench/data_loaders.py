@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from robomimic_ddp.bench.data_host import HostPipeline
-from robomimic_ddp.bench.data_set import DataJob, open_dataset
+from robomimic_ddp.commands.bench.data_host import HostPipeline
+from robomimic_ddp.commands.bench.data_set import DataJob, open_dataset
 from robomimic_ddp.config import env
 from robomimic_ddp.data.rlds.loaders.make import make_loader
 from robomimic_ddp.data.rlds.pipeline.resize import plain_resize

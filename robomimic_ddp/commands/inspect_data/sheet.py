@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from robomimic_ddp.commands.inspect_data.survey import SHEET_FRAMES, Sample
 from robomimic_ddp.data.rlds.index.source import Source
 from robomimic_ddp.errors import DataError
-from robomimic_ddp.inspect_data.survey import SHEET_FRAMES, Sample
 
 _FRAME_INCHES = 1.9
 

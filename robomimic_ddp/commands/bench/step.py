@@ -17,11 +17,11 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from robomimic_ddp.bench import turns
+from robomimic_ddp.commands.bench import turns
 from robomimic_ddp.config import env
 from robomimic_ddp.errors import ConfigError
 
-WORKER = "robomimic_ddp.bench.step_worker"
+WORKER = "robomimic_ddp.commands.bench.step_worker"
 HOST, OURS, BY_HAND = "host", "ours", "hand_written_ddp"
 STEPS_ON_CUDA = 10
 """Timed together: to wait for the device after each would hide what runs ahead of it."""

@@ -7,8 +7,8 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 
-from robomimic_ddp.bench import data, step
-from robomimic_ddp.bench.data_set import DEFAULT_FOLDER, DataJob
+from robomimic_ddp.commands.bench import data, step
+from robomimic_ddp.commands.bench.data_set import DEFAULT_FOLDER, DataJob
 from robomimic_ddp.config import env, options, paths
 from robomimic_ddp.config.rlds_keys import IMAGE_FILTERS
 from robomimic_ddp.data.rlds.pipeline.resize import DEFAULT_FILTER

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from robomimic_ddp.commands.launch import devices
+from robomimic_ddp.commands.launch.arguments import DOT_LIST_MODULE, Settings
 from robomimic_ddp.config import paths
 from robomimic_ddp.config.env import OPTION_PREFIX
 from robomimic_ddp.config.json_config import read_json
 from robomimic_ddp.distributed import rendezvous
 from robomimic_ddp.errors import ConfigError
-from robomimic_ddp.launch import devices
-from robomimic_ddp.launch.arguments import DOT_LIST_MODULE, Settings
 
 
 def config_of(settings: Settings) -> dict[str, Any]:

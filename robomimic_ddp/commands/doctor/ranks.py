@@ -10,8 +10,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from robomimic_ddp.commands.doctor.findings import FAIL, OK, Context, Finding
 from robomimic_ddp.distributed import remedies, rendezvous
-from robomimic_ddp.doctor.findings import FAIL, OK, Context, Finding
 
 PATIENCE_SECONDS = 120
 
@@ -49,7 +49,7 @@ def _start(ranks: int, answer: Path) -> tuple[int | None, str]:
     launcher = ["-m", "torch.distributed.run", *rendezvous.on_this_machine()]
     launcher.append(f"--nproc_per_node={ranks}")
     job = subprocess.Popen(
-        [sys.executable, *launcher, "-m", "robomimic_ddp.doctor.round_trip", str(answer)],
+        [sys.executable, *launcher, "-m", "robomimic_ddp.commands.doctor.round_trip", str(answer)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

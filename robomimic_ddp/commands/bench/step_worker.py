@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_map
 
-from robomimic_ddp.bench.step import BY_HAND, OURS
+from robomimic_ddp.commands.bench.step import BY_HAND, OURS
 from robomimic_ddp.config import env
 
 OBSERVATIONS = {"robot0_eef_pos": [3], "robot0_eef_quat": [4], "robot0_gripper_qpos": [2]}

@@ -6,8 +6,8 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from robomimic_ddp.doctor.findings import FAIL, OK, WARN, Context, Finding
-from robomimic_ddp.doctor.machine import CONTAINER
+from robomimic_ddp.commands.doctor.findings import FAIL, OK, WARN, Context, Finding
+from robomimic_ddp.commands.doctor.machine import CONTAINER
 
 
 def check_network(context: Context) -> Iterator[Finding]:

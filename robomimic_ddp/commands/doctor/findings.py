@@ -107,7 +107,7 @@ def probe(package: str) -> dict[str, Any]:
     """What `probes` finds about `package`, in another process: a broken build may end it with a
     signal. {"error": why} where it cannot be imported.
     """
-    code, text = output_of(sys.executable, "-m", "robomimic_ddp.doctor.probes", package)
+    code, text = output_of(sys.executable, "-m", "robomimic_ddp.commands.doctor.probes", package)
     lines = text.strip().splitlines() or [f"exit code {code}, no output"]
     try:
         return dict(json.loads(lines[-1]))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import figures
+from robomimic_ddp.commands import figures
 from robomimic_ddp.config import paths
 from robomimic_ddp.errors import EXIT_DONE, DataError
 from robomimic_ddp.monitoring import history

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from robomimic_ddp.commands.doctor.findings import FAIL, OK, WARN, Context, Finding
 from robomimic_ddp.config import env, options, paths, validate
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.plan import make_plan
 from robomimic_ddp.data.hdf5.structure import opened
 from robomimic_ddp.data.rlds.index.source import find_dataset
-from robomimic_ddp.doctor.findings import FAIL, OK, WARN, Context, Finding
 from robomimic_ddp.errors import ConfigError, DataError, RobomimicDDPError
 
 

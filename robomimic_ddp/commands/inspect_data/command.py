@@ -49,7 +49,7 @@ def run(command: str, args: argparse.Namespace) -> int:
     if reason is not None:
         raise UsageError(f"-o {args.output!r} cannot be written to: {reason}.")
     if not path.is_dir():
-        from robomimic_ddp.inspect_data import hdf5
+        from robomimic_ddp.commands.inspect_data import hdf5
 
         report = hdf5.report_of(path)
     else:
@@ -57,7 +57,7 @@ def run(command: str, args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(report, indent=2))
     else:
-        from robomimic_ddp.inspect_data import printing
+        from robomimic_ddp.commands.inspect_data import printing
 
         printing.show(report)
     return EXIT_DONE
@@ -65,9 +65,9 @@ def run(command: str, args: argparse.Namespace) -> int:
 
 def _inspect(path: Path, most: int, output: Path | None) -> dict[str, Any]:
     """The report of an RLDS data set; with `output` the files beside it are written."""
+    from robomimic_ddp.commands.inspect_data import fitting, job_config, sheet, survey
     from robomimic_ddp.data.rlds.index.source import Source
     from robomimic_ddp.data.rlds.schema.spec import load_schema
-    from robomimic_ddp.inspect_data import fitting, job_config, sheet, survey
 
     source = Source(survey.find(path))
     sample = survey.read(source, most)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from robomimic_ddp.bench.data_set import DataJob, open_dataset
+from robomimic_ddp.commands.bench.data_set import DataJob, open_dataset
 from robomimic_ddp.data.rlds.pipeline.resize import plain_resize
 from robomimic_ddp.data.rlds.schema.actions import action_vectors
 from robomimic_ddp.data.rlds.schema.fields import flat_features

@@ -7,9 +7,9 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from robomimic_ddp.commands.doctor.findings import FAIL, OK, WARN, Context, Finding, output_of
 from robomimic_ddp.config import env
 from robomimic_ddp.config.plan import workers_of_share
-from robomimic_ddp.doctor.findings import FAIL, OK, WARN, Context, Finding, output_of
 from robomimic_ddp.errors import OptionError
 
 GIB = 2**30
