@@ -35,29 +35,29 @@ from mutmut.mutation.mutators import mutation_operators
 CHECKOUT = Path(__file__).resolve().parent.parent
 SURVIVORS = CHECKOUT / "scripts" / "mutants_survive.txt"
 GROUPS = {
-    "sampling/orders sampling/sampler sampling/sharded sampling/loaders": (
-        "unit/test_orders_never_change unit/test_sampling unit/test_sampling_positions"
-        " unit/test_stream_loader ranks/test_sampling"
+    "data/sampling/order data/sampling/sampler data/sampling/sharded_loader data/sampling/loaders": (
+        "data/test_orders_never_change data/test_sampling data/test_sampling_positions"
+        " data/test_iterable ranks/test_sampling"
     ),
-    "sampling/replayed": "unit/test_sampling_positions",
-    "sampling/stream": "unit/test_stream_loader",
-    "sampling/workers": "unit/test_workers",
-    "rlds/course rlds/plans rlds/partition rlds/shuffle": (
-        "unit/test_orders_never_change unit/test_rlds_shuffle unit/test_rlds_partition"
-        " unit/test_rlds_course"
+    "data/sampling/replay": "data/test_sampling_positions",
+    "data/sampling/iterable": "data/test_iterable",
+    "data/sampling/worker_options": "data/test_worker_options",
+    "data/rlds/order/pass_schedule data/rlds/order/read_plan data/rlds/order/partition data/rlds/order/shuffle": (
+        "data/test_orders_never_change rlds/test_shuffle rlds/test_partition"
+        " rlds/test_pass_schedule"
     ),
-    "rlds/quotas": "unit/test_orders_never_change unit/test_rlds_quotas unit/test_mixture_loader",
-    "metrics step_logs": (
-        "unit/test_metrics ranks/test_epoch_part ranks/test_validation ranks/test_going_on"
+    "data/rlds/order/mixture_quota": "data/test_orders_never_change rlds/test_mixture_quota data/test_mixture_loader",
+    "monitoring/metrics monitoring/step_logs": (
+        "monitoring/test_metrics ranks/test_epoch_part ranks/test_validation ranks/test_going_on"
         " ranks/test_metrics"
     ),
-    "step/accumulation": "unit/test_accumulation ranks/test_accumulation",
-    "step/averaging step/averaged_copy": "unit/test_averaging unit/test_averaged_copy",
-    "resume/compression": "ranks/test_powersgd",
-    "resume/keeper resume/report resume/start": (
-        "unit/test_resume ranks/test_keeper ranks/test_going_on ranks/test_epoch_is_a_pass"
+    "training/step/accumulation": "training/test_accumulation ranks/test_accumulation",
+    "training/step/ema training/step/averaged_copy": "training/test_ema training/test_averaged_copy",
+    "training/compression": "ranks/test_powersgd",
+    "training/state_saver training/resume_report training/resume": (
+        "training/test_resume ranks/test_keeper ranks/test_going_on ranks/test_epoch_is_a_pass"
     ),
-    "state/capture state/restore": "ranks/test_state_model ranks/test_keeper",
+    "checkpoint/capture checkpoint/restore": "ranks/test_state_model ranks/test_keeper",
 }
 """Modules of robomimic_ddp, and the files of tests/ that are run against their mutants."""
 LEFT_OUT = (

@@ -1,1 +1,1 @@
-"""TODO."""
+"""What reaches a rank: sampling of any DataLoader, RLDS, HDF5 checks and language."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Process group, parallel nets, gradients, random streams, the main rank, signals and watchdog."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Language instructions: the model that encodes them, and its embeddings."""

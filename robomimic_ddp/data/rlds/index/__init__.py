@@ -1,1 +1,1 @@
-"""TODO."""
+"""What a data set holds: files, records and their places, statistics, splits; and the caches."""

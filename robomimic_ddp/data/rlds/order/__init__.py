@@ -1,1 +1,1 @@
-"""TODO."""
+"""Which rank reads what, and when: pure functions of numbers."""

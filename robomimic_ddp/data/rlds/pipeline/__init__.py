@@ -1,1 +1,1 @@
-"""TODO."""
+"""The tf.data graph: raw records to windows, a shuffle buffer, decoded batches."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""How a data set's features become the host's observations and actions."""

@@ -19,7 +19,7 @@ from robomimic_ddp import cli
 from robomimic_ddp.checkpoint import file_check, state_file
 from robomimic_ddp.commands import ckpt
 from robomimic_ddp.errors import CheckpointError
-from tests.unit.test_state_files import STREAMS
+from tests.checkpoint.test_state_file import STREAMS
 
 
 def nets(seed, module):

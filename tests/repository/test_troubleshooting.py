@@ -16,7 +16,7 @@ from robomimic_ddp import cli, errors
 from robomimic_ddp.commands.doctor import command
 from robomimic_ddp.commands.doctor.findings import Finding
 from robomimic_ddp.distributed.remedies import REMEDIES, remedy
-from tests.unit.test_doctor import context
+from tests.commands.test_doctor import context
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = (ROOT / "docs" / "troubleshooting.md").read_text()
