@@ -35,24 +35,30 @@ from mutmut.mutation.mutators import mutation_operators
 CHECKOUT = Path(__file__).resolve().parent.parent
 SURVIVORS = CHECKOUT / "scripts" / "mutants_survive.txt"
 GROUPS = {
-    "data/sampling/order data/sampling/sampler data/sampling/sharded_loader data/sampling/loaders": (
+    "data/sampling/order data/sampling/sampler data/sampling/sharded_loader"
+    " data/sampling/loaders": (
         "data/test_orders_never_change data/test_sampling data/test_sampling_positions"
         " data/test_iterable ranks/test_sampling"
     ),
     "data/sampling/replay": "data/test_sampling_positions",
     "data/sampling/iterable": "data/test_iterable",
     "data/sampling/worker_options": "data/test_worker_options",
-    "data/rlds/order/pass_schedule data/rlds/order/read_plan data/rlds/order/partition data/rlds/order/shuffle": (
+    "data/rlds/order/pass_schedule data/rlds/order/read_plan data/rlds/order/partition"
+    " data/rlds/order/shuffle": (
         "data/test_orders_never_change rlds/test_shuffle rlds/test_partition"
         " rlds/test_pass_schedule"
     ),
-    "data/rlds/order/mixture_quota": "data/test_orders_never_change rlds/test_mixture_quota data/test_mixture_loader",
+    "data/rlds/order/mixture_quota": (
+        "data/test_orders_never_change rlds/test_mixture_quota data/test_mixture_loader"
+    ),
     "monitoring/metrics monitoring/step_logs": (
         "monitoring/test_metrics ranks/test_epoch_part ranks/test_validation ranks/test_going_on"
         " ranks/test_metrics"
     ),
     "training/step/accumulation": "training/test_accumulation ranks/test_accumulation",
-    "training/step/ema training/step/averaged_copy": "training/test_ema training/test_averaged_copy",
+    "training/step/ema training/step/averaged_copy": (
+        "training/test_ema training/test_averaged_copy"
+    ),
     "training/compression": "ranks/test_powersgd",
     "training/state_saver training/resume_report training/resume": (
         "training/test_resume ranks/test_keeper ranks/test_going_on ranks/test_epoch_is_a_pass"

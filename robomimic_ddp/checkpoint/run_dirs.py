@@ -87,7 +87,7 @@ def find_run(experiment: Path, host_resumes: bool) -> Found:
         if host_resumes and (directory / "last.pth").exists():
             return Found(directory, "host")
     raise CheckpointError(
-        f"nothing to resume: no folder in {experiment} holds {state_file.STATE}, which a run writes at "
+        f"nothing to resume: no folder in {experiment} has {state_file.STATE}, which a run writes at "
         "every epoch's end. Expected the output_dir and experiment.name of the run that is to go "
         "on. Check both, or start without resume."
     )

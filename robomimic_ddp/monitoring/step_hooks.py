@@ -101,9 +101,9 @@ class _Methods(SimpleNamespace):
 def installed(
     model: Any, hooks: Iterable[StepHook] = (), methods: Mapping[str, Callable] | None = None
 ) -> Iterator[None]:
-    """For the block, `hooks` see the steps of `model`, beside those that do already. `methods` stand
-    in for the host's of these names, beneath all hooks, and get the host's as first argument. Blocks
-    may end in any order; with the first one all do.
+    """For the block, `hooks` see the steps of `model`, beside those that do already. `methods`
+    replace the host's of these names, beneath all hooks, and get the host's as first argument.
+    Blocks may end in any order; with the first one all do.
     """
     standing = (getattr(vars(model).get(name), "__self__", None) for name in _SEEN)
     found = next((one for one in standing if isinstance(one, StepHooks)), None)

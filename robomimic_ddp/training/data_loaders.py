@@ -1,4 +1,4 @@
-"""The seams where a host makes its datasets and loaders."""
+"""What a host's lines that make datasets and loaders call."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _loader(role: str, args: tuple, kwargs: dict) -> Iterable:
     if run is None:
         return torch.utils.data.DataLoader(**loader_kwargs)
     dataset = loader_kwargs["dataset"]
-    # A batch of the train loader is that of a whole step (see step/accumulation.py).
+    # A batch of the train loader is that of a whole step (see training/step/accumulation.py).
     batch = run.plan.batch_per_rank
     if role == "train":
         batch = _samples_per_rank(run.plan, loader_kwargs)

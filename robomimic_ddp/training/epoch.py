@@ -1,4 +1,4 @@
-"""The seams inside an epoch: its training or validation steps, and its rollouts."""
+"""An epoch: its training or validation steps, and its rollouts."""
 
 from __future__ import annotations
 

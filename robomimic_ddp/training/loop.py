@@ -1,4 +1,4 @@
-"""The seams of `train()` and its epoch loop."""
+"""The host's `train()` and its loop over epochs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The seams where a host makes its nets, its optimizer and its device."""
+"""What a host's lines that make nets, optimizer and device call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hooks see a step in one order, whoever installs them first; what stands in is beneath them all."""
+"""Hooks see a step in one order, whoever installs them first; stand-ins are beneath them all."""
 
 from __future__ import annotations
 

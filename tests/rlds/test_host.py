@@ -103,7 +103,8 @@ def test_the_hosts_policy_trains_on_a_batch(load, make_config, modalities):
 
 def test_keys_need_neither_torch_nor_tensorflow():
     code = (
-        "import sys, robomimic_ddp.data.rlds, robomimic_ddp.config.rlds_keys, robomimic_ddp.data.rlds.order.partition\n"
+        "import sys, robomimic_ddp.data.rlds, robomimic_ddp.config.rlds_keys\n"
+        "import robomimic_ddp.data.rlds.order.partition\n"
         "print([n for n in ('torch', 'tensorflow', 'tensorflow_datasets') if n in sys.modules])"
     )
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""`python -m robomimic_ddp.commands.doctor.probes torch|torchvision|tensorflow`: prints, as one line of
+"""`python -m robomimic_ddp.commands.doctor.probes torch|torchvision|tensorflow` prints, as a line of
 JSON, what that package says of this machine, or {"error": why it cannot be imported}.
 """
 

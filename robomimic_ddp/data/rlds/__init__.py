@@ -1,10 +1,15 @@
 """Reading RLDS datasets: sharding before decoding, windows, statistics. TensorFlow is imported
 inside functions.
 
-A pass goes: files and episodes in a shared random order, cut over the ranks (`partition`, `course`)
--> an order in which the windows leave the shuffle buffer (`shuffle`), planned block by block
-(`plans`) -> raw records by byte offset, windows of still encoded frames, put into that buffer
-(`store`) -> batches, decoded and normalised in one graph (`pipeline`) -> torch tensors (`loader`).
-`dataset` and `mixture` know nothing of the loaders that read them, which `make` makes. `host` has
-what the edited host sees.
+A pass has these stations:
+
+order     files and episodes in a shared random order, cut over the ranks (`partition`,
+          `pass_schedule`); the order in which windows leave the shuffle buffer (`shuffle`), planned
+          block by block (`read_plan`)
+pipeline  raw records by byte offset, windows of encoded frames in that buffer (`shuffle_buffer`),
+          batches decoded and normalised in one graph (`graph`)
+loaders   torch tensors; `make` makes the loader of a data set, which knows nothing of loaders
+
+`schema` names what is read, `index` says where it is in the files. `host_datasets` has what the
+edited host sees, `tfds_sharding` and `tfds_statistics` serve a host that has its own pipeline.
 """
