@@ -1,5 +1,5 @@
-"""`python -m robomimic_ddp.commands.doctor.probes torch|torchvision|tensorflow` prints, as a line of
-JSON, what that package says of this machine, or {"error": why it cannot be imported}.
+"""`python -m robomimic_ddp.commands.doctor.probes torch|torchvision|tensorflow` prints, as a line
+of JSON, what that package says of this machine, or {"error": why it cannot be imported}.
 """
 
 from __future__ import annotations
