@@ -88,8 +88,8 @@ def find_run(experiment: Path, host_resumes: bool) -> Found:
             return Found(directory, "host")
     raise CheckpointError(
         f"nothing to resume: no folder in {experiment} has {state_file.STATE}, which a run writes "
-        "at every epoch's end. Expected the output_dir and experiment.name of the run that is to go "
-        "on. Check both, or start without resume."
+        "at every epoch's end. Expected the output_dir and experiment.name of the run to resume. "
+        "Check both, or start without resume."
     )
 
 
