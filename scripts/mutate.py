@@ -60,7 +60,7 @@ GROUPS = {
         "training/test_ema training/test_averaged_copy"
     ),
     "training/compression": "ranks/test_powersgd",
-    "training/state_saver training/resume_report training/resume": (
+    "training/state_saver training/resume": (
         "training/test_resume ranks/test_keeper ranks/test_going_on ranks/test_epoch_is_a_pass"
     ),
     "checkpoint/capture checkpoint/restore": "ranks/test_state_model ranks/test_keeper",

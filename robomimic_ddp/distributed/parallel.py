@@ -25,7 +25,6 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from robomimic_ddp.config import tree
 from robomimic_ddp.config.options import FIELDS
 from robomimic_ddp.distributed import ddp_buckets, group, watchdog
-from robomimic_ddp.distributed.buffers import may_change
 from robomimic_ddp.errors import WrapError
 
 DEFAULT_BUCKET_MB = FIELDS["bucket_mb"].default
@@ -240,7 +239,7 @@ def ddp_options(values: Any, net: nn.Module) -> dict:
         "gradient_as_bucket_view": values.gradient_as_bucket_view,
         "static_graph": values.static_graph,
         "find_unused_parameters": values.find_unused_parameters,
-        buffers: may_change(net) if chosen == "auto" else chosen == "true",
+        buffers: buffers_may_change(net) if chosen == "auto" else chosen == "true",
     }
 
 
@@ -258,3 +257,29 @@ def _forbid_gradient(output: Any, name: str) -> None:
     for value in tree.leaves(output):
         if isinstance(value, torch.Tensor) and value.requires_grad:
             value.register_hook(refuse)
+
+
+_CONSTANT = {
+    ("models.base_nets", "SpatialSoftmax"): {"temperature", "pos_x", "pos_y"},
+    ("models.transformers", "CausalSelfAttention"): {"mask"},
+}
+"""Of robomimic: the end of a module's name and a class, whose forward only reads these buffers."""
+
+
+def buffers_may_change(net: nn.Module) -> bool:
+    """Whether a training forward of `net` may write to one of its buffers, as BatchNorm's does.
+
+    What is not known to leave its buffers alone may write to them; the same on all ranks.
+    """
+    return any(_own(part) - _constant(part) for part in net.modules())
+
+
+def _own(part: nn.Module) -> set[str]:
+    return {name for name, buffer in part.named_buffers(recurse=False) if buffer is not None}
+
+
+def _constant(part: nn.Module) -> set[str]:
+    for (module, name), buffers in _CONSTANT.items():
+        if type(part).__name__ == name and type(part).__module__.endswith(module):
+            return buffers
+    return set()

@@ -1,4 +1,5 @@
-"""The global random streams of this process: read, put back, and forked for a while.
+"""The global random streams of this process: read, put back, and forked for a while; and torch held
+to deterministic algorithms.
 
 A state is a nest of dicts, tensors and numbers only, so that it can be kept in a file that
 `torch.load(weights_only=True)` reads.
@@ -13,6 +14,8 @@ from typing import Any
 
 import numpy as np
 import torch
+
+from robomimic_ddp.config import env
 
 _MOST_RANKS = 2**20
 
@@ -110,3 +113,27 @@ def seed_streams(seed: int, rank: int, epoch: int = 0) -> None:
     torch.manual_seed(own)  # CPU and all CUDA devices
     np.random.seed(own)
     random.seed(own)
+
+
+@contextmanager
+def deterministic_algorithms(is_on: bool) -> Iterator[None]:
+    """For the block, where `is_on`: torch uses deterministic algorithms only, and cuDNN does not
+    choose by timing; torch raises RuntimeError at an operation that has none.
+
+    What torch was set to before is put back; cuBLAS's workspace, an environment variable that is
+    read once, stays. Not collective.
+    """
+    if not is_on:
+        yield
+        return
+    env.prefer_deterministic_cublas()
+    before = torch.are_deterministic_algorithms_enabled()
+    warned_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    benchmark = torch.backends.cudnn.benchmark
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warned_only)
+        torch.backends.cudnn.benchmark = benchmark

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from robomimic_ddp.distributed import group, host_algo, parallel, tree_collectives
-from robomimic_ddp.distributed.powersgd import PowerSGD, mean_errors
+from robomimic_ddp.distributed.comm_hooks import PowerSGD, mean_errors
 from robomimic_ddp.training import run as _run
 
 _LAYOUT = ("bucket_mb", "channels_last", "find_unused_parameters", "powersgd_rank")

@@ -24,7 +24,7 @@ import robomimic_ddp
 from robomimic_ddp import verify
 from robomimic_ddp.checkpoint import RECORD_NAME, Resume, run_record
 from robomimic_ddp.config import dotlist, entry_options, env, host_seams, options, plan, tree
-from robomimic_ddp.distributed import atomic_files, determinism, group, parallel, signals
+from robomimic_ddp.distributed import atomic_files, group, parallel, rng, signals
 from robomimic_ddp.errors import PatchError, PlanError
 from robomimic_ddp.monitoring import heartbeat, progress_bar
 from robomimic_ddp.training import plan_summary, step
@@ -211,7 +211,7 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
     ended_by: BaseException | None = None
     try:
         with ExitStack() as stack:
-            stack.enter_context(determinism.deterministic_algorithms(resolved.values.deterministic))
+            stack.enter_context(rng.deterministic_algorithms(resolved.values.deterministic))
             if made.mode == "ddp":
                 patience = made.timeout_seconds
                 stack.enter_context(

@@ -12,7 +12,7 @@ from robomimic_ddp import checkpoint
 from robomimic_ddp.distributed import group, host_algo, main_rank, parallel, rng, watchdog
 from robomimic_ddp.errors import CheckpointError, RobomimicDDPError, Stopped
 from robomimic_ddp.monitoring import step_logs
-from robomimic_ddp.training import compression, identity, resume, resume_report
+from robomimic_ddp.training import compression, identity, resume
 from robomimic_ddp.training import run as _run
 
 
@@ -55,7 +55,7 @@ class Keeper:
         found = list(identity.differences(saved, self.defines, self.run))
         wrong = [one.text for one in found if one.wrong]
         if wrong:
-            raise resume_report.another_run(self.run.resume.found.directory, wrong)
+            raise resume.another_run(self.run.resume.found.directory, wrong)
         return [one.text for one in found]
 
     def _restored(self, saved: dict[str, Any] | None, changed: list[str]) -> int | None:
@@ -83,7 +83,7 @@ class Keeper:
         if saved["inside"] is not None:
             self._restore_part(saved, own)
         self.best = saved["best"]
-        for line in [*resume_report.changes(run, self.model, saved, data), *changed]:
+        for line in [*resume.changes(run, self.model, saved, data), *changed]:
             resume.say(line)
         if group.is_main():
             resume.keep_config(run)

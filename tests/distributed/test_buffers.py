@@ -8,7 +8,7 @@ from torch import nn
 
 from robomimic_ddp.config.options import Options
 from robomimic_ddp.distributed import parallel
-from robomimic_ddp.distributed.buffers import may_change
+from robomimic_ddp.distributed.parallel import buffers_may_change
 
 
 def hosts_softmax(**more):
@@ -45,7 +45,7 @@ def softmax_that_counts():
 )
 def test_what_may_write_to_its_buffers(make, changes):
     net = nn.Sequential(nn.Linear(2, 2), nn.ModuleList([make()]))
-    assert may_change(net) is changes
+    assert buffers_may_change(net) is changes
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ from tests.versions import NEEDS_CALL_PLACE, NEEDS_OPTIMIZER_HOOKS
 pytestmark = [NEEDS_CALL_PLACE, NEEDS_OPTIMIZER_HOOKS, pytest.mark.timeout(300)]
 
 PACKAGE = str(Path(robomimic_ddp.__file__).parent)
-PREPARE = importlib.import_module("robomimic_ddp.training.step.prepare")
+PREPARE = importlib.import_module("robomimic_ddp.training.step.presets")
 OPTIONS = {
     "accumulate": 2,
     "activation_checkpointing": True,

@@ -17,7 +17,7 @@ from robomimic_ddp.config.options import Options
 from robomimic_ddp.errors import DataError, PlanError
 from robomimic_ddp.training import step
 from robomimic_ddp.training.step import accumulation, compile
-from robomimic_ddp.training.step.micro_batches import split
+from robomimic_ddp.training.step.accumulation import split
 from tests.versions import NEEDS_CALL_PLACE
 
 

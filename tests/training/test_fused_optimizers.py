@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from robomimic_ddp.training.step import fused_optimizers, grad_norm
+from robomimic_ddp.training.step import backprop, fused_optimizers
 from tests.versions import NEEDS_CPU_FP16, NEEDS_OPTIMIZER_HOOKS
 
 STEPS = 25
@@ -90,7 +90,7 @@ def test_an_overflow_leaves_a_step_out_and_is_not_read_back(kind, monkeypatch):
         for _ in range(40):
             before = copy.deepcopy(model.nets.state_dict())
             loss = (model.nets["policy"](torch.randn(8, 5)) * 10).pow(2).mean()
-            norm = grad_norm.update(model.nets, optimizer, loss, scaler=scaler)
+            norm = backprop.update(model.nets, optimizer, loss, scaler=scaler)
             finite.append(math.isfinite(norm))
             same = [torch.equal(one, before[name]) for name, one in model.nets.state_dict().items()]
             assert all(same) is not finite[-1] and len(set(same)) == 1
@@ -120,11 +120,11 @@ def test_only_known_text_is_replaced():
 
     from robomimic.utils.torch_utils import backprop_for_loss
 
-    assert grad_norm.stands_for(backprop_for_loss)
-    assert grad_norm.stands_for(functools.partial(backprop_for_loss, max_grad_norm=1.0))
-    assert not grad_norm.stands_for(lambda net, optim, loss: 0.0)
-    assert not grad_norm.stands_for(require_close)
-    assert not grad_norm.stands_for(print)
+    assert backprop.stands_for(backprop_for_loss)
+    assert backprop.stands_for(functools.partial(backprop_for_loss, max_grad_norm=1.0))
+    assert not backprop.stands_for(lambda net, optim, loss: 0.0)
+    assert not backprop.stands_for(require_close)
+    assert not backprop.stands_for(print)
 
 
 @pytest.mark.parametrize("max_grad_norm", [None, 0.05])
@@ -132,7 +132,7 @@ def test_the_gradient_norm_is_the_hosts(max_grad_norm):
     from robomimic.utils.torch_utils import backprop_for_loss
 
     results = []
-    for function in (backprop_for_loss, grad_norm.update):
+    for function in (backprop_for_loss, backprop.update):
         model = make("AdamW")
         frozen = model.nets["policy"][0].bias.requires_grad_(False)
         before, norms = frozen.clone(), []

@@ -14,7 +14,7 @@ from torch import nn
 from robomimic_ddp.config.options import resolve
 from robomimic_ddp.errors import DataError, LossError
 from robomimic_ddp.monitoring import nan_guard, step_hooks
-from robomimic_ddp.training.step import added_by_max, compile, effective, grad_norm, precision
+from robomimic_ddp.training.step import added_by_max, backprop, compile, effective, precision
 from tests.versions import NEEDS_CPU_FP16
 
 
@@ -89,7 +89,7 @@ def steps(scaler, count=8):
     for number in range(count):
         x = torch.randn(4, 3, generator=torch.Generator().manual_seed(number))
         loss = (net(x) * 10).pow(2).mean()
-        norm = grad_norm.update(net, optimizer, loss, scaler=scaler)
+        norm = backprop.update(net, optimizer, loss, scaler=scaler)
         weights.append(net.weight.detach().clone())
         assert scaler is None or math.isfinite(norm) or torch.equal(weights[0], weights[-1])
     return weights

@@ -12,7 +12,7 @@ from robomimic_ddp import checkpoint
 from robomimic_ddp.config import options
 from robomimic_ddp.errors import Stopped
 from robomimic_ddp.monitoring import history
-from robomimic_ddp.training import compression, resume, resume_report
+from robomimic_ddp.training import compression, resume
 from robomimic_ddp.training import run as _run
 from robomimic_ddp.training.state_saver import Keeper
 
@@ -150,7 +150,7 @@ def said(tmp_path, world=2, samples=8, rates=((0.1, 0.2),), **changes):
     )
     weight = torch.nn.Parameter(torch.zeros(1))
     model = SimpleNamespace(optimizers={"policy": torch.optim.SGD([weight], lr=0.025)})
-    return list(resume_report.changes(run, model, saved, "data: there"))
+    return list(resume.changes(run, model, saved, "data: there"))
 
 
 ALWAYS = ["data: there", "learning rate: 0.025, as saved"]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from robomimic_ddp.distributed.comm_hooks import Communication, communicate
-from robomimic_ddp.training.step.prepare import Prepared, prepare
-from robomimic_ddp.training.step.presets import added_by_max, effective
+from robomimic_ddp.training.step.presets import Prepared, added_by_max, effective, prepare
 
 __all__ = [
     "Communication",

@@ -1,7 +1,7 @@
 """Accumulation: one iteration of the host's loop is one optimizer step over several micro-batches.
 
 The train loader hands out the batch of a whole step, so that passes, positions, sample counts and
-step counts are those of the batch so many times as large. It is cut where the host processes it,
+step counts are those of the large batch. It is cut where the host processes it,
 and the host's own `train_on_batch` runs on each part.
 """
 
@@ -15,10 +15,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from robomimic_ddp.config.swapped import swapped
 from robomimic_ddp.distributed import host_algo, parallel
-from robomimic_ddp.errors import PlanError
+from robomimic_ddp.errors import DataError, PlanError
 from robomimic_ddp.monitoring import step_hooks
+from robomimic_ddp.monitoring.step_logs import samples_in
 from robomimic_ddp.training.step.backprop import NAME, WHOLE, Backward, Part, Pending
-from robomimic_ddp.training.step.micro_batches import MicroBatches, split
 
 _AVERAGING = ("step", "copy_to")
 
@@ -136,3 +136,46 @@ def _not_called(model: Any) -> PlanError:
         "its micro-batches would each be a step of their own. Train with ddp.accumulate=1, or let "
         "it step its optimizer through that function."
     )
+
+
+class MicroBatches(list):
+    """The micro-batches of one step. `weights`: the share of the step's samples that each holds."""
+
+    def __init__(self, parts: list, weights: list[float]) -> None:
+        super().__init__(parts)
+        self.weights = weights
+
+
+def split(batch: Any, count: int) -> MicroBatches:
+    """`batch` in `count` consecutive parts, sizes differing by one at most; fewer where it has
+    fewer samples.
+
+    A batch is a nest of dicts, lists and tuples over arrays or tensors [B, ...] and lists of B
+    texts; what has no batch dimension (None, numbers) is in every part. Raises DataError for an
+    array of another length.
+    """
+    samples = samples_in(batch)
+    count = max(1, min(count, samples))
+    edges = [samples * index // count for index in range(count + 1)]
+    ranges = list(zip(edges, edges[1:]))
+    parts = [_cut(batch, samples, slice(*edge), "batch") for edge in ranges]
+    return MicroBatches(parts, [(end - begin) / max(samples, 1) for begin, end in ranges])
+
+
+def _cut(value: Any, samples: int, part: slice, path: str) -> Any:
+    if isinstance(value, dict):
+        kept = {key: _cut(item, samples, part, f"{path}/{key}") for key, item in value.items()}
+        return kept if type(value) is dict else type(value)(kept)
+    if isinstance(value, (list, tuple)):
+        if len(value) == samples and all(isinstance(item, (str, bytes)) for item in value):
+            return value[part]
+        return type(value)(_cut(item, samples, part, path) for item in value)
+    if not getattr(value, "shape", None):
+        return value
+    if len(value) != samples:
+        raise DataError(
+            f"{path} has {len(value)} entries in a batch of {samples} samples, so it cannot be "
+            "cut into micro-batches. Return arrays of shape [B, ...] from the dataset, or train "
+            "with ddp.accumulate=1."
+        )
+    return value[part]

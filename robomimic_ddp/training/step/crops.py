@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from robomimic_ddp.config.swapped import swapped
-from robomimic_ddp.training.step import grad_norm, pinned_batches
+from robomimic_ddp.training.step import backprop, pinned_batches
 
 NAME = "sample_random_image_crops"
 KNOWN = {
@@ -33,7 +33,7 @@ def install(model: Any, undo: ExitStack) -> bool:
     package = type(model).__module__.partition(".")[0]
     module = sys.modules.get(f"{package}.utils.obs_utils")
     hosts = {name: getattr(module, name, None) for name in KNOWN}
-    if not all(grad_norm.stands_for(host, KNOWN[name]) for name, host in hosts.items()):
+    if not all(backprop.stands_for(host, KNOWN[name]) for name, host in hosts.items()):
         return False
     undo.enter_context(swapped(module, NAME, sample))
     return True

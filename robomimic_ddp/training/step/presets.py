@@ -1,15 +1,34 @@
-"""What the preset `max` adds to `fast`, where it applies."""
+"""What a preset changes on a model for the time of its training, and what `max` adds to `fast`."""
 
 from __future__ import annotations
 
 import dataclasses
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 
 from robomimic_ddp.config.options import Options, ResolvedOptions
 from robomimic_ddp.config.plan import RunPlan
-from robomimic_ddp.distributed import comm_hooks, group
-from robomimic_ddp.training.step import compile
+from robomimic_ddp.config.swapped import swapped
+from robomimic_ddp.distributed import comm_hooks, group, host_algo, parallel
+from robomimic_ddp.errors import PlanError
+from robomimic_ddp.training.step import (
+    activation_checkpointing,
+    backprop,
+    calls,
+    channels_last,
+    compile,
+    convolutions,
+    crops,
+    ema,
+    fused_optimizers,
+    pinned_batches,
+    precision,
+)
+from robomimic_ddp.training.step.accumulation import Accumulation
+from robomimic_ddp.training.step.backprop import NAME, Backward, host_module
 
 _BF16_CAPABILITY = (8, 0)
 
@@ -66,3 +85,134 @@ def added_by_max(resolved: ResolvedOptions, chosen: Options) -> str | None:
     reasons += [f"{name} (set to {getattr(before, name)})" for name in given]
     left = f"; not {', '.join(reasons)}" if reasons else ""
     return f"preset max adds: {added or 'nothing'}{left}"
+
+
+class Prepared(NamedTuple):
+    """`line`: of the printed plan. `scaler`: torch's GradScaler under fp16, else None; its state
+    belongs to the run's. `precision`: what the nets compute in.
+    """
+
+    line: str
+    scaler: Any = None
+    precision: str = "fp32"
+
+
+def prepare(model: Any, options: Options, nets: list, undo: ExitStack) -> Prepared:
+    """Changes how `model` takes its steps, until `undo` is closed.
+
+    `nets`: those that went through `api.parallel`; an algorithm without any is left alone. Raises
+    PlanError where micro-batches or a precision are asked for and cannot be.
+    """
+    module = host_module(model)
+    host = getattr(module, NAME, None)
+    _require_possible(model, options, nets, host)
+    if not nets:
+        name = type(model).__name__
+        return Prepared(f"preset: {options.preset}, without effect: {name} is left as it is")
+    line, update, scaler = "preset: safe, the host's own arithmetic", None, None
+    # Before averages share memory: they lie as the weights do.
+    laid = channels_last.install(model, nets, undo) if options.channels_last else 0
+    if options.preset != "safe":
+        done = {"averages in one pass": ema.install(model, undo)}
+        done["fused optimizer"] = fused_optimizers.install(model, undo)
+        done["short convolutions as products"] = convolutions.install(nets, undo)
+        done["gradient norm read once"] = backprop.stands_for(host)
+        if torch.device(_device(nets)).type == "cuda":
+            done["crops drawn without waiting"] = crops.install(model, undo)
+            if options.pin_memory != "false":
+                done["batches copied from pinned memory"] = pinned_batches.install(model, undo)
+        update = backprop.update if done["gradient norm read once"] else None
+        said = ", ".join(name for name in done if done[name])
+        line = f"preset: {options.preset} ({said or 'nothing that is known here to change'})"
+    if options.precision != "fp32":
+        precision.install(nets, options.precision, undo)
+        scaler = precision.make_scaler(options.precision, _device(nets))
+        if scaler is not None:
+            update = partial(backprop.update, scaler=scaler)
+    line += _on_forward(options, nets, laid, undo)
+    if update is not None or options.accumulate > 1:
+        owned = [optimizer for _, optimizer in host_algo.named_optimizers(model)]
+        backward = Backward(host, owned, update, scaler)
+        undo.enter_context(swapped(module, NAME, backward))
+        if options.accumulate > 1:
+            Accumulation(model, options.accumulate, backward).install(undo)
+    return Prepared(line, scaler, options.precision)
+
+
+def _on_forward(options: Options, nets: list, laid: int, undo: ExitStack) -> str:
+    """Compiles and checkpoints as the options say; what the plan's line says of it."""
+    said, checkpointed = [], []
+    none = "none, since no net here has image layers"
+    if options.channels_last:
+        said.append(f"channels last: {f'{laid} image weights' if laid else none}")
+    if options.activation_checkpointing:
+        checkpointed = activation_checkpointing.install(nets, undo)
+        encoders = f"{len(checkpointed)} net(s) with image encoders"
+        said.append(f"activation checkpointing: {encoders if checkpointed else none}")
+    if options.compile != "false":
+        count = compile.install(nets, options.compile, checkpointed, undo)
+        but = ", not those that are checkpointed" if checkpointed else ""
+        said.append(f"compiled ({options.compile}): training forward of {count} net(s){but}")
+    return "".join(f"; {one}" for one in said)
+
+
+def _device(nets: list) -> Any:
+    """Of the first parameter; some nets have none."""
+    devices = (parameter.device for net in nets for parameter in net.parameters())
+    return next(devices, torch.device("cpu"))
+
+
+def _missing_in_torch(options: Options, nets: list) -> tuple[str, str | None]:
+    """The option that cannot be had with this torch, this machine or this mode, and why."""
+    copied = None
+    if any(parallel.is_parallel(net) and parallel.state_of(net).mode == "dp" for net in nets):
+        copied = "DataParallel makes plain copies of the nets at every step; start it with torchrun"
+    if options.compile != "false":
+        in_ddp = any(parallel.is_parallel(net) for net in nets)
+        bucket_mb = options.bucket_mb if in_ddp else None
+        reason = copied or compile.why_not(str(_device(nets)), bucket_mb)
+        if reason is None and options.accumulate > 1:
+            reason = compile.why_not_in_parts(options.compile, _device(nets))
+        if reason is not None:
+            return f"ddp.compile={options.compile}", reason
+    if options.activation_checkpointing:
+        old = None if calls.can_be_replaced() else "this torch is too old for it (2.1 has it)"
+        if copied or old:
+            return "ddp.activation_checkpointing=true", copied or old
+    if options.precision != "fp32":
+        lacking = precision.why_not(options.precision, _device(nets))
+        if lacking is not None:
+            return f"ddp.precision={options.precision}", lacking
+    hooks = hasattr(torch.optim.Optimizer, "register_state_dict_post_hook")
+    if options.channels_last and not hooks:
+        lacking = "this torch is too old for it: its optimizers have no hooks on state_dict"
+        return "ddp.channels_last=true", lacking
+    return "", None
+
+
+def _require_possible(model: Any, options: Options, nets: list, host: Any) -> None:
+    asked = {
+        f"ddp.accumulate={options.accumulate}": options.accumulate > 1,
+        f"ddp.precision={options.precision}": options.precision != "fp32",
+        f"ddp.compile={options.compile}": options.compile != "false",
+        "ddp.channels_last=true": options.channels_last,
+        "ddp.activation_checkpointing=true": options.activation_checkpointing,
+    }
+    name = next((name for name, is_asked in asked.items() if is_asked), None)
+    if name is None:
+        return
+    reason = None
+    if not nets:
+        reason = "none of its nets is made parallel, and only those are known to step once a batch"
+    elif host is None and options.accumulate > 1:
+        reason = f"its host has no utils.torch_utils.{NAME}(net, optim, loss)"
+    elif options.precision == "fp16" and not backprop.stands_for(host):
+        reason = f"its host's {NAME} is not robomimic's, so gradients cannot be scaled in it"
+        name = "ddp.precision=fp16"
+    else:
+        name, reason = _missing_in_torch(options, nets)
+    if reason is not None:
+        raise PlanError(
+            f"{name} is not possible with {type(model).__name__}: {reason}. Leave the option at "
+            "its default."
+        )
