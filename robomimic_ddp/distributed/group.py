@@ -8,6 +8,7 @@ waits inside NCCL.
 
 from __future__ import annotations
 
+import gc
 import inspect
 import json
 import logging
@@ -46,6 +47,10 @@ _LAST_WORK_SECONDS = 0.02
 likely since it holds Python's lock while it waits for gloo's thread, which may need the lock to let
 go of the collective's tensors.
 """
+
+# A forked process, such as a data worker, has none of its parent's threads. The destructor of a
+# process group joins them, and hangs or crashes there: garbage of the parent is left alone.
+os.register_at_fork(after_in_child=gc.freeze)
 
 
 def is_initialized() -> bool:

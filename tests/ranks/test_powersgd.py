@@ -17,7 +17,7 @@ from robomimic_ddp.checkpoint.state_file import read_file
 from robomimic_ddp.config import options, plan
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.options import Options
-from robomimic_ddp.distributed import group, host_algo, parallel, rng, tree_collectives
+from robomimic_ddp.distributed import comm_hooks, group, host_algo, parallel, rng, tree_collectives
 from robomimic_ddp.errors import PlanError
 from robomimic_ddp.training import run as _run
 from robomimic_ddp.training import state_saver, step
@@ -233,4 +233,4 @@ def test_nests_of_each_rank_travel(ranks):
 def test_what_does_not_go_with_it_is_refused(changes):
     values = replace(Options(comm="powersgd"), **changes)
     with pytest.raises(PlanError, match="ddp.comm=powersgd does not go with ddp"):
-        step.communication._require_possible(values)
+        comm_hooks._require_possible(values)
