@@ -13,7 +13,7 @@ from robomimic_ddp.monitoring.step_logs import EpochPart
 class Resume:
     """`run.resume`, of this rank. Nothing here is collective: `resume.decide` finds the directory,
     `resume.saved_state` reads the state where the host makes its run directory, and
-    `resume.Keeper` puts it back and writes the next one.
+    `state_saver.Keeper` puts it back and writes the next one.
     """
 
     found: Found | None = None

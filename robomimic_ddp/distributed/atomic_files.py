@@ -17,7 +17,7 @@ from robomimic_ddp.config import env
 from robomimic_ddp.distributed import group
 from robomimic_ddp.errors import RobomimicDDPError, WriteError
 
-_numbers = itertools.count()
+_numbers = itertools.count(int.from_bytes(os.urandom(4), "little"))
 
 
 @contextmanager

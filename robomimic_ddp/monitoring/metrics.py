@@ -87,6 +87,12 @@ def epoch_log(
         methods = {"on_gradient_step": lambda *_: None} if validates else {}
         place = f"epoch {call.arguments.get('epoch')} {phase}"
         watchdog.reached(place)
+        if not hasattr(model, "log_info"):
+            raise RobomimicDDPError(
+                f"{type(model).__name__} has no method log_info; expected robomimic's, which returns "
+                "a step's log. Without it no loss can be averaged over ranks or looked at. Give the "
+                "algorithm that method."
+            )
         with installed(model, [_Recorder(part, phase)], methods):
             result = run_epoch(*call.args, **call.kwargs)
         watchdog.reached(f"{place} log")

@@ -4,7 +4,7 @@ The host's `run_epoch` calls four methods of its algorithm for each batch:
 
 1. `process_batch_for_training`: the hooks' `batch`, in ORDER; then the host's, on each micro-batch.
 2. `train_on_batch`, on each micro-batch: forward (compiled; an image encoder checkpointed inside);
-   `backprop_for_loss` (`step.backward`: loss weighted, gradients reduced at the last micro-batch,
+   `backprop_for_loss` (`step.backprop`: loss weighted, gradients reduced at the last micro-batch,
    clipped); `verify`'s look at the first gradients; the optimizer's step; the averages' step.
 3. `on_gradient_step`: the host's; nothing in validation on several ranks.
 4. `log_info`: the host's, on each micro-batch; then the hooks' `done`, all of their `step`, all of
@@ -120,3 +120,4 @@ def installed(
             yield
         finally:
             made.hooks = [one for one in made.hooks if not any(one is own for own in hooks)]
+            made._batch = None  # the next epoch shows its own, and this one's memory is free

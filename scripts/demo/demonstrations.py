@@ -15,7 +15,7 @@ import numpy as np
 from robomimic_ddp.data.rlds.write import write_dataset
 from scripts.demo.simulator import HEIGHT, WIDTH, ReachSimulator
 
-NAME, VERSION = "reach_demo", "1.0.0"
+NAME, VERSION = "reach_demo", "1.1.0"
 HOVER_HEIGHT, GRASP_AT, LONGEST_EPISODE = 0.13, 0.03, 70
 SENTENCES = (
     *("reach the yellow block", "touch the block"),
@@ -71,7 +71,7 @@ def record_episode(
 def write_demo_dataset(
     out: Path, count: int, seed: int, files: int = 16, height: int = HEIGHT, width: int = WIDTH
 ) -> Path:
-    """Writes `count` episodes under `out/reach_demo/1.0.0`, byte for byte the same for the same
+    """Writes `count` episodes under `out/reach_demo/1.1.0`, byte for byte the same for the same
     arguments; a folder of that name is complete.
     """
     episodes = (record_episode(seed, index, height, width) for index in range(count))

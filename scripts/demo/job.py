@@ -15,7 +15,7 @@ from typing import Any, Callable
 
 import torch
 
-from robomimic_ddp.checkpoint import STATE
+from robomimic_ddp.checkpoint import state_file
 from robomimic_ddp.config import env
 from robomimic_ddp.distributed import rendezvous
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, DataError, RobomimicDDPError
@@ -67,15 +67,15 @@ class Job:
         started = folder / "started.json"
         command = json.dumps([ranks, *arguments, config.read_text()])
         same = started.exists() and started.read_text() == command
-        resumes = same and any(folder.glob(f"*/*/{STATE}"))
-        if not resumes:
+        records = [json.loads(file.read_text()) for file in folder.glob("*/*/ddp.json")]
+        finished = same and any("outcome" in record for record in records)
+        resumes = same and any(state_file.exists(run) for run in folder.glob("*/*/"))
+        if not (resumes or finished):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
             started.write_text(command)
         launcher = [*rendezvous.on_this_machine(), f"--nproc_per_node={ranks}", "-m", module]
         launcher += [*arguments, *[resume] * resumes]
-        records = [json.loads(file.read_text()) for file in folder.glob("*/*/ddp.json")]
-        finished = resumes and "outcome" in records[0]
         self.step(name, lambda: self.python("torch.distributed.run", *launcher), finished)
         (record,) = folder.glob("*/*/ddp.json")
         return record.parent

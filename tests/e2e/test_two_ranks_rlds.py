@@ -59,7 +59,7 @@ def test_one_run_with_one_log_and_equal_parameters(trained: Any) -> None:
     assert digests(load(run_directory(output) / "last.pth")["model"]["nets"]) == zero["parameters"]
     kept = json.loads((directory / "config.json").read_text())
     assert kept["train"]["batch_size"] == BATCH and "ddp" not in kept
-    assert kept["train"]["data"][0]["path"].endswith("reach_demo/1.0.0")
+    assert kept["train"]["data"][0]["path"].endswith("reach_demo/1.1.0")
     assert {"last.pth", "last_bak.pth"} < set(checkpoints(directory))
 
 
@@ -146,7 +146,7 @@ def test_damaged_episodes_are_left_out_on_request(
         timeout=400.0, rlds=True,
     )  # fmt: skip
     require_clean(result)
-    said = "1 of 20 episodes of reach_demo/1.0.0 are left out, as they are damaged, cut off"
+    said = "1 of 20 episodes of reach_demo/1.1.0 are left out, as they are damaged, cut off"
     text = result.stdout + result.stderr  # the host's text log takes stderr along
     assert text.count(said) == 1 and f"infinity: 1 of {file}" in text
 

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from robomimic_ddp.monitoring.metrics import _Recorder
+from robomimic_ddp.monitoring.nan_guard import Guard
+from robomimic_ddp.monitoring.progress_bar import Progress
 from robomimic_ddp.monitoring.step_hooks import ORDER, StepHook, installed
 
 
@@ -34,6 +37,30 @@ class Hook(StepHook):
 
     def after_step(self) -> None:
         self.seen.append(("after", self.place))
+
+
+def test_each_hook_has_its_place_in_the_written_order():
+    written = ("pace", "debug", "heartbeat", "loss guard", "progress", "epoch log", "verify")
+    assert ORDER == written
+    assert Guard.place == "loss guard" and Progress.place == "progress"
+    assert _Recorder.place == "epoch log"  # after the guard: an overflowed loss is not averaged
+
+
+def test_the_batch_of_an_epoch_is_let_go():
+    model, batches = Model(), []
+
+    class Last(Hook):
+        def step(self, step_log: list, batch: Any) -> list:
+            batches.append(batch)
+            return step_log
+
+    with installed(model, [Hook("verify", [])]):
+        with installed(model, [Last("epoch log", [])]):
+            model.process_batch_for_training([1])
+            model.log_info([])
+        with installed(model, [Last("epoch log", [])]):
+            model.log_info([])
+    assert batches == [[1], None]
 
 
 @pytest.mark.parametrize("places", list(permutations(ORDER[2:5])))

@@ -272,7 +272,7 @@ def test_every_row_happens(replaced: set[Replaced]) -> None:
 
 def test_every_module_that_replaces_has_a_row() -> None:
     """Other replacements than those of the runs above, by their source text."""
-    apart = ("bench/", "demo/", "config/swapped.py")
+    apart = ("commands/bench/", "config/swapped.py")
     files = {str(file.relative_to(PACKAGE)): file for file in Path(PACKAGE).rglob("*.py")}
     using = {
         name

@@ -48,5 +48,5 @@ def test_same_seed_same_bytes(tmp_path):
     assert all((one / name).read_bytes() == (two / name).read_bytes() for name in records)
     assert any((one / name).read_bytes() != (other / name).read_bytes() for name in records)
     assert not list(one.parent.glob("*incomplete*"))
-    one.rename(one.with_name("1.0.0.incomplete1"))  # as a killed writer leaves it
+    one.rename(one.with_name("1.1.0.incomplete1"))  # as a killed writer leaves it
     assert count_written(tmp_path / "a") == 0 and count_written(tmp_path / "b") == 6

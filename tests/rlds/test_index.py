@@ -6,6 +6,7 @@ import io
 import json
 import multiprocessing
 import shutil
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -157,6 +158,7 @@ def store_often(path):
         moments,
         moments,
     )
+    array_cache.logger.warning = lambda *_: sys.exit(1)  # what could not be kept
     for _ in range(15):
         array_cache.keep(Path(path), "index", index_cache._arrays(index))
 
