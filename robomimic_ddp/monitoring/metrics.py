@@ -89,9 +89,9 @@ def epoch_log(
         watchdog.reached(place)
         if not hasattr(model, "log_info"):
             raise RobomimicDDPError(
-                f"{type(model).__name__} has no method log_info; expected robomimic's, which returns "
-                "a step's log. Without it no loss can be averaged over ranks or looked at. Give the "
-                "algorithm that method."
+                f"{type(model).__name__} has no method log_info; expected one that returns a "
+                "step's log, as robomimic's do. Without it no loss can be averaged over ranks or "
+                "checked. Give the algorithm that method."
             )
         with installed(model, [_Recorder(part, phase)], methods):
             result = run_epoch(*call.args, **call.kwargs)
