@@ -11,9 +11,9 @@ DATA_FORMAT = "droid_rlds"
 """The value of train.data_format that selects this reader."""
 
 IMAGE_FILTERS = ("lanczos3", "bilinear", "bilinear_antialias")
-"""How images are resized (see `resampling`). lanczos3: antialiased, as dlimp's; bilinear: the 2 x 2
-pixels around each sample, whatever the factor; bilinear_antialias: its triangle widened by the
-factor.
+"""How images are resized (see `pipeline.resize`). lanczos3: antialiased, as dlimp's; bilinear: the
+2 x 2 pixels around each sample, whatever the factor; bilinear_antialias: its triangle widened by
+the factor.
 """
 DEFAULTS = {
     "train.data_format": "robomimic",

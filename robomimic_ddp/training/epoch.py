@@ -29,7 +29,7 @@ _VALIDATION = 0xEA1
 
 def epoch_log(run_epoch: Callable) -> Callable:
     """Collective: decorates `run_epoch`: its log averaged over ranks, weighted by samples, alike on
-    every rank; a train log is given the epoch's pace (see `pace.over_ranks`).
+    every rank; a train log is given the epoch's pace (see `throughput.over_ranks`).
 
     The main rank shows its progress and appends the log to the run's `history.jsonl`. On several
     ranks validation draws from random streams of its own, so that training does not depend on it. A

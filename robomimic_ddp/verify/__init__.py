@@ -3,7 +3,7 @@
 Equality is of bits: every tensor is reduced to two 64-bit sums on its own device, and only their
 digest travels. Differences are of whole random states and whole index streams, never of single
 values, which may collide by chance; the states of differently seeded ranks differ by construction
-(`random_streams.seed_streams`).
+(`rng.seed_streams`).
 """
 
 from __future__ import annotations

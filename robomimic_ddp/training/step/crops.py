@@ -21,7 +21,7 @@ KNOWN = {
     NAME: {"594b67b20657821c", "a8b9b583ccbacb0a"},
     "crop_image_from_indices": {"1e66ae41dadb50ab", "6366f2e00616d7ba"},
 }
-"""Digests (`quick.digest`) of the host functions that `sample` stands for; other ones stay. The
+"""Digests (`backprop.digest`) of the host functions that `sample` stands for; other ones stay. The
 second is of the same text in Python 3.9 and 3.10, which write parentheses around a tuple.
 """
 

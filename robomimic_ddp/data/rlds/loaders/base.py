@@ -53,7 +53,7 @@ class RLDSLoader:
 
     `frames_decoded`, `frames_delivered` and `frames_prefetched` count camera frames since the
     start, `samples_delivered` windows, `windows_replaced` those that could not be read
-    (`ddp.skip_corrupt`; `tolerant` says by which).
+    (`ddp.skip_corrupt`; `pipeline.skip_corrupt` says by which).
     """
 
     def __init__(self, dataset: RLDSDataset, rank: int, world_size: int, reading: Reading):

@@ -11,7 +11,7 @@ The stretches are as equal as integers allow *over the whole run*: when `before`
 given out to all ranks, each has floor or ceil of before / world of them. Batches are cut from each
 rank's endless row of windows, so a pass's leftovers open the next pass by themselves, and the
 number of full batches that all ranks then have is floor(before / (world * batch)): closed formulas,
-equal on all ranks, for any position of the run. `course` strings passes together.
+equal on all ranks, for any position of the run. `pass_schedule` strings passes together.
 """
 
 from __future__ import annotations
