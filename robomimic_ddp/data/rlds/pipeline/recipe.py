@@ -20,8 +20,8 @@ class Recipe:
 
     files: record files; parse: see `records.episode_parser`; scale, offset, limit: float32 [A]
     action normalisation and clipping; stored: host camera key -> (height, width) of the stored
-    pictures; skip_corrupt: windows that cannot be read are replaced (see there); reduced: host
-    camera key -> the scale at which pictures are decoded, where it is not 1.
+    pictures; skip_corrupt: windows that cannot be read are replaced, by the module of that
+    name; reduced: host camera key -> the scale at which pictures are decoded, where it is not 1.
     """
 
     files: tuple[str, ...]
