@@ -4,8 +4,8 @@ of it in the planned order, decoded and normalised.
 The store (`shuffle_buffer`) is the shuffle buffer. Which window leaves it when is planned outside
 (`read_plan.PassPlan`), so the order depends on nothing that happens here, and any position of it
 can be reached directly. Everything before the batch handles raw records and encoded frames only; a
-frame is decoded once its batch is being made, so nothing is decoded that is not delivered. No Python runs
-per sample: once per block of thousands of windows for its plan.
+frame is decoded once its batch is being made, so nothing is decoded that is not delivered.
+No Python runs per sample: once per block of thousands of windows for its plan.
 """
 
 from __future__ import annotations
