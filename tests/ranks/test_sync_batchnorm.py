@@ -159,7 +159,9 @@ def kept_of_the_host():
     own = parts(shape, (4, 4), group.rank())[0][group.rank()]
     untrained, _ = made("no statistics")
     with ExitStack() as undo:
-        installed(nn.Sequential(layer, untrained, nn.InstanceNorm2d(3), nn.GroupNorm(1, 3)), undo)
+        others = nn.InstanceNorm2d(3), nn.GroupNorm(1, 3), nn.SyncBatchNorm(3)
+        line = installed(nn.Sequential(layer, untrained, *others), undo)
+        assert "BatchNorm: 2 layer(s)" in line
         assert isinstance(layer, plain) and type(layer) is not plain
         copies = copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))
         output = layer(own)
@@ -203,7 +205,7 @@ def in_sixteen_bits():
             image = torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last).bfloat16()
             image = image.to(kind).requires_grad_()
             output = layer(image)
-            output.float().square().sum().backward()
+            output.float().pow(3).sum().backward()
         assert output.is_contiguous(memory_format=torch.channels_last)
         assert output.dtype == image.grad.dtype == kind
         found.append((output.detach().float(), image.grad.float(), layer.weight.grad))
