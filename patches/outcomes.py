@@ -49,7 +49,7 @@ class NotPresent:
 
 @dataclass(frozen=True)
 class Unrecognised:
-    """The construct is there, or ought to be, in a form that is not safe to edit. Where it `blocks`,
+    """The construct is there, or ought to be, in a form that is not safe to edit. If it `blocks`,
     nothing may be written to the host; else the form is named and left, and the rest is patched.
     """
 

@@ -63,7 +63,7 @@ def _other_nets(source: Source, module: cst.Module) -> list[Found]:
     nets = [key for key, value in items if not _is_dict(value)]
     keys = ", ".join(dict.fromkeys(nets)) or "that are not written in it"
     why = (
-        f"the keys of nn.ModuleDict are {keys}; expected {' and '.join(NETS)} in one of them. These "
+        f"the keys of nn.ModuleDict are {keys}; expected {' and '.join(NETS)} in one of them. The "
         "nets are synchronised by their optimizers, as other algorithms' are; ddp.precision, "
         "ddp.compile and DataParallel do not reach them"
     )
