@@ -157,7 +157,8 @@ def _prior_samples(host: Host) -> Iterator[KnownFault]:
     """GL_VAE, HBC's planner, does not tell the VAE how many samples of its prior it wants."""
     nets = ast.walk(parsed(host.read("models/vae_nets.py")))
     taken = [node.args for node in nets if getattr(node, "name", "") == "sample_prior"]
-    if not any("n" in [arg.arg for arg in args.args][: -len(args.defaults)] for args in taken):
+    required = [args.args[: len(args.args) - len(args.defaults)] for args in taken]
+    if "n" not in [arg.arg for args in required for arg in args]:
         return
     fails = {
         "prior_correction": "algo.latent_subgoal.prior_correction.enabled=true fails here in HBC",
@@ -165,11 +166,10 @@ def _prior_samples(host: Host) -> Iterator[KnownFault]:
         "(rollouts, and training with algo.mode=cascade)",
     }
     for path, block in _nodes(host, "algo/*.py", ast.If, b"sample_prior"):
-        for ending, what in fails.items():
-            for call in _calls(ast.Module(block.body, []), "sample_prior"):
-                words = [word.arg for word in call.keywords]
-                given = call.args or "n" in words or None in words
-                if dotted(block.test).endswith(ending) and not given:
+        what = next((text for end, text in fails.items() if dotted(block.test).endswith(end)), None)
+        for call in ast.walk(ast.Module(block.body, [])) if what else ():
+            if getattr(getattr(call, "func", None), "attr", "") == "sample_prior":
+                if not call.args and {word.arg for word in call.keywords}.isdisjoint({"n", None}):
                     yield KnownFault(path, call.lineno, f"{what}: sample_prior() needs n")
 
 
