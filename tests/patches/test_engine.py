@@ -245,5 +245,5 @@ def test_a_host_whose_nets_have_other_keys_keeps_them(host):
     found = outcomes(examination)
     assert not examination.blocked
     assert isinstance(found["data_parallel"], NotPresent)
-    assert "keys of nn.ModuleDict are obs_encoder, policy" in found["nets_dict"].why
+    assert "their optimizers synchronise them" in found["nets_dict"].reason
     assert "algo/diffusion_policy.py" not in [patch.path for patch in examination.patches]

@@ -147,8 +147,8 @@ def test_samples_of_a_prior_without_their_number(host):
     assert faults(host) == []
     append(host / "algo/gl.py", PLANNER.format(n=""))
     acts, trains = sorted(faults(host), key=lambda fault: "prior_correction" in fault)
-    assert trains.startswith("algo/gl.py:11: algo.latent_subgoal.prior_correction.enabled=true")
-    assert acts.startswith("algo/gl.py:13: algo.latent_subgoal.enabled=true: HBC fails here when")
+    assert trains.startswith("algo/gl.py:10: algo.latent_subgoal.prior_correction.enabled=true")
+    assert acts.startswith("algo/gl.py:12: algo.latent_subgoal.enabled=true: HBC fails here when")
     (host / "models/vae_nets.py").write_text(VAE.format("n=None"))
     assert faults(host) == []
 
@@ -158,7 +158,7 @@ def test_random_subgoals_that_are_no_processed_batch(host):
     assert faults(host) == []
     append(host / "algo/hbc.py", RANDOM.format("goal_obs, use_latent_subgoals=False"))
     (fault,) = faults(host)
-    assert fault.startswith("algo/hbc.py:13: algo.actor_use_random_subgoals=true fails here in HBC")
+    assert fault.startswith("algo/hbc.py:12: algo.actor_use_random_subgoals=true fails here in HBC")
 
 
 LATENT = {"latent_subgoal": {"enabled": True}}
