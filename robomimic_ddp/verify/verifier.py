@@ -119,8 +119,8 @@ class Verifier:
     def _add_structure(self, evidence: Evidence) -> None:
         evidence.complaints += structure.nested(self.algo)
         evidence.complaints += structure.uncovered(self.algo)
-        evidence.complaints += structure.unreduced(self.algo)
         evidence.complaints += structure.foreign(self.algo)
+        evidence.complaints += structure.unreduced(self.algo)
         evidence.equal.update(structure.structure_items(self.algo))
 
     def _add_state(self, evidence: Evidence, sums: Mapping | None = None) -> None:
