@@ -4,15 +4,14 @@ RunPlan out.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from robomimic_ddp.config import learning_rate
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.options import Options, ResolvedOptions
 from robomimic_ddp.errors import LaunchError, PlanError
 
-AUTO_SQRT_FROM_PARAMETERS = 100_000_000
 _MOST_WORKERS, _WORKERS_PER_CORE = 32, 4
 MODE_NAMES = {"ddp": "DistributedDataParallel", "dp": "DataParallel", "single": "one device"}
 
@@ -55,35 +54,14 @@ class RunPlan:
 
     @property
     def lr_choices(self) -> dict[str, float]:
-        """What each rule multiplies the configured learning rate with, in this job."""
-        factor = self.samples_per_step / self.configured_batch
-        return {"none": 1.0, "linear": factor, "sqrt": math.sqrt(factor)}
+        """Scaling rule -> factor of the configured learning rate."""
+        return learning_rate.factors(self.samples_per_step, self.configured_batch)
 
     def lr_factor(self, parameters: int, fine_tuning: bool) -> float:
-        """What the configured learning rate is multiplied with, for a policy of `parameters`
-        parameters.
-        """
-        rule = self.lr_scaling
-        if rule == "auto":
-            rule = (
-                "none"
-                if fine_tuning
-                else "sqrt"
-                if parameters >= AUTO_SQRT_FROM_PARAMETERS
-                else "linear"
-            )
+        """Factor of the configured learning rate for a policy of `parameters` parameters."""
+        auto = self.lr_scaling == "auto"
+        rule = learning_rate.auto_rule(parameters, fine_tuning) if auto else self.lr_scaling
         return self.lr_choices[rule]
-
-    def describe_lr(self, before: float, after: float) -> str:
-        """The line of a learning rate: from what to what, and what the other rules would give."""
-        said = f"{before:g}, as configured"
-        if before != after:
-            said = f"{before:g} -> {after:g} (x {after / before:g})"
-        choices = self.lr_choices
-        if choices["linear"] == 1:
-            return f"learning rate: {said}"
-        others = ", ".join(f"{rule} {before * by:g}" for rule, by in choices.items())
-        return f"learning rate: {said}; ddp.lr_scaling={self.lr_scaling}, of: {others}"
 
     def describe(self, any_parallel_net: bool = True) -> str:
         """One line for each decision, as printed once by the main rank before training."""
@@ -140,17 +118,7 @@ def make_plan(
     if options.workers != "auto":
         name = "train.num_data_workers" if options.workers == "config" else "ddp.workers"
         _check_workers(name, data_workers, cores)
-    lr_scaling, notes = options.lr_scaling, _too_many_workers(data_workers, env, options, cores)
-    if (
-        lr_on_command_line
-        and resolved.sources["lr_scaling"] != "command line"
-        and lr_scaling != "none"
-    ):
-        notes += (
-            f"learning rate: given on the command line, so ddp.lr_scaling={lr_scaling} is not "
-            "applied",
-        )
-        lr_scaling = "none"
+    lr_scaling, lr_notes = learning_rate.rule_and_notes(resolved, lr_on_command_line)
     return RunPlan(
         mode=mode,
         rank=env.rank,
@@ -167,7 +135,7 @@ def make_plan(
         local_world_size=env.local_world_size,
         data_workers=data_workers,
         cores=cores,
-        notes=notes,
+        notes=_too_many_workers(data_workers, env, options, cores) + lr_notes,
         accumulate=options.accumulate,
     )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from robomimic_ddp.config import env, paths
+from robomimic_ddp.config import env, learning_rate, paths
 from robomimic_ddp.data.rlds.loaders import buffer_memory
 
 _NAMED_SETS = 3
@@ -22,7 +22,7 @@ def lines(run: Any) -> Iterator[str]:
     """
     yield run.plan.describe(any_parallel_net=bool(run.nets))
     for pair in dict.fromkeys(run.learning_rates):
-        yield run.plan.describe_lr(*pair)
+        yield learning_rate.describe(*pair, run.plan.lr_scaling, run.plan.lr_choices)
     loader = run.loaders.get("train")
     yield from _schedule(run, loader)
     yield from _data(run, loader)
