@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp.checkpoint import shape, state_file
+from robomimic_ddp.checkpoint import schema, state_file
 from robomimic_ddp.config import env, paths
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.distributed import atomic_files
@@ -112,7 +112,7 @@ def read_record(directory: Path) -> dict | None:
     path = directory / RECORD_NAME
     try:
         record = json.loads(paths.regular(path).read_text(encoding="utf-8"))
-        fault = shape.fault(record, shape.RECORD, "it")
+        fault = schema.fault(record, schema.RECORD, "it")
         if fault is None and not any(record["paths"]):
             fault = "it names no paths"
     except (OSError, ValueError) as error:

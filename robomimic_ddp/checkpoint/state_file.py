@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from robomimic_ddp.checkpoint import shape, weights
+from robomimic_ddp.checkpoint import schema, weights
 from robomimic_ddp.config import paths
 from robomimic_ddp.distributed import atomic_files
 from robomimic_ddp.errors import CheckpointError
@@ -154,7 +154,7 @@ def read_file(path: Path) -> dict[str, Any]:
 
 def require_complete(state: Any, path: Path) -> None:
     """Raises NotOurState where `state`, read from `path`, lacks what training resumes from."""
-    fault = shape.state_fault(state)
+    fault = schema.state_fault(state)
     if fault is not None:
         raise NotOurState(
             f"{path} is whole, but no state that this version of robomimic-ddp can resume: {fault}."
