@@ -20,7 +20,7 @@ from typing import Any, Callable, NoReturn
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
 from robomimic_ddp.config import env
-from robomimic_ddp.distributed import group, quiet_streams, remedies, watchdog
+from robomimic_ddp.distributed import group, known_errors, quiet_streams, watchdog
 from robomimic_ddp.errors import EXIT_REFUSED, LateRankError, RobomimicDDPError, Stopped
 
 _INTERRUPTED = 130  # what a shell reports for Ctrl-C
@@ -140,7 +140,7 @@ def _tell_and_end(error: BaseException, launch: env.LaunchEnv) -> NoReturn:
     text = f"error: {error}" if ours else f"error: {type(error).__name__}: {error}"
     own = launch.world_size > 1 and not everywhere
     message = f"rank {launch.rank}: {text}\n" if own else f"{text}\n"
-    remedy = "" if ours else remedies.remedy(str(error))
+    remedy = "" if ours else known_errors.remedy(str(error))
     if remedy:
         message += f"what to do: {remedy} More: docs/troubleshooting.md, robomimic-ddp doctor.\n"
     where = traceback.format_exc()

@@ -15,7 +15,7 @@ import pytest
 from robomimic_ddp import cli, errors
 from robomimic_ddp.commands.doctor import command
 from robomimic_ddp.commands.doctor.findings import Finding
-from robomimic_ddp.distributed.remedies import REMEDIES, remedy
+from robomimic_ddp.distributed.known_errors import REMEDIES, remedy
 from tests.commands.test_doctor import context
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,6 +1,6 @@
-"""What to do about well-known failures of torch, NCCL and the machine, by a part of their message.
+"""Remedies for known errors of torch, NCCL and the machine, by a part of the message.
 
-docs/troubleshooting.md has an entry for each, with more words.
+docs/troubleshooting.md explains each.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ REMEDIES = {
     "No space left on device": "Shared memory (/dev/shm) or a disk is full; robomimic-ddp doctor "
     "shows both.",
 }
-"""The first that fits is the closest."""
+"""The first match is the most specific."""
 
 
 def remedy(text: str) -> str:
-    """What to do about a failure with `text` in its output; "" for one that is not known."""
+    """What to do about a failure that printed `text`; "" if it is unknown."""
     return next((remedy for words, remedy in REMEDIES.items() if words in text), "")
