@@ -1,7 +1,7 @@
 """Schemas of state files and of `ddp.json`, validated when a file is read.
 
 A schema is a type or a tuple of types, a list with the schema of every item, or a dict with the
-schema of each key. A key that ends with "?" is optional; keys that are not in the schema are ignored.
+schema of each key. A key that ends with "?" is optional; other keys are ignored.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PLACES = {
     "pass": {"pass": int, "samples": int},
     "replay": {"batches": _MAYBE_NUMBER, "iterations?": (list, type(None))},
 }
-"""Of positions in the data, by kind. A dataset that makes its own loader validates its positions."""
+"""Of positions in the data, by kind. Loaders of RLDS data validate theirs."""
 STATE = {
     "save_id": str,
     "job?": (str, type(None)),
