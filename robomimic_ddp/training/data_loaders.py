@@ -76,7 +76,7 @@ def _loader(role: str, args: tuple, kwargs: dict) -> Iterable:
         loader = sampling.ReplayedLoader(loader)
     before = run.loaders.get(role)
     is_part = role == "train" and before is not None and batch < run.plan.samples_per_rank
-    run.loaders[role] = sampling.Together(before, loader) if is_part else loader
+    run.loaders[role] = sampling.JoinedLoaders(before, loader) if is_part else loader
     return loader
 
 
