@@ -9,7 +9,7 @@ import pytest
 
 from robomimic_ddp.config import options
 from robomimic_ddp.data.rlds.loaders.make import make_loader
-from robomimic_ddp.training import identity
+from robomimic_ddp.training import run_fingerprint
 from tests.rlds.conftest import LENGTHS
 from tests.rlds.test_passes import stream, wait_until_idle
 
@@ -123,7 +123,7 @@ def differences_from(position, loader):
     """What makes it wrong to resume at `position` with `loader`."""
     saved = {"options": {}, "ranks": [{"data": position}]}
     run = SimpleNamespace(options=options.resolve({}), loaders={"train": loader})
-    return [one.text for one in identity.differences(saved, {}, run) if one.wrong]
+    return [one.text for one in run_fingerprint.differences(saved, {}, run) if one.wrong]
 
 
 def test_a_place_says_whether_it_is_inside_a_pass(load):
