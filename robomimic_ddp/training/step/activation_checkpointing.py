@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from robomimic_ddp.config.swapped import swapped
-from robomimic_ddp.training.step import calls
+from robomimic_ddp.training.step import module_call
 
 IMAGE_LAYERS = (nn.Conv2d, nn.ConvTranspose2d)
 _CONTAINERS = (nn.ModuleDict, nn.ModuleList)
@@ -34,7 +34,7 @@ def install(nets: list, undo: ExitStack) -> list:
         parts = _encoders(net)
         for part in parts:
             call = partial(_checkpointed, part)
-            calls.replace(part, call, undo)
+            module_call.replace(part, call, undo)
         if parts:
             found.append(net)
     return found

@@ -22,7 +22,7 @@ from torch import nn
 from robomimic_ddp.config.swapped import swapped
 from robomimic_ddp.distributed import parallel
 from robomimic_ddp.errors import PlanError
-from robomimic_ddp.training.step import calls
+from robomimic_ddp.training.step import module_call
 
 BACKEND: Any = "inductor"
 """Tests put another one here."""
@@ -36,7 +36,7 @@ def install(nets: list, kind: str, left_out: list, undo: ExitStack) -> int:
     """
     chosen = [net for net in nets if parallel.has_trainable_parameters(net) and net not in left_out]
     for net in chosen:
-        calls.replace(net, _Compiled(net, kind), undo)
+        module_call.replace(net, _Compiled(net, kind), undo)
     return len(chosen)
 
 
@@ -77,7 +77,7 @@ def why_not(device: str, bucket_mb: float | None) -> str | None:
     least = dist._DEFAULT_FIRST_BUCKET_BYTES / 2**20
     if bucket_mb is not None and bucket_mb < least:
         return f"graphs are cut at DDP's buckets, of {least:g} MiB at least (ddp.bucket_mb)"
-    if not calls.can_be_replaced():
+    if not module_call.can_be_replaced():
         return f"torch {torch.__version__} is too old for it (2.1 has it)"
     if BACKEND != "inductor":
         return None
