@@ -16,7 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from typing import Any
 
-from robomimic_ddp.commands.bench import turns
+from robomimic_ddp.commands.bench import compare
 from robomimic_ddp.commands.bench.data_set import DataJob, bytes_per_frame, write_if_missing
 from robomimic_ddp.config import env
 from robomimic_ddp.errors import ConfigError
@@ -48,7 +48,7 @@ def measure(
                 started[key] = stack.enter_context(ProcessPoolExecutor(1, context))
                 first[key] = started[key].submit(start, job, *key).result()
                 started[key].submit(take_turn, _WARM_UP_SECONDS).result()
-            found = turns.in_turn(
+            found = compare.interleaved(
                 keys, rounds, lambda key: started[key].submit(take_turn, seconds).result()
             )
     except BrokenProcessPool as error:
@@ -70,8 +70,8 @@ def measure(
             "peak_rss_mb": answers[-1]["peak_rss_mb"],
             "first_batch_seconds": first[world, name],
             "ours_over_its": {
-                "processor": turns.ratio(cpus[world, "ours"], cpus[world, name]),
-                "clock": turns.ratio(walls[world, "ours"], walls[world, name]),
+                "processor": compare.ratio(cpus[world, "ours"], cpus[world, name]),
+                "clock": compare.ratio(walls[world, "ours"], walls[world, name]),
             },
             "rounds": rounds,
             "stored": list(job.stored),
@@ -106,7 +106,7 @@ def lines(job: DataJob, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         )
         over = row["ours_over_its"]
         if row["loader"] != "ours":
-            line += f"   {turns.shown(over['processor'])}, {turns.shown(over['clock'])}"
+            line += f"   {compare.shown(over['processor'])}, {compare.shown(over['clock'])}"
         yield line
 
 

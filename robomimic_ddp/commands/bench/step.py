@@ -17,7 +17,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from robomimic_ddp.commands.bench import turns
+from robomimic_ddp.commands.bench import compare
 from robomimic_ddp.config import env
 from robomimic_ddp.errors import ConfigError
 
@@ -139,7 +139,7 @@ def measure(job: Job, rounds: int, variants: Sequence[Variant]) -> list[dict[str
     count = 1 if job.device == "cpu" else STEPS_ON_CUDA
     with ExitStack() as stack:
         teams = [Team(job, variant, stack) for variant in variants]
-        found = turns.in_turn(teams, _WARM_UP + rounds, lambda team: team.step(count))
+        found = compare.interleaved(teams, _WARM_UP + rounds, lambda team: team.step(count))
     steps = [answers[_WARM_UP:] for answers in found.values()]
     walls = [[max(rank["wall"] for rank in step) for step in one] for one in steps]
     cpus = [[statistics.mean(rank["cpu"] for rank in step) for step in one] for one in steps]
@@ -168,8 +168,8 @@ def measure(job: Job, rounds: int, variants: Sequence[Variant]) -> list[dict[str
                 more = team.samples / base.samples
                 more_of_rank = more * base.variant.ranks / team.variant.ranks
                 row["times"][base.variant.name] = {
-                    "clock": turns.ratio([seconds * more for seconds in of_wall], wall),
-                    "processor": turns.ratio([seconds * more_of_rank for seconds in of_cpu], cpu),
+                    "clock": compare.ratio([seconds * more for seconds in of_wall], wall),
+                    "processor": compare.ratio([seconds * more_of_rank for seconds in of_cpu], cpu),
                 }
     return rows
 
@@ -193,6 +193,6 @@ def lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     for label, row in zip(labels, rows):
         for base, times in row["times"].items():
             yield (
-                f"{label}: {turns.shown(times['clock'])} times the samples/s of {base}, "
-                f"{turns.shown(times['processor'])} by processor time (in brackets: 95 %)"
+                f"{label}: {compare.shown(times['clock'])} times the samples/s of {base}, "
+                f"{compare.shown(times['processor'])} by processor time (in brackets: 95 %)"
             )
