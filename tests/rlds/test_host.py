@@ -60,8 +60,8 @@ def test_droids_own_values_are_taken(load):
         subsample_length=100, sample_weights=[1], action_shapes=[[1, 3], [1, 6], [1, 1]],
     )  # fmt: skip
     loader = make_loader(train, 4, 0, 2, 0)
-    assert 1 <= loader.reading.threads <= 64
-    assert loader.reading.shuffle_buffer <= len(train)
+    assert 1 <= loader.batching.threads <= 64
+    assert loader.batching.shuffle_buffer <= len(train)
     assert next(iter(loader))["actions"].shape == (4, 17, 10)
 
 

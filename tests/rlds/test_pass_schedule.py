@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from robomimic_ddp.data.rlds.order.pass_schedule import Course, Leg
 from robomimic_ddp.data.rlds.order.read_plan import PassPlan
-from robomimic_ddp.data.rlds.pipeline import recipe as recipes
+from robomimic_ddp.data.rlds.pipeline.settings import PREFETCHED_BATCHES, Batching, WindowSettings
 
 SEED = 11
 
@@ -208,10 +208,10 @@ def test_a_whole_droid_pass_is_planned_in_little_time_and_memory():
 
 
 def test_a_shuffle_buffer_is_no_larger_than_the_data():
-    reading = recipes.Reading(4, 100, 3, 5, True)
-    assert [reading.for_windows(size).shuffle_buffer for size in (0, 30, 500)] == [1, 30, 100]
-    assert reading.for_windows(30) == recipes.Reading(4, 30, 3, 5, True)
-    usual = recipes.Reading(4, 100, 3)
-    recipe = recipes.Recipe(*[None] * 9)
-    assert (recipe.skip_corrupt, recipe.reduced) == (False, {})
-    assert usual.prefetch == recipes.PREFETCHED_BATCHES and usual.pin_memory is False
+    batching = Batching(4, 100, 3, 5, True)
+    assert [batching.for_windows(size).shuffle_buffer for size in (0, 30, 500)] == [1, 30, 100]
+    assert batching.for_windows(30) == Batching(4, 30, 3, 5, True)
+    usual = Batching(4, 100, 3)
+    windows = WindowSettings(*[None] * 9)
+    assert (windows.skip_corrupt, windows.reduced) == (False, {})
+    assert usual.prefetch == PREFETCHED_BATCHES and usual.pin_memory is False

@@ -101,7 +101,7 @@ def test_length_is_that_of_the_coming_pass(load):
 def test_order_is_reproducible_whatever_the_threads(load):
     one, many = (load(num_parallel_calls=number)[0] for number in (1, 7))
     loaders = [make_loader(data, 4, 0, 2, 5, cores=7) for data in (one, many)]
-    assert [loader.reading.threads for loader in loaders] == [1, 7]
+    assert [loader.batching.threads for loader in loaders] == [1, 7]
     first, second = (stream(loader, 30) for loader in loaders)
     assert first == second
     assert first != stream(make_loader(many, 4, 0, 2, 6), 30)
@@ -113,7 +113,7 @@ def test_threads_are_the_ranks_share_of_its_node(load, monkeypatch):
     monkeypatch.setattr(env, "usable_cores", lambda: 12)
     train, _ = load()
     loaders = [make_loader(train, 2, 0, 6, 5, cores=cores) for cores in (12, 4, None)]
-    assert [loader.reading.threads for loader in loaders] == [12, 4, 2]
+    assert [loader.batching.threads for loader in loaders] == [12, 4, 2]
 
 
 def test_python_plans_blocks_of_windows_and_touches_none_of_them(load, monkeypatch):

@@ -24,8 +24,8 @@ class HostPipeline:
     """The stages over the data set of `job`."""
 
     def __init__(self, job: DataJob) -> None:
-        self.job, self.tf, self.recipe = job, import_tensorflow(), open_dataset(job).recipe
-        self.fields = self.recipe.fields
+        self.job, self.tf, self.settings = job, import_tensorflow(), open_dataset(job).settings
+        self.fields = self.settings.fields
 
     def samples(self) -> Any:
         """tf.data of single samples without end: {"obs": {key: [frame_stack, ...]}, "actions":
@@ -93,8 +93,8 @@ class HostPipeline:
         }
 
     def _normalized(self, episode: Tree) -> Tree:
-        tf, recipe, actions = self.tf, self.recipe, episode["actions"]
-        normalized = tf.clip_by_value((actions - recipe.offset) / recipe.scale, -1, 1)
+        tf, settings, actions = self.tf, self.settings, episode["actions"]
+        normalized = tf.clip_by_value((actions - settings.offset) / settings.scale, -1, 1)
         return {**episode, "actions": tf.where(episode["absolute"], normalized, actions)}
 
     def _is_labelled(self, episode: Tree) -> Any:

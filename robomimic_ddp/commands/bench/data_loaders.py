@@ -62,7 +62,7 @@ def _ours(job: DataJob, world: int) -> Stream:
         frames = loader.settled_frames()
         return frames["frames_decoded"] / frames["frames_delivered"]
 
-    ahead = loader.reading.prefetch + loader.reading.threads
+    ahead = loader.batching.prefetch + loader.batching.threads
     return Stream(batches(), job.batch * job.frames_per_sample, ahead, decoded_over_delivered)
 
 
@@ -86,12 +86,12 @@ def _samples(job: DataJob, options: Any, world: int) -> Stream:
 
 def _limit(job: DataJob, options: Any) -> Stream:
     """Nothing but decoding and resizing, of encoded frames that are in memory."""
-    tf, recipe = import_tensorflow(), open_dataset(job).recipe
+    tf, settings = import_tensorflow(), open_dataset(job).settings
     per_batch = job.batch * job.frames_per_sample
     frames: list[bytes] = []
-    for record in tf.data.TFRecordDataset(list(recipe.files)):
-        episode = recipe.parse(record)
-        for place in recipe.fields.images.values():
+    for record in tf.data.TFRecordDataset(list(settings.files)):
+        episode = settings.parse(record)
+        for place in settings.fields.images.values():
             frames += episode[place].numpy().tolist()
         if len(frames) >= _LIMIT_FRAMES:
             break

@@ -24,7 +24,7 @@ from robomimic_ddp.data.rlds.order.read_plan import PassPlan
 from robomimic_ddp.data.rlds.order.shuffle import Shuffle
 from robomimic_ddp.data.rlds.order.windows import WindowShape, pick_offsets, windows_per_pass
 from robomimic_ddp.data.rlds.pipeline.images import PictureSize, reduction
-from robomimic_ddp.data.rlds.pipeline.recipe import Recipe
+from robomimic_ddp.data.rlds.pipeline.settings import WindowSettings
 from robomimic_ddp.data.rlds.schema.actions import split_by_key
 from robomimic_ddp.data.rlds.schema.fields import Fields, flat_features
 
@@ -168,7 +168,7 @@ class RLDSDataset:
         )
 
     @cached_property
-    def recipe(self) -> Recipe:
+    def settings(self) -> WindowSettings:
         """How this data set's windows become batches."""
         steps = flat_features(self.source.features["steps"].feature)
         stored = {key: tuple(steps[place].shape[:2]) for key, place in self.fields.images.items()}
@@ -176,7 +176,7 @@ class RLDSDataset:
         scale, offset, limit = normalization.vectors(
             self.get_action_normalization_stats(), self.action_config
         )
-        return Recipe(
+        return WindowSettings(
             tuple(str(path) for path in self.source.files),
             episode_parser(self.source.features, names),
             self.fields,

@@ -17,7 +17,7 @@ from robomimic_ddp.data.rlds.order.read_plan import PassPlan
 from robomimic_ddp.data.rlds.pipeline import skip_corrupt
 from robomimic_ddp.data.rlds.pipeline.graph import FrameCounters, build
 from robomimic_ddp.data.rlds.pipeline.iterator import Stream
-from robomimic_ddp.data.rlds.pipeline.recipe import Reading
+from robomimic_ddp.data.rlds.pipeline.settings import Batching
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow
 
 _SETTLING_SECONDS = 10.0
@@ -56,8 +56,8 @@ class RLDSLoader:
     (`ddp.skip_corrupt`; `pipeline.skip_corrupt` says by which).
     """
 
-    def __init__(self, dataset: RLDSDataset, rank: int, world_size: int, reading: Reading):
-        self.dataset, self.reading = dataset, reading
+    def __init__(self, dataset: RLDSDataset, rank: int, world_size: int, batching: Batching):
+        self.dataset, self.batching = dataset, batching
         self.rank, self.world_size = rank, world_size
         self._counters = FrameCounters()
         self._report = Report(dataset, rank)
@@ -78,7 +78,7 @@ class RLDSLoader:
     @property
     def batch_size(self) -> int:
         """Windows in a full batch of this rank."""
-        return self.reading.batch_size
+        return self.batching.batch_size
 
     @property
     def frames_decoded(self) -> int:
@@ -127,7 +127,7 @@ class RLDSLoader:
         """A batch of the pipeline as tensors, with the embeddings of its instructions where these
         are known. May be called in a thread, so nothing is encoded here (see Embeddings.of).
         """
-        batch = to_torch(raw, self.reading.pin_memory)
+        batch = to_torch(raw, self.batching.pin_memory)
         return self._embedded(batch) if self._is_known(batch) else batch
 
     def _is_known(self, batch: dict[str, Any]) -> bool:
@@ -137,7 +137,7 @@ class RLDSLoader:
     def _embedded(self, batch: dict[str, Any]) -> dict[str, Any]:
         for made in self.dataset.embeddings:
             rows = made.of(batch["language"], self.dataset.shape.frame_stack)
-            batch["obs"][made.key] = rows.pin_memory() if self.reading.pin_memory else rows
+            batch["obs"][made.key] = rows.pin_memory() if self.batching.pin_memory else rows
         return batch
 
     def _is_lost(self, batch: dict[str, Any]) -> bool:
@@ -175,7 +175,7 @@ class RLDSLoader:
         if self._spare is None or self._spare[0] < self.samples_delivered:
             counters = FrameCounters()
             counters.decoded = self._counters.decoded
-            one_by_one = replace(self.reading, batch_size=1, prefetch=0)
+            one_by_one = replace(self.batching, batch_size=1, prefetch=0)
             windows = self._pipeline(one_by_one, counters)
             where = f"rank {self.rank} of {self.dataset.source.folder}"
             passed, found = skip_corrupt.first_readable(map(to_torch, windows), where)
@@ -184,13 +184,13 @@ class RLDSLoader:
 
     def _pipeline(
         self,
-        reading: Reading,
+        batching: Batching,
         counters: FrameCounters,
         groups: Callable[[int, int], np.ndarray] | None = None,
     ) -> Any:
-        """tf.data of what comes from the present place on, as `reading` says: see `build`."""
-        recipe, parts, place = self.dataset.recipe, self._parts, self._place()
-        return build(recipe, self._plan_of, parts, reading, counters, place, groups)
+        """tf.data of what comes from the present place on, as `batching` says: see `build`."""
+        settings, parts, place = self.dataset.settings, self._parts, self._place()
+        return build(settings, self._plan_of, parts, batching, counters, place, groups)
 
     _parts: int | None
     """How many parts there are (None: without end)."""

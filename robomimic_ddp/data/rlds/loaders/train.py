@@ -16,7 +16,7 @@ from robomimic_ddp.data.rlds.order.mixture_quota import Quotas
 from robomimic_ddp.data.rlds.order.pass_schedule import Leg
 from robomimic_ddp.data.rlds.order.read_plan import PassPlan
 from robomimic_ddp.data.rlds.pipeline.iterator import Stream
-from robomimic_ddp.data.rlds.pipeline.recipe import Reading
+from robomimic_ddp.data.rlds.pipeline.settings import Batching
 from robomimic_ddp.errors import DataError
 
 _KIND = "course"
@@ -39,14 +39,14 @@ class RLDSTrainLoader(RLDSLoader):
         dataset: RLDSDataset,
         rank: int,
         world_size: int,
-        reading: Reading,
+        batching: Batching,
         seed: int,
         in_mixture: bool = False,
     ):
-        reading = reading.for_windows(len(dataset) // world_size + 1)
-        super().__init__(dataset, rank, world_size, reading)
+        batching = batching.for_windows(len(dataset) // world_size + 1)
+        super().__init__(dataset, rank, world_size, batching)
         # In a mixture batches take any number of windows, so places are counted in windows.
-        self._leg = Leg(world_size, 1 if in_mixture else self.batch_size, reading.shuffle_buffer)
+        self._leg = Leg(world_size, 1 if in_mixture else self.batch_size, batching.shuffle_buffer)
         self._require_enough()
         self._seed, self._groups, self._continued = seed, None, 0
         self._stream: Stream | None = None
@@ -66,7 +66,7 @@ class RLDSTrainLoader(RLDSLoader):
     def _reader(self) -> Stream:
         """The pipeline's elements; it is made when the first batch is asked for."""
         if self._stream is None:
-            pipeline = self._pipeline(self.reading, self._counters, self._groups)
+            pipeline = self._pipeline(self.batching, self._counters, self._groups)
             self._stream = Stream(pipeline)
         return self._stream
 
@@ -228,7 +228,7 @@ class RLDSTrainLoader(RLDSLoader):
         """Windows that wait in this rank's shuffle buffer, and the bytes that one is expected to
         hold.
         """
-        return [(self.reading.shuffle_buffer, window_bytes(self.dataset))]
+        return [(self.batching.shuffle_buffer, window_bytes(self.dataset))]
 
     def close(self) -> None:
         """Stops reading ahead and frees the buffers."""

@@ -12,7 +12,7 @@ from robomimic_ddp.data.rlds.dataset import RLDSDataset
 from robomimic_ddp.data.rlds.loaders.base import RLDSLoader
 from robomimic_ddp.data.rlds.order.read_plan import PassPlan
 from robomimic_ddp.data.rlds.pipeline.iterator import Stream
-from robomimic_ddp.data.rlds.pipeline.recipe import Reading
+from robomimic_ddp.data.rlds.pipeline.settings import Batching
 
 
 class Limited:
@@ -62,16 +62,16 @@ class RLDSValidLoader(Limited, RLDSLoader):
         dataset: RLDSDataset,
         rank: int,
         world_size: int,
-        reading: Reading,
+        batching: Batching,
         most_windows: int | None = None,
     ):
-        self._plan = dataset.valid_plan(rank, world_size, most_windows, reading.shuffle_buffer)
+        self._plan = dataset.valid_plan(rank, world_size, most_windows, batching.shuffle_buffer)
         self.windows = self._plan.pieces.windows
-        super().__init__(dataset, rank, world_size, reading.for_windows(self.windows))
-        self._batches = self._pipeline(self.reading, self._counters)
+        super().__init__(dataset, rank, world_size, batching.for_windows(self.windows))
+        self._batches = self._pipeline(self.batching, self._counters)
 
     def _of(self, wanted: int) -> RLDSValidLoader:
-        place = (self.rank, self.world_size, self.reading)
+        place = (self.rank, self.world_size, self.batching)
         return RLDSValidLoader(self.dataset, *place, wanted)
 
     def __len__(self) -> int:

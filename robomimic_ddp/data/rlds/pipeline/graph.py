@@ -20,7 +20,7 @@ from robomimic_ddp.data.rlds.order.read_plan import PassPlan
 from robomimic_ddp.data.rlds.order.windows import picked_windows, window_indices
 from robomimic_ddp.data.rlds.pipeline import skip_corrupt
 from robomimic_ddp.data.rlds.pipeline.images import decode
-from robomimic_ddp.data.rlds.pipeline.recipe import Reading, Recipe
+from robomimic_ddp.data.rlds.pipeline.settings import Batching, WindowSettings
 from robomimic_ddp.data.rlds.pipeline.shuffle_buffer import Store
 from robomimic_ddp.data.rlds.schema.actions import action_vectors, part_values
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow, traced_as_written
@@ -45,13 +45,15 @@ class FrameCounters:
             self.batched = tf.Variable(0, dtype=tf.int64, trainable=False)
 
 
-def windows_of(recipe: Recipe, episode: dict[str, Any], record: Any, numbers: Any) -> dict:
+def windows_of(
+    settings: WindowSettings, episode: dict[str, Any], record: Any, numbers: Any
+) -> dict:
     """TensorFlow: an episode's tensors [T, ...] and its row of Block.records -> its windows
     `numbers` [N, ...], still encoded.
     """
     tf = import_tensorflow()
     taken, count, pick = record[2], record[3], record[4]
-    shape, fields = recipe.shape, recipe.fields
+    shape, fields = settings.shape, settings.fields
     actions = action_vectors(episode, fields.actions)
     length = tf.shape(actions, out_type=tf.int64)[0]
     window = picked_windows(numbers, count, taken, pick)
@@ -74,18 +76,20 @@ def windows_of(recipe: Recipe, episode: dict[str, Any], record: Any, numbers: An
     }
 
 
-def finish(recipe: Recipe, counters: FrameCounters, batch: dict[str, Any]) -> dict[str, Any]:
+def finish(
+    settings: WindowSettings, counters: FrameCounters, batch: dict[str, Any]
+) -> dict[str, Any]:
     """TensorFlow: a batch of encoded windows -> what is delivered (`loader` names the shapes)."""
     tf = import_tensorflow()
-    size, frames = recipe.size, recipe.shape.frame_stack
+    size, frames = settings.size, settings.shape.frame_stack
     obs, pictures = dict(batch["states"]), tf.constant(0, tf.int64)
     for key, encoded in batch["images"].items():
-        place = recipe.stored[key], size, counters.decoded, recipe.reduced.get(key, 1)
+        place = settings.stored[key], size, counters.decoded, settings.reduced.get(key, 1)
         decoded = decode(tf.reshape(encoded, [-1]), *place)
         obs[key] = tf.reshape(decoded, [-1, frames, size.height, size.width, 3])
         pictures += tf.size(encoded, out_type=tf.int64)
-    actions = (batch["actions"] - recipe.offset) / recipe.scale
-    actions = tf.clip_by_value(actions, -recipe.limit, recipe.limit)
+    actions = (batch["actions"] - settings.offset) / settings.scale
+    actions = tf.clip_by_value(actions, -settings.limit, settings.limit)
     with tf.control_dependencies([obs[key] for key in batch["images"]]):
         counted = counters.batched.assign_add(pictures)
     with tf.control_dependencies([counted]):
@@ -101,10 +105,10 @@ def finish(recipe: Recipe, counters: FrameCounters, batch: dict[str, Any]) -> di
 
 @traced_as_written
 def build(
-    recipe: Recipe,
+    settings: WindowSettings,
     plan_of: Callable[[int], PassPlan],
     parts: int | None,
-    reading: Reading,
+    batching: Batching,
     counters: FrameCounters,
     start: tuple[int, int] = (0, 0),
     groups: Callable[[int, int], np.ndarray] | None = None,
@@ -121,14 +125,14 @@ def build(
     tf = import_tensorflow()
     blocks = _blocks(plan_of, start, parts or ENDLESS, groups)
     batches = tf.data.Dataset.range(1).flat_map(
-        lambda _: _batches(recipe, blocks, reading, counters, groups is not None)
+        lambda _: _batches(settings, blocks, batching, counters, groups is not None)
     )
-    if reading.prefetch:
-        batches = batches.prefetch(reading.prefetch)
+    if batching.prefetch:
+        batches = batches.prefetch(batching.prefetch)
     options = tf.data.Options()
     options.deterministic = True
     options.autotune.enabled = False
-    options.threading.private_threadpool_size = reading.threads
+    options.threading.private_threadpool_size = batching.threads
     options.threading.max_intra_op_parallelism = 1
     return batches.with_options(options)
 
@@ -171,12 +175,16 @@ def _blocks(
 
 
 def _batches(
-    recipe: Recipe, blocks: Any, reading: Reading, counters: FrameCounters, grouped: bool
+    settings: WindowSettings,
+    blocks: Any,
+    batching: Batching,
+    counters: FrameCounters,
+    grouped: bool,
 ) -> Any:
     """tf.data of finished batches, through a store of its own."""
     tf = import_tensorflow()
-    names = tf.constant(recipe.files)
-    store = Store(recipe)
+    names = tf.constant(settings.files)
+    store = Store(settings)
 
     def rows(records, numbers, keys, stored, leaving, left) -> Any:
         def row(p: Any) -> tuple:
@@ -187,7 +195,7 @@ def _batches(
 
     def read(record: Any, numbers: Any, keys: Any, leaving: Any) -> Any:
         raw = raw_records(names[record[0]], record[1]).take(1).get_single_element()
-        windows = windows_of(recipe, recipe.parse(raw), record, numbers)
+        windows = windows_of(settings, settings.parse(raw), record, numbers)
         with tf.control_dependencies(store.put(keys, windows)):
             return tf.identity(leaving)
 
@@ -196,13 +204,13 @@ def _batches(
 
     def made(leaving: Any) -> dict[str, Any]:
         batch = {**store.take(leaving[:, 0]), "index": leaving[:, 1]}
-        if not recipe.skip_corrupt:
-            return finish(recipe, counters, batch)
+        if not settings.skip_corrupt:
+            return finish(settings, counters, batch)
         note = lambda index: counters.damaged.extend(index.tolist())  # noqa: E731
-        return skip_corrupt.finished(lambda part: finish(recipe, counters, part), batch, note)
+        return skip_corrupt.finished(lambda part: finish(settings, counters, part), batch, note)
 
-    threads = min(reading.threads, READERS)
-    reader = read_if_whole if recipe.skip_corrupt else read
+    threads = min(batching.threads, READERS)
+    reader = read_if_whole if settings.skip_corrupt else read
     records = blocks.flat_map(rows).map(reader, num_parallel_calls=threads, deterministic=True)
     leaving = records.flat_map(tf.data.Dataset.from_tensor_slices)
     if grouped:
@@ -212,5 +220,5 @@ def _batches(
             window_size_func=Quotas.group_size,
         )
     else:
-        leaving = leaving.batch(reading.batch_size)
-    return leaving.map(made, num_parallel_calls=reading.threads, deterministic=True)
+        leaving = leaving.batch(batching.batch_size)
+    return leaving.map(made, num_parallel_calls=batching.threads, deterministic=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from robomimic_ddp.data.rlds.pipeline.recipe import Recipe
+from robomimic_ddp.data.rlds.pipeline.settings import WindowSettings
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow
 
 
@@ -16,9 +16,9 @@ class Store:
     them two copies.
     """
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, settings: WindowSettings) -> None:
         tf = import_tensorflow()
-        fields, shape = recipe.fields, recipe.shape
+        fields, shape = settings.fields, settings.shape
         self._shape = shape
         self._states = {key: tuple(size) for key, size in fields.low_dim_shapes.items()}
         self._actions = fields.action_size
