@@ -11,7 +11,7 @@ import pytest
 
 from robomimic_ddp.config import env
 from robomimic_ddp.data.rlds.loaders.make import make_loader
-from robomimic_ddp.data.rlds.order.pass_schedule import Leg
+from robomimic_ddp.data.rlds.order.pass_schedule import Segment
 from robomimic_ddp.data.rlds.order.windows import picked_windows
 from tests.rlds.conftest import CAMERAS, LENGTHS
 
@@ -64,8 +64,8 @@ def share_size(dataset, seed, number, rank, world):
 
 def plan_of(dataset, seed, number, rank, world):
     """What `rank` reads in pass `number` of a run that nothing changes."""
-    course = dataset.course(seed, 0, [(Leg(world, 1, 4), 0)])
-    return dataset.part_plan(course, number, rank)
+    schedule = dataset.schedule(seed, 0, [(Segment(world, 1, 4), 0)])
+    return dataset.part_plan(schedule, number, rank)
 
 
 def test_epochs_shorter_than_a_pass_continue_the_stream(load):

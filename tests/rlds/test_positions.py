@@ -77,7 +77,7 @@ def test_other_ranks_or_batches_take_what_is_left_of_the_pass(load, changes):
             assert loader.batches_left() == len(loader)
             taken += stream(loader, 2)
         world = world_after
-    rest = loaders[0]._course.remaining(2)
+    rest = loaders[0]._schedule.remaining(2)
     assert rest.windows == left - 2 * batch * world
     for loader in loaders:
         taken += stream(loader, len(loader) - 2)
@@ -133,7 +133,7 @@ def test_a_place_says_whether_it_is_inside_a_pass(load):
     stream(loader, 1)
     position = saved(loader)
     other = make_loader(train, 4, 0, 1, 7)
-    other.go_to(position, 1, 0)  # nothing of this leg is delivered
+    other.go_to(position, 1, 0)  # nothing of this segment is delivered
     assert position["inside"] and other.position()["inside"]
     assert differences_from(position, other) == []
     stream(loader, len(loader) - 1)

@@ -19,7 +19,7 @@ from robomimic_ddp.data.rlds.index.records import episode_parser, step_features_
 from robomimic_ddp.data.rlds.index.source import Source
 from robomimic_ddp.data.rlds.index.statistics import Index, merged_statistics
 from robomimic_ddp.data.rlds.order import partition
-from robomimic_ddp.data.rlds.order.pass_schedule import Course, Leg
+from robomimic_ddp.data.rlds.order.pass_schedule import PassSchedule, Segment
 from robomimic_ddp.data.rlds.order.read_plan import PassPlan
 from robomimic_ddp.data.rlds.order.shuffle import Shuffle
 from robomimic_ddp.data.rlds.order.windows import WindowShape, pick_offsets, windows_per_pass
@@ -195,14 +195,17 @@ class RLDSDataset:
         reduced = self.size.fast and picture.encoding_format == "jpeg"
         return reduction(tuple(picture.shape[:2]), self.size) if reduced else 1
 
-    def course(self, seed: int, first_pass: int, legs: Sequence[tuple[Leg, int]]) -> Course:
-        """The ranks' course through this data set: see `Course.over`."""
-        return Course.over(self.index.file[self.rows], self._taken, seed, first_pass, legs)
+    def schedule(
+        self, seed: int, first_pass: int, segments: Sequence[tuple[Segment, int]]
+    ) -> PassSchedule:
+        """See `PassSchedule.over`."""
+        table = self.index.file[self.rows], self._taken
+        return PassSchedule.over(*table, seed, first_pass, segments)
 
-    def part_plan(self, course: Course, part: int, rank: int) -> PassPlan:
-        """What `rank` reads in `part` of `course`: a pure function of that and the index."""
-        share = course.share(part, rank)
-        return self._plan(share.pieces, self._taken, share.shuffle, course.seed, share.before)
+    def part_plan(self, schedule: PassSchedule, part: int, rank: int) -> PassPlan:
+        """What `rank` reads in `part` of `schedule`: a pure function of that and the index."""
+        share = schedule.share(part, rank)
+        return self._plan(share.pieces, self._taken, share.shuffle, schedule.seed, share.before)
 
     def valid_plan(
         self, rank: int, world_size: int, most_windows: int | None, buffer: int = 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from robomimic_ddp.data.rlds.loaders.base import RLDSLoader
 from robomimic_ddp.data.rlds.loaders.buffer_memory import window_bytes
 from robomimic_ddp.data.rlds.loaders.diagnose import episodes_being_read
 from robomimic_ddp.data.rlds.order.mixture_quota import Quotas
-from robomimic_ddp.data.rlds.order.pass_schedule import Leg
+from robomimic_ddp.data.rlds.order.pass_schedule import Segment
 from robomimic_ddp.data.rlds.order.read_plan import PassPlan
 from robomimic_ddp.data.rlds.pipeline.iterator import Stream
 from robomimic_ddp.data.rlds.pipeline.settings import Batching
@@ -46,20 +47,22 @@ class RLDSTrainLoader(RLDSLoader):
         batching = batching.for_windows(len(dataset) // world_size + 1)
         super().__init__(dataset, rank, world_size, batching)
         # In a mixture batches take any number of windows, so places are counted in windows.
-        self._leg = Leg(world_size, 1 if in_mixture else self.batch_size, batching.shuffle_buffer)
+        self._segment = Segment(
+            world_size, 1 if in_mixture else self.batch_size, batching.shuffle_buffer
+        )
         self._require_enough()
         self._seed, self._groups, self._continued = seed, None, 0
         self._stream: Stream | None = None
         self._begin(0, [])
 
-    def _begin(self, first_pass: int, legs: list[tuple[Leg, int]]) -> None:
-        """Stands behind `legs`: each with the batches that every rank took in it."""
+    def _begin(self, first_pass: int, segments: list[tuple[Segment, int]]) -> None:
+        """Continues after `segments`: pairs of a segment and the batches each rank took in it."""
         self.close()  # first: its threads ask for plans
         self._first_pass = first_pass
-        if not legs or legs[-1][0] != self._leg:
-            legs = [*legs, (self._leg, 0)]
-        *self._legs_before, (_, self._batches) = legs
-        self._course = self.dataset.course(self._seed, first_pass, legs)
+        if not segments or segments[-1][0] != self._segment:
+            segments = [*segments, (self._segment, 0)]
+        *self._segments_before, (_, self._batches) = segments
+        self._schedule = self.dataset.schedule(self._seed, first_pass, segments)
         self._plans: dict[int, PassPlan] = {}
         self._spare = None
 
@@ -71,7 +74,7 @@ class RLDSTrainLoader(RLDSLoader):
         return self._stream
 
     def _place(self) -> tuple[int, int]:
-        return self._course.place(self.rank, self._batches)
+        return self._schedule.place(self.rank, self._batches)
 
     def _suspects(self) -> Iterator[int]:
         part, taken = self._place()
@@ -97,17 +100,17 @@ class RLDSTrainLoader(RLDSLoader):
 
     @property
     def _part(self) -> int:
-        """The part of the course that the next batch belongs to."""
-        return self._course.part_of(self._batches)
+        """The part of the schedule that the next batch belongs to."""
+        return self._schedule.part_of(self._batches)
 
     @property
     def pass_number(self) -> int:
         """The pass that the next batch belongs to."""
-        return self._course.first_pass + self._part
+        return self._schedule.first_pass + self._part
 
     def position(self) -> dict[str, Any]:
         """What `go_to` needs: the same on every rank, a few numbers for each change of ranks."""
-        legs = [*self._legs_before, (self._leg, self._batches)]
+        segments = [*self._segments_before, (self._segment, self._batches)]
         return {
             "kind": _KIND,
             "data": self.dataset.digest,
@@ -115,7 +118,7 @@ class RLDSTrainLoader(RLDSLoader):
             "pass": self.pass_number,
             "inside": self._is_inside,
             "first_pass": self._first_pass,
-            "legs": [[leg.world_size, leg.batch_size, leg.buffer, n] for leg, n in legs],
+            "legs": [[*astuple(segment), batches] for segment, batches in segments],
         }
 
     def batches_left(self) -> int:
@@ -141,11 +144,11 @@ class RLDSTrainLoader(RLDSLoader):
                 f"data: pass {number} begins anew, since the data set, the choice of its windows "
                 "or the seed is another"
             )
-        legs = [(Leg(*numbers), batches) for *numbers, batches in position["legs"]]
-        self._begin(position["first_pass"], legs)
-        if legs[-1][0] == self._leg:
+        segments = [(Segment(*numbers), batches) for *numbers, batches in position["legs"]]
+        self._begin(position["first_pass"], segments)
+        if segments[-1][0] == self._segment:
             return f"data: pass {number} goes on after {self._delivered_in_pass} {self._unit}"
-        left = self._course.rest
+        left = self._schedule.rest
         assert left is not None
         return (
             f"data: ranks, batch or shuffle buffer have changed; the {left.windows} windows that "
@@ -158,12 +161,12 @@ class RLDSTrainLoader(RLDSLoader):
 
     @property
     def _delivered_in_pass(self) -> int:
-        return self._batches - self._course.batches_before(self._part)
+        return self._batches - self._schedule.batches_before(self._part)
 
     @property
     def _is_inside(self) -> bool:
-        """Whether a part of the present pass was delivered, in this leg or one before."""
-        rest = self._course.rest if self._part == 0 else None
+        """Whether a part of the present pass was delivered, in this segment or one before."""
+        rest = self._schedule.rest if self._part == 0 else None
         begun = rest is not None and rest.windows < len(self.dataset)
         return begun or self._delivered_in_pass > 0
 
@@ -171,12 +174,12 @@ class RLDSTrainLoader(RLDSLoader):
         """The plan of `part`; the last two are kept, since it is asked for at each block."""
         plan = self._plans.get(part)
         if plan is None:
-            plan = self.dataset.part_plan(self._course, part, self.rank)
+            plan = self.dataset.part_plan(self._schedule, part, self.rank)
             self._plans = {**dict(list(self._plans.items())[-1:]), part: plan}
         return plan
 
     def _require_enough(self) -> None:
-        least = self._leg.batch_size
+        least = self._segment.batch_size
         needed = least * self.world_size
         if len(self.dataset) < needed:
             raise DataError(
@@ -189,7 +192,7 @@ class RLDSTrainLoader(RLDSLoader):
 
     def __len__(self) -> int:
         """Full batches of every rank in the current pass, since it began or was cut anew."""
-        return self._course.batches_in(self._part)
+        return self._schedule.batches_in(self._part)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         this_pass = self.pass_number
@@ -200,7 +203,7 @@ class RLDSTrainLoader(RLDSLoader):
 
     def order_digest(self) -> str:
         """Hex digest of what decides who reads what in the current pass: equal on every rank."""
-        row = self._course.row(self._part)
+        row = self._schedule.row(self._part)
         digest = hashlib.sha256(repr((self.position()["legs"], self._seed)).encode())
         for column in row.columns():
             digest.update(column.tobytes())

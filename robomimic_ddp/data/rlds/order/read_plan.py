@@ -25,7 +25,7 @@ class Block:
     all records in turn; keys: int64 [N], under which key; stored: int64 [P + 1], where each
     record's part of the two begins. leaving: int64 [Q, 2], key and data set number of the windows
     that leave the store, in order; left: int64 [P + 1], where the part that leaves after each
-    record begins; first: int64 scalar, how many windows the leg has given to the rank before them.
+    record begins; first: int64 scalar, windows that the segment has assigned to the rank before.
     """
 
     records: np.ndarray
@@ -43,7 +43,7 @@ class Block:
 
 @dataclass(frozen=True)
 class PassPlan:
-    """What one rank reads in one part of its course.
+    """What one rank reads in one part of its schedule.
 
     file, offset: int64 [P], where the record of each of `pieces` lies; taken: how many windows its
     episode gives to a pass, of `count`; pick: see `windows.picked_windows`; base: the data set's

@@ -119,7 +119,7 @@ def build(
     in, and how many windows of it have been delivered already; of those before, only what was still
     waiting is read. The short batch at the end of the last part is kept.
 
-    `groups(first, count)`: codes of the batches (see `Quotas`) that the `count` windows of the leg
+    `groups(first, count)`: codes of the batches (see `Quotas`) that the segment's `count` windows
     from number `first` on make, in place of `batch_size`.
     """
     tf = import_tensorflow()
