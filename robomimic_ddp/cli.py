@@ -45,7 +45,7 @@ COMMANDS = {
     ),
     "inspect-data": Command(
         "robomimic_ddp.commands.inspect_data.command",
-        "show what a data set holds; write sample frames and a config to begin with",
+        "show what a dataset holds; write sample frames and a config to begin with",
     ),
     "doctor": Command(
         "robomimic_ddp.commands.doctor.command",

@@ -74,7 +74,7 @@ def faults(result: Result, before: set[str]) -> list[str]:
 
 
 class Soak:
-    """The host and both data sets, made once in `folder`."""
+    """The host and both datasets, made once in `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

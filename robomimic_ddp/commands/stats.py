@@ -43,14 +43,14 @@ class _Section(dict):
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     """Declares the command's arguments."""
     parser.add_argument("path", help="a training config in JSON with train.data_format=droid_rlds")
-    parser.add_argument("--data-path", help="the folder of the data sets; default train.data_path")
+    parser.add_argument("--data-path", help="the folder of the datasets; default train.data_path")
     parser.add_argument(
         "--cache", help=f"where to keep the index; default train.data_cache_dir, or {DEFAULT_CACHE}"
     )
 
 
 def run(command: str, args: argparse.Namespace) -> int:
-    """Makes the index of the config's data set, unless it is cached, and prints its statistics.
+    """Makes the index of the config's dataset, unless it is cached, and prints its statistics.
 
     Raises ConfigError, DataError.
     """

@@ -243,6 +243,6 @@ def _check_workers(name: str, workers: int, cores: int) -> None:
     if workers > most:
         raise PlanError(
             f"{name}={workers} on {cores} CPU core(s): each is a process with a "
-            f"copy of the data set's cache, and every rank starts its own. Use at most {most}; "
+            f"copy of the dataset's cache, and every rank starts its own. Use at most {most}; "
             "a few for each core are plenty."
         )

@@ -41,11 +41,11 @@ shuffle_buffer_size: windows in the job's shuffle buffers, divided over the rank
 most windows that an episode gives to a pass (None: all), spread over it. num_parallel_calls:
 decoding threads of this process, never more than its CPU cores; the two traj_*_threads and
 action_shapes are accepted for DROID's configs and not needed. dataset_version: the newest where
-None. rlds_schema: what the data sets hold under which names: "droid", "bridge", or the path of a
-YAML file; a list gives one to each data set. data_cache_dir: where indices are kept (None:
+None. rlds_schema: what the datasets hold under which names: "droid", "bridge", or the path of a
+YAML file; a list gives one to each dataset. data_cache_dir: where indices are kept (None:
 ~/.cache/robomimic_ddp/rlds). success_only: keep episodes that pass the schema's `success` (DROID:
-/success/ in their file_path), in data sets that record it. skip_unlabeled: drop episodes without a
-language instruction, in data sets that have one. validation_fraction: share of episodes kept for
+/success/ in their file_path), in datasets that record it. skip_unlabeled: drop episodes without a
+language instruction, in datasets that have one. validation_fraction: share of episodes kept for
 validation when experiment.validate is true. image_dim: height and width of delivered pictures.
 image_filter: one of IMAGE_FILTERS.
 """

@@ -245,5 +245,5 @@ def _require_observations(values: Mapping[str, Any]) -> None:
     if kinds and not any(kinds):
         raise ConfigError(
             "observation.modalities.obs names no observation, so the policy would act blindly. "
-            "List the data set's keys under low_dim or rgb."
+            "List the dataset's keys under low_dim or rgb."
         )

@@ -45,7 +45,7 @@ def keep(path: Path, what: str, arrays: dict[str, Any]) -> None:
     except OSError as error:
         logger.warning(
             "the %s %s cannot be kept (%s): every run will make it again, which may take as long "
-            "as reading the data set; set train.data_cache_dir to a writable folder",
+            "as reading the dataset; set train.data_cache_dir to a writable folder",
             what,
             path,
             error,

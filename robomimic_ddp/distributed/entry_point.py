@@ -119,7 +119,7 @@ def _end_for(error: BaseException, launch: env.LaunchEnv) -> None:
             raise LateRankError(
                 f"{missing}. A rank that crashed, hangs or is much slower keeps the others "
                 "waiting: see its log (log_rank<k>.txt). If it was only slow (a first index of a "
-                "large data set, a busy disk), raise ddp.timeout."
+                "large dataset, a busy disk), raise ddp.timeout."
             ) from error
         except LateRankError as late:
             _tell_and_end(late, launch)

@@ -43,7 +43,7 @@ class Guard(StepHook):
         if isinstance(actions, torch.Tensor) and len(actions) == 0:
             raise DataError(
                 f"{self._here()}: the batch is empty, and its loss would be NaN. The loader's "
-                "batch sampler or the data set's collate function dropped every sample: return "
+                "batch sampler or the dataset's collate function dropped every sample: return "
                 "full batches on every rank."
             )
 
@@ -92,7 +92,7 @@ class Guard(StepHook):
             f"{self._here()}: actions reach from {float(actions.min()):g} to "
             f"{float(actions.max()):g}{where}, and the diffusion policy needs them within "
             '[-1, 1]. Set train.action_config.<action key>.normalization="min_max" (older hosts: '
-            "train.hdf5_normalize_action=true), or scale the data set's actions."
+            "train.hdf5_normalize_action=true), or scale the dataset's actions."
         )
 
     def _broken_loss(self, loss: float, broken: str) -> RobomimicDDPError:

@@ -114,7 +114,7 @@ def fill_rlds_data(config: Any) -> None:
 
 
 def check_inputs(config: Any, resuming: bool = False, trusts: bool = False) -> None:
-    """Collective: the main rank looks over the HDF5 data sets and the checkpoint that `config`
+    """Collective: the main rank looks over the HDF5 datasets and the checkpoint that `config`
     names, before anything is made. Raises DataError, ConfigError or CheckpointError on all ranks.
 
     A run that is resumed does not read experiment.ckpt_path again. `trusts`: the user trusts that

@@ -92,7 +92,7 @@ def _data(run: Any, loader: Any) -> Iterator[str]:
 
 
 def _names(train: Any) -> Iterator[str]:
-    """Where the data sets of a host's config lie; RLDS: their folder and names."""
+    """Where the datasets of a host's config lie; RLDS: their folder and names."""
     if isinstance(train, Mapping) and train.get("data_path") and train.get("dataset_names"):
         folder = paths.expanded(train["data_path"])
         yield from (str(folder / str(name)) for name in train["dataset_names"])

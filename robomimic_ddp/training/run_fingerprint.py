@@ -21,7 +21,7 @@ from robomimic_ddp.training import run as _run
 from robomimic_ddp.verify import data_fingerprint as verify_data
 
 _ITEMS = 8
-"""Items of the data set that are looked at, spread evenly over it."""
+"""Items of the dataset that are looked at, spread evenly over it."""
 _TOLERANCE = 1e-3
 """Of numbers that were computed: another machine adds up in another order."""
 _SHOWN = 80
@@ -108,7 +108,7 @@ def _of_numbers(what: str, old: Mapping, new: Mapping, wrong: bool) -> Iterator[
 
 
 def _of_windows(saved: Mapping[str, Any], loader: Any) -> Iterator[Difference]:
-    """Of data sets that plan their passes themselves, those whose pass is resumed in its middle
+    """Of datasets that plan their passes themselves, those whose pass is resumed in its middle
     and whose windows, or their order, are others.
     """
     before = _planned(saved["ranks"][0]["data"] or {})
@@ -126,15 +126,15 @@ def _of_windows(saved: Mapping[str, Any], loader: Any) -> Iterator[Difference]:
 
 
 def _planned(place: Mapping[str, Any]) -> dict[str, Mapping]:
-    """The place of each data set that plans its passes itself, by its name in the mixture."""
+    """The place of each dataset that plans its passes itself, by its name in the mixture."""
     if place.get("kind") == "mixture":
         return {name: member for name, member in place["members"].items() if "data" in member}
     return {"": place} if place.get("kind") == "course" else {}
 
 
 def _in_mid_pass(saved: Mapping[str, Any]) -> bool:
-    """Whether the next samples are the rest of a pass; see `_of_windows` for loaders that a data
-    set makes for itself.
+    """Whether the next samples are the rest of a pass; see `_of_windows` for loaders that a dataset
+    makes for itself.
     """
     place = saved["ranks"][0]["data"] or {}
     began = {"pass": "samples", "replay": "batches"}.get(place.get("kind"))
@@ -175,7 +175,7 @@ def items_of(run: _run.Run) -> dict[str, torch.Tensor] | None:
     """Name -> (mean, mean size) over a fixed sample of the train data's items; None where no item
     can be asked for by its number, or reading fails (training says so itself if it needs the item).
 
-    Local, and called on every rank: some data sets compute statistics when they are read first,
+    Local, and called on every rank: some datasets compute statistics when they are read first,
     and keep them. Reads in a worker process where the loader has any; random streams stay where
     they are.
     """
@@ -189,7 +189,7 @@ def items_of(run: _run.Run) -> dict[str, torch.Tensor] | None:
     workers = min(1, getattr(loader, "num_workers", 0))  # as the host reads: handles are not forked
     try:
         with rng.kept():
-            # Fixed streams, so that a data set that draws gives the same items each time.
+            # Fixed streams, so that a dataset that draws gives the same items each time.
             rng.seed(0)
             summaries = _Summaries(dataset, indices)
             read = list(DataLoader(summaries, batch_size=None, num_workers=workers))

@@ -1,6 +1,6 @@
-"""What a rank reads: the data set's files, the loader, the order of the pass, the batches trained.
+"""What a rank reads: the dataset's files, the loader, the order of the pass, the batches trained.
 
-Everything is read by attribute; a loader or data set that lacks one is not judged by it.
+Everything is read by attribute; a loader or dataset that lacks one is not judged by it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from robomimic_ddp.config import paths
 from robomimic_ddp.verify.comparison import Different
 
 _FILES, _BLOCKS, _BLOCK_BYTES = 64, 16, 4096
-"""At most so many files of a data set are looked at, so many places in each, so much at a place."""
+"""At most so many files of a dataset are looked at, so many places in each, so much at a place."""
 HINTS = {
     "train ": "Every rank must read the same data, normalised alike, in as many batches: copies on "
     "nodes must be equal, and nothing before the loader may depend on the rank.",
@@ -29,14 +29,14 @@ _REPEATS_THAT_TELL = 10
 
 
 def loader_items(loader: Any) -> dict[str, Hashable]:
-    """Sizes of the loader and its data set, digests of its normalisation and of its files."""
+    """Sizes of the loader and its dataset, digests of its normalisation and of its files."""
     if loader is None:
         return {}
     dataset = getattr(loader, "dataset", None)
-    items: dict[str, Hashable] = {"train data set: number of samples": length(dataset)}
+    items: dict[str, Hashable] = {"train dataset: number of samples": length(dataset)}
     for name, held in statistics(dataset).items():
-        items[f"train data set: {name}"] = None if held is None else digest(held)
-    items["train data set: bytes of its files"] = fingerprint(dataset)
+        items[f"train dataset: {name}"] = None if held is None else digest(held)
+    items["train dataset: bytes of its files"] = fingerprint(dataset)
     items["train loader"] = type(loader).__name__
     items["train loader: batch size"] = getattr(loader, "batch_size", None)
     items["train loader: number of batches"] = length(loader)
@@ -44,7 +44,7 @@ def loader_items(loader: Any) -> dict[str, Hashable]:
 
 
 def statistics(dataset: Any) -> dict[str, Any]:
-    """Name -> what the data set normalises by, or None."""
+    """Name -> what the dataset normalises by, or None."""
     names = ("action_normalization_stats", "obs_normalization_stats")
     return {name: _statistics(dataset, name) for name in names}
 
@@ -57,7 +57,7 @@ def _statistics(dataset: Any, name: str) -> Any:
 
 
 def length(sized: Any) -> int | None:
-    """None where there is none, or the host's own is faulty: that of DROID's RLDS data set uses a
+    """None where there is none, or the host's own is faulty: that of DROID's RLDS dataset uses a
     name which it does not import, and nothing in the host asks for it.
     """
     try:
@@ -89,7 +89,7 @@ def digest(nest: Any) -> str:
 
 
 def files_of(dataset: Any) -> Iterator[Path]:
-    """The files that a data set reads: HDF5, mixtures of those, RLDS."""
+    """The files that a dataset reads: HDF5, mixtures of those, RLDS."""
     for part in getattr(dataset, "datasets", None) or ():
         yield from files_of(part)
     path = getattr(dataset, "hdf5_path", None)

@@ -1,4 +1,4 @@
-"""What the seams of a host get: metadata, data sets, and a policy that trains on them."""
+"""What the seams of a host get: metadata, datasets, and a policy that trains on them."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_exit_is_silent_and_waits_for_a_plan(stored):
 
 
 def rows_and_batch(folder, cache):
-    """On a rank: what it learns about the data set, and the windows of its first batch."""
+    """On a rank: what it learns about the dataset, and the windows of its first batch."""
     from robomimic_ddp.distributed import group
     from tests.rlds.quick import quick_dataset
 

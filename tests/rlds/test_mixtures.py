@@ -1,4 +1,4 @@
-"""Two data sets of different sizes as one: shares, passes, positions, normalisation."""
+"""Two datasets of different sizes as one: shares, passes, positions, normalisation."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from robomimic_ddp.data.rlds.loaders.make import make_loader
 from tests.rlds.conftest import CAMERAS, LENGTHS, STATES, made_up_episode
 
 SMALL = (5, 6, 7, 10)
-"""Episodes of the small data set; their windows are numbered after all of the large one's."""
+"""Episodes of the small dataset; their windows are numbered after all of the large one's."""
 FIRST = sum(LENGTHS)
 WEIGHTS = [1.0, 3.0]
 
 
 @pytest.fixture(scope="session")
 def small(stored, tmp_path_factory):
-    """A second data set beside the first, larger actions, pictures of another size."""
+    """A second dataset beside the first, larger actions, pictures of another size."""
     from robomimic_ddp.data.rlds.write import write_dataset
 
     def episodes():

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     add = kinds.add_parser("data", help=what).add_argument
     what = f"{QUICK_DATA_ROUNDS} short rounds of the first size with 1 and 8 ranks"
     add("--quick", action="store_true", help=what)
-    add("--data", metavar="FOLDER", default=DEFAULT_FOLDER, help="where data sets are kept")
+    add("--data", metavar="FOLDER", default=DEFAULT_FOLDER, help="where datasets are kept")
     what = f"stored:delivered, and :filter where it is not {DEFAULT_FILTER}; {' '.join(SIZES)}"
     add("--sizes", nargs="+", metavar="HxW:HxW", help=what)
     add("--worlds", nargs="+", type=int, metavar="N", help="numbers of ranks; 1 2 4 8")

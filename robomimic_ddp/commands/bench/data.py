@@ -32,7 +32,7 @@ def measure(
     job: DataJob, worlds: Sequence[int], rounds: int, seconds: float
 ) -> list[dict[str, Any]]:
     """`rounds` turns of at least `seconds` of each loader at each of `worlds`, after one to warm
-    up: a row for each, by medians. The data set is written unless it is there.
+    up: a row for each, by medians. The dataset is written unless it is there.
 
     first_batch_seconds: from nothing to the first batch; ours_over_its: processor time a frame of
     ours over this loader's, and seconds a frame, within rounds.

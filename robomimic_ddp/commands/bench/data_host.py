@@ -21,7 +21,7 @@ Tree = dict[str, Any]
 
 
 class HostPipeline:
-    """The stages over the data set of `job`."""
+    """The stages over the dataset of `job`."""
 
     def __init__(self, job: DataJob) -> None:
         self.job, self.tf, self.settings = job, import_tensorflow(), open_dataset(job).settings

@@ -1,4 +1,4 @@
-"""The data sets of `bench data`: made-up episodes with pictures of natural entropy, kept for later
+"""The datasets of `bench data`: made-up episodes with pictures of natural entropy, kept for later
 runs.
 """
 
@@ -52,14 +52,14 @@ class DataJob:
 
     @property
     def path(self) -> Path:
-        """The version folder of its data set."""
+        """The version folder of its dataset."""
         height, width = self.stored
         name = f"bench_{height}x{width}_{self.episodes}x{self.steps}"
         return Path(self.folder).expanduser() / name / VERSION
 
 
 def write_if_missing(job: DataJob) -> None:
-    """Writes the data set of `job` and its index, unless an earlier run did."""
+    """Writes the dataset of `job` and its index, unless an earlier run did."""
     from robomimic_ddp.data.rlds.index.source import is_rlds_folder
     from robomimic_ddp.data.rlds.write import write_dataset
 

@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     """Declares the command's arguments."""
     parser.add_argument(
         "path",
-        help="an RLDS data set's folder (name/version, name, or their parent), or an HDF5 file",
+        help="an RLDS dataset's folder (name/version, name, or their parent), or an HDF5 file",
     )
     parser.add_argument(
         "-o", "--output", metavar="DIR", help=f"write {SHEET}, {CONFIG} and, if need be, {SCHEMA}"
@@ -41,7 +41,7 @@ def run(command: str, args: argparse.Namespace) -> int:
         raise UsageError(f"--episodes {args.episodes}: expected 0 (all) or more.")
     if not path.exists():
         raise DataError(
-            f"{path} does not exist. Name the folder of a data set that tensorflow-datasets has "
+            f"{path} does not exist. Name the folder of a dataset that tensorflow-datasets has "
             "prepared, as <name>/<version>."
         )
     output = None if args.output is None else paths.expanded(args.output)
@@ -64,7 +64,7 @@ def run(command: str, args: argparse.Namespace) -> int:
 
 
 def _inspect(path: Path, most: int, output: Path | None) -> dict[str, Any]:
-    """The report of an RLDS data set; with `output` the files beside it are written."""
+    """The report of an RLDS dataset; with `output` the files beside it are written."""
     from robomimic_ddp.commands.inspect_data import fitting, job_config, sheet, survey
     from robomimic_ddp.data.rlds.index.source import Source
     from robomimic_ddp.data.rlds.schema.spec import load_schema

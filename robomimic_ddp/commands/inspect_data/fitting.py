@@ -1,4 +1,4 @@
-"""Which of the package's schemas fits a data set; and a schema made from its features, if none."""
+"""Which of the package's schemas fits a dataset; and a schema made from its features, if none."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NO_ACTION = ("is_", "terminate")
 
 @dataclass
 class Fit:
-    """The keys of a schema that a data set has, by section; what it lacks, and why."""
+    """The keys of a schema that a dataset has, by section; what it lacks, and why."""
 
     schema: Schema
     found: dict[str, list[str]] = field(default_factory=dict)
@@ -79,7 +79,7 @@ def fit(source: Source, schema: Schema) -> Fit:
 
 
 def require_fit(source: Source, schema: Schema) -> dict[str, str]:
-    """What of a schema a data set lacks and may lack, with the reason. Raises DataError for what it
+    """What of a schema a dataset lacks and may lack, with the reason. Raises DataError for what it
     may not lack, as training does.
     """
     where, found = str(source.folder), fit(source, schema)

@@ -19,7 +19,7 @@ def report_of(path: Path) -> dict[str, Any]:
             file = stack.enter_context(opened(path))
         except OSError as error:
             raise DataError(
-                f"{path} is neither the folder of an RLDS data set nor an HDF5 file: {error}. Name "
+                f"{path} is neither the folder of an RLDS dataset nor an HDF5 file: {error}. Name "
                 "the folder <name>/<version> that tensorflow-datasets has prepared."
             ) from error
         return _report(path, file)
@@ -37,7 +37,7 @@ def _length(file: Structure, episode: str) -> int:
 
 
 def _features(file: Structure, place: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(name, data set) of all in an episode but `next_obs`."""
+    """(name, dataset) of all in an episode but `next_obs`."""
     for name in file.names(place):
         found = file.find(f"{place}/{name}")
         if hasattr(found, "items"):

@@ -13,7 +13,7 @@ from robomimic_ddp.data.rlds.schema.features import step_features
 
 LARGEST_PICTURE = 128
 VALIDATED_FROM = 20
-"""Episodes that a data set needs before a twentieth of them is kept for validation."""
+"""Episodes that a dataset needs before a twentieth of them is kept for validation."""
 BATCH, WINDOW, STACK, ACTED = 64, 16, 2, 8
 
 

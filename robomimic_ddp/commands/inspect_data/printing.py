@@ -15,7 +15,7 @@ _WIDE = 1000
 
 
 def show(report: dict[str, Any]) -> None:
-    """Prints the report of an RLDS or HDF5 data set."""
+    """Prints the report of an RLDS or HDF5 dataset."""
     print(_headline(report))
     for title, columns, rows in _tables(report):
         if rows:

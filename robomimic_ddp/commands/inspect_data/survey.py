@@ -1,4 +1,4 @@
-"""Looks into an RLDS data set: metadata of all of it, and some episodes spread over its files."""
+"""Looks into an RLDS dataset: metadata of all of it, and some episodes spread over its files."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def find(path: Path) -> Path:
     )
     if len(found) > 1:
         names = ", ".join(folder.name for folder in found)
-        raise DataError(f"{path} holds several data sets: {names}. Name one: {found[0]}.")
+        raise DataError(f"{path} holds several datasets: {names}. Name one: {found[0]}.")
     if not found:  # says what is wrong with it
         return find_dataset(str(path.parent), path.name)
     return find_dataset(str(found[0].parent), found[0].name)
@@ -157,7 +157,7 @@ def _frames(episode: dict[str, Any], pictures: list[str], length: int) -> dict[s
 
 
 def report_of(source: Source, sample: Sample) -> dict[str, Any]:
-    """What is known of the data set, as plain values for JSON."""
+    """What is known of the dataset, as plain values for JSON."""
     info = source.builder.info
     splits = {
         name: {

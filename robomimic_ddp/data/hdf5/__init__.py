@@ -1,1 +1,1 @@
-"""HDF5 data sets: their structure, and what is wrong with a file."""
+"""HDF5 datasets: their structure, and what is wrong with a file."""

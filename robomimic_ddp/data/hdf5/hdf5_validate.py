@@ -1,4 +1,4 @@
-"""Looks over HDF5 data sets before a run begins: shapes and names, no frames.
+"""Looks over HDF5 datasets before a run begins: shapes and names, no frames.
 
 Hosts find most of this out later, as a KeyError or an assertion without the file's name, on every
 rank at once, and some of it never. Layout: robomimic's `data/demo_N/{obs/KEY, ACTION KEY}` (in some
@@ -26,7 +26,7 @@ MOST_EPISODES = 2000
 
 
 def check(config: Any) -> None:
-    """Raises DataError or ConfigError for a data set of `config.train.data` that cannot be read.
+    """Raises DataError or ConfigError for a dataset of `config.train.data` that cannot be read.
 
     Not collective: one rank looks, and tells the others.
     """
@@ -39,7 +39,7 @@ def check(config: Any) -> None:
             raise ConfigError(
                 f"experiment.validate is true, but train.hdf5_filter_key={filters[0]!r} and "
                 f"train.hdf5_validation_filter_key={valid_key!r}: both must name a filter key of "
-                "the data set. Make them with the host's scripts/split_train_val.py."
+                "the dataset. Make them with the host's scripts/split_train_val.py."
             )
     elif valid_key is not None:
         raise ConfigError(
@@ -55,7 +55,7 @@ def _entries(data: Any) -> list[Mapping[str, Any]]:
     entries = [data] if isinstance(data, str) else data  # hosts take one path, too
     if not isinstance(entries, Sequence) or not entries:
         raise ConfigError(
-            f"train.data={data!r}: expected at least one data set, as a list of "
+            f"train.data={data!r}: expected at least one dataset, as a list of "
             '{"path": "/data/set.hdf5"}.'
         )
     entries = [{"path": entry} if isinstance(entry, str) else entry for entry in entries]
@@ -66,12 +66,12 @@ def _entries(data: Any) -> list[Mapping[str, Any]]:
                 '{"path": "/data/set.hdf5"}.'
             )
     weights = [entry.get("weight", 1.0) for entry in entries]
-    several = len(entries) > 1  # hosts ignore the weight of a single data set
+    several = len(entries) > 1  # hosts ignore the weight of a single dataset
     numbers = all(isinstance(weight, (int, float)) for weight in weights)
     if several and not (numbers and min(weights) >= 0 and 0 < sum(weights) <= sys.float_info.max):
         raise ConfigError(
             f"train.data has the weights {weights}: expected one number of at least 0 for each "
-            "data set, not all 0, and a finite sum."
+            "dataset, not all 0, and a finite sum."
         )
     return entries
 
@@ -100,13 +100,13 @@ class _File:
     def check(self) -> None:
         if not os.path.lexists(self.path):
             raise DataError(
-                f"there is no data set {self.path} (looked for {Path(self.path).absolute()}). "
+                f"there is no dataset {self.path} (looked for {Path(self.path).absolute()}). "
                 "Check the path in train.data."
             )
         if os.path.isdir(self.path):
             raise DataError(
-                f"{self.path} of train.data is a folder: an HDF5 file is needed. For RLDS data set "
-                "train.data_format=droid_rlds, train.data_path and train.dataset_names."
+                f"{self.path} of train.data is a folder: an HDF5 file is needed. For RLDS "
+                "datasets: train.data_format=droid_rlds, train.data_path and train.dataset_names."
             )
         with ExitStack() as stack:
             try:
@@ -183,18 +183,18 @@ class _File:
             if shape is None:
                 raise DataError(
                     f"{where} does not hold {place!r}: found {', '.join(_keys(file, name))}. "
-                    f"Take {key!r} out of the config, or add it to the data set."
+                    f"Take {key!r} out of the config, or add it to the dataset."
                 )
             if place in actions and len(shape) != 2:
                 raise DataError(
                     f"{where}: {place!r} has shape {shape}; actions are [steps, dimensions]. Write "
-                    "the data set again."
+                    "the dataset again."
                 )
             if key in self.pictures and place not in actions and len(shape) != 4:
                 raise DataError(
                     f"{where}: {place!r} has shape {shape}, but observation.modalities lists it as "
                     "pictures, which are [steps, height, width, channels]. List it under low_dim, "
-                    "or write the data set again."
+                    "or write the dataset again."
                 )
             self._check_shape(where, place, shape, steps)
 
@@ -224,7 +224,7 @@ def _keys(file: Structure, episode: str) -> Iterator[str]:
     for key in file.names(f"data/{episode}"):
         try:
             inside = file.names(f"data/{episode}/{key}")
-        except DataError:  # a data set, or a link to nowhere
+        except DataError:  # a dataset, or a link to nowhere
             yield key
         else:
             yield from (f"{key}/{inner}" for inner in inside)

@@ -45,7 +45,7 @@ class Structure:
         self.path, self.file = path, file
 
     def find(self, place: str) -> Any:
-        """The group or data set at `place`; None where nothing has that name."""
+        """The group or dataset at `place`; None where nothing has that name."""
         with _reading(f"{self.path}: {place!r}"):
             try:
                 return self.file[place]
@@ -58,13 +58,13 @@ class Structure:
                 raise
 
     def group(self, place: str) -> Any | None:
-        """The group at `place`; None where nothing has that name. Raises DataError for a data set
+        """The group at `place`; None where nothing has that name. Raises DataError for a dataset
         there.
         """
         found = self.find(place)
         if found is not None and not hasattr(found, "items"):
             raise DataError(
-                f"{self.path}: {place!r} is a data set; expected a group, as robomimic's files "
+                f"{self.path}: {place!r} is a dataset; expected a group, as robomimic's files "
                 "have there. Convert the file again."
             )
         return found
@@ -141,7 +141,7 @@ class Structure:
             return [name.decode() for name in found[()]]
 
     def numbers(self, place: str) -> tuple[int, ...] | None:
-        """The shape of the data set at `place`; None where nothing has that name. Raises DataError
+        """The shape of the dataset at `place`; None where nothing has that name. Raises DataError
         where it holds no numbers.
         """
         found = self.find(place)
@@ -153,6 +153,6 @@ class Structure:
                 is_what = "a group" if dtype is None else "empty" if shape is None else f"{dtype}"
                 raise DataError(
                     f"{self.path}: {place!r} is {is_what}; expected an array of numbers. Take it "
-                    "out of the config, or write the data set again."
+                    "out of the config, or write the dataset again."
                 )
             return tuple(shape)

@@ -1,4 +1,4 @@
-"""A data set as the host holds it: how many windows, which statistics, and what each rank reads in
+"""A dataset as the host holds it: how many windows, which statistics, and what each rank reads in
 each pass.
 """
 
@@ -47,14 +47,14 @@ class LoadOptions:
 
 
 class RLDSDataset:
-    """Episodes `rows` of a data set, as windows. Holds no frames; equal on all ranks.
+    """Episodes `rows` of a dataset, as windows. Holds no frames; equal on all ranks.
 
     `all_rows` are those of training and validation together: the statistics cover both, so that
     both are normalised alike and stay within bounds.
     """
 
     is_rlds = True
-    """By this attribute seams know a data set whose loaders `make.make_loader` makes."""
+    """By this attribute seams know a dataset whose loaders `make.make_loader` makes."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class RLDSDataset:
         self.shape, self.size, self.options = shape, size, options
         self.action_config, self.role = action_config, role
         self.normalised_with: Sequence[RLDSDataset] = (self,)
-        """The data sets whose statistics are joined: all of a mixture."""
+        """The datasets whose statistics are joined: all of a mixture."""
         self.embeddings: Sequence[Embeddings] = ()
         """Of the instructions, for each observation key that is one."""
         every_count = shape.count(index.length)
@@ -169,7 +169,7 @@ class RLDSDataset:
 
     @cached_property
     def settings(self) -> WindowSettings:
-        """How this data set's windows become batches."""
+        """How this dataset's windows become batches."""
         steps = flat_features(self.source.features["steps"].feature)
         stored = {key: tuple(steps[place].shape[:2]) for key, place in self.fields.images.items()}
         names = step_features_read(self.fields, with_images=True)

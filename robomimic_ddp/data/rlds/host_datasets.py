@@ -49,14 +49,14 @@ __all__ = [
 ]
 
 GYM_TYPE = 2
-"""robomimic.envs.env_base.EnvType.GYM_TYPE: a data set names no simulator, and this type asks for
+"""robomimic.envs.env_base.EnvType.GYM_TYPE: a dataset names no simulator, and this type asks for
 none.
 """
 _ROUNDING = 1e-4
 
 
 def dataset_configs(config: Any) -> list[dict[str, Any]]:
-    """The entries of `config.train.data`, one per data set with a weight above 0: path, weight,
+    """The entries of `config.train.data`, one per dataset with a weight above 0: path, weight,
     schema, image_dim. Raises DataError, ConfigError.
 
     Reads folder names only.
@@ -131,9 +131,9 @@ def datasets_from_config(
     fast_decode: bool = False,
     shuffle_per_rank: bool = False,
 ) -> tuple[RLDSDataset | RLDSMixture, RLDSDataset | RLDSMixture | None]:
-    """Collective: the train data set, and with experiment.validate the validation one, of `config`.
+    """Collective: the train dataset, and with experiment.validate the validation one, of `config`.
 
-    Together the ranks read the data sets once for their indices, unless the main rank finds them
+    Together the ranks read the datasets once for their indices, unless the main rank finds them
     cached; an error of one is raised on all. `skip_corrupt`: damaged episodes are counted and left
     out. `language_model`: the option; on `device` it embeds the instructions, where `obs_keys` name
     an embedding. `fast_decode`, `shuffle_per_rank`: see the options `ddp.fast_decode` and
@@ -169,7 +169,7 @@ def _dataset(
     rows: np.ndarray,
     role: str,
 ) -> RLDSDataset:
-    """The episodes `rows` of a data set that `indices_from_config` has found."""
+    """The episodes `rows` of a dataset that `indices_from_config` has found."""
     source, fields, index, kept = found
     train = config.train
     options = LoadOptions(
@@ -208,7 +208,7 @@ def _embeddings(
 def _together(
     datasets: list[RLDSDataset], entries: list[dict], embeddings: Sequence[Embeddings] = ()
 ) -> RLDSDataset | RLDSMixture:
-    """One data set as it is, several as a mixture; all normalised by the same numbers."""
+    """One dataset as it is, several as a mixture; all normalised by the same numbers."""
     for dataset in datasets:
         dataset.normalised_with = datasets
         dataset.embeddings = embeddings
@@ -218,7 +218,7 @@ def _together(
 
 
 def _require_alike(found: list[tuple[Source, Fields, Index, np.ndarray]]) -> None:
-    """Raises DataError for data sets of a mixture whose states or actions differ in shape."""
+    """Raises DataError for datasets of a mixture whose states or actions differ in shape."""
     (first, wanted, *_), *others = found
     for source, fields, *_ in others:
         sizes = [
@@ -228,14 +228,14 @@ def _require_alike(found: list[tuple[Source, Fields, Index, np.ndarray]]) -> Non
         if sizes[0] != sizes[1]:
             raise DataError(
                 f"{source.folder} and {first.folder} cannot be mixed: sizes of actions and states "
-                f"are {sizes[1]} and {sizes[0]}. Take the key out that differs, or the data set."
+                f"are {sizes[1]} and {sizes[0]}. Take the key out that differs, or the dataset."
             )
 
 
 def indices_from_config(
     config: Any, obs_keys: Sequence[str], skip_corrupt: bool = False
 ) -> Iterator[tuple[Source, Fields, Index, np.ndarray]]:
-    """Collective: of each data set of `config` its files, places, index, and the rows of episodes
+    """Collective: of each dataset of `config` its files, places, index, and the rows of episodes
     that pass the filters. Raises DataError, ConfigError.
     """
     train = config.train
@@ -286,6 +286,6 @@ def _fields(
     image_keys: Sequence[str],
     action_keys: Sequence[str],
 ) -> Fields:
-    """The places of a data set; an instruction's embedding has none of its own."""
+    """The places of a dataset; an instruction's embedding has none of its own."""
     where, obs_keys = str(source.folder), [key for key in obs_keys if key not in MODELS]
     return find_fields(source.features, where, obs_keys, image_keys, action_keys, schema)

@@ -1,6 +1,6 @@
 """Hosts with their own pipeline (octo): its statistics are computed once, and not by every rank.
 
-octo's `get_dataset_statistics(dataset, hash_dependencies, save_dir)` reads the whole data set, and
+octo's `get_dataset_statistics(dataset, hash_dependencies, save_dir)` reads the whole dataset, and
 keeps what it found as a JSON file beside it, which is written in place. Ranks that come together
 would each read everything, and might find a file that another is still writing.
 """

@@ -1,4 +1,4 @@
-"""Writes RLDS data sets in DROID's schema with tensorflow-datasets, without Beam."""
+"""Writes RLDS datasets in DROID's schema with tensorflow-datasets, without Beam."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def write_dataset(
 
     Each episode is a dict with `steps` (DROID-shaped, pictures as uint8 arrays), `success` and
     `language`. Like tensorflow-datasets itself it writes beside the folder and renames at the end,
-    so that a folder under its final name is complete. An existing data set of that version is
+    so that a folder under its final name is complete. An existing dataset of that version is
     replaced.
     """
     tfds = import_tensorflow_datasets()

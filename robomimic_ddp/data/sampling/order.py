@@ -73,7 +73,7 @@ def fixed(order: Order) -> Order:
 
 def another_order(what: str, sampler: Any) -> CheckpointError:
     """The error where a pass cannot be resumed in its middle, since its order is another one."""
-    name = "the shuffled data set" if sampler is None else f"the sampler {type(sampler).__name__}"
+    name = "the shuffled dataset" if sampler is None else f"the sampler {type(sampler).__name__}"
     return CheckpointError(
         f"{what} cannot be resumed in its middle: {name} gives another order than when the state "
         "was saved, so samples would be repeated and others left out. Either train.seed or the "

@@ -66,7 +66,7 @@ class _Recorded:
 
 
 def _number(index: Any) -> int:
-    """An index as a number: hosts' samplers may give anything that their data set takes."""
+    """An index as a number: hosts' samplers may give anything that their dataset takes."""
     try:
         return int(index)
     except (TypeError, ValueError):

@@ -1,1 +1,1 @@
-"""What a data set holds: files, records and their places, statistics, splits; and the caches."""
+"""What a dataset holds: files, records and their places, statistics, splits; and the caches."""

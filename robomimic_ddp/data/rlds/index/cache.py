@@ -1,4 +1,4 @@
-"""The index of a data set, kept in a cache folder under the data set's fingerprint.
+"""The index of a dataset, kept in a cache folder under the dataset's fingerprint.
 
 Filters and the validation split only select rows of it, so changing them costs no second reading.
 """
@@ -45,7 +45,7 @@ def fingerprint(source: Source, fields: Fields, skip_corrupt: bool = False) -> s
     """
     described = {
         "index": INDEX_VERSION,
-        "data set": source.name,
+        "dataset": source.name,
         "files": [(path.name, size) for path, size in zip(source.files, source.sizes)],
         "checksums": source.checksums,
         "metadata": hashlib.sha256((source.folder / "features.json").read_bytes()).hexdigest(),

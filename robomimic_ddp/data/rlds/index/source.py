@@ -1,4 +1,4 @@
-"""Finds a data set that tensorflow-datasets has prepared, and opens it: version, features, list of
+"""Finds a dataset that tensorflow-datasets has prepared, and opens it: version, features, list of
 files.
 
 Metadata only: no record is read here, and TensorFlow itself is not imported until features are
@@ -24,20 +24,20 @@ _VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 
 def is_rlds_folder(path: str | None) -> bool:
-    """Whether `path` is the version folder of a data set prepared by tensorflow-datasets."""
+    """Whether `path` is the version folder of a dataset prepared by tensorflow-datasets."""
     return path is not None and (paths.expanded(path) / INFO_FILE).is_file()
 
 
 def find_dataset(data_path: str, name: str, version: str | None = None) -> Path:
-    """The folder of data set `name`: `data_path/name/version`, the newest version where None is
+    """The folder of dataset `name`: `data_path/name/version`, the newest version where None is
     given.
 
-    `data_path` may also be the folder of the data set or of a version itself. Raises DataError.
+    `data_path` may also be the folder of the dataset or of a version itself. Raises DataError.
     """
     root = paths.expanded(data_path)
     if not data_path or not root.is_dir():
         raise DataError(
-            f"train.data_path={data_path!r} is not a folder. It must hold the data sets that "
+            f"train.data_path={data_path!r} is not a folder. It must hold the datasets that "
             "tensorflow-datasets has prepared, as <name>/<version>."
         )
     if is_rlds_folder(str(root)) and version in (None, root.name):
@@ -48,19 +48,19 @@ def find_dataset(data_path: str, name: str, version: str | None = None) -> Path:
             ", ".join(sorted(entry.name for entry in root.iterdir() if entry.is_dir())) or "nothing"
         )
         raise DataError(
-            f"there is no data set {name!r} in train.data_path={data_path}: found {others}. "
-            "Check train.dataset_names, or prepare the data set there."
+            f"there is no dataset {name!r} in train.data_path={data_path}: found {others}. "
+            "Check train.dataset_names, or prepare the dataset there."
         )
     if version is not None and not is_rlds_folder(str(parent / version)):
         raise DataError(
-            f"data set {name!r} in {root} has no version {version!r} that is ready: found "
+            f"dataset {name!r} in {root} has no version {version!r} that is ready: found "
             f"{_describe_versions(parent)}."
         )
     found = _version_folders(parent)
     if not found:
         raise DataError(
-            f"data set {name!r} in {root} is not ready: found {_describe_versions(parent)}. A data "
-            f"set is read once its version folder holds {INFO_FILE}; finish preparing it first."
+            f"dataset {name!r} in {root} is not ready: found {_describe_versions(parent)}. A "
+            f"dataset is read once its version folder contains {INFO_FILE}; finish preparing it."
         )
     return parent / version if version else max(found, key=_version_number)
 
@@ -86,7 +86,7 @@ def _describe_versions(parent: Path) -> str:
 
 @dataclass(frozen=True)
 class Source:
-    """One data set on disk. Two sources of one folder are interchangeable.
+    """One dataset on disk. Two sources of one folder are interchangeable.
 
     skip_missing: files that are not there are no error here; who reads counts their episodes.
     """
@@ -96,7 +96,7 @@ class Source:
 
     @property
     def name(self) -> str:
-        """The data set's name, for people."""
+        """The dataset's name, for people."""
         return f"{self.folder.parent.name}/{self.folder.name}"
 
     @cached_property
@@ -111,8 +111,8 @@ class Source:
         # tensorflow-datasets raises whatever its parsers raise; all of it means one thing here.
         except Exception as error:
             raise DataError(
-                f"the metadata of the data set in {self.folder} cannot be read: "
-                f"{type(error).__name__}: {error}. Prepare the data set again."
+                f"the metadata of the dataset in {self.folder} cannot be read: "
+                f"{type(error).__name__}: {error}. Prepare the dataset again."
             ) from error
 
     @property
@@ -140,7 +140,7 @@ class Source:
         if missing and not self.skip_missing:
             raise DataError(
                 f"{len(missing)} of the {len(files)} record files of {self.folder} are missing, "
-                f"{missing[0]} first. Copy or prepare the data set again."
+                f"{missing[0]} first. Copy or prepare the dataset again."
             )
         return files
 
@@ -152,7 +152,7 @@ class Source:
     @cached_property
     def checksums(self) -> tuple[str, ...]:
         """That of the last record of up to _CHECKED files, spread over all: the last bytes of a
-        file. They tell a data set from one that was prepared anew with files as long.
+        file. They tell a dataset from one that was prepared anew with files as long.
         """
         step = -(-len(self.files) // _CHECKED)
         return tuple(_last_bytes(path) for path in self.files[::step])

@@ -43,15 +43,13 @@ def kept_episodes(
         )
         raise DataError(
             f"none of the {len(index.length)} episodes of {where} is left after the filters. "
-            f"Dropped {counts}. Switch the filter off that does not fit this data set."
+            f"Dropped {counts}. Switch the filter off that does not fit this dataset."
         )
     return kept
 
 
 def episode_hash(file: int, number: int) -> int:
-    """A number that belongs to the episode `number` of file `file`, whatever else is in the data
-    set.
-    """
+    """A hash of the episode `number` of file `file`, whatever else is in the dataset."""
     return int.from_bytes(
         hashlib.blake2b(f"{file}/{number}".encode(), digest_size=8).digest(), "big"
     )

@@ -43,7 +43,7 @@ class Moments:
 
 
 def merged_statistics(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """The statistics (see `Moments.merged`) of all steps of the parts: several data sets."""
+    """The statistics (see `Moments.merged`) of all steps of the parts: several datasets."""
     first, *others = parts
     for other in others:
         n = first["n"] + other["n"]
@@ -66,7 +66,7 @@ QUANTILE_STEPS = 8
 
 @dataclass(frozen=True)
 class Index:
-    """Every episode of a data set, in file order. All arrays have one row per episode.
+    """Every episode of a dataset, in file order. All arrays have one row per episode.
 
     file: number in Source.files; offset: byte where its record starts; length: steps; labelled: has
     a language instruction; success: it passes the schema's filter of that name; texts: its

@@ -49,7 +49,7 @@ class RLDSLoader:
 
     obs: {host key: uint8 [B, To, H, W, 3] for cameras, float32 [B, To, D] for states}; actions:
     float32 [B, To-1+Tp, A], normalised; pad_mask: bool [B, To-1+Tp], False where an edge was
-    repeated; language: list of B str; index: int64 [B], the window's number in the data set.
+    repeated; language: list of B str; index: int64 [B], the window's number in the dataset.
 
     `frames_decoded`, `frames_delivered` and `frames_prefetched` count camera frames since the
     start, `samples_delivered` windows, `windows_replaced` those that could not be read

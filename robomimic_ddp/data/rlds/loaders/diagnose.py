@@ -1,5 +1,5 @@
 """Which episode it was that could not be read: looked for among those that were being read, since
-a data set of terabytes is not read again to name one record. Under `ddp.skip_corrupt` each is named
+a dataset of terabytes is not read again to name one record. Under `ddp.skip_corrupt` each is named
 once.
 """
 
@@ -28,7 +28,7 @@ from robomimic_ddp.errors import DataError
 SEARCH_SECONDS = 20.0
 """Spent at most on looking for the damaged one among the episodes that were being read."""
 SEARCHED_BYTES = 2**32
-"""The largest data set that is read as a whole for it."""
+"""The largest dataset that is read as a whole for it."""
 _LEAVING_SOON = 512
 _MOST_TOLD = 10
 
@@ -54,7 +54,7 @@ def named_error(
 ) -> DataError:
     """The DataError for TensorFlow's `error` while `doing` something with the episodes `rows`.
 
-    Reads those again, for a while, and the whole of a small data set where none of them is
+    Reads those again, for a while, and the whole of a small dataset where none of them is
     damaged: other ranks wait for the end of the job.
     """
     source, deadline = dataset.source, time.monotonic() + SEARCH_SECONDS
@@ -70,7 +70,7 @@ def named_error(
     if sum(source.sizes) > SEARCHED_BYTES:
         return DataError(
             f"reading failed while {doing}.\n{type(error).__name__}: {_first_line(error)}\n"
-            "The episodes that were looked at again are whole, and the data set is too large to be "
+            "The episodes that were looked at again are whole, and the dataset is too large to be "
             "read for the damaged one now. See whether the disk can be read; `robomimic-ddp stats "
             "CONFIG --cache NEW_FOLDER` reads every record and names a damaged one; or train on "
             "what is whole with ddp.skip_corrupt=true."

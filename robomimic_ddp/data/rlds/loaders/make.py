@@ -1,4 +1,4 @@
-"""Makes the loaders: of one rank, for a data set or a mixture, to train or to validate."""
+"""Makes the loaders: of one rank, for a dataset or a mixture, to train or to validate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loaders of a mixture: batches that are joined from those of its data sets' own loaders."""
+"""The loaders of a mixture: batches that are joined from those of its datasets' own loaders."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SUMS = ("frames_decoded", "frames_delivered", "frames_prefetched", "samples_del
 
 
 class _MixtureLoader:
-    """What both share: members, one loader per data set, and the sums of their counters."""
+    """What both share: members, one loader per dataset, and the sums of their counters."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class _MixtureLoader:
 
 
 class MixtureTrainLoader(_MixtureLoader):
-    """One rank's endless stream. Every batch holds windows of each data set as `Quotas` says, the
+    """One rank's endless stream. Every batch holds windows of each dataset as `Quotas` says, the
     same number on every rank, so that all ranks go through the passes of each in step.
 
     `len`, and the end of an `iter`, are those of as many windows as the mixture holds.
@@ -74,7 +74,7 @@ class MixtureTrainLoader(_MixtureLoader):
         self._share_out([0] * len(self.members))
 
     def _share_out(self, given: list[int]) -> None:
-        """Batches as the quotas have them after `given` windows of each data set."""
+        """Batches as the quotas have them after `given` windows of each dataset."""
         self._quotas, self._first = Quotas(self.dataset.weights, self.batch_size, given), 0
         for number, member in enumerate(self.members):
             member.follow(self._quotas, number)
@@ -113,11 +113,11 @@ class MixtureTrainLoader(_MixtureLoader):
         return self._left
 
     def go_to(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
-        """Continues each data set at its place in a `position` of a run with any number of ranks
+        """Continues each dataset at its place in a `position` of a run with any number of ranks
         and any weights; one that was not in the mixture begins. Says what that means.
         """
         if position is None or position.get("kind") != _KIND:
-            return "data: the first pass of each data set begins"
+            return "data: the first pass of each dataset begins"
         said = []
         for number, member in enumerate(self.members):
             name = _name(number, member)
@@ -152,7 +152,7 @@ class MixtureTrainLoader(_MixtureLoader):
     """Shards are disjoint, so two ranks' never agree."""
 
     def shuffle_buffers(self) -> list[tuple[int, float]]:
-        """As RLDSTrainLoader.shuffle_buffers: one for each data set."""
+        """As RLDSTrainLoader.shuffle_buffers: one for each dataset."""
         return [buffer for member in self.members for buffer in member.shuffle_buffers()]
 
     def close(self) -> None:
@@ -162,7 +162,7 @@ class MixtureTrainLoader(_MixtureLoader):
 
 
 class MixtureValidLoader(Limited, _MixtureLoader):
-    """One rank's part of the validation windows of all data sets, each window once over ranks."""
+    """One rank's part of the validation windows of all datasets, each window once over ranks."""
 
     def _of(self, wanted: int) -> MixtureValidLoader:
         total, members, end = len(self.dataset), [], 0
@@ -179,7 +179,7 @@ class MixtureValidLoader(Limited, _MixtureLoader):
         return sum(member.windows for member in self.members)
 
     def __len__(self) -> int:
-        """Batches of this rank; each data set's last one may be short."""
+        """Batches of this rank; each dataset's last one may be short."""
         return sum(len(member) for member in self.members)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -189,7 +189,7 @@ class MixtureValidLoader(Limited, _MixtureLoader):
 
 
 def _name(number: int, member: Any) -> str:
-    """A data set may be in a mixture twice."""
+    """A dataset may be in a mixture twice."""
     return f"{number} {member.dataset.source.name}"
 
 

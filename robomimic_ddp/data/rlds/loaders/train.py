@@ -82,7 +82,7 @@ class RLDSTrainLoader(RLDSLoader):
             yield from episodes_being_read(self.dataset, plan, given)
 
     def follow(self, quotas: Quotas, number: int) -> None:
-        """From here on gives what `quotas` say of data set `number` in a mixture, by `next_of`."""
+        """From here on gives what `quotas` say of dataset `number` in a mixture, by `next_of`."""
         begun = self._batches
 
         def groups(first: int, count: int) -> np.ndarray:
@@ -141,7 +141,7 @@ class RLDSTrainLoader(RLDSLoader):
         if (position["data"], position["seed"]) != (self.dataset.digest, self._seed):
             self._begin(number, [])
             return (
-                f"data: pass {number} begins anew, since the data set, the choice of its windows "
+                f"data: pass {number} begins anew, since the dataset, the choice of its windows "
                 "or the seed is another"
             )
         segments = [(Segment(*numbers), batches) for *numbers, batches in position["legs"]]

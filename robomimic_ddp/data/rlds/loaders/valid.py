@@ -30,7 +30,7 @@ class Limited:
 
         None: of all windows. The configured batch size is the host's train.batch_size, so that
         `num_steps` selects the same number of windows at every world size. A mixture's windows are
-        spread over its data sets by their sizes.
+        spread over its datasets by their sizes.
         """
         if num_steps is None:
             return self

@@ -1,4 +1,4 @@
-"""How much of each batch comes from which data set of a mixture: arithmetic, equal on all ranks."""
+"""How much of each batch comes from which dataset of a mixture: arithmetic, equal on all ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SIZE_BITS = 20
 
 
 class Quotas:
-    """Windows that each of D data sets gives to each batch of `batch_size` windows.
+    """Windows that each of D datasets gives to each batch of `batch_size` windows.
 
     After any number of batches each has given its `weights` share to within one window or two.
     `given`: how many each gave before, of whole batches; the rest of the class counts from there.
@@ -35,19 +35,19 @@ class Quotas:
         self._lock = threading.Lock()
 
     def of(self, batch: int) -> np.ndarray:
-        """Windows of each data set in batch number `batch`, int64 [D]; together a whole batch."""
+        """Windows of each dataset in batch number `batch`, int64 [D]; together a whole batch."""
         self._extend(lambda: len(self._ends) > batch + 1)
         return self._ends[batch + 1] - self._ends[batch]
 
     def given_before(self, batch: int) -> np.ndarray:
-        """Windows that each data set has given when batch number `batch` begins, `given` included:
+        """Windows that each dataset has given when batch number `batch` begins, `given` included:
         int64 [D].
         """
         self._extend(lambda: len(self._ends) > batch)
         return self._ends[batch]
 
     def groups(self, number: int, first: int, count: int) -> np.ndarray:
-        """To which batch each of `count` windows of data set `number` belongs, from its window
+        """To which batch each of `count` windows of dataset `number` belongs, from its window
         `first` on: codes that rise with the batch, int64 [count]; `group_size` reads them.
         """
         start = int(self.given[number]) + first
@@ -74,7 +74,7 @@ class Quotas:
                 self._ends = self._table[: count + _AT_ONCE]
 
     def _next(self, given: list[int]) -> list[int]:
-        """Largest remainders of what each data set is due at the end of the next batch.
+        """Largest remainders of what each dataset is due at the end of the next batch.
 
         In plain numbers: a few of them are several times as quick as in numpy, and windows of a
         small share are many thousands of batches apart.

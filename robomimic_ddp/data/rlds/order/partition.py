@@ -1,7 +1,7 @@
 """Which rank reads which windows in which pass: pure arithmetic, the same on every rank, no
 communication.
 
-A pass visits every window of a data set once. Its files come in an order drawn from (seed, pass),
+A pass visits every window of a dataset once. Its files come in an order drawn from (seed, pass),
 the episodes of each file likewise; laid end to end they form one row of windows, which is cut into
 one stretch per rank. So a rank owns whole files except at its two cuts, where a file (or, with more
 ranks than files, most of them) is shared by record, and a single episode by window. Records are

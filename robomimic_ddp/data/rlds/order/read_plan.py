@@ -23,7 +23,7 @@ class Block:
     records: int64 [P, 6], of each record its file, offset, and the episode's taken, count, pick and
     base (see PassPlan); numbers: int64 [N], which of the taken windows are put into the store, of
     all records in turn; keys: int64 [N], under which key; stored: int64 [P + 1], where each
-    record's part of the two begins. leaving: int64 [Q, 2], key and data set number of the windows
+    record's part of the two begins. leaving: int64 [Q, 2], key and dataset number of the windows
     that leave the store, in order; left: int64 [P + 1], where the part that leaves after each
     record begins; first: int64 scalar, windows that the segment has assigned to the rank before.
     """
@@ -46,7 +46,7 @@ class PassPlan:
     """What one rank reads in one part of its schedule.
 
     file, offset: int64 [P], where the record of each of `pieces` lies; taken: how many windows its
-    episode gives to a pass, of `count`; pick: see `windows.picked_windows`; base: the data set's
+    episode gives to a pass, of `count`; pick: see `windows.picked_windows`; base: the dataset's
     number of its window 0. shuffle: in which order the windows leave; first_key: the key of the
     first of them, in a row of keys that never repeats.
     """
@@ -81,7 +81,7 @@ class PassPlan:
         return len(self.cuts) - 1
 
     def index(self, windows: np.ndarray) -> np.ndarray:
-        """The data set's numbers of `windows` of the row, int64 [N]."""
+        """The dataset's numbers of `windows` of the row, int64 [N]."""
         piece = np.searchsorted(self.pieces.ends, windows, "right")
         number = self.pieces.start[piece] + windows - self.pieces.begins[piece]
         picked = picked_windows(number, self.count[piece], self.taken[piece], self.pick[piece])

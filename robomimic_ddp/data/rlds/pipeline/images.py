@@ -61,7 +61,7 @@ def decode(
     """TensorFlow: JPEG or PNG bytes [N] -> uint8 [N, height, width, 3]; adds N, the frames decoded,
     to `counter`.
 
-    `stored` is the (height, width) of the feature; a data set that does not fix it is resized frame
+    `stored` is the (height, width) of the feature; a dataset that does not fix it is resized frame
     by frame. `scale`: of `reduction`, for JPEG only.
     """
     tf = import_tensorflow()

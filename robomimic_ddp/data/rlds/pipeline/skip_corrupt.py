@@ -101,7 +101,7 @@ def first_readable(windows: Iterable[dict[str, Any]], where: str) -> tuple[int, 
             break
     raise DataError(
         f"{where}: none of the next {MOST_SEARCHED} windows can be read, so ddp.skip_corrupt=true "
-        "has nothing to put in their place. Copy or prepare the data set again."
+        "has nothing to put in their place. Copy or prepare the dataset again."
     )
 
 

@@ -31,7 +31,7 @@ def dataset_names(config: Any) -> list[str]:
     names = [names] if isinstance(names, str) else names
     if not _is_list(names) or not names or not all(isinstance(n, str) and n for n in names):
         raise ConfigError(
-            f"train.dataset_names={_plain(names)!r}: expected the names of the data sets in "
+            f"train.dataset_names={_plain(names)!r}: expected the names of the datasets in "
             'train.data_path, such as ["droid"].'
         )
     return list(names)
@@ -74,7 +74,7 @@ def schema_names(config: Any) -> list[str]:
     if len(each) != len(names) or not all(isinstance(one, str) and one for one in each):
         raise ConfigError(
             f"train.rlds_schema={_plain(found)!r}: expected a schema's name or path, or a list of "
-            f"one for each of the {len(names)} data set(s) of train.dataset_names."
+            f"one for each of the {len(names)} dataset(s) of train.dataset_names."
         )
     return each
 
@@ -106,7 +106,7 @@ def _check_weights(config: Any) -> None:
     if not several or not 0 < sum(weights) <= sys.float_info.max:
         raise ConfigError(
             f"train.sample_weights={_plain(weights)!r}: expected one number of at least 0 for each "
-            f"of the {len(names)} data set(s) of train.dataset_names, not all 0, and a finite sum."
+            f"of the {len(names)} dataset(s) of train.dataset_names, not all 0, and a finite sum."
         )
 
 

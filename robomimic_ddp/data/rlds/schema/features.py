@@ -1,4 +1,4 @@
-"""The features of a data set by name, and what they hold.
+"""The features of a dataset by name, and what they hold.
 
 Names are slash-separated here ("observation/wrist_image_left"); schemas and errors may write dots.
 """
@@ -26,11 +26,11 @@ def flat_features(steps: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def step_features(features: Any, where: str) -> dict[str, Any]:
-    """The step features of an RLDS data set, by name. Raises DataError for another data set."""
+    """The step features of an RLDS dataset, by name. Raises DataError for another dataset."""
     if "steps" not in features or not hasattr(getattr(features["steps"], "feature", None), "items"):
         raise DataError(
-            f"{where} is no RLDS data set: its features are {sorted(features)}, and RLDS keeps an "
-            "episode's frames in a nested data set `steps`. Point train.data_path / "
+            f"{where} is no RLDS dataset: its features are {sorted(features)}, and RLDS keeps an "
+            "episode's frames in a nested dataset `steps`. Point train.data_path / "
             "train.dataset_names at an RLDS one."
         )
     return flat_features(features["steps"].feature)

@@ -1,4 +1,4 @@
-"""What a run reads of a data set: a schema's entries, found among its features and checked.
+"""What a run reads of a dataset: a schema's entries, found among its features and checked.
 
 Names of features are slash-separated here ("observation/wrist_image_left"); schemas and errors may
 write dots. A host key that a schema lacks is looked up as it is: "gripper" or "state/gripper" finds
@@ -50,7 +50,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Fields:
-    """The places of one data set that a training run reads, all checked against its features.
+    """The places of one dataset that a training run reads, all checked against its features.
 
     images: host observation key -> step feature; low_dim: host observation key -> part;
     low_dim_shapes: host key -> shape of one frame; actions: host action key -> part; language: the
@@ -86,10 +86,10 @@ def find_fields(
     action_keys: Sequence[str],
     schema: Schema | None = None,
 ) -> Fields:
-    """The places of `obs_keys` (those in `image_keys` as pictures) and `action_keys` in a data
-    set's `features`, by `schema` (None: DROID's).
+    """Where `features` of a dataset have `obs_keys` (images: those in `image_keys`) and
+    `action_keys`, by `schema` (None: DROID's).
 
-    `where` names the data set in errors. Raises DataError for a key that the data set does not
+    `where` names the dataset in errors. Raises DataError for a key that the dataset does not
     hold, and for every name of the schema that it lacks, asked for or not, unless `optional`.
     """
     schema = schema or load_schema()
@@ -122,7 +122,7 @@ def find_fields(
 
 
 def _require_entries(schema: Schema, steps: Mapping[str, Any], where: str) -> None:
-    """Raises DataError for the entries that the data set lacks, all of them, or that do not fit.
+    """Raises DataError for the entries that the dataset lacks, all of them, or that do not fit.
 
     One that nobody asks for is refused too: keys are taken from the schema, so a misspelt feature
     would leave an action or a camera out of the policy without a word.
@@ -143,7 +143,7 @@ def _require_entries(schema: Schema, steps: Mapping[str, Any], where: str) -> No
             f"{where} does not hold what the schema {schema.name} names:\n"
             + "\n".join(lacking)
             + f"\nFound {listed(steps)}. A policy would be trained without them: correct the "
-            "names, or mark with `optional: true` what only some data sets have."
+            "names, or mark with `optional: true` what only some datasets have."
         )
     for section, key, entry in wanted:
         if section == "cameras":
@@ -161,7 +161,7 @@ def held_keys(entries: Mapping[str, Entry], steps: Mapping[str, Any]) -> list[st
 def _entry(
     key: str, entry: Entry | None, steps: Mapping[str, Any], where: str, schema: str
 ) -> Entry:
-    """The schema's entry for an observation key if the data set has it, or the key's own name."""
+    """The schema's entry for an observation key if the dataset has it, or the key's own name."""
     if entry is not None and place_of(entry.feature, steps):
         return entry
     for name in (key, f"observation/{key}"):
@@ -171,7 +171,7 @@ def _entry(
     raise DataError(
         f"{where} does not hold {key!r}: looked for `steps/{missing.replace('.', '/')}` (schema "
         f"{schema}), found {listed(steps)}.{nearest(missing, steps)} Take the key out of the "
-        "config, use a data set that has it, or name its feature in a schema of your own "
+        "config, use a dataset that has it, or name its feature in a schema of your own "
         "(train.rlds_schema)."
     )
 
@@ -179,7 +179,7 @@ def _entry(
 def find_part(
     key: str, entry: Entry, steps: Mapping[str, Any], where: str
 ) -> tuple[Part, tuple[int, ...]]:
-    """The numbers of an entry whose feature the data set has, and the shape of one frame of them.
+    """The numbers of an entry whose feature the dataset has, and the shape of one frame of them.
     Raises DataError where they do not fit the feature.
     """
     place = place_of(entry.feature, steps)
@@ -196,7 +196,7 @@ def find_part(
     if entry.of not in (None, size) or stop > size:
         raise DataError(
             f"{where}: `steps/{place}` holds {size} numbers, and the schema's {key!r} expects "
-            f"{entry.of or f'at least {stop}'}: the data set has another form. Use another schema "
+            f"{entry.of or f'at least {stop}'}: the dataset has another form. Use another schema "
             "(train.rlds_schema; `robomimic-ddp inspect-data` says which one fits)."
         )
     if entry.rotation and stop - start != SIZES[entry.rotation[0]]:
@@ -247,7 +247,7 @@ def _find_filter(
     one: Filter | None, features: Any, steps: Mapping[str, Any], where: str, schema: str
 ) -> Filter | None:
     """The filter with its feature as `episode_parser` names it; None for an optional one that the
-    data set has no feature for.
+    dataset has no feature for.
     """
     if one is None:
         return None
@@ -260,7 +260,7 @@ def _find_filter(
             return None
         both = {**whole, **steps}
         raise DataError(
-            f"{where}: schema {schema} filters by `{one.feature}`, which the data set does not "
+            f"{where}: schema {schema} filters by `{one.feature}`, which the dataset does not "
             f"have.{nearest(one.feature, both)} Found {listed(both)}."
         )
     text = not is_number(held[place])

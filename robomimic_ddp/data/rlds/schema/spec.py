@@ -1,4 +1,4 @@
-"""A schema: under which names a run asks for what a data set holds. Read from YAML.
+"""A schema: under which names a run asks for what a dataset holds. Read from YAML.
 
 The ones that come with the package are in `schemas/` (also linked as configs/rlds/); any other is a
 path. docs/rlds_schemas.md explains the keys. Places are dotted names of step features
@@ -32,7 +32,7 @@ _SECTIONS = (
 class Entry:
     """What stands behind one host key: the step feature `feature`, of length `of` where that is
     given; its `columns` (all where None), which are a `rotation` (from, to) if any. `optional`: a
-    data set may lack it; a config that asks for it is refused there all the same.
+    dataset may lack it; a config that asks for it is refused there all the same.
     """
 
     feature: str
