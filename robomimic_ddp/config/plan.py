@@ -1,5 +1,5 @@
-"""Decides, as a pure function: launcher's environment, options, devices and host config in, one
-RunPlan out.
+"""A pure function from the launcher's environment, options, devices and the host's config to a
+plan.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ MODE_NAMES = {"ddp": "DistributedDataParallel", "dp": "DataParallel", "single": 
 class RunPlan:
     """Everything that is decided before training.
 
-    `lr_scaling` is the rule after precedence (a learning rate given on the command line turns it
-    off); `batch_per_rank` is that of one forward; `samples_per_step` = batch per rank x world size
-    x `accumulate`. `notes` are sentences for the user.
+    lr_scaling: the rule after precedence (a learning rate on the command line turns it off);
+    batch_per_rank: samples of one forward; samples_per_step: batch per rank x world size x
+    accumulate; notes: sentences for the user.
     """
 
     mode: str
@@ -45,7 +45,7 @@ class RunPlan:
 
     @property
     def samples_per_rank(self) -> int:
-        """Samples that a rank takes in one step: a batch of its train loader."""
+        """Samples of one rank in one step: a batch of its train loader."""
         return self.batch_per_rank * self.accumulate
 
     @property
@@ -64,7 +64,7 @@ class RunPlan:
         return self.lr_choices[rule]
 
     def describe(self, any_parallel_net: bool = True) -> str:
-        """One line for each decision, as printed once by the main rank before training."""
+        """One line for each decision; the main rank prints them before training."""
         where = f"{self.visible_gpus} visible GPU(s)" if self.visible_gpus else "CPU"
         mode = MODE_NAMES[self.mode if any_parallel_net else "single"]
         micro = f" x {self.accumulate} micro-batches" if self.accumulate > 1 else ""
@@ -103,9 +103,9 @@ def make_plan(
     data_workers: int = 0,
     cores: int = 1,
 ) -> RunPlan:
-    """The plan of this process; the same on every rank but for rank, local rank and device.
+    """The plan of this process. Ranks differ in rank, local rank and device only.
 
-    `visible_gpus` counts devices after CUDA_VISIBLE_DEVICES; `use_cuda` is the host's own wish.
+    visible_gpus: counted after CUDA_VISIBLE_DEVICES; use_cuda: the host's setting.
     Raises LaunchError or PlanError on a contradiction.
     """
     options = resolved.values
@@ -147,7 +147,7 @@ def _mode(env: LaunchEnv, options: Options, gpus: int) -> str:
             raise PlanError(
                 f"mode {asked} under a launcher with WORLD_SIZE={env.world_size}: {env.world_size} "
                 "processes would "
-                "each train a model of their own. Use mode auto or ddp, or start one plain python "
+                "each train a separate model. Use mode auto or ddp, or start one plain python "
                 "process."
             )
         return "ddp"
@@ -164,11 +164,11 @@ def _mode(env: LaunchEnv, options: Options, gpus: int) -> str:
 
 
 def local_device(env: LaunchEnv, gpus: int) -> str:
-    """`cuda:LOCAL_RANK` under a launcher, `cuda:0` without one. Bound from LOCAL_RANK, so it holds
-    on any node. The only visible device is this rank's: a launcher may show each rank its own
-    (Slurm's --gpus-per-task=1); `group.process_group` finds ranks that share one.
+    """`cuda:LOCAL_RANK` under a launcher, else `cuda:0`. A single visible device is this rank's: a
+    launcher may show each rank another (Slurm's --gpus-per-task=1); `group.process_group` finds
+    ranks that share one.
 
-    Raises LaunchError when several devices are visible, but fewer than local ranks.
+    Raises LaunchError if several devices are visible, but fewer than local ranks.
     """
     if gpus == 1:
         return "cuda:0"
@@ -199,7 +199,7 @@ def _backend(options: Options, device: str) -> str:
 
 
 def backend_for(device: str, asked: str = "auto") -> str:
-    """What a process group for training on `device` is formed with."""
+    """The backend of the process group for training on `device`."""
     return "gloo" if asked == "gloo" or device == "cpu" else "cpu:gloo,cuda:nccl"
 
 
@@ -222,7 +222,7 @@ def _batch_per_rank(options: Options, batch: int, world: int) -> int:
 
 
 def workers_of_share(asked: str, cores: int) -> int:
-    """Data workers of a rank that has `cores` cores to itself, for ddp.workers=`asked`."""
+    """Data workers of a rank with `cores` cores, for ddp.workers=`asked`."""
     return max(0, cores - 1) if asked == "auto" else int(asked)
 
 
