@@ -104,11 +104,11 @@ FILES = (
 )
 
 STRUCTURE = (
-    Case("hdf5: no group data", data(delete("data")), ("holds no episodes", "found mask")),
+    Case("hdf5: no group data", data(delete("data")), ("has no episodes", "found mask")),
     Case(
         "hdf5: no episodes",
         data(lambda file: [file["data"].__delitem__(name) for name in list(file["data"])]),
-        ("holds no episodes", "data/demo_0"),
+        ("has no episodes", "data/demo_0"),
     ),
     Case("hdf5: no env_args", data(no_env_args), ("env_args", "missing or no JSON")),
     Case("hdf5: env_args no JSON", data(attribute("data", "env_args", "{")), ("env_args", "JSON")),
@@ -147,22 +147,22 @@ STRUCTURE = (
     Case(
         "hdf5: missing observation",
         data(delete("data/demo_2/obs/position")),
-        ("demo_2 does not hold 'obs/position'", "obs/gripper"),
+        ("demo_2 does not contain 'obs/position'", "obs/gripper"),
     ),
     Case(
         "hdf5: unknown observation",
         data(None, "observation.modalities.obs.low_dim=[height]"),
-        ("demo_0 does not hold 'obs/height'", "obs/position"),
+        ("demo_0 does not contain 'obs/height'", "obs/position"),
     ),
     Case(
         "hdf5: missing actions",
         data(delete("data/demo_3/actions")),
-        ("demo_3 does not hold 'actions'", "Take 'actions' out of the config"),
+        ("demo_3 does not contain 'actions'", "Take 'actions' out of the config"),
     ),
     Case(
         "hdf5: unknown action key",
         data(action_keys=["torque"], action_config={"torque": {"normalization": None}}),
-        ("does not hold 'torque'",),
+        ("does not contain 'torque'",),
     ),
 )
 

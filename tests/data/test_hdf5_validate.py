@@ -48,8 +48,8 @@ def test_actions_at_the_top_and_in_a_group(data):
 @pytest.mark.parametrize(
     ("key", "words"),
     [
-        ("hand", "demo_0 does not hold 'hand': found actions/arm, actions/flat, top"),
-        ("actions", "demo_0 does not hold 'actions': found actions/arm"),
+        ("hand", "demo_0 does not contain 'hand': found actions/arm, actions/flat, top"),
+        ("actions", "demo_0 does not contain 'actions': found actions/arm"),
         ("flat", "'actions/flat' has shape .3,.; actions are .steps, dimensions."),
     ],
 )

@@ -1,1 +1,1 @@
-"""HDF5 datasets: their structure, and what is wrong with a file."""
+"""Reads and validates HDF5 datasets."""

@@ -16,7 +16,7 @@ class JoinedLoaders:
         self.loaders = [*getattr(before, "loaders", [before]), loader]
 
     def __getattr__(self, name: str) -> Any:
-        if name == "loaders":  # not made yet
+        if name == "loaders":  # unpickling, or a failed constructor
             raise AttributeError(name)
         return getattr(self.loaders[0], name)
 
