@@ -29,7 +29,7 @@ def test_the_same_ranks_go_on_to_the_window(load, world, rank, batches):
     stream(whole, batches)
     position = saved(whole)
     resumed = make_loader(train, 3, rank, world, 7)
-    assert "goes on" in resumed.go_to(position, world, 1)
+    assert "resumes after" in resumed.go_to(position, world, 1)
     assert len(resumed) == len(whole) and resumed.pass_number == whole.pass_number
     assert stream(resumed, 25) == stream(whole, 25)
     assert resumed.position() == whole.position()
@@ -148,7 +148,7 @@ def test_another_choice_of_windows_begins_the_pass_anew(load):
     for other, seed in ((load(subsample_length=5)[0], 7), (train, 8)):
         loader = make_loader(other, 3, 0, 1, seed)
         said = loader.go_to(position, 1, 3)
-        assert f"pass {position['pass']} begins anew" in said
+        assert f"pass {position['pass']} starts again" in said
         assert loader.pass_number == position["pass"] >= 1
         stream(loader, 1)
         found = differences_from(position, loader)

@@ -1,7 +1,6 @@
-"""What the seams in an edited host ask for: metadata, configuration entries, the datasets of a
-training run.
+"""What edited hosts call for RLDS data: metadata, entries of train.data, datasets of a run.
 
-Nothing here imports the host at module level; its `ObsUtils` are read where they are needed.
+The host is not imported at module level.
 """
 
 from __future__ import annotations
@@ -49,9 +48,7 @@ __all__ = [
 ]
 
 GYM_TYPE = 2
-"""robomimic.envs.env_base.EnvType.GYM_TYPE: a dataset names no simulator, and this type asks for
-none.
-"""
+"""robomimic.envs.env_base.EnvType.GYM_TYPE, which needs no simulator."""
 _ROUNDING = 1e-4
 
 
@@ -79,7 +76,7 @@ def dataset_configs(config: Any) -> list[dict[str, Any]]:
 
 
 def env_metadata(path: str) -> dict[str, Any]:
-    """What the host's get_env_metadata_from_dataset returns, for the RLDS folder `path`."""
+    """The result of the host's get_env_metadata_from_dataset for the RLDS folder `path`."""
     folder = paths.expanded(path)
     return {"env_name": folder.parent.name, "type": GYM_TYPE, "env_kwargs": {}}
 
@@ -90,11 +87,10 @@ def shape_metadata(
     all_obs_keys: Sequence[str] | None = None,
     language_model: str = AUTO,
 ) -> dict[str, Any]:
-    """What the host's get_shape_metadata_from_dataset returns, for an entry of `dataset_configs`.
+    """The result of the host's get_shape_metadata_from_dataset for an entry of `dataset_configs`.
 
-    `language_model`: the option; asked for its width where a key is an instruction's embedding.
-    Needs the host's ObsUtils initialised. Reads metadata only, so each rank may call it alone.
-    Raises DataError.
+    language_model: see `ddp.language_model`; its width is needed if a key is an embedding. The
+    host's ObsUtils must be initialised. Not collective; reads metadata only. Raises DataError.
     """
     import robomimic.utils.obs_utils as ObsUtils
 
@@ -133,11 +129,11 @@ def datasets_from_config(
 ) -> tuple[RLDSDataset | RLDSMixture, RLDSDataset | RLDSMixture | None]:
     """Collective: the train dataset, and with experiment.validate the validation one, of `config`.
 
-    Together the ranks read the datasets once for their indices, unless the main rank finds them
-    cached; an error of one is raised on all. `skip_corrupt`: damaged episodes are counted and left
-    out. `language_model`: the option; on `device` it embeds the instructions, where `obs_keys` name
-    an embedding. `fast_decode`, `shuffle_per_rank`: see the options `ddp.fast_decode` and
-    `ddp.shuffle`. Raises DataError, ConfigError.
+    If the main rank has no cached index, the ranks share the reading of the datasets for it; an
+    error of one is raised on all. skip_corrupt: count damaged episodes and leave them out.
+    language_model: embeds the instructions on `device` if `obs_keys` name an embedding.
+    fast_decode, shuffle_per_rank: see the options `ddp.fast_decode` and `ddp.shuffle`. Raises
+    DataError, ConfigError.
     """
     made = functools.partial(_dataset, config, skip_corrupt, fast_decode, shuffle_per_rank)
     entries = dataset_configs(config)
@@ -197,7 +193,7 @@ def _embeddings(
             raise DataError(
                 f"{source.folder} has no instructions, and the observation key {keys[0]!r} is "
                 "their "
-                "embedding. Take the key out of the config, or name the feature that holds them as "
+                "embedding. Take the key out of the config, or name the feature that has them as "
                 "`language` in a schema of your own (train.rlds_schema)."
             )
     texts = [text for _, _, index, kept in found if keys for text in index.instructions(kept)]
@@ -208,7 +204,7 @@ def _embeddings(
 def _together(
     datasets: list[RLDSDataset], entries: list[dict], embeddings: Sequence[Embeddings] = ()
 ) -> RLDSDataset | RLDSMixture:
-    """One dataset as it is, several as a mixture; all normalised by the same numbers."""
+    """One dataset unchanged, several as a mixture with shared statistics."""
     for dataset in datasets:
         dataset.normalised_with = datasets
         dataset.embeddings = embeddings
@@ -235,7 +231,7 @@ def _require_alike(found: list[tuple[Source, Fields, Index, np.ndarray]]) -> Non
 def indices_from_config(
     config: Any, obs_keys: Sequence[str], skip_corrupt: bool = False
 ) -> Iterator[tuple[Source, Fields, Index, np.ndarray]]:
-    """Collective: of each dataset of `config` its files, places, index, and the rows of episodes
+    """Collective: for each dataset of `config` its files, fields, index, and the rows of episodes
     that pass the filters. Raises DataError, ConfigError.
     """
     train = config.train
@@ -286,6 +282,6 @@ def _fields(
     image_keys: Sequence[str],
     action_keys: Sequence[str],
 ) -> Fields:
-    """The places of a dataset; an instruction's embedding has none of its own."""
+    """The fields of a dataset; embeddings of instructions have none."""
     where, obs_keys = str(source.folder), [key for key in obs_keys if key not in MODELS]
     return find_fields(source.features, where, obs_keys, image_keys, action_keys, schema)

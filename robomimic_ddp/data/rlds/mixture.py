@@ -1,6 +1,4 @@
-"""Several datasets as one: windows of each in the proportions of the weights, all normalised
-alike.
-"""
+"""Several datasets as one: windows in the proportions of weights, with shared statistics."""
 
 from __future__ import annotations
 
@@ -13,14 +11,14 @@ from robomimic_ddp.data.rlds.dataset import RLDSDataset
 
 
 class RLDSMixture:
-    """Datasets `datasets` with `weights`, as the host holds them. Equal on all ranks.
+    """Datasets `datasets` with `weights`. Equal on all ranks.
 
-    Each goes through its own passes, exact as if it were alone; one that is small for its weight
-    comes more often. The numbers of windows (`index`) follow each other over the datasets.
+    Each dataset has separate, exact passes; one that is small for its weight is repeated more
+    often. Numbers of windows (`index`) are consecutive over the datasets.
     """
 
     is_rlds = True
-    """As RLDSDataset's."""
+    """See RLDSDataset."""
 
     def __init__(self, datasets: Sequence[RLDSDataset], weights: Sequence[float]) -> None:
         self.datasets = list(datasets)
@@ -35,7 +33,7 @@ class RLDSMixture:
 
     @property
     def name(self) -> str:
-        """Where its parts lie, for people."""
+        """The paths of its datasets, for messages."""
         return ", ".join(dataset.name for dataset in self.datasets)
 
     def __repr__(self) -> str:

@@ -39,7 +39,7 @@ def loader_arguments(
 
 
 def pins(options: Options, on_gpu: bool) -> bool:
-    """Whether batches are to lie in pinned memory, which a GPU copies from while it computes."""
+    """Whether batches should be in pinned memory, which a GPU copies from while it computes."""
     wanted = options.pin_memory == "true"
     if options.pin_memory == "auto":
         wanted = options.preset != "safe"

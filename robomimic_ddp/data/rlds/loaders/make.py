@@ -1,4 +1,4 @@
-"""Makes the loaders: of one rank, for a dataset or a mixture, to train or to validate."""
+"""Makes a rank's train or validation loader of a dataset or a mixture."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def make_loader(
 ) -> RLDSTrainLoader | RLDSValidLoader | MixtureTrainLoader | MixtureValidLoader:
     """The loader of `rank` for the role of `dataset`, "train" or "valid". Not collective.
 
-    `batch_size` windows a batch; `seed` must be equal on all ranks. `cores`: the rank's share of
-    the machine's (where None, all ranks share them). `device`: batches of a train loader come on
-    that CUDA device, each copied while the one before it trains. A mixture's train loader divides
-    buffer and threads by the weights. Raises DataError for fewer windows than one step needs.
+    batch_size: in windows; seed: equal on all ranks; cores: this rank's (None: a share of the
+    machine's); device: a train loader delivers batches on this CUDA device, copied while the batch
+    before trains. A mixture divides buffer and threads by the weights. Raises DataError for fewer
+    windows than one step needs.
     """
     cores = cores or max(1, env.usable_cores() // world_size)
     mixed, trains = isinstance(dataset, RLDSMixture), dataset.role == "train"
 
     def reader(part: RLDSDataset, weight: float = 1.0, number: int = 0) -> Any:
         batching = _batching(part.options, weight, batch_size, world_size, cores)
-        # Parts of a batch that go to a device one by one are pinned, else the whole batch is.
+        # If parts of a batch are moved to a device one by one, each is pinned there.
         pins = pin_memory and not (mixed and trains and device is None)
         batching = replace(batching, prefetch=prefetch, pin_memory=pins)
         if not trains:

@@ -16,7 +16,7 @@ from robomimic_ddp.data.rlds.pipeline.settings import Batching
 
 
 class Limited:
-    """A validation loader of which the host wants some batches only."""
+    """A validation loader of which the host uses only some batches."""
 
     dataset: Any
     batch_size: int
@@ -28,9 +28,9 @@ class Limited:
     def limited(self, num_steps: int | None) -> Any:
         """The loader of min(num_steps x configured batch size, all) windows over all ranks.
 
-        None: of all windows. The configured batch size is the host's train.batch_size, so that
-        `num_steps` selects the same number of windows at every world size. A mixture's windows are
-        spread over its datasets by their sizes.
+        None: all windows. The configured batch size is train.batch_size, so that `num_steps`
+        selects the same number of windows for every world size. A mixture's windows are spread over
+        its datasets by size.
         """
         if num_steps is None:
             return self
@@ -48,11 +48,11 @@ class Limited:
 
 
 class RLDSValidLoader(Limited, RLDSLoader):
-    """One rank's part of the validation windows, the same at every `iter`.
+    """One rank's share of the validation windows, the same at every `iter`.
 
-    The last batch may be short. Over ranks every window comes once: all of them, or
-    `most_windows` spread evenly over the episodes. A rank may have none. Windows come mixed, so
-    that the first batches are a fair sample.
+    Shares are disjoint, and have all windows, or `most_windows` spread evenly over the episodes. A
+    rank may have none. The last batch may be short. Windows are shuffled, so that the first batches
+    are a fair sample.
     """
 
     _parts = 1

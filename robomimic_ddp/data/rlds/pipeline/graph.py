@@ -1,11 +1,9 @@
-"""The tf.data graph: records -> windows of encoded frames, put into a store -> batches, taken out
-of it in the planned order, decoded and normalised.
+"""The tf.data graph: records -> windows of encoded frames in a store -> batches, in the planned
+order, decoded and normalised.
 
-The store (`shuffle_buffer`) is the shuffle buffer. Which window leaves it when is planned outside
-(`read_plan.PassPlan`), so the order depends on nothing that happens here, and any position of it
-can be reached directly. Everything before the batch handles raw records and encoded frames only; a
-frame is decoded once its batch is being made, so nothing is decoded that is not delivered.
-No Python runs per sample: once per block of thousands of windows for its plan.
+The store (`shuffle_buffer`) is the shuffle buffer. `read_plan.PassPlan` plans the order in which
+windows leave it, so any position can be reached directly. Frames stay encoded until their batch is
+made, so none is decoded that is not delivered. Python runs once per block of thousands of windows.
 """
 
 from __future__ import annotations
@@ -26,15 +24,14 @@ from robomimic_ddp.data.rlds.schema.actions import action_vectors, part_values
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow, traced_as_written
 
 READERS = 8
-"""At most so many records are read at once."""
+"""Most records that are read at once."""
 ENDLESS = 2**62
-"""As many parts as no run gets through."""
+"""More parts than any run has."""
 
 
 class FrameCounters:
-    """Camera frames counted inside the graph: `decoded` one by one, `batched` when their batch is
-    complete. `damaged`: numbers of windows that could not be read, as they were replaced
-    (`ddp.skip_corrupt`).
+    """Camera frames counted inside the graph: `decoded` one by one, `batched` with their batch.
+    damaged: numbers of windows that were replaced (`ddp.skip_corrupt`).
     """
 
     def __init__(self) -> None:
@@ -49,7 +46,7 @@ def windows_of(
     settings: WindowSettings, episode: dict[str, Any], record: Any, numbers: Any
 ) -> dict:
     """TensorFlow: an episode's tensors [T, ...] and its row of Block.records -> its windows
-    `numbers` [N, ...], still encoded.
+    `numbers` [N, ...], encoded.
     """
     tf = import_tensorflow()
     taken, count, pick = record[2], record[3], record[4]
@@ -79,7 +76,7 @@ def windows_of(
 def finish(
     settings: WindowSettings, counters: FrameCounters, batch: dict[str, Any]
 ) -> dict[str, Any]:
-    """TensorFlow: a batch of encoded windows -> what is delivered (`loader` names the shapes)."""
+    """TensorFlow: a batch of encoded windows -> the delivered batch (see `RLDSLoader`)."""
     tf = import_tensorflow()
     size, frames = settings.size, settings.shape.frame_stack
     obs, pictures = dict(batch["states"]), tf.constant(0, tf.int64)
@@ -113,11 +110,10 @@ def build(
     start: tuple[int, int] = (0, 0),
     groups: Callable[[int, int], np.ndarray] | None = None,
 ) -> Any:
-    """tf.data of batches over the plans of parts 0, 1, ... (`parts` of them; None: without end).
+    """tf.data of batches over the plans of parts 0, 1, ... (`parts`: their number; None: endless).
 
-    One row of windows, cut every `batch_size` across the ends of parts. `start`: the part to begin
-    in, and how many windows of it have been delivered already; of those before, only what was still
-    waiting is read. The short batch at the end of the last part is kept.
+    Batches may extend over the ends of parts; the last one may be short. start: a part, and how
+    many windows of it were delivered; of earlier records only those with waiting windows are read.
 
     `groups(first, count)`: codes of the batches (see `Quotas`) that the segment's `count` windows
     from number `first` on make, in place of `batch_size`.
@@ -143,11 +139,11 @@ def _blocks(
     parts: int,
     groups: Callable[[int, int], np.ndarray] | None,
 ) -> Any:
-    """tf.data of Blocks, part after part, planned one ahead; `leaving` with the group's code."""
+    """tf.data of Blocks, planned one part ahead; `leaving` with the group's code."""
     tf = import_tensorflow()
     first, taken = start
 
-    # numpy_function, not from_generator: generators are finalised at exit, when Python has ended.
+    # numpy_function, not from_generator, which is finalised after Python has ended.
     def blocks_of(part: int) -> tuple[np.int64, np.int64]:
         plan = plan_of(int(part))
         begin = plan.block_of(taken) if part == first and taken else 0
@@ -181,7 +177,7 @@ def _batches(
     counters: FrameCounters,
     grouped: bool,
 ) -> Any:
-    """tf.data of finished batches, through a store of its own."""
+    """tf.data of finished batches, with a new store."""
     tf = import_tensorflow()
     names = tf.constant(settings.files)
     store = Store(settings)

@@ -50,5 +50,5 @@ class Batching:
     pin_memory: bool = False
 
     def for_windows(self, windows: int) -> Batching:
-        """The same with a shuffle buffer that holds at most `windows`."""
+        """The same with a shuffle buffer of at most `windows`."""
         return replace(self, shuffle_buffer=max(1, min(self.shuffle_buffer, windows)))

@@ -1,7 +1,4 @@
-"""The RLDS keys of a config, looked over before a file is opened.
-
-What one key may hold is said here once; the meanings are in `keys`.
-"""
+"""Validates the RLDS keys of a config, before a file is opened; `rlds_keys` explains them."""
 
 from __future__ import annotations
 
@@ -20,13 +17,13 @@ _MOST = 10**12
 
 
 def setting(config: Any, dotted: str) -> Any:
-    """The value of an RLDS key, or its default where the host's config does not declare it."""
+    """The value of an RLDS key, or its default if the host's config does not declare it."""
     section, name = dotted.split(".")
     return config[section][name] if name in config[section] else DEFAULTS[dotted]
 
 
 def dataset_names(config: Any) -> list[str]:
-    """`train.dataset_names` as a list. Raises ConfigError for no name, and for what is no name."""
+    """`train.dataset_names` as a list. Raises ConfigError for an empty list or an invalid name."""
     names = setting(config, "train.dataset_names")
     names = [names] if isinstance(names, str) else names
     if not _is_list(names) or not names or not all(isinstance(n, str) and n for n in names):
@@ -129,7 +126,7 @@ def _check_actions(config: Any) -> None:
 
 
 def normalization_method(action_config: Mapping[str, Any], key: str) -> str | None:
-    """How train.action_config normalises action `key`. Raises ConfigError."""
+    """The normalisation of action `key` in train.action_config. Raises ConfigError."""
     entry = action_config.get(key, None)
     method = entry.get("normalization", None) if isinstance(entry, Mapping) else "none at all"
     if method not in (None, "min_max", "gaussian"):

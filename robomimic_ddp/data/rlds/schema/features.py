@@ -1,4 +1,4 @@
-"""The features of a dataset by name, and what they hold.
+"""Finds the features of a dataset by name.
 
 Names are slash-separated here ("observation/wrist_image_left"); schemas and errors may write dots.
 """
@@ -50,18 +50,18 @@ def place_of(name: str, features: Mapping[str, Any]) -> str | None:
 
 
 def is_number(feature: Any) -> bool:
-    """Whether a feature holds numbers as they are: no text, no encoded picture of any kind."""
+    """Whether a feature is numeric: no text, no encoded image."""
     kind, encoded = getattr(feature, "np_dtype", None), type(feature).__name__ == "Image"
     return kind is not None and np.dtype(kind).kind in "biuf" and not encoded
 
 
 def is_picture(feature: Any) -> bool:
-    """Whether a feature is an encoded picture of three colours."""
+    """Whether a feature is an encoded RGB image."""
     return type(feature).__name__ == "Image" and tuple(feature.shape)[-1] == 3
 
 
 def nearest(name: str, features: Mapping[str, Any]) -> str:
-    """The feature whose name comes nearest, as a sentence; else nothing."""
+    """A sentence with the feature of the most similar name, or ""."""
     wanted = name.replace("/", ".")
     dotted = [place.replace("/", ".") for place in features]
     close = difflib.get_close_matches(wanted, dotted, n=1, cutoff=0.4)
