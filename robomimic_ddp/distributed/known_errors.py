@@ -8,7 +8,7 @@ from __future__ import annotations
 _PORT = "A port is taken: leave --port away (torchrun --standalone takes one), or choose another."
 _START = (
     "NCCL could not start: in Docker --ipc=host or --shm-size=16g and --network=host; between "
-    "nodes NCCL_SOCKET_IFNAME and no firewall. NCCL_DEBUG=INFO tells more."
+    "nodes NCCL_SOCKET_IFNAME and no firewall. NCCL_DEBUG=INFO logs more."
 )
 _SHARED = "Shared memory is full: docker run --shm-size=16g or --ipc=host, or fewer data workers."
 REMEDIES = {
@@ -26,7 +26,7 @@ REMEDIES = {
     "out of shared memory": _SHARED,
     "out of memory": "The batch is for each rank: lower train.batch_size (ddp.accumulate keeps the "
     "samples per step), or ddp.batch=global, ddp.precision=bf16, ddp.activation_checkpointing="
-    "true; nvidia-smi shows who else holds the GPU's memory.",
+    "true; nvidia-smi shows what else uses the GPU's memory.",
     "Too many open files": "ulimit -n 4096, or fewer data workers.",
     "No space left on device": "Shared memory (/dev/shm) or a disk is full; robomimic-ddp doctor "
     "shows both.",

@@ -100,7 +100,7 @@ class _Epoch:
         yield self.pace
         if options.debug and not self.validates:
             interval = int(options.debug_interval)
-            yield debug.Teller(self.run.debugged, interval, self.run.plan.device)
+            yield debug.Printer(self.run.debugged, interval, self.run.plan.device)
         if self.run.pulse is not None and not self.validates:
             yield heartbeat.Listener(self.run.pulse, self.number)
         if self.run.nets:

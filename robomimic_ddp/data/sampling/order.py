@@ -83,7 +83,7 @@ def another_order(what: str, sampler: Any) -> CheckpointError:
     )
 
 
-def draws_anew(sampler: Any) -> bool:
+def is_stateless(sampler: Any) -> bool:
     """Whether each iteration of `sampler` depends only on the global random streams."""
     if sampler is None or _only_draws_weights(sampler):
         return getattr(sampler, "generator", None) is None

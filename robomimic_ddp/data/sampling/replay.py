@@ -12,7 +12,7 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, IterableDataset
 
-from robomimic_ddp.data.sampling.order import another_order, draws_anew
+from robomimic_ddp.data.sampling.order import another_order, is_stateless
 from robomimic_ddp.distributed import rng
 
 _WHOLE = -1
@@ -53,7 +53,7 @@ class _Recorded:
         """What `bring_to` needs to repeat the first `iterations` (None: all); None for a stateless
         sampler.
         """
-        return None if draws_anew(self.sampler) else self.taken[:iterations]
+        return None if is_stateless(self.sampler) else self.taken[:iterations]
 
     def bring_to(self, taken: list[int]) -> None:
         """Iterates the sampler until it has had iterations of these lengths. The global random
