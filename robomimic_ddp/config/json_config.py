@@ -34,7 +34,8 @@ def read_json(path: Any, spelled: str) -> dict:
         raise ConfigError(f"{spelled}{path} could not be read as JSON: {error}.") from error
     if not isinstance(settings, dict):
         raise ConfigError(
-            f"{spelled}{path} holds a {type(settings).__name__}; expected an object with algo_name."
+            f"{spelled}{path} contains a {type(settings).__name__}; expected an object with "
+            "algo_name."
         )
     return settings
 

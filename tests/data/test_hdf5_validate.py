@@ -188,7 +188,7 @@ def test_links_that_work_and_whole_numbers_of_other_kinds_are_taken(data, tmp_pa
 @pytest.mark.bad_input
 @pytest.mark.parametrize(
     ("steps", "removed", "words"),
-    [(0, "top", "demo_0 has num_samples=0"), (3, "actions", "demo_0 holds no actions: found top")],
+    [(0, "top", "demo_0 has num_samples=0"), (3, "actions", "demo_0 has no actions: found top")],
 )
 def test_inspect_data_refuses_what_training_does(data, steps, removed, words):
     hdf5.report_of(data)

@@ -330,7 +330,7 @@ def test_a_comparison_is_one_message_of_1_kb_whatever_the_ranks_and_items(world,
     with fake_group(world, rank=world - 1):
         evidence_of(500).require()
         assert messages == {"messages": 1, "bytes": 1024}
-        with pytest.raises(VerifyError, match="hold the same; expected a different one"):
+        with pytest.raises(VerifyError, match="have the same; expected a different one"):
             Evidence("here", different=[Different("noise", "x", "")]).require()
 
 

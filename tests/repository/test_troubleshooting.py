@@ -47,7 +47,9 @@ def test_the_guide_is_complete():
     for words in WELL_KNOWN:
         assert words in GUIDE, words
     table = GUIDE.partition("## What each check")[2]
-    sources = "".join(path.read_text() for path in (ROOT / "robomimic_ddp/doctor").glob("*.py"))
+    sources = "".join(
+        path.read_text() for path in (ROOT / "robomimic_ddp/commands/doctor").glob("*.py")
+    )
     for name in set(re.findall(r'Finding\(\s*"([a-z ]+)"', sources)):
         assert name in table, f"the table lacks the check {name!r}"
     assert all(isinstance(finding, Finding) for finding in command.examine(context()))

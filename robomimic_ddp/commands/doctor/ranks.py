@@ -45,7 +45,7 @@ def check_ranks(context: Context) -> Iterator[Finding]:
 
 
 def _start(ranks: int, answer: Path) -> tuple[int | None, str]:
-    """(exit code, or None where time was up; what the job printed)."""
+    """(exit code, or None after a timeout; output of the job)."""
     launcher = ["-m", "torch.distributed.run", *rendezvous.on_this_machine()]
     launcher.append(f"--nproc_per_node={ranks}")
     job = subprocess.Popen(
