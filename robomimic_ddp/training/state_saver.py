@@ -12,8 +12,9 @@ from robomimic_ddp import checkpoint
 from robomimic_ddp.distributed import group, host_algo, main_rank, parallel, rng, watchdog
 from robomimic_ddp.errors import CheckpointError, RobomimicDDPError, Stopped
 from robomimic_ddp.monitoring import step_logs
-from robomimic_ddp.training import compression, identity, resume
+from robomimic_ddp.training import compression, resume
 from robomimic_ddp.training import run as _run
+from robomimic_ddp.training import run_fingerprint as identity
 
 
 class Keeper:

@@ -17,7 +17,6 @@ from robomimic_ddp.errors import PlanError
 from robomimic_ddp.training.step import (
     activation_checkpointing,
     backprop,
-    calls,
     channels_last,
     compile,
     convolutions,
@@ -28,6 +27,7 @@ from robomimic_ddp.training.step import (
     precision,
     sync_batchnorm,
 )
+from robomimic_ddp.training.step import module_call as calls
 from robomimic_ddp.training.step.accumulation import Accumulation
 from robomimic_ddp.training.step.backprop import NAME, Backward, host_module
 
