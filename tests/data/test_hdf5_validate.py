@@ -18,11 +18,19 @@ class Section(dict):
     __getattr__ = dict.__getitem__
 
 
-def look(path, *keys: str, mask: str | None = None, rgb: tuple[str, ...] = ()) -> None:
+def look(
+    path,
+    *keys: str,
+    mask: str | None = None,
+    rgb: tuple[str, ...] = (),
+    validate: bool = False,
+    **more: object,
+) -> None:
     data = path if isinstance(path, dict) else str(path)
-    train = Section(data=data, action_keys=list(keys) or None, hdf5_filter_key=mask)
+    train = Section(data=data, action_keys=list(keys) or None, hdf5_filter_key=mask, **more)
     seen = {"modalities": {"obs": {"rgb": list(rgb)}}}
-    config = Section(train=train, experiment={}, all_obs_keys=rgb, observation=seen)
+    shown = {"validate": validate}
+    config = Section(train=train, experiment=shown, all_obs_keys=rgb, observation=seen)
     hdf5_validate.check(config)
 
 
@@ -151,6 +159,18 @@ def test_one_entry_is_no_list(data):
     """Hosts would go over its keys."""
     with pytest.raises(ConfigError, match="train.data={'path': .* as a list of"):
         look({"path": str(data)})
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(("mask", "prefix"), [(None, ""), ("one", "one_")])
+def test_a_host_without_a_key_for_validation_names_its_parts_itself(data, mask, prefix):
+    """As robomimic 0.1 does."""
+    with h5py.File(data, "a") as file:
+        file[f"mask/{prefix}train"] = [b"demo_0"]
+    with pytest.raises(DataError, match=f"no filter key '{prefix}valid': found {prefix}train"):
+        look(data, mask=mask, validate=True)
+    with pytest.raises(ConfigError, match="both must name a filter key"):
+        look(data, mask=mask, validate=True, hdf5_validation_filter_key=None)
 
 
 @pytest.mark.bad_input

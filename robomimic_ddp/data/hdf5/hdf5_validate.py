@@ -19,6 +19,7 @@ from robomimic_ddp.config import tree
 from robomimic_ddp.data.hdf5.structure import Structure, opened
 from robomimic_ddp.errors import ConfigError, DataError
 
+VALIDATION_KEY = "hdf5_validation_filter_key"
 LANGUAGE_KEYS = ("lang", "raw")
 """Observation keys with these words may be made by the host instead of being stored."""
 MOST_EPISODES = 2000
@@ -32,8 +33,11 @@ def check(config: Any) -> None:
     """
     train, validate = config.train, bool(config.experiment.get("validate", False))
     filters = [train.get("hdf5_filter_key", None)]
-    valid_key = train.get("hdf5_validation_filter_key", None)
-    if validate:
+    valid_key = train.get(VALIDATION_KEY, None)
+    if validate and VALIDATION_KEY not in train:  # robomimic 0.1 has names of its own
+        prefix = f"{filters[0]}_" if filters[0] is not None else ""
+        filters = [f"{prefix}train", f"{prefix}valid"]
+    elif validate:
         filters.append(valid_key)
         if None in filters:
             raise ConfigError(
