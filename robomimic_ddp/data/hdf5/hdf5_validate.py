@@ -34,7 +34,7 @@ def check(config: Any) -> None:
     train, validate = config.train, bool(config.experiment.get("validate", False))
     filters = [train.get("hdf5_filter_key", None)]
     valid_key = train.get(VALIDATION_KEY, None)
-    if validate and VALIDATION_KEY not in train:  # robomimic 0.1 has names of its own
+    if validate and VALIDATION_KEY not in train:  # robomimic 0.1 has other names
         prefix = f"{filters[0]}_" if filters[0] is not None else ""
         filters = [f"{prefix}train", f"{prefix}valid"]
     elif validate:
