@@ -54,11 +54,11 @@ def train_with(job: training.Job, fault: Callable) -> None:
     """Collective: the job; `fault` happens to rank 1 before its third step."""
     real, taken = training.one_step, []
 
-    def one_step(model: Any, batch: dict) -> float:
+    def one_step(model: Any, batch: dict, epoch: int) -> float:
         taken.append(batch)
         if len(taken) == STEP + 1 and group.rank() == 1:
             fault(model)
-        return real(model, batch)
+        return real(model, batch, epoch)
 
     with mock.patch.object(training, "one_step", one_step):
         training.train_on_rank(job)
