@@ -5,7 +5,7 @@ Nothing else is allowed in a state file, so that `torch.load(weights_only=True)`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from robomimic_ddp.config import tree
+from robomimic_ddp.distributed import host_algo
 from robomimic_ddp.errors import CheckpointError
 
 PLAIN = (str, bool, int, float, type(None))
@@ -20,21 +21,16 @@ STATEFUL = ("optimizers", "lr_schedulers")
 """Attributes of a host's Algo: nests of objects with state_dict, and None."""
 
 
-def parts(algo: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """("", algo), and the algorithms that a hierarchical one is made of: ("planner", ...)."""
-    yield prefix, algo
-    for name, value in vars(algo).items():
-        if hasattr(type(value), "serialize"):  # asked of the class: hosts' configs raise for names
-            yield from parts(value, f"{prefix}.{name}" if prefix else name)
-
-
 def capture_model(algo: Any) -> dict[str, Any]:
     """Of each part of `algo`: nets with buffers, optimizers, schedules, averages with counters,
-    and its numbers. Tensors are on the CPU and may share memory with the model's.
+    its numbers, and what optimizers update outside the nets. Tensors are on the CPU and may share
+    memory with the model's.
 
     Raises CheckpointError for a value that the file could not hold.
     """
-    return {name: _capture_part(part) for name, part in parts(algo)}
+    state = {name: _capture_part(part) for name, part in host_algo.parts(algo)}
+    state[""]["outside_nets"] = plain(dict(host_algo.outside_nets(algo)))
+    return state
 
 
 def _capture_part(part: Any) -> dict[str, Any]:

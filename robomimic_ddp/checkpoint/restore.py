@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from robomimic_ddp.checkpoint.capture import STATEFUL, parts
+from robomimic_ddp.checkpoint.capture import STATEFUL
+from robomimic_ddp.distributed import host_algo
 from robomimic_ddp.errors import CheckpointError
 
 
@@ -19,10 +20,16 @@ def restore_model(algo: Any, state: Mapping[str, Any]) -> None:
 
     Raises CheckpointError, naming the part, where the model is another one.
     """
-    found = dict(parts(algo))
+    found = dict(host_algo.parts(algo))
     _require_same_names("parts of the algorithm", found, state)
     for name, part in found.items():
         _restore_part(part, state[name], f"{name}." if name else "")
+    outside = dict(host_algo.outside_nets(algo))
+    saved = state[""].get("outside_nets", outside)  # states of earlier versions have none
+    _require_same_names("what optimizers update outside the nets", outside, saved)
+    with torch.no_grad():
+        for name, tensor in outside.items():
+            tensor.copy_(saved[name])
 
 
 def _restore_part(part: Any, state: Mapping[str, Any], prefix: str) -> None:

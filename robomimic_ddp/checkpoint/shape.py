@@ -21,6 +21,7 @@ _MODEL_PART = {
     "numbers": dict,
     "nets?": dict,
     "ema?": {"numbers": dict},
+    "outside_nets?": dict,
 }
 _RANDOM = {
     "torch": object,

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from robomimic_ddp.config.options import Options
 from robomimic_ddp.config.swapped import swapped
-from robomimic_ddp.distributed import group, parallel
+from robomimic_ddp.distributed import group
 from robomimic_ddp.errors import PlanError
 
 HOOKS = {
@@ -50,13 +50,12 @@ def sends_bf16(device: str) -> bool:
     return True
 
 
-def communicate(nets: list, options: Options) -> Communication | None:
-    """Has the DDP objects of `nets` (parallel nets, built) send gradients as the options say; None
-    where nothing is sent. Collective, once, before the first backward. Raises PlanError where
-    PowerSGD does not go with the other options, or bf16 with this torch.
+def communicate(reducers: list, options: Options) -> Communication | None:
+    """Has the DDP objects of `reducers` (`optimizer_ddp.reducers`, built) send gradients as the
+    options say; None where nothing is sent. Collective, once, before the first backward. Raises
+    PlanError where PowerSGD does not go with the other options, or bf16 with this torch.
     """
-    states = [parallel.state_of(net) for net in nets]
-    states = [one for one in states if isinstance(one.parallel, DistributedDataParallel)]
+    states = [one for one in reducers if isinstance(one.parallel, DistributedDataParallel)]
     if not states:
         return None
     whole = sum(_numbers(state) for state in states) * BYTES["none"]

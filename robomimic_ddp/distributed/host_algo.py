@@ -2,7 +2,7 @@
 
 Read by attribute, since hosts differ: `nets` (all), `ema_nets` and `ema.shadow_params` (current
 diffusers), `ema.averaged_model` (diffusers 0.11; ours has both names), `optimizers` (a dict of
-optimizers, or of lists of them).
+optimizers, or of lists of them). A hierarchical algorithm (HBC, IRIS) has these in its parts.
 """
 
 from __future__ import annotations
@@ -16,15 +16,32 @@ from torch import nn
 from robomimic_ddp.distributed import group
 
 
-def named_nets(algo: Any, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
+def parts(algo: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """("", algo), and the algorithms that a hierarchical one is made of: ("planner", ...)."""
+    yield prefix, algo
+    for name, value in vars(algo).items():
+        if hasattr(type(value), "serialize"):  # asked of the class: hosts' configs raise for names
+            yield from parts(value, f"{prefix}.{name}" if prefix else name)
+
+
+def _of_parts(algo: Any, attribute: str) -> Iterator[tuple[str, Any]]:
+    """(prefix of names, value) of each part that has the attribute: ("planner.", value)."""
+    for name, part in parts(algo):
+        value = getattr(part, attribute, None)
+        if value is not None:
+            yield f"{name}." if name else "", value
+
+
+def named_nets(algo: Any) -> Iterator[tuple[str, nn.Module]]:
     """("nets", algo.nets); a hierarchical algorithm has none, but parts: ("planner.nets", ...)."""
-    own = getattr(algo, "nets", None)
-    if isinstance(own, nn.Module):
-        yield f"{prefix}nets", own
-        return
-    for name, part in vars(algo).items():
-        if hasattr(type(part), "serialize"):  # asked of the class: hosts' configs raise for names
-            yield from named_nets(part, f"{prefix}{name}.")
+    for prefix, nets in _of_parts(algo, "nets"):
+        if isinstance(nets, nn.Module):
+            yield f"{prefix}nets", nets
+
+
+def is_training(algo: Any) -> bool:
+    """Whether the nets are in training mode; those of all parts change it together."""
+    return next((nets.training for _, nets in named_nets(algo)), False)
 
 
 def named_modules(algo: Any) -> Iterator[tuple[str, nn.Module]]:
@@ -41,8 +58,8 @@ def named_parameters(algo: Any) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def named_state(algo: Any) -> list[tuple[str, torch.Tensor]]:
-    """Every parameter and buffer of the nets and of the averaged copy, with a name that is equal on
-    all ranks.
+    """Every parameter and buffer of the nets and of the averaged copy, and what optimizers update
+    outside the nets, with a name that is equal on all ranks.
     """
     named = [
         (f"{prefix}.{name}", tensor)
@@ -54,7 +71,26 @@ def named_state(algo: Any) -> list[tuple[str, torch.Tensor]]:
     if isinstance(getattr(ema, "averaged_model", None), nn.Module):
         shadow = vars(ema).get("shadow_params", [])  # ours are that module's parameters
     named += [(f"ema.shadow_params[{index}]", tensor) for index, tensor in enumerate(shadow)]
+    named += outside_nets(algo)
     return [(name, tensor) for name, tensor in named if isinstance(tensor, torch.Tensor)]
+
+
+def outside_nets(algo: Any) -> list[tuple[str, torch.Tensor]]:
+    """What optimizers update that is in no net, such as a temperature: ("optimizer alpha[0]", one),
+    ...
+    """
+    inside = {id(parameter) for _, parameter in named_parameters(algo)}
+    return [
+        (f"optimizer {name}[{index}]", parameter)
+        for name, optimizer in named_optimizers(algo)
+        for index, parameter in enumerate(held_by(optimizer))
+        if id(parameter) not in inside
+    ]
+
+
+def held_by(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """The parameters of all groups."""
+    return [parameter for entry in optimizer.param_groups for parameter in entry["params"]]
 
 
 def _averaged(algo: Any) -> list[tuple[str, nn.Module]]:
@@ -78,14 +114,15 @@ def counters(algo: Any) -> dict[str, Any]:
         counts[f"optimizer {name} learning rates"] = [
             entry["lr"] for entry in optimizer.param_groups
         ]
-    for name, schedule in _named(getattr(algo, "lr_schedulers", None)):
+    for name, schedule in _named(algo, "lr_schedulers"):
         counts[f"schedule {name} steps"] = getattr(schedule, "last_epoch", None)
     return counts
 
 
 def named_optimizer_state(algo: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Every tensor that an optimizer keeps for a parameter of the nets, such as Adam's moments."""
-    names = {id(parameter): name for name, parameter in named_parameters(algo)}
+    named = [*named_parameters(algo), *outside_nets(algo)]
+    names = {id(parameter): name for name, parameter in named}
     for optimizer_name, optimizer in named_optimizers(algo):
         for parameter, state in optimizer.state.items():
             of = names.get(id(parameter), "a parameter outside nets")
@@ -114,16 +151,19 @@ def _taken(optimizer: torch.optim.Optimizer) -> list[int]:
 
 
 def named_optimizers(algo: Any) -> Iterator[tuple[str, torch.optim.Optimizer]]:
-    """Each optimizer with its name in the host's dict; members of a list as `name[0]`, ..."""
-    yield from _named(getattr(algo, "optimizers", None))
+    """Each optimizer with its name in the host's dict; members of a list as `name[0]`, ..., those
+    of a part of a hierarchical algorithm as `planner.name`.
+    """
+    yield from _named(algo, "optimizers")
 
 
-def _named(members: Any) -> Iterator[tuple[str, Any]]:
-    for name, member in (members or {}).items():
-        if isinstance(member, (list, tuple)):
-            yield from ((f"{name}[{index}]", one) for index, one in enumerate(member))
-        elif member is not None:
-            yield name, member
+def _named(algo: Any, attribute: str) -> Iterator[tuple[str, Any]]:
+    for prefix, members in _of_parts(algo, attribute):
+        for name, member in members.items():
+            if isinstance(member, (list, tuple)):
+                yield from ((f"{prefix}{name}[{index}]", one) for index, one in enumerate(member))
+            elif member is not None:
+                yield f"{prefix}{name}", member
 
 
 def make_equal(algo: Any) -> None:

@@ -29,8 +29,9 @@ from robomimic_ddp.errors import WrapError
 
 DEFAULT_BUCKET_MB = FIELDS["bucket_mb"].default
 _STATE = "_robomimic_ddp_state"
-_SENDS_BY_CHOICE = "init_sync" in inspect.signature(DistributedDataParallel.__init__).parameters
-"""torch 2.0's DDP always sends the first rank's weights when it is built."""
+_DDP_PARAMETERS = inspect.signature(DistributedDataParallel.__init__).parameters
+EQUAL_WEIGHTS = {"init_sync": False} if "init_sync" in _DDP_PARAMETERS else {}
+"""For DDP on weights that are equal on all ranks; torch 2.0's always sends the first rank's."""
 
 
 class _State:
@@ -73,7 +74,7 @@ class _State:
                 net,
                 device_ids=[device.index] if device.type == "cuda" else None,
                 **self.ddp_options,
-                **({"init_sync": False} if is_equal and _SENDS_BY_CHOICE else {}),
+                **(EQUAL_WEIGHTS if is_equal else {}),
             )
             if ddp_buckets.can_be_laid_out(self.parallel):
                 self.arrival = ddp_buckets.ArrivalOrder(self.reduced)
@@ -230,8 +231,8 @@ def ddp_options(values: Any, net: nn.Module) -> dict:
 
     torch 2.13 renames `broadcast_buffers` to `forward_sync_buffers`: chosen by signature.
     """
-    parameters = inspect.signature(DistributedDataParallel.__init__).parameters
-    buffers = "broadcast_buffers" if "broadcast_buffers" in parameters else "forward_sync_buffers"
+    renamed = "broadcast_buffers" not in _DDP_PARAMETERS
+    buffers = "forward_sync_buffers" if renamed else "broadcast_buffers"
     chosen = values.buffer_sync
     changed = {} if values.bucket_mb == DEFAULT_BUCKET_MB else {"bucket_cap_mb": values.bucket_mb}
     return {

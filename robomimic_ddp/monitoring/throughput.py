@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Callable
 
 import torch
-from torch import nn
 
 from robomimic_ddp.distributed import group
-from robomimic_ddp.distributed import parallel as wrap
 from robomimic_ddp.monitoring.step_hooks import StepHook
 
 NANOSECONDS = 1e-9
@@ -75,7 +73,7 @@ class _Measured:
     memory: int
 
 
-def over_ranks(pace: Pace, nets: Iterable[nn.Module], samples_per_step: int) -> dict[str, float]:
+def over_ranks(pace: Pace, reducers: Iterable, samples_per_step: int) -> dict[str, float]:
     """Collective: the epoch's pace, alike on every rank; empty where no step was taken.
 
     Time_Steps_Per_Second, Time_Samples_Per_Second: all ranks together. Time_Data_Wait_Share: the
@@ -85,7 +83,7 @@ def over_ranks(pace: Pace, nets: Iterable[nn.Module], samples_per_step: int) -> 
     wait for each other there). On GPUs Time_GPU_Memory_GB: the most that a rank has allocated.
     """
     memory = torch.cuda.max_memory_allocated() if torch.cuda.is_initialized() else 0
-    exposed = exposed_communication(nets)
+    exposed = exposed_communication(reducers)
     own = _Measured(pace.steps, pace.seconds, pace.waited, exposed, memory)
     ranks: list[_Measured] = [rank for rank in group.gather_objects(own) if rank.seconds]
     if not ranks:
@@ -107,15 +105,14 @@ def over_ranks(pace: Pace, nets: Iterable[nn.Module], samples_per_step: int) -> 
     return log
 
 
-def exposed_communication(nets: Iterable[nn.Module]) -> float | None:
-    """Seconds of a step in which DDP sends gradients while no gradient is computed, over all nets;
-    None where nothing is sent or torch does not tell. torch samples the first ten steps and every
-    hundredth.
+def exposed_communication(reducers: Iterable) -> float | None:
+    """Seconds of a step in which DDP sends gradients while no gradient is computed, over all
+    `optimizer_ddp.reducers`; None where nothing is sent or torch does not tell. torch samples the
+    first ten steps and every hundredth.
     """
     total, is_known = 0, False
-    for net in nets:
-        parallel = wrap.state_of(net).parallel if wrap.is_parallel(net) else None
-        told = getattr(parallel, "_get_ddp_logging_data", dict)()
+    for one in reducers:
+        told = getattr(one.parallel, "_get_ddp_logging_data", dict)()
         if told.get("backward_comm_time"):
             is_known = True
             overlap = told.get("backward_compute_comm_overlap_time", 0)

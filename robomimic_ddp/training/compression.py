@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from robomimic_ddp.distributed import group, host_algo, parallel, tree_collectives
+from robomimic_ddp.distributed import group, optimizer_ddp, tree_collectives
 from robomimic_ddp.distributed.comm_hooks import PowerSGD, mean_errors
 from robomimic_ddp.training import run as _run
 
@@ -51,9 +51,9 @@ def restore(run: _run.Run, model: Any, saved: dict[str, Any]) -> str | None:
         means = {name: mean_errors([rank[name] for rank in errors]) for name in compressors}
         errors = [means] * world
     own = tree_collectives.scattered(errors)
-    nets = {parallel.state_of(net).name: net for _, net in _parallel_nets(model)}
+    reduced = {one.name: one.reduced for one in optimizer_ddp.reducers(model)}
     for name, one in compressors.items():
-        device = next(nets[name].parameters()).device
+        device = reduced[name][0].device
         one.restore(kept["common"][name], own[name], device)
     if saved["world_size"] != world:
         return "gradients: each rank begins with the mean of what PowerSGD had not sent yet"
@@ -70,7 +70,7 @@ def _why_not(
         before, now = saved["options"].get(name), getattr(run.options.values, name)
         if before != now:
             return f"ddp.{name} has changed from {before} to {now}"
-    laid_out = all(parallel.state_of(net).arrival is None for _, net in _parallel_nets(model))
+    laid_out = all(one.arrival is None for one in optimizer_ddp.reducers(model))
     if set(kept["common"]) != set(compressors) or not laid_out:
         return "the saved run's buckets cannot be laid out again"
     return None
@@ -78,7 +78,3 @@ def _why_not(
 
 def _compressors(run: _run.Run) -> dict[str, PowerSGD]:
     return {} if run.communication is None else run.communication.powersgd
-
-
-def _parallel_nets(model: Any) -> list:
-    return parallel.parallel_among(host_algo.named_modules(model))

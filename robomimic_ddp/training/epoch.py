@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Callable
 
-from robomimic_ddp.distributed import group, rng
+from robomimic_ddp.distributed import group, optimizer_ddp, rng
 from robomimic_ddp.monitoring import (
     debug,
     heartbeat,
@@ -69,7 +69,7 @@ class _Epoch:
     """One call of the host's `run_epoch` within `run`."""
 
     def __init__(self, run: _run.Run, call: inspect.BoundArguments) -> None:
-        self.run = run
+        self.run, self.model = run, call.arguments["model"]
         self.loader = history.loader_of(call.arguments)
         self.number = call.arguments.get("epoch")
         self.validates = bool(call.arguments.get("validate"))
@@ -103,7 +103,7 @@ class _Epoch:
             yield debug.Teller(self.run.debugged, interval, self.run.plan.device)
         if self.run.pulse is not None and not self.validates:
             yield heartbeat.Listener(self.run.pulse, self.number)
-        if self.run.nets:
+        if self.run.trains_in_parallel:
             may_overflow = options.precision == "fp16"
             yield nan_guard.Guard(self.loader, self.number, may_overflow, self.done_before)
         if self.progress is not None:
@@ -122,7 +122,8 @@ class _Epoch:
         """Collective when training: `result` of the host, with the epoch's pace in its log."""
         if self.validates:
             return result
-        paced = throughput.over_ranks(self.pace, self.run.nets, self.run.plan.samples_per_step)
+        reducers = optimizer_ddp.reducers(self.model)
+        paced = throughput.over_ranks(self.pace, reducers, self.run.plan.samples_per_step)
         self._tell_of_waiting(paced)
         if isinstance(result, tuple):  # the host keeps the iterator: (log, iterator)
             return ({**result[0], **paced}, *result[1:])

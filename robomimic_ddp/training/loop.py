@@ -12,7 +12,15 @@ import torch
 from robomimic_ddp import verify
 from robomimic_ddp.checkpoint import file_check, weights
 from robomimic_ddp.config import env, validate
-from robomimic_ddp.distributed import entry_point, group, host_algo, parallel, rng, watchdog
+from robomimic_ddp.distributed import (
+    entry_point,
+    group,
+    host_algo,
+    optimizer_ddp,
+    parallel,
+    rng,
+    watchdog,
+)
 from robomimic_ddp.monitoring import debug
 from robomimic_ddp.training import host_config, resume, state_saver, step
 from robomimic_ddp.training import run as _run
@@ -103,6 +111,7 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
     run.stopper.listen()
     if run.options.values.debug:
         nets = parallel.parallel_among(host_algo.named_modules(model))
+        nets = nets or list(host_algo.named_nets(model))
         debug.tell_start(nets, run.loaders.get("train"), run.plan.device)
     try:
         for epoch in iterable:
@@ -150,7 +159,8 @@ def _start_training(
         return None, keeper.restore()
     for _, module in parallel_nets:
         parallel.build(module, is_equal=run.plan.several_ranks)
-    run.communication = step.communicate([module for _, module in parallel_nets], chosen)
+    optimizer_ddp.build(model, chosen, run.undo)
+    run.communication = step.communicate(optimizer_ddp.reducers(model), chosen)
     if run.communication is not None and group.is_main():
         print(run.communication.line)
     rng.seed_streams(run.seed, run.plan.rank)

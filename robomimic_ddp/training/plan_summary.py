@@ -20,7 +20,7 @@ def lines(run: Any) -> Iterator[str]:
     """Mode, ranks and devices, batch, workers, learning rate, schedule, data, precision and run
     directory of a `run.Run`; what is not known is left out.
     """
-    yield run.plan.describe(any_parallel_net=bool(run.nets))
+    yield run.plan.describe(any_parallel_net=run.trains_in_parallel)
     for pair in dict.fromkeys(run.learning_rates):
         yield run.plan.describe_lr(*pair)
     loader = run.loaders.get("train")

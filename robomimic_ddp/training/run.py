@@ -25,7 +25,7 @@ from robomimic_ddp import verify
 from robomimic_ddp.checkpoint import RECORD_NAME, Resume, run_record
 from robomimic_ddp.config import dotlist, entry_options, env, host_seams, options, plan, tree
 from robomimic_ddp.distributed import atomic_files, group, parallel, rng, signals
-from robomimic_ddp.errors import PatchError, PlanError
+from robomimic_ddp.errors import PatchError
 from robomimic_ddp.monitoring import heartbeat, progress_bar
 from robomimic_ddp.training import plan_summary, step
 
@@ -95,18 +95,16 @@ class Run:
         version = getattr(sys.modules.get(package), "__version__", "")
         return f"{package} {version}".strip()
 
+    @property
+    def trains_in_parallel(self) -> bool:
+        """Whether nets are parallel, or optimizers average their gradients over ranks."""
+        return bool(self.nets) or self.plan.several_ranks
+
     def scale_lr(self, lr: float) -> float:
         """The learning rate for this plan; remembers (before, after) for the printed plan."""
+        # Nets that nobody wraps are those of small algorithms, far below where the rule changes.
         parameters = sum(count_parameters(net) for net in self.nets)
-        # Without a parallel net nothing is averaged over ranks, so there is nothing to scale for.
-        if not self.nets and self.plan.several_ranks and self.plan.lr_scaling != "none":
-            raise PlanError(
-                f"ddp.lr_scaling={self.plan.lr_scaling}, but the optimizer is created before any "
-                "net was "
-                "made parallel, so it is not known whether gradients are averaged over ranks. "
-                "Create the nets first, or use ddp.lr_scaling=none and set the learning rate."
-            )
-        scaled = lr * self.plan.lr_factor(parameters, self.fine_tuning) if self.nets else lr
+        scaled = lr * self.plan.lr_factor(parameters, self.fine_tuning)
         self.learning_rates.append((lr, scaled))
         return scaled
 

@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from robomimic_ddp.distributed import group, host_algo, parallel
+from robomimic_ddp.distributed import group, host_algo, optimizer_ddp, parallel
 from robomimic_ddp.verify.comparison import Evidence, require_equal
 from robomimic_ddp.verify.tensor_checksums import checksums
 
@@ -70,7 +70,8 @@ def parallel_nets(algo: Any) -> list[tuple[str, nn.Module]]:
 def structure_items(algo: Any) -> dict[str, Hashable]:
     """Shape, dtype and trainability of every tensor; parameters and settings of the optimizers."""
     items: dict[str, Hashable] = {
-        "the parallel nets": tuple(name for name, _ in parallel_nets(algo))
+        "the parallel nets": tuple(name for name, _ in parallel_nets(algo)),
+        "optimizers": tuple(name for name, _ in host_algo.named_optimizers(algo)),
     }
     for name, tensor in host_algo.named_state(algo):
         kind = "trainable" if tensor.requires_grad else "frozen"
@@ -88,13 +89,19 @@ def structure_items(algo: Any) -> dict[str, Hashable]:
 
 
 def uncovered(algo: Any) -> list[str]:
-    """A complaint when a trainable parameter belongs to no parallel net."""
+    """A complaint when a trainable parameter is in no parallel net and in no optimizer, beside
+    parallel nets: a net that was replaced. Elsewhere that is a target network.
+    """
+    if not parallel_nets(algo):
+        return []
     covered = {
         id(parameter)
         for _, module in host_algo.named_modules(algo)
         if parallel.is_parallel(module)
         for parameter in module.parameters()
     }
+    for _, optimizer in host_algo.named_optimizers(algo):
+        covered.update(map(id, host_algo.held_by(optimizer)))
     loose = [
         name
         for name, parameter in host_algo.named_parameters(algo)
@@ -104,11 +111,10 @@ def uncovered(algo: Any) -> list[str]:
         return []
     return [
         f"{type(algo).__name__}: {loose[0]} ({len(loose)} parameter(s) in all) is outside the nets "
-        f"that the retrofit synchronises, so {group.world_size()} ranks would train "
-        f"{group.world_size()} different models. The diffusion policy's obs_encoder and "
-        "noise_pred_net are covered, as they were when training began. To cover nets of other "
-        "names, write DDPUtils.parallel(net) around each where it is put into "
-        "self.nets. Train other algorithms with one process."
+        f"and optimizers that the retrofit synchronises, so {group.world_size()} ranks would train "
+        f"{group.world_size()} different models. Put the net into self.nets, by "
+        "DDPUtils.parallel(net) or into an optimizer of self.optimizers, before training begins; "
+        "set requires_grad=False on a net that only follows another."
     ]
 
 
@@ -125,8 +131,8 @@ def nested(algo: Any) -> list[str]:
 
 
 def unreduced(algo: Any) -> Iterator[str]:
-    """Complaints about parameters that a net gained, or had unfrozen, after its parallel object was
-    built, which synchronises only those that it was built with; and about one that is told to wait.
+    """Complaints about parameters that were added, or unfrozen, after DDP was built, which averages
+    only those that it was built with; and about a net that is told to wait.
     """
     for name, module in parallel_nets(algo):
         state = parallel.state_of(module)
@@ -135,25 +141,42 @@ def unreduced(algo: Any) -> Iterator[str]:
         known = {id(parameter) for parameter in state.reduced}
         for own, parameter in module.named_parameters():
             if parameter.requires_grad and id(parameter) not in known:
-                yield (
-                    f"{name}.{own} was added, replaced or unfrozen after training began, so its "
-                    "gradients are not synchronised. Do that before the epoch loop."
-                )
+                yield f"{name}.{own} {_LATE}"
         if not state.parallel.require_backward_grad_sync and not state.accumulating:
             yield (
                 f"{name} is inside DDP's no_sync(), so its gradients are not synchronised. Leave "
                 "it before the last backward of a step."
             )
+    for name, optimizer in host_algo.named_optimizers(algo):
+        known = {id(parameter) for parameter in _averaged_by(optimizer)}
+        trained = optimizer_ddp.outside_parallel_nets(algo, optimizer)
+        late = sum(id(parameter) not in known for parameter in trained)
+        if late:
+            yield f"optimizer {name}, with {late} of its parameter(s), {_LATE}"
+
+
+_LATE = (
+    "was added, replaced or unfrozen after training began, so its gradients are not synchronised. "
+    "Do that before the epoch loop."
+)
+
+
+def _averaged_by(optimizer: Any) -> list:
+    made = optimizer_ddp.of(optimizer)
+    return [] if made is None else made.reduced
 
 
 def foreign(algo: Any) -> Iterator[str]:
-    """Complaints about optimizers that hold parameters of no net, and nets that none holds."""
+    """Complaints about optimizers that hold parameters of nets which were replaced, and about
+    parallel nets that none holds.
+    """
     mine = {id(parameter) for _, parameter in host_algo.named_parameters(algo)}
     held: set[int] = set()
     for name, optimizer in host_algo.named_optimizers(algo):
-        own = [parameter for entry in optimizer.param_groups for parameter in entry["params"]]
-        held.update(id(parameter) for parameter in own)
-        strangers = sum(id(parameter) not in mine for parameter in own)
+        own = host_algo.held_by(optimizer)
+        held.update(map(id, own))
+        known = mine.union(map(id, _averaged_by(optimizer)))
+        strangers = sum(id(parameter) not in known for parameter in own)
         if strangers:
             yield (
                 f"optimizer {name} updates {strangers} parameter(s) that are in none of the "
@@ -177,6 +200,8 @@ def gradient_hint(algo: Any) -> str:
             f"{', '.join(unused)} was never called in training mode: it was trained past its "
             "parallel forward (through net.forward, another method, or while in eval())."
         )
+    if not nets:
+        return "Gradients were changed on some ranks only, or after they were averaged."
     return (
         "A part of a net was trained past its parallel forward, for example through another "
         "method, or gradients were changed on some ranks only."

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Callable
 
 import torch
 
-from robomimic_ddp.distributed import host_algo, parallel
+from robomimic_ddp.distributed import host_algo, optimizer_ddp, parallel
 from robomimic_ddp.monitoring import step_hooks
 from robomimic_ddp.verify import data_fingerprint, structure
 from robomimic_ddp.verify.comparison import Evidence
@@ -42,10 +42,13 @@ class Verifier:
         """What the first step has shown: reduced gradients of equal bits on all ranks, and random
         streams (of noise and timesteps) that differ. None: not come to it.
         """
-        self._names = {id(parameter): name for name, parameter in host_algo.named_parameters(algo)}
+        named = [*host_algo.named_parameters(algo), *host_algo.outside_nets(algo)]
+        self._names = {id(parameter): name for name, parameter in named}
         self._undo = ExitStack()
-        self._trained = data_fingerprint.TrainedBatches()
+        self.trained = data_fingerprint.TrainedBatches()
         self._forwards: dict[str, int] = {}
+        self._before_batch: Callable[[], None] | None = None
+        """Called before the epoch's first training batch, where optimizers average gradients."""
         self._buffers: dict[str, Hashable] = {}
         self._streams: list[Streams] = []
         """At the first and at the last step of the present epoch."""
@@ -68,7 +71,7 @@ class Verifier:
         self._buffers = self._buffer_sums()
         for name, optimizer in host_algo.named_optimizers(self.algo):
             self._watch_steps(name, optimizer)
-        hook = _TrainedBatches(self.algo, self._trained)
+        hook = _TrainedBatches(self)
         self._undo.enter_context(step_hooks.installed(self.algo, [hook]))
 
     def stop(self) -> None:
@@ -78,12 +81,13 @@ class Verifier:
 
     def epoch_begin(self, epoch: Any) -> None:
         """Not collective: makes the epoch's first training forward compare what is trained."""
-        self._trained.begin()
+        self.trained.begin()
         self._streams.clear()
-        nets = structure.parallel_nets(self.algo)
-        self._forwards = {name: parallel.state_of(net).training_forwards for name, net in nets}
-        for _, net in nets:
+        self._forwards = self._passes()
+        for _, net in structure.parallel_nets(self.algo):
             parallel.state_of(net).before_training_forward = lambda: self._before_forward(epoch)
+        if optimizer_ddp.among(self.algo):
+            self._before_batch = lambda: self._before_forward(epoch)
 
     def before_buffers_are_made_equal(self, epoch: Any) -> None:
         """Collective: a buffer that training leaves alone on one rank changed on none.
@@ -101,11 +105,10 @@ class Verifier:
         """Collective: equal steps, weights, averages, buffers; different streams and shares."""
         self._disarm()
         evidence = Evidence(f"end of epoch {epoch}", hints=HINTS)
-        evidence.complaints = self._trained.complaints(self.train_loader)
-        evidence.equal.update(self._trained.items())
-        for name, net in structure.parallel_nets(self.algo):
-            forwards = parallel.state_of(net).training_forwards - self._forwards.get(name, 0)
-            evidence.equal[f"training forwards of {name} in the epoch"] = forwards
+        evidence.complaints = self.trained.complaints(self.train_loader)
+        evidence.equal.update(self.trained.items())
+        for name, count in self._passes().items():
+            evidence.equal[f"{name} in the epoch"] = count - self._forwards.get(name, 0)
         evidence.equal.update(data_fingerprint.order_items(self.train_loader))
         self._add_structure(evidence)
         self._add_state(evidence)
@@ -133,6 +136,19 @@ class Verifier:
         ]
         return dict(zip((name for name, _ in named), checksums(one for _, one in named)))
 
+    def _passes(self) -> dict[str, int]:
+        """How often the ranks have met so far: in a net's forward, in an optimizer's backward."""
+        nets = structure.parallel_nets(self.algo)
+        counts = {
+            f"training forwards of {name}": parallel.state_of(net).training_forwards
+            for name, net in nets
+        }
+        counts.update(
+            (f"backward passes for optimizer {one.name}", one.training_forwards)
+            for one in optimizer_ddp.among(self.algo)
+        )
+        return counts
+
     def _epoch_streams(self) -> list:
         if not self._streams:
             return []
@@ -140,7 +156,13 @@ class Verifier:
         first, last = self._streams[0], self._streams[-1]
         return last.different(others_too=first.others_digest() != last.others_digest())
 
+    def before_batch(self) -> None:
+        """Collective before an epoch's first training batch, where optimizers average gradients."""
+        if self._before_batch is not None:
+            self._before_batch()
+
     def _disarm(self) -> None:
+        self._before_batch = None
         for _, module in host_algo.named_modules(self.algo):
             if parallel.is_parallel(module):
                 parallel.state_of(module).before_training_forward = None
@@ -192,13 +214,14 @@ class Verifier:
 
 
 class _TrainedBatches(step_hooks.StepHook):
-    """Shows `trained` the batches that the nets of `algo` are trained on."""
+    """Shows the verifier the batches that the nets are trained on."""
 
     place = "verify"
 
-    def __init__(self, algo: Any, trained: data_fingerprint.TrainedBatches) -> None:
-        self.algo, self.trained = algo, trained
+    def __init__(self, verifier: Verifier) -> None:
+        self.verifier = verifier
 
     def batch(self, batch: Any) -> None:
-        if self.algo.nets.training:
-            self.trained.see(batch)
+        if host_algo.is_training(self.verifier.algo):
+            self.verifier.before_batch()
+            self.verifier.trained.see(batch)

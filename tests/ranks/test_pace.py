@@ -17,13 +17,14 @@ def epoch(steps_of_rank: list[int], wait_of_rank: list[float], is_parallel: bool
     net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8))
     parallel.parallelise(net, "ddp" if is_parallel else "single")
     net(torch.randn(4, 64)).square().mean().backward()  # builds it
+    reducers = [parallel.state_of(net)] if is_parallel else []
     timer = throughput.Pace()
     for _ in range(steps_of_rank[group.rank()]):
         time.sleep(wait_of_rank[group.rank()])
         timer.batch({})
         net(torch.randn(4, 64)).square().mean().backward()
         timer.done()
-    return throughput.over_ranks(timer, [net], samples_per_step=8)
+    return throughput.over_ranks(timer, reducers, samples_per_step=8)
 
 
 def test_all_ranks_tell_the_same_and_the_slow_loader_is_seen(ranks):

@@ -36,7 +36,7 @@ def compressed(algo, **changes):
     for name, net in nets:
         parallel.state_of(net).name = name
         parallel.build(net)
-    return step.communicate([net for _, net in nets], values)
+    return step.communicate([parallel.state_of(net) for _, net in nets], values)
 
 
 def count_bytes():

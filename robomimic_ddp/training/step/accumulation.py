@@ -59,7 +59,7 @@ class Accumulation:
 
     def process(self, host: Callable, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """The host's, of each micro-batch while training; of the whole batch while validating."""
-        if not self.model.nets.training:
+        if not host_algo.is_training(self.model):
             return host(batch, *args, **kwargs)
         parts = split(batch, self.micro_batches)
         return MicroBatches([host(one, *args, **kwargs) for one in parts], parts.weights)

@@ -18,6 +18,7 @@ from typing import Any, Callable, NamedTuple
 import torch
 
 from robomimic_ddp.config.swapped import swapped
+from robomimic_ddp.distributed import optimizer_ddp
 
 NAME = "backprop_for_loss"
 _NEEDED = {"net", "optim", "loss"}
@@ -51,10 +52,11 @@ def host_module(model: Any) -> Any:
 class Backward:
     """Stands in for `host`, the host's own function, while `optimizers` are stepped.
 
-    Losses of a micro-batch count with its share. Gradients are dropped before the first one; those
-    of the last are clipped, measured and stepped with, by `update`: the host's own function, or
-    one that stands for it. With other optimizers it is the host's function. `scaler`: torch's
-    GradScaler, for fp16.
+    Losses of a micro-batch count with its share. That of a step's last one passes through what
+    averages the optimizer's gradients over ranks, if its nets do not. Gradients are dropped before
+    the first one; those of the last are clipped, measured and stepped with, by `update`: the host's
+    own function, or one that stands for it. With other optimizers it is the host's function.
+    `scaler`: torch's GradScaler, for fp16.
     """
 
     def __init__(
@@ -77,9 +79,13 @@ class Backward:
         if id(optimizer) not in self._own:
             return self.host(*args, **kwargs)
         call.apply_defaults()
+        if part != WHOLE:
+            call.arguments["loss"] = call.arguments["loss"] * part.weight
+        over_ranks = optimizer_ddp.of(optimizer)
+        if part.last and over_ranks is not None:
+            call.arguments["loss"] = over_ranks.through(call.arguments["loss"])
         if part == WHOLE:
             return self.update(*call.args, **call.kwargs)
-        call.arguments["loss"] = call.arguments["loss"] * part.weight
         if not part.last:
             if part.first:
                 optimizer.zero_grad()

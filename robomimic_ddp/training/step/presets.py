@@ -12,7 +12,7 @@ import torch
 from robomimic_ddp.config.options import Options, ResolvedOptions
 from robomimic_ddp.config.plan import RunPlan
 from robomimic_ddp.config.swapped import swapped
-from robomimic_ddp.distributed import comm_hooks, group, host_algo, parallel
+from robomimic_ddp.distributed import comm_hooks, group, host_algo, optimizer_ddp, parallel
 from robomimic_ddp.errors import PlanError
 from robomimic_ddp.training.step import (
     activation_checkpointing,
@@ -100,15 +100,13 @@ class Prepared(NamedTuple):
 def prepare(model: Any, options: Options, nets: list, undo: ExitStack) -> Prepared:
     """Changes how `model` takes its steps, until `undo` is closed.
 
-    `nets`: those that went through `api.parallel`; an algorithm without any is left alone. Raises
+    `nets`: those that went through `api.parallel`; where none did, all of the algorithm's. Raises
     PlanError where micro-batches or a precision are asked for and cannot be.
     """
     module = host_module(model)
     host = getattr(module, NAME, None)
     _require_possible(model, options, nets, host)
-    if not nets:
-        name = type(model).__name__
-        return Prepared(f"preset: {options.preset}, without effect: {name} is left as it is")
+    nets = nets or [net for _, net in host_algo.named_nets(model)]
     line, update, scaler = "preset: safe, the host's own arithmetic", None, None
     # Before averages share memory: they lie as the weights do.
     laid = channels_last.install(model, nets, undo) if options.channels_last else 0
@@ -130,8 +128,11 @@ def prepare(model: Any, options: Options, nets: list, undo: ExitStack) -> Prepar
         if scaler is not None:
             update = partial(backprop.update, scaler=scaler)
     line += _on_forward(options, nets, laid, undo)
-    if update is not None or options.accumulate > 1:
-        owned = [optimizer for _, optimizer in host_algo.named_optimizers(model)]
+    owned = [optimizer for _, optimizer in host_algo.named_optimizers(model)]
+    by_optimizer = group.world_size() > 1 and any(
+        optimizer_ddp.outside_parallel_nets(model, optimizer) for optimizer in owned
+    )
+    if host is not None and (update is not None or options.accumulate > 1 or by_optimizer):
         backward = Backward(host, owned, update, scaler)
         undo.enter_context(swapped(module, NAME, backward))
         if options.accumulate > 1:
@@ -191,21 +192,29 @@ def _missing_in_torch(options: Options, nets: list) -> tuple[str, str | None]:
 
 
 def _require_possible(model: Any, options: Options, nets: list, host: Any) -> None:
-    asked = {
-        f"ddp.accumulate={options.accumulate}": options.accumulate > 1,
+    accumulate = f"ddp.accumulate={options.accumulate}" if options.accumulate > 1 else None
+    of_nets = {
         f"ddp.precision={options.precision}": options.precision != "fp32",
         f"ddp.compile={options.compile}": options.compile != "false",
         "ddp.channels_last=true": options.channels_last,
         "ddp.activation_checkpointing=true": options.activation_checkpointing,
+        "ddp.static_graph=true": options.static_graph and not nets,
     }
-    name = next((name for name, is_asked in asked.items() if is_asked), None)
-    if name is None:
-        return
+    name = next((name for name, is_asked in of_nets.items() if is_asked), None)
+    optimizers = [optimizer for optimizer, _ in host_algo.named_optimizers(model)]
     reason = None
-    if not nets:
-        reason = "none of its nets is made parallel, and only those are known to step once a batch"
-    elif host is None and options.accumulate > 1:
-        reason = f"its host has no utils.torch_utils.{NAME}(net, optim, loss)"
+    if name is None and accumulate is None:
+        return
+    if name is not None and not nets:
+        reason = "it is for nets that are made parallel one by one, as the diffusion policy's are"
+    elif accumulate and not nets and len(optimizers) > 1:
+        name = accumulate
+        reason = (
+            f"its optimizers ({', '.join(optimizers)}) depend on each other's steps, which "
+            "micro-batches would put into another order"
+        )
+    elif accumulate and host is None:
+        name, reason = accumulate, f"its host has no utils.torch_utils.{NAME}(net, optim, loss)"
     elif options.precision == "fp16" and not backprop.stands_for(host):
         reason = f"its host's {NAME} is not robomimic's, so gradients cannot be scaled in it"
         name = "ddp.precision=fp16"

@@ -1,0 +1,180 @@
+"""One DistributedDataParallel for each optimizer, through which its loss passes.
+
+Algorithms other than the diffusion policy call their nets by many methods (`forward_train`), and
+one net in the losses of several optimizers, so DDP around a net would miss backward passes or
+average some twice. Here DDP holds exactly the parameters of one optimizer. Its forward returns the
+loss as it is, which prepares DDP's reducer for the backward pass that follows, whatever the loss
+was computed with. Gradients that reach other optimizers' parameters in that pass stay local: their
+reducers do not expect any, and the host drops them before those optimizers' own pass.
+
+A host that steps an optimizer after a `backward()` of its own gets the mean over ranks just before
+the step, which is exact where nothing has changed the gradients in between.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from robomimic_ddp.distributed import group, host_algo, parallel, watchdog
+from robomimic_ddp.errors import WrapError
+
+_made: WeakKeyDictionary[torch.optim.Optimizer, OptimizerDDP] = WeakKeyDictionary()
+_HOOK = "register_post_accumulate_grad_hook"
+"""Of a tensor, from torch 2.1 on."""
+
+
+class _Held(nn.Module):
+    """The parameters of one optimizer; its forward returns the loss."""
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        super().__init__()
+        self.held = nn.ParameterList(parameters)
+
+    def forward(self, loss: torch.Tensor) -> torch.Tensor:
+        return loss
+
+
+class OptimizerDDP:
+    """Averages the gradients of `parameters`, all or some of those that `optimizer` updates.
+
+    Has the attributes of a parallel net's state by which a model's reducers are looked at: `name`,
+    `parallel`, `reduced`, `arrival`, `training_forwards`.
+    """
+
+    arrival = None
+    """Buckets stay as they were built, since DDP looks for unused parameters in every pass."""
+
+    def __init__(
+        self,
+        name: str,
+        optimizer: torch.optim.Optimizer,
+        parameters: list[torch.Tensor],
+        ddp_options: dict,
+    ) -> None:
+        self.name, self.reduced = name, parameters
+        self.training_forwards = 0
+        """Losses that have passed through."""
+        self._prepared = False
+        self._grad_versions: dict[int, int] = {}
+        """Of each gradient, by its parameter, when the host's own backward pass had written it."""
+        whole = [one for one in parameters if isinstance(one, nn.Parameter)]
+        self.parallel = None
+        if len(whole) == len(parameters):
+            self.parallel = DistributedDataParallel(_Held(whole), **ddp_options)
+        self._undo = ExitStack()
+        self._undo.callback(optimizer.register_step_pre_hook(self._before_step).remove)
+        self._watched = self._undo.enter_context(ExitStack())
+        for parameter in parameters if hasattr(torch.Tensor, _HOOK) else ():
+            self._watched.callback(getattr(parameter, _HOOK)(self._note_version).remove)
+
+    def remove(self) -> None:
+        """Takes the hooks away again."""
+        self._undo.close()
+        self.parallel = None
+
+    def through(self, loss: torch.Tensor) -> torch.Tensor:
+        """The loss, whose next backward pass averages gradients over ranks. Collective with it."""
+        if self.parallel is None:  # a tensor that is no Parameter, averaged before the step
+            return loss
+        watchdog.began()
+        self._watched.close()
+        self._prepared = True
+        self.training_forwards += 1
+        if self.training_forwards > 1:
+            return self.parallel(loss)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "find_unused_parameters=True was specified")
+            return self.parallel(loss)
+
+    def _note_version(self, parameter: torch.Tensor) -> None:
+        self._grad_versions[id(parameter)] = parameter.grad._version
+
+    def _before_step(self, *_: Any) -> None:
+        prepared, self._prepared = self._prepared, False
+        if not prepared:
+            self._require_unchanged()
+            self._average()
+
+    def _require_unchanged(self) -> None:
+        written = [one for one in self.reduced if one.grad is not None]
+        changed = [one for one in written if one.grad._version != self._grad_versions.get(id(one))]
+        if not changed:
+            return
+        raise WrapError(
+            f"optimizer {self.name} was stepped on rank {group.rank()} after a backward() outside "
+            f"the host's torch_utils.backprop_for_loss, and its gradients were changed in between "
+            "(clipped, scaled) or torch is older than 2.1 and cannot tell: each rank changed its "
+            "own, and their mean is not the gradient of one process. Expected "
+            "TorchUtils.backprop_for_loss(net, optim, loss, max_grad_norm), which clips the mean. "
+            "Call that for this loss, or put DDPUtils.parallel(net) around the net and call it by "
+            "net(...)."
+        )
+
+    def _average(self) -> None:
+        """Collective: one message; a gradient that no rank has stays absent, as in one process."""
+        watchdog.began()
+        given = [one.grad is not None for one in self.reduced]
+        grads = [torch.zeros_like(one) if one.grad is None else one.grad for one in self.reduced]
+        flags = grads[0].new_tensor(given)
+        total = group.sum_over_ranks(torch.cat([flags, *(one.flatten() for one in grads)]))
+        flags, mean = total[: len(given)].tolist(), total[len(given) :] / group.world_size()
+        for flag, parameter, own in zip(
+            flags, self.reduced, mean.split([one.numel() for one in grads])
+        ):
+            parameter.grad = own.view_as(parameter) if flag else None
+
+
+def build(algo: Any, options: Any, undo: ExitStack) -> None:
+    """Collective: has every optimizer average the gradients of what it updates outside parallel
+    nets, until `undo` is closed. Weights must be equal on all ranks. `options`: ours.
+    """
+    ddp_options = {
+        **parallel.ddp_options(options, nn.Module()),
+        **parallel.EQUAL_WEIGHTS,
+        "static_graph": False,
+        "find_unused_parameters": True,
+    }
+    for name, optimizer in host_algo.named_optimizers(algo):
+        loose = outside_parallel_nets(algo, optimizer)
+        if loose:
+            _made[optimizer] = one = OptimizerDDP(name, optimizer, loose, ddp_options)
+            undo.callback(_made.pop, optimizer, None)
+            undo.callback(one.remove)
+
+
+def of(optimizer: torch.optim.Optimizer) -> OptimizerDDP | None:
+    """What averages the gradients of an optimizer, unless its parallel nets do."""
+    return _made.get(optimizer)
+
+
+def among(algo: Any) -> list[OptimizerDDP]:
+    """Those of the algorithm's optimizers."""
+    found = [of(optimizer) for _, optimizer in host_algo.named_optimizers(algo)]
+    return [one for one in found if one is not None]
+
+
+def reducers(algo: Any) -> list[Any]:
+    """What averages gradients: states of the parallel nets, and what `build` made."""
+    nets = parallel.parallel_among(host_algo.named_modules(algo))
+    return [*(parallel.state_of(net) for _, net in nets), *among(algo)]
+
+
+def outside_parallel_nets(algo: Any, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """What `optimizer` trains that no parallel net of `algo` averages."""
+    covered = {id(parameter) for parameter in _in_parallel_nets(algo)}
+    held = host_algo.held_by(optimizer)
+    return [one for one in held if one.requires_grad and id(one) not in covered]
+
+
+def _in_parallel_nets(algo: Any) -> Iterator[nn.Parameter]:
+    for _, module in host_algo.named_modules(algo):
+        if parallel.is_parallel(module):
+            yield from module.parameters()

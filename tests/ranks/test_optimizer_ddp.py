@@ -1,0 +1,213 @@
+"""DDP for each optimizer on real ranks: two and three ranks against one process with their batches."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from contextlib import ExitStack
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from robomimic_ddp.checkpoint.capture import capture_model
+from robomimic_ddp.checkpoint.restore import restore_model
+from robomimic_ddp.config.options import Options
+from robomimic_ddp.distributed import group, host_algo, optimizer_ddp, parallel
+from robomimic_ddp.verify import structure
+from tests.ranks.pool import RankError
+
+BATCH, STEPS = 6, 4
+
+
+def make_algo(alpha_is_parameter: bool = True) -> SimpleNamespace:
+    """An actor, two critics with targets, and a temperature that is in no net."""
+    torch.manual_seed(0)
+    critics = nn.ModuleList(nn.Linear(3, 1).double() for _ in range(2))
+    nets = {"actor": nn.Linear(4, 3).double(), "critic": critics, "target": copy.deepcopy(critics)}
+    alpha = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+    alpha = nn.Parameter(alpha.detach()) if alpha_is_parameter else alpha
+    optimizers = {
+        "actor": torch.optim.Adam(nets["actor"].parameters(), 1e-2),
+        "critic": [torch.optim.Adam(one.parameters(), 1e-2) for one in critics],
+        "alpha": torch.optim.Adam([alpha], 1e-2),
+    }
+    return SimpleNamespace(nets=nn.ModuleDict(nets), optimizers=optimizers, alpha=alpha)
+
+
+def backprop(optimizer, loss, retain_graph: bool = False, through: bool = True) -> None:
+    """As the host's backprop_for_loss."""
+    averaging = optimizer_ddp.of(optimizer)
+    loss = loss if averaging is None or not through else averaging.through(loss)
+    optimizer.zero_grad()
+    loss.backward(retain_graph=retain_graph)
+    optimizer.step()
+
+
+def step(algo, x, through: bool = True) -> None:
+    """Losses as those of actor-critic methods: each reaches nets of other optimizers, the critics
+    share one graph, the temperature is stepped after a plain backward().
+    """
+    nets, optimizers = algo.nets, algo.optimizers
+    actions = torch.tanh(nets["actor"](x))
+    values = [critic(actions) for critic in nets["critic"]]
+    with torch.no_grad():
+        wanted = [target(actions.detach()) + x[:, :1] for target in nets["target"]]
+    losses = [
+        (value - want).pow(2).mean() + algo.alpha.exp().squeeze() * value.mean()
+        for value, want in zip(values, wanted)
+    ]
+    optimizers["alpha"].zero_grad()
+    (algo.alpha * (actions.detach().sum(1).mean() - 1)).sum().backward()
+    optimizers["alpha"].step()
+    losses = [loss.clone() for loss in losses]
+    for index, (loss, optimizer) in enumerate(zip(losses, optimizers["critic"])):
+        backprop(optimizer, loss, retain_graph=index == 0, through=through)
+    value = nets["critic"][0](torch.tanh(nets["actor"](x))).mean()
+    backprop(optimizers["actor"], -value, through=through)
+    with torch.no_grad():
+        for target, net in zip(nets["target"].parameters(), nets["critic"].parameters()):
+            target.lerp_(net, 0.1)
+
+
+def batches(world_size: int) -> torch.Tensor:
+    made = torch.Generator().manual_seed(3)
+    return torch.randn(STEPS, world_size * BATCH, 4, generator=made, dtype=torch.float64)
+
+
+def moved(algo) -> torch.Tensor:
+    """Everything that a step changes, in one row."""
+    state = [tensor.detach().flatten() for _, tensor in host_algo.named_state(algo)]
+    moments = [tensor.flatten() for _, tensor in host_algo.named_optimizer_state(algo)]
+    return torch.cat([one.double() for one in [*state, *moments]])
+
+
+def train(build: bool, through: bool = True, alpha_is_parameter: bool = True) -> tuple:
+    """On a rank: (what was trained, complaints, warnings)."""
+    algo, options = make_algo(alpha_is_parameter), Options()
+    rank, world = group.rank(), group.world_size()
+    with ExitStack() as undo, warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        if build:
+            optimizer_ddp.build(algo, options, undo)
+        for x in batches(world):
+            step(algo, x[rank * BATCH : (rank + 1) * BATCH], through)
+        complaints = [*structure.unreduced(algo), *structure.foreign(algo)]
+    assert all(optimizer_ddp.of(one) is None for _, one in host_algo.named_optimizers(algo))
+    assert not any(one._optimizer_step_pre_hooks for _, one in host_algo.named_optimizers(algo))
+    return moved(algo), complaints, [str(one.message) for one in said]
+
+
+def one_process(world_size: int) -> torch.Tensor:
+    algo = make_algo()
+    for x in batches(world_size):
+        step(algo, x)
+    return moved(algo)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("through", [True, False], ids=["through DDP", "plain backward"])
+@pytest.mark.parametrize("alpha_is_parameter", [True, False])
+def test_ranks_equal_one_process(ranks, world_size, through, alpha_is_parameter):
+    call = (train, True, through, alpha_is_parameter)
+    of_ranks = ranks.run(*call, world_size=world_size)
+    expected, start = one_process(world_size), moved(make_algo())
+    distance = (expected[: len(start)] - start).norm()
+    for trained, complaints, said in of_ranks:
+        assert torch.equal(trained, of_ranks[0][0])
+        assert (trained - expected).norm() / distance < 1e-12
+        assert not complaints and not said
+
+
+def test_without_it_ranks_part(ranks):
+    first, second = (trained for trained, _, _ in ranks.run(train, False))
+    assert (first - second).norm() > 0.1 * (first - one_process(2)).norm() > 0
+
+
+def clip_then_step() -> None:
+    algo = make_algo()
+    with ExitStack() as undo:
+        optimizer_ddp.build(algo, Options(), undo)
+        algo.nets["actor"](torch.ones(2, 4, dtype=torch.float64)).sum().backward()
+        nn.utils.clip_grad_norm_(algo.nets["actor"].parameters(), 0.1)
+        algo.optimizers["actor"].step()
+
+
+def test_gradients_clipped_before_they_are_averaged_are_refused(ranks):
+    with pytest.raises(RankError) as caught:
+        ranks.run(clip_then_step)
+    for word in ("WrapError", "optimizer actor", "clips the mean", "backprop_for_loss"):
+        assert word in str(caught.value)
+
+
+def unused_parameters() -> list:
+    """Gradients of three parameters: used on all ranks, on rank 1 only, on none."""
+    found = []
+    for through in (True, False):
+        parts = nn.ParameterList(nn.Parameter(torch.ones(2)) for _ in range(3))
+        optimizer = torch.optim.SGD(parts.parameters(), 1.0)
+        algo = SimpleNamespace(nets=nn.ModuleDict(), optimizers={"one": optimizer}, held=parts)
+        with ExitStack() as undo:
+            optimizer_ddp.build(algo, Options(), undo)
+            loss = parts[0].sum() + (parts[1].sum() * 4 if group.rank() == 1 else 0)
+            backprop(optimizer, loss, through=through)
+        found.append([None if one.grad is None else one.grad.tolist() for one in parts])
+    return found
+
+
+def test_a_parameter_that_no_rank_uses_has_no_gradient(ranks):
+    """Else Adam would go on moving it."""
+    for found in ranks.run(unused_parameters):
+        assert found == [[[1, 1], [2, 2], None]] * 2
+
+
+def late_parameters() -> list[str]:
+    algo = make_algo()
+    with ExitStack() as undo:
+        optimizer_ddp.build(algo, Options(), undo)
+        algo.nets["extra"] = nn.Linear(2, 2)
+        algo.optimizers["extra"] = torch.optim.Adam(algo.nets["extra"].parameters())
+        return list(structure.unreduced(algo))
+
+
+def test_an_optimizer_that_is_added_after_training_began_is_named(ranks):
+    for complaints in ranks.run(late_parameters):
+        (only,) = complaints
+        assert "optimizer extra, with 2 of its parameter(s), was added" in only
+
+
+def beside_a_parallel_net() -> tuple:
+    """One optimizer for a parallel net and a plain one: each gradient is averaged once."""
+    torch.manual_seed(1)
+    nets = nn.ModuleDict({"encoder": nn.Linear(4, 3), "head": nn.Linear(3, 1)})
+    parallel.parallelise(nets["encoder"], "ddp", parallel.ddp_options(Options(), nets["encoder"]))
+    optimizer = torch.optim.SGD(nets.parameters(), 0.0)
+    algo = SimpleNamespace(nets=nets, optimizers={"policy": optimizer})
+    x = torch.arange(8.0).view(2, 4)[group.rank()][None]
+    with ExitStack() as undo:
+        optimizer_ddp.build(algo, Options(), undo)
+        assert [one.shape for one in optimizer_ddp.of(optimizer).reduced] == [(1, 3), (1,)]
+        backprop(optimizer, nets["head"](nets["encoder"](x)).sum())
+    expected = nets["head"].weight.detach().T @ torch.arange(8.0).view(2, 4).mean(0)[None]
+    head = nets["encoder"](torch.arange(8.0).view(2, 4)).mean(0)
+    return (
+        torch.allclose(nets["encoder"].weight.grad, expected),
+        torch.allclose(nets["head"].weight.grad[0], head),
+    )
+
+
+def test_it_takes_what_parallel_nets_leave(ranks):
+    assert ranks.run(beside_a_parallel_net) == [(True, True)] * 2
+
+
+def test_what_is_outside_the_nets_is_saved_and_put_back():
+    algo, other = make_algo(), make_algo()
+    with torch.no_grad():
+        algo.alpha.fill_(0.5)
+    restore_model(other, capture_model(algo))
+    assert other.alpha.item() == 0.5
+    state = capture_model(algo)
+    del state[""]["outside_nets"]  # as states of an earlier version
+    restore_model(other, state)
