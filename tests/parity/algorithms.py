@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from tests.configs import merged
+from tests.configs import SMALL, merged
 
 BATCH = 11
 """Samples of a rank. No other dimension in these nets is a multiple of it: see
@@ -78,7 +78,14 @@ ALGORITHMS = {
         "bcq", _bcq(critic={"value_bounds": [-1.0, 1.0], "distributional": {"enabled": True}})
     ),
     "BCQ, GMM sampler": Algorithm(
-        "bcq", _bcq(action_sampler={"vae": {"enabled": False}, "gmm": {"enabled": True}})
+        "bcq",
+        _bcq(
+            action_sampler={
+                "actor_layer_dims": SMALL,
+                "vae": {"enabled": False},
+                "gmm": {"enabled": True},
+            }
+        ),
     ),
     "BCQ, encoder frozen at the second epoch": Algorithm(
         "bcq", _bcq(action_sampler={"freeze_encoder_epoch": 2}), ranks=_BOTH, second_epoch=6

@@ -70,9 +70,11 @@ def reference_each(jobs: list[Job], world_size: int) -> list[dict]:
     return [train_for_all_ranks(job, world_size) for job in jobs]
 
 
-def nets_among(found: dict[str, float]) -> dict[str, float]:
-    """Of `comparison.distances`."""
-    return {part: one for part, one in found.items() if " of optimizer " not in part}
+def largest(found: dict[str, float]) -> tuple[float, str]:
+    """Of `comparison.distances`; printed."""
+    name = max(found, key=found.get)
+    print(f"{found[name]:.1e}: {name}")
+    return found[name], name
 
 
 @pytest.mark.parametrize("name, world", CASES, ids=[f"{name}, {world}" for name, world in CASES])
@@ -86,8 +88,7 @@ def test_ranks_equal_one_process_with_all_batches(name, world, make_job, host_ra
         found = distances(result, expected)
         if limit == ROUNDED:
             found = {part: one for part, one in found.items() if part.startswith("exp_avg")}
-        print(found)
-        assert max(found.values()) <= limit, found
+        assert largest(found)[0] <= limit, found
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -95,5 +96,10 @@ def test_without_synchronisation_it_fails(name, make_job, host_ranks):
     job = make_job(name, verify=False)
     apart, _ = host_ranks.run(train_apart, job, timeout=120)
     expected = host_ranks.run(train_for_all_ranks, job, 2, world_size=1, timeout=120)[0]
-    found = nets_among(distances(apart, expected))
+    found = {
+        part: one
+        for part, one in distances(apart, expected).items()
+        if " of optimizer " not in part and not part.startswith("log_")  # CQL's two numbers
+    }
+    print(found)
     assert min(found.values()) > APART, found
