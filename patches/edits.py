@@ -135,6 +135,6 @@ def _has_plain_parentheses(node: cst.BaseExpression) -> bool:
     return all(isinstance(space, cst.SimpleWhitespace) and not space.value for space in inside)
 
 
-def unrecognised(source: Source, node: cst.CSTNode, why: str) -> Unrecognised:
+def unrecognised(source: Source, node: cst.CSTNode, why: str, blocks: bool = True) -> Unrecognised:
     """`Unrecognised` at the line of `node`; what to do by hand is the fixer's own."""
-    return Unrecognised(source.line(node), why)
+    return Unrecognised(source.line(node), why, blocks=blocks)

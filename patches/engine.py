@@ -152,12 +152,10 @@ def _problems(findings: list[Finding]) -> tuple[Finding, ...]:
     """Findings that forbid writing: constructs in unknown forms, and required seams found
     nowhere.
     """
-    handled = {finding.fixer.seam for finding in findings if _is_patched(finding)}
     problems = [
         finding
         for finding in findings
-        if isinstance(finding.outcome, Unrecognised)
-        and not (finding.outcome.spares_others and finding.fixer.seam in handled)
+        if isinstance(finding.outcome, Unrecognised) and finding.outcome.blocks
     ]
     troubled = {finding.fixer.seam for finding in problems}
     required = [finding for finding in findings if finding.fixer.required]

@@ -35,6 +35,7 @@ def find_known_faults(host: Host) -> list[KnownFault]:
     finders = (
         *(_validation_path, _number_of_steps, _validation_log, _unbound_numpy, _unet),
         *(_load_from, _past_the_wrapper, _tensorflow_first, _resume_ignored),
+        *(_prior_samples, _random_subgoals),
     )
     return sorted({fault for find in finders for fault in find(host)})
 
@@ -150,6 +151,46 @@ def _resume_ignored(host: Host) -> Iterator[KnownFault]:
                 if word.arg == "resume" and isinstance(word.value, ast.Constant):
                     what = f"--resume has no effect: train() is given resume={word.value.value}"
                     yield KnownFault(path, call.lineno, f"{what} (ROBOMIMIC_DDP_RESUME=true has)")
+
+
+def _prior_samples(host: Host) -> Iterator[KnownFault]:
+    """GL_VAE, HBC's planner, does not tell the VAE how many samples of its prior it wants."""
+    nets = ast.walk(parsed(host.read("models/vae_nets.py")))
+    taken = [node.args for node in nets if getattr(node, "name", "") == "sample_prior"]
+    required = [args.args[: len(args.args) - len(args.defaults)] for args in taken]
+    if "n" not in [arg.arg for args in required for arg in args]:
+        return
+    fails = {
+        "prior_correction": "algo.latent_subgoal.prior_correction.enabled=true fails here in HBC",
+        "latent_subgoal.enabled": "algo.latent_subgoal.enabled=true: HBC fails here when it acts "
+        "(rollouts, and training with algo.mode=cascade)",
+    }
+    for path, block in _nodes(host, "algo/*.py", ast.If, b"sample_prior"):
+        what = next((text for end, text in fails.items() if dotted(block.test).endswith(end)), None)
+        for call in ast.walk(ast.Module(block.body, [])) if what else ():
+            if getattr(getattr(call, "func", None), "attr", "") == "sample_prior":
+                if not call.args and {word.arg for word in call.keywords}.isdisjoint({"n", None}):
+                    yield KnownFault(path, call.lineno, f"{what}: sample_prior() needs n")
+
+
+def _random_subgoals(host: Host) -> Iterator[KnownFault]:
+    for path, block in _nodes(host, "algo/*.py", ast.If, b"actor_use_random_subgoals"):
+        if not dotted(block.test).endswith("actor_use_random_subgoals"):
+            continue
+        body = ast.Module(block.body, [])
+        assigned = (node for node in ast.walk(body) if isinstance(node, ast.Assign))
+        found = {
+            dotted(node.targets[0])
+            for node in assigned
+            if last_name(node.value) == "gather_sequence"
+        }
+        for call in _calls(body, "get_actor_goal_for_training_from_processed_batch"):
+            if call.args and dotted(call.args[0]) in found:
+                what = (
+                    "algo.actor_use_random_subgoals=true fails here in HBC: the planner is given "
+                    "observations, not a processed batch (KeyError: 'target_subgoals')"
+                )
+                yield KnownFault(path, call.lineno, what)
 
 
 def _trees(host: Host, pattern: str, word: bytes = b"") -> Iterator[tuple[str, ast.Module]]:

@@ -49,15 +49,14 @@ class NotPresent:
 
 @dataclass(frozen=True)
 class Unrecognised:
-    """The construct is there, or ought to be, in a form that is not safe to edit; nothing may be
-    written. `spares_others`: what this file makes is refused when it is asked for, so the seam may
-    be patched in other files.
+    """The construct is there, or ought to be, in a form that is not safe to edit. If it `blocks`,
+    nothing may be written to the host; else the form is named and left, and the rest is patched.
     """
 
     where: int
     why: str
     by_hand: str = ""
-    spares_others: bool = False
+    blocks: bool = True
 
     @property
     def lines(self) -> tuple[int, ...]:

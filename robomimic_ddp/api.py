@@ -30,7 +30,7 @@ from robomimic_ddp.training.data_loaders import (
 )
 from robomimic_ddp.training.epoch import epoch_log, rollouts
 from robomimic_ddp.training.loop import distributed, epochs
-from robomimic_ddp.training.nets import cuda_device, parallel, scale_lr
+from robomimic_ddp.training.nets import cuda_device, over_ranks, parallel, scale_lr
 from robomimic_ddp.training.run_directory import run_directory
 from robomimic_ddp.training.step.averaged_copy import averaged_copy
 
@@ -50,6 +50,7 @@ __all__ = [
     "load_from",
     "main_rank_only",
     "open_on_main",
+    "over_ranks",
     "overrides",
     "parallel",
     "prepare_config",

@@ -1,12 +1,12 @@
 """The nets `obs_encoder` and `noise_pred_net`, bare values of an `nn.ModuleDict` (ARISE lineage).
 
-A value in DataParallel is left to the fixer `data_parallel`.
+A value in DataParallel is left to the fixer `data_parallel`. Other nets need no edit: a run
+synchronises them optimizer by optimizer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import libcst as cst
 
@@ -25,7 +25,7 @@ NETS = ("obs_encoder", "noise_pred_net")
 
 def find(source: Source, module: cst.Module) -> list[Found]:
     """`"obs_encoder": net` becomes `"obs_encoder": DDPUtils.parallel(net)`, likewise
-    `noise_pred_net` and any further net beside them, which would train without being synchronised.
+    `noise_pred_net` and any further net beside them.
     """
     found, seen = [], set()
     for module_dict in calls(source, module, "torch.nn.ModuleDict"):
@@ -49,7 +49,7 @@ def find(source: Source, module: cst.Module) -> list[Found]:
 
 def _other_nets(source: Source, module: cst.Module) -> list[Found]:
     """Of a file that makes no nn.ModuleDict with both nets: what its user has wrapped by hand is
-    fine, whatever the nets are called; another algorithm has no part in this seam.
+    fine, whatever the nets are called; a diffusion policy's nets under other keys are named.
     """
     by_hand = api_calls(source, module, "parallel")
     if by_hand:
@@ -63,10 +63,11 @@ def _other_nets(source: Source, module: cst.Module) -> list[Found]:
     nets = [key for key, value in items if not _is_dict(value)]
     keys = ", ".join(dict.fromkeys(nets)) or "that are not written in it"
     why = (
-        f"the keys of nn.ModuleDict are {keys}; expected {' and '.join(NETS)} in one of them. On "
-        "several ranks its algorithm is refused"
+        f"the keys of nn.ModuleDict are {keys}; expected {' and '.join(NETS)} in one of them. The "
+        "nets are synchronised by their optimizers, as other algorithms' are; ddp.precision, "
+        "ddp.compile and DataParallel do not reach them"
     )
-    return [replace(unrecognised(source, where or dicts[0], why), spares_others=True)]
+    return [unrecognised(source, where or dicts[0], why, blocks=False)]
 
 
 def _is_dict(value: cst.BaseExpression) -> bool:
@@ -161,8 +162,9 @@ FIXER = Fixer(
     ("algo/*.py",),
     find,
     "write DDPUtils.parallel(net) around each net where it is put into self.nets",
-    words=("ModuleDict", "noise_pred|diffusers|robomimic_ddp"),
+    words=("ModuleDict", "noise_pred|diffusers|parallel("),
     missing="the nets are put into DataParallel, see data_parallel",
-    absent="no file with 'ModuleDict' and 'noise_pred' or 'diffusers': the host seems to have no "
-    "diffusion policy of a known shape, and only its nets are made parallel",
+    required=False,
+    absent="no file with 'ModuleDict' and 'noise_pred' or 'diffusers', so no diffusion policy of a "
+    "known shape; nets of other algorithms need no edit, their optimizers synchronise them",
 )

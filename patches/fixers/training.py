@@ -1,4 +1,4 @@
-"""The run itself: the learning rate, the epoch loop, and the best values so far."""
+"""The run itself: learning rates, batch statistics, the epoch loop, and the best values so far."""
 
 from __future__ import annotations
 
@@ -69,12 +69,27 @@ def _first_values(source: Source, train: cst.FunctionDef) -> Iterator[Found]:
 
 def _rates(source: Source, function: cst.FunctionDef) -> list[Found]:
     """`params["learning_rate"]["initial"]` becomes `DDPUtils.scale_lr(...)` of it."""
-    done = api_calls(source, function, "scale_lr")
-    scaled = {call.args[0].value for call in done if call.args}
-    rates = [rate for rate in _initial_rates(function) if rate not in scaled]
-    if not rates and not done:
+    found = _scaled(source, function)
+    if not found:
         why = 'no initial learning rate is read as ["learning_rate"]["initial"]'
         return [unrecognised(source, function, why)]
+    return found
+
+
+def _own_rates(source: Source, module: cst.Module) -> Iterator[Found]:
+    """The same in `optim.Adam(params, lr=...)` and its like, beside optimizer_from_optim_params."""
+    for call in walk(module, cst.Call):
+        rate = argument(call, 1, "lr")
+        if rate is not None and any(
+            name.startswith("torch.optim.") for name in source.names(call.func)
+        ):
+            yield from _scaled(source, rate)
+
+
+def _scaled(source: Source, node: cst.CSTNode) -> list[Found]:
+    done = api_calls(source, node, "scale_lr")
+    scaled = {call.args[0].value for call in done if call.args}
+    rates = (rate for rate in _initial_rates(node) if rate not in scaled)
     return [*done, *(wrap(source, rate, "scale_lr") for rate in rates)]
 
 
@@ -89,6 +104,36 @@ def _initial_rates(node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
 def _key(node: cst.CSTNode) -> str:
     """The x of `params["x"]` and of `params.x`."""
     return node.attr.value if isinstance(node, cst.Attribute) else key_of(node)
+
+
+def _batch_means(source: Source, module: cst.Module) -> Iterator[Found]:
+    """`alpha / q.abs().mean().detach()`, TD3-BC's weight of the Q-values, becomes
+    `alpha / DDPUtils.over_ranks(q.abs().mean().detach())`.
+    """
+    for division in walk(module, cst.BinaryOperation):
+        is_division = isinstance(division.operator, cst.Divide)
+        if not is_division or "alpha" not in (_key(division.left), dotted(division.left)):
+            continue
+        if source.is_api(division.right, "over_ranks"):
+            yield division.right
+        elif _is_mean_of_absolute(division.right):
+            yield wrap(source, division.right, "over_ranks")
+        else:
+            why = (
+                "alpha is divided by something other than q.abs().mean().detach(): if that is a "
+                "mean over the batch, each rank divides by its own batch's"
+            )
+            yield unrecognised(source, division, why, blocks=False)
+
+
+def _is_mean_of_absolute(node: cst.BaseExpression) -> bool:
+    """Whether it is `q.abs().mean()` with a `.detach()` somewhere after q."""
+    methods = []
+    while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and not node.args:
+        methods.insert(0, node.func.attr.value)
+        node = node.func.value
+    last = [name for name in methods if name != "detach"][-2:]
+    return last == ["abs", "mean"] and "detach" in methods
 
 
 FIXERS = {
@@ -119,5 +164,25 @@ FIXERS = {
         _rates,
         "pass the initial learning rate through DDPUtils.scale_lr(lr)",
         within="def optimizer_from_optim_params",
+    ),
+    # CQL makes those of its two weights by hand.
+    "own_optimizer_lr": Fixer(
+        "learning rate",
+        ("algo/*.py",),
+        _own_rates,
+        "pass the initial learning rate through DDPUtils.scale_lr(lr)",
+        words=("lr=", "learning_rate"),
+        missing="no optimizer of torch is made with a learning rate of optim_params",
+        required=False,
+    ),
+    # A statistic of the rank's batch weighs its loss.
+    "over_ranks": Fixer(
+        "batch mean",
+        ("algo/*.py",),
+        _batch_means,
+        "write it as alpha / DDPUtils.over_ranks(q.abs().mean().detach())",
+        words=("alpha", "abs(", "mean("),
+        missing="no weight of a loss is alpha divided by a mean over the batch",
+        required=False,
     ),
 }

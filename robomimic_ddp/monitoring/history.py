@@ -29,11 +29,12 @@ FILE_NAME = "history.jsonl"
 
 
 def loader_of(arguments: Mapping[str, Any]) -> Any:
-    """The loader that a call of the host's `run_epoch` counts its steps by: `data_loader`, or the
-    first of `data_loaders`; None where it has neither.
+    """The loader that a call of the host's `run_epoch` counts its steps by: `data_loader` (of a
+    dict the first), or the first of `data_loaders`; None where it has neither.
     """
     several = arguments.get("data_loaders")
-    return several[0] if several else arguments.get("data_loader")
+    loader = several[0] if several else arguments.get("data_loader")
+    return next(iter(loader.values()), None) if isinstance(loader, Mapping) else loader
 
 
 def recorded(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Mapping
 from typing import Any, Callable
 
 import numpy as np
@@ -147,11 +148,15 @@ def _take_own_share(call: inspect.BoundArguments) -> None:
 
     The length is given as a number, not as None: DROID's run_epoch has no reading of None.
     """
-    loader = _argument(call, "data_loader")
+    given, loader = _argument(call, "data_loader"), loader_of(call.arguments)
     if not hasattr(loader, "limited"):
         return  # the host's own DataLoader, on one rank or not made through the seam
-    share = loader.limited(_argument(call, "num_steps"))
-    call.arguments["data_loader"] = share
+    steps = _argument(call, "num_steps")
+    if isinstance(given, Mapping):
+        shares = {name: one.limited(steps) for name, one in given.items()}
+        call.arguments["data_loader"], share = shares, next(iter(shares.values()))
+    else:
+        call.arguments["data_loader"] = share = loader.limited(steps)
     call.arguments["num_steps"] = len(share)
     if call.arguments.get("data_loader_iter") is not None:
         call.arguments["data_loader_iter"] = iter(share)

@@ -1,4 +1,4 @@
-"""What a host's lines that make nets, optimizer and device call."""
+"""What a host's lines that make nets, optimizers and device, or weigh a loss, call."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from torch import nn
 
 from robomimic_ddp.checkpoint import weights
 from robomimic_ddp.config import env, plan
+from robomimic_ddp.distributed import group
 from robomimic_ddp.distributed import parallel as wrap
 from robomimic_ddp.training import run as _run
 
@@ -39,3 +40,15 @@ def scale_lr(lr: float) -> float:
     """The learning rate after the plan's scaling; `lr` itself where nothing is scaled."""
     run = _run.current()
     return lr if run is None else run.scale_lr(lr)
+
+
+def over_ranks(value: torch.Tensor) -> torch.Tensor:
+    """Collective in a training step: the mean over ranks of a statistic of each rank's batch, such
+    as the weight of a loss, as a constant of the same shape and dtype.
+
+    `value` itself on one rank, outside a run, and where no gradients are recorded: there the host
+    validates or takes no step, and ranks may have unequal numbers of batches.
+    """
+    if _run.current() is None or group.world_size() == 1 or not torch.is_grad_enabled():
+        return value
+    return group.sum_over_ranks(value.detach()) / group.world_size()

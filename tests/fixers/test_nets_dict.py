@@ -107,7 +107,7 @@ def test_data_parallel_of_other_nets_does_not_matter():
 def test_data_parallel_around_nets_of_the_dict_is_left_to_the_user(name, after):
     text = HEAD + MAKE.format(name, "a", "b") + after
     outcome = check_untouched("nets_dict", text, Unrecognised)
-    assert (outcome.where, "around nets" in outcome.why) == (4, True)
+    assert (outcome.where, "around nets" in outcome.why, outcome.blocks) == (4, True, True)
 
 
 @pytest.mark.parametrize(
@@ -122,10 +122,10 @@ def test_data_parallel_around_nets_of_the_dict_is_left_to_the_user(name, after):
     ],
     ids=["one net missing", "made elsewhere"],
 )
-def test_says_so_where_nets_would_stay_unsynchronised(text, line, word):
+def test_names_nets_that_are_left_to_their_optimizers(text, line, word):
     outcome = check_untouched("nets_dict", HEAD + text, Unrecognised)
-    assert outcome.where == line
-    assert word in outcome.why
+    assert (outcome.where, outcome.blocks) == (line, False)
+    assert word in outcome.why and "synchronised by their optimizers" in outcome.why
 
 
 OTHER_NETS = """from diffusers.schedulers import DDPMScheduler
@@ -134,15 +134,14 @@ nets = nn.ModuleDict({{"policy": policy_nets}})
 """
 
 
-def test_nets_of_other_names_are_named_and_do_not_stop_other_files():
+def test_nets_of_other_names_are_named_and_block_nothing():
     outcome = check_untouched("nets_dict", HEAD + OTHER_NETS.format("a", "b"), Unrecognised)
-    assert outcome.spares_others
+    assert not outcome.blocks
     assert "keys of nn.ModuleDict are visual_encoder, noise_predictor, policy" in outcome.why
     assert "expected obs_encoder and noise_pred_net" in outcome.why
 
 
 def test_nets_of_other_names_that_the_user_has_wrapped():
-    """As the message says."""
     text = EDITED + OTHER_NETS.format("DDPUtils.parallel(a)", "DDPUtils.parallel(b)")
     assert all_fixers()["nets_dict"].may_apply_to(text.encode())
     outcome = check_untouched("nets_dict", text, AlreadyApplied)
@@ -159,7 +158,7 @@ ASSIGNED_NETS = """class Policy:
 
 def test_nets_put_into_an_empty_dict_are_named_and_may_be_wrapped_by_hand():
     outcome = check_untouched("nets_dict", HEAD + ASSIGNED_NETS.format("net"), Unrecognised)
-    assert outcome.spares_others
+    assert not outcome.blocks
     assert "keys of nn.ModuleDict are visual_encoder, noise_predictor;" in outcome.why
     wrapped = EDITED + ASSIGNED_NETS.format("DDPUtils.parallel(net)")
     check_untouched("nets_dict", wrapped, AlreadyApplied)

@@ -204,6 +204,15 @@ def run(cfg: "OmegaConf") -> str:
 """
         for mode in ("'w'", '"w"', "'wb'", "mode='wt'")
     ],
+    "over_ranks": [
+        f"import torch\n@@\n\n\ndef loss(self, q):\n    lam = {alpha} / "
+        f"<<{mean}|DDPUtils.over_ranks({mean})>>  # weight\n    return -lam * q.mean()\n"
+        for alpha, mean in (
+            ("self.algo_config.alpha", "Q_values.abs().mean().detach()"),
+            ("alpha", "self.critic(obs).detach().abs().mean()"),
+            ('config["alpha"]', "q.abs().detach().mean()"),
+        )
+    ],
     "overrides": [
         *(
             f"""import hydra
@@ -221,6 +230,30 @@ def main():
 import robomimic_ddp.api as DDPUtils
 cfg = compose(config_name="train", overrides=<<words|DDPUtils.overrides(words)>>)
 """,
+    ],
+    "own_optimizer_lr": [
+        f"{head}\n@@\n\n\nclass CQL:\n    def _create_optimizers(self):\n"
+        f'        self.optimizers["cql"] = {name}(\n'
+        '            params=self.nets["log_cql_weight"].parameters(),\n'
+        f"            lr=<<{rate}|DDPUtils.scale_lr({rate})>>,\n            weight_decay=0.0,\n"
+        "        )\n"
+        for head, name, rate in (
+            (
+                "import torch.optim as optim",
+                "optim.Adam",
+                'self.optim_params["critic"]["learning_rate"]["initial"]',
+            ),
+            (
+                "import torch",
+                "torch.optim.AdamW",
+                "self.algo_config.optim_params.policy.learning_rate.initial",
+            ),
+            (
+                "from torch.optim import SGD",
+                "SGD",
+                "self.optim_params['actor']['learning_rate']['initial']",
+            ),
+        )
     ],
     "prepare_config": [
         f"{head}\n@@\n\ndef main(args):\n"
@@ -429,12 +462,22 @@ UNTOUCHED = {
         },
         "outside train": f"def dump(path):\n    open(path, 'w').write('')\n{TRAIN}    pass\n",
     },
+    "over_ranks": {
+        "another weight": "loss = alpha * (a - b).abs().mean()\n",
+        "another division": "loss = beta / q.abs().mean().detach()  # not alpha\n",
+    },
     "overrides": {
         "no overrides": "from hydra import compose\ncfg = compose(config_name='train')\n",
         "other library": "from mine import compose  # hydra\n"
         "cfg = compose('train', overrides=words)\n",
         "hydra.main": "import hydra\n@hydra.main(config_path='compose')\ndef main(cfg):\n"
         "    pass\n",
+    },
+    "own_optimizer_lr": {
+        "a rate of its own": "import torch\nopt = torch.optim.Adam(p, lr=1e-3)  # learning_rate\n",
+        "other library": "from mine import Adam\n"
+        'opt = Adam(p, lr=params["learning_rate"]["initial"])\n',
+        "a log": 'import torch\nlog(lr=params["learning_rate"]["initial"])\n',
     },
     "prepare_config": {
         call: f"from robomimic.config import config_factory\nconfig = {call}\n"
@@ -520,6 +563,10 @@ UNRECOGNISED = {
         (f"import json\n{TRAIN}    f = {call}\n", 3)
         for call in ("open(path, 'a')", "open(path, mode)", "open(path, 'w', 1)", "open(p, 'r+')")
     ],
+    "over_ranks": [
+        (f"scale = q.abs().mean()\nlam = self.alpha / {divisor}\n", 2)
+        for divisor in ("scale", "q.abs().mean()", "(q.abs().mean().detach() + 1)", "q.mean()")
+    ],
     "scale_lr": [
         (f'{RATES}    return p["learning_rate"]["decay"], p["initial"]\n', 1),
     ],
@@ -558,7 +605,7 @@ def test_leaves_what_is_something_else(name, text):
 )
 def test_says_so_where_it_cannot_be_sure(name, text, line):
     outcome = check_untouched(name, text, Unrecognised)
-    assert outcome.where == line
+    assert (outcome.where, outcome.blocks) == (line, name != "over_ranks")
     assert name != "distributed" or text.partition("train")[2].partition(":")[0] in outcome.why
 
 

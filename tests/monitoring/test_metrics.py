@@ -121,6 +121,23 @@ def test_a_host_validates_its_share_with_its_own_iterator():
     assert seen == [([1, 2], 2, 1), ([1, 2, 3], 3, None), ([9], 2, 7), ([9], 2, 7)]
 
 
+def test_a_host_validates_its_share_of_a_dict_of_loaders():
+    seen = []
+
+    class Loader(list):
+        def limited(self, num_steps):
+            return self[:num_steps]
+
+    @epoch_log
+    def run_epoch(model, data_loader, validate, num_steps):
+        seen.append((data_loader, num_steps))
+
+    loaders = {"data": Loader([1, 2, 3]), "more": Loader([7, 8])}
+    run_epoch(None, loaders, True, 1)
+    run_epoch(None, loaders, True, None)
+    assert seen == [({"data": [1], "more": [7]}, 1), (loaders, 3)]
+
+
 def test_an_epoch_that_is_a_pass_knows_its_steps_at_once():
     """For a stop inside of it; validation is no part of it."""
     part, totals = EpochPart(), []
@@ -133,7 +150,8 @@ def test_an_epoch_that_is_a_pass_knows_its_steps_at_once():
     model = SimpleNamespace(process_batch_for_training=None, log_info=None)
     for arguments in ({}, {"num_steps": 3}, {"validate": True}):
         run_epoch(model, range(5), 1, **arguments)
-    assert totals == [5, None, None]
+    run_epoch(model, {"data": range(5)}, 1)
+    assert totals == [5, None, None, 5]
 
 
 def test_on_one_rank_the_hosts_function_gets_and_gives_the_same_objects():

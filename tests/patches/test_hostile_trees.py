@@ -211,8 +211,10 @@ def create(visual_encoder, noise_predictor):
 """
 
 
-def test_an_algorithm_with_other_nets_does_not_block_the_host(host, command):
-    (host / "algo/diffusion_policy_backup.py").write_text(OTHER_NETS)
+@pytest.mark.parametrize("name", ["diffusion_policy_backup.py", "diffusion_policy.py"])
+def test_a_diffusion_policy_with_other_nets_does_not_block_the_host(host, command, name):
+    """A second one, and the host's only one."""
+    (host / "algo" / name).write_text(OTHER_NETS)
     code, out, _ = command("status", host)
     assert code == 0
     assert "left as it is: the keys of nn.ModuleDict are visual_encoder, noise_predictor" in out
@@ -222,14 +224,28 @@ def test_an_algorithm_with_other_nets_does_not_block_the_host(host, command):
     assert snapshot(host) == before
 
 
-def test_the_remedy_for_nets_of_other_names_works(host, command):
-    """The host's only diffusion policy: refused as it is, accepted as the message says."""
+def test_a_host_without_a_diffusion_policy_is_patched(host, command):
+    (host / "algo/diffusion_policy.py").unlink()
+    before = snapshot(host)
+    code, out, _ = command("status", host)
+    assert code == 0 and "nets of other algorithms need no edit" in out
+    assert command("apply", host)[0] == command("apply", host, "--check")[0] == 0
+    assert command("revert", host)[0] == 0
+    assert snapshot(host) == before
+
+
+@pytest.mark.bad_input
+def test_data_parallel_that_cannot_be_taken_out_blocks_the_host(host, command):
     path = host / "algo/diffusion_policy.py"
-    path.write_text(OTHER_NETS)
+    path.write_text(OTHER_NETS.replace("return nn.ModuleDict", "return around(nn.DataParallel)"))
+    before = snapshot(host)
     code, _, err = command("apply", host)
-    assert code == 1
-    assert "visual_encoder, noise_predictor" in err and "DDPUtils.parallel(net)" in err
-    assert "no diffusion policy" not in err
+    assert code == 1 and "DataParallel is subclassed, stored or passed on" in err
+    assert snapshot(host) == before
+
+
+def test_nets_of_other_names_may_be_wrapped_by_hand(host, command):
+    path = host / "algo/diffusion_policy.py"
     wrapped = OTHER_NETS.replace(": visual_encoder,", ": DDPUtils.parallel(visual_encoder),")
     wrapped = wrapped.replace(": noise_predictor}", ": DDPUtils.parallel(noise_predictor)}")
     path.write_text(wrapped.replace("\nfrom", "\nimport robomimic_ddp.api as DDPUtils\nfrom", 1))

@@ -15,11 +15,20 @@ from tests.patches.support import snapshot
 
 IMPORT = "import robomimic_ddp.api as DDPUtils"
 ADDED = {
+    "algo/cql.py": [
+        IMPORT,
+        'lr=DDPUtils.scale_lr(self.optim_params["actor"]["learning_rate"]["initial"]),',
+        'lr=DDPUtils.scale_lr(self.optim_params["critic"]["learning_rate"]["initial"]),',
+    ],
     "algo/diffusion_policy.py": [
         IMPORT,
         '"obs_encoder": DDPUtils.parallel(obs_encoder),',
         '"noise_pred_net": DDPUtils.parallel(noise_pred_net)',
         "return TensorUtils.to_float(TensorUtils.to_device(input_batch, self.device))",
+    ],
+    "algo/td3_bc.py": [
+        IMPORT,
+        "lam = self.algo_config.alpha / DDPUtils.over_ranks(Q_values.abs().mean().detach())",
     ],
     "scripts/train.py": [
         IMPORT,
@@ -64,7 +73,9 @@ ADDED = {
     ],
 }
 REPLACED = {
+    "algo/cql.py": 2,
     "algo/diffusion_policy.py": 3,
+    "algo/td3_bc.py": 1,
     "scripts/train.py": 10,
     "utils/diffusion_utils.py": 1,
     "utils/file_utils.py": 0,
@@ -128,7 +139,7 @@ def test_applied_again_nothing_changes(retrofit):
     assert second.patches == ()
     assert second.state == "patched"
     done = [finding for finding in second.findings if isinstance(finding.outcome, AlreadyApplied)]
-    assert len(done) == sum(len(finding.outcome.lines) > 0 for finding in first.findings) == 28
+    assert len(done) == sum(len(finding.outcome.lines) > 0 for finding in first.findings) == 30
 
 
 def test_each_line_that_is_named_holds_our_name(retrofit):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import traceback
+from pathlib import Path
+
 import pytest
 
 from robomimic_ddp.patches.hosts import find_host
@@ -22,6 +25,21 @@ def run_epoch(model, loader, num_steps=None):
 """
 VALIDATE = "\nlog = TrainUtils.run_epoch(model, loader, validate=True)\n"
 CONFIG = "self.algo.unet.down_dims = [256]\n"
+VAE = "class VAE:\n    def sample_prior(self, {}, conditions=None, goals=None):\n        pass\n"
+PLANNER = """
+def subgoals(self, obs):
+    if use_prior_correction:
+        prior = self.nets["goal_network"].sample_prior({n}conditions=obs)
+    if self.global_config.algo.latent_subgoal.enabled:
+        return self.nets["goal_network"].sample_prior({n}conditions=obs, goals=None)
+"""
+RANDOM = """
+def process_batch_for_training(self, batch):
+    if self.algo_config.actor_use_random_subgoals:
+        goal_obs = TensorUtils.gather_sequence(batch["next_obs"], indices)
+        goal_obs = TensorUtils.to_float(goal_obs)
+        goal = self.planner.get_actor_goal_for_training_from_processed_batch({})
+"""
 
 
 def faults(host) -> list[str]:
@@ -121,3 +139,71 @@ def test_a_flag_to_resume_that_has_no_effect(host, given, found):
     append(host / "scripts/train.py", "parser.add_argument('--resume', action='store_true')\n")
     told = [fault for fault in faults(host) if "--resume has no effect" in fault]
     assert [fault.partition(": ")[0] for fault in told] == ["scripts/train.py:22"] * found
+
+
+def test_samples_of_a_prior_without_their_number(host):
+    append(host / "models/vae_nets.py", VAE.format("n"))
+    append(host / "algo/gl.py", PLANNER.format(n="n=2, "))
+    assert faults(host) == []
+    append(host / "algo/gl.py", PLANNER.format(n=""))
+    acts, trains = sorted(faults(host), key=lambda fault: "prior_correction" in fault)
+    assert trains.startswith("algo/gl.py:10: algo.latent_subgoal.prior_correction.enabled=true")
+    assert acts.startswith("algo/gl.py:12: algo.latent_subgoal.enabled=true: HBC fails here when")
+    (host / "models/vae_nets.py").write_text(VAE.format("n=None"))
+    assert faults(host) == []
+
+
+def test_random_subgoals_that_are_no_processed_batch(host):
+    append(host / "algo/hbc.py", RANDOM.format("dict(target_subgoals=goal_obs)"))
+    assert faults(host) == []
+    append(host / "algo/hbc.py", RANDOM.format("goal_obs, use_latent_subgoals=False"))
+    (fault,) = faults(host)
+    assert fault.startswith("algo/hbc.py:12: algo.actor_use_random_subgoals=true fails here in HBC")
+
+
+LATENT = {"latent_subgoal": {"enabled": True}}
+CORRECTED = {"latent_subgoal": {"enabled": True, "prior_correction": {"enabled": True}}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "fault", "error"),
+    [
+        ({"actor_use_random_subgoals": True}, "actor_use_random_subgoals", "target_subgoals"),
+        (CORRECTED, "latent_subgoal.prior_correction", "'n'"),
+        ({**LATENT, "mode": "cascade"}, "latent_subgoal.enabled", "'n'"),
+    ],
+)
+def test_the_installed_hbc_fails_where_status_says(settings, fault, error, config_file):
+    algo = pytest.importorskip("robomimic.algo", reason="praxis-robomimic is not installed")
+    model, batch = _hbc(algo, config_file("hbc", {"algo": settings}))
+    with pytest.raises((KeyError, TypeError), match=error) as caught:
+        model.train_on_batch(model.process_batch_for_training(batch), epoch=1)
+    named = find_known_faults(find_host(str(Path(algo.__file__).parents[1])))
+    (line,) = (one.line for one in named if one.what.startswith(f"algo.{fault}"))
+    assert line in [frame.lineno for frame in traceback.extract_tb(caught.tb)]
+
+
+def test_the_installed_hbc_trains_without_them(config_file):
+    algo = pytest.importorskip("robomimic.algo", reason="praxis-robomimic is not installed")
+    model, batch = _hbc(algo, config_file("hbc"))
+    model.train_on_batch(model.process_batch_for_training(batch), epoch=1)
+
+
+def _hbc(algo, settings):
+    """The host's HBC and a batch for it."""
+    import robomimic.utils.obs_utils as ObsUtils
+    import torch
+
+    from robomimic_ddp import train_rlds
+    from tests.datasets import ACTION_DIM, LOW_DIM
+
+    config, _ = train_rlds.build_config([f"load_from={settings}"])
+    ObsUtils.initialize_obs_utils_with_config(config)
+    shapes = {name: [size] for name, size in LOW_DIM.items()}
+    where = {"ac_dim": ACTION_DIM, "device": torch.device("cpu")}
+    model = algo.algo_factory("hbc", config, obs_key_shapes=shapes, **where)
+    model.set_train()
+    batch = {"actions": torch.zeros(2, 5, ACTION_DIM)}
+    for name in ("obs", "next_obs"):
+        batch[name] = {key: torch.zeros(2, 5, size) for key, size in LOW_DIM.items()}
+    return model, batch
