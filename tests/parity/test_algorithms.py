@@ -14,6 +14,7 @@ from unittest import mock
 
 import pytest
 
+from robomimic_ddp import api
 from robomimic_ddp.distributed import group, optimizer_ddp
 from tests.configs import VARIANTS, make_config, uses_images, write_config
 from tests.parity.algorithms import ALGORITHMS, changes_of
@@ -66,6 +67,12 @@ def train_apart(job: Job) -> dict:
         return train_on_rank(job)
 
 
+def train_with_own_means(job: Job) -> dict:
+    """Collective: what the host weighs a loss with is of each rank's own batch."""
+    with mock.patch.object(api, "over_ranks", lambda value: value):
+        return train_on_rank(job)
+
+
 def reference_each(jobs: list[Job], world_size: int) -> list[dict]:
     return [train_for_all_ranks(job, world_size) for job in jobs]
 
@@ -103,3 +110,19 @@ def test_without_synchronisation_it_fails(name, make_job, host_ranks):
     }
     print(found)
     assert min(found.values()) > APART, found
+
+
+@pytest.mark.parametrize(
+    "name, train, ddp",
+    [
+        ("TD3-BC", train_with_own_means, {}),
+        ("BC ResNet18", train_on_rank, {"sync_batchnorm": False}),
+    ],
+)
+def test_with_statistics_of_each_rank_it_fails(name, train, ddp, make_job, host_ranks):
+    """Gradients are averaged all the same, and ranks are equal."""
+    job = make_job(name, double=True, **ddp)
+    zero, one = host_ranks.run(train, job, timeout=120)
+    assert digests(zero["nets"]) == digests(one["nets"])
+    expected = host_ranks.run(train_for_all_ranks, job, 2, world_size=1, timeout=120)[0]
+    assert largest(distances(zero, expected))[0] > 1e-3
