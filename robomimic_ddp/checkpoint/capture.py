@@ -29,7 +29,9 @@ def capture_model(algo: Any) -> dict[str, Any]:
     Raises CheckpointError for a value that the file could not hold.
     """
     state = {name: _capture_part(part) for name, part in host_algo.parts(algo)}
-    state[""]["outside_nets"] = plain(dict(host_algo.outside_nets(algo)))
+    outside = dict(host_algo.outside_nets(algo))
+    if outside:
+        state[""]["outside_nets"] = plain(outside)
     return state
 
 

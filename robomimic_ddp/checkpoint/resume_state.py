@@ -22,8 +22,6 @@ class Resume:
     """Main rank: the config.json of that run, before the host writes it again."""
     saved: dict[str, Any] | None = None
     """The saved state, between reading it and putting it back."""
-    notes: list[str] = field(default_factory=list)
-    """Main rank: what was wrong with the files that were read."""
     variables: dict[str, Any] = field(default_factory=dict)
     """Variables of the host's train() that are saved (`api.restored`), with what they are before
     training.

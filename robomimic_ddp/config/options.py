@@ -124,6 +124,12 @@ class Options:
         "nets whose forward may change them (BatchNorm).",
         ("auto", "true", "false"),
     )
+    sync_batchnorm: str = _option(
+        "auto",
+        "BatchNorm normalises with the samples of all ranks, as one process would; `false`: with "
+        "each rank's own, as plain DDP does; `auto` does so too, and the plan says it.",
+        ("auto", "true", "false"),
+    )
     deterministic: bool = _option(
         False,
         "Hold torch to algorithms that give the same bits each time, on GPUs too; an operation "

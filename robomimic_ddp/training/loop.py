@@ -108,12 +108,12 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
     run.last_epoch = iterable[-1] if isinstance(iterable, range) and iterable else None
     keeper = state_saver.Keeper(run, model)
     verifier, finished = _start_training(run, model, keeper)
-    run.stopper.listen()
-    if run.options.values.debug:
-        nets = parallel.parallel_among(host_algo.named_modules(model))
-        nets = nets or list(host_algo.named_nets(model))
-        debug.tell_start(nets, run.loaders.get("train"), run.plan.device)
     try:
+        run.stopper.listen()
+        if run.options.values.debug:
+            nets = parallel.parallel_among(host_algo.named_modules(model))
+            nets = nets or list(host_algo.named_nets(model))
+            debug.tell_start(nets, run.loaders.get("train"), run.plan.device)
         for epoch in iterable:
             if finished is not None and epoch <= finished:
                 continue

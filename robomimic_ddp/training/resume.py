@@ -90,7 +90,9 @@ def saved_state(run: _run.Run) -> dict[str, Any] | None:
         box: dict[str, Any] = {}
 
         def read() -> None:
-            box["state"], resumed.notes = checkpoint.read(resumed.found.directory)
+            box["state"], notes = checkpoint.read(resumed.found.directory)
+            for note in notes:
+                print(f"warning: {note}", file=sys.stderr)
             checkpoint.require_complete(box["state"], resumed.found.directory)
 
         main_rank.on_main(read)

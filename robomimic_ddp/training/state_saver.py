@@ -36,8 +36,6 @@ class Keeper:
         Raises CheckpointError, and leaves config.json as it was, where the run is another one.
         """
         saved = resume.saved_state(self.run)
-        for note in self.run.resume.notes:
-            print(f"warning: {note}", file=sys.stderr)
         items = identity.items_of(self.run)
         try:
             changed = main_rank.on_main(self._compare, saved, items)

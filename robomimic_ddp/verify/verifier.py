@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import Any, Callable
 
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from robomimic_ddp.distributed import host_algo, optimizer_ddp, parallel
 from robomimic_ddp.monitoring import step_hooks
@@ -92,13 +93,14 @@ class Verifier:
     def before_buffers_are_made_equal(self, epoch: Any) -> None:
         """Collective: a buffer that training leaves alone on one rank changed on none.
 
-        Running means differ between ranks by design, and so they change on all.
+        Running means differ between ranks by design, and so they change on all; those of layers
+        that normalise with the samples of all ranks are equal.
         """
-        found = self._buffer_sums()
-        items = {
-            f"buffer {name}": "unchanged" if value == self._buffers.get(name) else "changed"
-            for name, value in found.items()
-        }
+        found, shared = self._buffer_sums(), self._shared_buffers()
+        items: dict[str, Hashable] = {}
+        for name, value in found.items():
+            change = "unchanged" if value == self._buffers.get(name) else "changed"
+            items[f"buffer {name}"] = value if name in shared else change
         Evidence(f"end of epoch {epoch}", equal=items, hints=HINTS).require()
 
     def epoch_end(self, epoch: Any) -> None:
@@ -119,8 +121,8 @@ class Verifier:
     def _add_structure(self, evidence: Evidence) -> None:
         evidence.complaints += structure.nested(self.algo)
         evidence.complaints += structure.uncovered(self.algo)
-        evidence.complaints += structure.unreduced(self.algo)
         evidence.complaints += structure.foreign(self.algo)
+        evidence.complaints += structure.unreduced(self.algo)
         evidence.equal.update(structure.structure_items(self.algo))
 
     def _add_state(self, evidence: Evidence, sums: Mapping | None = None) -> None:
@@ -148,6 +150,16 @@ class Verifier:
             for one in optimizer_ddp.among(self.algo)
         )
         return counts
+
+    def _shared_buffers(self) -> set[str]:
+        """Names of the buffers of layers such as torch's SyncBatchNorm, which know a group."""
+        return {
+            f"{prefix}.{name}.{buffer}"
+            for prefix, nets in host_algo.named_nets(self.algo)
+            for name, module in nets.named_modules()
+            if isinstance(module, _BatchNorm) and hasattr(module, "process_group")
+            for buffer in module._buffers
+        }
 
     def _epoch_streams(self) -> list:
         if not self._streams:

@@ -2,8 +2,9 @@
 scripts/demo_robosuite.sh makes an environment that has it.
 
 Writes scripted demonstrations, patches a copy of the installed host, lets an untrained policy act,
-trains a diffusion policy and lets it act: both by the host's own loop, on one rank per visible GPU
-or on two CPU ranks. What is complete is kept, a training that was cut short is resumed.
+trains a diffusion policy (or, with `--algo bc`, BC-RNN-GMM) and lets it act: both by the host's own
+loop, on one rank per visible GPU or on two CPU ranks. What is complete is kept, a training that was
+cut short is resumed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,11 @@ from typing import Any
 from scripts.demo.job import CHECKOUT, Job, exit_code_of
 from scripts.demo.summary import summarise_lift
 
+CONFIGS = {
+    "diffusion_policy": CHECKOUT / "configs" / "demo_robosuite.json",
+    "bc": CHECKOUT / "configs" / "demo_robosuite_bc.json",
+}
+
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Does what is left to do; returns the summary."""
@@ -27,7 +33,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     job.step("host", job.patch_host)
     write = ("scripts.demo.lift_data", data, options.attempts, 0)
     job.step("data", lambda: job.python(*write), data.exists())
-    config = json.loads(options.config.read_text())
+    config = json.loads((options.config or CONFIGS[options.algo]).read_text())
+    algo = config["algo_name"]
     config["train"]["data"][0]["path"] = str(data)
     if options.seed is not None:
         config["train"]["seed"] = options.seed
@@ -36,8 +43,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     first["experiment"]["epoch_every_n_steps"] = 1
     first["experiment"]["rollout"]["rate"] = first["train"]["num_epochs"] = 1
     first["algo"]["optim_params"]["policy"]["learning_rate"]["initial"] = 0.0
-    before = _train(job, "untrained", first)
-    return summarise_lift(before, _train(job, "training", config), job.seconds)
+    before = _train(job, f"untrained_{algo}", first)
+    return summarise_lift(before, _train(job, f"training_{algo}", config), job.seconds)
 
 
 def _train(job: Job, name: str, config: dict[str, Any]) -> Path:
@@ -52,8 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line above; returns the exit code."""
     parser = argparse.ArgumentParser(prog="scripts.demo.lift", description=__doc__)
     parser.add_argument("--root", type=Path, default=Path("runs/demo_robosuite"))
-    config = CHECKOUT / "configs" / "demo_robosuite.json"
-    parser.add_argument("--config", type=Path, default=config)
+    parser.add_argument("--algo", choices=CONFIGS, default="diffusion_policy")
+    parser.add_argument("--config", type=Path, help="default: the algorithm's, in configs/")
     parser.add_argument("--attempts", type=int, default=100, help="scripted demonstrations")
     parser.add_argument("--ranks", type=int, help="default: the visible GPUs, or two CPU ranks")
     parser.add_argument("--seed", type=int, help="of the training; default: the config's")

@@ -1,5 +1,5 @@
-"""On one rank the edited host is the host: losses and checkpoints of every algorithm to the bit with
-the preset `safe`, but for rounding with `fast`. `max` adds to the diffusion policy only.
+"""On one rank the edited host is the host: losses and checkpoints of every algorithm to the bit
+with the preset `safe`, but for rounding with `fast`. `max` adds to the diffusion policy only.
 """
 
 from __future__ import annotations

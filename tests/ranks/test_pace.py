@@ -43,7 +43,7 @@ def test_all_ranks_tell_the_same_and_the_slow_loader_is_seen(ranks):
     assert 0 < log["Time_Data_Wait_Share"] < 1
     assert 0 < log["Time_Communication_Share"] <= 1
     # The waiting rank's time inside the all-reduce is not its own work.
-    assert log["Time_Step_Slowest_Rank"] >= 0.3
+    assert log["Time_Step_Slowest_Rank"] > 0.2
     assert log["Time_Step_Slowest_Rank"] > log["Time_Step_Fastest_Rank"] >= 0
 
 

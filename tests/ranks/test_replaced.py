@@ -27,7 +27,12 @@ from robomimic_ddp.config import json_config, swapped
 from robomimic_ddp.data.rlds import tfds_sharding, tfds_statistics
 from robomimic_ddp.training import rollouts
 from robomimic_ddp.training import run_directory as directory
-from robomimic_ddp.training.step import activation_checkpointing, compile, convolutions
+from robomimic_ddp.training.step import (
+    activation_checkpointing,
+    compile,
+    convolutions,
+    sync_batchnorm,
+)
 from tests.configs import make_config, write_config
 from tests.hosts import ROOT, Host
 from tests.ranks.hosted import train_on_rank
@@ -200,6 +205,13 @@ def second_forward_of_a_batch_norm(folder: Path) -> None:
         pass
 
 
+def batch_norms_of_all_ranks(folder: Path) -> None:
+    model = SimpleNamespace(nets=nn.ModuleDict({"norm": nn.BatchNorm2d(1)}))
+    two = mock.patch.object(sync_batchnorm.group, "world_size", lambda: 2)
+    with two, contextlib.ExitStack() as undo:
+        sync_batchnorm.install(model, "true", [], undo)
+
+
 def pipeline_of_octo(folder: Path) -> None:
     """Stand-ins with TensorFlow's names, and octo's function."""
 
@@ -231,6 +243,7 @@ RARE = (
     directory_of_a_taken_name,
     checkpoint_reader,
     second_forward_of_a_batch_norm,
+    batch_norms_of_all_ranks,
     pipeline_of_octo,
 )
 """What a short run on a CPU has no occasion for."""

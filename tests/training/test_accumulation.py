@@ -93,12 +93,13 @@ def prepared(algo: Algo, undo: ExitStack, accumulate: int = 3, is_parallel: bool
     step.prepare(algo, Options(accumulate=accumulate), [algo.nets] * is_parallel, undo)
 
 
-def test_logs_are_the_mean_by_samples_and_everything_is_put_back(torch_utils):
+@pytest.mark.parametrize("is_parallel", [True, False])
+def test_logs_are_the_mean_by_samples_and_everything_is_put_back(torch_utils, is_parallel):
     algo, host = Algo(), torch_utils.backprop_for_loss
     algo.optimizers = {"policy": [algo.optimizers["policy"]]}  # as a host's lists
     before = dict(vars(algo))
     with ExitStack() as undo:
-        prepared(algo, undo)
+        prepared(algo, undo, is_parallel=is_parallel)
         assert torch_utils.backprop_for_loss is not host
         batch = algo.process_batch_for_training({"actions": torch.arange(7)})
         info = algo.train_on_batch(batch, 1)
@@ -218,8 +219,11 @@ def test_one_micro_batch_changes_nothing(torch_utils):
 
 @pytest.mark.bad_input
 def test_what_cannot_accumulate_is_refused(torch_utils):
-    with ExitStack() as undo, pytest.raises(PlanError, match="none of its nets is made parallel"):
-        prepared(Algo(), undo, is_parallel=False)
+    algo = Algo()
+    algo.optimizers["critic"] = algo.optimizers["policy"]
+    refusal = r"its optimizers \(policy, critic\) depend on each other"
+    with ExitStack() as undo, pytest.raises(PlanError, match=refusal):
+        prepared(algo, undo, is_parallel=False)
     algo = Algo(calls=False)
     with ExitStack() as undo:
         prepared(algo, undo)

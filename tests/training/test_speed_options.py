@@ -299,7 +299,7 @@ def test_a_torch_that_is_too_old_is_one_clear_error(options, monkeypatch):
 @pytest.mark.bad_input
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_a_host_without_parallel_nets_is_refused(options):
-    with pytest.raises(PlanError, match="none of its nets is made parallel"):
+    with pytest.raises(PlanError, match="for nets that are made parallel one by one"):
         prepare(make_model(), Options(**options), [], ExitStack())
 
 

@@ -65,8 +65,9 @@ class _StatisticsStandStill:
             if isinstance(part, _BatchNorm) and part.track_running_stats:
                 # Not track_running_stats=False: the backward pass wants the tensors of the first.
                 self._undo.enter_context(swapped(part, "momentum", 0.0))
-                self._undo.callback(part._buffers.__setitem__, _COUNT, part._buffers[_COUNT])
-                part._buffers[_COUNT] = None
+                count = part._buffers[_COUNT]
+                self._undo.callback(part._buffers.__setitem__, _COUNT, count)
+                part._buffers[_COUNT] = count.clone()  # torch's SyncBatchNorm wants to count
 
     def __exit__(self, *_: Any) -> None:
         self._undo.close()

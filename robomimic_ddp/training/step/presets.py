@@ -26,6 +26,7 @@ from robomimic_ddp.training.step import (
     fused_optimizers,
     pinned_batches,
     precision,
+    sync_batchnorm,
 )
 from robomimic_ddp.training.step.accumulation import Accumulation
 from robomimic_ddp.training.step.backprop import NAME, Backward, host_module
@@ -106,6 +107,7 @@ def prepare(model: Any, options: Options, nets: list, undo: ExitStack) -> Prepar
     module = host_module(model)
     host = getattr(module, NAME, None)
     _require_possible(model, options, nets, host)
+    normalised = sync_batchnorm.install(model, options.sync_batchnorm, nets, undo)
     nets = nets or [net for _, net in host_algo.named_nets(model)]
     line, update, scaler = "preset: safe, the host's own arithmetic", None, None
     # Before averages share memory: they lie as the weights do.
@@ -137,7 +139,7 @@ def prepare(model: Any, options: Options, nets: list, undo: ExitStack) -> Prepar
         undo.enter_context(swapped(module, NAME, backward))
         if options.accumulate > 1:
             Accumulation(model, options.accumulate, backward).install(undo)
-    return Prepared(line, scaler, options.precision)
+    return Prepared(line + normalised, scaler, options.precision)
 
 
 def _on_forward(options: Options, nets: list, laid: int, undo: ExitStack) -> str:

@@ -180,7 +180,7 @@ def damaged_data(
     When the records themselves are whole, their features are tried, and the pictures, which an
     `index` does not read.
     """
-    names = step_features_read(fields, False)
+    names = step_features_read(fields, not index)
     parse = episode_parser(features, names)
     found = _first_fault(files, lambda record: None)
     found = found or _first_fault(files, lambda record: strange(record, parse, names))

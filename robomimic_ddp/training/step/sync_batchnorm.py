@@ -1,0 +1,206 @@
+"""BatchNorm that normalises with the samples of all ranks, as one process with all of them would.
+
+DDP averages gradients only: each rank's layers take mean and variance of that rank's batch, so that
+N ranks with batch B are N small batches. Here two small messages a layer, one forward and one
+backward, make them one batch of N x B. On GPUs they are those of torch's `nn.SyncBatchNorm`, which
+takes no other tensors; on the CPU the same arithmetic.
+
+The messages travel in the default group, beside DDP's buckets: both are sent in the order in which
+autograd runs the same graph on every rank, and gloo matches messages by that order.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from robomimic_ddp.distributed import group, host_algo, parallel
+from robomimic_ddp.errors import PlanError
+
+
+def install(model: Any, choice: str, nets: list, undo: ExitStack) -> str:
+    """`ddp.sync_batchnorm`: "true" changes the class of the BatchNorm layers in `model`, until
+    `undo` is closed; the plan's line, empty where there is nothing to say, as on one rank.
+
+    `nets`: those that went through `api.parallel`. Raises PlanError where it cannot be had.
+    """
+    of_dp = any(parallel.is_parallel(net) and parallel.state_of(net).mode == "dp" for net in nets)
+    if choice == "true" and of_dp:
+        raise PlanError(
+            "ddp.sync_batchnorm=true with ddp.mode=dp. Expected a process for each GPU: "
+            "DataParallel's copies of a net share one process and no messages, so each would "
+            "normalise with its own part of the batch. Start the job with torchrun, or leave "
+            "ddp.sync_batchnorm at its default."
+        )
+    if choice == "false" or group.world_size() == 1:
+        return ""
+    found = {
+        name: module
+        for name, module in host_algo.named_modules(model)
+        if isinstance(module, _BatchNorm) and not hasattr(module, "process_group")
+    }
+    if choice == "auto":
+        count = sum(module.training for module in found.values())
+        line = (
+            f"\nBatchNorm: {count} layer(s) normalise with each rank's own samples, as in plain "
+            "DDP; ddp.sync_batchnorm=true: with those of all ranks"
+        )
+        return line if count else ""
+    for name, module in found.items():
+        if type(module) not in _OF_ALL_RANKS:
+            raise PlanError(
+                f"ddp.sync_batchnorm=true, but layer {name} is a {type(module).__name__}. Expected "
+                f"torch's {', '.join(plain.__name__ for plain in _OF_ALL_RANKS)}: what another "
+                "class computes is not known here, and it would normalise with each rank's own "
+                "samples. Leave ddp.sync_batchnorm at its default, or use torch's class."
+            )
+    for module in found.values():
+        undo.callback(setattr, module, "__class__", type(module))
+        module.__class__ = _OF_ALL_RANKS[type(module)]
+    return f"\nBatchNorm: {len(found)} layer(s) normalise with the samples of all ranks"
+
+
+class _OfAllRanks(_BatchNorm):
+    """What the classes below add to torch's. No `nn.SyncBatchNorm`: DDP refuses that on the CPU."""
+
+    process_group = None
+    """torch's name for the group; None: all ranks."""
+    _check_non_zero_input_channels = nn.SyncBatchNorm._check_non_zero_input_channels
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Collective in train(), without gradients too, since the running statistics count the
+        batch all the same; in eval() a rank may run alone. [B, C, ...] -> the same shape.
+
+        B may differ between ranks. Raises ValueError where all of them together have one value for
+        each channel.
+        """
+        if not self.training or group.world_size() == 1:
+            return super().forward(input)
+        if input.device.type != "cpu":
+            return nn.SyncBatchNorm.forward(self, input)
+        self._check_input_dim(input)
+        mean, variance, count = _statistics(input)
+        if count == 1:
+            raise ValueError(
+                "Expected more than 1 value per channel when training, got 1 on all ranks together"
+            )
+        if self.track_running_stats:
+            self._count_batch(mean, variance * count / (count - 1))
+        rooted = torch.sqrt(variance + self.eps)
+        return _Normalise.apply(input, self.weight, self.bias, mean, rooted, count)
+
+    @torch.no_grad()
+    def _count_batch(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
+        """Takes a batch's mean and unbiased variance [C] into the running ones, as torch does."""
+        factor = self.momentum or 0.0
+        if self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+            if self.momentum is None:
+                factor = 1.0 / float(self.num_batches_tracked)
+        self.running_mean.lerp_(mean.to(self.running_mean), factor)
+        self.running_var.lerp_(variance.to(self.running_var), factor)
+
+
+class SyncBatchNorm1d(_OfAllRanks, nn.BatchNorm1d):
+    """`nn.BatchNorm1d` over all ranks."""
+
+
+class SyncBatchNorm2d(_OfAllRanks, nn.BatchNorm2d):
+    """`nn.BatchNorm2d` over all ranks."""
+
+
+class SyncBatchNorm3d(_OfAllRanks, nn.BatchNorm3d):
+    """`nn.BatchNorm3d` over all ranks."""
+
+
+_OF_ALL_RANKS = {
+    nn.BatchNorm1d: SyncBatchNorm1d,
+    nn.BatchNorm2d: SyncBatchNorm2d,
+    nn.BatchNorm3d: SyncBatchNorm3d,
+}
+"""Modules of their own, so that copies and pickles know the class."""
+
+
+@torch.no_grad()
+def _statistics(input: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float]:
+    """Collective: mean and biased variance [C] over all ranks, in fp64, and how many values each
+    channel has; of equal bits on all ranks.
+
+    Each rank sends its own mean, variance and count, which are then combined (Chan et al. 1979): no
+    squares of large numbers are subtracted, and batches of any sizes weigh what they have.
+    """
+    channels = input.shape[1]
+    own = torch.zeros(group.world_size(), 2 * channels + 1, dtype=torch.float64)
+    if input.numel():
+        values = input.to(_computed_in(input))
+        variance, mean = torch.var_mean(values, _all_but_channels(input), correction=0)
+        own[group.rank(), :-1] = torch.cat([mean, variance])
+        own[group.rank(), -1] = input.numel() // channels
+    means, variances, counts = group.sum_over_ranks(own).split([channels, channels, 1], dim=1)
+    count = counts.sum()
+    mean = (counts * means).sum(0) / count
+    variance = (counts * (variances + (means - mean).square())).sum(0) / count
+    return mean, variance, float(count)
+
+
+class _Normalise(torch.autograd.Function):
+    """`(input - mean) / rooted * weight + bias`, where mean and rooted depend on all inputs."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        input: torch.Tensor,
+        weight: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        mean: torch.Tensor,
+        rooted: torch.Tensor,
+        count: float,
+    ) -> torch.Tensor:
+        mean, rooted = mean.to(_computed_in(input)), rooted.to(_computed_in(input))
+        ctx.save_for_backward(input, weight, mean, rooted)
+        ctx.count = count
+        scale = 1 / rooted if weight is None else weight / rooted
+        shift = -mean * scale if bias is None else bias - mean * scale
+        shape = _beside(input)
+        return (input * scale.view(shape) + shift.view(shape)).to(input.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple:
+        """Collective where the input wants a gradient, as all ranks' then do. Gradients of weight
+        and bias are this rank's part: DDP averages them.
+        """
+        input, weight, mean, rooted = ctx.saved_tensors
+        shape, rest = _beside(input), _all_but_channels(input)
+        gradient = gradient.to(mean.dtype)
+        normal = (input - mean.view(shape)) / rooted.view(shape)
+        of_bias, of_weight = gradient.sum(rest), (gradient * normal).sum(rest)
+        of_input = None
+        if ctx.needs_input_grad[0]:
+            means = group.sum_over_ranks(torch.stack([of_bias, of_weight])) / ctx.count
+            along_bias, along_weight = (one.view(shape) for one in means)
+            scale = 1 / rooted if weight is None else weight / rooted
+            of_input = scale.view(shape) * (gradient - along_bias - normal * along_weight)
+            of_input = of_input.to(input.dtype)
+        of_weight = of_weight if ctx.needs_input_grad[1] else None
+        of_bias = of_bias if ctx.needs_input_grad[2] else None
+        return of_input, of_weight, of_bias, None, None, None
+
+
+def _computed_in(input: torch.Tensor) -> torch.dtype:
+    """16 bits are computed with in 32, as torch does."""
+    return torch.promote_types(input.dtype, torch.float32)
+
+
+def _all_but_channels(input: torch.Tensor) -> list[int]:
+    return [0, *range(2, input.dim())]
+
+
+def _beside(input: torch.Tensor) -> tuple[int, ...]:
+    """The shape in which a value for each channel stands beside `input`."""
+    return (1, -1, *[1] * (input.dim() - 2))
