@@ -44,13 +44,17 @@ def moment_distance(ours: dict, theirs: dict, moment: str) -> float:
 
 
 def distances(ours: dict, theirs: dict) -> dict[str, float]:
-    """How far two `training.result_of` are apart: each net's parameters and buffers in lengths of
-    the way that `theirs` have gone, targets too; each moment of each optimizer in its own lengths.
+    """How far two `training.result_of` are apart: each net's parameters in lengths of the way that
+    `theirs` have gone, targets too, and its buffers likewise; each moment of each optimizer in its
+    own lengths. Whole numbers are equal.
     """
     assert list(ours["nets"]) == list(theirs["nets"])
     assert list(ours["optimizer"]) == list(theirs["optimizer"])
     pairs: dict[str, list] = {}
     for name, tensor in theirs["nets"].items():
+        if not tensor.is_floating_point():
+            assert torch.equal(ours["nets"][name], tensor), name
+            continue
         way = tensor - theirs["start"][name]
         pairs.setdefault(name.partition(":")[0], []).append((ours["nets"][name] - tensor, way))
     for name, tensor in theirs["optimizer"].items():

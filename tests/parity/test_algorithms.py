@@ -86,27 +86,31 @@ def largest(found: dict[str, float]) -> tuple[float, str]:
 
 @pytest.mark.parametrize("name, world", CASES, ids=[f"{name}, {world}" for name, world in CASES])
 def test_ranks_equal_one_process_with_all_batches(name, world, make_job, host_ranks):
-    jobs = [make_job(name, double) for double in (True, False)]
+    """In 32 bits on two ranks."""
+    jobs = [make_job(name, double=True)]
+    if world == 2 and ALGORITHMS[name].in_32_bits:
+        jobs.append(make_job(name))
     of_ranks = host_ranks.run(train_each, jobs, world_size=world, timeout=120)
-    references = host_ranks.run(reference_each, jobs, world, world_size=1, timeout=120)[0]
-    for number, (limit, expected) in enumerate(zip((EXACT, ROUNDED), references)):
+    expected = host_ranks.run(reference_each, jobs, world, world_size=1, timeout=120)[0]
+    for number, job in enumerate(jobs):
         bits, result = of_ranks[0][number]
         assert all(other[number][0] == bits for other in of_ranks), "the ranks differ"
-        found = distances(result, expected)
-        if limit == ROUNDED:
+        found = distances(result, expected[number])
+        if not job.double:
             found = {part: one for part, one in found.items() if part.startswith("exp_avg")}
-        assert largest(found)[0] <= limit, found
+        assert largest(found)[0] <= (EXACT if job.double else ROUNDED), found
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_without_synchronisation_it_fails(name, make_job, host_ranks):
+    """Every net; CQL's two numbers (log_...) go their way by the same sign of another gradient."""
     job = make_job(name, verify=False)
     apart, _ = host_ranks.run(train_apart, job, timeout=120)
     expected = host_ranks.run(train_for_all_ranks, job, 2, world_size=1, timeout=120)[0]
     found = {
         part: one
         for part, one in distances(apart, expected).items()
-        if " of optimizer " not in part and not part.startswith("log_")  # CQL's two numbers
+        if not any(word in part for word in (" of optimizer ", "log_", " buffers"))
     }
     print(found)
     assert min(found.values()) > APART, found

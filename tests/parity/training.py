@@ -55,7 +55,32 @@ class Job(NamedTuple):
                 torch.set_default_dtype(torch.float64)
                 for owner in (torch.Tensor, torch.nn.Module):
                     stack.enter_context(mock.patch.object(owner, "float", owner.double))
+            stack.enter_context(thin_resnet())
             yield
+
+
+@contextmanager
+def thin_resnet() -> Iterator[None]:
+    """Inside, the host's ResNet18 has an eighth of its channels after the first layer."""
+    import torchvision.models.resnet as resnets
+    from robomimic.models.base_nets import ResNet18Conv, vision_models
+
+    class Thin(resnets.ResNet):
+        def _make_layer(self, block: Any, planes: int, *call: Any, **options: Any) -> Any:
+            return super()._make_layer(block, planes // 8, *call, **options)
+
+    def output_shape(self: Any, shape: Any) -> list:
+        channels, *size = real_shape(self, shape)
+        return [channels // 8, *size]
+
+    real_shape = ResNet18Conv.output_shape
+    with ExitStack() as stack:
+        for owner, name, new in (
+            (vision_models, "resnet18", lambda **_: Thin(resnets.BasicBlock, [2, 2, 2, 2])),
+            (ResNet18Conv, "output_shape", output_shape),
+        ):
+            stack.enter_context(mock.patch.object(owner, name, new))
+        yield
 
 
 def use_host(host: str) -> None:
@@ -138,13 +163,17 @@ def one_step(model: Any, batch: dict, epoch: int = 1) -> float | None:
 
 
 def nets_of(model: Any) -> dict[str, torch.Tensor]:
-    """A copy of parameters and buffers: "policy: obs_encoder...", "planner.goal_network: ..."."""
-    return {
-        f"{prefix.removesuffix('nets')}{net}: {name}": tensor.clone()
-        for prefix, nets in host_algo.named_nets(model)
-        for net, module in nets.items()
-        for name, tensor in module.state_dict().items()
-    }
+    """A copy of parameters and buffers: "policy: obs_encoder...", "policy buffers: ...", of a part
+    "planner.goal_network: ...".
+    """
+    copies = {}
+    for prefix, nets in host_algo.named_nets(model):
+        for net, module in nets.items():
+            trained = dict(module.named_parameters())
+            for name, tensor in module.state_dict().items():
+                kind = "" if name in trained else " buffers"
+                copies[f"{prefix.removesuffix('nets')}{net}{kind}: {name}"] = tensor.clone()
+    return copies
 
 
 def optimizers_of(model: Any) -> Iterator[tuple[str, torch.optim.Optimizer]]:
