@@ -65,11 +65,12 @@ def sent_in_each_step(job: training.Job) -> tuple[list[int], int, int]:
 def test_a_step_sends_what_is_trained_and_a_flag_for_each_parameter(
     variant: str, host_copy: Host, host_ranks: RankPool, config_file: ConfigMaker
 ) -> None:
-    """CQL's two weights too. TD3-BC's actor is trained, and sent, at every second step."""
+    """CQL's two weights too. TD3-BC's actor is trained, and sent, at every second step, with the
+    mean that weighs its loss.
+    """
     settings = config_file(variant, {"ddp": {"verify": False}})
-    job = training.Job(str(host_copy.folder), str(settings), 4)
+    job = training.Job(str(host_copy.folder), str(settings), 2)
     steps, trained, parameters = host_ranks.run(sent_in_each_step, job, timeout=120)[0]
-    assert max(steps) <= trained + parameters
-    assert max(steps) >= trained
-    if variant == "td3_bc":
-        assert steps[0] == steps[2] < steps[1] == steps[3]
+    means = variant == "td3_bc"
+    assert trained <= max(steps) <= trained + parameters + means
+    assert steps[0] < steps[1] if means else steps[0] == steps[1]
