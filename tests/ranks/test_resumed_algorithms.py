@@ -51,9 +51,11 @@ def settings(variant: str, dataset: Path, folder: Path) -> Path:
 def test_stopped_inside_an_epoch_to_the_bit(
     variant: str, host_copy: Host, host_ranks: RankPool, low_dim_dataset: Path, tmp_path: Path
 ) -> None:
-    """TD3-BC's actor is due at the next step: every second one, counted over epochs."""
+    """Ranks agree on the stop one step after the signal. TD3-BC trains its actor at every second
+    step, counted over epochs: it is due at the next one.
+    """
     states = []
-    for name, plan in (("whole", "none"), ("stopped", "0@SIGUSR1:5")):
+    for name, plan in (("whole", "none"), ("stopped", "0@SIGUSR1:4")):
         folder = tmp_path / name
         call = (host_ranks, host_copy, folder, settings(variant, low_dim_dataset, folder), plan)
         if plan != "none":
