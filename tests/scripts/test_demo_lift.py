@@ -11,11 +11,9 @@ import pytest
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.monitoring import history
 from robomimic_ddp.training import rollouts
+from scripts.demo import lift, summary
 from scripts.demo import lift_data as expert
-from scripts.demo import summary
 
-ROOT = Path(__file__).resolve().parents[2]
-CONFIG = ROOT / "configs" / "demo_robosuite.json"
 FAR = np.array([-0.10, 0.02, 1.01])
 CUBE = np.array([0.02, -0.01, 0.82])
 
@@ -94,16 +92,21 @@ def test_demonstrations_start_where_the_robot_stands_or_elsewhere() -> None:
     assert action[-1] == 1.0 and np.all(np.sign(action[:3]) == np.sign(towards))
 
 
-def test_the_configuration_is_one_the_host_takes() -> None:
+@pytest.mark.parametrize("algo", lift.CONFIGS)
+def test_the_configuration_is_one_the_host_takes(algo: str) -> None:
     config_factory = pytest.importorskip("robomimic.config").config_factory
-    given = json.loads(CONFIG.read_text())
+    given = json.loads(lift.CONFIGS[algo].read_text())
+    assert given["algo_name"] == algo
     config = config_factory(given["algo_name"])
     with config.values_unlocked():
         config.update(given)  # raises for keys that the host does not declare
     (data,) = config.train.data
     assert data["lang"] is None, "without it the host loads a language model for the environment"
-    assert config.train.seq_length == config.algo.horizon.prediction_horizon
-    assert config.train.frame_stack == config.algo.horizon.observation_horizon
+    if algo == "bc":
+        assert config.train.seq_length == config.algo.rnn.horizon and config.algo.gmm.enabled
+    else:
+        assert config.train.seq_length == config.algo.horizon.prediction_horizon
+        assert config.train.frame_stack == config.algo.horizon.observation_horizon
     assert tuple(config.observation.modalities.obs.low_dim) == expert.KEYS
     rollout = config.experiment.rollout
     assert rollout.enabled and config.train.num_epochs % rollout.rate == 0
