@@ -418,7 +418,7 @@ def other_weight_decay(job):
 @fault(
     "an optimizer that does not hold a net",
     at="construction",
-    says=["no optimizer holds a parameter of policy.obs_encoder", EVERYWHERE],
+    says=["no optimizer has a parameter of policy.obs_encoder", EVERYWHERE],
 )
 def net_without_optimizer(job):
     job.algo.optimizers = {"policy": torch.optim.AdamW(policy(job)["noise_pred_net"].parameters())}

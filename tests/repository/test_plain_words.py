@@ -19,32 +19,11 @@ PAGES = [
     if page.name not in SKIPPED
 ]
 """Add a pattern to check more files."""
-NOT_YET = {
-    "checkpoint/capture.py",
-    "checkpoint/restore.py",
-    "config/options.py",
-    "training/loop.py",
-    "training/nets.py",
-    "training/resume.py",
-    "training/run.py",
-    "training/state_saver.py",
-    "training/step/accumulation.py",
-    "training/step/backprop.py",
-    "training/step/presets.py",
-    "verify/structure.py",
-    "verify/verifier.py",
-    "distributed/comm_hooks.py",
-    "distributed/host_algo.py",
-    "distributed/optimizer_ddp.py",
-    "distributed/parallel.py",
-}
-"""Modules of the package that are not yet rewritten. Take one out once it is."""
 SOURCES = [
     file
     for pattern in ("robomimic_ddp/**/*.py", "scripts/**/*.py", "scripts/*.sh", "scripts/*.sbatch")
     for file in sorted(ROOT.glob(pattern))
     if not {"patches", "__pycache__"} & set(file.relative_to(ROOT).parts)
-    and str(file.relative_to(ROOT / file.relative_to(ROOT).parts[0])) not in NOT_YET
 ]
 WORDS = {
     r"anew": "bookish: again, newly, rebuild",
