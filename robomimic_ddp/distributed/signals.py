@@ -49,8 +49,8 @@ class Stopper:
         self.last_words: Callable[[], None] = lambda: None
         self._pending: tuple[Any, torch.Tensor] | None = None
         self._before: dict[int, Any] = {}
-        self._patience = Patience(lambda: self.last_words())
-        self._ear: Ear | None = None
+        self._exit_timer = ExitTimer(lambda: self.last_words())
+        self._listener: SignalListener | None = None
         self._interrupted: float | None = None
 
     @contextmanager
@@ -59,20 +59,20 @@ class Stopper:
         try:
             yield
         finally:
-            self._patience.end()
+            self._exit_timer.end()
             for number, handler in self._before.items():
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
             self._before.clear()
-            if self._ear is not None:
-                self._ear.close()
-                self._ear = None
+            if self._listener is not None:
+                self._listener.close()
+                self._listener = None
 
     def listen(self) -> None:
         """Handles the signals from now on. Does nothing outside of the main thread, which Python
         requires.
         """
-        if self._ear is None and threading.current_thread() is threading.main_thread():
-            self._ear = Ear(self._came, self._before)
+        if self._listener is None and threading.current_thread() is threading.main_thread():
+            self._listener = SignalListener(self._came, self._before)
             for number in SIGNALS:
                 if number != signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN:
                     self._before.setdefault(number, signal.signal(number, self._hear))
@@ -87,11 +87,11 @@ class Stopper:
         if number == signal.SIGINT:
             self._interrupt()
         if number == REQUEST:
-            self._patience.requested = True
+            self._exit_timer.requested = True
         if number == signal.SIGTERM:
-            self._patience.begin(PATIENCE_SECONDS)
+            self._exit_timer.begin(PATIENCE_SECONDS)
             if watchdog.somebody_failed():
-                self._patience.begin(FAILED_SECONDS)
+                self._exit_timer.begin(FAILED_SECONDS)
 
     def _interrupt(self) -> None:
         now = time.monotonic()
@@ -100,8 +100,8 @@ class Stopper:
             if group.is_main():
                 _show("\nCtrl-C: saving the place inside the epoch; a second one ends at once\n")
             if group.world_size() > 1:  # torchrun kills the ranks after a while
-                self._patience.requested = True
-                self._patience.begin(PATIENCE_SECONDS)
+                self._exit_timer.requested = True
+                self._exit_timer.begin(PATIENCE_SECONDS)
         elif now - self._interrupted > SAME_INTERRUPT_SECONDS:
             group.exit_with_workers(128 + signal.SIGINT)
 
@@ -126,7 +126,7 @@ class Stopper:
 
     def _is_end(self, stop: bool) -> bool:
         if stop:
-            self._patience.end()
+            self._exit_timer.end()
         return stop
 
     def _answer(self) -> bool:
@@ -144,7 +144,7 @@ def _show(text: str) -> None:
         sys.__stderr__.flush()
 
 
-class Patience:
+class ExitTimer:
     """A timer that ends this process, unless `end` is called first."""
 
     def __init__(self, last_words: Callable[[], None]) -> None:
@@ -176,14 +176,14 @@ class Patience:
             group.exit_with_workers(128 + signal.SIGTERM)
 
 
-class Ear:
+class SignalListener:
     """Calls `came(number)` for each signal in a separate thread: Python runs handlers between two
     instructions of the main thread, which may wait in C for ever (for a GPU, for a lost rank).
 
     before: signal -> its handler before; a forked process restores these.
     """
 
-    _open: list[Ear] = []
+    _open: list[SignalListener] = []
 
     def __init__(self, came: Callable[[int], None], before: dict[int, Any]) -> None:
         self._came, self.before = came, before
@@ -192,7 +192,7 @@ class Ear:
         self._former = signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
         self._thread = threading.Thread(target=self._listen, name="robomimic-ddp-ear", daemon=True)
         self._thread.start()
-        Ear._open.append(self)
+        SignalListener._open.append(self)
 
     def _listen(self) -> None:
         while data := self._heard.recv(64):
@@ -205,7 +205,7 @@ class Ear:
     def close(self) -> None:
         """Restores the handlers."""
         signal.set_wakeup_fd(self._former)
-        Ear._open.remove(self)
+        SignalListener._open.remove(self)
         self._sender.shutdown(socket.SHUT_WR)  # a forked process has copies, which keep it open
         self._thread.join()
         self._sender.close()
@@ -240,5 +240,7 @@ class Ear:
 
 
 os.register_at_fork(
-    before=Ear.before_fork, after_in_parent=Ear.after_fork, after_in_child=Ear.leave_fork
+    before=SignalListener.before_fork,
+    after_in_parent=SignalListener.after_fork,
+    after_in_child=SignalListener.leave_fork,
 )

@@ -135,7 +135,7 @@ def _code() -> str | None:
     return f"{frame.f_code.co_name} ({file}:{frame.f_lineno})"
 
 
-class Listener(StepHook):
+class HeartbeatHook(StepHook):
     """Records each train step of one epoch in `pulse`."""
 
     place = "heartbeat"

@@ -102,7 +102,7 @@ class _Epoch:
             interval = int(options.debug_interval)
             yield debug.Printer(self.run.debugged, interval, self.run.plan.device)
         if self.run.pulse is not None and not self.validates:
-            yield heartbeat.Listener(self.run.pulse, self.number)
+            yield heartbeat.HeartbeatHook(self.run.pulse, self.number)
         if self.run.trains_in_parallel:
             may_overflow = options.precision == "fp16"
             yield nan_guard.Guard(self.loader, self.number, may_overflow, self.done_before)

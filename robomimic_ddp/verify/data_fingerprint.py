@@ -25,7 +25,7 @@ HINTS = {
     "samples would be repeated and missed. Seed it with train.seed.",
 }
 _REPEATS_THAT_TELL = 10
-"""Consecutive repetitions of a batch that are a fault if a pass has no sample twice."""
+"""Repeated samples that are no chance (below 1e-9) if a pass has no sample twice."""
 
 
 def loader_items(loader: Any) -> dict[str, Hashable]:

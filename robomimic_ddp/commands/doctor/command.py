@@ -14,8 +14,8 @@ from robomimic_ddp.commands.doctor.findings import (
     OK,
     WARN,
     Context,
+    Deferred,
     Finding,
-    Later,
     probe_torch,
 )
 from robomimic_ddp.config import env
@@ -62,7 +62,7 @@ def run(command: str, args: argparse.Namespace) -> int:
         config = read_json(args.config, "--config ") if args.config else None
     except ConfigError as error:
         raise UsageError(str(error)) from error
-    context = Context(env.variables(), Later(probe_torch), args.ranks, args.config, config)
+    context = Context(env.variables(), Deferred(probe_torch), args.ranks, args.config, config)
     findings = []
     for finding in examine(context):
         findings.append(finding)

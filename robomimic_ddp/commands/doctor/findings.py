@@ -80,7 +80,7 @@ def output_of(*command: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-class Later(Mapping):
+class Deferred(Mapping):
     """The mapping that `made` returns, computed in a thread."""
 
     def __init__(self, made: Callable[[], Mapping[str, Any]]) -> None:

@@ -45,7 +45,7 @@ def fingerprint(source: Source, fields: Fields, skip_corrupt: bool = False) -> s
     """
     described = {
         "index": INDEX_VERSION,
-        "dataset": source.name,
+        "data\x20set": source.name,  # spelled as in existing caches
         "files": [(path.name, size) for path, size in zip(source.files, source.sizes)],
         "checksums": source.checksums,
         "metadata": hashlib.sha256((source.folder / "features.json").read_bytes()).hexdigest(),

@@ -12,7 +12,7 @@ import torch
 
 from robomimic_ddp.data.rlds.dataset import RLDSDataset
 from robomimic_ddp.data.rlds.loaders.diagnose import Report, named_error
-from robomimic_ddp.data.rlds.loaders.prefetch import Ahead, moved
+from robomimic_ddp.data.rlds.loaders.prefetch import Prefetcher, moved
 from robomimic_ddp.data.rlds.order.read_plan import PassPlan
 from robomimic_ddp.data.rlds.pipeline import skip_corrupt
 from robomimic_ddp.data.rlds.pipeline.graph import FrameCounters, build
@@ -62,7 +62,7 @@ class RLDSLoader:
         self._counters = FrameCounters()
         self._report = Report(dataset, rank)
         self._spare: tuple[int, dict[str, Any]] | None = None
-        self._ahead: Ahead | None = None
+        self._ahead: Prefetcher | None = None
         self._device: torch.device | None = None
         self.frames_delivered = 0
         self.samples_delivered = 0
@@ -73,7 +73,7 @@ class RLDSLoader:
             device = torch.device(device)
             if device.index is None:
                 device = torch.device("cuda", torch.cuda.current_device())
-            self._ahead, self._device = Ahead(self._as_torch, device), device
+            self._ahead, self._device = Prefetcher(self._as_torch, device), device
 
     @property
     def batch_size(self) -> int:

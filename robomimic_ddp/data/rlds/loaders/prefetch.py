@@ -15,7 +15,7 @@ MOVED = ("obs", "actions", "pad_mask")
 """Entries of a batch that are moved to the device: all but `index` and `language`."""
 
 
-class Ahead:
+class Prefetcher:
     """Reads one batch ahead, in a thread. Errors are raised by `next_of`.
 
     convert: a raw batch -> the batch, called in the thread, with `device` as its current CUDA
