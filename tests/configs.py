@@ -126,6 +126,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "diffusion_policy_images": ("diffusion_policy", merged(_DIFFUSION, _IMAGES)),
     "diffusion_policy_crops": ("diffusion_policy", merged(merged(_DIFFUSION, _IMAGES), _CROPS)),
     "bc": ("bc", {"algo": {"actor_layer_dims": SMALL}}),
+    "bc_images": ("bc", {"algo": {"actor_layer_dims": SMALL}, **_IMAGES}),
     "bc_gaussian": ("bc", {"algo": {"actor_layer_dims": SMALL, "gaussian": {"enabled": True}}}),
     "bc_gmm": ("bc", {"algo": {"actor_layer_dims": SMALL, "gmm": {"enabled": True}}}),
     "bc_vae": ("bc", {"algo": {"actor_layer_dims": [], "vae": {"enabled": True, **_SMALL_VAE}}}),
@@ -182,7 +183,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def uses_images(variant: str) -> bool:
-    """Whether the variant needs a data set with a camera."""
+    """Whether the variant needs a dataset with a camera."""
     return variant.endswith(("_images", "_crops"))
 
 

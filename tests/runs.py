@@ -109,12 +109,20 @@ stream, which the host never seeds.
 """
 
 
-def state_differences(one: dict[str, Any], two: dict[str, Any]) -> list[str]:
-    """Where two of our own states differ in any bit of the training."""
+TELLING = ("/ema_nets/", "/exp_avg", "/random/torch")
+"""What a state of the diffusion policy holds."""
+
+
+def state_differences(
+    one: dict[str, Any], two: dict[str, Any], telling: tuple[str, ...] = TELLING
+) -> list[str]:
+    """Where two of our own states differ in any bit of the training. Both must hold paths with each
+    of `telling`.
+    """
     first, second = dict(flat(one)), dict(flat(two))
     names = [name for name in {**first, **second} if not any(part in name for part in STATE_VARIES)]
-    for telling in ("/ema_nets/", "/exp_avg", "/random/torch"):
-        assert any(telling in name for name in names), f"the states hold no {telling}"
+    for part in telling:
+        assert any(part in name for name in names), f"the states hold no {part}"
     return [
         name
         for name in names

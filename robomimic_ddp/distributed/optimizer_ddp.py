@@ -2,12 +2,12 @@
 
 Algorithms other than the diffusion policy call their nets by many methods (`forward_train`), and
 one net in the losses of several optimizers, so DDP around a net would miss backward passes or
-average some twice. Here DDP holds exactly the parameters of one optimizer. Its forward returns the
+average some twice. Here DDP has exactly the parameters of one optimizer. Its forward returns the
 loss as it is, which prepares DDP's reducer for the backward pass that follows, whatever the loss
 was computed with. Gradients that reach other optimizers' parameters in that pass stay local: their
 reducers do not expect any, and the host drops them before those optimizers' own pass.
 
-A host that steps an optimizer after a `backward()` of its own gets the mean over ranks just before
+A host that steps an optimizer after a plain `backward()` gets the mean over ranks just before
 the step, which is exact where nothing has changed the gradients in between.
 """
 
@@ -62,7 +62,7 @@ class OptimizerDDP:
         self.name, self.reduced = name, parameters
         self.training_forwards = 0
         """Losses that have passed through."""
-        self._prepared = False
+        self._prepared = self._agreed = False
         self._grad_versions: dict[int, int] = {}
         """Of each gradient, by its parameter, when the host's own backward pass had written it."""
         whole = [one for one in parameters if isinstance(one, nn.Parameter)]
@@ -82,8 +82,16 @@ class OptimizerDDP:
 
     def through(self, loss: torch.Tensor) -> torch.Tensor:
         """The loss, whose next backward pass averages gradients over ranks. Collective with it."""
+        if not loss.requires_grad:
+            raise WrapError(
+                f"the loss of optimizer {self.name} needs no gradient on rank {group.rank()}: all "
+                "that it was computed with is frozen, or it was computed under no_grad(). Expected "
+                "a loss of what the optimizer trains, on every rank: those that have one would "
+                "wait for this rank. Freeze nets on all ranks alike, before training begins."
+            )
         if self.parallel is None:  # a tensor that is no Parameter, averaged before the step
             return loss
+        self._agree("during the backward pass")
         watchdog.began()
         self._watched.close()
         self._prepared = True
@@ -100,8 +108,26 @@ class OptimizerDDP:
     def _before_step(self, *_: Any) -> None:
         prepared, self._prepared = self._prepared, False
         if not prepared:
+            self._agree("before the step")
             self._require_unchanged()
             self._average()
+
+    def _agree(self, way: str) -> None:
+        """Collective once: ranks that average in two ways would send each other what is no match,
+        which ends in gloo's own abort, or in a wait.
+        """
+        if self._agreed:
+            return
+        self._agreed = True
+        ways = group.gather_objects(f"optimizer {self.name} averages gradients {way}")
+        if len(set(ways)) > 1:
+            found = "; ".join(f"rank {rank}: {one}" for rank, one in enumerate(ways))
+            raise WrapError(
+                f"the ranks do not take the same step: {found}. Expected the same on all ranks: "
+                "during the backward pass where the loss goes to the host's "
+                "torch_utils.backprop_for_loss, before the step elsewhere. Look for a condition on "
+                "the rank, or on its own data, around that call."
+            ).on_all_ranks()
 
     def _require_unchanged(self) -> None:
         written = [one for one in self.reduced if one.grad is not None]

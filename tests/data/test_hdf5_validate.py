@@ -56,8 +56,8 @@ def test_actions_at_the_top_and_in_a_group(data):
 @pytest.mark.parametrize(
     ("key", "words"),
     [
-        ("hand", "demo_0 does not hold 'hand': found actions/arm, actions/flat, top"),
-        ("actions", "demo_0 does not hold 'actions': found actions/arm"),
+        ("hand", "demo_0 does not contain 'hand': found actions/arm, actions/flat, top"),
+        ("actions", "demo_0 does not contain 'actions': found actions/arm"),
         ("flat", "'actions/flat' has shape .3,.; actions are .steps, dimensions."),
     ],
 )
@@ -73,7 +73,7 @@ ODD = {
     "a mask of one text": ("mask/one", b"demo_0", "filter key 'one' is .* of shape"),
     "a mask that is a group": ("mask/one/two", [1], "filter key 'one' is a group"),
     "a mask of other letters": ("mask/one", [b"demo_\xff"], "'one' cannot be read .Unicode"),
-    "masks that are no group": ("mask", [b"one"], "'mask' is a data set; expected a group"),
+    "masks that are no group": ("mask", [b"one"], "'mask' is a dataset; expected a group"),
     "an empty mask": ("mask/one", h5py.Empty("S6"), "filter key 'one' is .* of shape None"),
     "a link to nothing": (f"{DEMO}/top", h5py.SoftLink("/gone"), "demo_0/top' cannot be read .Key"),
     "a link to no file": (f"{DEMO}/top", h5py.ExternalLink("gone.hdf5", "/x"), "top' cannot be r"),
@@ -82,9 +82,9 @@ ODD = {
     "complex numbers": (f"{DEMO}/top", np.ones((3, 1), complex), "top' is complex128"),
     "nothing at all": (f"{DEMO}/top", h5py.Empty("f"), "top' is empty; expected"),
     "a group": (f"{DEMO}/top/inner", [1.0], "top' is a group; expected an array"),
-    "an episode that is none": (DEMO, [1.0], "'data/demo_0' is a data set; expected a group"),
+    "an episode that is none": (DEMO, [1.0], "'data/demo_0' is a dataset; expected a group"),
     "a link for an episode": (DEMO, h5py.SoftLink("/gone"), "'data/demo_0' cannot be read"),
-    "data that are no group": ("data", [1.0], "'data' is a data set; expected a group"),
+    "data that are no group": ("data", [1.0], "'data' is a dataset; expected a group"),
     "a link for the data": ("data", h5py.SoftLink("/gone"), "'data' cannot be read"),
 }
 
@@ -208,7 +208,7 @@ def test_links_that_work_and_whole_numbers_of_other_kinds_are_taken(data, tmp_pa
 @pytest.mark.bad_input
 @pytest.mark.parametrize(
     ("steps", "removed", "words"),
-    [(0, "top", "demo_0 has num_samples=0"), (3, "actions", "demo_0 holds no actions: found top")],
+    [(0, "top", "demo_0 has num_samples=0"), (3, "actions", "demo_0 has no actions: found top")],
 )
 def test_inspect_data_refuses_what_training_does(data, steps, removed, words):
     hdf5.report_of(data)

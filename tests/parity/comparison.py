@@ -43,6 +43,38 @@ def moment_distance(ours: dict, theirs: dict, moment: str) -> float:
     return float((first - second).norm() / second.norm())
 
 
+def distances(ours: dict, theirs: dict) -> dict[str, float]:
+    """How far two `training.result_of` are apart: each net's parameters in lengths of the way that
+    `theirs` have gone, targets too, and its buffers likewise; each moment of each optimizer in its
+    own lengths. Whole numbers are equal.
+    """
+    assert list(ours["nets"]) == list(theirs["nets"])
+    assert list(ours["optimizer"]) == list(theirs["optimizer"])
+    pairs: dict[str, list] = {}
+    for name, tensor in theirs["nets"].items():
+        if not tensor.is_floating_point():
+            assert torch.equal(ours["nets"][name], tensor), name
+            continue
+        way = tensor - theirs["start"][name]
+        pairs.setdefault(name.partition(":")[0], []).append((ours["nets"][name] - tensor, way))
+    for name, tensor in theirs["optimizer"].items():
+        optimizer, _, kind = name.rsplit(".", 2)
+        pair = ours["optimizer"][name] - tensor, tensor
+        pairs.setdefault(f"{kind} of optimizer {optimizer}", []).append(pair)
+    return {name: _ratio(*map(_flat, zip(*found))) for name, found in pairs.items()}
+
+
+def _flat(tensors: tuple) -> torch.Tensor:
+    return torch.cat([tensor.double().flatten() for tensor in tensors])
+
+
+def _ratio(difference: torch.Tensor, way: torch.Tensor) -> float:
+    """Of the lengths; 0 where both are 0."""
+    if not difference.any():
+        return 0.0
+    return float(difference.norm() / way.norm())
+
+
 def faults(ours: dict, theirs: dict) -> list[str]:
     """What is outside the tolerances between two `training.result_of`; its figures are printed."""
     found = []

@@ -1,34 +1,43 @@
 """One process that trains for all ranks: the batch is the concatenation of the ranks' batches.
 
 Every random number comes from a rank's own stream: for each rank the whole state of torch's
-generator is kept, and noise, timesteps and crops are the concatenation of what the ranks would
-draw.
+generator is kept, and whatever is drawn is the concatenation of what the ranks would draw.
 """
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, Callable
-from unittest import mock
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from robomimic_ddp.data import sampling
 from robomimic_ddp.distributed import rng
 from tests.parity.training import Job, build, one_step, only_forward, result_of, use_host
 
+RANDOM = frozenset(
+    ("randn", "rand", "randint", "randn_like", "normal", "multinomial", "dropout")
+    + ("normal_", "uniform_", "exponential_", "bernoulli_", "gumbel_softmax")
+)
+"""Names of torch's functions that draw, as the host and torch's distributions call them. What one
+of them calls is not seen.
+"""
+
 
 class RankStreams:
     """torch's default generator, one state for each rank; `draw` switches to it and back.
 
+    `batch`: samples of all ranks together. The first dimension of a draw that it divides is that of
+    the batch; it may hold several rows of each sample, one after the other.
     `micro_batches`: a rank draws for one after the other; see `begin_step`.
     """
 
-    def __init__(self, seed: int, world_size: int, micro_batches: int = 1) -> None:
+    def __init__(self, seed: int, world_size: int, batch: int, micro_batches: int = 1) -> None:
         start = torch.get_rng_state()
-        self.of_ranks, self.micro_batches = [], micro_batches
+        self.of_ranks, self.batch, self.micro_batches = [], batch, micro_batches
         for rank in range(world_size):
             torch.set_rng_state(start)
             rng.seed_streams(seed, rank)
@@ -78,41 +87,69 @@ class RankStreams:
         torch.set_rng_state(kept)
         return value
 
-    def draw_all(self, function: Callable, drawn: list) -> torch.Tensor:
-        """`function()` of every rank, joined along the first dimension; noted in `drawn`."""
-        drawn.append(function)
-        return torch.cat([self.draw(rank, function) for rank in range(len(self.states))])
-
     @contextmanager
     def installed(self, drawn: list | None = None) -> Any:
-        """torch's functions that the host draws with take each rank's rows from its stream."""
-        ranks, real, drawn = len(self.states), {}, [] if drawn is None else drawn
-
-        def rows(shape: Any) -> tuple:
-            assert shape[0] % ranks == 0, shape
-            return shape[0] // ranks, *shape[1:]
-
-        def randn(*shape: Any, **kwargs: Any) -> torch.Tensor:
-            own = rows(shape[0] if isinstance(shape[0], (tuple, torch.Size)) else shape)
-            return self.draw_all(partial(real["randn"], own, **kwargs), drawn)
-
-        def rand(*shape: Any, **kwargs: Any) -> torch.Tensor:
-            return self.draw_all(partial(real["rand"], rows(shape), **kwargs), drawn)
-
-        def randint(low: int, high: int, shape: Any, **kwargs: Any) -> torch.Tensor:
-            own = partial(real["randint"], low, high, rows(shape), **kwargs)
-            return self.draw_all(own, drawn)
-
-        def randn_like(tensor: torch.Tensor, **kwargs: Any) -> torch.Tensor:
-            # SpatialSoftmax draws its noise in training even at noise_std 0.
-            part = tensor[: len(tensor) // ranks]
-            return self.draw_all(partial(real["randn_like"], part, **kwargs), drawn)
-
-        with ExitStack() as stack:
-            for function in (randn, rand, randint, randn_like):
-                real[function.__name__] = getattr(torch, function.__name__)
-                stack.enter_context(mock.patch.object(torch, function.__name__, function))
+        """All that torch draws inside takes each rank's rows from that rank's stream. `drawn`: gets
+        what the first rank calls.
+        """
+        before = torch.get_rng_state()
+        with JoinedDraws(self, [] if drawn is None else drawn):
             yield
+        assert torch.equal(torch.get_rng_state(), before), "something was drawn for no rank"
+
+
+class JoinedDraws(TorchFunctionMode):
+    """Each call of a function in RANDOM is made once for each rank, with its part of every tensor
+    and shape among the arguments and with its stream; the results are joined.
+    """
+
+    def __init__(self, streams: RankStreams, drawn: list) -> None:
+        super().__init__()
+        self.streams, self.drawn = streams, drawn
+
+    def __torch_function__(
+        self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(function, "__name__", "") not in RANDOM:
+            return function(*args, **kwargs)
+        if function.__name__ in ("randn", "rand") and args and isinstance(args[0], int):
+            args = (args,)
+        ranks, parts = len(self.streams.states), []
+        for rank in range(ranks):
+            own = [self.part(value, rank) for value in args]
+            named = {name: self.part(value, rank) for name, value in kwargs.items()}
+            if function.__name__.endswith("_"):
+                own[0] = torch.empty_like(own[0])
+            parts.append(self.streams.draw(rank, partial(function, *own, **named)))
+            if rank == 0:
+                self.drawn.append(partial(function, *own, **named))
+        shaped = [value for value in (*args, *kwargs.values()) if shape_of(value) is not None]
+        joined = torch.cat(parts, self.dimension(shape_of(shaped[0])))
+        return args[0].copy_(joined) if function.__name__.endswith("_") else joined
+
+    def dimension(self, shape: tuple) -> int:
+        """The dimension of the batch."""
+        found = [index for index, size in enumerate(shape) if size % self.streams.batch == 0]
+        assert found, f"no dimension of {tuple(shape)} is one of {self.streams.batch} samples"
+        return found[0]
+
+    def part(self, value: Any, rank: int) -> Any:
+        """Rank's part of a tensor or of a shape; else `value`."""
+        shape = shape_of(value)
+        if shape is None:
+            return value
+        dimension, ranks = self.dimension(shape), len(self.streams.states)
+        if isinstance(value, torch.Tensor):
+            return value.chunk(ranks, dimension)[rank].contiguous()
+        return (*shape[:dimension], shape[dimension] // ranks, *shape[dimension + 1 :])
+
+
+def shape_of(value: Any) -> tuple | None:
+    """Of a tensor, or of what is a shape itself."""
+    if isinstance(value, torch.Tensor):
+        return value.shape
+    return value if isinstance(value, (tuple, list)) else None
 
 
 class EndlessBatches:
@@ -152,19 +189,21 @@ def train_for_all_ranks(job: Job, world_size: int, micro_batches: int = 1) -> di
     the whole batch, which takes one forward.
     """
     use_host(job.host)
-    built = build(job.settings)
-    streams = RankStreams(built.config.train.seed, world_size, micro_batches)
-    loaders = [loader_of(built, rank, world_size, micro_batches) for rank in range(world_size)]
-    batches = [EndlessBatches(loader) for loader in loaders]
-    losses: list = []
-    built.model.set_train()
-    while len(losses) < job.steps:
-        joined = concatenate([streams.draw(rank, batches[rank]) for rank in range(world_size)])
-        streams.begin_step(partial(only_forward, built.model, joined))
-        with streams.installed(), job.clipping():
-            losses.append(one_step(built.model, joined))
-        streams.end_step()
-    return result_of(built.model, losses)
+    with job.changes():
+        built = build(job.settings)
+        seed, batch = built.config.train.seed, built.config.train.batch_size
+        streams = RankStreams(seed, world_size, batch * world_size * micro_batches, micro_batches)
+        loaders = [loader_of(built, rank, world_size, micro_batches) for rank in range(world_size)]
+        batches = [EndlessBatches(loader) for loader in loaders]
+        losses: list = []
+        built.model.set_train()
+        while len(losses) < job.steps:
+            joined = concatenate([streams.draw(rank, batches[rank]) for rank in range(world_size)])
+            streams.begin_step(partial(only_forward, built.model, joined))
+            with streams.installed():
+                losses.append(one_step(built.model, joined, job.epoch(len(losses))))
+            streams.end_step()
+        return result_of(built, losses)
 
 
 def concatenate(parts: list) -> Any:

@@ -1,4 +1,4 @@
-"""Trains the host's diffusion policy a few steps on one rank of several.
+"""Trains an algorithm of the host a few steps on one rank of several.
 
 `tests.parity.reference` does the same in one process that stands for all of them.
 """
@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial, reduce
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest import mock
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 
 from robomimic_ddp import api, train_rlds
+from robomimic_ddp.distributed import host_algo
 from robomimic_ddp.training import host_config, run
 
 
@@ -24,22 +26,61 @@ class Job(NamedTuple):
     """`steps` steps of the edited host in folder `host` with the configuration file `settings`.
 
     max_grad_norm: goes to the host's `backprop_for_loss`, which clips; its diffusion policy leaves
-    `train.max_grad_norm` unread.
+    `train.max_grad_norm` unread. double: all numbers in 64 bits. second_epoch: the step from which
+    on the algorithm is in its second epoch.
     """
 
     host: str
     settings: str
     steps: int
     max_grad_norm: float | None = None
+    double: bool = False
+    second_epoch: int | None = None
 
-    def clipping(self) -> AbstractContextManager:
-        """Gradients are clipped inside."""
-        if self.max_grad_norm is None:
-            return nullcontext()
-        import robomimic.utils.torch_utils as TorchUtils
+    def epoch(self, step: int) -> int:
+        """The epoch that the algorithm is told."""
+        return 1 if self.second_epoch is None or step < self.second_epoch else 2
 
-        clipped = partial(TorchUtils.backprop_for_loss, max_grad_norm=self.max_grad_norm)
-        return mock.patch.object(TorchUtils, "backprop_for_loss", clipped)
+    @contextmanager
+    def changes(self) -> Iterator[None]:
+        """The host as the job wants it. Call before models are built."""
+        with ExitStack() as stack:
+            if self.max_grad_norm is not None:
+                import robomimic.utils.torch_utils as TorchUtils
+
+                clipped = partial(TorchUtils.backprop_for_loss, max_grad_norm=self.max_grad_norm)
+                stack.enter_context(mock.patch.object(TorchUtils, "backprop_for_loss", clipped))
+            if self.double:  # the host calls .float() of batches, and of its nets
+                stack.callback(torch.set_default_dtype, torch.get_default_dtype())
+                torch.set_default_dtype(torch.float64)
+                for owner in (torch.Tensor, torch.nn.Module):
+                    stack.enter_context(mock.patch.object(owner, "float", owner.double))
+            stack.enter_context(thin_resnet())
+            yield
+
+
+@contextmanager
+def thin_resnet() -> Iterator[None]:
+    """Inside, the host's ResNet18 has an eighth of its channels after the first layer."""
+    import torchvision.models.resnet as resnets
+    from robomimic.models.base_nets import ResNet18Conv, vision_models
+
+    class Thin(resnets.ResNet):
+        def _make_layer(self, block: Any, planes: int, *call: Any, **options: Any) -> Any:
+            return super()._make_layer(block, planes // 8, *call, **options)
+
+    def output_shape(self: Any, shape: Any) -> list:
+        channels, *size = real_shape(self, shape)
+        return [channels // 8, *size]
+
+    real_shape = ResNet18Conv.output_shape
+    with ExitStack() as stack:
+        for owner, name, new in (
+            (vision_models, "resnet18", lambda **_: Thin(resnets.BasicBlock, [2, 2, 2, 2])),
+            (ResNet18Conv, "output_shape", output_shape),
+        ):
+            stack.enter_context(mock.patch.object(owner, name, new))
+        yield
 
 
 def use_host(host: str) -> None:
@@ -78,7 +119,7 @@ def build(settings: str) -> SimpleNamespace:
         drop_last=True,
     )
     with config.values_unlocked():
-        for section in config.algo.optim_params.values():
+        for section in optimizer_settings(config.algo):
             section["num_train_batches"], section["num_epochs"] = 10, config.train.num_epochs
     model = algo_factory(
         config.algo_name,
@@ -87,7 +128,22 @@ def build(settings: str) -> SimpleNamespace:
         ac_dim=shapes["ac_dim"],
         device=torch.device("cpu"),
     )
-    return SimpleNamespace(config=config, model=model, loader_arguments=loader_arguments)
+    return SimpleNamespace(
+        config=config,
+        model=model,
+        loader_arguments=loader_arguments,
+        start=nets_of(model),
+    )
+
+
+def optimizer_settings(algo: Any) -> Iterator[Any]:
+    """Those of a config's `algo` for each optimizer; a hierarchical one has them in its parts."""
+    if "optim_params" in algo:
+        yield from algo.optim_params.values()
+        return
+    for section in algo.values():
+        if hasattr(section, "values"):
+            yield from optimizer_settings(section)
 
 
 def only_forward(model: Any, batch: dict) -> None:
@@ -97,29 +153,60 @@ def only_forward(model: Any, batch: dict) -> None:
     model.train_on_batch(prepared, epoch=1, validate=True)
 
 
-def one_step(model: Any, batch: dict) -> float:
-    """The body of the host's run_epoch; the loss."""
+def one_step(model: Any, batch: dict, epoch: int = 1) -> float | None:
+    """The body of the host's run_epoch; the loss, where the algorithm logs one of that name."""
     prepared = model.process_batch_for_training(batch)
     prepared = model.postprocess_batch_for_training(prepared, obs_normalization_stats=None)
-    info = model.train_on_batch(prepared, epoch=1)
+    info = model.train_on_batch(prepared, epoch=epoch)
     model.on_gradient_step()
-    return model.log_info(info)["Loss"]
+    return model.log_info(info).get("Loss")
 
 
-def result_of(model: Any, losses: list) -> dict:
-    """Losses, nets, averaged nets and the optimizer's moments, by name."""
-    optimizer = model.optimizers["policy"].state_dict()["state"]
+def nets_of(model: Any) -> dict[str, torch.Tensor]:
+    """A copy of parameters and buffers: "policy: obs_encoder...", "policy buffers: ...", of a part
+    "planner.goal_network: ...".
+    """
+    copies = {}
+    for prefix, nets in host_algo.named_nets(model):
+        for net, module in nets.items():
+            trained = dict(module.named_parameters())
+            for name, tensor in module.state_dict().items():
+                kind = "" if name in trained else " buffers"
+                copies[f"{prefix.removesuffix('nets')}{net}{kind}: {name}"] = tensor.clone()
+    return copies
+
+
+def optimizers_of(model: Any) -> Iterator[tuple[str, torch.optim.Optimizer]]:
+    """Every optimizer by name: "policy", "critic.1", "planner.goal_network"."""
+    for prefix, _ in host_algo.named_nets(model):
+        part = reduce(getattr, prefix.split(".")[:-1], model)
+        for name, found in part.optimizers.items():
+            name = prefix.removesuffix("nets") + name
+            if isinstance(found, list):
+                yield from ((f"{name}.{index}", one) for index, one in enumerate(found))
+            else:
+                yield name, found
+
+
+def result_of(built: SimpleNamespace, losses: list) -> dict:
+    """Losses, nets, averaged nets and the optimizers' moments, by name; `start`: the nets before
+    the first step.
+    """
+    model = built.model
     moments = {
-        f"{index}.{key}": torch.as_tensor(value).clone()
-        for index, entry in optimizer.items()
+        f"{name}.{index}.{key}": torch.as_tensor(value).clone()
+        for name, optimizer in optimizers_of(model)
+        for index, entry in optimizer.state_dict()["state"].items()
         for key, value in entry.items()
     }
+    ema = getattr(model, "ema_nets", torch.nn.Module())
     return {
         "losses": losses,
-        "nets": {name: tensor.clone() for name, tensor in model.nets.state_dict().items()},
-        "ema": {name: tensor.clone() for name, tensor in model.ema_nets.state_dict().items()},
+        "start": built.start,
+        "nets": nets_of(model),
+        "ema": {name: tensor.clone() for name, tensor in ema.state_dict().items()},
         "optimizer": moments,
-        "lr": model.optimizers["policy"].param_groups[0]["lr"],
+        "lr": [one.param_groups[0]["lr"] for _, one in optimizers_of(model)],
     }
 
 
@@ -129,7 +216,7 @@ def train_on_rank(job: Job) -> dict:
     # The pool has formed the group already.
     os.environ.update(MASTER_ADDR="unused", MASTER_PORT="1")
     config, _ = train_rlds.build_config([f"load_from={job.settings}"])
-    with job.clipping(), run.start(config, use_cuda=False) as present, present.stopper.scope():
+    with job.changes(), run.start(config, use_cuda=False) as present, present.stopper.scope():
         built = build(job.settings)
         loader = api.train_loader(**built.loader_arguments)
         losses: list = []
@@ -137,8 +224,8 @@ def train_on_rank(job: Job) -> dict:
             built.model.set_train()
             while len(losses) < job.steps:
                 for batch in loader:
-                    losses.append(one_step(built.model, batch))
+                    losses.append(one_step(built.model, batch, job.epoch(len(losses))))
                     if len(losses) == job.steps:
                         break
         samples = len(built.loader_arguments["dataset"])
-        return {**result_of(built.model, losses), "samples": samples}
+        return {**result_of(built, losses), "samples": samples}

@@ -75,7 +75,7 @@ def counted(monkeypatch):
 
 @pytest.fixture
 def load_with(make_config):
-    """`load_with(model, cache)`: the train data set with `lang_emb` beside a camera and a state."""
+    """`load_with(model, cache)`: the train dataset with `lang_emb` beside a camera and a state."""
 
     def make(model, cache, key="lang_emb", **changes):
         changes = {"cameras": CAMERAS[:1], "states": [STATES[0], key], **changes}

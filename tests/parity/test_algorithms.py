@@ -1,0 +1,132 @@
+"""Every algorithm of the host: N ranks with batch B against one process with their batches and
+their random draws, 12 steps.
+
+In 64 bits each net, target networks too, is within 1e-12 of the way that it has gone, and each of
+Adam's moments within 1e-12 of its length: what is left is the order of sums. In 32 bits the moments
+are within 2e-5 (tests/parity/comparison.py). Ranks are equal to the bit. Without synchronisation
+the nets differ by a tenth of their way and more.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+from unittest import mock
+
+import pytest
+
+from robomimic_ddp import api
+from robomimic_ddp.distributed import group, optimizer_ddp
+from tests.configs import VARIANTS, make_config, uses_images, write_config
+from tests.parity.algorithms import ALGORITHMS, changes_of
+from tests.parity.comparison import distances
+from tests.parity.reference import train_for_all_ranks
+from tests.parity.training import Job, train_on_rank
+from tests.runs import digests
+
+pytestmark = [pytest.mark.parity, pytest.mark.timeout(300)]
+STEPS = 12
+EXACT, ROUNDED, APART = 1e-12, 2e-5, 0.1
+CASES = [(name, world) for name, one in ALGORITHMS.items() for world in one.ranks]
+
+
+def test_every_algorithm_of_the_host_is_here():
+    """But the diffusion policy: tests/parity/test_diffusion_policy.py."""
+    others = {name for name, (algo, _) in VARIANTS.items() if algo != "diffusion_policy"}
+    assert {one.variant for one in ALGORITHMS.values()} == others
+
+
+@pytest.fixture(scope="module")
+def make_job(host_copy, low_dim_dataset, image_dataset, tmp_path_factory) -> Callable[..., Job]:
+    """`make_job(name, double, **ddp)`: a job of ALGORITHMS, with options of ours."""
+    folder = tmp_path_factory.mktemp("algorithms")
+
+    def make(name: str, double: bool = False, **ddp: Any) -> Job:
+        one = ALGORITHMS[name]
+        dataset = image_dataset if uses_images(one.variant) else low_dim_dataset
+        config = make_config(one.variant, dataset, folder / "runs", changes_of(one))
+        config["ddp"] = {**config.get("ddp", {}), **ddp}
+        file = folder / f"{len(list(folder.iterdir()))}.json"
+        settings = str(write_config(file, config))
+        return Job(str(host_copy.folder), settings, STEPS, None, double, one.second_epoch)
+
+    return make
+
+
+def train_each(jobs: list[Job]) -> list[tuple[dict, dict]]:
+    """Collective: digests of all that each job has trained, and on the main rank the result."""
+    results = [train_on_rank(job) for job in jobs]
+    return [
+        (digests({**one["nets"], **one["optimizer"]}), one if group.is_main() else {})
+        for one in results
+    ]
+
+
+def train_apart(job: Job) -> dict:
+    """Collective: gradients are averaged nowhere."""
+    with mock.patch.object(optimizer_ddp, "build", lambda *_: None):
+        return train_on_rank(job)
+
+
+def train_with_own_means(job: Job) -> dict:
+    """Collective: what the host weighs a loss with is of each rank's own batch."""
+    with mock.patch.object(api, "over_ranks", lambda value: value):
+        return train_on_rank(job)
+
+
+def reference_each(jobs: list[Job], world_size: int) -> list[dict]:
+    return [train_for_all_ranks(job, world_size) for job in jobs]
+
+
+def largest(found: dict[str, float]) -> tuple[float, str]:
+    """Of `comparison.distances`; printed."""
+    name = max(found, key=found.get)
+    print(f"{found[name]:.1e}: {name}")
+    return found[name], name
+
+
+@pytest.mark.parametrize("name, world", CASES, ids=[f"{name}, {world}" for name, world in CASES])
+def test_ranks_equal_one_process_with_all_batches(name, world, make_job, host_ranks):
+    """In 32 bits on two ranks."""
+    jobs = [make_job(name, double=True)]
+    if world == 2 and ALGORITHMS[name].in_32_bits:
+        jobs.append(make_job(name))
+    of_ranks = host_ranks.run(train_each, jobs, world_size=world, timeout=120)
+    expected = host_ranks.run(reference_each, jobs, world, world_size=1, timeout=120)[0]
+    for number, job in enumerate(jobs):
+        bits, result = of_ranks[0][number]
+        assert all(other[number][0] == bits for other in of_ranks), "the ranks differ"
+        found = distances(result, expected[number])
+        if not job.double:
+            found = {part: one for part, one in found.items() if part.startswith("exp_avg")}
+        assert largest(found)[0] <= (EXACT if job.double else ROUNDED), found
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_without_synchronisation_it_fails(name, make_job, host_ranks):
+    """Every net; CQL's two numbers (log_...) go their way by the same sign of another gradient."""
+    job = make_job(name, verify=False)
+    apart, _ = host_ranks.run(train_apart, job, timeout=120)
+    expected = host_ranks.run(train_for_all_ranks, job, 2, world_size=1, timeout=120)[0]
+    found = {
+        part: one
+        for part, one in distances(apart, expected).items()
+        if not any(word in part for word in (" of optimizer ", "log_", " buffers"))
+    }
+    print(found)
+    assert min(found.values()) > APART, found
+
+
+@pytest.mark.parametrize(
+    "name, train, ddp",
+    [
+        ("TD3-BC", train_with_own_means, {}),
+        ("BC ResNet18", train_on_rank, {"sync_batchnorm": False}),
+    ],
+)
+def test_with_statistics_of_each_rank_it_fails(name, train, ddp, make_job, host_ranks):
+    """Gradients are averaged all the same, and ranks are equal."""
+    job = make_job(name, double=True, **ddp)
+    zero, one = host_ranks.run(train, job, timeout=120)
+    assert digests(zero["nets"]) == digests(one["nets"])
+    expected = host_ranks.run(train_for_all_ranks, job, 2, world_size=1, timeout=120)[0]
+    assert largest(distances(zero, expected))[0] > 1e-3
