@@ -40,8 +40,9 @@ def describe(before: float, after: float, rule: str, by_rule: Mapping[str, float
 
     `by_rule`: the result of `factors`.
     """
-    scaled = f"{before:g} -> {after:g} (x {after / before:g})"
-    change = f"{before:g}, as configured" if before == after else scaled
+    change = f"{before:g}, as configured"
+    if before != after:
+        change = f"{before:g} -> {after:g} (x {after / before:g})"
     if by_rule["linear"] == 1:
         return f"learning rate: {change}"
     choices = ", ".join(f"{name} {before * factor:g}" for name, factor in by_rule.items())

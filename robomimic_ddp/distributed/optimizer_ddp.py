@@ -13,7 +13,6 @@ the step, which is exact where nothing has changed the gradients in between.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -37,6 +36,8 @@ class _Held(nn.Module):
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         super().__init__()
         self.held = nn.ParameterList(parameters)
+        # Where each pass uses every parameter, torch's C++ prints a warning that nothing filters.
+        self.never_used = nn.Parameter(torch.zeros_like(parameters[0].detach().flatten()[:1]))
 
     def forward(self, loss: torch.Tensor) -> torch.Tensor:
         return loss
@@ -96,11 +97,7 @@ class OptimizerDDP:
         self._watched.close()
         self._prepared = True
         self.training_forwards += 1
-        if self.training_forwards > 1:
-            return self.parallel(loss)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "find_unused_parameters=True was specified")
-            return self.parallel(loss)
+        return self.parallel(loss)
 
     def _note_version(self, parameter: torch.Tensor) -> None:
         self._grad_versions[id(parameter)] = parameter.grad._version

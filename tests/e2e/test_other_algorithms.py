@@ -20,6 +20,7 @@ def test_two_ranks_train_one_model(variant, host_copy, config_file, tmp_path):
     result = torchrun(host_copy, *arguments, timeout=180)
     require_clean(result)
     assert FINISHED in result.stdout and "gradients: " in result.stdout
+    assert "find_unused_parameters" not in result.stdout + result.stderr
     directory = run_directory(tmp_path / "runs")
     outcome = json.loads((directory / "ddp.json").read_text())["outcome"]
     assert outcome["gradients_equal"] is True and outcome["noise_differs"] is True

@@ -38,7 +38,7 @@ def test_two_ranks_prove_that_gradients_are_equal(
 
 def sent_in_each_step(job: training.Job) -> tuple[list[int], int, int]:
     """Collective: numbers given to gloo in each step's all-reduces, those that are trained, and
-    the count of parameters that these are in.
+    the most flags beside them: one for each parameter, and two for an optimizer's unused number.
     """
     real, steps, models = training.one_step, [], []
 
@@ -52,13 +52,10 @@ def sent_in_each_step(job: training.Job) -> tuple[list[int], int, int]:
 
     with mock.patch.object(training, "one_step", one_step):
         training.train_on_rank(job)
-    groups = [
-        entry
-        for _, optimizer in training.optimizers_of(models[0])
-        for entry in optimizer.param_groups
-    ]
+    optimizers = [optimizer for _, optimizer in training.optimizers_of(models[0])]
+    groups = [entry for optimizer in optimizers for entry in optimizer.param_groups]
     trained = [one.numel() for entry in groups for one in entry["params"]]
-    return steps, sum(trained), len(trained)
+    return steps, sum(trained), len(trained) + 2 * len(optimizers)
 
 
 @pytest.mark.parametrize("variant", ["bc_transformer_gmm", "bcq", "cql", "td3_bc", "hbc"])
@@ -70,7 +67,7 @@ def test_a_step_sends_what_is_trained_and_a_flag_for_each_parameter(
     """
     settings = config_file(variant, {"ddp": {"verify": False}})
     job = training.Job(str(host_copy.folder), str(settings), 2)
-    steps, trained, parameters = host_ranks.run(sent_in_each_step, job, timeout=120)[0]
+    steps, trained, flags = host_ranks.run(sent_in_each_step, job, timeout=120)[0]
     means = variant == "td3_bc"
-    assert trained <= max(steps) <= trained + parameters + means
+    assert trained <= max(steps) <= trained + flags + means
     assert steps[0] < steps[1] if means else steps[0] == steps[1]
