@@ -148,11 +148,12 @@ class OptimizerDDP:
         grads = [torch.zeros_like(one) if one.grad is None else one.grad for one in self.reduced]
         flags = grads[0].new_tensor(given)
         total = group.sum_over_ranks(torch.cat([flags, *(one.flatten() for one in grads)]))
-        flags, mean = total[: len(given)].tolist(), total[len(given) :] / group.world_size()
-        for flag, parameter, own in zip(
-            flags, self.reduced, mean.split([one.numel() for one in grads])
-        ):
-            parameter.grad = own.view_as(parameter) if flag else None
+        flags, mean = total[: len(given)], total[len(given) :] / group.world_size()
+        # What this rank has, somebody has: only else a GPU is waited for.
+        has_any = given if all(given) else flags.tolist()
+        means = mean.split([one.numel() for one in grads])
+        for has, parameter, own in zip(has_any, self.reduced, means):
+            parameter.grad = own.view_as(parameter) if has else None
 
 
 def build(algo: Any, options: Any, undo: ExitStack) -> None:

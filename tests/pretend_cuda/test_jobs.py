@@ -40,7 +40,7 @@ IN_TURN: list[dict[str, Any]] = [
     {"comm": "powersgd", "powersgd_rank": 1, "powersgd_start": 3},
     {"bucket_mb": 0.1, "gradient_as_bucket_view": False},
     {"static_graph": True},
-    {"find_unused_parameters": True, "buffer_sync": "true"},
+    {"find_unused_parameters": True, "buffer_sync": "true", "sync_batchnorm": "true"},
     {"deterministic": True, "debug": True, "debug_interval": 1},
     {"workers": "1", "prefetch": 3, "pin_memory": "true"},
     {"workers": "1", "persistent_workers": True, "pin_memory": "false"},
@@ -125,6 +125,17 @@ def test_options_in_turn_resuming_and_fine_tuning(job, config_file, tmp_path):
     for path in reports.iterdir():
         reads = json.loads(path.read_text())["reads"]
         assert len(reads) > SAMPLED and {*reads} <= {1, 2}, "the loss and the gradients' norm"
+
+
+def test_ddp_for_each_optimizer(job, config_file, tmp_path):
+    """Waits are not counted: these algorithms read many numbers back in each step."""
+    given, words = {"pin_memory": "false"}, []
+    for variant in ("bc_rnn_gmm", "cql"):
+        own = {"train": {"output_dir": str(tmp_path / variant)}, "ddp": given}
+        config = json.loads(config_file(variant, CHANGES).read_text())
+        path = write_config(tmp_path / f"{variant}.json", merged(config, own))
+        words += [THEN] * bool(words) + ["--config", str(path)]
+    require_well(*job("robomimic.scripts.train", *words), [0, 1], [given] * 2)
 
 
 def test_rlds(job, demo_dataset, tmp_path):
