@@ -1,11 +1,10 @@
-"""Scale a robomimic-style codebase over several GPUs; see `robomimic_ddp.api` for what edited hosts
-call.
+"""Trains robomimic-style codebases on several GPUs; edited hosts call `robomimic_ddp.api`.
 
-Importing the package loads neither torch nor TensorFlow (a test holds this).
+Importing the package loads neither torch nor TensorFlow (tested).
 """
 
 __version__ = "0.1.0"
 API_VERSION = 1
-"""Of `robomimic_ddp.api`. Raised when a name changes its meaning or goes; hosts that were patched
-for another version are refused.
+"""Version of `robomimic_ddp.api`, raised when a name changes its meaning or is removed. Hosts
+patched for another version are refused.
 """

@@ -80,7 +80,8 @@ _OF_HYDRA = {
     "initialize": "hydra",
     "initialize_config_dir": "hydra",
 }
-"""Name -> module: what hosts that an earlier version patched import from here, not from Hydra."""
+"""Name -> module: names that hosts patched by an earlier version import from here, not from Hydra.
+"""
 
 
 def __getattr__(name: str) -> Any:
@@ -111,9 +112,8 @@ def entry_point(api_version: int) -> Callable:
     """Decorates the host's `main(args)`: any failure ends the process non-zero and is recorded for
     torchrun.
 
-    Words ddp.NAME=value of the program that was started leave sys.argv, for our options.
-    `api_version` is the version that the host was patched for. Raises ApiVersionError when it is
-    not ours.
+    Moves ddp.NAME=value from sys.argv to our options. `api_version`: the version that the host was
+    patched for; raises ApiVersionError when it differs.
     """
     if api_version != API_VERSION:
         raise _version_error(

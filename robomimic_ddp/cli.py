@@ -1,8 +1,8 @@
-"""The command `robomimic-ddp`: finds the subcommand, and turns errors into one message and an exit
+"""The command `robomimic-ddp`: runs the subcommand, and reports errors by one message and exit
 code.
 
 A subcommand is a module with `add_arguments(parser, command)` and `run(command, args) -> exit
-code`, named in COMMANDS and imported only when it is asked for, so that `--help` stays instant.
+code`, named in COMMANDS and imported only when it runs, so that `--help` stays fast.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EXIT_INTERRUPTED = 130
 
 @dataclass(frozen=True)
 class Command:
-    """Where a subcommand lives, and its line in `robomimic-ddp --help`."""
+    """The module of a subcommand, and its line in `robomimic-ddp --help`."""
 
     module: str
     summary: str
@@ -45,7 +45,7 @@ COMMANDS = {
     ),
     "inspect-data": Command(
         "robomimic_ddp.commands.inspect_data.command",
-        "show what a data set holds; write sample frames and a config to begin with",
+        "show what a dataset contains; write sample frames and a config to begin with",
     ),
     "doctor": Command(
         "robomimic_ddp.commands.doctor.command",
@@ -84,20 +84,22 @@ def _run(argv: list[str]) -> int:
 
         keep_triton_first()  # train.py of DROID's hosts imports TensorFlow before torchvision
     elif isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # paths may hold what no encoding has
+        sys.stdout.reconfigure(
+            errors="backslashreplace"
+        )  # paths may have characters of no encoding
     try:
         return importlib.import_module(COMMANDS[args.command].module).run(args.command, args)
     except RobomimicDDPError as error:
         if not (error.everywhere and _rank() > 0):
             print(f"robomimic-ddp: {error}", file=sys.stderr)
         return EXIT_USAGE if isinstance(error, UsageError) else EXIT_REFUSED
-    except BrokenPipeError:  # `robomimic-ddp diff | head`: the reader has what it wanted
+    except BrokenPipeError:  # `robomimic-ddp diff | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_DONE
 
 
 def _rank() -> int:
-    """Of `torchrun -m robomimic_ddp run`; 0 where the launcher's variables make no sense."""
+    """The rank in `torchrun -m robomimic_ddp run`; 0 if the launcher's variables are invalid."""
     from robomimic_ddp.config import env
 
     try:
@@ -107,9 +109,7 @@ def _rank() -> int:
 
 
 def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
-    """The parser for this command line: of the subcommands, only the one that `argv` names has
-    arguments.
-    """
+    """The parser for this command line, with the arguments of the subcommand in `argv` only."""
     parser = argparse.ArgumentParser(
         prog="robomimic-ddp",
         description="Retrofit a robomimic-style codebase to train on several GPUs under torchrun.",

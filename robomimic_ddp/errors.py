@@ -12,46 +12,45 @@ EXIT_REFUSED = 1
 EXIT_USAGE = 2
 """The command line itself is wrong."""
 EXIT_STOPPED = 75
-"""Training stopped on request and can go on (EX_TEMPFAIL of sysexits.h)."""
+"""Training stopped on request and can be resumed (EX_TEMPFAIL of sysexits.h)."""
 
 
 class RobomimicDDPError(Exception):
-    """Base of all errors meant for users: printed as one message, without a traceback, by our entry
-    points.
+    """Base of errors for users: our entry points print one message, without a traceback.
 
-    everywhere: the same error is raised on every rank, so the main rank alone prints it.
+    everywhere: every rank raises the same error, so only the main rank prints it.
     """
 
     everywhere = False
 
     def on_all_ranks(self) -> RobomimicDDPError:
-        """Itself, for `raise`: every rank raises this one in this place."""
+        """Itself, for `raise` of the same error on every rank."""
         self.everywhere = True
         return self
 
 
 class LaunchError(RobomimicDDPError):
-    """The environment variables of the launcher contradict each other or the machine."""
+    """The launcher's environment variables contradict each other or the machine."""
 
 
 class LateRankError(RobomimicDDPError):
-    """A collective's time was up before all ranks had come to it."""
+    """A collective timed out before all ranks had reached it."""
 
 
 class OptionError(RobomimicDDPError):
-    """An unknown `ddp.*` option, or a value that it does not take."""
+    """An unknown `ddp.*` option, or an invalid value."""
 
     everywhere = True
 
 
 class PlanError(RobomimicDDPError):
-    """Mode, batch, learning rate and ranks do not fit together."""
+    """Mode, batch, learning rate and ranks contradict each other."""
 
     everywhere = True
 
 
 class ConfigError(RobomimicDDPError):
-    """The host's configuration holds an unknown key or an impossible value."""
+    """The host's config has an unknown key or an impossible value."""
 
     everywhere = True
 
@@ -61,7 +60,7 @@ class DataError(RobomimicDDPError):
 
 
 class LossError(RobomimicDDPError):
-    """The loss is NaN or infinite: the training has diverged."""
+    """The loss is NaN or infinite."""
 
 
 class WrapError(RobomimicDDPError):
@@ -79,8 +78,8 @@ class CheckpointError(RobomimicDDPError):
 
 
 class WriteError(RobomimicDDPError, OSError):
-    """A file that must be written could not be: a full disk, a folder without rights. Still an
-    OSError, as hosts may expect of a write.
+    """A file could not be written: a full disk, a folder without rights. Also an OSError, as hosts
+    may expect of a write.
     """
 
 
@@ -91,8 +90,8 @@ class PatchError(RobomimicDDPError):
 class ApiVersionError(PatchError, SystemExit):
     """A host was patched for another version than the installed one.
 
-    Raised while the host's modules are imported, where nothing of ours could catch it: as a
-    SystemExit, Python prints the message alone and ends with 1. `quiet`: another rank prints it.
+    Raised while the host's modules are imported, where we cannot catch it: for a SystemExit, Python
+    prints the message alone and exits with 1. quiet: another rank prints it.
     """
 
     def __init__(self, message: str, quiet: bool = False) -> None:
@@ -105,9 +104,8 @@ class UsageError(RobomimicDDPError):
 
 
 class UnpatchedScript(SystemExit):
-    """A train script that lacks our edits runs on several ranks. Such scripts catch every
-    Exception, print it and exit 0, so this is none: Python prints the message and ends with 1.
-    `quiet`: another rank prints it.
+    """A train script without our edits runs on several ranks. Such scripts catch every Exception,
+    print it and exit with 0, so this is a SystemExit. quiet: another rank prints it.
     """
 
     def __init__(self, message: str, quiet: bool = False) -> None:
@@ -115,8 +113,8 @@ class UnpatchedScript(SystemExit):
 
 
 class Stopped(SystemExit):
-    """Training ends here on request, alike on every rank; its state is saved. No failure, so hosts'
-    `except Exception` must not see it.
+    """Training ends here on request, on every rank; its state is saved. Hosts' `except Exception`
+    must not catch it.
     """
 
     def __init__(self) -> None:

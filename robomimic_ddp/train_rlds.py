@@ -1,8 +1,7 @@
-"""`python -m robomimic.scripts.train_rlds load_from=cfg.json key=value ...`: the entry with a
-dot-list of settings.
+"""The entry with a dot-list: `python -m robomimic.scripts.train_rlds load_from=cfg.json key=value
+...`.
 
-`load_from` is the base and command-line values win over it. Options of the retrofit are
-`ddp.<name>=value`.
+Command-line values override `load_from`. Our options are `ddp.<name>=value`.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise ConfigError(
             f"the robomimic in use ({inspect.getfile(inspect.unwrap(train))}) is not patched, so "
             "every rank would "
-            "train a model of its own. Run `robomimic-ddp apply` on it first."
+            "train a separate model. Run `robomimic-ddp apply` on it first."
         )
     device = TorchUtils.get_torch_device(try_to_use_cuda=config.train.cuda)
     train(config, device=device)
@@ -123,8 +122,8 @@ def _host_config(config_factory: Any, algo_name: str) -> Any:
 
 
 def parse_dotlist(arguments: Sequence[str]) -> dict:
-    """`["a.b=1", "c=[x,y]"]` as a nested dictionary, values as YAML. Raises ConfigError on anything
-    else.
+    """`["a.b=1", "c=[x,y]"]` as a nested dict, values as YAML. Raises ConfigError for
+    other text.
     """
     return dotlist.parse_dotlist(arguments, USAGE)
 
@@ -144,7 +143,7 @@ def _move_misplaced(tree: dict) -> None:
 
 
 def _shorten(config: Any) -> None:
-    """debug=true: the host's own --debug settings, to see quickly whether a run works at all."""
+    """debug=true: the host's --debug settings, for a short run."""
     with config.values_unlocked():
         config.experiment.epoch_every_n_steps = 3
         config.experiment.validation_epoch_every_n_steps = 3

@@ -45,7 +45,9 @@ class Failed(Exception):
 
 
 def check(gpus: int = 1) -> Callable:
-    """Registers a check, for machines with so many GPUs; it returns what it found, or raises."""
+    """Registers a check, for machines with at least `gpus` GPUs; it returns a finding, or
+    raises.
+    """
 
     def register(function: Callable[[Machine], str]) -> Callable:
         CHECKS.append((gpus, function.__name__, function))
@@ -77,8 +79,8 @@ class Trained:
     def epochs(self) -> list[dict[str, Any]]:
         """The train log of each epoch, timings included."""
         text = (self.directory / "history.jsonl").read_text()
-        told = map(json.loads, text.splitlines())
-        return [one["log"] | one for one in told if one.get("phase") == "train"]
+        records = map(json.loads, text.splitlines())
+        return [one["log"] | one for one in records if one.get("phase") == "train"]
 
 
 class Machine:
@@ -229,13 +231,13 @@ def host_against_ours(machine: Machine) -> str:
     safe, fast = machine.train("preset=safe"), machine.train("preset=fast")
     if checkpoint_differences(host.checkpoint, again.checkpoint):
         found = near(host, safe, 2 * distance(host.checkpoint, again.checkpoint) + 1e-7)
-        told = f"the host does not repeat its own bits; safe within {found:.2g}"
+        bits = f"the host does not repeat its own bits; safe within {found:.2g}"
     else:
         differs = checkpoint_differences(host.checkpoint, safe.checkpoint)
         if differs:
             raise Failed(f"safe differs from the host: {differs[0]}")
-        told = "safe: equal bits"
-    return f"{told}; fast within {near(host, fast):.2g}"
+        bits = "safe: equal bits"
+    return f"{bits}; fast within {near(host, fast):.2g}"
 
 
 @check()
@@ -249,7 +251,7 @@ def waits_of_a_step(machine: Machine) -> str:
     """Within the host's own `run_epoch` each wait is an error, but for numbers that are read back:
     these are counted.
     """
-    told = []
+    lines = []
     cases: dict[str, tuple[tuple[str, ...], str]] = {
         "states": ((), "diffusion_policy"),
         "camera": ((), IMAGES),
@@ -262,21 +264,21 @@ def waits_of_a_step(machine: Machine) -> str:
         most = max(report["reads"])
         if not (machine.cpu or 1 <= most <= MOST_WAITS):
             raise Failed(f"{name}: numbers read back in each step: {report['reads']}")
-        told.append(f"{name} {most}")
-    return f"each for a number that is read, at most: {', '.join(told)}"
+        lines.append(f"{name} {most}")
+    return f"each for a number that is read, at most: {', '.join(lines)}"
 
 
 @check()
 def options(machine: Machine) -> str:
-    base, told = machine.train(), []
+    base, lines = machine.train(), []
     for option in OPTIONS:
         if machine.cpu and "compile" in option:
             continue  # minutes of C++ on a CPU; tests/e2e/test_compiled.py has it
         bound = NEAR if option.startswith(("channels", "activation", "compile")) else ROUNDED
         changes = {"train": {"batch_size": BATCH // 2}} if option == "accumulate=2" else None
         found = near(base, machine.train(option, changes=changes, timeout=400.0), bound)
-        told.append(f"{option} {found:.1g}")
-    return ", ".join(told)
+        lines.append(f"{option} {found:.1g}")
+    return ", ".join(lines)
 
 
 @check()
@@ -338,7 +340,7 @@ def bench_step(machine: Machine) -> str:
 @check(gpus=2)
 def each_rank_on_one_gpu(machine: Machine) -> str:
     """HDF5, fine-tuning, RLDS, rollouts: by the contexts that each rank has, and by nvidia-smi,
-    which knows of every process, where it sees them. Simulators are told the rank's GPU.
+    if it sees the processes. Simulators get the rank's GPU.
     """
     first = machine.train(ranks=2)
     tuned = {"experiment": {"ckpt_path": str(first.checkpoint)}}
@@ -361,12 +363,12 @@ def each_rank_on_one_gpu(machine: Machine) -> str:
         by_smi += any(own for own, *_ in seen)
         if any(own for own, *_ in seen) and not _one_gpu_each(seen):
             raise Failed(f"{name}: nvidia-smi sees GPUs {seen} of each rank and what it started")
-    told = [one["renders_on"] for one in jobs["rollouts"].rollouts]
+    renders_on = [one["renders_on"] for one in jobs["rollouts"].rollouts]
     numbered = not machine.cpu and all(gpu.isdecimal() for gpu in machine.gpus[:2])
-    if told != (machine.gpus[:2] if numbered else [None, None]):
-        raise Failed(f"simulators are told GPUs {told}, of {machine.gpus[:2]}")
+    if renders_on != (machine.gpus[:2] if numbered else [None, None]):
+        raise Failed(f"simulators get GPUs {renders_on}, of {machine.gpus[:2]}")
     seen_by = "contexts and nvidia-smi" if by_smi == len(jobs) else "contexts (not nvidia-smi)"
-    return f"{', '.join(jobs)}: {expected} by {seen_by}; simulators on {told}"
+    return f"{', '.join(jobs)}: {expected} by {seen_by}; simulators on {renders_on}"
 
 
 def _one_gpu_each(seen: list[list[list[str]]]) -> bool:
@@ -387,26 +389,26 @@ def two_halves_against_one(machine: Machine) -> str:
 
 @check(gpus=2)
 def gradients_over_nccl(machine: Machine) -> str:
-    base, told = machine.train(ranks=2), []
+    base, lines = machine.train(ranks=2), []
     for option in COMM:
         if machine.cpu and "compile" in option:
             continue
         more = ("powersgd_start=2",) if option == "comm=powersgd" else ()
         bound = ROUNDED if option.startswith("comm") else NEAR
         found = near(base, machine.train(option, *more, ranks=2, timeout=400.0), bound)
-        told.append(f"{option} {found:.1g}")
-    return ", ".join(told)
+        lines.append(f"{option} {found:.1g}")
+    return ", ".join(lines)
 
 
 @check(gpus=2)
 def faults_on_rank_1(machine: Machine) -> str:
-    told = []
+    lines = []
     words = {"raise": "planted on purpose", "oom": "out of memory", "kill": "", "sleep": "rank 1"}
     for fault, word in words.items():
         options = ("timeout=30",) if fault == "sleep" else ()
         trained = machine.train(*options, ranks=2, fault=f"{fault}@1", may_fail=True)
-        told.append(f"{fault} {_ended(trained, FAULT_SECONDS, word, 'rank')}")
-    return ", ".join(told)
+        lines.append(f"{fault} {_ended(trained, FAULT_SECONDS, word, 'rank')}")
+    return ", ".join(lines)
 
 
 @check(gpus=2)
@@ -434,12 +436,12 @@ def data_parallel_in_bf16(machine: Machine) -> str:
 
 @check(gpus=2)
 def throughput(machine: Machine) -> str:
-    told, most = [], len(machine.gpus)
+    lines, most = [], len(machine.gpus)
     for ranks in sorted({1, 2, most}):
         log = machine.train("mode=ddp", ranks=ranks, changes={"train": {"num_epochs": 2}}).epochs()
         share = log[-1].get("Time_Communication_Share", 0.0)
-        told.append(f"{ranks}: {log[-1]['samples_per_second']:.0f} samples/s, {share:.0%} sending")
-    return "; ".join(told)
+        lines.append(f"{ranks}: {log[-1]['samples_per_second']:.0f} samples/s, {share:.0%} sending")
+    return "; ".join(lines)
 
 
 def visible_gpus() -> list[str]:

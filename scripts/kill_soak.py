@@ -3,7 +3,7 @@ run: python scripts/kill_soak.py --kills 100
 
 Each kill is SIGKILL at a random moment of a real torchrun job on this machine's CPU: of one rank,
 of all ranks, of torchrun itself, or of the main rank in the middle of writing its state. Half of
-the jobs may be started anew by torchrun (--max-restarts=1); others are resumed by hand. Prints what
+the jobs may be restarted by torchrun (--max-restarts=1); others are resumed by hand. Prints what
 was done and exits with 0 when every finished run has the bits of the uninterrupted one.
 """
 
@@ -55,7 +55,7 @@ class Soak:
         self.run_seconds = 0.0
 
     def start(self, output: Path, plan: str = "none", restarts: int = 0) -> subprocess.Popen:
-        """A torchrun job that goes on where `output` has a state, else begins."""
+        """A torchrun job that resumes if `output` has a state, else starts."""
         output.mkdir(exist_ok=True)
         changes = {"train": {"num_epochs": EPOCHS}}
         if self.rlds:

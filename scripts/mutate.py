@@ -419,16 +419,16 @@ class Runner:
         os.close(process)
         os.set_blocking(reader, False)
         try:
-            told = os.read(reader, 10_000).decode()
+            answer = os.read(reader, 10_000).decode()
         except BlockingIOError:
-            told = ""
+            answer = ""
         os.close(reader)
         cost = Cost(time.monotonic() - begun, used.ru_utime + used.ru_stime)
         if not ended:
             return cost, "hanging"
-        if told == "passed":
+        if answer == "passed":
             return cost, None
-        return cost, told or f"the end of the process ({status})"
+        return cost, answer or f"the end of the process ({status})"
 
 
 def run_child(apply: Callable, items: list, processor: int, writer: int) -> None:
@@ -443,15 +443,15 @@ def run_child(apply: Callable, items: list, processor: int, writer: int) -> None
         for stream in (0, 1, 2):
             os.dup2(quiet, stream)
         apply()
-        told = "passed"
+        answer = "passed"
         for item, following in zip(items, [*items[1:], None]):
             reports = runtestprotocol(item, log=False, nextitem=following)
             if any(one.failed for one in reports):
-                told = item.nodeid
+                answer = item.nodeid
                 break
     except BaseException as error:
-        told = f"an error outside of tests ({type(error).__name__})"
-    os.write(writer, told.encode())
+        answer = f"an error outside of tests ({type(error).__name__})"
+    os.write(writer, answer.encode())
     os._exit(0)
 
 
@@ -473,7 +473,7 @@ def prepare() -> None:
 
 
 def read_survivors() -> dict[str, str]:
-    """Mutant's key -> why no test can tell it from the original."""
+    """Mutant's key -> why no test can distinguish it from the original."""
     listed, key = {}, None
     for line in SURVIVORS.read_text(encoding="utf-8").splitlines():
         if line.startswith("#") or not line.strip():
@@ -490,7 +490,7 @@ def sum_of(rows: list[tuple]) -> tuple | None:
 
 
 def score(row: tuple) -> float:
-    """Killed, of all that can be told from the original."""
+    """The killed share of mutants that can be distinguished from the original."""
     return row[2] / max(1, row[1] - row[4])
 
 
@@ -515,7 +515,7 @@ def report(rows: list[tuple], survivors: list, verbose: bool) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sample", type=int, help="so many mutants of each module, drawn")
+    parser.add_argument("--sample", type=int, help="number of random mutants of each module")
     parser.add_argument("--seed", type=int, default=0, help="of the draw")
     parser.add_argument("--module", action="append", help="only modules with this in their path")
     parser.add_argument("--line", help="only mutants with this in their line")

@@ -74,7 +74,7 @@ def faults(result: Result, before: set[str]) -> list[str]:
 
 
 class Soak:
-    """The host and both data sets, made once in `folder`."""
+    """The host and both datasets, made once in `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -84,7 +84,7 @@ class Soak:
         write_demo_dataset(self.rlds, 12, seed=0, files=4, height=36, width=64)
 
     def run(self, number: int) -> Result:
-        """The job number `number`, in an output folder of its own."""
+        """The job number `number`, in a separate output folder."""
         output = self.folder / f"run{number}"
         if number % 2:
             config = make_config("diffusion_policy", self.hdf5, output, ONE_STEP)

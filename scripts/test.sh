@@ -17,7 +17,7 @@ else
     make_environment "$checkout" robomimic,rlds,test
 fi
 cd "$checkout"
-unset PYTHONDONTWRITEBYTECODE  # compiled anew, a thousand times over, the tests take minutes more
+unset PYTHONDONTWRITEBYTECODE  # compiling again in each process takes minutes
 # A file stays on one worker (its fixtures are made once), long files first (tests/conftest.py).
 parallel=(-n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 10)
 exec "$environment_python" -m pytest "${parallel[@]}" "$@"

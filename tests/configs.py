@@ -183,7 +183,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def uses_images(variant: str) -> bool:
-    """Whether the variant needs a data set with a camera."""
+    """Whether the variant needs a dataset with a camera."""
     return variant.endswith(("_images", "_crops"))
 
 

@@ -1,4 +1,4 @@
-"""Small data sets in the host's HDF5 format, made on the spot."""
+"""Small datasets in the host's HDF5 format, made on the spot."""
 
 from __future__ import annotations
 

@@ -9,14 +9,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import api
 
-from robomimic_ddp.training.step import calls
+from robomimic_ddp.training.step import module_call
 
 NEEDS_OPTIMIZER_HOOKS = pytest.mark.skipif(
     not hasattr(torch.optim.Optimizer, "register_state_dict_post_hook"),
     reason="this torch has no hooks on an optimizer's state_dict, so the option is not offered",
 )
 NEEDS_CALL_PLACE = pytest.mark.skipif(
-    not calls.can_be_replaced(),
+    not module_call.can_be_replaced(),
     reason="this torch has no Module.compile, so the option is not offered",
 )
 NEEDS_CPU_FP16 = pytest.mark.skipif(

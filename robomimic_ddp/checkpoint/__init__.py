@@ -1,4 +1,4 @@
-"""A run's own state: captured from all ranks, written whole by the main rank, restored on any."""
+"""The state of a run: captured from all ranks, written by the main rank, restored on all."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def capture_model(algo: Any) -> dict[str, Any]:
     its numbers, and what optimizers update outside the nets. Tensors are on the CPU and may share
     memory with the model's.
 
-    Raises CheckpointError for a value that the file could not hold.
+    Raises CheckpointError for a value that the file cannot contain.
     """
     state = {name: _capture_part(part) for name, part in host_algo.parts(algo)}
     outside = dict(host_algo.outside_nets(algo))
@@ -90,9 +90,9 @@ def plain(value: Any, path: str = "state") -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(part, f"{path}[{index}]") for index, part in enumerate(value)]
     raise CheckpointError(
-        f"{path} is a {type(value).__name__}, which a state file cannot hold: it takes tensors, "
+        f"{path} is a {type(value).__name__}, which a state file cannot contain: it takes tensors, "
         "numbers, text, lists and dictionaries only, so that reading it never runs code. Give the "
-        "object that holds it a state_dict of such values."
+        "object that owns it a state_dict of such values."
     )
 
 

@@ -1,7 +1,6 @@
-"""Looks over a checkpoint that the config names, before a run begins and before the host loads it.
+"""Validates the checkpoint that the config names, before a run starts and the host loads it.
 
-Hosts load with torch.load(weights_only=False), which runs whatever code a file asks for; this look
-runs none.
+Hosts load with torch.load(weights_only=False), which may run code of the file. This runs none.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from robomimic_ddp.config import paths
 from robomimic_ddp.errors import CheckpointError
 
 _LEGACY_MAGICS = tuple(pickle.dumps(0x1950A86A20F9469CFC6C, protocol) for protocol in range(2, 6))
-"""How a file of torch before 1.6 begins: its first pickle."""
+"""First pickle of a file of torch before 1.6."""
 _LEGACY_PICKLES = 5
-"""Before the numbers: magic, protocol, system, contents, keys of the storages."""
+"""Magic, protocol, system, contents, keys of the storages; then the numbers."""
 _ZIP_MAGIC = b"PK\x03\x04"
 _SCRIPT = "TorchScript code"
 _HARMLESS = re.compile(
@@ -41,15 +40,15 @@ _HARMLESS = re.compile(
     r"|omegaconf\.(dictconfig\.DictConfig|listconfig\.ListConfig|base\.\w*Metadata|nodes\.\w+Node)"
     r"|robomimic\.config(\.\w+)*\.\w*Config"
 )
-"""What may be asked for beside what torch itself trusts: full names, since modules hold more."""
+"""Full names that are allowed beside those that torch allows."""
 _DAMAGES = (pickle.UnpicklingError, zipfile.BadZipFile)
 _UNREADABLE = (RuntimeError, ValueError, KeyError, EOFError, OSError, *_DAMAGES)
 _REMEDY = "Check experiment.ckpt_path, or set it to null to train from the beginning."
 
 
 def check(path: Any, algo_name: str, trusted: bool = False) -> None:
-    """Raises CheckpointError for a `path` that holds no checkpoint of this algorithm, or one that
-    asks for more than tensors, plain values and the host's config, unless it is `trusted`.
+    """Raises CheckpointError if `path` is no checkpoint of this algorithm, or, unless `trusted`,
+    contains more than tensors, plain values and the host's config.
 
     Not collective. Reads the whole file.
     """
@@ -70,7 +69,7 @@ def check(path: Any, algo_name: str, trusted: bool = False) -> None:
     model = content.get("model") if isinstance(content, dict) else None
     if not isinstance(model, dict) or not model:
         raise CheckpointError(
-            f"{shown} holds {contents(content)}, not a robomimic checkpoint (which has "
+            f"{shown} contains {contents(content)}, not a robomimic checkpoint (which has "
             f'"model", "config", "algo_name"). {_REMEDY}'
         )
     written_by = content.get("algo_name", algo_name)
@@ -82,14 +81,14 @@ def check(path: Any, algo_name: str, trusted: bool = False) -> None:
     broken = [name for name, tensor in _tensors(model) if _is_broken(tensor)]
     if broken:
         raise CheckpointError(
-            f"{shown} holds NaN or infinity in {len(broken)} tensor(s), such as {broken[0]}: that "
-            "training had diverged, and so would this one at its first step. Use an earlier "
+            f"{shown} contains NaN or infinity in {len(broken)} tensor(s), such as {broken[0]}: "
+            "that training had diverged, and so would this one at its first step. Use an earlier "
             "checkpoint, or set experiment.ckpt_path to null to train from the beginning."
         )
 
 
 def contents(content: Any) -> str:
-    """What a file that is no checkpoint holds, for its error."""
+    """Describes the contents of a file that is no checkpoint, for its error."""
     if not isinstance(content, dict):
         return type(content).__name__
     if "model" not in content:
@@ -110,7 +109,7 @@ def _tensors(nest: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _is_broken(tensor: torch.Tensor) -> bool:
-    """Whether it holds NaN, or infinity beside numbers: masks of attention are of 0 and -inf."""
+    """Whether it has NaN, or infinity beside numbers: attention masks have 0 and -inf."""
     if not tensor.is_floating_point():
         return False
     finite = torch.isfinite(tensor)
@@ -120,8 +119,8 @@ def _is_broken(tensor: torch.Tensor) -> bool:
 
 
 def does_not_fit(path: Any, error: BaseException) -> CheckpointError | None:
-    """`error`, raised while the host put the contents of `path` into its model, as one clear error;
-    None if it is another.
+    """The CheckpointError for an `error` of loading `path` into the host's model; None if it is
+    another error.
     """
     text = str(error)
     remedy = (
@@ -138,14 +137,14 @@ def does_not_fit(path: Any, error: BaseException) -> CheckpointError | None:
         )
     if any(frame.f_code.co_name == "deserialize" for frame, _ in walk_tb(error.__traceback__)):
         return CheckpointError(
-            f"experiment.ckpt_path={path} does not hold what this run's algorithm saves "
+            f"experiment.ckpt_path={path} does not contain what this run's algorithm saves "
             f"({type(error).__name__}: {text[:200]}). {remedy}"
         )
     return None
 
 
 def _is_legacy(file: Path, shown: str) -> bool:
-    """By the bytes that torch goes by: a file can look like others at its end."""
+    """Whether torch would read a file as one before 1.6, by its first bytes."""
     try:
         with open(paths.regular(file), "rb") as opened:
             start = opened.read(max(map(len, _LEGACY_MAGICS)))
@@ -163,10 +162,10 @@ def _is_legacy(file: Path, shown: str) -> bool:
 
 
 def read_known(file: Path, shown: str) -> Any:
-    """The contents of a checkpoint that holds tensors, plain values and the host's config.
+    """The contents of a checkpoint of tensors, plain values and the host's config.
 
-    Raises CheckpointError, naming it as `shown`, for a damaged file and for one that asks for
-    anything else, which could run any program. Tensors are mapped, not read, where they can be.
+    Raises CheckpointError, which names it as `shown`, for a damaged file and for one with other
+    objects, which could run any program. Memory-maps tensors if possible.
     """
     from torch._weights_only_unpickler import _get_allowed_globals  # private: needed here only
 
@@ -194,7 +193,7 @@ def read_known(file: Path, shown: str) -> Any:
 
 
 def _zip_globals(file: Path) -> Iterator[str]:
-    """Of every pickle in it, whatever its place: which one torch takes is its own affair."""
+    """The globals of every pickle in the archive, whichever torch reads."""
     found = False
     with zipfile.ZipFile(file) as members:
         for member in members.infolist():
@@ -215,11 +214,11 @@ def _legacy_globals(file: Path) -> Iterator[str]:
 
 
 def globals_of(pickled: bytes | IO[bytes]) -> list[str]:
-    """ "module.name" of all that a pickle asks for, without running it; "?" for what it hides. A
-    file is read to the end of its next pickle.
+    """ "module.name" of all globals of a pickle, without running it; "?" for a computed name. Reads
+    a file to the end of its next pickle.
     """
     found: list[str] = []
-    texts: list[str] = []  # on top of the stack, the last two
+    texts: list[str] = []  # the last two on the stack
     memo: dict[int, str | None] = {}
     for code, value, _ in pickletools.genops(pickled):
         if code.name in ("GLOBAL", "INST"):

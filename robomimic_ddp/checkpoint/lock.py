@@ -1,7 +1,7 @@
-"""One job at a time trains in a run directory.
+"""A lock, so that one job at a time trains in a run directory.
 
-A lock of the operating system, which ends with the process that has it and which shared file
-systems pass on to other nodes. Where they do not, the heartbeat of the run tells that it lives.
+The operating system releases the lock when its process ends, and shared file systems pass it to
+other nodes. If they do not, the run's heartbeat shows that it is alive.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from robomimic_ddp.monitoring import heartbeat
 NAME = "ddp.lock"
 _LOOK_SECONDS = 0.2
 _PATIENCE_SECONDS = 30.0
-"""How long another's lock is waited for where no heartbeat shows that it is in use."""
+"""How long to wait for the lock without a heartbeat of its owner."""
 _STALE_SECONDS = 600.0
-"""A heartbeat of another node that is older is not looked at: clocks of nodes differ by less."""
+"""Older heartbeats of another node are ignored: clocks of nodes differ by less."""
 _SILENT_BEATS = 3
 _taken: list[tuple[int, os.stat_result]] = []
-"""Descriptors of the locks that this process has taken."""
+"""Descriptors of this process's locks."""
 
 
 def _leave_to_parent() -> None:
-    """In a forked child, such as a data worker: it may outlive its parent, and would keep the lock.
+    """Closes the locks in a forked child, such as a data worker, which may outlive its parent.
     Newer versions of filelock do so too.
     """
     while _taken:
@@ -50,12 +50,12 @@ class DirectoryInUse(CheckpointError):
 
 
 def take(directory: Path) -> filelock.BaseFileLock:
-    """Main rank: takes `directory` until the lock that is returned is released, or this process
-    ends. Raises DirectoryInUse where another job lives that has it.
+    """Main rank: locks `directory` until the returned lock is released, or this process ends.
+    Raises DirectoryInUse if another job that is alive has it.
     """
     lock, begun = filelock.FileLock(str(directory / NAME)), time.monotonic()
     first = _beat(directory)
-    silence, told = _silence_needed(first), False
+    silence, is_shown = _silence_needed(first), False
     while True:
         refused = False
         try:
@@ -65,9 +65,9 @@ def take(directory: Path) -> filelock.BaseFileLock:
         except filelock.Timeout:
             refused = True
         except (OSError, NotImplementedError) as error:  # a file system without locks
-            if not told:
+            if not is_shown:
                 print(f"warning: no lock can be taken in {directory}: {error}", file=sys.stderr)
-            told = True
+            is_shown = True
         if not refused and not silence:
             return lock
         now = _beat(directory)
@@ -83,7 +83,7 @@ def take(directory: Path) -> filelock.BaseFileLock:
 
 
 def _note_taken(path: Path) -> None:
-    """filelock does not say which descriptor is its own: a data worker finds it by its file."""
+    """Finds the descriptor by its file, since filelock does not return it."""
     with suppress(OSError):
         file = os.stat(path)
         for name in os.listdir("/dev/fd"):
@@ -101,8 +101,8 @@ def _beat(directory: Path) -> dict[str, Any] | None:
 
 
 def _silence_needed(beat: dict[str, Any] | None) -> float:
-    """Seconds without a heartbeat that show a run to be dead once its lock is ours. A lock of this
-    node needs none: its kernel knows who lives.
+    """Seconds without a heartbeat after which a run counts as dead once we have its lock. 0 on the
+    same node, where the kernel releases locks.
     """
     if beat is None or beat.get("finished") or beat.get("host") == env.host_name():
         return 0.0

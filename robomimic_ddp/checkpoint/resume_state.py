@@ -1,4 +1,4 @@
-"""What a run has of the one that it resumes, and of its present epoch: one object of the run."""
+"""The state of a resume, and of the current epoch: one object of the run."""
 
 from __future__ import annotations
 
@@ -11,20 +11,18 @@ from robomimic_ddp.monitoring.step_logs import EpochPart
 
 @dataclass
 class Resume:
-    """`run.resume`, of this rank. Nothing here is collective: `resume.decide` finds the directory,
-    `resume.saved_state` reads the state where the host makes its run directory, and
-    `state_saver.Keeper` puts it back and writes the next one.
+    """`run.resume`, of this rank. `resume.decide` finds the directory, `resume.saved_state` reads
+    the state when the host makes its run directory, and `state_saver.Keeper` restores it and writes
+    the next one.
     """
 
     found: Found | None = None
-    """The directory that the run is resumed in."""
+    """The directory of the resumed run."""
     config_before: bytes | None = None
-    """Main rank: the config.json of that run, before the host writes it again."""
+    """Main rank: the config.json of that run, before the host overwrites it."""
     saved: dict[str, Any] | None = None
-    """The saved state, between reading it and putting it back."""
+    """The saved state, until it is restored."""
     variables: dict[str, Any] = field(default_factory=dict)
-    """Variables of the host's train() that are saved (`api.restored`), with what they are before
-    training.
-    """
+    """Saved variables of the host's train() (`api.restored`), with their values before training."""
     part: EpochPart | None = None
-    """What is done of the present train epoch; None before the first."""
+    """The finished part of the current train epoch; None before the first."""

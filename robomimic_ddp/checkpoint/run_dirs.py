@@ -1,8 +1,8 @@
-"""Which run directory is to be continued.
+"""Finds the run directory to resume.
 
-A host names its directories with a time stamp, so a restarted process cannot make the name again.
-Each run leaves `ddp.json` in its directory, with the job that it belongs to and the paths that the
-host's `get_exp_dir` returned; a restart looks for its own job there.
+A host names its directories by time stamp, so a restarted process cannot make the same name. Each
+run writes `ddp.json` into its directory, with its job and the paths that the host's `get_exp_dir`
+returned; a restart looks for its job there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp.checkpoint import shape, state_file
+from robomimic_ddp.checkpoint import schema, state_file
 from robomimic_ddp.config import env, paths
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.distributed import atomic_files
@@ -23,16 +23,15 @@ from robomimic_ddp.errors import CheckpointError
 RECORD_NAME = "ddp.json"
 REQUEUE_NAME = "requeue"
 _NO_ID = "none"
-"""What torchrun exports as TORCHELASTIC_RUN_ID when it was started without --rdzv_id."""
+"""TORCHELASTIC_RUN_ID of a torchrun without --rdzv_id."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """A directory to continue. kind: "state" (ours is there), "begun" (made by this job, nothing
-    saved yet) or "host" (only the host's own `last.pth`).
+    """A directory to resume. kind: "state" (has our state), "begun" (made by this job, nothing
+    saved yet) or "host" (only the host's `last.pth`).
 
-    paths: what `get_exp_dir` returned for it (kind "host", and a `ddp.json` that cannot be read:
-    empty).
+    paths: the result of `get_exp_dir` for it; empty for kind "host" or an unreadable `ddp.json`.
     """
 
     directory: Path
@@ -41,17 +40,18 @@ class Found:
 
 
 def write_requeue(directory: Path, content: dict) -> None:
-    """Main rank: leaves the marker that tells a script to start the job again."""
+    """Main rank: writes the marker for a script to start the job again."""
     with atomic_files.atomic_open(directory / REQUEUE_NAME) as file:
         file.write(json.dumps(content) + "\n")
 
 
 def job_name(launch: LaunchEnv) -> str | None:
-    """What all attempts of one torchrun job share, and other jobs do not; None without torchrun.
+    """A name that all attempts of one torchrun job share, and other jobs do not; None without
+    torchrun.
 
-    The run id, which torchrun wants unique for each job. Without --rdzv_id all jobs have the same:
-    then also the agent's process, which outlives its workers (and such a job has one rendezvous
-    for its whole life, so the main rank stays on its node).
+    The run id, which is unique for each job. Without --rdzv_id all jobs have the same: then also
+    the agent's host and process id (such a job has one rendezvous, so the main rank stays on its
+    node).
     """
     if launch.run_id is None:
         return None
@@ -61,7 +61,7 @@ def job_name(launch: LaunchEnv) -> str | None:
 
 
 def find_job(experiment: Path, job: str | None) -> Found | None:
-    """Main rank: the directory that an earlier attempt of `job` made, if there is one."""
+    """Main rank: the directory of an earlier attempt of `job`, or None."""
     for directory in _newest_first(experiment):
         record = read_record(directory)
         if record is None:
@@ -75,10 +75,8 @@ def find_job(experiment: Path, job: str | None) -> Found | None:
 
 
 def find_run(experiment: Path, host_resumes: bool) -> Found:
-    """Main rank: the newest run below `experiment` that can be continued.
-
-    `host_resumes`: whether the host can continue from its own `last.pth`. Raises CheckpointError
-    when there is none.
+    """Main rank: the newest run below `experiment` that can be resumed. Raises CheckpointError if
+    there is none. host_resumes: whether the host can resume from its `last.pth`.
     """
     for directory in _newest_first(experiment):
         if state_file.exists(directory):
@@ -106,13 +104,13 @@ def _paths(directory: Path, record: dict) -> tuple:
 
 
 def read_record(directory: Path) -> dict | None:
-    """The `ddp.json` of a run directory. None where there is none, and, with a warning, where it
-    cannot be read beside a state of ours.
+    """The `ddp.json` of a run directory, or None. Warns if it cannot be read beside a state of
+    ours.
     """
     path = directory / RECORD_NAME
     try:
         record = json.loads(paths.regular(path).read_text(encoding="utf-8"))
-        fault = shape.fault(record, shape.RECORD, "it")
+        fault = schema.fault(record, schema.RECORD, "it")
         if fault is None and not any(record["paths"]):
             fault = "it names no paths"
     except (OSError, ValueError) as error:
@@ -129,7 +127,7 @@ def read_record(directory: Path) -> dict | None:
 
 
 def _newest_first(experiment: Path) -> list[Path]:
-    """By name, as hosts do: the names are time stamps."""
+    """By name, a time stamp, as hosts do."""
     if not experiment.is_dir():
         return []
     return sorted((path for path in experiment.iterdir() if path.is_dir()), reverse=True)

@@ -1,6 +1,4 @@
-"""`ddp.json` beside the host's config.json: options, plan, the newest state, and the outcome of a
-run.
-"""
+"""`ddp.json` beside the host's config.json: options, plan, newest state and outcome of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from robomimic_ddp.distributed import atomic_files
 
 
 class RunRecord:
-    """The main rank's record of its run in `directory`; `content` goes through JSON."""
+    """The main rank's record of its run in `directory`; `content` is for JSON."""
 
     def __init__(self, directory: Path, content: dict[str, Any]) -> None:
         self.directory, self.content = directory, content
@@ -26,9 +24,7 @@ class RunRecord:
             file.write(json.dumps(self.content, indent=2) + "\n")
 
     def add(self, **items: Any) -> None:
-        """Adds `items` and replaces the file; where that fails it warns once, since a month of
-        training is worth more than its record.
-        """
+        """Adds `items` and replaces the file; warns once if that fails."""
         self.content.update(items)
         try:
             self.write()

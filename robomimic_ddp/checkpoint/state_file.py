@@ -1,7 +1,7 @@
-"""`ddp_state.pth` and its like: whole at every instant, and never read when damaged.
+"""State files such as `ddp_state.pth`: written atomically, and never read when damaged.
 
-A file holds {"format", "digest", "state"}; the digest covers every bit of the state. It is read
-with `weights_only=True`: reading runs no code.
+A file contains {"format", "digest", "state"}; the digest covers every bit of the state. Read with
+`weights_only=True`, which runs no code.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from typing import Any
 
 import torch
 
-from robomimic_ddp.checkpoint import shape, weights
+from robomimic_ddp.checkpoint import schema, weights
 from robomimic_ddp.config import paths
 from robomimic_ddp.distributed import atomic_files
 from robomimic_ddp.errors import CheckpointError
 
 STATE, PREVIOUS, BEST = "ddp_state.pth", "ddp_state_previous.pth", "ddp_state_best.pth"
 FORMAT = 1
-"""Raised when an older reader would misread the file."""
+"""Incremented when an older version would misread the file."""
 
 
 class NotOurState(CheckpointError):
-    """A whole file that this version cannot use: of a newer format, or of other contents."""
+    """A complete file that this version cannot use: of a newer format, or with other contents."""
 
 
 def write(directory: Path, state: dict[str, Any], best: bool) -> list[str]:
-    """Main rank: makes `state` the newest, and what was the newest the previous one; `best`: also
-    keeps it as the best. At every instant the newest file that is there is whole.
+    """Main rank: writes `state` as the newest file, and keeps the one before as the previous one;
+    `best`: also as the best. The newest file is complete at every instant.
 
-    Returns a line for each older copy that could not be replaced: the newest is saved all the same.
-    Raises CheckpointError (the files stay as they were) when that cannot be written.
+    Returns a line for each older copy that could not be replaced. Raises CheckpointError, and
+    leaves the files unchanged, if the newest cannot be written.
     """
     sealed = {"format": FORMAT, "digest": digest(state), "state": state}
     newest = directory / STATE
@@ -62,13 +62,13 @@ def write(directory: Path, state: dict[str, Any], best: bool) -> list[str]:
 
 
 def _second_name(path: Path, final: Path) -> Path:
-    """Another name for the file at `path` (a hard link, else a copy), beside `final`."""
+    """A hard link to (else a copy of) the file at `path`, with a temporary name beside `final`."""
     atomic_files.remove_left_over(final)
     temporary = atomic_files.temporary_beside(final)
     try:
-        # A link to a symbolic link would be that link once more, and so the file that comes next.
+        # A link to a symbolic link would refer to the next file.
         os.link(os.path.realpath(path), temporary)
-    except OSError:  # a file system without links, or a full one: then the copy says so
+    except OSError:  # a file system without links, or a full one, where the copy raises
         try:
             shutil.copyfile(path, temporary)
         except OSError as error:
@@ -77,18 +77,17 @@ def _second_name(path: Path, final: Path) -> Path:
 
 
 def exists(directory: Path) -> bool:
-    """Whether the directory holds a state of ours, readable or not: a symbolic link that leads
-    nowhere counts, since the state is elsewhere and not lost.
+    """Whether the directory has a state of ours, readable or not. A broken symbolic link counts:
+    the state may be on a disk that is not mounted.
     """
     return any(os.path.lexists(directory / name) for name in (STATE, PREVIOUS))
 
 
 def read(directory: Path) -> tuple[dict[str, Any], list[str]]:
-    """Main rank: the newest state that is whole, and notes on what was passed over.
+    """Main rank: the newest complete state, and notes on skipped files.
 
-    A damaged newest file is put aside under the name ddp_state_damaged.pth, so that it never
-    becomes the previous one. Raises CheckpointError when no file is whole, and for one of a newer
-    version, which stays where it is.
+    Renames a damaged newest file to ddp_state_damaged.pth, so that it never becomes the previous
+    one. Raises CheckpointError if no file is complete, and for one of a newer version.
     """
     notes = []
     for name in (STATE, PREVIOUS):
@@ -110,13 +109,13 @@ def read(directory: Path) -> tuple[dict[str, Any], list[str]]:
         return state, notes
     found = " ".join(notes) if exists(directory) else f"neither {STATE} nor {PREVIOUS} is there."
     raise CheckpointError(
-        f"{directory} holds no state to resume from: {found} Resume another run, or "
+        f"{directory} has no state to resume from: {found} Resume another run, or "
         "start a new one (the host's own checkpoints can start it: experiment.ckpt_path)."
     )
 
 
 def job_of(directory: Path) -> str | None:
-    """The job that wrote the newest whole state in the directory; None where there is none, or an
+    """The job that wrote the newest complete state in the directory; None if there is none, or an
     earlier version wrote it. Reads the whole file.
     """
     for name in (STATE, PREVIOUS):
@@ -128,7 +127,7 @@ def job_of(directory: Path) -> str | None:
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """The state in the file at `path`. Raises CheckpointError for a damaged or half file, and
+    """The state in the file at `path`. Raises CheckpointError for a damaged or incomplete file, and
     NotOurState for one of a newer format.
     """
     if path.is_symlink() and not path.exists():
@@ -139,7 +138,7 @@ def read_file(path: Path) -> dict[str, Any]:
     try:
         sealed = torch.load(paths.regular(path), map_location="cpu", weights_only=True)
         version, expected, state = sealed["format"], sealed["digest"], sealed["state"]
-    except Exception as error:  # whatever a reader of damaged bytes may raise
+    except Exception as error:  # of damaged bytes: any
         first = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
         raise CheckpointError(f"{path} is damaged and cannot be used ({first}).") from error
     if version != FORMAT:
@@ -153,8 +152,8 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def require_complete(state: Any, path: Path) -> None:
-    """Raises NotOurState where `state`, read from `path`, lacks what training resumes from."""
-    fault = shape.state_fault(state)
+    """Raises NotOurState if `state`, read from `path`, lacks what training needs to resume."""
+    fault = schema.state_fault(state)
     if fault is not None:
         raise NotOurState(
             f"{path} is whole, but no state that this version of robomimic-ddp can resume: {fault}."
@@ -164,7 +163,7 @@ def require_complete(state: Any, path: Path) -> None:
 
 
 def digest(nest: Any) -> str:
-    """Hex digest of every bit of a nest of plain values and CPU tensors, and of its structure."""
+    """Hex digest of every bit and the structure of nested plain values and CPU tensors."""
     hashed = hashlib.blake2b(digest_size=16)
 
     def add(value: Any) -> None:
@@ -189,9 +188,9 @@ def digest(nest: Any) -> str:
 
 
 def export_digest(directory: Path) -> str | None:
-    """Digest of the host's `last.pth`, from the checksums that its archive holds; None without one.
+    """Digest of the host's `last.pth`, from the checksums in its archive; None without one.
 
-    Cheap whatever its size, and the host's pickled objects are not loaded.
+    Reads no contents, and loads no pickled object.
     """
     try:
         with zipfile.ZipFile(directory / "last.pth") as archive:

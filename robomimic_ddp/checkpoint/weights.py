@@ -1,6 +1,4 @@
-"""Checkpoints: written whole or not at all, and readable whatever wrapped the nets when they were
-written.
-"""
+"""Checkpoints: written atomically, and loadable whether or not the nets were wrapped when saved."""
 
 from __future__ import annotations
 
@@ -22,15 +20,15 @@ from robomimic_ddp.errors import CheckpointError
 
 _READER = "load_dict_from_checkpoint"
 _WRITER_TEXTS = ("PytorchStreamWriter", "inline_container", "unexpected pos", "iostream error")
-"""How torch reports a short write, as RuntimeError."""
+"""Texts of torch's RuntimeError for a short write."""
 
 
 def save(obj: Any, path: Any) -> None:
-    """`torch.save`, atomically: the file at `path` is the old one or the new one at every instant.
+    """`torch.save`, atomically.
 
-    The temporary file has the final name inside a folder of its own, since torch writes the file's
-    name into the archive: the bytes are those that `torch.save(obj, path)` would have written.
-    Raises CheckpointError (the old file stays) on a full disk, a missing or read-only folder.
+    The temporary file has the final name, in a temporary folder, since torch writes the file's name
+    into the archive: the bytes are those of `torch.save(obj, path)`. Raises CheckpointError, and
+    keeps the old file, for a full disk, or a missing or read-only folder.
     """
     target = Path(os.path.realpath(path))
     atomic_files.remove_left_over(target)
@@ -53,9 +51,7 @@ def save(obj: Any, path: Any) -> None:
 
 
 def _refused_write(folder: Path) -> OSError | None:
-    """What the system says to another write beside the file that torch could not write: torch tells
-    no reason.
-    """
+    """The system's error for another write in `folder`, since torch gives no reason."""
     try:
         with open(folder / "another", "wb") as file:
             file.write(bytes(1 << 16))
@@ -68,9 +64,9 @@ def _refused_write(folder: Path) -> OSError | None:
 
 @contextmanager
 def read_on_cpu(host: str) -> Iterator[list[dict]]:
-    """For the block the checkpoint reader of the package `host` reads into CPU memory, whatever
-    device a checkpoint was saved from: else every rank fills the GPU that rank 0 trained on. Yields
-    what was read so far.
+    """For the block, the package `host` loads checkpoints to the CPU, whatever device they were
+    saved from: every rank would fill the GPU that rank 0 trained on. Yields the list of loaded
+    ones.
     """
     read: list[dict] = []
     module = sys.modules.get(f"{host}.utils.file_utils")
@@ -96,8 +92,8 @@ def _load_on_cpu(load: Any, file: Any, map_location: Any = None, *args: Any, **m
 
 
 def release(read: list[dict]) -> None:
-    """Lets go of the weights in what `read_on_cpu` has read: the host's `train()` keeps the
-    dictionary until it ends.
+    """Frees the weights that `read_on_cpu` has loaded: the host's `train()` keeps the
+    dictionary.
     """
     while read:
         found = read.pop()
@@ -106,27 +102,25 @@ def release(read: list[dict]) -> None:
 
 
 def save_error(path: Path, error: Exception) -> CheckpointError:
-    """What the user is told when the checkpoint `path` could not be written because of `error`."""
+    """The error if the checkpoint `path` could not be written because of `error`."""
     return CheckpointError(f"checkpoint {atomic_files.not_saved(path, error)}")
 
 
 def accept_any_layout(net: nn.Module) -> nn.Module:
-    """Lets `load_state_dict` of `net`, or of a module that holds it, take keys with or without
-    `module.`.
-
-    DataParallel and DistributedDataParallel add the component `module.`; checkpoints with it and
-    without it both load. Returns `net`.
+    """Makes `load_state_dict` of `net`, or of a module that contains it, accept keys with or
+    without the component `module.`, which DataParallel and DistributedDataParallel add. Returns
+    `net`.
     """
     net._register_load_state_dict_pre_hook(_rename_to_layout, with_module=True)
     return net
 
 
 def _rename_to_layout(module: nn.Module, state_dict: dict, prefix: str, *_: Any) -> None:
-    """Renames, in place, the keys under `prefix` to the layout that `module` has itself."""
+    """Renames, in place, the keys under `prefix` to the layout of `module`."""
     first = next((name for name, _ in module.named_parameters()), None)
     if (
         first is None or prefix + first in state_dict
-    ):  # the usual case, cheap: averaged copies load every step
+    ):  # the common case: averaged copies load every step
         return
     expected = {prefix + name for name in module.state_dict(keep_vars=True)}
     present = [key for key in state_dict if key.startswith(prefix)]

@@ -1,4 +1,4 @@
-"""`robomimic-ddp ckpt show|convert|average`: what a checkpoint holds, other layouts, means."""
+"""`robomimic-ddp ckpt show|convert|average`: shows, converts and averages checkpoints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from robomimic_ddp.config import paths
 from robomimic_ddp.errors import EXIT_DONE, CheckpointError, UsageError
 
 WRAPPED = "module"
-"""The component that DataParallel puts in front of a net's keys, and DROID's family keeps."""
+"""The component that DataParallel adds to a net's keys, and DROID's hosts keep."""
 
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
 
 
 def run(command: str, args: argparse.Namespace) -> int:
-    """Does what was asked for. Raises CheckpointError and UsageError."""
+    """Runs the command. Raises CheckpointError and UsageError."""
     if args.action == "show":
         content = read(args.path)
         print("\n".join(described(content, args.path, args.keys)))
@@ -72,7 +72,7 @@ def run(command: str, args: argparse.Namespace) -> int:
 def read(path: Any) -> dict[str, Any]:
     """A host's checkpoint, or the model of a `ddp_state.pth`, as {"model": {"nets", "ema", ...}}.
 
-    Raises CheckpointError for anything else. Runs no code of the file's.
+    Raises CheckpointError for other files. Runs no code of the file.
     """
     file = paths.expanded(path)
     if file.is_dir():
@@ -87,7 +87,7 @@ def read(path: Any) -> dict[str, Any]:
         content = _of_state(content["state"], path)
     if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
         raise CheckpointError(
-            f"{path} holds {file_check.contents(content)}; expected a checkpoint of a host "
+            f"{path} contains {file_check.contents(content)}; expected a checkpoint of a host "
             '("model", "config", "algo_name") or a ddp_state.pth.'
         )
     return content
@@ -139,7 +139,7 @@ def described(content: Mapping[str, Any], path: Any, keys: bool = False) -> Iter
 
 
 def _of_run(path: Path) -> Iterator[str]:
-    """What the record of the run says in whose directory a host's checkpoint lies."""
+    """Lines from `ddp.json` of the run directory of a host's checkpoint."""
     for folder in list(path.absolute().parents)[:2]:
         try:
             record = json.loads(paths.regular(folder / RECORD_NAME).read_text(encoding="utf-8"))
@@ -151,14 +151,14 @@ def _of_run(path: Path) -> Iterator[str]:
             yield f"options: {json.dumps(record['options'], sort_keys=True)}"
             return
         except (OSError, ValueError, KeyError, TypeError):
-            continue  # no run of ours, or a file that something else wrote
+            continue  # no run of ours, or another file
 
 
 def averaged(contents: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
     """The first checkpoint with the mean of all checkpoints' nets and averages (in float64).
 
-    Raises CheckpointError, naming the file and the key, where they do not fit together. Tensors
-    that are no floating-point numbers are the first's. Optimizers are left out of a mean.
+    Raises CheckpointError, which names the file and the key, if they do not match. Tensors of other
+    types are the first's. Leaves out optimizers.
     """
     if len(contents) == 1:
         return contents[0]
@@ -182,7 +182,7 @@ def _require_finite(tensors: Mapping[str, torch.Tensor], where: str) -> None:
     odd = [key for key, value in tensors.items() if not torch.isfinite(value).all()]
     if odd:
         raise CheckpointError(
-            f"{where} holds NaN or infinity in {len(odd)} tensor(s), such as {odd[0]}: so would "
+            f"{where} contains NaN or infinity in {len(odd)} tensor(s), such as {odd[0]}: so would "
             "the mean. Leave this checkpoint out."
         )
 
@@ -200,12 +200,12 @@ def _require_alike(first: Mapping, other: Mapping | None, where: str) -> None:
 def converted(content: dict[str, Any], layout: str, ema: bool, name: Any) -> dict[str, Any]:
     """`content` in another layout; `ema`: the averaged weights in place of the nets.
 
-    Raises CheckpointError where there are none.
+    Raises CheckpointError if there are none.
     """
     parts = _tensors(content["model"])
     if ema:
         if "ema" not in parts:
-            raise CheckpointError(f"{name} holds no averaged weights: it was trained without EMA.")
+            raise CheckpointError(f"{name} has no averaged weights: it was trained without EMA.")
         parts = {"nets": parts["ema"]}
     model = {key: value for key, value in content["model"].items() if not ema and key not in parts}
     for part, tensors in parts.items():
@@ -227,7 +227,7 @@ def _laid_out(tensors: Mapping[str, torch.Tensor], layout: str) -> dict[str, tor
 
 
 def _split(key: str) -> tuple[str, str]:
-    """("policy.obs_encoder", "nets.0.weight"): nets lie two levels deep."""
+    """("policy.obs_encoder", "nets.0.weight"): nets are two levels deep."""
     words = key.split(".")
     return ".".join(words[:2]), ".".join(words[2:])
 
@@ -241,7 +241,7 @@ def _by_net(tensors: Mapping[str, torch.Tensor]) -> dict[str, dict[str, torch.Te
 
 
 def _wrapped_nets(tensors: Mapping[str, torch.Tensor]) -> set[str]:
-    """Nets all of whose keys begin with `module.`."""
+    """Nets whose keys all begin with `module.`."""
     return {
         net
         for net, members in _by_net(tensors).items()
@@ -250,7 +250,7 @@ def _wrapped_nets(tensors: Mapping[str, torch.Tensor]) -> set[str]:
 
 
 def _tensors(model: Mapping[str, Any]) -> dict[str, dict[str, torch.Tensor]]:
-    """The parts "nets" and "ema" that are there."""
+    """The parts "nets" and "ema", if present."""
     return {part: dict(model[part]) for part in ("nets", "ema") if model.get(part)}
 
 

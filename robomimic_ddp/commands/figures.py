@@ -1,4 +1,4 @@
-"""matplotlib for pictures in files, or one clear error without it."""
+"""matplotlib for image files, or one clear error without it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from robomimic_ddp.errors import DataError
 
 
 def pyplot() -> Any:
-    """`matplotlib.pyplot`, drawing without a screen. Raises DataError where it is missing."""
+    """`matplotlib.pyplot` with the Agg backend. Raises DataError if it is missing."""
     try:
         import matplotlib
     except ImportError as error:

@@ -1,5 +1,5 @@
-"""`robomimic-ddp plot RUN_DIR... -o curves.png`: loss, learning rate, throughput and, where there
-were rollouts, success, of one or several runs.
+"""`robomimic-ddp plot RUN_DIR... -o curves.png`: loss, learning rate, throughput, and success of
+rollouts, if any, of one or several runs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from robomimic_ddp.monitoring import history
 
 SUCCESS = "Success_Rate"
 _LOGARITHMIC = 3
-"""From this ratio of the largest loss to the smallest on."""
+"""Ratio of the largest to the smallest loss from which on the axis is logarithmic."""
 COLOURS = ("#2a6fdb", "#e07b39", "#2f9e5f", "#b04ac0", "#c23b3b", "#5b6b7a")
 
 
@@ -29,21 +29,21 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
 
 
 def run(command: str, args: argparse.Namespace) -> int:
-    """Draws the picture and returns the exit code. Raises DataError for runs without a history."""
+    """Draws the figure; returns the exit code. Raises DataError for runs without a history."""
     plot(args.runs, args.output)
     print(f"curves drawn to {args.output}")
     return EXIT_DONE
 
 
 def plot(run_directories: Sequence[str], output: str) -> None:
-    """Draws the runs' histories into the picture `output` (its ending chooses the format)."""
+    """Draws the runs' histories into the image `output` (the suffix chooses the format)."""
     plt = figures.pyplot()
 
     runs = [(Path(folder), history.read(Path(folder))) for folder in run_directories]
     for folder, records in runs:
         if not any(record["phase"] == "train" for record in records):
             raise DataError(
-                f"{folder}: its history holds no training epoch yet; wait for the first one to end."
+                f"{folder}: its history has no training epoch yet; wait for the first one to end."
             )
     count = 3 + any(record["phase"] == "rollout" for _, records in runs for record in records)
     figure, axes = plt.subplots(1, count, figsize=(4.7 * count, 4.2), constrained_layout=True)
@@ -87,7 +87,7 @@ def plot(run_directories: Sequence[str], output: str) -> None:
             raise OSError(reason)
         file.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(file, dpi=130)
-    except (OSError, ValueError) as error:  # ValueError: an ending that stands for no format
+    except (OSError, ValueError) as error:  # ValueError: a suffix of no format
         raise DataError(
             f"the picture {output!r} cannot be written: {error}. Name a file in a folder that may "
             "be written, such as -o curves.png."
@@ -101,12 +101,12 @@ def _plain_number(value: float, _: int = 0) -> str:
 
 
 def _some_plain_numbers(value: float, _: int = 0) -> str:
-    """Between powers of ten of a logarithmic axis: some, so that they do not lie on each other."""
+    """Labels some ticks between powers of ten, so that labels do not overlap."""
     return f"{value:g}" if f"{value:e}"[0] in "235" else ""
 
 
 def _label(folder: Path, runs: list) -> str:
-    """The experiment's name; with the time stamp where several runs share it."""
+    """The experiment's name, with the time stamp if several runs share it."""
     parents = [other.parent.name for other, _ in runs]
     return (
         folder.parent.name
@@ -135,7 +135,7 @@ def _rates(axes: Any, records: list, name: str, colour: str) -> None:
 
 
 def _successes(axes: Any, records: list, name: str, colour: str) -> None:
-    """One line for each environment that was rolled out."""
+    """One line for each environment with rollouts."""
     rollouts = [record for record in records if record["phase"] == "rollout"]
     environments = list(dict.fromkeys(record.get("env") for record in rollouts))
     for number, environment in enumerate(environments):

@@ -1,6 +1,4 @@
-"""`robomimic-ddp stats`: computes the statistics of a config's RLDS data ahead of training, and
-shows them.
-"""
+"""`robomimic-ddp stats`: computes and prints the statistics of a config's RLDS data."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ _COLUMNS = ("min", "1 %", "50 %", "99 %", "max", "mean", "std")
 
 
 class _Section(dict):
-    """A dict whose entries are attributes, as in the hosts' configs."""
+    """A dict with attribute access, as hosts' configs."""
 
     def __getattr__(self, name: str) -> Any:
         if name in self:
@@ -43,14 +41,14 @@ class _Section(dict):
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     """Declares the command's arguments."""
     parser.add_argument("path", help="a training config in JSON with train.data_format=droid_rlds")
-    parser.add_argument("--data-path", help="the folder of the data sets; default train.data_path")
+    parser.add_argument("--data-path", help="the folder of the datasets; default train.data_path")
     parser.add_argument(
         "--cache", help=f"where to keep the index; default train.data_cache_dir, or {DEFAULT_CACHE}"
     )
 
 
 def run(command: str, args: argparse.Namespace) -> int:
-    """Makes the index of the config's data set, unless it is cached, and prints its statistics.
+    """Makes the index of the config's dataset, if it is not cached, and prints its statistics.
 
     Raises ConfigError, DataError.
     """
@@ -66,7 +64,7 @@ def run(command: str, args: argparse.Namespace) -> int:
     obs.setdefault("rgb", [])
     keys = sorted({*obs.rgb, *obs.get("low_dim", ())})
     given = options.resolve({}, env.read_launch_env().option_texts, config.get("ddp") or {})
-    skip = given.values.skip_corrupt  # the index is another one
+    skip = given.values.skip_corrupt  # it has another index
     for source, fields, index, kept in host_datasets.indices_from_config(config, keys, skip):
         print(f"{source.folder}: {len(source.files)} files, {len(index.length)} episodes,", end=" ")
         print(f"{len(kept)} of them used with {int(index.length[kept].sum())} steps")

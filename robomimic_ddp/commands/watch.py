@@ -19,7 +19,7 @@ from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, UsageError
 from robomimic_ddp.monitoring import heartbeat
 
 SILENT_SECONDS, STUCK_SECONDS = 15.0, 30.0
-"""Without a word; and with words, but at the same place while others have gone on."""
+"""Without a heartbeat; at the same place while others are ahead."""
 _TRAINS, _COLLECTIVES = " train, step", ("/autograd/", "/distributed/", "ddp/group.py")
 _IN_TROUBLE, _MOST_TROUBLES = ("SILENT", "STUCK", "failed"), 4
 _DAMAGED = "{}: damaged, so what its rank does is not known (a full disk?)"
@@ -36,27 +36,27 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
 
 
 def run(command: str, args: argparse.Namespace) -> int:
-    """Shows the table until all ranks have ended (0), or until interrupted; with --once, 1 where a
-    rank is silent, stuck or failed. Raises DataError for a folder without heartbeats.
+    """Shows the table until all ranks have ended (0), or until interrupted; with --once, returns 1
+    if a rank is silent, stuck or failed. Raises DataError for a folder without heartbeats.
     """
     if not args.interval > 0:
         raise UsageError(f"--interval {args.interval:g}: expected more than 0 seconds.")
     directory = paths.expanded(args.run)
-    told, damaged = heartbeat.look(directory)
+    beats, damaged = heartbeat.look(directory)
     if args.once or not sys.stdout.isatty():
         return _plainly(directory, args.interval, args.once)
-    with Live(_table(told, damaged), refresh_per_second=4) as live:
-        while not all(_end(one) for one in told):
+    with Live(_table(beats, damaged), refresh_per_second=4) as live:
+        while not all(_end(one) for one in beats):
             time.sleep(args.interval)
-            told, damaged = heartbeat.look(directory)
-            live.update(_table(told, damaged))
+            beats, damaged = heartbeat.look(directory)
+            live.update(_table(beats, damaged))
     return EXIT_DONE
 
 
 def _plainly(directory: Path, interval: float, once: bool) -> int:
     while True:
-        told, damaged = heartbeat.look(directory)
-        found = rows(told, time.time())
+        beats, damaged = heartbeat.look(directory)
+        found = rows(beats, time.time())
         widths = [max(len(line[i]) for line in [COLUMNS, *found]) for i in range(len(COLUMNS))]
         for line in [COLUMNS, *found]:
             cells = (cell.ljust(width) for cell, width in zip(line, widths))
@@ -66,32 +66,30 @@ def _plainly(directory: Path, interval: float, once: bool) -> int:
             print(_DAMAGED.format(name), flush=True)
         if once:
             return EXIT_REFUSED if damaged or set(_IN_TROUBLE) & set(states) else EXIT_DONE
-        if all(_end(one) for one in told):
+        if all(_end(one) for one in beats):
             return EXIT_DONE
         time.sleep(interval)
 
 
-def rows(told: Sequence[dict[str, Any]], now: float) -> list[tuple[str, ...]]:
+def rows(beats: Sequence[dict[str, Any]], now: float) -> list[tuple[str, ...]]:
     """The table's cells, a tuple of COLUMNS for each rank."""
-    farthest = max(_progress(one) for one in told)
-    awaited = any(_waits_for_others(one) for one in told)
-    return [_row(one, now, farthest, awaited) for one in told]
+    farthest = max(_progress(one) for one in beats)
+    awaited = any(_waits_for_others(one) for one in beats)
+    return [_row(one, now, farthest, awaited) for one in beats]
 
 
 def _end(one: dict[str, Any]) -> str | None:
-    """How a rank that trains no more has ended: "finished", "ended" on request, or "failed"."""
+    """How a rank has ended: "finished", "ended" on request, or "failed"; None while it runs."""
     return one.get("ended") or ("finished" if one["finished"] else None)
 
 
 def _progress(one: dict[str, Any]) -> tuple[int, int]:
-    """Epoch, and steps that it has begun: a rank that loads its batch is behind those that have
-    theirs.
-    """
+    """Epoch and started steps: a rank that loads its batch is behind those that have theirs."""
     return one["epoch"] or 0, max(one["step"], one.get("begun", 0))
 
 
 def _waits_for_others(one: dict[str, Any]) -> bool:
-    """Whether it stands in a training step, inside a collective or a backward pass."""
+    """Whether it waits in a training step, inside a collective or a backward pass."""
     code = one.get("code") or ""
     return _TRAINS in (one["place"] or "") and any(place in code for place in _COLLECTIVES)
 
@@ -115,7 +113,7 @@ def _row(
 
 
 def _in(one: dict[str, Any], seen: float) -> str:
-    """Of a rank that stands still: the code that it stands in."""
+    """The current function of a rank that stands still."""
     stands = one["idle_seconds"] + seen > STUCK_SECONDS and not _end(one)
     return f", in {one['code']}" if stands and one.get("code") else ""
 
@@ -132,13 +130,13 @@ def _state(one: dict[str, Any], seen: float, farthest: tuple[int, int], awaited:
     return "STUCK" if _progress(one) < farthest or keeps_waiting else "waits"
 
 
-def _table(told: Sequence[dict[str, Any]], damaged: Sequence[str] = ()) -> Any:
-    """A line for each rank, however narrow the terminal is; those in trouble first and, above the
-    table, with all that is known of where they are.
+def _table(beats: Sequence[dict[str, Any]], damaged: Sequence[str] = ()) -> Any:
+    """A line for each rank, for any width of the terminal. Ranks in trouble come first, and are
+    described above the table.
     """
-    found = sorted(rows(told, time.time()), key=lambda line: line[1] not in _IN_TROUBLE)
+    found = sorted(rows(beats, time.time()), key=lambda line: line[1] not in _IN_TROUBLE)
     table = Table(box=None, pad_edge=False, expand=True)
-    for name in COLUMNS:  # the last one takes the width that is left
+    for name in COLUMNS:  # the last one takes the remaining width
         ratio = 1 if name == COLUMNS[-1] else None
         table.add_column(name, no_wrap=True, overflow="ellipsis", ratio=ratio)
     styles = {**dict.fromkeys(_IN_TROUBLE, "bold red"), "waits": "yellow", "finished": "green"}

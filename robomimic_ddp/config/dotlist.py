@@ -16,7 +16,7 @@ from robomimic_ddp.errors import ConfigError
 
 FILE = "load_from="
 OPTIONS = "ddp."
-"""What the options of the retrofit begin with."""
+"""Prefix of our options."""
 
 
 def parse_dotlist(arguments: Sequence[str], usage: str = "") -> dict:
@@ -31,7 +31,7 @@ def parse_dotlist(arguments: Sequence[str], usage: str = "") -> dict:
     try:
         given = OmegaConf.to_container(OmegaConf.from_dotlist(settings))
     except (OmegaConfBaseException, YAMLError, ValueError) as error:
-        why = " ".join(str(error).split())  # YAML's take several lines
+        why = " ".join(str(error).split())  # YAML errors have several lines
         text = f"the command line could not be read as key=value settings: {why}\n{usage}"
         raise ConfigError(text.rstrip()) from error
     if paths:
@@ -44,8 +44,8 @@ _taken: ContextVar[tuple[str, ...]] = ContextVar("robomimic_ddp_words", default=
 
 
 def take_options() -> None:
-    """Takes our options out of this process's arguments, before a host's parser calls them unknown;
-    `options` still has them.
+    """Removes our options from sys.argv, where the host's parser would reject them; `options` still
+    has them.
     """
     found = tuple(word for word in sys.argv[1:] if _is_option(word))
     if found:
@@ -54,14 +54,14 @@ def take_options() -> None:
 
 
 def overrides(words: Sequence[str]) -> list[str]:
-    """A host's list of overrides without our options, which Hydra would call unknown."""
+    """A host's list of overrides without our options, which Hydra would reject."""
     return [word for word in words if not _is_option(word)]
 
 
 @contextmanager
 def hydra_is_required() -> Iterator[None]:
-    """Raises ConfigError where the block imports Hydra, which composes a host's config, and Hydra
-    is not installed.
+    """Raises ConfigError if the block imports Hydra, to compose a host's config, and it
+    is missing.
     """
     try:
         yield
@@ -75,8 +75,7 @@ def hydra_is_required() -> Iterator[None]:
 
 
 def options() -> dict[str, Any]:
-    """Our options among the arguments that this process was started with: `ddp.lr_scaling=sqrt` is
-    {"lr_scaling": "sqrt"}.
+    """Our options on this process's command line: `ddp.lr_scaling=sqrt` is {"lr_scaling": "sqrt"}.
 
     Raises ConfigError for text that is no option.
     """
@@ -85,17 +84,17 @@ def options() -> dict[str, Any]:
 
 
 def keys() -> tuple[str, ...]:
-    """Keys that this process's arguments set: ("train.batch_size", ...)."""
+    """Keys set on this process's command line: ("train.batch_size", ...)."""
     return tuple(word.partition("=")[0] for word in _settings())
 
 
 def load_from(composed: Any, loaded: Any) -> Any:
     """`loaded` (a file's config) over the host's defaults, and the command line over both.
 
-    composed: what the host has composed of its defaults and the command line; both are OmegaConf
-    configs. Hosts let the file replace all, and lose key=value without a word.
+    composed: the host's defaults and the command line, composed; both are OmegaConf configs. Hosts
+    let the file replace all of it, and silently drop key=value.
     """
-    defaults = OmegaConf.create(OmegaConf.to_container(composed))  # Hydra's own refuses new keys
+    defaults = OmegaConf.create(OmegaConf.to_container(composed))  # Hydra's config refuses new keys
     return OmegaConf.merge(defaults, loaded, OmegaConf.create(parse_dotlist(_settings())))
 
 

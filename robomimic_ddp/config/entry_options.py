@@ -1,4 +1,4 @@
-"""What an entry point tells the run beside the host's config, carried by the config object."""
+"""Options that an entry point hands to the run, attached to the host's config object."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ _NOTES = "__robomimic_ddp_notes"
 
 @dataclass(frozen=True)
 class Notes:
-    """What an entry point knows beside the host's config: the file's `ddp` section, and the command
-    line's.
-    """
+    """Our options from the config file's `ddp` section and from the command line."""
 
     file_options: Mapping[str, Any] = field(default_factory=dict)
     command_line_options: Mapping[str, Any] = field(default_factory=dict)
@@ -21,8 +19,8 @@ class Notes:
 
 
 def attach_notes(config: Any, notes: Notes) -> None:
-    """Keeps `notes` with the host's config, outside its dictionary: they never reach config.json or
-    checkpoints.
+    """Attaches `notes` to the host's config, outside its dictionary: config.json and checkpoints do
+    not contain them.
     """
     object.__setattr__(config, _NOTES, notes)
 

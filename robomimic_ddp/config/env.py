@@ -25,26 +25,25 @@ _LAUNCH_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 _LAST_PORT = 65535
 _RENDERING = ("MUJOCO_EGL_DEVICE_ID", "EGL_DEVICE_ID")
 _MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-"""Of a container: cgroups version 2, and 1 (where no limit is a number beyond any machine)."""
+"""Of a container: cgroups version 2, and 1 (where "no limit" is a huge number)."""
 _CORE_LIMITS = (
     ("/sys/fs/cgroup/cpu.max",),
     ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"),
 )
-"""Of a container: processor time and the time that it is for; "max" or -1 is no limit."""
+"""Of a container: CPU quota and period; "max" or -1 is no limit."""
 
 
 @dataclass(frozen=True)
 class LaunchEnv:
-    """What the environment says about this process; the same on one rank as on many.
+    """The launcher's and our environment variables.
 
-    `launched` is True when a launcher exported RANK, WORLD_SIZE and LOCAL_RANK; without one the
-    process is rank 0 of 1. `tells_node`: whether it exported LOCAL_WORLD_SIZE; else the ranks of
-    this node are to be counted, and `local_world_size` is the least that there are. `error_file`:
-    where torchrun reads why a rank failed; `shown_by_launcher`: it prints that, since no attempt is
-    left. `run_id` and `restart_count` are torchrun's: its job's id, and how often it has started
-    the ranks before. `option_texts` maps option names in lower case to the unparsed text of
-    ROBOMIMIC_DDP_<NAME>. SLURM_* alone never counts as a launcher: interactive shells of a cluster
-    export them too.
+    launched: whether a launcher exported RANK, WORLD_SIZE and LOCAL_RANK; if not, the process is
+    rank 0 of 1. tells_node: whether it exported LOCAL_WORLD_SIZE; if not, the ranks of this node
+    must be counted, and `local_world_size` is a lower bound. error_file: where torchrun reads why a
+    rank failed; shown_by_launcher: whether torchrun prints it, since no restart is left. run_id,
+    restart_count: torchrun's job id and number of restarts. option_texts: option names in lower
+    case -> unparsed text of ROBOMIMIC_DDP_<NAME>. SLURM_* alone is no launcher: interactive shells
+    of a cluster export them too.
     """
 
     launched: bool = False
@@ -63,10 +62,9 @@ class LaunchEnv:
 
 
 def read_launch_env(environ: Mapping[str, str] | None = None) -> LaunchEnv:
-    """Reads `environ` (default: the process's own).
+    """Reads `environ` (default: os.environ).
 
-    Raises LaunchError when the launcher's variables are incomplete, not numbers, or contradict each
-    other.
+    Raises LaunchError if the launcher's variables are incomplete, not numbers, or contradictory.
     """
     environ = os.environ if environ is None else environ
     common = dict(
@@ -175,14 +173,13 @@ def _check_rendezvous(environ: Mapping[str, str], world_size: int) -> None:
 
 
 def adopted_by_init(parent: int) -> bool:
-    """Whether `parent`, this process's parent, is the system's init, which takes in the children of
-    a process that has died. In a container process 1 may be the launcher itself: then it runs the
-    same Python.
+    """Whether `parent`, this process's parent, is init, which adopts the children of a dead
+    process. In a container process 1 may be the launcher itself, which runs the same Python.
     """
     if parent == 1:
         try:
             return os.readlink("/proc/1/exe") != os.path.realpath("/proc/self/exe")
-        except OSError:  # another user's process, or no /proc: a launcher would be our own user's
+        except OSError:  # another user's process (so no launcher of ours), or no /proc
             return True
     try:
         with open(f"/proc/{parent}/comm", encoding="utf-8") as file:
@@ -198,12 +195,12 @@ def host_name() -> str:
 
 @contextmanager
 def rendering_on(gpu: int) -> Iterator[None]:
-    """For the block, simulators that are started render on this process's GPU of that number; else
-    all ranks render on the first. What the user has set stays.
+    """For the block, simulators render on this process's GPU number `gpu`; by default all ranks
+    render on the first. Variables set by the user stay.
 
     MUJOCO_EGL_DEVICE_ID is read by mujoco (gymnasium, dm_control) and robosuite, EGL_DEVICE_ID by
-    older dm_control. They count the machine's GPUs, not those of CUDA_VISIBLE_DEVICES; where that
-    names them otherwise than by number, nothing is set.
+    older dm_control. They count the machine's GPUs, not those of CUDA_VISIBLE_DEVICES; if that does
+    not name GPUs by number, nothing is set.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     numbers = [str(gpu)] * (gpu + 1) if visible is None else visible.replace(" ", "").split(",")
@@ -218,22 +215,20 @@ def rendering_on(gpu: int) -> Iterator[None]:
 
 
 def own_cores() -> tuple[int, ...]:
-    """Numbers of the CPU cores that this process may run on."""
+    """CPU cores that this process may run on, by number."""
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
     return tuple(range(os.cpu_count() or 1))
 
 
 def usable_cores() -> int:
-    """CPU cores that this process may run on, or fewer where a container's processor time allows
-    no more.
-    """
+    """Number of CPU cores that this process may use, within a container's CPU quota."""
     return within_core_limit(len(own_cores()))
 
 
 def within_core_limit(cores: int, processes: int = 1) -> int:
-    """`cores` for each of so many processes, or as many as a container's processor time allows
-    them; at least 1. (`docker --cpus`, Kubernetes' limits: such cores are in no affinity mask.)
+    """`cores` for each of `processes`, within a container's CPU quota; at least 1. (`docker --cpus`
+    and Kubernetes' limits do not change the affinity mask.)
     """
     for paths in _CORE_LIMITS:
         try:
@@ -247,9 +242,9 @@ def within_core_limit(cores: int, processes: int = 1) -> int:
 
 
 def share_of_cores(own: Sequence[int], of_ranks: Sequence[Sequence[int]]) -> int:
-    """Whole cores for the rank that may run on `own`, among the ranks of its machine, which may run
-    on `of_ranks` (its own among them): a core that several may use counts in parts. At least 1, and
-    no more than a container's processor time allows.
+    """Cores for the rank that may run on `own`. of_ranks: the cores of each rank of this machine,
+    this one included; a core that n ranks may use counts 1/n. Rounded down, at least 1, and within
+    a container's CPU quota.
     """
     users = Counter(core for cores in of_ranks for core in cores)
     share = math.floor(sum(Fraction(1, users[core]) for core in own))
@@ -257,7 +252,7 @@ def share_of_cores(own: Sequence[int], of_ranks: Sequence[Sequence[int]]) -> int
 
 
 def peak_memory() -> int:
-    """Bytes of memory that this process has held at most; 0 where the system does not tell."""
+    """Peak resident memory of this process in bytes; 0 if unknown."""
     try:
         import resource
     except ImportError:  # Windows
@@ -267,7 +262,7 @@ def peak_memory() -> int:
 
 
 def resident_memory() -> int:
-    """Bytes of memory that this process holds now; 0 where the system does not tell."""
+    """Resident memory of this process in bytes; 0 if unknown."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -276,9 +271,7 @@ def resident_memory() -> int:
 
 
 def has_running_threads() -> bool:
-    """Whether another thread of this process runs, or waits for a core to; False where the system
-    does not tell.
-    """
+    """Whether another thread of this process is running or runnable; False if unknown."""
     for task in Path("/proc/self/task").glob("*"):
         try:
             state = (task / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
@@ -290,9 +283,7 @@ def has_running_threads() -> bool:
 
 
 def machine_memory() -> int:
-    """Bytes of memory that the processes of this machine, or of this container, may hold together;
-    0 where the system does not tell.
-    """
+    """Memory of this machine, or of this container, in bytes; 0 if unknown."""
     try:
         found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     except (AttributeError, OSError, ValueError):  # Windows has no sysconf
@@ -309,7 +300,7 @@ def machine_memory() -> int:
 
 
 def wandb_mode() -> str | None:
-    """What the user asks of wandb by WANDB_MODE: "online", "offline", "disabled", ..."""
+    """WANDB_MODE: "online", "offline", "disabled", ..."""
     return os.environ.get("WANDB_MODE") or None
 
 
@@ -319,27 +310,27 @@ def variables() -> dict[str, str]:
 
 
 def prefer_deterministic_cublas() -> None:
-    """Lets cuBLAS work with a workspace of fixed size, unless the user has chosen one. It is read
-    when CUDA is first used.
+    """Gives cuBLAS a workspace of fixed size, unless the user has chosen one. Read when CUDA is
+    first used.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 def quiet_tensorflow() -> None:
-    """No start-up notes of TensorFlow's in this process, unless the user says otherwise."""
+    """Silences TensorFlow's start-up messages in this process, unless the user set a log level."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
 def become(command: list[str], added: Mapping[str, str]) -> None:
-    """Replaces this process by `command`, with the variables `added`; does not return."""
+    """Replaces this process by `command`, with the variables `added`. Does not return."""
     os.execvpe(command[0], command, {**os.environ, **added})
 
 
 def child_environment(python_path: list[str]) -> dict[str, str]:
-    """The variables for a Python program of ours, with `python_path` first where it imports from.
+    """Environment for a Python program of ours, with `python_path` first in PYTHONPATH.
 
-    One thread for each rank unless the user says otherwise; no TensorFlow inside of transformers
-    (hosts import it), and no start-up notes of TensorFlow's.
+    One thread for each rank unless the user set another number; transformers, which hosts import,
+    does not load TensorFlow; no start-up messages of TensorFlow.
     """
     variables = {"OMP_NUM_THREADS": "1", "USE_TF": "0", "TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}
     before = [variables["PYTHONPATH"]] if variables.get("PYTHONPATH") else []

@@ -13,7 +13,7 @@ from robomimic_ddp.config import env
 from robomimic_ddp.errors import RobomimicDDPError, UnpatchedScript
 
 RECORD = ".robomimic_ddp.json"
-"""What `apply` writes into the host's package folder."""
+"""Manifest that `apply` writes into the host's package folder."""
 _API = "robomimic_ddp.api"
 
 
@@ -24,14 +24,14 @@ def package_folder(package: str | None) -> Path | None:
 
 
 def api_names(text: str) -> set[str] | None:
-    """Names of robomimic_ddp.api that a file with this text uses; None where it does not import it.
-    Comments and strings do not count.
+    """Names of robomimic_ddp.api that this source text uses, without comments and strings; None if
+    it does not import the api.
     """
     if "robomimic_ddp" not in text:
         return None
     try:
         nodes = list(ast.walk(ast.parse(text)))
-    except (SyntaxError, ValueError):  # not this Python's, so it cannot be trained with either
+    except (SyntaxError, ValueError):  # written for another Python
         return None
     aliases, names = set(), set()
     for node in nodes:
@@ -48,10 +48,10 @@ def api_names(text: str) -> set[str] | None:
 
 
 def lost(package: Path | None) -> dict[str, list[str]]:
-    """Local: the host's files that this process has loaded without what `apply` put into them, each
-    with the names that it lacks (none are named by the record of an older version).
+    """Local: host files loaded by this process that have lost edits of `apply`, each with the names
+    that it lacks (no names if an older version wrote the manifest).
 
-    A file may be edited otherwise in any way. Without a record nothing is known, and nothing lost.
+    Other edits of a file do not matter. Empty without a manifest.
     """
     recorded = _recorded(package) if package is not None else {}
     loaded = dict(_loaded_texts(set(recorded))) if recorded else {}
@@ -65,8 +65,8 @@ def lost(package: Path | None) -> dict[str, list[str]]:
 
 
 def require_whole() -> None:
-    """Local: on several ranks, raises UnpatchedScript where a host that this process has loaded
-    lacks edits of ours. For scripts that begin no run: theirs compares all ranks.
+    """Local: on several ranks, raises UnpatchedScript if a host loaded by this process has lost
+    edits of ours. For scripts that start no run; a run compares all ranks.
     """
     try:
         launch = env.read_launch_env()
@@ -81,7 +81,7 @@ def require_whole() -> None:
 
 
 def half_patched(lost: Mapping[str, Sequence[str]]) -> str:
-    """The message about what `lost` has found, which is not empty."""
+    """The message for a result of `lost` that is not empty."""
     listed = "\n".join(
         f"  {path} lacks {', '.join(f'DDPUtils.{name}' for name in names) or 'all of its edits'}"
         for path, names in lost.items()
@@ -103,11 +103,13 @@ def _recorded(package: Path) -> dict[Path, list[str]]:
             if item["original"] is not None
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {}  # `robomimic-ddp status` tells what is wrong with it
+        return {}  # `robomimic-ddp status` reports what is wrong with it
 
 
 def _loaded_texts(files: set[Path]) -> Iterator[tuple[Path, str]]:
-    """The text that each of `files` was loaded from: `robomimic-ddp run` edits it in memory."""
+    """The source text that each of `files` was loaded from; `robomimic-ddp run` edits it
+    in memory.
+    """
     basenames = {file.name for file in files}  # resolving every module's path takes 0.3 s
     for name, module in list(sys.modules.items()):
         file, spec = getattr(module, "__file__", None), getattr(module, "__spec__", None)

@@ -1,4 +1,4 @@
-"""Reads a host's JSON config, and says in one error what is wrong with the file."""
+"""Reads a host's JSON config; one error says what is wrong with the file."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from robomimic_ddp.errors import ConfigError
 
 
 def read_json(path: Any, spelled: str) -> dict:
-    """The settings in a host's JSON config. Raises ConfigError, naming it as `spelled`, for a file
-    that is not there or holds no JSON object, and for a key that stands in an object twice.
+    """The settings in a host's JSON config. Raises ConfigError, which names it as `spelled`, if the
+    file is missing or contains no JSON object, or if an object has a key twice.
     """
     file = paths.expanded(path)
     ranks = env.read_launch_env().world_size if paths.is_pipe(file) else 1
@@ -34,7 +34,8 @@ def read_json(path: Any, spelled: str) -> dict:
         raise ConfigError(f"{spelled}{path} could not be read as JSON: {error}.") from error
     if not isinstance(settings, dict):
         raise ConfigError(
-            f"{spelled}{path} holds a {type(settings).__name__}; expected an object with algo_name."
+            f"{spelled}{path} contains a {type(settings).__name__}; expected an object with "
+            "algo_name."
         )
     return settings
 
@@ -50,8 +51,8 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict:
 
 @contextmanager
 def checked_config(arguments: Any) -> Iterator[None]:
-    """For a host's main(arguments): its `config` is one that it can begin with. A pipe, which can
-    be read once only, is a temporary file for the block. Raises ConfigError.
+    """For a host's main(arguments): validates its `config`, and for the block replaces a pipe,
+    which can be read only once, by a temporary file. Raises ConfigError.
     """
     path = getattr(arguments, "config", None)
     if not isinstance(path, str):

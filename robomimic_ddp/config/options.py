@@ -56,7 +56,7 @@ class Options:
     )
     accumulate: int = _option(
         1,
-        "Micro-batches in one optimizer step: as a batch so many times as large, in the memory of "
+        "Micro-batches in one optimizer step: a batch that many times as large, in the memory of "
         "one.",
         minimum=1,
         maximum=100_000,
@@ -88,7 +88,7 @@ class Options:
         ("false", "true", "reduce-overhead"),
     )
     channels_last: bool = _option(
-        False, "Weights of two-dimensional convolutions lie channels last in memory."
+        False, "Weights of two-dimensional convolutions are channels last in memory."
     )
     activation_checkpointing: bool = _option(
         False,
@@ -132,7 +132,7 @@ class Options:
     )
     deterministic: bool = _option(
         False,
-        "Hold torch to algorithms that give the same bits each time, on GPUs too; an operation "
+        "Restrict torch to algorithms that give the same bits each time, on GPUs too; an operation "
         "that has none is an error. The order of the data is always reproducible from the seed.",
     )
     workers: str = _option(
@@ -144,7 +144,7 @@ class Options:
     )
     pin_memory: str = _option(
         "auto",
-        "Batches lie in pinned memory; `auto`: as the host says, and where training is on a GPU "
+        "Batches are in pinned memory; `auto`: as the host says, and where training is on a GPU "
         "with a preset other than `safe`.",
         ("auto", "true", "false"),
     )
@@ -159,7 +159,7 @@ class Options:
     )
     resume: bool = _option(
         False,
-        "Go on with the newest run of the same experiment name, in its directory, from its "
+        "Resume the newest run of the same experiment name, in its directory, from its "
         "`ddp_state.pth`.",
     )
     trust_checkpoint: bool = _option(
@@ -192,7 +192,7 @@ class Options:
         True, "Prove at run time that ranks agree where they must and differ where they must."
     )
     debug: bool = _option(
-        False, "Every rank prints what it holds and reads, and a line at its first step and later."
+        False, "Every rank prints what it has and reads, and a line at its first step and later."
     )
     debug_interval: float = _option(
         100.0, "Steps between a rank's lines of `debug`.", minimum=1, maximum=1e12

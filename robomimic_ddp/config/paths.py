@@ -1,4 +1,4 @@
-"""Paths that people name: whether they can be read or written, before a run depends on it."""
+"""Checks whether paths that users give can be read or written, before a run depends on it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 _PIPE_SECONDS = 10.0
-"""So long a pipe may stay without a writer."""
+"""How long a pipe may have no writer."""
 _MOST_BYTES = 64 * 2**20
-"""More is no config, and a pipe may never end."""
+"""A pipe may never end."""
 _FOLDERS = 300
-"""Bytes that names of run folders and files add to an output folder's path, at most."""
+"""Most bytes that names of run folders and files add to the path of an output folder."""
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
@@ -27,13 +27,13 @@ _KINDS = {
 
 
 def expanded(path: Any) -> Path:
-    """`path` with ~ replaced; that of an unknown user stays as it is, and is not found."""
+    """`path` with ~ expanded, except for an unknown user."""
     return Path(os.path.expanduser(str(path)))
 
 
 def regular(path: Any) -> Path:
-    """`path` where it is a regular file, for whatever opens it: a pipe would wait for its writer,
-    a device may never end. Raises OSError.
+    """`path`, if it is a regular file; else raises OSError. A pipe would wait for its writer, and a
+    device may never end.
     """
     kind = stat.S_IFMT(_stat(path).st_mode)
     if kind != stat.S_IFREG:
@@ -42,7 +42,7 @@ def regular(path: Any) -> Path:
 
 
 def is_pipe(path: Any) -> bool:
-    """Whether `path` can be read once only: `<(...)`, `| ... /dev/stdin`, a terminal."""
+    """Whether `path` can be read only once: `<(...)`, `| ... /dev/stdin`, a terminal."""
     try:
         mode = _stat(path).st_mode
     except OSError:
@@ -51,7 +51,7 @@ def is_pipe(path: Any) -> bool:
 
 
 def read_text(path: Any) -> str:
-    """The UTF-8 text of a file or pipe, which is small. Raises OSError, UnicodeDecodeError."""
+    """The text of a small UTF-8 file or pipe. Raises OSError, UnicodeDecodeError."""
     if is_pipe(path):
         return _read_pipe(path).decode()
     with open(regular(path), "rb") as file:
@@ -74,7 +74,7 @@ def _is_terminal(path: Any) -> bool:
 
 
 def _read_pipe(path: Any) -> bytes:
-    """Waits as long as there is a writer, or 10 s for one."""
+    """Reads as long as there is a writer; waits 10 s for one."""
     content, deadline = b"", time.monotonic() + _PIPE_SECONDS
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as pipe:
         while time.monotonic() < deadline:
@@ -83,7 +83,7 @@ def _read_pipe(path: Any) -> bytes:
             if part == b"":
                 if at_end:
                     return content
-                continue  # nobody has opened it to write
+                continue  # no writer has opened it
             content = _limited(path, content + (part or b""))  # None: a writer, but nothing yet
             deadline = time.monotonic() + _PIPE_SECONDS
     raise TimeoutError(f"nothing has written into the pipe {path} for {_PIPE_SECONDS:g} s")
@@ -91,26 +91,26 @@ def _read_pipe(path: Any) -> bytes:
 
 def _limited(path: Any, content: bytes) -> bytes:
     if len(content) > _MOST_BYTES:
-        raise OSError(f"{path} holds more than {_MOST_BYTES >> 20} MiB: a text file is needed")
+        raise OSError(f"{path} has more than {_MOST_BYTES >> 20} MiB: a text file is needed")
     return content
 
 
 def why_no_path(path: Any) -> str | None:
-    """Why `path` can be no path at all, whatever is on the disk; None where it can."""
+    """Why `path` is not a valid path, whatever is on the disk; None if it is valid."""
     text = os.path.expanduser(str(path))
     if "\0" in text:
-        return "a path holds no NUL character"
+        return "a path contains no NUL character"
     if text.startswith("~"):
         return f"there is no user {text.partition('/')[0][1:]!r} whose home that could be"
     try:
         text.encode()
     except UnicodeEncodeError:
-        return "it is not UTF-8, so neither config.json nor a log could hold it"
+        return "it is not UTF-8, so neither config.json nor a log can contain it"
     return None
 
 
 def why_not_writable(path: Any) -> str | None:
-    """Why no folder can be made at `path`, or written to where it is there; None where it can."""
+    """Why no folder can be created at `path`, or written to if it exists; None if it can."""
     reason = why_no_path(path)
     if reason is not None:
         return reason
@@ -132,7 +132,7 @@ def why_not_writable(path: Any) -> str | None:
 
 
 def writable(text: str) -> Path:
-    """For argparse: the path of a file or folder that is to be written, where that can be done."""
+    """For argparse: the path of a file or folder to write, if it is writable."""
     reason = why_not_writable(expanded(text).parent)
     if reason is not None:
         raise argparse.ArgumentTypeError(f"{text!r} cannot be written to: {reason}")

@@ -1,18 +1,17 @@
-"""Decides, as a pure function: launcher's environment, options, devices and host config in, one
-RunPlan out.
+"""A pure function from the launcher's environment, options, devices and the host's config to a
+plan.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from robomimic_ddp.config import learning_rate
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.options import Options, ResolvedOptions
 from robomimic_ddp.errors import LaunchError, PlanError
 
-AUTO_SQRT_FROM_PARAMETERS = 100_000_000
 _MOST_WORKERS, _WORKERS_PER_CORE = 32, 4
 MODE_NAMES = {"ddp": "DistributedDataParallel", "dp": "DataParallel", "single": "one device"}
 
@@ -21,9 +20,9 @@ MODE_NAMES = {"ddp": "DistributedDataParallel", "dp": "DataParallel", "single": 
 class RunPlan:
     """Everything that is decided before training.
 
-    `lr_scaling` is the rule after precedence (a learning rate given on the command line turns it
-    off); `batch_per_rank` is that of one forward; `samples_per_step` = batch per rank x world size
-    x `accumulate`. `notes` are sentences for the user.
+    lr_scaling: the rule after precedence (a learning rate on the command line turns it off);
+    batch_per_rank: samples of one forward; samples_per_step: batch per rank x world size x
+    accumulate; notes: sentences for the user.
     """
 
     mode: str
@@ -46,7 +45,7 @@ class RunPlan:
 
     @property
     def samples_per_rank(self) -> int:
-        """Samples that a rank takes in one step: a batch of its train loader."""
+        """Samples of one rank in one step: a batch of its train loader."""
         return self.batch_per_rank * self.accumulate
 
     @property
@@ -55,38 +54,17 @@ class RunPlan:
 
     @property
     def lr_choices(self) -> dict[str, float]:
-        """What each rule multiplies the configured learning rate with, in this job."""
-        factor = self.samples_per_step / self.configured_batch
-        return {"none": 1.0, "linear": factor, "sqrt": math.sqrt(factor)}
+        """Scaling rule -> factor of the configured learning rate."""
+        return learning_rate.factors(self.samples_per_step, self.configured_batch)
 
     def lr_factor(self, parameters: int, fine_tuning: bool) -> float:
-        """What the configured learning rate is multiplied with, for a policy of `parameters`
-        parameters.
-        """
-        rule = self.lr_scaling
-        if rule == "auto":
-            rule = (
-                "none"
-                if fine_tuning
-                else "sqrt"
-                if parameters >= AUTO_SQRT_FROM_PARAMETERS
-                else "linear"
-            )
+        """Factor of the configured learning rate for a policy of `parameters` parameters."""
+        auto = self.lr_scaling == "auto"
+        rule = learning_rate.auto_rule(parameters, fine_tuning) if auto else self.lr_scaling
         return self.lr_choices[rule]
 
-    def describe_lr(self, before: float, after: float) -> str:
-        """The line of a learning rate: from what to what, and what the other rules would give."""
-        said = f"{before:g}, as configured"
-        if before != after:
-            said = f"{before:g} -> {after:g} (x {after / before:g})"
-        choices = self.lr_choices
-        if choices["linear"] == 1:
-            return f"learning rate: {said}"
-        others = ", ".join(f"{rule} {before * by:g}" for rule, by in choices.items())
-        return f"learning rate: {said}; ddp.lr_scaling={self.lr_scaling}, of: {others}"
-
     def describe(self, any_parallel_net: bool = True) -> str:
-        """One line for each decision, as printed once by the main rank before training."""
+        """One line for each decision; the main rank prints them before training."""
         where = f"{self.visible_gpus} visible GPU(s)" if self.visible_gpus else "CPU"
         mode = MODE_NAMES[self.mode if any_parallel_net else "single"]
         micro = f" x {self.accumulate} micro-batches" if self.accumulate > 1 else ""
@@ -125,9 +103,9 @@ def make_plan(
     data_workers: int = 0,
     cores: int = 1,
 ) -> RunPlan:
-    """The plan of this process; the same on every rank but for rank, local rank and device.
+    """The plan of this process. Ranks differ in rank, local rank and device only.
 
-    `visible_gpus` counts devices after CUDA_VISIBLE_DEVICES; `use_cuda` is the host's own wish.
+    visible_gpus: counted after CUDA_VISIBLE_DEVICES; use_cuda: the host's setting.
     Raises LaunchError or PlanError on a contradiction.
     """
     options = resolved.values
@@ -140,17 +118,7 @@ def make_plan(
     if options.workers != "auto":
         name = "train.num_data_workers" if options.workers == "config" else "ddp.workers"
         _check_workers(name, data_workers, cores)
-    lr_scaling, notes = options.lr_scaling, _too_many_workers(data_workers, env, options, cores)
-    if (
-        lr_on_command_line
-        and resolved.sources["lr_scaling"] != "command line"
-        and lr_scaling != "none"
-    ):
-        notes += (
-            f"learning rate: given on the command line, so ddp.lr_scaling={lr_scaling} is not "
-            "applied",
-        )
-        lr_scaling = "none"
+    lr_scaling, lr_notes = learning_rate.rule_and_notes(resolved, lr_on_command_line)
     return RunPlan(
         mode=mode,
         rank=env.rank,
@@ -167,7 +135,7 @@ def make_plan(
         local_world_size=env.local_world_size,
         data_workers=data_workers,
         cores=cores,
-        notes=notes,
+        notes=_too_many_workers(data_workers, env, options, cores) + lr_notes,
         accumulate=options.accumulate,
     )
 
@@ -179,7 +147,7 @@ def _mode(env: LaunchEnv, options: Options, gpus: int) -> str:
             raise PlanError(
                 f"mode {asked} under a launcher with WORLD_SIZE={env.world_size}: {env.world_size} "
                 "processes would "
-                "each train a model of their own. Use mode auto or ddp, or start one plain python "
+                "each train a separate model. Use mode auto or ddp, or start one plain python "
                 "process."
             )
         return "ddp"
@@ -196,11 +164,11 @@ def _mode(env: LaunchEnv, options: Options, gpus: int) -> str:
 
 
 def local_device(env: LaunchEnv, gpus: int) -> str:
-    """`cuda:LOCAL_RANK` under a launcher, `cuda:0` without one. Bound from LOCAL_RANK, so it holds
-    on any node. The only visible device is this rank's: a launcher may show each rank its own
-    (Slurm's --gpus-per-task=1); `group.process_group` finds ranks that share one.
+    """`cuda:LOCAL_RANK` under a launcher, else `cuda:0`. A single visible device is this rank's: a
+    launcher may show each rank another (Slurm's --gpus-per-task=1); `group.process_group` finds
+    ranks that share one.
 
-    Raises LaunchError when several devices are visible, but fewer than local ranks.
+    Raises LaunchError if several devices are visible, but fewer than local ranks.
     """
     if gpus == 1:
         return "cuda:0"
@@ -231,7 +199,7 @@ def _backend(options: Options, device: str) -> str:
 
 
 def backend_for(device: str, asked: str = "auto") -> str:
-    """What a process group for training on `device` is formed with."""
+    """The backend of the process group for training on `device`."""
     return "gloo" if asked == "gloo" or device == "cpu" else "cpu:gloo,cuda:nccl"
 
 
@@ -254,7 +222,7 @@ def _batch_per_rank(options: Options, batch: int, world: int) -> int:
 
 
 def workers_of_share(asked: str, cores: int) -> int:
-    """Data workers of a rank that has `cores` cores to itself, for ddp.workers=`asked`."""
+    """Data workers of a rank with `cores` cores, for ddp.workers=`asked`."""
     return max(0, cores - 1) if asked == "auto" else int(asked)
 
 
@@ -275,6 +243,6 @@ def _check_workers(name: str, workers: int, cores: int) -> None:
     if workers > most:
         raise PlanError(
             f"{name}={workers} on {cores} CPU core(s): each is a process with a "
-            f"copy of the data set's cache, and every rank starts its own. Use at most {most}; "
+            f"copy of the dataset's cache, and every rank starts its own. Use at most {most}; "
             "a few for each core are plenty."
         )

@@ -1,8 +1,7 @@
-"""The configuration keys of RLDS data, with their defaults. Imports nothing, so that any layer may
-read it.
+"""The config keys of RLDS data, with their defaults.
 
-Names and meanings are the DROID codebase's where it has them; hosts that lock their configs get
-them declared.
+Names and meanings are those of the DROID codebase, if it has them. They are declared in hosts that
+lock their configs.
 """
 
 from __future__ import annotations
@@ -11,9 +10,8 @@ DATA_FORMAT = "droid_rlds"
 """The value of train.data_format that selects this reader."""
 
 IMAGE_FILTERS = ("lanczos3", "bilinear", "bilinear_antialias")
-"""How images are resized (see `pipeline.resize`). lanczos3: antialiased, as dlimp's; bilinear: the
-2 x 2 pixels around each sample, whatever the factor; bilinear_antialias: its triangle widened by
-the factor.
+"""How images are resized (see `pipeline.resize`). lanczos3: antialiased, as in dlimp; bilinear:
+from 2 x 2 pixels, whatever the factor; bilinear_antialias: the triangle widened by the factor.
 """
 DEFAULTS = {
     "train.data_format": "robomimic",
@@ -37,15 +35,14 @@ DEFAULTS = {
 }
 """Dotted config key -> default.
 
-shuffle_buffer_size: windows in the job's shuffle buffers, divided over the ranks. subsample_length:
-most windows that an episode gives to a pass (None: all), spread over it. num_parallel_calls:
-decoding threads of this process, never more than its CPU cores; the two traj_*_threads and
-action_shapes are accepted for DROID's configs and not needed. dataset_version: the newest where
-None. rlds_schema: what the data sets hold under which names: "droid", "bridge", or the path of a
-YAML file; a list gives one to each data set. data_cache_dir: where indices are kept (None:
-~/.cache/robomimic_ddp/rlds). success_only: keep episodes that pass the schema's `success` (DROID:
-/success/ in their file_path), in data sets that record it. skip_unlabeled: drop episodes without a
-language instruction, in data sets that have one. validation_fraction: share of episodes kept for
-validation when experiment.validate is true. image_dim: height and width of delivered pictures.
-image_filter: one of IMAGE_FILTERS.
+shuffle_buffer_size: windows in the shuffle buffers of all ranks together. subsample_length: most
+windows of an episode in a pass (None: all), spread over it. num_parallel_calls: decoding threads of
+this process, at most its CPU cores; the two traj_*_threads and action_shapes are accepted for
+DROID's configs and ignored. dataset_version: None for the newest. rlds_schema: "droid", "bridge",
+or the path of a YAML file; a list has one for each dataset. data_cache_dir: folder of the indices
+(None: ~/.cache/robomimic_ddp/rlds). success_only: keep episodes that pass the schema's `success`
+(DROID: /success/ in their file_path), in datasets that record it. skip_unlabeled: drop episodes
+without a language instruction, in datasets that have one. validation_fraction: share of episodes
+for validation if experiment.validate is true. image_dim: height and width of images. image_filter:
+one of IMAGE_FILTERS.
 """

@@ -1,4 +1,4 @@
-"""Attributes of other people's objects, replaced for a while."""
+"""Replaces an attribute of an object for a block."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _MISSING = object()
 
 @contextmanager
 def swapped(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Sets attribute `name` of `owner` to `value` for the block, and puts back what was there.
+    """Sets attribute `name` of `owner` to `value` for the block, and restores it after.
 
-    An attribute that `owner` had from its class only is removed from `owner` again.
+    If `owner` had it from its class only, the attribute is deleted from `owner`.
     """
     before = vars(owner).get(name, _MISSING)
     setattr(owner, name, value)

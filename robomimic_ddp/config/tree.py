@@ -1,4 +1,4 @@
-"""Walks through nests: dicts, lists and tuples, in each other, over tensors and other values.
+"""Walks nested dicts, lists and tuples.
 
 torch.utils._pytree does the same, and takes five times as long for a batch (docs/decisions.md).
 """

@@ -1,7 +1,6 @@
-"""Mistakes in a host's configuration that would stop, or silently spoil, its training later.
+"""Validates a host's config for mistakes that would stop or silently spoil training later.
 
-Pure functions of the config: every rank finds the same. Only what no host can train with is
-refused; what a key means is the host's business.
+Pure functions: every rank finds the same. Only values that no host can train with are refused.
 """
 
 from __future__ import annotations
@@ -34,11 +33,9 @@ _WHOLE = {
     "experiment.save.every_n_epochs": (1, _MANY),
     "experiment.rollout.rate": (1, _MANY),
 }
-"""Dotted key -> its smallest and largest value; a whole number is needed. numpy takes no larger
-seed.
-"""
+"""Dotted key -> smallest and largest integer. numpy takes no larger seed."""
 _INTERVALS = {"experiment.save.every_n_epochs", "experiment.rollout.rate"}
-"""Hosts divide by them, and take 50.0 for 50."""
+"""Hosts divide by them, and accept 50.0 for 50."""
 _MAY_BE_NULL = {
     "experiment.epoch_every_n_steps": "a whole pass",
     "experiment.validation_epoch_every_n_steps": "a whole pass",
@@ -50,8 +47,8 @@ _CACHE_MODES = ("all", "low_dim", None)
 
 
 def require_known(config: Any, settings: Mapping, prefix: str = "", root: Any = None) -> None:
-    """Raises ConfigError at the first key of `settings` that the host's `config` does not declare,
-    with the closest one, and at a value of another kind than the default's.
+    """Raises ConfigError for a key of `settings` that the host's `config` does not declare, with
+    the closest one, and for a value of another type than the default's.
     """
     root = config if root is None else root
     for key, value in settings.items():
@@ -73,7 +70,7 @@ def require_known(config: Any, settings: Mapping, prefix: str = "", root: Any = 
 
 
 def _require_kind(dotted: str, value: Any, default: Any) -> None:
-    """The kinds that no host can mix up: numbers for text, text for a list, and so on."""
+    """Refuses a number for text, text for a list, and so on."""
     kind = list if isinstance(default, (list, tuple)) else type(default)
     if value is None or kind not in _KINDS or dotted in _SEVERAL_KINDS:
         return
@@ -91,7 +88,7 @@ def _require_kind(dotted: str, value: Any, default: Any) -> None:
 
 
 def require_once(dotted: str, names: Sequence[Any]) -> None:
-    """Raises ConfigError where `dotted`, a list of names, has one of them twice."""
+    """Raises ConfigError if `dotted`, a list of names, has a name twice."""
     twice = [name for name in names if list(names).count(name) > 1]
     if twice:
         raise ConfigError(
@@ -129,7 +126,7 @@ def _unknown_message(root: Any, config: Any, prefix: str, key: str) -> str:
 
 
 def require_possible(config: Any) -> None:
-    """Raises ConfigError for numbers of a finished `config` that no training can begin with."""
+    """Raises ConfigError for values of a finished `config` that no host can train with."""
     values = dict(tree.named(config))
     _require_values(values, config.algo_name)
     _require_observations(values)
@@ -141,7 +138,7 @@ def _require_values(values: Mapping[str, Any], algorithm: Any) -> None:
         if dotted not in values or (value is None and dotted in _MAY_BE_NULL):
             continue
         if switch == "experiment.save.enabled" and values.get(switch) is False:
-            continue  # hosts then never look at the interval; at rollout.rate they always do
+            continue  # hosts then ignore the interval, but never rollout.rate
         if dotted in _INTERVALS and isinstance(value, float) and value.is_integer():
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
@@ -169,7 +166,7 @@ def _require_values(values: Mapping[str, Any], algorithm: Any) -> None:
 
 
 def _require_save_times(values: Mapping[str, Any]) -> None:
-    """Hosts compare with them after each epoch."""
+    """Hosts compare with these numbers after each epoch."""
     seconds = values.get("experiment.save.every_n_seconds")
     if seconds is not None and not _is_number(seconds):
         raise ConfigError(
@@ -184,12 +181,12 @@ def _require_save_times(values: Mapping[str, Any]) -> None:
 
 
 def _shortened(value: Any) -> str:
-    """For a message; Python refuses to write numbers of thousands of digits."""
+    """For a message; Python refuses to print numbers of thousands of digits."""
     return f"{value!r}" if not isinstance(value, int) or abs(value) < 10**30 else "a huge number"
 
 
 def require_possible_file(settings: Mapping[str, Any]) -> None:
-    """As require_possible, of a JSON config alone: what it leaves to the host's defaults passes."""
+    """As require_possible, for a JSON config alone: keys that it leaves out pass."""
     for name in ("train", "experiment", "algo", "observation"):
         if name in settings and not isinstance(settings[name], Mapping):
             raise ConfigError(
@@ -199,7 +196,7 @@ def require_possible_file(settings: Mapping[str, Any]) -> None:
 
 
 def _require_folders(values: Mapping[str, Any]) -> None:
-    """Runs go to train.output_dir/experiment.name: below that folder, and nowhere else."""
+    """Runs must be written below train.output_dir/experiment.name."""
     output, name = values.get("train.output_dir"), values.get("experiment.name")
     if "train.output_dir" in values and not str(output or "").strip():
         raise ConfigError(f"train.output_dir={output!r}: expected a folder for the runs.")
@@ -217,7 +214,7 @@ def _require_folders(values: Mapping[str, Any]) -> None:
 
 
 def _require_horizons(values: Mapping[str, Any]) -> None:
-    """The policy cuts its horizons out of windows of frame_stack - 1 + seq_length steps."""
+    """The policy takes its horizons from windows of frame_stack - 1 + seq_length steps."""
     frames, steps = values.get("train.frame_stack"), values.get("train.seq_length")
     observed = values.get("algo.horizon.observation_horizon")
     predicted = values.get("algo.horizon.prediction_horizon")
@@ -245,5 +242,5 @@ def _require_observations(values: Mapping[str, Any]) -> None:
     if kinds and not any(kinds):
         raise ConfigError(
             "observation.modalities.obs names no observation, so the policy would act blindly. "
-            "List the data set's keys under low_dim or rgb."
+            "List the dataset's keys under low_dim or rgb."
         )

@@ -1,4 +1,4 @@
-"""Arrays that all ranks make together once, and that a cache folder keeps for later runs."""
+"""Arrays that all ranks compute together once, and that a cache folder keeps for later runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEFAULT_CACHE = "~/.cache/robomimic_ddp/rlds"
 
 
 def cache_folder(cache: str | None) -> Path:
-    """The folder `cache`, or the one where none is named."""
+    """The folder `cache`, or the default."""
     return paths.expanded(cache or DEFAULT_CACHE)
 
 
@@ -45,7 +45,7 @@ def keep(path: Path, what: str, arrays: dict[str, Any]) -> None:
     except OSError as error:
         logger.warning(
             "the %s %s cannot be kept (%s): every run will make it again, which may take as long "
-            "as reading the data set; set train.data_cache_dir to a writable folder",
+            "as reading the dataset; set train.data_cache_dir to a writable folder",
             what,
             path,
             error,
@@ -53,9 +53,8 @@ def keep(path: Path, what: str, arrays: dict[str, Any]) -> None:
 
 
 def made_together(make: Callable[[], Value]) -> list[Value]:
-    """Collective: what `make()` returns on each rank. Ranks wait for the others as long as they
-    live, whatever ddp.timeout says. Raises DataError, that of the first rank that has one,
-    everywhere.
+    """Collective: what `make()` returns on each rank. Ranks wait for the others without
+    ddp.timeout. Raises the DataError of the first rank that has one on every rank.
     """
     own: Value | DataError
     with group.without_time_limit() as waiting:

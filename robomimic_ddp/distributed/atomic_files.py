@@ -1,4 +1,4 @@
-"""Files that are whole at every instant: a crash while writing leaves the previous one readable."""
+"""Writes files atomically: a crash while writing leaves the previous file."""
 
 from __future__ import annotations
 
@@ -24,12 +24,11 @@ _numbers = itertools.count(int.from_bytes(os.urandom(4), "little"))
 def atomic_open(path: str | os.PathLike, mode: str = "w", **kwargs: Any) -> Iterator[IO]:
     """`open(path, mode, **kwargs)` for writing, in a `with`; `path` appears at its end.
 
-    Until then it is a hidden temporary file in the same folder; at the end it is flushed to the
-    disk, renamed, and the folder is flushed. After an exception inside the block `path` is as it
-    was and the temporary file is gone; one that a killed process left behind is removed by the
-    next write of the same path on this machine. Permissions are those of a plain `open`: kept
-    from the old file, else from the umask; a symbolic link is followed. `mode` is w or x with t,
-    b or +.
+    Until then it is a hidden temporary file in the same folder, which is then flushed to the disk
+    and renamed. After an exception in the block `path` is unchanged and the temporary file removed;
+    that of a killed process is removed by the next write of the same path on this machine.
+    Permissions are those of the old file, else of the umask; symbolic links are followed. `mode`: w
+    or x with t, b or +.
     """
     if not set(mode) & set("wx"):
         raise ValueError(f"atomic_open writes whole files: mode {mode!r} must contain 'w' or 'x'")
@@ -64,12 +63,12 @@ def temporary_beside(target: Path) -> Path:
 
 
 def prefix(target: Path) -> str:
-    """How the names of `target`'s temporary files begin; process id, number and ".tmp" follow."""
+    """Prefix of `target`'s temporary files; process id, number and ".tmp" follow."""
     return f".{target.name}.{env.host_name()}-"
 
 
 def remove_left_over(target: Path) -> None:
-    """Removes the temporary files and folders of `target` whose writer here is gone."""
+    """Removes temporary files and folders of `target` whose writer on this machine has ended."""
     pattern = re.compile(re.escape(prefix(target)) + r"(\d+)-\d+\.tmp")
     with suppress(OSError):
         for name in os.listdir(target.parent):
@@ -85,12 +84,12 @@ def _is_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except OSError:
-        pass  # it exists, and belongs to somebody else
+        pass  # it exists, and belongs to another user
     return True
 
 
 def flush_folder(folder: Path) -> None:
-    """Makes the rename itself survive a power cut, where the file system can."""
+    """Makes the rename durable, if the file system can."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -100,7 +99,7 @@ def flush_folder(folder: Path) -> None:
 
 
 def not_saved(path: Path, error: Exception) -> str:
-    """What the user is told when `path` could not be written because of `error`."""
+    """The message if `path` could not be written because of `error`."""
     full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
     remedy = (
         "Free disk space" if full else "Check that the folder exists, is writable and has space"
@@ -115,9 +114,7 @@ def not_saved(path: Path, error: Exception) -> str:
 
 @contextmanager
 def must_be_written(path: str | os.PathLike) -> Iterator[None]:
-    """For the block that writes `path`: an OSError of the write is raised as a WriteError; those of
-    other files pass.
-    """
+    """For the block: raises an OSError of writing `path` as a WriteError; others pass unchanged."""
     try:
         yield
     except OSError as error:
@@ -133,8 +130,8 @@ def must_be_written(path: str | os.PathLike) -> Iterator[None]:
 
 @contextmanager
 def open_on_main(path: str | os.PathLike, mode: str = "w", **kwargs: Any) -> Iterator[IO]:
-    """`open(path, mode)` to write, in a `with`: atomic on the main rank, else a null sink. Raises
-    WriteError.
+    """`open(path, mode)` to write, in a `with`: atomic on the main rank, discarded on others.
+    Raises WriteError.
     """
     if group.is_main():
         with must_be_written(path), atomic_open(path, mode, **kwargs) as file:

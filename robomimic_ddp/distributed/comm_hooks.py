@@ -96,7 +96,7 @@ def _require_possible(options: Options) -> None:
     reason = None
     if options.static_graph:
         reason = (
-            "ddp.static_graph=true: DDP then lays its buckets out anew after the first step of "
+            "ddp.static_graph=true: DDP then rebuilds its buckets after the first step of "
             "every process, and a resumed run's errors would belong to other parameters"
         )
     elif options.precision == "fp16":
@@ -195,8 +195,8 @@ class PowerSGD:
         state.error_dict = {index: error.to(device, copy=True) for index, error in errors.items()}
 
     def begin_anew(self, steps: int) -> None:
-        """Without what was kept. At least two more steps are sent whole, since DDP lays its buckets
-        out anew after its first one.
+        """Without what was kept. At least two more steps are sent whole, since DDP rebuilds its
+        buckets after its first one.
         """
         self.state.iter = min(steps, self.state.start_powerSGD_iter - 2)
 

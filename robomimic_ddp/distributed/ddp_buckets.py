@@ -1,10 +1,9 @@
-"""The layout of DDP's gradient buckets: seen in a process's first backward pass, repeated in the
-process that resumes.
+"""Saves the layout of DDP's gradient buckets, and restores it when a run is resumed.
 
-DDP begins with buckets in the order of definition, and lays them out anew, in the order in which
-gradients arrived, after its first backward pass. Where a parameter lies in a bucket decides in
-which order an all-reduce adds the ranks' values, so a resumed process, which begins again with the
-first layout, would part from the uninterrupted run in last bits on three ranks and more.
+DDP starts with buckets in the order of definition, and rebuilds them after its first backward pass
+in the order in which gradients arrived. The position of a parameter in a bucket decides the order
+in which an all-reduce adds the ranks' values, so on three or more ranks a resumed process would
+differ from the uninterrupted run in the last bits.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from robomimic_ddp.config.swapped import swapped
 
 
 class ArrivalOrder:
-    """Notes in which order `parameters` get their first gradients: `seen`, indices."""
+    """Records the order in which `parameters` get their first gradients: `seen`, indices."""
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self.seen: list[int] = []
@@ -39,7 +38,7 @@ class ArrivalOrder:
         return len(self.seen) == self._wanted
 
     def release(self) -> None:
-        """Takes the hooks away. Not to be called within a backward pass."""
+        """Removes the hooks. Must not be called in a backward pass."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
@@ -48,14 +47,14 @@ class ArrivalOrder:
 def lay_out(
     parallel: DistributedDataParallel, parameters: Sequence[nn.Parameter], order: Sequence[int]
 ) -> None:
-    """Collective: makes a new DDP object put its buckets, at its next forward, where a process that
-    saw gradients arrive in `order` (indices into `parameters`) has them.
+    """Collective: makes a new DDP object rebuild its buckets, at its next forward, as if gradients
+    had arrived in `order` (indices into `parameters`).
 
-    One backward pass of zeros, which DDP takes for its first: nothing of it stays.
+    Runs one backward pass of zeros, which DDP takes for its first.
     """
 
     def stand_in(*_: torch.Tensor) -> torch.Tensor:
-        # autograd begins with what was made last
+        # autograd starts with the newest node
         zeros = [parameters[index].sum() * 0 for index in reversed(order)]
         return torch.stack(zeros).sum()
 
@@ -66,8 +65,8 @@ def lay_out(
 
 
 def can_be_laid_out(parallel: nn.Module) -> bool:
-    """Whether DDP takes the order of arrival at all: not where it looks for unused parameters; and
-    not with a static graph, since it remembers what its first backward pass did.
+    """Whether DDP rebuilds its buckets: not with find_unused_parameters. A static graph is
+    excluded, since it records its first backward pass.
     """
     return isinstance(parallel, DistributedDataParallel) and not (
         parallel.find_unused_parameters or parallel.static_graph

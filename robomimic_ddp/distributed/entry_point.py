@@ -1,6 +1,4 @@
-"""The life of a training process: errors become one recorded failure, a dead launcher ends its
-workers.
-"""
+"""Entry point of a training process: records errors for torchrun, ends if the launcher is dead."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from typing import Any, Callable, NoReturn
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
 from robomimic_ddp.config import env
-from robomimic_ddp.distributed import group, quiet_streams, remedies, watchdog
+from robomimic_ddp.distributed import group, known_errors, quiet_streams, watchdog
 from robomimic_ddp.errors import EXIT_REFUSED, LateRankError, RobomimicDDPError, Stopped
 
 _INTERRUPTED = 130  # what a shell reports for Ctrl-C
@@ -32,7 +30,7 @@ _FOLLOW_UP_PLACES = (
     *(
         "/robomimic_ddp/distributed/signals.py",
         "/robomimic_ddp/distributed/group.py",
-    ),  # Work.wait has no frame of its own
+    ),  # Work.wait has no Python frame
 )
 _FOLLOW_UP_TEXTS = (
     "Connection closed by peer",
@@ -44,20 +42,20 @@ _FOLLOW_UP_TEXTS = (
     "Connection was likely closed",
 )
 _TIME_LIMIT_TEXTS = ("Timed out waiting", "Watchdog caught collective")
-"""Of gloo and, where the process survives it, NCCL."""
+"""Messages of gloo and, if the process survives it, NCCL."""
 
 
 _entered: list[env.LaunchEnv] = []
-"""Of the entry point that is running, if any."""
+"""The launch environment of the running entry point, if any."""
 
 
 def entry_point(main: Callable) -> Callable:
-    """Decorates a process's `main`: any exception ends the process non-zero, recorded for torchrun,
-    shown on stderr and in the rank's log.
+    """Decorates a process's `main`: any exception ends the process non-zero, is recorded for
+    torchrun, and shown on stderr and in the rank's log.
 
-    A RobomimicDDPError is one message without a traceback; of others the traceback follows below.
-    Of several ranks the first to fail shows its error whole, another one line, and none where it is
-    the same error. Ctrl-C is quiet. In a plain process other exceptions pass unchanged.
+    A RobomimicDDPError is shown without a traceback. The first rank to fail shows its whole error,
+    others one line, or none for the same error. Ctrl-C shows nothing. In a plain process other
+    exceptions pass unchanged.
     """
 
     @functools.wraps(main)
@@ -85,9 +83,9 @@ def entry_point(main: Callable) -> Callable:
 
 @contextmanager
 def at_once(last_words: Callable[[Exception], None] = lambda error: None) -> Iterator[None]:
-    """Within an entry point, on a rank of a process group: an exception in the block is shown and
-    recorded and ends the process before anything is undone, which may wait for a GPU that hangs.
-    `last_words` is called with it before.
+    """In an entry point, on a rank of a process group: an exception in the block is shown,
+    recorded, and ends the process at once, before any clean-up, which may wait for a GPU that
+    hangs. `last_words` is called with it first.
     """
     try:
         yield
@@ -100,7 +98,7 @@ def at_once(last_words: Callable[[Exception], None] = lambda error: None) -> Ite
 
 
 def _end_for(error: BaseException, launch: env.LaunchEnv) -> None:
-    """Shows and records `error`, and ends the process; returns where it should pass unchanged."""
+    """Shows and records `error`, and ends the process; returns if it should pass unchanged."""
     if isinstance(error, KeyboardInterrupt):
         _end(_INTERRUPTED)
     if isinstance(error, Stopped):
@@ -115,32 +113,32 @@ def _end_for(error: BaseException, launch: env.LaunchEnv) -> None:
         _end_after_another(launch, f"stopped, because another rank failed ({_first_line(error)})")
     missing = watchdog.missing() if is_time_limit(error) else None
     if missing is not None:
-        try:  # raised, because the log holds the traceback of the error in hand
+        try:  # raised, because the log has the traceback of the current error
             raise LateRankError(
                 f"{missing}. A rank that crashed, hangs or is much slower keeps the others "
                 "waiting: see its log (log_rank<k>.txt). If it was only slow (a first index of a "
-                "large data set, a busy disk), raise ddp.timeout."
+                "large dataset, a busy disk), raise ddp.timeout."
             ) from error
         except LateRankError as late:
-            _tell_and_end(late, launch)
+            _show_and_end(late, launch)
     if launch.launched or isinstance(error, RobomimicDDPError):
-        _tell_and_end(error, launch)
+        _show_and_end(error, launch)
 
 
-def _tell_and_end(error: BaseException, launch: env.LaunchEnv) -> NoReturn:
-    """Of all ranks that have an error, the first shows its own whole; where all have the same one,
-    that is the main rank. Each keeps its own in its log.
+def _show_and_end(error: BaseException, launch: env.LaunchEnv) -> NoReturn:
+    """The first rank to fail shows its whole error; if all have the same one, the main rank does.
+    Each rank has its error in its log.
     """
     everywhere = getattr(error, "everywhere", False)
     if launch.rank > 0 and not everywhere and not group.is_initialized():
-        _wait_for_launcher(_SAME_SECONDS)  # most likely the main rank says the same now
-    # The main rank shows what all ranks have.
+        _wait_for_launcher(_SAME_SECONDS)  # most likely the main rank shows the same error now
+    # The main rank shows an error that all ranks have.
     is_first = not (everywhere and launch.rank > 0) and watchdog.first_to_fail()
     ours = isinstance(error, RobomimicDDPError)
     text = f"error: {error}" if ours else f"error: {type(error).__name__}: {error}"
     own = launch.world_size > 1 and not everywhere
     message = f"rank {launch.rank}: {text}\n" if own else f"{text}\n"
-    remedy = "" if ours else remedies.remedy(str(error))
+    remedy = "" if ours else known_errors.remedy(str(error))
     if remedy:
         message += f"what to do: {remedy} More: docs/troubleshooting.md, robomimic-ddp doctor.\n"
     where = traceback.format_exc()
@@ -153,22 +151,22 @@ def _tell_and_end(error: BaseException, launch: env.LaunchEnv) -> NoReturn:
 
 
 def _end_after_another(launch: env.LaunchEnv, line: str, quiet: bool = False) -> NoReturn:
-    """Of a rank that is not the first to fail: one line, and it leaves the first to torchrun."""
+    """Ends a rank that is not the first to fail, with one line."""
     if not quiet:
         _show(f"rank {launch.rank}: {line}\n")
     if launch.elastic:
-        # torchrun looks every 0.1 s and stamps failures with whole seconds: were this rank to
-        # end now, it could be named as the root cause.
+        # torchrun polls every 0.1 s and rounds times to seconds: it could name this rank as the
+        # root cause if it ended now.
         _wait_for_launcher(_FOLLOW_UP_SECONDS)
     else:
-        time.sleep(_SAID_SECONDS)  # other launchers kill the job at the first end of a rank
+        time.sleep(_SAID_SECONDS)  # other launchers kill the job when the first rank ends
     _record(line, launch)
     _end(EXIT_REFUSED)
 
 
 def _wait_for_launcher(seconds: float) -> None:
-    """torchrun's signal, which it sends once the job has failed, ends the process in good order:
-    torchrun would list it as a failure otherwise. Returns where no signal comes.
+    """Waits for torchrun's signal, which it sends once the job has failed, and ends the process;
+    torchrun would list another end as a failure. Returns if no signal comes.
     """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: group.exit_with_workers(0))
@@ -180,25 +178,24 @@ def _first_line(error: BaseException | str) -> str:
 
 
 def _record(text: str, launch: env.LaunchEnv) -> None:
-    """For torchrun's block at the end. Its own `record_exception` takes a whole traceback of
-    whatever is in hand.
+    """Records the failure for torchrun's summary; torch's `record_exception` would add the whole
+    traceback of the current exception.
     """
     if launch.error_file is not None:
         extra = {"py_callstack": text.rstrip(), "timestamp": str(int(time.time()))}
-        told = {"message": {"message": text.rstrip(), "extraInfo": extra}}
+        record = {"message": {"message": text.rstrip(), "extraInfo": extra}}
         with suppress(OSError):
-            Path(launch.error_file).write_text(json.dumps(told), encoding="utf-8")
+            Path(launch.error_file).write_text(json.dumps(record), encoding="utf-8")
 
 
 def is_time_limit(error: BaseException) -> bool:
-    """Whether a collective gave up waiting for another rank."""
+    """Whether a collective timed out."""
     return _raised_by_torch(error) and any(text in str(error) for text in _TIME_LIMIT_TEXTS)
 
 
 def is_follow_up(error: BaseException) -> bool:
-    """Whether `error` only reports that another rank's connection went away: by its text, and
-    raised by a collective (a broken connection of wandb or of a file system is a failure of its
-    own).
+    """Whether `error` only reports the closed connection of another rank: by its text, and raised
+    by a collective (and not by wandb or a file system).
     """
     return _raised_by_torch(error) and any(text in str(error) for text in _FOLLOW_UP_TEXTS)
 
@@ -212,13 +209,13 @@ def _raised_by_torch(error: BaseException) -> bool:
 
 
 def _show(text: str) -> None:
-    """Onto the real stderr, which the host may have replaced."""
+    """Writes to the real stderr, which the host may have replaced."""
     sys.__stderr__.write(text)
     sys.__stderr__.flush()
 
 
 def _log(text: str) -> None:
-    """Into this rank's text log, where the host has begun one."""
+    """Writes to this rank's text log, if the host has opened one."""
     file = getattr(sys.stderr, "log_file", None)
     if file is not None:
         file.write(text)
@@ -226,8 +223,8 @@ def _log(text: str) -> None:
 
 
 def _end(code: int) -> NoReturn:
-    """Ends the process at once. With a process group alive, interpreter shutdown could wait for
-    other ranks.
+    """Ends the process at once: with a process group, interpreter shutdown could wait for other
+    ranks.
     """
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
@@ -237,7 +234,7 @@ def _end(code: int) -> NoReturn:
 
 
 def _end_with_parent() -> None:
-    """Ends this worker when torchrun itself was killed and could not end it."""
+    """Ends this process when torchrun was killed and could not end it."""
     parent = os.getppid()
     orphaned = env.adopted_by_init(parent)  # it was killed while this process imported
 

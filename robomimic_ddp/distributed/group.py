@@ -1,9 +1,8 @@
-"""The process group's life, and the collectives that the rest of the package uses.
+"""The process group, and the collectives of the package.
 
-torch.distributed holds the only state. Every function works without a process group: it then
-describes one rank, and each collective is the identity. Objects and CPU tensors travel over gloo,
-CUDA tensors over NCCL (one group, backend "cpu:gloo,cuda:nccl"), so that a decision or a log never
-waits inside NCCL.
+Every function works without a process group: for one rank, where each collective is the identity.
+Objects and CPU tensors are sent over gloo, CUDA tensors over NCCL (one group, backend
+"cpu:gloo,cuda:nccl"), so that a decision or a log never waits inside NCCL.
 """
 
 from __future__ import annotations
@@ -38,18 +37,18 @@ _HEAD = 1024
 
 _GPU = "robomimic_ddp/gpu/{}"
 _BINDS = "device_id" in inspect.signature(dist.init_process_group).parameters
-"""torch before 2.3 forms NCCL's communicator when it is first used, on the tensor's device."""
+"""torch before 2.3 creates NCCL's communicator at its first use, on the tensor's device."""
 
 _LAST_ANSWER_SECONDS = 2.0
-"""For torch's own error, which says more, to come first."""
+"""So that torch's error, which has more detail, comes first."""
 _LAST_WORK_SECONDS = 0.02
-"""Before a group is destroyed: with torch 2.0 this was seen to hang right after a collective, most
-likely since it holds Python's lock while it waits for gloo's thread, which may need the lock to let
-go of the collective's tensors.
+"""Wait before a group is destroyed: torch 2.0 may hang there right after a collective, probably
+since it has the GIL while it waits for gloo's thread, which may need it to free the collective's
+tensors.
 """
 
-# A forked process, such as a data worker, has none of its parent's threads. The destructor of a
-# process group joins them, and hangs or crashes there: garbage of the parent is left alone.
+# A forked process, such as a data worker, has no threads of its parent. The destructor of a process
+# group joins them, and hangs or crashes there: keep the parent's garbage.
 os.register_at_fork(after_in_child=gc.freeze)
 
 
@@ -69,7 +68,7 @@ def world_size() -> int:
 
 
 def is_main() -> bool:
-    """Whether this is rank 0, the one that logs, saves and prompts."""
+    """Whether this is rank 0, which logs, saves and prompts."""
     return rank() == 0
 
 
@@ -83,19 +82,17 @@ def process_group(
 ) -> Iterator[None]:
     """Collective: joins the launcher's process group, and leaves it on a clean exit.
 
-    `device`: what this rank trains on. A CUDA device is bound, no two ranks may have the same one,
-    and NCCL, where it is the backend, sends a first number: a broken one shows here, not in the
-    first backward pass.
+    device: what this rank trains on. A CUDA device is bound, no two ranks may share one, and NCCL
+    sends a first number, so that errors show here and not in the first backward pass.
 
-    `attempt`: how often the launcher has started the ranks before. torchrun keeps its key-value
-    store over attempts, and ranks would find the addresses that those before them have left there
-    (torch 2.12: "connectFullMesh failed"), so each attempt has its keys.
+    attempt: number of restarts by the launcher. torchrun keeps its key-value store, with the
+    addresses of earlier ranks (torch 2.12: "connectFullMesh failed"), so each attempt has other
+    keys.
 
-    `rendezvous` goes to `dist.rendezvous` (`init_method` is its URL); empty means the launcher's
-    environment (MASTER_ADDR, ...), which is read and never written. A group that already exists is
-    used and left alone. After an exception the group is *not* destroyed: the sockets close when the
-    process ends, which is after the traceback has been recorded, so the failing rank is always the
-    first that torchrun hears of.
+    rendezvous: passed to `dist.rendezvous` (`init_method` is its URL); empty for the launcher's
+    environment (MASTER_ADDR, ...). An existing group is used and not destroyed. After an exception
+    the group is *not* destroyed: sockets close when the process ends, after the traceback has been
+    recorded, so torchrun always sees the failing rank first.
     """
     if is_initialized():
         yield
@@ -119,7 +116,7 @@ def process_group(
             f"the process group could not be formed with backend {backend}: {error}\n"
             "Every rank must reach MASTER_ADDR:MASTER_PORT; check that all ranks were started and "
             "that no "
-            "firewall or stale process holds the port."
+            "firewall or stale process blocks the port."
         ) from error
     store = dist.distributed_c10d._get_default_store()
     own = dist.get_rank(), dist.get_world_size()
@@ -132,12 +129,12 @@ def process_group(
 
 
 def _met(url: str, timeout: timedelta, **rendezvous: Any) -> tuple[Any, int, int]:
-    """The store of the ranks that meet at `url` ("env://": the launcher's MASTER_ADDR:MASTER_PORT),
-    this rank, and the number of ranks.
+    """The store of the rendezvous at `url` ("env://": the launcher's MASTER_ADDR:MASTER_PORT), this
+    rank, and the number of ranks.
 
-    Found in a thread: for a port that takes connections and never answers, torch waits without a
-    limit. Raises LaunchError then, and what torch raises. torch 2.0 keeps the interpreter's lock
-    meanwhile: there it waits until the launcher ends the job.
+    Runs in a thread, since torch waits without a limit for a port that accepts connections and
+    never answers. Raises LaunchError then, and torch's errors. torch 2.0 keeps the GIL meanwhile,
+    so there it waits until the launcher ends the job.
     """
     found: list[Any] = []
 
@@ -153,7 +150,7 @@ def _met(url: str, timeout: timedelta, **rendezvous: Any) -> tuple[Any, int, int
     if not found:
         raise LaunchError(
             f"MASTER_ADDR:MASTER_PORT took the connection and never answered, in "
-            f"{timeout.total_seconds():g} s (ddp.timeout): another program holds the port, so the "
+            f"{timeout.total_seconds():g} s (ddp.timeout): another program uses the port, so the "
             "ranks could not meet. Choose another MASTER_PORT, or leave it to torchrun "
             "(--standalone on one machine)."
         )
@@ -166,8 +163,7 @@ def _met(url: str, timeout: timedelta, **rendezvous: Any) -> tuple[Any, int, int
 
 def _require_own_gpu(store: Any, rank: int, world_size: int, device: torch.device) -> None:
     """Collective, over `store`: raises LaunchError where two ranks have the same GPU."""
-    told = json.dumps([env.host_name(), _gpu_name(device)])
-    store.set(_GPU.format(rank), told)
+    store.set(_GPU.format(rank), json.dumps([env.host_name(), _gpu_name(device)]))
     if rank == 0:
         text, seen = "", {}
         for other in range(world_size):
@@ -188,14 +184,14 @@ def _require_own_gpu(store: Any, rank: int, world_size: int, device: torch.devic
 
 
 def _gpu_name(device: torch.device) -> str:
-    """Its UUID; where this torch does not tell (before 2.4), its name among the visible ones."""
+    """The GPU's UUID; before torch 2.4 its number among the visible ones."""
     uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
     visible = env.variables().get("CUDA_VISIBLE_DEVICES", "all")
     return f"GPU-{uuid}" if uuid else f"{device} of CUDA_VISIBLE_DEVICES={visible}"
 
 
 def _send_a_first_number(device: torch.device, backend: str) -> None:
-    """Collective: raises LaunchError where ranks cannot add numbers on their devices."""
+    """Collective: raises LaunchError if an all-reduce on the ranks' devices fails."""
     try:
         sum_over_ranks(torch.ones(1, device=device)).item()
     except RuntimeError as error:
@@ -207,7 +203,7 @@ def _send_a_first_number(device: torch.device, backend: str) -> None:
 
 
 def leave() -> None:
-    """Collective: leaves the process group, if there is one, once every rank has come to do so."""
+    """Collective: waits for every rank, then leaves the process group, if there is one."""
     if is_initialized():
         watchdog.end()  # its thread uses the group's store
         time.sleep(_LAST_WORK_SECONDS)
@@ -215,7 +211,7 @@ def leave() -> None:
 
 
 def sends_over_gloo(device: torch.device) -> bool:
-    """Whether tensors on `device` travel over gloo; True without a process group."""
+    """Whether tensors on `device` are sent over gloo; True without a process group."""
     if not is_initialized():
         return True
     return dist.group.WORLD._get_backend(device).name() == "gloo"
@@ -224,14 +220,12 @@ def sends_over_gloo(device: torch.device) -> bool:
 def barrier() -> None:
     """Collective: returns once every rank has called it."""
     if world_size() > 1:
-        # A reduced CPU tensor: dist.barrier() would run over NCCL where there is one.
+        # An all-reduce of a CPU tensor: dist.barrier() would run over NCCL.
         dist.all_reduce(torch.zeros(1))
 
 
 def broadcast_object(value: Any, source: int = 0) -> Any:
-    """Collective: the picklable `value` of rank `source`, on every rank. Other ranks' values are
-    ignored.
-    """
+    """Collective: the picklable `value` of rank `source`, on every rank."""
     if world_size() == 1:
         return value
     box = [value]
@@ -242,8 +236,8 @@ def broadcast_object(value: Any, source: int = 0) -> Any:
 def gather_objects(value: Any, within: Any = None) -> list[Any]:
     """Collective: every rank's picklable `value`, in rank order, on every rank.
 
-    Values below 1 kB take one message, larger ones two. `within`: a group made by
-    `without_time_limit`, where the wait may be long.
+    Values below 1 kB take one message, larger ones two. within: a group of `without_time_limit`,
+    for a long wait.
     """
     if world_size() == 1:
         return [value]
@@ -259,10 +253,10 @@ def gather_objects(value: Any, within: Any = None) -> list[Any]:
 
 
 def _gather_bytes(data: bytes, size: int, within: Any) -> list[bytes]:
-    """Collective: every rank's `data`, filled up to `size` bytes, which is equal on all ranks.
+    """Collective: every rank's `data`, padded to `size` bytes, which is equal on all ranks.
 
-    all_gather_object picks the device of the group's default backend (CUDA beside NCCL), and always
-    sends twice; tensors of bytes on the CPU keep it on gloo.
+    all_gather_object uses the device of the group's default backend (CUDA with NCCL), and always
+    sends two messages; CPU tensors of bytes are sent over gloo.
     """
     own = torch.frombuffer(bytearray(data.ljust(size, b"\0")), dtype=torch.uint8)
     gathered = [torch.empty(size, dtype=torch.uint8) for _ in range(world_size())]
@@ -274,8 +268,8 @@ def _gather_bytes(data: bytes, size: int, within: Any) -> list[bytes]:
 def without_time_limit() -> Iterator[Any]:
     """Collective: a gloo group of all ranks for `gather_objects(..., within=)`; None on one rank.
 
-    In it a rank waits for the others as long as they live. It is formed at once, while all ranks
-    are here, and dissolved on a clean exit.
+    In it a rank waits for the others without a time limit. Created at once, and destroyed on a
+    clean exit.
     """
     if world_size() == 1:
         yield None
@@ -288,18 +282,17 @@ def without_time_limit() -> Iterator[Any]:
 
 
 def cores_of_node() -> list[tuple[int, ...]]:
-    """Collective: the cores that each rank of this node may run on, in rank order. Nodes are told
-    apart by name: not every launcher numbers the ranks of a node in a row, or says how many it has.
+    """Collective: the cores that each rank of this node may run on, in rank order. Nodes are
+    identified by host name: not every launcher numbers the ranks of a node consecutively, or
+    exports their number.
     """
     here = env.host_name()
-    told = gather_objects((here, env.own_cores()))
-    return [cores for host, cores in told if host == here]
+    gathered = gather_objects((here, env.own_cores()))
+    return [cores for host, cores in gathered if host == here]
 
 
 def sum_over_ranks(tensor: torch.Tensor) -> torch.Tensor:
-    """Collective: the elementwise sum of `tensor` over ranks, as a new tensor of the same shape and
-    device.
-    """
+    """Collective: the elementwise sum of `tensor` over ranks, as a new tensor."""
     total = tensor.clone()
     if world_size() > 1:
         dist.all_reduce(total)
@@ -307,9 +300,7 @@ def sum_over_ranks(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def broadcast_tensors(tensors: list[torch.Tensor], source: int = 0) -> None:
-    """Collective: overwrites each tensor in place with that of rank `source`. Shapes must agree on
-    all ranks.
-    """
+    """Collective: overwrites each tensor in place with that of rank `source`, of the same shape."""
     if world_size() == 1:
         return
     with torch.no_grad():
@@ -318,34 +309,35 @@ def broadcast_tensors(tensors: list[torch.Tensor], source: int = 0) -> None:
 
 
 def broadcast_nest(nest: Any, source: int = 0) -> Any:
-    """Collective: the nest of dicts, lists and plain values over CPU tensors that rank `source`
-    holds, on every rank.
+    """Collective: rank `source`'s nested dicts and lists of plain values and CPU tensors, on every
+    rank.
 
-    Tensors travel one by one as bytes, so that no rank holds more than one further copy.
+    Tensors are sent one by one as bytes, so that no rank needs memory for more than one further
+    copy.
     """
     if world_size() == 1:
         return nest
     tensors: list[torch.Tensor] = []
-    told = None
+    sent = None
     if rank() == source:
-        told = outline(nest, tensors), [(tensor.shape, tensor.dtype) for tensor in tensors]
-    told, kinds = broadcast_object(told, source)
+        sent = outline(nest, tensors), [(tensor.shape, tensor.dtype) for tensor in tensors]
+    sent, kinds = broadcast_object(sent, source)
     if rank() != source:
         tensors = [torch.empty(shape, dtype=dtype) for shape, dtype in kinds]
     parts = [tensor.reshape(-1).view(torch.uint8) for tensor in tensors if tensor.numel()]
     broadcast_tensors(parts, source)
-    return filled(told, tensors)
+    return filled(sent, tensors)
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Stands for a tensor that travels by itself."""
+    """Placeholder of a tensor, which is sent separately."""
 
     index: int
 
 
 def outline(nest: Any, tensors: list[torch.Tensor]) -> Any:
-    """`nest` with a stand-in for each tensor; the tensors are appended to `tensors`, in order."""
+    """`nest` with a placeholder for each tensor; appends the tensors to `tensors`, in order."""
 
     def stand_in(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
@@ -357,18 +349,20 @@ def outline(nest: Any, tensors: list[torch.Tensor]) -> Any:
 
 
 def filled(outline: Any, tensors: list[torch.Tensor]) -> Any:
-    """What `outline` was made from, with `tensors` in place of the stand-ins."""
+    """The inverse of `outline`: `tensors` in place of the placeholders."""
     return tree.mapped(
         lambda value: tensors[value.index] if isinstance(value, _Place) else value, outline
     )
 
 
 def exit_with_workers(code: int) -> NoReturn:
-    """Ends this process at once, and the data workers that it has started: one that hangs in a read
-    would outlive it, and keep the lock of the run directory from the job that resumes.
+    """Ends this process and its data workers at once: a worker that hangs in a read would outlive
+    it, and keep the lock of the run directory.
     """
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler raises for a killed worker
+        signal.signal(
+            signal.SIGCHLD, signal.SIG_DFL
+        )  # torch's handler raises if a worker is killed
     with suppress(Exception):
         for child in multiprocessing.active_children():
             child.kill()

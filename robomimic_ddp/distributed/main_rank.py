@@ -1,4 +1,4 @@
-"""Values and errors of the main rank, on every rank."""
+"""Runs functions on the main rank, and shares their values and errors with all ranks."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def on_main(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Collective: `function(*args, **kwargs)`, called on the main rank; its value on every rank.
 
     An error of the function is raised on every rank, with its type and message; on the other
-    ranks the main rank's traceback is its cause. An error that cannot be pickled arrives as a
-    RobomimicDDPError with its text; a value that cannot be pickled is a pickling error on every
-    rank. KeyboardInterrupt is not told: every rank gets its own.
+    ranks the main rank's traceback is its cause. An error that cannot be pickled is raised as a
+    RobomimicDDPError with its text; a value that cannot be pickled raises a pickling error on every
+    rank. KeyboardInterrupt is not shared: every rank gets the signal.
     """
     if group.world_size() == 1:
         return function(*args, **kwargs)
@@ -52,7 +52,7 @@ def _error_telegram(error: BaseException) -> bytes:
     text = traceback.format_exc()
     try:
         telegram = pickle.dumps((None, error, text))
-        pickle.loads(telegram)  # an exception with a constructor of its own may fail only here
+        pickle.loads(telegram)  # an exception with another constructor may fail only here
         return telegram
     except Exception:
         message = f"the main rank failed with {type(error).__name__}: {error}\n{text}"
@@ -60,7 +60,7 @@ def _error_telegram(error: BaseException) -> bytes:
 
 
 def main_rank_only(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates a function to run on the main rank only; None elsewhere, and nobody waits."""
+    """Decorates a function to run on the main rank only; None on others, which do not wait."""
 
     @functools.wraps(function)
     def run_on_main_rank(*args: Any, **kwargs: Any) -> Any:
@@ -70,12 +70,12 @@ def main_rank_only(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def agree(value: Any) -> Any:
-    """Collective: the main rank's `value` on every rank, where ranks could decide differently."""
+    """Collective: the main rank's `value` on every rank."""
     return group.broadcast_object(value)
 
 
 def ask(prompt: str) -> str:
-    """`input(prompt)`; without a terminal, "n" (keep what is there), after saying so."""
+    """`input(prompt)`; without a terminal prints that, and returns "n" (keep what is there)."""
     try:
         if sys.stdin is not None and sys.stdin.isatty():
             return input(prompt)

@@ -2,12 +2,12 @@
 
 Algorithms other than the diffusion policy call their nets by many methods (`forward_train`), and
 one net in the losses of several optimizers, so DDP around a net would miss backward passes or
-average some twice. Here DDP holds exactly the parameters of one optimizer. Its forward returns the
+average some twice. Here DDP has exactly the parameters of one optimizer. Its forward returns the
 loss as it is, which prepares DDP's reducer for the backward pass that follows, whatever the loss
 was computed with. Gradients that reach other optimizers' parameters in that pass stay local: their
 reducers do not expect any, and the host drops them before those optimizers' own pass.
 
-A host that steps an optimizer after a `backward()` of its own gets the mean over ranks just before
+A host that steps an optimizer after a plain `backward()` gets the mean over ranks just before
 the step, which is exact where nothing has changed the gradients in between.
 """
 

@@ -63,7 +63,7 @@ class _State:
     def build(self, net: nn.Module, is_equal: bool = False) -> None:
         """Collective under DDP: builds the parallel object on the parameters' present device.
 
-        `is_equal`: all ranks hold the same weights and buffers, so DDP need not send them.
+        `is_equal`: all ranks have the same weights and buffers, so DDP need not send them.
         """
         if self.parallel is not None or not has_trainable_parameters(net):
             return
@@ -161,7 +161,7 @@ def _plain_class(net: nn.Module) -> Iterator[None]:
 
 
 class ModuleKey(nn.Module):
-    """Holds a net under the attribute `module`, as DataParallel did in hosts whose checkpoints have
+    """Keeps a net under the attribute `module`, as DataParallel did in hosts whose checkpoints have
     that key.
     """
 
@@ -179,7 +179,7 @@ def parallelise(
     """Returns `net` itself, made parallel in place; a no-op in mode "single".
 
     `ddp_options` go to DistributedDataParallel. `name` appears in messages. Raises WrapError when
-    the net already holds or is a parallel object, since gradients would be reduced twice or never.
+    the net already contains or is a parallel object: gradients would be reduced twice or never.
     """
     for module_name, module in net.named_modules():
         if isinstance(module, (nn.DataParallel, DistributedDataParallel)) or is_parallel(module):
@@ -209,13 +209,13 @@ def parallel_among(named: Iterable[tuple[str, nn.Module]]) -> list[tuple[str, nn
 
 
 def state_of(net: nn.Module) -> _State:
-    """The parallel state of a net for which `is_parallel` holds."""
+    """The parallel state of a net for which `is_parallel` is true."""
     return net.__dict__[_STATE]
 
 
 def build(net: nn.Module, is_equal: bool = False) -> None:
     """Collective under DDP: builds the parallel object now rather than at the first training
-    forward. `is_equal`: all ranks hold the same weights and buffers.
+    forward. `is_equal`: all ranks have the same weights and buffers.
     """
     state_of(net).build(net, is_equal)
 
@@ -251,7 +251,7 @@ def _forbid_gradient(output: Any, name: str) -> None:
         raise WrapError(
             f"net {name} received a gradient on rank {group.rank()} through a forward made in "
             "eval(): gradients of such a forward are not synchronised, and each rank would train a "
-            f"model of its own. Call model.set_train() (or {name}.train()) before the training "
+            f"separate model. Call model.set_train() (or {name}.train()) before the training "
             "forward; to use it as a frozen net, set requires_grad=False."
         )
 

@@ -1,4 +1,4 @@
-"""Standard streams of the ranks that do not log: warnings and errors are kept, no more."""
+"""Standard streams of the ranks that do not log: keep warnings and errors only."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ KEPT = re.compile(r"warning|error|exception|traceback \(most recent", re.IGNOREC
 
 
 class LogFile:
-    """A text log that never ends what is logged: where it cannot be written (a full disk) that is
-    said once, on the real stderr, and later messages are tried again.
+    """A text log that raises no errors: if it cannot be written (a full disk), it warns once on the
+    real stderr, and tries again for later messages.
 
-    `file`: opened already, to append.
+    file: open for appending.
     """
 
     encoding = "utf-8"
@@ -33,7 +33,7 @@ class LogFile:
             self._file.flush()
         except OSError as error:
             if self._file is not None:
-                with suppress(OSError):  # what is buffered would be tried again at exit
+                with suppress(OSError):  # the buffer would be flushed again at exit
                     self._file.close()
             self._file = None
             if not self._said:
@@ -55,10 +55,10 @@ class LogFile:
 
 
 class KeepWarnings:
-    """A text stream that passes messages with warnings or errors on to `kept`, drops others.
+    """A text stream that passes messages with warnings or errors to `kept`, and drops others.
 
-    A message is one `write`; `print` writes its line end by itself, so a kept message gets its own.
-    Messages that only redraw a line (progress bars) are never kept.
+    A message is one `write`; `print` writes its line end separately, so a kept message gets
+    another. Messages that only redraw a line (progress bars) are dropped.
     """
 
     encoding = "utf-8"
@@ -82,7 +82,7 @@ class KeepWarnings:
         return True
 
     def close(self) -> None:
-        """Nothing: absl closes at exit the stream that was sys.stderr when it was imported."""
+        """Does nothing: absl closes at exit the sys.stderr of its import."""
 
 
 class Tee:
@@ -111,13 +111,13 @@ class Tee:
         return True
 
     def close(self) -> None:
-        """Nothing: absl closes at exit the stream that was sys.stderr when it was imported."""
+        """Does nothing: absl closes at exit the sys.stderr of its import."""
 
 
 @contextmanager
 def quiet_stdout(quiet: bool) -> Iterator[None]:
-    """For the block, where `quiet`: prints are dropped, except warnings and errors, which go to
-    stderr. At the end both standard streams are what they were, whatever the block put there.
+    """For the block, if `quiet`: drops prints, except warnings and errors, which go to stderr.
+    Restores both standard streams, whatever the block put there.
     """
     if not quiet:
         yield

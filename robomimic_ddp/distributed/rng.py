@@ -1,8 +1,6 @@
-"""The global random streams of this process: read, put back, and forked for a while; and torch held
-to deterministic algorithms.
+"""Saves, restores, seeds and forks the global random streams; switches on deterministic algorithms.
 
-A state is a nest of dicts, tensors and numbers only, so that it can be kept in a file that
-`torch.load(weights_only=True)` reads.
+A state has only dicts, tensors and numbers, for `torch.load(weights_only=True)`.
 """
 
 from __future__ import annotations
@@ -23,8 +21,8 @@ _MOST_RANKS = 2**20
 def capture() -> dict[str, Any]:
     """The states of torch (CPU; CUDA where it is in use), numpy and Python.
 
-    torch: uint8 [N]; cuda: a list of uint8 [16], one a device; numpy and python: their words as
-    int64, position, and a kept Gaussian number (None: no number is kept).
+    torch: uint8 [N]; cuda: a list of uint8 [16], one for each device; numpy and python: their words
+    as int64, position, and a cached Gaussian number or None.
     """
     name, words, position, has_gauss, gauss = np.random.get_state()
     assert name == "MT19937", name
@@ -46,7 +44,7 @@ def capture() -> dict[str, Any]:
 
 
 def restore(state: dict[str, Any]) -> None:
-    """Puts back what `capture` returned. CUDA states are put back as far as there are devices."""
+    """Restores the result of `capture`; CUDA states for the existing devices only."""
     torch.set_rng_state(state["torch"].cpu().to(torch.uint8))
     for device, cuda_state in zip(_cuda_devices(), state["cuda"]):
         torch.cuda.set_rng_state(cuda_state.cpu().to(torch.uint8), device)
@@ -67,7 +65,7 @@ def _cuda_devices() -> list[int]:
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """Afterwards the streams are where they were, whatever the block drew."""
+    """Restores the streams after the block."""
     before = capture()
     try:
         yield
@@ -77,16 +75,14 @@ def kept() -> Iterator[None]:
 
 @contextmanager
 def forked(*entropy: int) -> Iterator[None]:
-    """For the block, streams of its own, a pure function of `entropy`; afterwards those of before,
-    where they were.
-    """
+    """For the block, seeds the streams by `entropy`; restores them after it."""
     with kept():
         seed(*entropy)
         yield
 
 
 def seed(*entropy: int) -> None:
-    """Starts the streams of torch (CPU, CUDA), numpy and Python anew: a function of `entropy`."""
+    """Seeds the streams of torch (CPU, CUDA), numpy and Python: a function of `entropy`."""
     word = int(np.random.SeedSequence([word % 2**64 for word in entropy]).generate_state(1)[0])
     torch.manual_seed(word)
     np.random.seed(word)
@@ -94,9 +90,9 @@ def seed(*entropy: int) -> None:
 
 
 def seed_streams(seed: int, rank: int, epoch: int = 0) -> None:
-    """Gives ranks above 0 random streams of their own, reproducible from (seed, rank); rank 0 keeps
-    the host's. `epoch`: the last one before a rank came newly into a resumed run, so that it does
-    not draw again what a rank of its number has drawn.
+    """Gives ranks above 0 separate random streams, a function of (seed, rank); rank 0 keeps the
+    host's. epoch: the last one before a new rank joined a resumed run, so that it does not repeat
+    the numbers of an earlier rank of its number.
 
     Called after construction, so that weights start equal while noise, timesteps and augmentation
     differ.
@@ -104,8 +100,8 @@ def seed_streams(seed: int, rank: int, epoch: int = 0) -> None:
     if rank == 0:
         return
     entropy = [seed % 2**32, epoch] if epoch else seed % 2**32
-    # torch's CPU generator uses 32 bits of a seed, numpy takes no more: ranks get neighbouring
-    # seeds, which differ by construction, in a range that does not hold the main rank's.
+    # torch's CPU generator uses 32 bits of a seed, numpy takes no more: ranks get consecutive
+    # seeds, which differ by construction, in a range without the main rank's.
     base = int(np.random.SeedSequence(entropy).generate_state(1)[0])
     if (seed - base) % 2**32 < _MOST_RANKS:
         base += _MOST_RANKS
@@ -117,11 +113,11 @@ def seed_streams(seed: int, rank: int, epoch: int = 0) -> None:
 
 @contextmanager
 def deterministic_algorithms(is_on: bool) -> Iterator[None]:
-    """For the block, where `is_on`: torch uses deterministic algorithms only, and cuDNN does not
-    choose by timing; torch raises RuntimeError at an operation that has none.
+    """For the block, if `is_on`: torch uses deterministic algorithms, cuDNN does not benchmark, and
+    an operation without a deterministic algorithm raises RuntimeError.
 
-    What torch was set to before is put back; cuBLAS's workspace, an environment variable that is
-    read once, stays. Not collective.
+    Restores torch's settings; cuBLAS's workspace, an environment variable that is read once, stays.
+    Not collective.
     """
     if not is_on:
         yield

@@ -1,11 +1,11 @@
-"""Stopping on request (Slurm's preemption, a spot machine's notice): all ranks after the same step.
+"""Stops on request (Slurm's preemption, a spot machine's notice): all ranks after the same step.
 
-SIGTERM, SIGUSR1 and Ctrl-C are heard from the first epoch on; before it they end the process, as
-ever. They are acted on after a training step, after an epoch's training or between epochs, where
-ranks agree. A second Ctrl-C ends the process at once.
-SIGTERM is also what torchrun sends to the ranks of a job that has failed: a rank that finds no such
-place within PATIENCE_SECONDS (a long rollout, a GPU that waits for a lost rank) ends as if nobody
-had listened, and one that knows of the failure within FAILED_SECONDS.
+SIGTERM, SIGUSR1 and Ctrl-C are handled from the first epoch on; before it they end the process.
+Ranks agree on them after a training step, after an epoch's training and between epochs. A second
+Ctrl-C ends the process at once.
+torchrun also sends SIGTERM to the ranks of a job that has failed: a rank that reaches no such place
+within PATIENCE_SECONDS (a long rollout, a GPU that waits for a lost rank) ends, and one that knows
+of the failure within FAILED_SECONDS.
 """
 
 from __future__ import annotations
@@ -26,73 +26,72 @@ import torch.distributed as dist
 from robomimic_ddp.distributed import group, watchdog
 
 REQUEST = getattr(signal, "SIGUSR1", signal.SIGTERM)
-"""Never sent by torchrun on its own account."""
+"""torchrun itself never sends it."""
 SIGNALS = (signal.SIGTERM, REQUEST, signal.SIGINT)
 SAME_INTERRUPT_SECONDS = 1.0
 """One Ctrl-C may come twice, from the terminal and from torchrun."""
 PATIENCE_SECONDS = 15.0
-"""torchrun kills 30 s after its SIGTERM; a save must fit in the rest."""
+"""torchrun kills 30 s after its SIGTERM; the rest is for saving."""
 FAILED_SECONDS = 3.0
-"""For the last lines of a rank's log."""
+"""Time for the last lines of a rank's log."""
 
 
 class Stopper:
-    """Hears signals, and finds out whether any rank has heard one. A signal may come any number of
-    times.
+    """Handles signals, and finds whether any rank has received one, any number of times.
 
-    last_words: called in a thread before this rank ends for want of patience, where it was a
-    request that it has heard (and not only the SIGTERM of a failed job). No collectives there.
+    last_words: called in a thread before this rank ends after PATIENCE_SECONDS, if it received a
+    request (and not only the SIGTERM of a failed job). No collectives there.
     """
 
     def __init__(self) -> None:
         self.heard: str | None = None
-        """Name of the first signal that this rank has heard."""
+        """Name of the first signal that this rank has received."""
         self.last_words: Callable[[], None] = lambda: None
         self._pending: tuple[Any, torch.Tensor] | None = None
         self._before: dict[int, Any] = {}
-        self._patience = Patience(lambda: self.last_words())
-        self._ear: Ear | None = None
+        self._exit_timer = ExitTimer(lambda: self.last_words())
+        self._listener: SignalListener | None = None
         self._interrupted: float | None = None
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """What `listen` has changed is put back at the end of the block."""
+        """Restores what `listen` changes at the end of the block."""
         try:
             yield
         finally:
-            self._patience.end()
+            self._exit_timer.end()
             for number, handler in self._before.items():
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
             self._before.clear()
-            if self._ear is not None:
-                self._ear.close()
-                self._ear = None
+            if self._listener is not None:
+                self._listener.close()
+                self._listener = None
 
     def listen(self) -> None:
-        """From now on the signals are noted. Python allows that in the main thread only: in another
-        one nothing is changed.
+        """Handles the signals from now on. Does nothing outside of the main thread, which Python
+        requires.
         """
-        if self._ear is None and threading.current_thread() is threading.main_thread():
-            self._ear = Ear(self._came, self._before)
+        if self._listener is None and threading.current_thread() is threading.main_thread():
+            self._listener = SignalListener(self._came, self._before)
             for number in SIGNALS:
                 if number != signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN:
                     self._before.setdefault(number, signal.signal(number, self._hear))
 
     def _hear(self, number: int, frame: Any) -> None:
-        """In the main thread, between two lines of Python: maybe long after `_came`."""
+        """In the main thread, between two Python instructions: maybe long after `_came`."""
         if self.heard is None:
             self.heard = signal.Signals(number).name
 
     def _came(self, number: int) -> None:
-        """In the ear's thread, at once."""
+        """In the listener's thread, at once."""
         if number == signal.SIGINT:
             self._interrupt()
         if number == REQUEST:
-            self._patience.requested = True
+            self._exit_timer.requested = True
         if number == signal.SIGTERM:
-            self._patience.begin(PATIENCE_SECONDS)
+            self._exit_timer.begin(PATIENCE_SECONDS)
             if watchdog.somebody_failed():
-                self._patience.begin(FAILED_SECONDS)
+                self._exit_timer.begin(FAILED_SECONDS)
 
     def _interrupt(self) -> None:
         now = time.monotonic()
@@ -101,16 +100,16 @@ class Stopper:
             if group.is_main():
                 _show("\nCtrl-C: saving the place inside the epoch; a second one ends at once\n")
             if group.world_size() > 1:  # torchrun kills the ranks after a while
-                self._patience.requested = True
-                self._patience.begin(PATIENCE_SECONDS)
+                self._exit_timer.requested = True
+                self._exit_timer.begin(PATIENCE_SECONDS)
         elif now - self._interrupted > SAME_INTERRUPT_SECONDS:
             group.exit_with_workers(128 + signal.SIGINT)
 
     def agreed(self) -> bool:
         """Collective, after every training step: whether to stop now.
 
-        What a rank has heard is summed over the ranks while the next step runs, and looked at after
-        it: nobody waits, and all stop after the same step.
+        The flags are summed over the ranks while the next step runs, and read after it: no rank
+        waits, and all stop after the same step.
         """
         if group.world_size() == 1:
             return self._is_end(self.heard is not None)
@@ -121,13 +120,13 @@ class Stopper:
         return False
 
     def agreed_at_last(self) -> bool:
-        """Collective, between steps: whether to stop now, waiting for the answer."""
+        """Collective, between steps: whether to stop now. Waits for the ranks."""
         earlier = self._answer()
         return self._is_end(any(group.gather_objects(self.heard is not None)) or earlier)
 
     def _is_end(self, stop: bool) -> bool:
         if stop:
-            self._patience.end()
+            self._exit_timer.end()
         return stop
 
     def _answer(self) -> bool:
@@ -145,8 +144,8 @@ def _show(text: str) -> None:
         sys.__stderr__.flush()
 
 
-class Patience:
-    """Ends this process some time after it has begun, unless it is ended itself before."""
+class ExitTimer:
+    """A timer that ends this process, unless `end` is called first."""
 
     def __init__(self, last_words: Callable[[], None]) -> None:
         self.requested = False
@@ -155,7 +154,7 @@ class Patience:
         self._over = False
 
     def begin(self, seconds: float) -> None:
-        """The process ends in `seconds`, or earlier where that was said before."""
+        """The process ends in `seconds`, or at an earlier time set before."""
         if self._over or len(self._timers) > 1:
             return
         timer = threading.Timer(seconds, self._give_up)
@@ -164,7 +163,7 @@ class Patience:
         timer.start()
 
     def end(self) -> None:
-        """The ranks stop in order: from now on nothing ends the process."""
+        """Cancels the timer: the ranks stop in order."""
         self._over = True
         for timer in self._timers:
             timer.cancel()
@@ -177,23 +176,23 @@ class Patience:
             group.exit_with_workers(128 + signal.SIGTERM)
 
 
-class Ear:
-    """Tells `came(number)` of each signal, in a thread of its own: Python runs handlers between two
-    lines of the main thread, which may wait in C for ever (for a GPU, for a lost rank).
+class SignalListener:
+    """Calls `came(number)` for each signal in a separate thread: Python runs handlers between two
+    instructions of the main thread, which may wait in C for ever (for a GPU, for a lost rank).
 
-    `before`: signal -> its handler before it was listened to; a forked process goes back to these.
+    before: signal -> its handler before; a forked process restores these.
     """
 
-    _open: list[Ear] = []
+    _open: list[SignalListener] = []
 
     def __init__(self, came: Callable[[int], None], before: dict[int, Any]) -> None:
         self._came, self.before = came, before
-        self._heard, self._told = socket.socketpair()
-        self._told.setblocking(False)  # as Python demands
-        self._former = signal.set_wakeup_fd(self._told.fileno(), warn_on_full_buffer=False)
+        self._heard, self._sender = socket.socketpair()
+        self._sender.setblocking(False)  # required by Python
+        self._former = signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
         self._thread = threading.Thread(target=self._listen, name="robomimic-ddp-ear", daemon=True)
         self._thread.start()
-        Ear._open.append(self)
+        SignalListener._open.append(self)
 
     def _listen(self) -> None:
         while data := self._heard.recv(64):
@@ -204,17 +203,17 @@ class Ear:
                 self._came(number)
 
     def close(self) -> None:
-        """Signals go where they went before."""
+        """Restores the handlers."""
         signal.set_wakeup_fd(self._former)
-        Ear._open.remove(self)
-        self._told.shutdown(socket.SHUT_WR)  # a forked process has copies, which keep it open
+        SignalListener._open.remove(self)
+        self._sender.shutdown(socket.SHUT_WR)  # a forked process has copies, which keep it open
         self._thread.join()
-        self._told.close()
+        self._sender.close()
         self._heard.close()
 
     @classmethod
     def before_fork(cls) -> None:
-        """Until the handlers are put back no signal is heard, which would reach the parent."""
+        """Blocks signals until the handlers are restored; they would reach the parent."""
         if cls._open:
             signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 
@@ -226,8 +225,8 @@ class Ear:
 
     @classmethod
     def leave_fork(cls) -> None:
-        """In the forked process, which shares the socket. What is sent to the group of processes
-        (Ctrl-C, and torchrun's signals) is the parent's to act on.
+        """In the forked process, which shares the socket. Signals to the process group (Ctrl-C,
+        torchrun's) are handled by the parent.
         """
         if cls._open:
             with suppress(OSError):
@@ -241,5 +240,7 @@ class Ear:
 
 
 os.register_at_fork(
-    before=Ear.before_fork, after_in_parent=Ear.after_fork, after_in_child=Ear.leave_fork
+    before=SignalListener.before_fork,
+    after_in_parent=SignalListener.after_fork,
+    after_in_child=SignalListener.leave_fork,
 )

@@ -1,7 +1,6 @@
-"""Nests of dicts, lists and plain values over CPU tensors that differ from rank to rank, brought to
-the main rank and back.
+"""Gathers to the main rank, and scatters, nested dicts and lists of plain values and CPU tensors.
 
-Tensors travel one by one, so that nobody but the main rank holds those of others.
+Tensors are sent one by one, so that only the main rank needs memory for those of others.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ def gathered(nest: Any) -> list[Any] | None:
     tensors: list[torch.Tensor] = []
     outline = group.outline(nest, tensors)
     kinds = [(tensor.shape, tensor.dtype) for tensor in tensors]
-    told = group.gather_objects((outline, kinds))
+    sent = group.gather_objects((outline, kinds))
     if not group.is_main():
         for part in _bytes_of(tensors):
             dist.send(part, dst=0)
         return None
     nests = [nest]
-    for rank, (outline, kinds) in list(enumerate(told))[1:]:
+    for rank, (outline, kinds) in list(enumerate(sent))[1:]:
         tensors = [torch.empty(shape, dtype=dtype) for shape, dtype in kinds]
         for part in _bytes_of(tensors):
             dist.recv(part, src=rank)
@@ -36,23 +35,21 @@ def gathered(nest: Any) -> list[Any] | None:
 
 
 def scattered(nests: list[Any] | None) -> Any:
-    """Collective: this rank's of the main rank's `nests`, one for each rank; other ranks' argument
-    is ignored.
-    """
+    """Collective: the main rank's `nests` has one for each rank; returns this rank's."""
     if group.world_size() == 1:
         assert nests is not None
         return nests[0]
     lists: list[list[torch.Tensor]] = []
-    told = None
+    sent = None
     if group.is_main():
         assert nests is not None and len(nests) == group.world_size()
         lists = [[] for _ in nests]
         outlines = [group.outline(nest, tensors) for nest, tensors in zip(nests, lists)]
-        told = [
+        sent = [
             (outline, [(tensor.shape, tensor.dtype) for tensor in tensors])
             for outline, tensors in zip(outlines, lists)
         ]
-    outline, kinds = group.broadcast_object(told)[group.rank()]
+    outline, kinds = group.broadcast_object(sent)[group.rank()]
     if group.is_main():
         for rank, tensors in list(enumerate(lists))[1:]:
             for part in _bytes_of(tensors):

@@ -1,9 +1,9 @@
-"""Where each rank is, so that a rank which keeps the others waiting can be named.
+"""Tracks where each rank is, to name a rank that the others wait for.
 
-Before each collective of a run a rank notes the place that it has come to ("epoch 3 train log").
-A thread tells the others through the process group's store, beside and never inside collectives;
-after a while of standing still it warns, on the waiting ranks, of those that are behind. When a
-collective's time is up, `late` says who was missing.
+Before each collective of a run a rank records its place ("epoch 3 train log"). A thread publishes
+it through the process group's store, without collectives; if this rank stands still for a while,
+the thread warns of ranks that are behind. When a collective times out, `late` names the missing
+ranks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 _KEY = "robomimic_ddp/place/{}"
 _FAILED = "robomimic_ddp/failed"
-_NEVER_SET = "nothing was told"
+_NEVER_SET = "nothing was set"
 _LONGEST_BEAT = 5.0
 _FIRST_WARNING = 60.0
 _NOBODY = (
@@ -30,11 +30,11 @@ _NOBODY = (
 
 
 class Places:
-    """This rank's place and the others', as far as the store has heard of them.
+    """This rank's place and the others', by the store.
 
-    `store`: the process group's. `timeout`: seconds after which collectives give up; the first
-    warning comes after a third of it, 60 s at most. `ends_unheard`: a collective that gives up ends
-    the process without an exception, as NCCL's watchdog does; the verdict is said shortly before.
+    store: the process group's; timeout: of collectives, in seconds; the first warning comes after a
+    third of it, at most 60 s; ends_unheard: a collective that times out ends the process without an
+    exception, as NCCL's watchdog does, so the verdict is printed shortly before.
     """
 
     def __init__(
@@ -51,38 +51,40 @@ class Places:
         self._place, self._number, self._step, self._part = "start", 0, 0, 0
         self._since = time.monotonic()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._tell, name="robomimic-ddp-places", daemon=True)
+        self._thread = threading.Thread(
+            target=self._watch, name="robomimic-ddp-places", daemon=True
+        )
 
     def reached(self, place: str) -> None:
-        """Notes that this rank has come to `place`; all ranks pass the same ones in this order."""
+        """Records that this rank has reached `place`; all ranks pass the same places in order."""
         self._place, self._number, self._step, self._part = place, self._number + 1, 0, 0
         self._since = time.monotonic()
 
     def stepped(self) -> None:
-        """Notes one more training step, which all ranks take together, at the present place."""
+        """Records one more training step, which all ranks take together."""
         self._step, self._part = self._step + 1, 0
         self._since = time.monotonic()
 
     def began(self) -> None:
-        """Notes one more forward of a net within the present step."""
+        """Records one more forward of a net in the current step."""
         self._part += 1
 
     def start(self) -> None:
-        """Begins to tell the others."""
+        """Starts the thread."""
         self._publish()
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the telling; returns once the thread no longer uses the store."""
+        """Ends the thread; returns once it no longer uses the store."""
         self._stop.set()
         self._thread.join()
 
     def late(self) -> str:
-        """The ranks that have not come as far as this one, in one line; empty for none."""
+        """The ranks that are behind this one, in one line; empty for none."""
         return self._elsewhere(lambda theirs, mine: theirs < mine)
 
     def ahead(self) -> str:
-        """The ranks that have come farther than this one, in one line; empty for none."""
+        """The ranks that are ahead of this one, in one line; empty for none."""
         return self._elsewhere(lambda theirs, mine: theirs > mine)
 
     def _elsewhere(self, chosen: Callable[[tuple, tuple], bool]) -> str:
@@ -90,27 +92,27 @@ class Places:
         for rank in range(self.world_size):
             if rank == self.rank:
                 continue
-            number, step, place, told, part = self._read(rank)
+            number, step, place, published, part = self._read(rank)
             if chosen((number, step, part), (self._number, self._step, self._part)):
-                heard = max(0.0, time.time() - told)
+                heard = max(0.0, time.time() - published)
                 at = f"{place}, step {step}" if step else place
                 found.append(f"rank {rank} is at: {at} (heard of {heard:.0f} s ago)")
         return "; ".join(found)
 
     def describe(self) -> str:
-        """This rank's own place."""
+        """This rank's place."""
         return f"{self._place}, step {self._step}" if self._step else self._place
 
     def _read(self, rank: int) -> tuple[int, int, str, float, int]:
-        told = _told(self.store, _KEY.format(rank))
-        return tuple(json.loads(told)) if told else (-1, 0, "not started", time.time(), 0)
+        value = _value(self.store, _KEY.format(rank))
+        return tuple(json.loads(value)) if value else (-1, 0, "not started", time.time(), 0)
 
     def _publish(self) -> None:
-        told = [self._number, self._step, self._place, time.time(), self._part]
-        self.store.set(_KEY.format(self.rank), json.dumps(told))
+        value = [self._number, self._step, self._place, time.time(), self._part]
+        self.store.set(_KEY.format(self.rank), json.dumps(value))
 
     def verdict(self) -> str:
-        """Where this rank is and which ranks are behind it, once its time is up."""
+        """Where this rank is and which ranks are behind it, after a timeout."""
         late, ahead = self.late(), self.ahead()
         others = f"Not there yet: {late}" if late else _NOBODY
         if ahead and not late:
@@ -120,7 +122,7 @@ class Places:
             f"(ddp.timeout). {others}"
         )
 
-    def _tell(self) -> None:
+    def _watch(self) -> None:
         patience = min(_FIRST_WARNING, self.timeout / 3)
         last_words = self.timeout - 2 * self.beat
         warned_of = judged = None
@@ -135,7 +137,7 @@ class Places:
                 if waited < patience or warned_of == here:
                     continue
                 late = self.late()
-            except Exception:  # the store went away with the rank or agent that held it
+            except Exception:  # the store ended with its rank or agent
                 return
             if late and here == (self._number, self._step):
                 warned_of = here
@@ -145,49 +147,49 @@ class Places:
                 )
 
 
-def _told(store: Any, key: str) -> bytes | None:
-    """What `key` holds, at once; None if nobody has set it. `get` would wait for it, and torch 2.0
-    has no `check`: a value that is never set is compared, and what is found comes back.
+def _value(store: Any, key: str) -> bytes | None:
+    """The value of `key`, or None, without waiting as `get` does. torch 2.0 has no `check`:
+    compare_set with a value that is never set returns the current one.
     """
     found = store.compare_set(key, _NEVER_SET, _NEVER_SET)
     return None if found == _NEVER_SET.encode() else found
 
 
 _current: list[Places] = []
-"""The places of the present process group, if any: it begins and ends with the group."""
+"""The places of the current process group, if any."""
 
 
 def begin(
     store: Any, rank: int, world_size: int, timeout: float, ends_unheard: bool = False
 ) -> None:
-    """With a process group: this rank's place is told from now on. After an exception the process
-    ends without `end`, and `missing` still answers.
+    """Publishes this rank's place from now on. After an exception the process ends without `end`,
+    so that `missing` still works.
     """
     _current.append(Places(store, rank, world_size, timeout, ends_unheard))
     _current[-1].start()
 
 
 def end() -> None:
-    """Before the process group is left."""
+    """Call it before the process group is destroyed."""
     while _current:
         _current.pop().stop()
 
 
 def reached(place: str) -> None:
-    """Notes that this rank has come to `place`; nothing without a process group of ours."""
+    """Records that this rank has reached `place`; nothing without a process group of ours."""
     for places in _current:
         places.reached(place)
 
 
 def stepped() -> None:
-    """Notes one more training step."""
+    """Records one more training step."""
     for places in _current:
         places.stepped()
 
 
 @contextmanager
 def without_time_limit() -> Iterator[None]:
-    """For the block, ranks may wait as long as they like."""
+    """For the block, ranks may wait without a time limit."""
     before = [places.ends_unheard for places in _current]
     for places in _current:
         places.ends_unheard = False
@@ -199,20 +201,20 @@ def without_time_limit() -> Iterator[None]:
 
 
 def began() -> None:
-    """Notes one more forward of a net within the present step: a rank that hangs before it is
-    behind those that wait for its gradients.
+    """Records one more forward of a net in the current step: a rank that hangs before it is behind
+    those that wait for its gradients.
     """
     for places in _current:
         places.began()
 
 
 def here() -> str | None:
-    """The place that this rank has come to; None without a process group of ours."""
+    """This rank's place; None without a process group of ours."""
     return _current[-1].describe() if _current else None
 
 
 def missing() -> str | None:
-    """Where this rank is and which ranks are behind it, for an error; None when unknown."""
+    """Where this rank is and which ranks are behind it, for an error; None if unknown."""
     for places in _current:
         try:
             return places.verdict()
@@ -222,8 +224,8 @@ def missing() -> str | None:
 
 
 def first_to_fail() -> bool:
-    """On a rank that ends with an error of its own: tells the others, who need not wait for it;
-    whether no other rank has said so before.
+    """On a rank that ends with an error: publishes that, so that others need not wait. Returns
+    whether it is the first.
     """
     for places in _current:
         with suppress(Exception):  # the store is gone
@@ -233,8 +235,8 @@ def first_to_fail() -> bool:
 
 
 def somebody_failed() -> bool:
-    """Whether a rank has told so. May wait, where the main thread is using the store."""
+    """Whether a rank has failed. May wait while the main thread uses the store."""
     for places in _current:
         with suppress(Exception):
-            return _told(places.store, _FAILED) is not None
+            return _value(places.store, _FAILED) is not None
     return False

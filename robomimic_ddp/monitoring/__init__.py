@@ -1,1 +1,1 @@
-"""What a run shows of itself: step hooks, metrics, progress, heartbeat, history."""
+"""Step hooks, metrics, progress bar, heartbeat, history."""

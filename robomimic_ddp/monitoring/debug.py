@@ -1,4 +1,4 @@
-"""`ddp.debug`: lines of every rank on what it holds, reads and trains.
+"""`ddp.debug`: every rank prints its parameters, data and steps.
 
 [rank 1/4] step 0, batch 8, loss 1.02, device cpu
 """
@@ -18,13 +18,13 @@ from robomimic_ddp.monitoring.step_logs import samples_in
 
 
 def say(line: str) -> None:
-    """One line of this rank, past the streams that keep other ranks quiet."""
+    """Prints a line of this rank, past the streams that silence other ranks."""
     out = sys.stdout if group.is_main() else sys.__stdout__
     print(f"[rank {group.rank()}/{group.world_size()}] {line}", file=out or sys.stdout, flush=True)
 
 
 def tell_start(nets: Iterable[tuple[str, nn.Module]], loader: Any, device: str) -> None:
-    """What this rank holds before its first step: trainable parameters of each net, its data."""
+    """Prints each net's trainable parameters and this rank's data, before the first step."""
     held = ", ".join(
         f"{name} {sum(p.numel() for p in net.parameters() if p.requires_grad):,}"
         for name, net in nets
@@ -38,17 +38,17 @@ def _data(loader: Any) -> Iterator[str]:
     dataset = getattr(loader, "dataset", None)
     try:
         yield f"{len(loader)} batches a pass of {len(dataset)} samples over all ranks"
-    except TypeError:  # a host's own stream
+    except TypeError:  # a host's stream
         yield "a stream without length"
     if hasattr(loader, "holding"):
-        yield f"(this rank holds {loader.holding()})"
+        yield f"(this rank has {loader.holding()})"
     if hasattr(loader, "index_stream_digest"):
         yield f"(this rank's order: {loader.index_stream_digest()[:12]})"
 
 
-class Teller(StepHook):
-    """Prints, on every rank, the shapes of its first batch, and a line at the first and every
-    `interval`-th train step. `counts` is the run's, so that steps are counted over epochs.
+class Printer(StepHook):
+    """Prints, on every rank, the shapes of the first batch, and a line at the first and every
+    `interval`-th train step. counts: the run's, so that steps are counted over epochs.
     """
 
     place = "debug"

@@ -1,7 +1,7 @@
 """`heartbeats/rank<k>.json` in the run directory: every few seconds, what a rank is doing.
 
-Written by a thread, so that a rank whose training hangs still tells where; `robomimic-ddp watch`
-reads them. A folder that cannot be written costs nothing but the view.
+Written by a thread, so that a rank that hangs still reports where; `robomimic-ddp watch` reads
+them. Errors of writing are ignored.
 """
 
 from __future__ import annotations
@@ -29,15 +29,14 @@ _KINDS = {
     **dict.fromkeys(("loss", "step_seconds", "epoch"), (*_NUMBER, _NONE)),
     **{"host": str, "device": str, "place": (str, _NONE), "finished": bool},
 }
-"""Of what a whole file holds."""
+"""Key -> type, in a complete file."""
 _LAST_SECONDS = 5.0
-"""For a write in hand, on a disk that may hang."""
+"""For a pending write, on a disk that may hang."""
 
 
 class Pulse:
-    """What this rank is doing, written while the block lasts that it is entered for.
-
-    `memory`: bytes that the rank's device holds, or its process.
+    """Writes what this rank is doing, for a block. memory: bytes in use on the rank's device, or by
+    its process.
     """
 
     def __init__(
@@ -51,7 +50,7 @@ class Pulse:
         self.path = directory / FOLDER / f"rank{rank}.json"
         self.interval = interval(world_size)
         self._memory = memory
-        self._told: dict[str, Any] = {
+        self._state: dict[str, Any] = {
             "rank": rank,
             "world_size": world_size,
             "host": env.host_name(),
@@ -70,53 +69,51 @@ class Pulse:
         self._thread = threading.Thread(target=self._beat, name="robomimic-ddp-pulse", daemon=True)
 
     def start(self) -> Pulse:
-        """Begins to write."""
+        """Starts the thread."""
         self._thread.start()
         return self
 
     def stop(self, error: BaseException | None = None) -> None:
-        """Writes a last time, and returns once nothing more is written. `error`: what has ended the
-        run before its end.
-        """
+        """Writes a last time, and ends the thread. error: what has ended the run early."""
         asked = isinstance(error, (Stopped, KeyboardInterrupt))
-        self._told["finished"] = error is None
-        self._told["ended"] = "finished" if error is None else "ended" if asked else "failed"
+        self._state["finished"] = error is None
+        self._state["ended"] = "finished" if error is None else "ended" if asked else "failed"
         self._stop.set()
         self._thread.join(_LAST_SECONDS)
         self.write()
 
     def begin(self, epoch: Any) -> None:
-        """Notes that a training step has its batch."""
-        told = self._told
-        told["begun"] = (told["step"] if epoch == told["epoch"] else 0) + 1
+        """Records that a training step has its batch."""
+        state = self._state
+        state["begun"] = (state["step"] if epoch == state["epoch"] else 0) + 1
 
     def step(self, epoch: Any) -> None:
-        """Notes a training step."""
-        now, told = time.monotonic(), self._told
-        if epoch == told["epoch"]:
-            before, seconds = told["step_seconds"], now - self._last_step
-            told["step_seconds"] = seconds if before is None else 0.9 * before + 0.1 * seconds
-        told["step"] = told["step"] + 1 if epoch == told["epoch"] else 1
-        told["epoch"] = epoch
+        """Records a training step."""
+        now, state = time.monotonic(), self._state
+        if epoch == state["epoch"]:
+            before, seconds = state["step_seconds"], now - self._last_step
+            state["step_seconds"] = seconds if before is None else 0.9 * before + 0.1 * seconds
+        state["step"] = state["step"] + 1 if epoch == state["epoch"] else 1
+        state["epoch"] = epoch
         self._last_step = now
 
     def logged(self, step_log: Mapping[str, Any]) -> None:
-        """Notes what a step has logged."""
+        """Records the loss of a step."""
         loss = step_log.get(LOSS)
-        self._told["loss"] = float(loss) if isinstance(loss, (int, float)) else None
+        self._state["loss"] = float(loss) if isinstance(loss, (int, float)) else None
 
     def write(self) -> None:
-        """The file as of now; whole at every instant."""
-        code = None if self._stop.is_set() else _code()  # it would be that of `stop`
-        told = {**self._told, "place": watchdog.here(), "memory": self._memory(), "code": code}
-        told.update(time=time.time(), idle_seconds=time.monotonic() - self._last_step)
+        """Replaces the file atomically."""
+        code = None if self._stop.is_set() else _code()  # it would be the code of `stop`
+        state = {**self._state, "place": watchdog.here(), "memory": self._memory(), "code": code}
+        state.update(time=time.time(), idle_seconds=time.monotonic() - self._last_step)
         temporary = self.path.with_suffix(".tmp")
         try:
             self.path.parent.mkdir(exist_ok=True)
-            temporary.write_text(json.dumps(told), encoding="utf-8")
+            temporary.write_text(json.dumps(state), encoding="utf-8")
             os.replace(temporary, self.path)
         except OSError:
-            return  # a full disk, another node's folder
+            return  # a full disk, or a folder of another node
 
     def _beat(self) -> None:
         self.write()
@@ -130,7 +127,7 @@ def interval(world_size: int) -> float:
 
 
 def _code() -> str | None:
-    """Where the main thread stands, such as "wait (torch/distributed/c10d.py:77)"."""
+    """The main thread's current function: "wait (torch/distributed/c10d.py:77)"."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     if frame is None:
         return None
@@ -138,8 +135,8 @@ def _code() -> str | None:
     return f"{frame.f_code.co_name} ({file}:{frame.f_lineno})"
 
 
-class Listener(StepHook):
-    """Notes each train step of one epoch by `pulse`."""
+class HeartbeatHook(StepHook):
+    """Records each train step of one epoch in `pulse`."""
 
     place = "heartbeat"
 
@@ -158,34 +155,34 @@ class Listener(StepHook):
 
 
 def read(directory: Path) -> list[dict[str, Any]]:
-    """Every rank's last word, in rank order. Raises DataError where no file is whole."""
+    """Every rank's newest heartbeat, in rank order. Raises DataError if no file is complete."""
     return look(directory)[0]
 
 
 def look(directory: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """Every rank's last word, in rank order, and the names of damaged files. Raises DataError where
-    no file is whole.
+    """Every rank's newest heartbeat, in rank order, and the names of damaged files. Raises
+    DataError if no file is complete.
     """
     found, damaged = [], []
     for path in sorted((Path(directory) / FOLDER).glob("rank*.json")):
         try:
-            told = json.loads(paths.regular(path).read_text(encoding="utf-8"))
+            state = json.loads(paths.regular(path).read_text(encoding="utf-8"))
         except FileNotFoundError:
             continue
         except (OSError, ValueError):
-            told = None
-        whole = isinstance(told, dict) and all(
-            key in told and isinstance(told[key], kind) for key, kind in _KINDS.items()
+            state = None
+        whole = isinstance(state, dict) and all(
+            key in state and isinstance(state[key], kind) for key, kind in _KINDS.items()
         )
-        found += [told] if whole else []
+        found += [state] if whole else []
         damaged += [] if whole else [path.name]
     if not found:
         what = f"no {FOLDER}/rank*.json"
         if damaged:
             what = f"damaged files only in {FOLDER}/ ({', '.join(damaged[:4])})"
         raise DataError(
-            f"{directory} holds {what}; expected the folder of a run that trains under the "
+            f"{directory} has {what}; expected the folder of a run that trains under the "
             "retrofit (the one with logs/ and models/). A rank that lives writes its file every "
             "few seconds, unless the disk is full."
         )
-    return sorted(found, key=lambda told: told["rank"]), damaged
+    return sorted(found, key=lambda state: state["rank"]), damaged

@@ -1,10 +1,10 @@
-"""`history.jsonl` of a run: one line for each pass through the host's `run_epoch`, and for the
-rollouts of each environment, written by the main rank.
+"""`history.jsonl` of a run: a line for each call of the host's `run_epoch`, and for the rollouts of
+each environment, written by the main rank.
 
-A line holds epoch, phase ("train", "valid" or "rollout"), and the log that the host recorded;
-training and validation also steps, seconds and samples_per_second (over all ranks; 0 for
-validation, where ranks may hold unequal parts), rollouts the environment's name as env. Of an epoch
-that a job went on with, steps are all of it, seconds and samples_per_second this job's.
+A line has epoch, phase ("train", "valid" or "rollout") and the host's log; training and validation
+also have steps, seconds and samples_per_second (over all ranks; 0 for validation, where ranks may
+have unequal shares), rollouts the environment's name as env. In a resumed epoch, steps are those of
+the whole epoch, seconds and samples_per_second those of this job.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ FILE_NAME = "history.jsonl"
 
 
 def loader_of(arguments: Mapping[str, Any]) -> Any:
-    """The loader that a call of the host's `run_epoch` counts its steps by: `data_loader` (of a
-    dict the first), or the first of `data_loaders`; None where it has neither.
+    """The loader that counts the steps of the host's `run_epoch`: `data_loader` (of a dict the
+    first), or the first of `data_loaders`; None if it has neither.
     """
     several = arguments.get("data_loaders")
     loader = several[0] if several else arguments.get("data_loader")
@@ -43,10 +43,10 @@ def recorded(
     samples_per_step: Callable[[], int],
     part_of: Callable[[], EpochPart | None] = lambda: None,
 ) -> Callable:
-    """Decorates `run_epoch` to append its log to the run's history; `directory()` None means: do
-    not write. `part_of()`: what is done of the train epoch before the call, or None.
+    """Decorates `run_epoch` to append its log to the run's history, unless `directory()` is None.
+    part_of: returns the part of the train epoch that is already done, or None.
 
-    The host's return value, a log or a tuple that begins with one, passes unchanged.
+    Returns the host's value, a log or a tuple that starts with one.
     """
     signature = inspect.signature(run_epoch)
 
@@ -87,10 +87,9 @@ def recorded_rollouts(
     rollout_with_stats: Callable, directory: Callable[[], Path | None]
 ) -> Callable:
     """Decorates `rollout_with_stats` to append each environment's statistics to the run's history,
-    with phase "rollout" and the environment's name under "env".
+    with phase "rollout" and the environment's name as "env".
 
-    The host's return value, a dict by environment or a tuple that begins with one, passes
-    unchanged.
+    Returns the host's value, a dict by environment or a tuple that starts with one.
     """
     signature = inspect.signature(rollout_with_stats)
 
@@ -114,7 +113,7 @@ _warned: set[Path] = set()
 
 
 def _try_to_append(folder: Path, record: dict) -> None:
-    """On a full disk, for one, training goes on."""
+    """Warns if it fails, as on a full disk."""
     try:
         append(folder, record)
     except OSError as error:
@@ -124,9 +123,7 @@ def _try_to_append(folder: Path, record: dict) -> None:
 
 
 def append(directory: Path, record: dict) -> None:
-    """Adds one line; the file is complete after every line. Raises OSError, and leaves the file as
-    it was, where the line cannot be written.
-    """
+    """Appends one line. If it cannot be written, raises OSError and leaves the file unchanged."""
     line = json.dumps(record, sort_keys=True, default=_plain) + "\n"
     with open(directory / FILE_NAME, "ab", buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
@@ -141,7 +138,7 @@ def append(directory: Path, record: dict) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has no form for: numbers of numpy and torch as numbers, anything else as text."""
+    """For JSON: numbers of numpy and torch as numbers, other types as text."""
     try:
         return float(value)
     except (TypeError, ValueError):
@@ -149,14 +146,14 @@ def _plain(value: Any) -> Any:
 
 
 def read(directory: Path) -> list:
-    """The records of a run, oldest first; a last line cut off by a crash is left out.
+    """The records of a run, oldest first, without a last line that a crash cut off.
 
-    Raises DataError when there is no history or another line is damaged.
+    Raises DataError if there is no history or another line is damaged.
     """
     path = Path(directory) / FILE_NAME
     if not path.is_file():
         raise DataError(
-            f"{directory} holds no {FILE_NAME}; expected the folder of a run trained under the "
+            f"{directory} has no {FILE_NAME}; expected the folder of a run trained under the "
             "retrofit (the one with logs/ and models/)."
         )
     records = []
@@ -181,7 +178,7 @@ def read(directory: Path) -> list:
 
 
 def _record(found: Any) -> dict:
-    """`found`, where it is a line that `recorded` wrote; else ValueError."""
+    """`found`, if it is a line of `recorded`; else raises ValueError."""
     if not isinstance(found, dict) or not isinstance(found.get("log"), dict):
         raise ValueError('expected an object with "epoch", "phase" and "log"')
     missing = {"epoch", "phase"} - set(found)

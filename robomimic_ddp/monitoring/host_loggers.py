@@ -1,7 +1,7 @@
 """The host's PrintLogger and DataLogger: complete on the main rank, warnings and errors elsewhere.
 
-The classes are changed in place, not subclassed: a host's `super(PrintLogger, self)` names the
-decorated class, and would find itself as its own parent.
+The classes are changed in place, not subclassed: a host's `super(PrintLogger, self)` refers to the
+decorated class, which would be its own parent.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ DATA_LOGGER_SWITCHES = ("log_tb", "log_wandb")
 
 
 class QuietLog:
-    """What a PrintLogger does on other ranks: `log_rank<k>.txt`, beside the host's log file.
+    """A PrintLogger on other ranks: writes `log_rank<k>.txt`, beside the host's log file.
 
-    The host puts one PrintLogger in place of both standard streams. They are told apart at its
-    first write: sys.stderr then becomes `errors`, which keeps all text in the file and passes it
-    on to the real stderr, while prints are kept only if they hold a warning or an error.
+    The host replaces both standard streams by one PrintLogger. At its first write sys.stderr
+    becomes `errors`, which writes all text to the file and to the real stderr; prints are kept only
+    if they contain a warning or an error.
     """
 
     def __init__(self, log_path: str) -> None:
@@ -50,9 +50,9 @@ class QuietLog:
 def print_logger(cls: type) -> type:
     """Decorates the host's PrintLogger(log_file): other ranks keep warnings and errors only.
 
-    On the main rank it is the host's. Elsewhere nothing is printed: messages with warnings or
-    errors, and all of stderr, go to log_rank<k>.txt in the folder of the log file; stderr still
-    shows what it is sent. A log that cannot be written is said once, and nothing else.
+    On the main rank it is unchanged. On others nothing is printed: messages with warnings or
+    errors, and all of stderr, go to log_rank<k>.txt in the folder of the log file; stderr is shown
+    too. Warns once if the log cannot be written.
     """
     host_init, host_write, host_flush = cls.__init__, cls.write, cls.flush  # type: ignore[misc]
 
@@ -66,7 +66,7 @@ def print_logger(cls: type) -> type:
                 host_init(self, *args, **kwargs)
                 if hasattr(self, "log_file"):
                     self.log_file = LogFile(path, self.log_file)
-            except OSError:  # from opening the log: said by LogFile, and tried again
+            except OSError:  # from opening the log: LogFile warns, and tries again
                 self.terminal, self.log_file = sys.stdout, LogFile(path)
             return
         self._quiet_log = QuietLog(path)
@@ -89,9 +89,9 @@ def print_logger(cls: type) -> type:
 def data_logger(cls: type) -> type:
     """Decorates the host's DataLogger(log_dir, config, log_tb, log_wandb), changed in place.
 
-    On the main rank it is the host's, where wandb does as WANDB_MODE says, needs no entity, and
-    goes offline at the first failure. Elsewhere TensorBoard and wandb are off, whatever was asked
-    for; `record`, `get_stats` and `close` work as ever, on this rank's own memory.
+    On the main rank wandb follows WANDB_MODE, needs no entity, and switches to offline at the first
+    failure. On others TensorBoard and wandb are off; `record`, `get_stats` and `close` work on this
+    rank's values.
     """
     host_init = cls.__init__  # type: ignore[misc]
     signature = inspect.signature(host_init)
@@ -121,8 +121,8 @@ def data_logger(cls: type) -> type:
 
 
 def _without_dead_writer(method: Callable) -> Callable:
-    """Decorates a method of the DataLogger: where tensorboardX's thread has ended (a full disk),
-    TensorBoard is switched off and that is said. The host would wait for the thread for ever.
+    """Decorates a method of the DataLogger: if tensorboardX's thread has ended (a full disk), warns
+    and switches TensorBoard off. The host would wait for the thread for ever.
     """
 
     @functools.wraps(method)
@@ -132,7 +132,7 @@ def _without_dead_writer(method: Callable) -> Callable:
         thread = getattr(writer, "_worker", None)
         if isinstance(thread, threading.Thread) and not thread.is_alive():
             self._tb_logger = None
-            writer._closed = True  # else it would wait for its thread once more at exit
+            writer._closed = True  # else it would wait for its thread at exit
             print(
                 "warning: TensorBoard's log could not be written (its error stands above). "
                 "Training continues without it.",
@@ -145,13 +145,13 @@ def _without_dead_writer(method: Callable) -> Callable:
 
 @contextmanager
 def _wandb_as_asked(package: str) -> Iterator[None]:
-    """For the block: `wandb.init` takes its mode from WANDB_MODE where that is set, no entity means
-    the account's own, and where it fails (no network, no login) the run is kept offline at once.
-    Hosts insist on an entity, and try nine times with 30 s between.
+    """For the block: `wandb.init` uses WANDB_MODE if it is set, the account's default entity, and
+    mode offline if it fails (no network, no login). Hosts require an entity, and try nine times, 30
+    s apart.
     """
     try:
         import wandb
-    except ImportError:  # the host says so
+    except ImportError:  # the host reports it
         yield
         return
     plain_init = wandb.init
@@ -173,7 +173,7 @@ def _wandb_as_asked(package: str) -> Iterator[None]:
 
     with ExitStack() as stack:
         stack.enter_context(swapped(wandb, "init", init))
-        with suppress(ImportError):  # a host without it has no entity to insist on
+        with suppress(ImportError):  # a host without macros requires no entity
             macros = importlib.import_module(f"{package}.macros")
             if getattr(macros, "WANDB_ENTITY", "") is None:
                 stack.enter_context(swapped(macros, "WANDB_ENTITY", ""))

@@ -22,10 +22,10 @@ def mean_over_ranks(
     """Collective: the log of the epoch over all ranks, with equal keys, order and values on each.
 
     Keys logged per batch: the mean over all samples of all ranks that logged the key. Time_* and
-    other numbers of the host's log: the mean over the ranks that have them of the rank's own
-    value (so Time_Epoch is the ranks' mean, in the host's minutes). Anything else: the lowest
-    such rank's value. A rank without batches counts for its times only. `continued`: the host's
-    log is of the rest of an epoch, which may be no step at all; `logs` is of all of it.
+    other numbers of the host's log: the mean over the ranks that have them (Time_Epoch is in the
+    host's minutes). Other types: the value of the lowest rank that has it. A rank without batches
+    counts for its times only. continued: the host's log is of the rest of a resumed epoch, maybe of
+    no step; `logs` is of all of it.
     """
     parts = group.gather_objects((host_log, logs.totals))
     totals: dict[str, list[float]] = {}
@@ -56,12 +56,12 @@ def epoch_log(
 ) -> Callable[..., Any]:
     """Decorates a host's `run_epoch(model, data_loader, epoch, validate, num_steps, ...)`.
 
-    Collective: on several ranks the returned log (alone, or first in a tuple) is that of all
-    ranks together, equal on each; see `mean_over_ranks`. When validating, the loader's exact
-    share of the first `num_steps` batches takes the loader's place, so that each sample counts
-    once over all ranks. On one rank the host's function is called as it is.
+    Collective: on several ranks the returned log (alone, or first in a tuple) is averaged over
+    ranks; see `mean_over_ranks`. In validation the loader is replaced by this rank's share of the
+    first `num_steps` batches, so that each sample counts once over all ranks. On one rank the
+    host's function is called unchanged.
 
-    `part_of` gives the part of the train epoch that is done already, or None: then the host runs
+    part_of: returns the part of the train epoch that is already done, or None. The host then runs
     the rest, and the log is of the whole epoch (Time_*: of the rest).
     """
     signature = inspect.signature(run_epoch)
@@ -83,8 +83,8 @@ def epoch_log(
             part.total = _steps_of_a_pass(call)
         validates = bool(call.arguments.get("validate"))
         phase = "validation" if validates else "train"
-        # Per-batch schedules wait in validation, where hosts call on_gradient_step too: ranks
-        # validate on unequal numbers of batches, so their learning rates would part.
+        # Hosts call on_gradient_step in validation too, which steps per-batch schedules. Ranks
+        # validate on unequal numbers of batches, so their learning rates would differ.
         methods = {"on_gradient_step": lambda *_: None} if validates else {}
         place = f"epoch {call.arguments.get('epoch')} {phase}"
         watchdog.reached(place)
@@ -126,8 +126,8 @@ def _steps_of_a_pass(call: inspect.BoundArguments) -> int:
 
 
 def _leave_out(call: inspect.BoundArguments, part: EpochPart) -> None:
-    """The host runs the steps that `part` lacks. A number, not None: DROID's run_epoch has no
-    reading of None.
+    """The host runs the steps that `part` lacks. A number, since DROID's run_epoch
+    accepts no None.
     """
     total = _argument(call, "num_steps")
     if total is None:
@@ -144,13 +144,12 @@ def _means(step_logs: list[dict[str, float]]) -> dict[str, float]:
 
 
 def _take_own_share(call: inspect.BoundArguments) -> None:
-    """Replaces the validation loader by this rank's exact share, `num_steps` by its length.
-
-    The length is given as a number, not as None: DROID's run_epoch has no reading of None.
+    """Replaces the validation loader by this rank's share, and `num_steps` by its length: DROID's
+    run_epoch accepts no None.
     """
     given, loader = _argument(call, "data_loader"), loader_of(call.arguments)
     if not hasattr(loader, "limited"):
-        return  # the host's own DataLoader, on one rank or not made through the seam
+        return  # the host's DataLoader: on one rank, or not made by the seam
     steps = _argument(call, "num_steps")
     if isinstance(given, Mapping):
         shares = {name: one.limited(steps) for name, one in given.items()}
@@ -163,7 +162,7 @@ def _take_own_share(call: inspect.BoundArguments) -> None:
 
 
 class _Recorder(StepHook):
-    """`part` hears of every batch and of every step log."""
+    """Passes every batch and step log to `part`."""
 
     place = "epoch log"
 

@@ -1,6 +1,6 @@
-"""A loss that is no number any more, and actions out of range: which rank, and where in the data.
+"""Stops at a loss of NaN or infinity, or at actions out of range; names the rank and the sample.
 
-Costs a look at a number that the host has fetched already; data is searched only after a failure.
+Checks numbers that the host has already fetched; data is searched only after a failure.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from robomimic_ddp.errors import DataError, LossError, RobomimicDDPError
 from robomimic_ddp.monitoring.step_hooks import LOSS, StepHook
 
 MOST_OVERFLOWS = 20
-"""Steps in a row that fp16 may leave out: torch halves its scale, 2**16 at first, at each."""
+"""Consecutive steps that fp16 may skip: torch halves its scale, initially 2**16, at each."""
 
 
 class Guard(StepHook):
-    """Stops this rank's epoch at the first loss that is NaN or infinite, and tells where the host
-    refuses a batch's actions: raises LossError or DataError on the rank that sees it.
+    """Raises LossError or DataError on the rank with the first loss that is NaN or infinite, or
+    with a batch whose actions the host refuses.
 
-    Under `may_overflow` (fp16), steps that overflowed are left out of the log, up to MOST_OVERFLOWS
-    in a row. `done_before`: steps of the epoch that were done before the job went on.
+    may_overflow (fp16): steps that overflowed are left out of the log, up to MOST_OVERFLOWS in a
+    row. done_before: steps of the epoch before it was resumed.
     """
 
     place = "loss guard"
@@ -43,7 +43,7 @@ class Guard(StepHook):
         if isinstance(actions, torch.Tensor) and len(actions) == 0:
             raise DataError(
                 f"{self._here()}: the batch is empty, and its loss would be NaN. The loader's "
-                "batch sampler or the data set's collate function dropped every sample: return "
+                "batch sampler or the dataset's collate function dropped every sample: return "
                 "full batches on every rank."
             )
 
@@ -62,8 +62,8 @@ class Guard(StepHook):
         return self._without_overflows(step_log) if self.most_overflows else step_log
 
     def _without_overflows(self, step_log: Any) -> Any:
-        """`step_log` less what overflowed: its mean would be none. Gradients may overflow under a
-        finite loss, and the step is left out all the same.
+        """`step_log` without overflowed values, which would spoil the mean. Gradients may overflow
+        under a finite loss; that step is skipped too.
         """
         kept = {key: value for key, value in step_log.items() if not _is_overflow(value)}
         if len(kept) == len(step_log):
@@ -80,10 +80,10 @@ class Guard(StepHook):
         return type(step_log)(kept)
 
     def _refused_actions(self) -> RobomimicDDPError | None:
-        """Why the host's check of the actions failed, if it was that."""
+        """The error if the host's check of the actions failed, else None."""
         broken = self._broken_places(self._batch)
         if broken:
-            return DataError(f"{self._here()}: the batch holds {broken}")
+            return DataError(f"{self._here()}: the batch has {broken}")
         actions = self._batch.get("actions")
         if not isinstance(actions, torch.Tensor) or bool((actions.abs() <= 1).all()):
             return None
@@ -92,21 +92,21 @@ class Guard(StepHook):
             f"{self._here()}: actions reach from {float(actions.min()):g} to "
             f"{float(actions.max()):g}{where}, and the diffusion policy needs them within "
             '[-1, 1]. Set train.action_config.<action key>.normalization="min_max" (older hosts: '
-            "train.hdf5_normalize_action=true), or scale the data set's actions."
+            "train.hdf5_normalize_action=true), or scale the dataset's actions."
         )
 
     def _broken_loss(self, loss: float, broken: str) -> RobomimicDDPError:
         found = f"{self._here()}: the loss is {loss} at step {self.steps}"
         if broken:
-            return DataError(f"{found}: the batch holds {broken}")
+            return DataError(f"{found}: the batch has {broken}")
         return LossError(
-            f"{found}, though all numbers of its batch are finite: the "
-            "training diverged, and every later checkpoint would be useless. Go on from an earlier "
-            "checkpoint with a lower learning rate, a longer warm-up, or train.max_grad_norm."
+            f"{found}, though all numbers of its batch are finite: the training diverged, and "
+            "every later checkpoint would be useless. Continue from an earlier checkpoint with a "
+            "lower learning rate, a longer warm-up, or train.max_grad_norm."
         )
 
     def _broken_places(self, batch: Any) -> str:
-        """The batch's keys with NaN or infinity, and where the first lies; "" for none."""
+        """The batch's keys with NaN or infinity, and where the first is; "" for none."""
         keys = [
             key
             for key, value in tree.named(batch, "/")
@@ -137,14 +137,14 @@ def _is_broken(values: Any) -> Any:
 
 
 def _place_of(loader: Any, key: str, is_bad: Callable) -> str:
-    """Where the first bad number lies: file, episode, step, key; "" where no HDF5 file is read."""
+    """Where the first bad number is: file, episode, step, key; "" without an HDF5 file."""
     dataset = getattr(loader, "dataset", None)
     for part in getattr(dataset, "datasets", None) or [dataset]:
         path, episodes = getattr(part, "hdf5_path", None), getattr(part, "demos", None)
         if path is None or episodes is None:
             continue
         places = [key]
-        if key == "actions":  # the batch's actions are these, one after the other
+        if key == "actions":  # the batch's actions are these, concatenated
             places = list(getattr(part, "action_keys", None) or places)
         for name, place, step in _bad_steps(path, episodes, places, is_bad):
             return f" (first in {path}: {name}, step {step}, {place!r})"

@@ -1,4 +1,4 @@
-"""How far an epoch is, on the main rank: a bar in a terminal, plain lines elsewhere."""
+"""Progress of an epoch on the main rank: a bar in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from robomimic_ddp.monitoring.step_hooks import LOSS, StepHook
 from robomimic_ddp.monitoring.throughput import Pace
 
 HOST_BAR = "custom_tqdm"
-"""What robomimic's `LogUtils` calls its bar."""
+"""The bar's name in robomimic's `LogUtils`."""
 LINE_SECONDS = 30.0
-"""Between two lines where there is no terminal."""
+"""Between two lines without a terminal."""
 _RATE = "Optimizer/"
 
 
 class Progress(StepHook):
     """Shows one epoch as its steps are done.
 
-    title: such as "epoch 3"; pace: the epoch's, which sees each step before this does;
-    samples_per_step: over all ranks; done_before: steps that were done before the job went on;
-    epochs_left: those after this one, for the time until training ends, or None; tells_end: whether
-    the last step has a line of its own. Not collective.
+    title: such as "epoch 3"; pace: the epoch's, which sees each step first; samples_per_step: over
+    all ranks; done_before: steps of the epoch before it was resumed; epochs_left: those after this
+    one, for the time until training ends, or None; tells_end: whether the last step has a line. Not
+    collective.
     """
 
     place = "progress"
@@ -44,12 +44,12 @@ class Progress(StepHook):
         self.title, self.pace = title, pace
         self.samples_per_step, self.done_before = samples_per_step, done_before
         self.epochs_left, self.tells_end = epochs_left, tells_end
-        self.total: int | None = None  # until the host's bar tells; a host may have another one
+        self.total: int | None = None  # set by the host's bar; a host may have another one
         self._bar: Any = None
         self._shown_at = time.monotonic()
 
     def over(self, iterable: Iterable, *args: Any, **kwargs: Any) -> Iterable:
-        """Stands for the host's bar around the epoch's steps."""
+        """Replaces the host's bar around the epoch's steps."""
         if isinstance(iterable, Sized):
             self.total = self.done_before + len(iterable)
         terminal = getattr(sys.stdout, "terminal", sys.stdout)  # of the host's PrintLogger
@@ -118,14 +118,14 @@ def _duration(seconds: float) -> str:
 
 
 def _beside_bars() -> Any:
-    """For a line that is printed while a bar of the host's own is drawn."""
+    """For printing a line while the host's bar is drawn."""
     tqdm = sys.modules.get("tqdm")
     return nullcontext() if tqdm is None else tqdm.tqdm.external_write_mode()
 
 
 @contextmanager
 def without_bars() -> Iterator[None]:
-    """For the block, no bar of tqdm is drawn, whoever makes it: of a rank that does not log."""
+    """For the block, disables all bars of tqdm, on a rank that does not log."""
     from tqdm.std import tqdm
 
     made = tqdm.__init__
@@ -139,9 +139,7 @@ def without_bars() -> Iterator[None]:
 
 @contextmanager
 def in_place_of_hosts(run_epoch: Callable, progress: Progress | None) -> Iterator[None]:
-    """For the block, `progress` stands for the host's bar in `run_epoch`; None: nothing is shown,
-    as on other ranks.
-    """
+    """For the block, `progress` replaces the host's bar in `run_epoch`; None: shows no bar."""
     module = bar_module(run_epoch)
     over = (lambda iterable, *args, **kwargs: iterable) if progress is None else progress.over
     if module is None:
@@ -156,7 +154,7 @@ def in_place_of_hosts(run_epoch: Callable, progress: Progress | None) -> Iterato
 
 
 def bar_module(run_epoch: Callable) -> Any:
-    """The host's module (or other object) that holds the bar which `run_epoch` calls, or None."""
+    """The host's module (or other object) with the bar that `run_epoch` calls, or None."""
     function = inspect.unwrap(run_epoch)
     names = getattr(function, "__globals__", {})
     used = getattr(getattr(function, "__code__", None), "co_names", ())

@@ -1,4 +1,4 @@
-"""What happens at one step of a host's loop, and in which order.
+"""Hooks of one step of a host's loop, and their order.
 
 The host's `run_epoch` calls four methods of its algorithm for each batch:
 
@@ -10,8 +10,8 @@ The host's `run_epoch` calls four methods of its algorithm for each batch:
 4. `log_info`: the host's, on each micro-batch; then the hooks' `done`, all of their `step`, all of
    their `after_step`, each in ORDER.
 
-`StepHooks` stands in for what hooks see, `step.presets` installs what training changes inside 2.
-docs/how_it_works.md lists every attribute that is replaced.
+`StepHooks` replaces 1 and 4, `step.presets` installs what training changes in 2.
+docs/how_it_works.md lists every replaced attribute.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from robomimic_ddp.config.swapped import swapped
 LOSS = "Loss"
 """The key of the loss in a host's step log."""
 ORDER = ("pace", "debug", "heartbeat", "loss guard", "progress", "epoch log", "verify")
-"""The places of the hooks. The guard comes before what shows or keeps a loss, and may take numbers
-out of it; the epoch's log is followed by a stop, if one was asked for.
+"""The order of the hooks. The guard comes before hooks that show or record a loss, and may remove
+numbers; the epoch's log may raise to stop the run.
 """
 
 
 class StepHook:
-    """Sees one rank's steps, at its `place` among the others (of ORDER)."""
+    """Is called at one rank's steps, at its `place` in ORDER."""
 
     place: str
 
     def batch(self, batch: Any) -> None:
-        """The batch of the next step, before the host has looked at it."""
+        """The batch of the next step, before the host processes it."""
 
     def refused(self, error: ValueError) -> None:
-        """The host has refused that batch; raises what explains `error` better, if anything."""
+        """The host has refused that batch; may raise a better explanation of `error`."""
 
     def done(self) -> None:
-        """A step is done, and no hook has seen its numbers yet."""
+        """A step is done; called before any hook's `step`."""
 
     def step(self, step_log: dict[str, Any], batch: Any) -> dict[str, Any]:
-        """The numbers of the step. `batch`: that step's, None where the host has shown none.
-        Returns its log, for the next hook and for the host.
+        """The log of the step, which returns it for the next hook and the host. batch: that
+        step's, or None if the host has shown none.
         """
         return step_log
 
@@ -57,8 +57,8 @@ class StepHook:
 
 
 class StepHooks:
-    """Stands in for two methods of `model`, and calls `hooks` around them. `beneath`: what is
-    called in their midst, the host's methods if nothing else.
+    """Replaces two methods of `model`, and calls `hooks` around them. beneath: the methods that it
+    calls, by default the host's.
     """
 
     def __init__(self, model: Any) -> None:
@@ -67,7 +67,7 @@ class StepHooks:
         self._batch: Any = None
 
     def process_batch_for_training(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        """The hooks', then the host's."""
+        """Calls the hooks, then the host's method."""
         self._batch = batch
         for hook in self.hooks:
             hook.batch(batch)
@@ -79,7 +79,7 @@ class StepHooks:
             raise
 
     def log_info(self, info: Any, *args: Any, **kwargs: Any) -> Any:
-        """The host's, then the hooks'."""
+        """Calls the host's method, then the hooks."""
         log = self.beneath.log_info(info, *args, **kwargs)
         for hook in self.hooks:
             hook.done()
@@ -101,9 +101,9 @@ class _Methods(SimpleNamespace):
 def installed(
     model: Any, hooks: Iterable[StepHook] = (), methods: Mapping[str, Callable] | None = None
 ) -> Iterator[None]:
-    """For the block, `hooks` see the steps of `model`, beside those that do already. `methods`
-    replace the host's of these names, beneath all hooks, and get the host's as first argument.
-    Blocks may end in any order; with the first one all do.
+    """For the block, adds `hooks` to the steps of `model`. methods: replace the host's of these
+    names, beneath all hooks, and get the host's as first argument. Blocks may end in any order;
+    with the first one all do.
     """
     standing = (getattr(vars(model).get(name), "__self__", None) for name in _SEEN)
     found = next((one for one in standing if isinstance(one, StepHooks)), None)
@@ -120,4 +120,4 @@ def installed(
             yield
         finally:
             made.hooks = [one for one in made.hooks if not any(one is own for own in hooks)]
-            made._batch = None  # the next epoch shows its own, and this one's memory is free
+            made._batch = None  # frees its memory

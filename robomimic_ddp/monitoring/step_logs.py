@@ -1,4 +1,4 @@
-"""What one rank logs in an epoch, step by step, before it is averaged over ranks."""
+"""Logs of one rank in an epoch, step by step, before they are averaged over ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from robomimic_ddp.errors import RobomimicDDPError
 
 
 class BatchLogs:
-    """What one rank logs during one epoch: per key, the sum over samples and their number."""
+    """Logs of one rank in one epoch: per key, the sum over samples and their number."""
 
     def __init__(self) -> None:
         self.samples = 0
@@ -20,11 +20,11 @@ class BatchLogs:
         self._batch_samples: int | None = None
 
     def see_batch(self, batch: Any) -> None:
-        """Notes the number of samples of the batch whose log comes next."""
+        """Records the number of samples of the batch whose log comes next."""
         self._batch_samples = samples_in(batch)
 
     def see_log(self, step_log: dict[str, Any]) -> None:
-        """Adds the log of the batch seen last; a value's mean is taken, as the host does."""
+        """Adds the log of the newest batch; takes the mean of an array, as the host does."""
         if self._batch_samples is None:
             raise RobomimicDDPError(
                 "run_epoch called model.log_info before model.process_batch_for_training, so the "
@@ -39,13 +39,12 @@ class BatchLogs:
 
 
 class EpochPart:
-    """The steps of one train epoch that are done, and what they have logged: enough to stop inside
-    the epoch and to go on later.
+    """The finished steps of one train epoch and their logs, to stop inside the epoch and resume.
 
-    logs: the sums of several ranks' `BatchLogs`; step_logs: on one rank each step's log, since the
-    host's own mean is kept to the bit. total: all steps of an epoch that is a pass of its loader;
-    None where the host's config counts them. after_step: called after each step, after_training:
-    after the last one of the epoch; both may raise.
+    logs: the sums of several ranks' `BatchLogs`; step_logs: on one rank each step's log, for
+    bitwise the host's mean; total: steps of an epoch that is a pass of its loader, None if the
+    host's config sets them; after_step: called after each step; after_training: after the last step
+    of the epoch. Both may raise.
     """
 
     def __init__(
@@ -57,7 +56,7 @@ class EpochPart:
         self.begin()
 
     def begin(self) -> None:
-        """No step is done."""
+        """Resets to no steps."""
         self.epoch: int | None = None
         self.steps = 0
         self.total: int | None = None
@@ -65,7 +64,7 @@ class EpochPart:
         self.step_logs: list[dict[str, float]] = []
 
     def see(self, step_log: dict[str, Any], batch: Any) -> None:
-        """Notes the log of a step, and the batch that it is of."""
+        """Records the log of a step, and its batch."""
         if group.world_size() == 1:
             self.step_logs.append({key: float(np.mean(value)) for key, value in step_log.items()})
             return
@@ -85,7 +84,7 @@ def samples_in(batch: Any) -> int:
     shape = next(filter(None, sizes), None)
     if shape is None:
         raise RobomimicDDPError(
-            f"a batch of type {type(batch).__name__} holds no array with a batch dimension, so its "
+            f"a batch of type {type(batch).__name__} has no array with a batch dimension, so its "
             "samples cannot be counted for the average over ranks. Return arrays of shape [B, ...] "
             "from the dataset."
         )

@@ -1,6 +1,6 @@
-"""How fast an epoch's steps were, and what they waited for: numbers for the host's own loggers.
+"""Speed of an epoch's steps, and their waiting times, for the host's loggers.
 
-They are added to the train log under `Time_...`, which robomimic records as
+The numbers are added to the train log under `Time_...`, which robomimic records as
 `Timing_Stats/Train_...` in TensorBoard and wandb.
 """
 
@@ -18,11 +18,11 @@ from robomimic_ddp.monitoring.step_hooks import StepHook
 
 NANOSECONDS = 1e-9
 WAITED, ENOUGH_STEPS = 0.3, 20
-"""From this share of the time spent waiting for data on, in so many steps, it is worth a line."""
+"""Share of time waiting for data, and number of steps, from which on a line is printed."""
 
 
 class Pace(StepHook):
-    """Times this rank's train steps of one epoch; `clock` gives seconds."""
+    """Times this rank's train steps of one epoch; `clock` returns seconds."""
 
     place = "pace"
 
@@ -41,17 +41,17 @@ class Pace(StepHook):
 
     @property
     def seconds(self) -> float:
-        """From the beginning to the end of the last step."""
+        """Seconds from the start to the end of the last step."""
         return self.last_step - self.began
 
     def data_share(self) -> float:
-        """Share of the time that was spent waiting for batches."""
+        """Share of time spent waiting for batches."""
         return self.waited / self.seconds if self.seconds else 0.0
 
 
 def waiting_note(log: Mapping[str, float], steps: int) -> str:
-    """The line for an epoch of `steps` whose `log` (of `over_ranks`) says that data came too late;
-    "" else.
+    """The line for an epoch of `steps` whose `log` (of `over_ranks`) shows a wait for data; else
+    "".
     """
     share = log.get("Time_Data_Wait_Share", 0.0)
     if share < WAITED or steps < ENOUGH_STEPS:
@@ -64,7 +64,7 @@ def waiting_note(log: Mapping[str, float], steps: int) -> str:
 
 @dataclass(frozen=True)
 class _Measured:
-    """What one rank tells of its epoch: seconds, and bytes of GPU memory."""
+    """Measurements of one rank: seconds, and bytes of GPU memory."""
 
     steps: int
     seconds: float
@@ -74,13 +74,13 @@ class _Measured:
 
 
 def over_ranks(pace: Pace, reducers: Iterable, samples_per_step: int) -> dict[str, float]:
-    """Collective: the epoch's pace, alike on every rank; empty where no step was taken.
+    """Collective: the epoch's speed, equal on every rank; empty without a step.
 
     Time_Steps_Per_Second, Time_Samples_Per_Second: all ranks together. Time_Data_Wait_Share: the
-    worst rank's share of its time. Under DDP also Time_Communication_Share, the ranks' mean share
-    of a step in which gradients are sent while nothing is computed, from torch's own sampled
-    figures, and Time_Step_Slowest_Rank and ..._Fastest_Rank, seconds of a step less that (ranks
-    wait for each other there). On GPUs Time_GPU_Memory_GB: the most that a rank has allocated.
+    worst rank's share of its time. With DDP also Time_Communication_Share, the ranks' mean share of
+    a step in which gradients are sent and nothing is computed, from torch's samples, and
+    Time_Step_Slowest_Rank and ..._Fastest_Rank, seconds of a step without that (ranks wait for each
+    other there). On GPUs Time_GPU_Memory_GB: the most allocated by a rank.
     """
     memory = torch.cuda.max_memory_allocated() if torch.cuda.is_initialized() else 0
     exposed = exposed_communication(reducers)
@@ -106,15 +106,15 @@ def over_ranks(pace: Pace, reducers: Iterable, samples_per_step: int) -> dict[st
 
 
 def exposed_communication(reducers: Iterable) -> float | None:
-    """Seconds of a step in which DDP sends gradients while no gradient is computed, over all
-    `optimizer_ddp.reducers`; None where nothing is sent or torch does not tell. torch samples the
-    first ten steps and every hundredth.
+    """Seconds of a step in which DDP sends gradients while none is computed, over all
+    `optimizer_ddp.reducers`; None if nothing is sent or torch has no data. torch samples the first
+    ten steps and every hundredth.
     """
     total, is_known = 0, False
     for one in reducers:
-        told = getattr(one.parallel, "_get_ddp_logging_data", dict)()
-        if told.get("backward_comm_time"):
+        stats = getattr(one.parallel, "_get_ddp_logging_data", dict)()
+        if stats.get("backward_comm_time"):
             is_known = True
-            overlap = told.get("backward_compute_comm_overlap_time", 0)
-            total += max(0, told["backward_comm_time"] - overlap)
+            overlap = stats.get("backward_compute_comm_overlap_time", 0)
+            total += max(0, stats["backward_comm_time"] - overlap)
     return total * NANOSECONDS if is_known else None

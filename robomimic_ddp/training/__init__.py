@@ -1,1 +1,3 @@
-"""One run: nets, loaders, the epoch loop, resume and rollouts; `api` holds the names hosts use."""
+"""One run: nets, loaders, the epoch loop, resume and rollouts; `api` has the names that
+hosts use.
+"""

@@ -1,6 +1,6 @@
-"""What PowerSGD keeps from step to step, as a part of a run's state.
+"""Saves and restores PowerSGD's state.
 
-Each rank's errors are as large as its gradients. They are brought to the main rank alone, which
+Each rank's errors are as large as its gradients. They are gathered on the main rank only, which
 writes them, and sent to the ranks one by one.
 """
 
@@ -13,12 +13,12 @@ from robomimic_ddp.distributed.comm_hooks import PowerSGD, mean_errors
 from robomimic_ddp.training import run as _run
 
 _LAYOUT = ("bucket_mb", "channels_last", "find_unused_parameters", "powersgd_rank")
-"""Options that decide which numbers lie where in which bucket and factor."""
+"""Options that change the layout of buckets and factors."""
 
 
 def capture(run: _run.Run) -> dict[str, Any] | None:
-    """Collective: {"common": of each net, "errors": of each rank, of each net} on the main rank;
-    None on the others, and where nothing is compressed.
+    """Collective: {"common": per net, "errors": per rank and net} on the main rank; None on others,
+    and without compression.
     """
     compressors = _compressors(run)
     if not compressors:
@@ -31,12 +31,12 @@ def capture(run: _run.Run) -> dict[str, Any] | None:
 
 
 def restore(run: _run.Run, model: Any, saved: dict[str, Any]) -> str | None:
-    """Collective: puts back what `capture` returned, once buckets are laid out; what there is to
-    say of it. Only the main rank's `saved` holds the errors.
+    """Collective: restores the result of `capture`, once buckets are laid out; returns a line for
+    the user, or None. Only the main rank's `saved` has the errors.
 
-    On another number of ranks each begins with the mean of the saved ranks' errors, so that the
-    ranks' mean gradient is short of nothing. With other buckets the errors are dropped, which
-    costs a part of the last steps' gradients.
+    On another number of ranks each starts with the mean of the saved errors, so that the ranks'
+    mean gradient is complete. With other buckets the errors are dropped, which loses a part of the
+    last steps' gradients.
     """
     compressors, kept = _compressors(run), saved.get("powersgd")
     if not compressors:
@@ -45,7 +45,7 @@ def restore(run: _run.Run, model: Any, saved: dict[str, Any]) -> str | None:
     if reason is not None:
         for one in compressors.values():
             one.begin_anew(saved["steps"])
-        return f"gradients: PowerSGD begins anew, since {reason}"
+        return f"gradients: PowerSGD starts again, since {reason}"
     world, errors = group.world_size(), kept.get("errors")
     if errors is not None and len(errors) != world:
         means = {name: mean_errors([rank[name] for rank in errors]) for name in compressors}

@@ -1,4 +1,4 @@
-"""What a host's lines that make datasets and loaders call."""
+"""The functions that a host calls to make datasets and loaders."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from robomimic_ddp.training import run as _run
 
 
 def train_loader(*args: Any, **kwargs: Any) -> Iterable:
-    """The train DataLoader: on several ranks each reads its own part, reshuffled every pass, last
-    batch dropped.
+    """The train DataLoader: on several ranks each reads its shard, reshuffled every pass, with
+    drop_last.
 
-    Takes `torch.utils.data.DataLoader`'s arguments; on one rank it returns exactly that.
+    Takes the arguments of `torch.utils.data.DataLoader`, and returns one on one rank.
     """
     return _loader("train", args, kwargs)
 
 
 def valid_loader(*args: Any, **kwargs: Any) -> Iterable:
-    """The validation DataLoader: on several ranks every sample is counted once over all of them."""
+    """The validation DataLoader: on several ranks every sample counts once over all."""
     return _loader("valid", args, kwargs)
 
 
@@ -36,7 +36,7 @@ def _loader(role: str, args: tuple, kwargs: dict) -> Iterable:
     if run is None:
         return torch.utils.data.DataLoader(**loader_kwargs)
     dataset = loader_kwargs["dataset"]
-    # A batch of the train loader is that of a whole step (see training/step/accumulation.py).
+    # A batch of the train loader is for a whole step (see training/step/accumulation.py).
     batch = run.plan.batch_per_rank
     if role == "train":
         batch = _samples_per_rank(run.plan, loader_kwargs)
@@ -61,7 +61,7 @@ def _loader(role: str, args: tuple, kwargs: dict) -> Iterable:
         make = sampling.valid_loader
         if role == "train":
             make, more = sampling.train_loader, {"stream_is_sharded": run.sharded_stream}
-            if run.plan.accumulate > 1:  # on one rank the host's own batch is delivered
+            if run.plan.accumulate > 1:  # on one rank the host's batch is delivered
                 loader_kwargs["batch_size"] = batch
         loader = make(
             torch.utils.data.DataLoader,
@@ -76,14 +76,13 @@ def _loader(role: str, args: tuple, kwargs: dict) -> Iterable:
         loader = sampling.ReplayedLoader(loader)
     before = run.loaders.get(role)
     is_part = role == "train" and before is not None and batch < run.plan.samples_per_rank
-    run.loaders[role] = sampling.Together(before, loader) if is_part else loader
+    run.loaders[role] = sampling.JoinedLoaders(before, loader) if is_part else loader
     return loader
 
 
 def _samples_per_rank(plan: Any, loader_kwargs: Mapping[str, Any]) -> int:
-    """Samples that a rank takes from this train loader for a step: all of them, or the loader's
-    part, where a host joins the batches of several loaders that are each smaller than
-    train.batch_size. Raises DataError where that is no whole number.
+    """Samples of a rank's step from this train loader: all, or a part if a host joins the batches
+    of several loaders, each smaller than train.batch_size. Raises DataError if it is no integer.
     """
     own, configured = loader_kwargs.get("batch_size"), plan.configured_batch
     if not isinstance(own, int) or own < 1 or own == configured:
@@ -106,11 +105,11 @@ def _cuda_device(run: Any) -> torch.device | None:
 
 
 def sharded(make_dataset: Callable) -> Callable:
-    """Around a host's own maker of a tf.data pipeline (octo, dlimp): on several ranks each reads
-    its share of the episodes, and `shuffle_buffer_size` is divided by the ranks (unless
-    `ddp.shuffle=per_rank`); else `make_dataset` itself.
+    """Wraps a host's function that makes a tf.data pipeline (octo, dlimp): on several ranks each
+    reads its shard of the episodes, and `shuffle_buffer_size` is divided by the ranks (unless
+    `ddp.shuffle=per_rank`). On one rank `make_dataset` itself.
 
-    Raises DataError for fewer episodes than ranks, and for statistics of one rank's share.
+    Raises DataError for fewer episodes than ranks, and for statistics of one rank's shard.
     """
     run = _run.current()
     if run is None or not run.plan.several_ranks:
@@ -134,9 +133,7 @@ def sharded(make_dataset: Callable) -> Callable:
 
 
 def rlds_datasets(load_data_for_training: Callable) -> Callable:
-    """Decorates `load_data_for_training`: RLDS datasets when `train.data_format` says so, else the
-    host's own.
-    """
+    """Decorates `load_data_for_training`: RLDS datasets by `train.data_format`, else the host's."""
 
     @functools.wraps(load_data_for_training)
     def wrapped(config: Any, *args: Any, **kwargs: Any) -> Any:
@@ -161,7 +158,7 @@ def rlds_datasets(load_data_for_training: Callable) -> Callable:
 
 
 def rlds_env_metadata(get_env_metadata_from_dataset: Callable) -> Callable:
-    """Decorates `get_env_metadata_from_dataset`: also answers for the folder of an RLDS dataset."""
+    """Decorates `get_env_metadata_from_dataset`: also for the folder of an RLDS dataset."""
 
     @functools.wraps(get_env_metadata_from_dataset)
     def wrapped(dataset_path: Any, *args: Any, **kwargs: Any) -> Any:
@@ -175,10 +172,10 @@ def rlds_env_metadata(get_env_metadata_from_dataset: Callable) -> Callable:
 
 
 def rlds_shape_metadata(get_shape_metadata_from_dataset: Callable) -> Callable:
-    """Decorates `get_shape_metadata_from_dataset`: also answers for RLDS dataset entries.
+    """Decorates `get_shape_metadata_from_dataset`: also for RLDS entries.
 
-    Hosts give it an entry of train.data, or (older ones) a path and other parameters: those reach
-    the host's function as they are, and RLDS data, which needs an entry, is a DataError.
+    Hosts pass an entry of train.data, or (older ones) a path and other parameters, which are passed
+    on. RLDS data needs an entry, else it raises DataError.
     """
     signature = inspect.signature(get_shape_metadata_from_dataset)
 

@@ -24,16 +24,16 @@ from robomimic_ddp.training import rollouts as _rollouts
 from robomimic_ddp.training import run as _run
 
 _VALIDATION = 0xEA1
-"""Keeps the streams of validation apart from all others that are drawn from the run's seed."""
+"""Separates the streams of validation from others by the run's seed."""
 
 
 def epoch_log(run_epoch: Callable) -> Callable:
-    """Collective: decorates `run_epoch`: its log averaged over ranks, weighted by samples, alike on
-    every rank; a train log is given the epoch's pace (see `throughput.over_ranks`).
+    """Collective: decorates `run_epoch`: averages its log over ranks, weighted by samples, and adds
+    the epoch's speed to a train log (see `throughput.over_ranks`).
 
-    The main rank shows its progress and appends the log to the run's `history.jsonl`. On several
-    ranks validation draws from random streams of its own, so that training does not depend on it. A
-    rank whose loss is NaN or infinite raises LossError or DataError.
+    The main rank shows progress and appends the log to the run's `history.jsonl`. On several ranks
+    validation draws from separate random streams, so that training does not depend on it. A rank
+    whose loss is NaN or infinite raises LossError or DataError.
     """
     signature = inspect.signature(run_epoch)
     over_ranks = metrics.epoch_log(run_epoch, _part)
@@ -66,7 +66,7 @@ def _directory_to_write() -> Path | None:
 
 
 class _Epoch:
-    """One call of the host's `run_epoch` within `run`."""
+    """One call of the host's `run_epoch` in `run`."""
 
     def __init__(self, run: _run.Run, call: inspect.BoundArguments) -> None:
         self.run, self.model = run, call.arguments["model"]
@@ -95,14 +95,14 @@ class _Epoch:
         return max(0, self.run.last_epoch - self.number)
 
     def hooks(self) -> Iterator[step_hooks.StepHook]:
-        """What sees the epoch's steps."""
+        """The hooks of the epoch's steps."""
         options = self.run.options.values
         yield self.pace
         if options.debug and not self.validates:
             interval = int(options.debug_interval)
-            yield debug.Teller(self.run.debugged, interval, self.run.plan.device)
+            yield debug.Printer(self.run.debugged, interval, self.run.plan.device)
         if self.run.pulse is not None and not self.validates:
-            yield heartbeat.Listener(self.run.pulse, self.number)
+            yield heartbeat.HeartbeatHook(self.run.pulse, self.number)
         if self.run.trains_in_parallel:
             may_overflow = options.precision == "fp16"
             yield nan_guard.Guard(self.loader, self.number, may_overflow, self.done_before)
@@ -110,8 +110,8 @@ class _Epoch:
             yield self.progress
 
     def random_streams(self) -> Any:
-        """Those of the present epoch's validation; on one rank and in training the host's own,
-        since its arithmetic is kept to the bit.
+        """Separate streams for validation; on one rank and in training the host's, for bitwise the
+        same results.
         """
         if not self.validates or not self.run.plan.several_ranks:
             return contextlib.nullcontext()
@@ -119,19 +119,19 @@ class _Epoch:
         return rng.forked(_VALIDATION, self.run.seed, self.run.plan.rank, number)
 
     def finished(self, result: Any) -> Any:
-        """Collective when training: `result` of the host, with the epoch's pace in its log."""
+        """Collective when training: `result` of the host, with the epoch's speed in its log."""
         if self.validates:
             return result
         reducers = optimizer_ddp.reducers(self.model)
         paced = throughput.over_ranks(self.pace, reducers, self.run.plan.samples_per_step)
-        self._tell_of_waiting(paced)
-        if isinstance(result, tuple):  # the host keeps the iterator: (log, iterator)
+        self._warn_of_waiting(paced)
+        if isinstance(result, tuple):  # (log, iterator) in some hosts
             return ({**result[0], **paced}, *result[1:])
         getattr(self.run.loaders.get("train"), "let_go", lambda: None)()
         return {**result, **paced}
 
-    def _tell_of_waiting(self, paced: Mapping[str, float]) -> None:
-        """Once in a run, on the main rank."""
+    def _warn_of_waiting(self, paced: Mapping[str, float]) -> None:
+        """Prints once in a run, on the main rank."""
         note = throughput.waiting_note(paced, self.pace.steps)
         if note and self.run.told_of_waiting is False and group.is_main():
             print(note, flush=True)
@@ -139,8 +139,9 @@ class _Epoch:
 
 
 def rollouts(rollout_with_stats: Callable) -> Callable:
-    """Collective: decorates `rollout_with_stats`: the episodes split over ranks, each drawing from
-    streams of its own; the statistics of all of them on every rank, the video on the main rank.
+    """Collective: decorates `rollout_with_stats`: splits the episodes over ranks, each with
+    separate random streams; returns the statistics of all on every rank, the video on the main
+    rank.
 
     The main rank appends the statistics to the run's `history.jsonl`.
     """

@@ -1,7 +1,7 @@
-"""The host's configuration: our section taken out, RLDS keys declared, RLDS datasets found.
+"""Prepares the host's config: removes our section, declares RLDS keys, finds RLDS datasets.
 
-Hosts lock the keys of their config, so what is not declared cannot be set. Keys are declared only
-when a config uses them: a run on HDF5 leaves a config.json that the unpatched host reads.
+Hosts lock the keys of their config. Ours are declared only if a config uses them, so that the
+unpatched host can read the config.json of a run on HDF5.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ __all__ = [
 
 ROBOMIMIC_FORMAT = "robomimic"
 OUR_KEY = "data_cache_dir"
-"""A key that no host has, declared together with all others."""
+"""A key that no host has; it shows that ours are declared."""
 
 
 def prepare_config(config: Any, external: MutableMapping) -> Any:
-    """Takes the section "ddp" out of `external` (in place) and declares the RLDS keys that it uses.
+    """Removes the section "ddp" from `external` (in place) and declares the RLDS keys that it uses.
 
-    Returns the host's `config`, with the section's options noted beside it. Raises ConfigError for
-    a key that the host does not declare, and for a value of another kind than its default's.
-    `ddp.NAME=value` on the command line is noted too, for hosts whose entry takes such words.
+    Returns the host's `config`, with our options attached: those of the section, and
+    `ddp.NAME=value` of the command line. Raises ConfigError for a key that the host does not
+    declare, and for a value of another type than its default's.
     """
     section = external.pop("ddp", None) or {}
     if not isinstance(section, Mapping):
@@ -62,9 +62,8 @@ def prepare_config(config: Any, external: MutableMapping) -> Any:
 
 
 def declare_rlds_keys(config: Any) -> None:
-    """Adds the RLDS keys that `config` lacks, with DROID's names and defaults.
-
-    A host that declares train.data_format by itself reads RLDS data by itself, and gets none.
+    """Adds the RLDS keys that `config` lacks, with DROID's names and defaults; none for a host with
+    its own RLDS pipeline.
     """
     if reads_rlds_itself(config):
         return
@@ -81,12 +80,12 @@ def uses_rlds(config: Any) -> bool:
 
 
 def reads_rlds_itself(config: Any) -> bool:
-    """Whether the host has an RLDS pipeline of its own: it declares the format, not our keys."""
+    """Whether the host has an RLDS pipeline: it declares the format, not our keys."""
     return "data_format" in config.train and OUR_KEY not in config.train
 
 
 def trains_by_own_pipeline(config: Any) -> bool:
-    """Whether the run reads RLDS data through the host's own pipeline."""
+    """Whether the run reads RLDS data through the host's pipeline."""
     return _format_is_rlds(config) and reads_rlds_itself(config)
 
 
@@ -95,10 +94,8 @@ def _format_is_rlds(config: Any) -> bool:
 
 
 def fill_rlds_data(config: Any) -> None:
-    """Collective: for an RLDS run, lists the dataset folders in `train.data`, which hosts check and
-    iterate over. For a host's own RLDS pipeline only sees whether the datasets are there.
-
-    Raises DataError.
+    """Collective: for an RLDS run, lists the dataset folders in `train.data`, which hosts iterate
+    over. For a host's RLDS pipeline only checks that the datasets exist. Raises DataError.
     """
     if not uses_rlds(config):
         if _format_is_rlds(config):
@@ -114,11 +111,10 @@ def fill_rlds_data(config: Any) -> None:
 
 
 def check_inputs(config: Any, resuming: bool = False, trusts: bool = False) -> None:
-    """Collective: the main rank looks over the HDF5 data sets and the checkpoint that `config`
-    names, before anything is made. Raises DataError, ConfigError or CheckpointError on all ranks.
+    """Collective: the main rank validates the HDF5 datasets and the checkpoint of `config`, before
+    anything is created. Raises DataError, ConfigError or CheckpointError on all ranks.
 
-    A run that is resumed does not read experiment.ckpt_path again. `trusts`: the user trusts that
-    file, whatever it asks for.
+    resuming: experiment.ckpt_path is not read again; trusts: the user trusts that file.
     """
     main_rank.on_main(_check_output, config)
     data_format = config.train.get("data_format", ROBOMIMIC_FORMAT)
@@ -136,7 +132,7 @@ def check_inputs(config: Any, resuming: bool = False, trusts: bool = False) -> N
 
 
 def _check_output(config: Any) -> None:
-    """Raises ConfigError where no run directory can be made."""
+    """Raises ConfigError if no run directory can be created."""
     output, name = config.train.get("output_dir", None), config.experiment.name
     reason = None if output is None else paths.why_not_writable(os.path.join(output, name))
     if reason is not None:
@@ -148,13 +144,13 @@ def _check_output(config: Any) -> None:
 
 
 def common_directory(paths: Any) -> Path:
-    """The run directory: the deepest folder that holds all paths that `get_exp_dir` returned."""
+    """The run directory: the deepest common folder of the paths of `get_exp_dir`."""
     return Path(os.path.commonpath([os.fspath(path) for path in paths if path is not None]))
 
 
 def experiment_directory(config: Any) -> Path:
-    """The folder that holds the run directories of this experiment name, as hosts build it:
-    relative to the host's package unless `train.output_dir` is absolute.
+    """The folder of the run directories of this experiment name: relative to the host's package
+    unless `train.output_dir` is absolute.
     """
     output = Path(os.path.expanduser(config.train.output_dir))
     if not output.is_absolute():

@@ -96,8 +96,8 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
     """Collective: goes around the epoch loop's `range(...)`.
 
     Before the first epoch all ranks take the main rank's weights and buffers, build their parallel
-    nets, take random streams of their own and prove it (`ddp.verify`); after every epoch they prove
-    to be equal still, and the run's state is saved. A run that goes on begins after the last epoch
+    nets, take separate random streams and prove it (`ddp.verify`); after every epoch they prove
+    to be equal still, and the run's state is saved. A resumed run begins after the last epoch
     that it finished. After the last one the run's record gets its outcome.
     """
     run = _run.current()

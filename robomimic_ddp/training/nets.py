@@ -29,7 +29,7 @@ def cuda_device() -> torch.device:
 def parallel(net: nn.Module, module_key: bool = False) -> nn.Module:
     """The net, trained in parallel by the present run's mode: DDP, DataParallel or one device.
 
-    The net keeps its class, methods and parameter names. `module_key` holds it under the attribute
+    The net keeps its class, methods and parameter names. `module_key` keeps it under the attribute
     `module`, so that hosts whose checkpoints carry DataParallel's key keep it.
     """
     net = weights.accept_any_layout(_run.parallelise(net))

@@ -1,28 +1,26 @@
-"""The block that is printed once before training: what this job is going to do, a line for each
-decision.
-"""
+"""The plan that is printed before training: a line for each decision."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from robomimic_ddp.config import env, paths
+from robomimic_ddp.config import env, learning_rate, paths
 from robomimic_ddp.data.rlds.loaders import buffer_memory
 
 _NAMED_SETS = 3
 _CONSTANT = "constant"
 _HOSTS_SCHEDULE = "multistep"
-"""robomimic's, where a config names none."""
+"""robomimic's default."""
 
 
 def lines(run: Any) -> Iterator[str]:
     """Mode, ranks and devices, batch, workers, learning rate, schedule, data, precision and run
-    directory of a `run.Run`; what is not known is left out.
+    directory of a `run.Run`, as far as known.
     """
     yield run.plan.describe(any_parallel_net=run.trains_in_parallel)
     for pair in dict.fromkeys(run.learning_rates):
-        yield run.plan.describe_lr(*pair)
+        yield learning_rate.describe(*pair, run.plan.lr_scaling, run.plan.lr_choices)
     loader = run.loaders.get("train")
     yield from _schedule(run, loader)
     yield from _data(run, loader)
@@ -61,7 +59,7 @@ def _schedule(run: Any, loader: Any) -> Iterator[str]:
 
 
 def _decay(rate: Mapping[str, Any]) -> str:
-    """What robomimic makes of the section `learning_rate` of an optimizer."""
+    """Describes the schedule in the section `learning_rate` of an optimizer."""
     kind, at = rate.get("scheduler_type", _HOSTS_SCHEDULE), list(rate.get("epoch_schedule") or ())
     if kind == "cosine":
         return f"cosine after {rate.get('warmup_steps', 0)} steps of warm-up"
@@ -92,7 +90,7 @@ def _data(run: Any, loader: Any) -> Iterator[str]:
 
 
 def _names(train: Any) -> Iterator[str]:
-    """Where the data sets of a host's config lie; RLDS: their folder and names."""
+    """Paths of the datasets of a host's config; RLDS: folder and names."""
     if isinstance(train, Mapping) and train.get("data_path") and train.get("dataset_names"):
         folder = paths.expanded(train["data_path"])
         yield from (str(folder / str(name)) for name in train["dataset_names"])

@@ -1,7 +1,7 @@
 """Which run is resumed, its state, and what its user reads of it. The main rank reads.
 
 `ddp_state.pth` is read alone. The main rank sends it tensor by tensor: nodes need not share a disk,
-and all ranks go on from one file even where two nodes would see different ones.
+and all ranks resume from one file even where two nodes would see different ones.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from robomimic_ddp.training import run as _run
 
 def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> bool:
     """Collective: looks for the run to continue, where one is asked for (`ddp.resume`, the host's
-    own flag) or torchrun has started the ranks anew. What it finds is `run.resume.found`.
+    own flag) or torchrun has restarted the ranks. What it finds is `run.resume.found`.
 
     Returns whether the host shall resume by itself: from its own checkpoint, in a directory without
     a state of ours. `host_can`: its train() has a parameter `resume`. Raises CheckpointError where
-    there is nothing to resume, and Stopped where torchrun starts the ranks anew of a job that has
+    there is nothing to resume, and Stopped where torchrun restarts the ranks of a job that has
     stopped on request.
     """
     launch = env.read_launch_env()
@@ -62,15 +62,15 @@ def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> bool
     by_host = found is not None and found.kind == "host"
     if by_host:
         say(
-            f"{found.directory} holds no {checkpoint.STATE} (it ended before its first epoch's "
-            "was written, or the host wrote it alone): the host goes on from its last.pth, and "
-            "random streams, the place in the data and best values begin anew"
+            f"{found.directory} has no {checkpoint.STATE} (it ended before its first epoch's "
+            "was written, or the host wrote it alone): the host resumes from its last.pth, and "
+            "random streams, the place in the data and best values start over"
         )
     return by_host
 
 
 def forget_requeue(found: checkpoint.Found | None) -> None:
-    """Main rank: the run goes on, so its marker is no longer true."""
+    """Main rank: the run is resumed, so its marker is no longer true."""
     if found is not None:
         try:
             (found.directory / checkpoint.REQUEUE_NAME).unlink(missing_ok=True)
@@ -79,7 +79,7 @@ def forget_requeue(found: checkpoint.Found | None) -> None:
 
 
 def saved_state(run: _run.Run) -> dict[str, Any] | None:
-    """The state that the run goes on from, or None. What each rank has of its own as large as a net
+    """The state to resume from, or None. What is separate for each rank and as large as a net
     stays with the main rank. Collective the first time, which is where the host makes its run
     directory: by then no other job writes there.
     """
@@ -137,7 +137,7 @@ def trim_history(directory: Path, last_epoch: int) -> None:
             file.writelines(json.dumps(record, sort_keys=True) + "\n" for record in kept)
     except (DataError, OSError, TypeError) as error:
         print(
-            f"warning: {error}\nThe run goes on; {history.FILE_NAME} keeps the lines of epochs "
+            f"warning: {error}\nThe run continues; {history.FILE_NAME} keeps the lines of epochs "
             "that are trained again.",
             file=sys.stderr,
         )
@@ -174,7 +174,7 @@ def say(line: str) -> None:
 
 
 def changes(run: Any, model: Any, saved: dict[str, Any], data: str) -> Iterable[str]:
-    """What goes on and what has changed since the state was saved, a sentence each."""
+    """What is resumed and what has changed since the state was saved, a sentence each."""
     made = run.plan
     yield (
         f"resuming training from epoch {saved['epoch'] + 1}{_inside(saved)} "

@@ -1,9 +1,9 @@
-"""Evaluation episodes, split over the ranks: each rank simulates its share on a policy of its own.
+"""Splits evaluation episodes over ranks; each rank simulates its share.
 
-Rank r runs episodes r, r + world size, ...; a rank may have none. Each episode draws from random
-streams of its own, a function of (seed, epoch, environment, episode), so the episodes are the same
-ones whatever the number of ranks. The statistics are merged over gloo, in a group without a time
-limit: a rank that is done early may wait for hours, and never inside NCCL.
+Rank r runs episodes r, r + world size, ...; a rank may have none. Each episode has separate random
+streams, a function of (seed, epoch, environment, episode), so the episodes do not depend on the
+number of ranks. The statistics are merged over gloo, in a group without a time limit: a rank may
+wait for hours, and never inside NCCL.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from robomimic_ddp.errors import RobomimicDDPError
 logger = logging.getLogger(__name__)
 
 _STREAM = 0x5EED
-"""Keeps the streams of rollouts apart from all others that are drawn from the run's seed."""
+"""Separates the streams of rollouts from others by the run's seed."""
 _VIDEO = ("video_dir", "video_path")
 _MOST_LISTED = 8
 
@@ -32,8 +32,8 @@ _MOST_LISTED = 8
 def split_rollouts(rollout_with_stats: Callable, seed: Callable[[], int]) -> Callable:
     """Collective: decorates the host's `rollout_with_stats(policy, envs, ..., num_episodes, ...)`.
 
-    Every rank gets the statistics of all episodes; the video is the main rank's, of its own ones.
-    `seed` gives the run's. On one rank the host's function is called as it is.
+    Every rank gets the statistics of all episodes; the video shows the main rank's. seed: returns
+    the run's. On one rank the host's function is called unchanged.
     """
     signature = inspect.signature(rollout_with_stats)
 
@@ -70,7 +70,7 @@ def _argument(call: inspect.BoundArguments, name: str) -> Any:
 
 
 def _episodes(call: inspect.BoundArguments) -> int:
-    """The number of episodes asked for; the main rank is given at least one of them."""
+    """The requested number of episodes, at least 1, for the main rank."""
     episodes = _argument(call, "num_episodes")
     if not isinstance(episodes, int) or episodes < 1:
         raise RobomimicDDPError(
@@ -89,7 +89,7 @@ def _announce(episodes: int) -> None:
 
 
 def _listed(episodes: range) -> str:
-    """The episodes' numbers; of many, the first and the last, and how many they are."""
+    """The episodes' numbers; for many, the first, the last, and their number."""
     if len(episodes) <= _MOST_LISTED:
         return ", ".join(str(episode) for episode in episodes) or "none"
     first = ", ".join(str(episode) for episode in episodes[:3])
@@ -98,10 +98,10 @@ def _listed(episodes: range) -> str:
 
 @contextmanager
 def _seeded(envs: dict[str, Any], own: Iterable[int], entropy: tuple[int, int]) -> Iterator[None]:
-    """For the block, each `reset` of an environment begins its next episode's random streams.
+    """For the block, each `reset` of an environment seeds the random streams of its next episode.
 
-    The host resets once an episode, before the policy draws anything; wrappers that reset again
-    stay within the episode, since only the outermost environment is watched.
+    The host resets once an episode, before the policy draws; only the outermost environment counts,
+    since wrappers may reset again.
     """
     with ExitStack() as stack:
         for number, env in enumerate(envs.values()):
@@ -125,10 +125,9 @@ def _reset_of(env: Any, episodes: Iterator[int], entropy: tuple[int, ...]) -> Ca
 
 
 def _own_generators(env: Any) -> Iterator[np.random.Generator]:
-    """numpy generators that an environment, or one that it wraps as `env`, keeps for itself.
-
-    robosuite's `rng` (1.5), gymnasium's `_np_random`. Given a seed they would draw the same
-    episodes on every rank, and without one, others each time.
+    """numpy generators of an environment, or of one that it wraps as `env`: robosuite's `rng`
+    (1.5), gymnasium's `_np_random`. With a seed they would draw the same episodes on every rank,
+    and without one, others each time.
     """
     seen: list[Any] = []
     while env is not None and not any(env is one for one in seen):
@@ -141,7 +140,7 @@ def _own_generators(env: Any) -> Iterator[np.random.Generator]:
 
 
 def _seed_in_place(generator: np.random.Generator, *entropy: int) -> None:
-    """Starts `generator` anew for all who hold it (robosuite's samplers share one)."""
+    """Seeds `generator` in place, since robosuite's samplers share it."""
     kind = type(generator.bit_generator)
     seed = np.random.SeedSequence([word % 2**64 for word in entropy])
     generator.bit_generator.state = kind(seed).state
@@ -150,9 +149,9 @@ def _seed_in_place(generator: np.random.Generator, *entropy: int) -> None:
 def _merged(result: Any, episodes: int, waiting: Any) -> Any:
     """Collective: the host's result for the episodes of all ranks, its statistics equal on each.
 
-    A host returns statistics, {environment: {name: mean over its episodes}}, alone or first in a
-    tuple with the videos' paths. Only the main rank keeps the paths: hosts of the DROID family
-    remove the videos that they do not keep, and only one rank may.
+    A host returns statistics, {environment: {name: mean over episodes}}, alone or first in a tuple
+    with the videos' paths. Only the main rank keeps the paths: DROID hosts remove the videos that
+    they do not keep, which only one rank may do.
     """
     statistics, *rest = result if isinstance(result, tuple) else (result,)
     kinds = [type(part) for part in rest] if isinstance(result, tuple) else None
@@ -170,8 +169,7 @@ def _merged(result: Any, episodes: int, waiting: Any) -> Any:
 def merge(parts: list[tuple[dict[str, dict[str, float]] | None, int]]) -> dict[str, Any]:
     """Statistics of all ranks from each rank's (statistics or None, number of episodes).
 
-    Means are weighted by episodes. `Time_Episode`, the host's minutes of all episodes together, is
-    summed.
+    Means are weighted by episodes. `Time_Episode`, the host's minutes of all episodes, is summed.
     """
     ran = [(statistics, episodes) for statistics, episodes in parts if episodes]
     total = sum(episodes for _, episodes in ran)

@@ -44,7 +44,7 @@ LEARNING_RATE_SUFFIX = "learning_rate.initial"
 
 @dataclass
 class Run:
-    """The present run. `nets` holds what `api.parallel` returned, `loaders` the train and valid
+    """The present run. `nets`: what `api.parallel` returned, `loaders` the train and valid
     loaders; `sharded_stream` whether the host's own RLDS pipeline was split over the ranks.
     """
 
@@ -68,7 +68,7 @@ class Run:
     debugged: dict = field(default_factory=lambda: {"steps": 0})
     """Train steps that `ddp.debug` has seen."""
     told_of_waiting: bool = False
-    """Whether the user was told that ranks wait for data."""
+    """Whether the user was warned that ranks wait for data."""
     stopper: signals.Stopper = field(default_factory=signals.Stopper)
     pulse: heartbeat.Pulse | None = None
     """Tells what this rank is doing, once the run directory is known."""
@@ -77,7 +77,7 @@ class Run:
     communication: step.Communication | None = None
     """How gradients travel; None before training, and where none do."""
     core_share: int = field(default_factory=env.usable_cores)
-    """CPU cores for this rank, whether the launcher has bound each rank to cores of its own or all
+    """CPU cores for this rank, whether the launcher has bound each rank to separate cores or all
     of them share the node's.
     """
     undo: ExitStack = field(default_factory=ExitStack)
@@ -159,7 +159,7 @@ class Run:
 
 
 def _memory(gpu: int | None) -> int:
-    """Bytes that torch holds on that GPU, else the most that this process has held."""
+    """Bytes that torch has reserved on that GPU, else the peak memory of this process."""
     return env.peak_memory() if gpu is None else torch.cuda.memory_reserved(gpu)
 
 
@@ -246,7 +246,7 @@ def _require_all_seams(config: Any) -> None:
 
 def _require_same_job(config: Any, run: Run) -> None:
     """Collective: the same code, plan, options and host config on every rank, before anything is
-    built from them. Paths may differ: nodes may keep data in places of their own.
+    built from them. Paths may differ: nodes may keep data in separate places.
     """
     made = run.plan
     items = {
@@ -291,7 +291,7 @@ def parallelise(net: nn.Module) -> nn.Module:
 
 
 def share_cores(run: Run) -> None:
-    """Holds torch to this rank's share of the node's cores.
+    """Restricts torch to this rank's share of the node's cores.
 
     Hosts ask for two threads a process. Where ranks have less than that, threads wait for each
     other in busy loops: two ranks on two cores then took several times as long for a step.

@@ -1,4 +1,4 @@
-"""The seam where a host makes its run directory."""
+"""Makes or finds the run directory, once for all ranks."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ _NAMES_TRIED = 5
 
 
 def run_directory(get_exp_dir: Callable) -> Callable:
-    """Collective: decorates `get_exp_dir`: made once, by the main rank; the same paths, or error,
-    on all ranks. A run that is resumed gets the paths that it had, nothing is asked or removed, and
-    all ranks get its state.
+    """Collective: decorates `get_exp_dir`: called once, on the main rank; the same paths, or error,
+    on all ranks. A resumed run gets its previous paths, without prompts or removal, and its state.
 
-    Raises CheckpointError where another job trains in the directory; a new run takes the next name.
+    Raises CheckpointError if another job trains in the directory; a new run takes the next name.
     """
 
     @functools.wraps(get_exp_dir)
@@ -61,21 +60,20 @@ def run_directory(get_exp_dir: Callable) -> Callable:
         run = _run.current()
         if run is not None:
             run.start_pulse(host_config.common_directory(paths))
-            resume.saved_state(run)  # nobody else writes it any more
+            resume.saved_state(run)  # after the lock: no other job writes it
         return paths
 
     return wrapped
 
 
 def _new_directory(run: _run.Run, get_exp_dir: Callable) -> tuple[Any, Path]:
-    """Main rank: the host's paths and their folder, which is this run's alone. Names are times in
-    seconds: of two runs that begin in the same second one takes the next.
-
-    Raises WriteError where each name is taken.
+    """Main rank: the host's paths and their folder, used by this run only. Names are times in
+    seconds: of two runs that start in the same second one takes the next. Raises WriteError if all
+    names are taken.
     """
     begun, clock, taken = int(time.time()), time.time, None
     for tried in range(_NAMES_TRIED):
-        ahead = max(0.0, begun + tried - clock())  # 0 but for a clock that stands still
+        ahead = max(0.0, begun + tried - clock())  # 0 unless the clock stands still
         try:
             with swapped(time, "time", partial(_later, clock, ahead)) if ahead else nullcontext():
                 paths = get_exp_dir()
@@ -99,7 +97,7 @@ def _later(clock: Callable[[], float], seconds: float) -> float:
 def _found_directory(
     run: _run.Run, get_exp_dir: Callable, args: tuple, kwargs: dict
 ) -> tuple[Any, Path]:
-    """Main rank: the paths of the run that is resumed, and their folder."""
+    """Main rank: the paths of the resumed run, and their folder."""
     if run.resume.found.kind == "host":
         paths = get_exp_dir(*args, **kwargs)
         directory = host_config.common_directory(paths)
@@ -114,7 +112,7 @@ def _found_directory(
 
 
 def _make_folder(path: Path) -> None:
-    """Raises WriteError where `path` is something else, or cannot be made."""
+    """Raises WriteError if `path` is no folder and cannot be created."""
     try:
         path.mkdir(exist_ok=True)
     except OSError as error:
@@ -128,8 +126,8 @@ def _make_folder(path: Path) -> None:
 def _paths_as_made(
     run: _run.Run, directory: Path, get_exp_dir: Callable, args: tuple, kwargs: dict
 ) -> tuple:
-    """The paths of `directory` where `ddp.json` does not say them: the host makes those of a new
-    run in a temporary folder, and theirs are the names.
+    """The paths of `directory` without a `ddp.json`: with the names that the host makes for a new
+    run in a temporary folder.
     """
     train = run.config.train
     before = train.output_dir

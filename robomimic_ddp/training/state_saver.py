@@ -12,8 +12,9 @@ from robomimic_ddp import checkpoint
 from robomimic_ddp.distributed import group, host_algo, main_rank, parallel, rng, watchdog
 from robomimic_ddp.errors import CheckpointError, RobomimicDDPError, Stopped
 from robomimic_ddp.monitoring import step_logs
-from robomimic_ddp.training import compression, identity, resume
+from robomimic_ddp.training import compression, resume
 from robomimic_ddp.training import run as _run
+from robomimic_ddp.training import run_fingerprint as identity
 
 
 class Keeper:
@@ -30,7 +31,7 @@ class Keeper:
         """Main rank: what defines the run (`identity.of`)."""
 
     def restore(self) -> int | None:
-        """Collective: puts back the saved state, if the run goes on from one; the last epoch that
+        """Collective: puts back the saved state, if the run resumes from one; the last epoch that
         it has finished, else None. The main rank says what is resumed, and what has changed.
 
         Raises CheckpointError, and leaves config.json as it was, where the run is another one.
@@ -65,7 +66,7 @@ class Keeper:
         self.best = dict(run.resume.variables)
         if saved is None:
             if found is not None and found.kind == "begun":
-                resume.say(f"no epoch was finished: training begins anew in {found.directory}")
+                resume.say(f"no epoch was finished: training starts over in {found.directory}")
             return None
         run.resume.saved = None  # frees the memory once the tensors are in the model
         checkpoint.restore_model(self.model, saved["model"])
@@ -97,7 +98,7 @@ class Keeper:
     def _restore_data(self, saved: dict[str, Any], own: dict[str, Any] | None) -> str:
         loader = self.run.loaders.get("train")
         if not hasattr(loader, "go_to"):
-            return "data: the host's own pipeline begins anew (its place cannot be found again)"
+            return "data: the host's own pipeline starts over (its place cannot be found again)"
         # Places are of all ranks together, so a rank that did not exist takes the main rank's.
         place = (own or saved["ranks"][0])["data"]
         return loader.go_to(place, saved["world_size"], saved["epoch"])
@@ -162,7 +163,7 @@ class Keeper:
         self._stop(f"in epoch {part.epoch} after {part.steps} steps of it")
 
     def leave_marker(self) -> None:
-        """Main rank, in a thread, before it ends in the midst of something long: the run goes on
+        """Main rank, in a thread, before it ends in the midst of something long: the run resumes
         from its newest state. Only where this job has saved one: else it could not get further
         another time either.
         """
@@ -183,7 +184,7 @@ class Keeper:
                 checkpoint.write_requeue(run.directory, content)
             except OSError as error:
                 print(f"warning: no requeue marker in {run.directory}: {error}", file=sys.stderr)
-            print(f"stopped {where} ({heard}); it goes on with ddp.resume=true")
+            print(f"stopped {where} ({heard}); resume it with ddp.resume=true")
         group.barrier()  # nobody leaves before the file is whole
         group.leave()
         raise Stopped()
@@ -205,7 +206,7 @@ class Keeper:
             record = self.run.record
             if record is None:
                 return False
-            # What a file cannot hold is an error at the first save, not a warning at each.
+            # What a file cannot contain is an error at the first save, not a warning at each.
             content = {
                 **self._content(inside, parts, best),
                 "powersgd": checkpoint.plain(compressed),
@@ -260,7 +261,7 @@ class Keeper:
 
     def _best_values(self) -> dict[str, Any]:
         """The present values of the host's variables that `restored` was asked for, read where they
-        live: among the variables of the function that holds the epoch loop.
+        live: among the variables of the function with the epoch loop.
         """
         names = set(self.run.resume.variables)
         frame = sys._getframe(1)

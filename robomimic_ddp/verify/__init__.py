@@ -1,8 +1,8 @@
-"""Run-time proof: equal where ranks must be equal, different where they must differ.
+"""Verifies at run time that ranks are equal where they must be, and differ where they must.
 
-Equality is of bits: every tensor is reduced to two 64-bit sums on its own device, and only their
-digest travels. Differences are of whole random states and whole index streams, never of single
-values, which may collide by chance; the states of differently seeded ranks differ by construction
+Equality is bitwise: every tensor is reduced to two 64-bit sums on its device, and only their digest
+is sent. Differences are of whole random states and index streams, never of single values, which may
+be equal by chance; the states of differently seeded ranks differ by construction
 (`rng.seed_streams`).
 """
 

@@ -1,4 +1,4 @@
-"""Which code a rank runs."""
+"""Versions and digests of the code that a rank runs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from robomimic_ddp.config import host_seams
 
 
 def software(host_package: str | None) -> dict[str, str]:
-    """Versions, and digests of our source files and of the host's package (a name such as
-    "robomimic"): nodes may have checkouts of their own, and an edit may not have reached all.
+    """Versions, and digests of our source files and of the package `host_package` ("robomimic"):
+    nodes may have separate checkouts, with different edits.
     """
     found = {
         "robomimic_ddp version": robomimic_ddp.__version__,
@@ -33,9 +33,8 @@ def software(host_package: str | None) -> dict[str, str]:
 
 
 def source_digest(folder: Path) -> str:
-    """Digest of the names and bytes of every .py file below `folder`.
-
-    Not of robomimic's `macros_private.py`, which holds what is a machine's own.
+    """Digest of the names and bytes of every .py file below `folder`, without robomimic's
+    `macros_private.py`, which has settings of the machine.
     """
     digest = hashlib.blake2b(digest_size=8)
     for path in sorted(_sources(str(folder))):

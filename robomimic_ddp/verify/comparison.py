@@ -1,4 +1,4 @@
-"""Compares what the ranks hold, in one exchange of a few bytes; in two when something is wrong."""
+"""Compares values of the ranks, by one message of a few bytes; by a second one if they differ."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from robomimic_ddp.distributed import group
 from robomimic_ddp.errors import VerifyError
 
 _MOST_SHOWN = 16
-"""Values that a message spells out."""
+"""Most values in a message."""
 
 
 class Different(NamedTuple):
-    """A value that no two ranks may share, and what it means if they do. None: not known."""
+    """A value that no two ranks may share, and what it means if they do. None: unknown."""
 
     what: str
     value: Hashable
@@ -32,12 +32,11 @@ class _Summary(NamedTuple):
 
 @dataclass
 class Evidence:
-    """What one rank brings to a comparison at the place `when`.
+    """One rank's part of a comparison at the place `when`.
 
-    equal: name -> a value with a stable repr, to be the same on all ranks; the first name that is
-    not is reported, so causes stand before what follows from them. complaints: what this rank sees
-    to be wrong by itself. hints: beginning of a name -> what may make such items differ, as this
-    rank sees it; the longest beginning counts.
+    equal: name -> a value with a stable repr that must be equal on all ranks; the first name that
+    differs is reported, so causes come before effects. complaints: faults that this rank finds by
+    itself. hints: prefix of a name -> why such items may differ; the longest prefix counts.
     """
 
     when: str
@@ -47,9 +46,8 @@ class Evidence:
     hints: dict[str, str] = field(default_factory=dict)
 
     def require(self) -> None:
-        """Collective: raises VerifyError on all ranks, naming the first thing wrong and the ranks.
-
-        Ranks that come from different places are told so.
+        """Collective: raises VerifyError on all ranks, with the first difference and the ranks, or
+        with their places if ranks are at different ones.
         """
         text = repr(list(self.equal.items())).encode()
         digest = hashlib.blake2b(text, digest_size=16).digest()
@@ -64,14 +62,14 @@ class Evidence:
             _require_distinct(self.when, one, [summary.different[number] for summary in summaries])
 
     def _name_the_difference(self) -> None:
-        """Collective: the long exchange that follows when digests differ."""
+        """Collective: the second message, if digests differ."""
         parts = group.gather_objects((self.equal, self.hints))
         items = [rank_items for rank_items, _ in parts]
         for name in dict.fromkeys(name for rank_items in items for name in rank_items):
             values = [rank_items.get(name, "absent") for rank_items in items]
             if len(set(values)) > 1:
                 odd = odd_ranks(values)
-                # A rank that differs knows more about the cause than the others.
+                # The cause is known best on a rank that differs.
                 ordered = sorted(range(len(parts)), key=lambda rank: rank not in odd)
                 hints = dict.fromkeys(_hint(parts[rank][1], name) for rank in ordered)
                 raise VerifyError(
@@ -79,20 +77,19 @@ class Evidence:
                     f"rank(s) {odd} differ from the others. Expected equal bits: ranks that "
                     f"disagree train different models. {' '.join(hints)}".rstrip()
                 )
-        raise VerifyError(f"{self.when}: ranks hold the same items in another order.")
+        raise VerifyError(f"{self.when}: ranks have the same items in another order.")
 
 
 def odd_ranks(values: list) -> list[int]:
-    """The ranks that differ from the value that most ranks hold (from rank 0's in a tie)."""
+    """The ranks that differ from the most frequent value (from rank 0's in a tie)."""
     usual = Counter(values).most_common(1)[0][0]
     return [rank for rank, value in enumerate(values) if value != usual]
 
 
 def require_equal(what: str, items: Mapping[str, Hashable], cause: str = "") -> None:
-    """Collective: raises VerifyError on all ranks, naming the first item that differs and the
-    ranks.
+    """Collective: raises VerifyError on all ranks, with the first item that differs and the ranks.
 
-    `items` maps names to values with a stable repr. `what` begins the message, `cause` ends it.
+    items: name -> value with a stable repr; what, cause: start and end of the message.
     """
     Evidence(what, equal=dict(items), hints={"": cause}).require()
 
@@ -127,13 +124,13 @@ def _require_distinct(when: str, one: Different, values: list) -> None:
     if len(times) < len(known):
         same = [rank for rank, value in enumerate(values) if times[value] > 1]
         raise VerifyError(
-            f"{when}: {one.what}: ranks {same} hold the same; expected a different one on each "
+            f"{when}: {one.what}: ranks {same} have the same; expected a different one on each "
             f"rank. {one.cause}"
         )
 
 
 def _shown(values: list) -> str:
-    """Each rank's value; of many ranks the first of each value, with how many hold it."""
+    """Each rank's value; for many ranks the first of each value, with their number."""
     if len(values) <= _MOST_SHOWN:
         return "; ".join(f"rank {rank}: {str(value)[:80]}" for rank, value in enumerate(values))
     held = Counter(values).most_common()

@@ -1,6 +1,6 @@
-"""What a rank reads: the data set's files, the loader, the order of the pass, the batches trained.
+"""Fingerprints of a rank's data: files, loader, order of the pass, trained batches.
 
-Everything is read by attribute; a loader or data set that lacks one is not judged by it.
+Attributes that a loader or dataset lacks are skipped.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from robomimic_ddp.config import paths
 from robomimic_ddp.verify.comparison import Different
 
 _FILES, _BLOCKS, _BLOCK_BYTES = 64, 16, 4096
-"""At most so many files of a data set are looked at, so many places in each, so much at a place."""
+"""Most files of a dataset that are sampled, blocks in each, bytes of a block."""
 HINTS = {
     "train ": "Every rank must read the same data, normalised alike, in as many batches: copies on "
     "nodes must be equal, and nothing before the loader may depend on the rank.",
     "number of training": "Every rank must train on each batch that its loader gives it.",
-    "the order of": "The host's sampler draws from a generator of its own that differs by rank, so "
+    "the order of": "The host's sampler draws from a separate generator that differs by rank, so "
     "samples would be repeated and missed. Seed it with train.seed.",
 }
 _REPEATS_THAT_TELL = 10
-"""Samples repeated in an unbroken row: by chance below 1e-9 where a pass has no sample twice."""
+"""Repeated samples that are no chance (below 1e-9) if a pass has no sample twice."""
 
 
 def loader_items(loader: Any) -> dict[str, Hashable]:
-    """Sizes of the loader and its data set, digests of its normalisation and of its files."""
+    """Sizes of the loader and its dataset, digests of its normalisation and of its files."""
     if loader is None:
         return {}
     dataset = getattr(loader, "dataset", None)
-    items: dict[str, Hashable] = {"train data set: number of samples": length(dataset)}
+    items: dict[str, Hashable] = {"train dataset: number of samples": length(dataset)}
     for name, held in statistics(dataset).items():
-        items[f"train data set: {name}"] = None if held is None else digest(held)
-    items["train data set: bytes of its files"] = fingerprint(dataset)
+        items[f"train dataset: {name}"] = None if held is None else digest(held)
+    items["train dataset: bytes of its files"] = fingerprint(dataset)
     items["train loader"] = type(loader).__name__
     items["train loader: batch size"] = getattr(loader, "batch_size", None)
     items["train loader: number of batches"] = length(loader)
@@ -44,21 +44,21 @@ def loader_items(loader: Any) -> dict[str, Hashable]:
 
 
 def statistics(dataset: Any) -> dict[str, Any]:
-    """Name -> what the data set normalises by, or None."""
+    """Name -> normalisation statistics of the dataset, or None."""
     names = ("action_normalization_stats", "obs_normalization_stats")
     return {name: _statistics(dataset, name) for name in names}
 
 
 def _statistics(dataset: Any, name: str) -> Any:
     held = getattr(dataset, name, None)
-    if held is None and hasattr(dataset, "is_rlds"):  # ours: from the index, cheap
+    if held is None and hasattr(dataset, "is_rlds"):  # ours: from the index
         return getattr(dataset, f"get_{name}", lambda: None)()
     return held
 
 
 def length(sized: Any) -> int | None:
-    """None where there is none, or the host's own is faulty: that of DROID's RLDS data set uses a
-    name which it does not import, and nothing in the host asks for it.
+    """`len(sized)`; None if it has none, or if it raises: that of DROID's RLDS dataset uses a name
+    that is not imported.
     """
     try:
         return len(sized)
@@ -89,7 +89,7 @@ def digest(nest: Any) -> str:
 
 
 def files_of(dataset: Any) -> Iterator[Path]:
-    """The files that a data set reads: HDF5, mixtures of those, RLDS."""
+    """The files that a dataset reads: HDF5, mixtures of those, RLDS."""
     for part in getattr(dataset, "datasets", None) or ():
         yield from files_of(part)
     path = getattr(dataset, "hdf5_path", None)
@@ -99,10 +99,8 @@ def files_of(dataset: Any) -> Iterator[Path]:
 
 
 def fingerprint(dataset: Any) -> str | None:
-    """Digest of the sizes of the files and of samples of their bytes; None where none is known.
-
-    Nodes may have copies of their own. Reads at most 4 MB; a file that cannot be read counts by
-    its error.
+    """Digest of the sizes of the files and of samples of their bytes, since nodes may have separate
+    copies; None if no file is known. Reads at most 4 MB. An unreadable file counts by its error.
     """
     files = list(files_of(dataset))
     if not files:
@@ -122,31 +120,31 @@ def fingerprint(dataset: Any) -> str | None:
 
 
 def order_items(loader: Any) -> dict[str, Hashable]:
-    """The order of the present pass over the data, which all ranks share."""
+    """The order of the current pass, which is equal on all ranks."""
     found = getattr(loader, "order_digest", None)
     return {} if found is None else {"the order of the present pass over the data": found()}
 
 
 def share(loader: Any) -> list[Different]:
-    """This rank's share of the present pass."""
+    """This rank's share of the current pass."""
     found = getattr(loader, "telling_digest", lambda: None)()
     return [Different("the share of the data", found, "Ranks would train on the same samples.")]
 
 
 class TrainedBatches:
-    """What this rank has trained on since `begin`: numbers, and whether it was one batch only."""
+    """Batches of this rank since `begin`: their number, and whether all were the same."""
 
     def __init__(self) -> None:
         self.begin()
 
     def begin(self) -> None:
-        """Forgets what was seen."""
+        """Resets the counters."""
         self.batches = self.samples = self.repeats = 0
         self._first: bytes | None = None
         self._same = True
 
     def see(self, batch: Any) -> None:
-        """Notes a batch that is about to be trained on, as the loader gave it."""
+        """Records a batch of the loader, before it is trained on."""
         index = batch.get("index") if isinstance(batch, Mapping) else None
         actions = batch.get("actions") if isinstance(batch, Mapping) else None
         self.batches += 1
@@ -163,14 +161,14 @@ class TrainedBatches:
             self._same = False
 
     def items(self) -> dict[str, Hashable]:
-        """Every rank trains on as many batches and samples."""
+        """Numbers of batches and samples, which are equal on all ranks."""
         return {
             "number of training batches in the epoch": self.batches,
             "number of training samples in the epoch": self.samples,
         }
 
     def complaints(self, loader: Any) -> list[str]:
-        """One batch over and over, although a pass holds every sample once."""
+        """A line if the same batch is repeated although a pass has every sample once."""
         if not (self._same and self.repeats >= _REPEATS_THAT_TELL and _without_repeats(loader)):
             return []
         return [
@@ -180,5 +178,5 @@ class TrainedBatches:
 
 
 def _without_repeats(loader: Any) -> bool:
-    """Whether the loader is known to give each sample once in a pass, and has several batches."""
+    """Whether the loader has each sample once in a pass, and several batches."""
     return bool(getattr(loader, "each_sample_once", False)) and (length(loader) or 0) > 1

@@ -1,4 +1,4 @@
-"""The random streams of a rank: torch's, and those that host augmentations draw from."""
+"""The random states of a rank: torch's, and those of host augmentations."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ OTHERS_CAUSE = (
 
 
 class Streams(NamedTuple):
-    """States of the generators at one moment; taking them draws nothing."""
+    """States of the generators at one moment."""
 
     torch_states: tuple
     other_states: tuple
 
     @classmethod
     def now(cls) -> Streams:
-        """Those of this process: torch's CPU generator and the present CUDA device's; numpy's and
-        Python's global ones.
+        """The current states: torch's generators of the CPU and the current CUDA device; numpy's
+        and Python's global ones.
         """
         states = [torch.get_rng_state()]
         if torch.cuda.is_initialized():
@@ -38,21 +38,21 @@ class Streams(NamedTuple):
         return cls(tuple(states), (np.random.get_state(), random.getstate()))
 
     def torch_digest(self) -> str:
-        """Equal for equal states of torch's generators."""
+        """Digest of the states of torch's generators."""
         digest = hashlib.blake2b(digest_size=16)
         for state in self.torch_states:
             digest.update(state.numpy().tobytes())
         return digest.hexdigest()
 
     def others_digest(self) -> str:
-        """Equal for equal states of numpy's and Python's generators."""
+        """Digest of the states of numpy's and Python's generators."""
         (name, keys, position, *_), python_state = self.other_states
         digest = hashlib.blake2b(np.asarray(keys).tobytes(), digest_size=16)
         digest.update(repr((name, position, python_state)).encode())
         return digest.hexdigest()
 
     def different(self, others_too: bool = True) -> list[Different]:
-        """What ranks must not share; `others_too`: numpy's and Python's streams as well."""
+        """States that ranks must not share; `others_too`: numpy's and Python's as well."""
         others: Hashable = self.others_digest() if others_too else None
         return [
             Different("torch's random state", self.torch_digest(), TORCH_CAUSE),

@@ -24,7 +24,7 @@ HINTS = {"kind of": _ALIKE, "the parallel nets": _ALIKE, "optimizer": _ALIKE}
 
 
 def require_same_structure(algo: Any) -> None:
-    """Collective: every rank holds the same nets, of which the retrofit synchronises every
+    """Collective: every rank has the same nets, of which the retrofit synchronises every
     trainable parameter. Comes before weights are made equal, which needs equal shapes.
 
     Raises VerifyError on all ranks; also with `ddp.verify` off, since nothing else would notice.
@@ -47,7 +47,7 @@ def require_same_weights(algo: Any) -> None:
     require_equal(
         "after loading a checkpoint",
         items,
-        "Every rank must load the same file: a node may hold another one, or an older copy, under "
+        "Every rank must load the same file: a node may have another one, or an older copy, under "
         "that path.",
     )
 
@@ -119,7 +119,7 @@ def uncovered(algo: Any) -> list[str]:
 
 
 def nested(algo: Any) -> list[str]:
-    """A complaint when nets hold a DataParallel or DistributedDataParallel that is not ours."""
+    """A complaint when nets contain a DataParallel or DistributedDataParallel that is not ours."""
     for name, module in host_algo.named_modules(algo):
         if isinstance(module, (DataParallel, DistributedDataParallel)):
             return [
@@ -132,7 +132,7 @@ def nested(algo: Any) -> list[str]:
 
 def unreduced(algo: Any) -> Iterator[str]:
     """Complaints about parameters that were added, or unfrozen, after DDP was built, which averages
-    only those that it was built with; and about a net that is told to wait.
+    only those that it was built with; and about a net in `no_sync`.
     """
     for name, module in parallel_nets(algo):
         state = parallel.state_of(module)
@@ -167,8 +167,8 @@ def _averaged_by(optimizer: Any) -> list:
 
 
 def foreign(algo: Any) -> Iterator[str]:
-    """Complaints about optimizers that hold parameters of nets which were replaced, and about
-    parallel nets that none holds.
+    """Complaints about optimizers with parameters of nets which were replaced, and about
+    parallel nets without an optimizer.
     """
     mine = {id(parameter) for _, parameter in host_algo.named_parameters(algo)}
     held: set[int] = set()
@@ -186,7 +186,7 @@ def foreign(algo: Any) -> Iterator[str]:
     for name, module in parallel_nets(algo):
         if not any(id(parameter) in held for parameter in module.parameters()):
             yield (
-                f"no optimizer holds a parameter of {name}: it would never be trained. Give it to "
+                f"no optimizer has a parameter of {name}: it would never be trained. Give it to "
                 "an optimizer, or set requires_grad=False on its parameters to keep it frozen."
             )
 

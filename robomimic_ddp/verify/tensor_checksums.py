@@ -1,4 +1,4 @@
-"""Sums over a tensor's bits, made where the tensor is; equal bits give equal sums on any device."""
+"""Checksums of a tensor's bits, computed on its device, and equal on any device."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 _ODD = 0x9E3779B1  # any odd multiplier: makes the second sum depend on positions
 _ROW = 256
 _CHUNK_CPU, _CHUNK_GPU = 512 * _ROW, 16384 * _ROW
-"""Words taken at once: what a core's cache holds, and what keeps a GPU busy. Whole rows."""
+"""Words of a chunk: the size of a core's cache, and enough for a GPU. Whole rows."""
 _SMALL = 64 * _ROW
-"""Up to so many words, fewer calls count for more."""
+"""Up to this number of words the calls dominate the time."""
 
 
 def checksum(tensor: torch.Tensor) -> tuple[int, int]:
@@ -21,8 +21,8 @@ def checksum(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def checksums(tensors: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
-    """`checksum` of each; one transfer from a device, however many tensors are there. Tensors that
-    share their memory, as averages and the net that acts with them do, are read once.
+    """`checksum` of each, with one transfer per device. Tensors that share memory, as averages and
+    their net do, are read once.
     """
     known: dict[tuple, torch.Tensor] = {}
     buffers: dict[torch.device, torch.Tensor] = {}
@@ -44,7 +44,7 @@ def checksums(tensors: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
 
 
 def fingerprint(sums: Mapping[str, tuple[int, int]]) -> str:
-    """One name for the bits of all tensors whose `sums` these are, by name."""
+    """Digest of the `sums` of tensors by name."""
     return hashlib.blake2b(repr(list(sums.items())).encode(), digest_size=16).hexdigest()
 
 
@@ -62,11 +62,11 @@ def _sums(tensor: torch.Tensor, buffers: dict[torch.device, torch.Tensor]) -> to
 def _of_rows(
     words: torch.Tensor, buffers: dict[torch.device, torch.Tensor]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sum of the words, and of each times its position. `buffers` keeps a chunk's memory for all
+    """Sum of the words, and of each times its position. `buffers` has one chunk of memory for all
     tensors of a device.
 
-    Words lie in rows of _ROW. A position is that of the row and that within it, so the sums of rows
-    and of columns are enough, and nothing is multiplied word by word.
+    Words are in rows of _ROW. A position is that of the row and that in it, so the sums of rows and
+    columns suffice, and no word is multiplied.
     """
     device, count = words.device, words.numel()
     chunk = _CHUNK_CPU if device.type == "cpu" else _CHUNK_GPU
@@ -78,7 +78,7 @@ def _of_rows(
         part = words[start : start + chunk]
         height = -(-len(part) // _ROW)
         buffer = buffers[device][: height * _ROW]
-        buffer[: len(part)].copy_(part)  # an assignment would convert in memory of its own
+        buffer[: len(part)].copy_(part)  # an assignment would allocate memory to convert
         buffer[len(part) :].zero_()  # adds nothing
         table, first = buffer.view(height, _ROW), start // _ROW
         columns += table.sum(0)
@@ -92,12 +92,12 @@ def _by_position(values: torch.Tensor) -> torch.Tensor:
 
 
 def _words(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor's bits in its own order of elements, as int32 words where the bytes allow.
+    """The tensor's bits in the order of its elements, as int32 words if the size allows.
 
-    Words of 64 bits would be quicker and worse: sums are modulo 2**64, in which two changes of the
-    highest bit, a float's sign, cancel out.
+    64-bit words would be faster and worse: sums are modulo 2**64, in which two changes of the
+    highest bit, a float's sign, cancel.
     """
     flat = tensor.contiguous().reshape(-1).view(torch.uint8)
-    if flat.storage_offset() % 4:  # a slice may begin anywhere; int32 words must not
+    if flat.storage_offset() % 4:  # a slice may start anywhere; int32 words must be aligned
         flat = flat.clone()
     return flat if flat.numel() % 4 else flat.view(torch.int32)

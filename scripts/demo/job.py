@@ -107,7 +107,7 @@ class Job:
         if code != 0:
             raise DataError(
                 f"the demo stopped: {module} ended with exit code {code}, see above. "
-                f"{self.root} holds what came before it."
+                f"{self.root} has the files of earlier steps."
             )
 
 

@@ -28,7 +28,7 @@ ACTION_DIM, STEP = 4, 0.05
 NEAR, OPEN, MOVING = 0.012, 0.07, 0.0015
 """Metres: from the cube's centre, level and in height, within which the fingers close; between the
 fingers, above which they may close (they open to 0.08, the cube is 0.04 to 0.06 wide); and by which
-they move in a step unless something holds them.
+they move in a step unless something is between them.
 """
 CENTRED, STEEPNESS, HIGHEST, CLEAR = 0.006, 6.0, 0.08, 0.06
 """The funnel: level distance from the cube's axis within which the hand may be at the cube's
@@ -112,7 +112,7 @@ def record(env: Any, seed: int, index: int) -> dict[str, Any] | None:
     shows how to come back.
     """
     random = np.random.default_rng([seed, index])
-    # robosuite draws from a generator of its own, which its parts share: set in place.
+    # robosuite draws from a separate generator, which its parts share: set in place.
     started = np.random.default_rng([seed, index, 1])
     env.base_env.rng.bit_generator.state = started.bit_generator.state
     observation, start = env.reset(), draw_start(random)

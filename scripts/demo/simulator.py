@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw
 
 HEIGHT, WIDTH = 180, 320
 REACH, GRASP_HEIGHT, BLOCK_HALF = 0.035, 0.06, 0.03
-"""The gripper holds the block when it closes as near to its centre along the table, and as low."""
+"""The gripper grasps the block when it closes as near to its centre along the table, and as low."""
 LONGEST_MOVE, GRIPPER_SPEED = 0.04, 0.34
 CAMERAS, TARGET, FOCAL = ((1.05, -0.55, 0.65), (1.05, 0.55, 0.65)), (0.5, 0.0, 0.06), 1.7
 """Pinhole cameras, the point that they look at, and their focal length in picture heights."""

@@ -61,9 +61,7 @@ def trained(run: Path) -> dict[str, Any]:
     """
     record = json.loads((run / "ddp.json").read_text())
     if "outcome" not in record:
-        raise DataError(
-            f"{run}/ddp.json holds no outcome: that training was cut short. Train again."
-        )
+        raise DataError(f"{run}/ddp.json has no outcome: that training was cut short. Train again.")
     plan = record["plan"]
     epochs = [line for line in history.read(run) if line["phase"] == "train"]
     samples = sum(line["steps"] for line in epochs) * plan["samples_per_step"]
@@ -83,7 +81,7 @@ def success_rate(log: str) -> float:
     results = _RESULTS.findall(log)
     if not results:
         raise DataError(
-            "the run's log holds no rollouts: experiment.rollout must be enabled, and its rate "
+            "the run's log has no rollouts: experiment.rollout must be enabled, and its rate "
             "must divide train.num_epochs."
         )
     return float(json.loads(results[-1])["Success_Rate"])

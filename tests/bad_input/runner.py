@@ -42,7 +42,7 @@ def run(case: Mapping[str, Any]) -> dict[str, Any]:
         for name, file in (("stdout", out), ("stderr", err)):
             file.seek(0)
             texts[name] = file.read()
-    assert contents(shared) == untouched, "a shared data set was changed"
+    assert contents(shared) == untouched, "a shared dataset was changed"
     return {"code": code, **texts, "before": before, "after": contents(folder)}
 
 

@@ -17,14 +17,14 @@ TIMED_OUT = 124
 
 @dataclass(frozen=True)
 class Place:
-    """Where one case's files lie: `folder` is its own; data sets in `shared` must not change."""
+    """Where one case's files lie: `folder` is its own; datasets in `shared` must not change."""
 
     folder: Path
     shared: Path
 
     @property
     def hdf5(self) -> Path:
-        """A sound data set without pictures."""
+        """A sound dataset without pictures."""
         return self.shared / "low_dim.hdf5"
 
     def config(self, changes: Mapping[str, Any] | None = None, data: Path | None = None) -> Path:
@@ -33,7 +33,7 @@ class Place:
         return write_config(self.folder / "config.json", config)
 
     def own_hdf5(self, change: Callable[[Any], None] | None = None, **options: Any) -> Path:
-        """A data set of this case's own, after `change(h5py.File)`."""
+        """A dataset of this case's own, after `change(h5py.File)`."""
         import h5py
 
         path = make_hdf5(self.folder / "data.hdf5", **options)

@@ -121,9 +121,9 @@ CASES = (
     Case(
         "checkpoint: something else",
         checkpoint(saved({"weights": torch.zeros(2)})),
-        ("holds ['weights']", "not a robomimic checkpoint"),
+        ("contains ['weights']", "not a robomimic checkpoint"),
     ),
-    Case("checkpoint: a tensor", checkpoint(saved(torch.zeros(2))), ("holds Tensor", '"model"')),
+    Case("checkpoint: a tensor", checkpoint(saved(torch.zeros(2))), ("contains Tensor", '"model"')),
     Case(
         "checkpoint: another algorithm",
         checkpoint(saved(nets(algo_name="bc"))),
@@ -138,12 +138,12 @@ CASES = (
     Case(
         "checkpoint: an empty model",
         checkpoint(saved(nets(model={}))),
-        ('holds an empty "model"', "not a robomimic checkpoint"),
+        ('contains an empty "model"', "not a robomimic checkpoint"),
     ),
     Case(
         "checkpoint: a model of something else",
         checkpoint(saved(nets(model={"weights": torch.zeros(3)}))),
-        ("does not hold what this run's algorithm saves (KeyError: 'nets')",),
+        ("does not contain what this run's algorithm saves (KeyError: 'nets')",),
         late=True,
     ),
 )

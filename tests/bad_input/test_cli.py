@@ -145,9 +145,7 @@ ROWS = (
 PLOTS = (
     Row("plot: no run", nothing, ("plot",), 2, ("RUN_DIR",), ()),
     Row("plot: missing folder", nothing, ("plot",), 1, ("none", FILE_NAME), ("{folder}/none",)),
-    Row(
-        "plot: an empty folder", nothing, ("plot",), 1, ("holds no", FILE_NAME), ("{folder}/empty",)
-    ),
+    Row("plot: an empty folder", nothing, ("plot",), 1, ("has no", FILE_NAME), ("{folder}/empty",)),
     Row("plot: a file", nothing, ("plot",), 1, ("cli.txt", FILE_NAME), ("{folder}/cli.txt",)),
     Row(
         "plot: no epoch yet", nothing, ("plot",), 1, ("no training epoch yet",), ("{folder}/young",)

@@ -56,7 +56,7 @@ FILES = (
     Case("config: empty file", text(""), ("config.json could not be read as JSON",)),
     Case("config: not JSON", text("batch_size: 3"), ("could not be read as JSON", "line 1")),
     Case("config: cut off", text('{"algo_name": "diff'), ("could not be read as JSON",)),
-    Case("config: a list", text("[1, 2]"), ("holds a list", "algo_name")),
+    Case("config: a list", text("[1, 2]"), ("contains a list", "algo_name")),
     Case("config: not UTF-8", text(b'{"algo_name": "\xff"}'), ("could not be read as JSON",)),
     Case(
         "config: a key twice",

@@ -1,4 +1,4 @@
-"""HDF5 data sets that cannot be trained on, through the entry."""
+"""HDF5 datasets that cannot be trained on, through the entry."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOT_CACHED = {"hdf5_cache_mode": "low_dim"}
 
 
 def data(change: Callable[[Any], Any] | None = None, *more: str, **train: Any):
-    """A data set of the case's own after `change(file)`; `train`: changes of that section."""
+    """A dataset of the case's own after `change(file)`; `train`: changes of that section."""
 
     def make(place: Place) -> list[str]:
         return [f"load_from={place.config({'train': train}, place.own_hdf5(change))}", *more]
@@ -24,7 +24,7 @@ def data(change: Callable[[Any], Any] | None = None, *more: str, **train: Any):
 
 
 def written(content: bytes):
-    """A file with these bytes in place of a data set."""
+    """A file with these bytes in place of a dataset."""
 
     def make(place: Place) -> list[str]:
         path = place.folder / "data.hdf5"
@@ -88,27 +88,27 @@ FILES = (
     Case(
         "hdf5: no such file",
         lambda place: [f"load_from={place.config(data=place.folder / 'none.hdf5')}"],
-        ("there is no data set", "none.hdf5", "train.data"),
+        ("there is no dataset", "none.hdf5", "train.data"),
     ),
     Case(
         "hdf5: a folder",
         lambda place: [f"load_from={place.config(data=place.folder)}"],
         ("is a folder", "droid_rlds"),
     ),
-    Case("hdf5: text", written(b"not a data set\n"), ("data.hdf5", "cannot be opened as HDF5")),
+    Case("hdf5: text", written(b"not a dataset\n"), ("data.hdf5", "cannot be opened as HDF5")),
     Case("hdf5: empty file", written(b""), ("data.hdf5", "cannot be opened as HDF5")),
     Case("hdf5: cut off", cut_off, ("data.hdf5", "cannot be opened as HDF5", "Copy")),
-    Case("hdf5: no data set named", data(None, "train.data=[]"), ("train.data=[]", "at least one")),
+    Case("hdf5: no dataset named", data(None, "train.data=[]"), ("train.data=[]", "at least one")),
     Case("hdf5: null", data(None, "train.data=null"), ("train.data=None", "at least one")),
     Case("hdf5: an entry without path", data(data=[{"pth": "x"}]), ("'pth': 'x'", "with a path")),
 )
 
 STRUCTURE = (
-    Case("hdf5: no group data", data(delete("data")), ("holds no episodes", "found mask")),
+    Case("hdf5: no group data", data(delete("data")), ("has no episodes", "found mask")),
     Case(
         "hdf5: no episodes",
         data(lambda file: [file["data"].__delitem__(name) for name in list(file["data"])]),
-        ("holds no episodes", "data/demo_0"),
+        ("has no episodes", "data/demo_0"),
     ),
     Case("hdf5: no env_args", data(no_env_args), ("env_args", "missing or no JSON")),
     Case("hdf5: env_args no JSON", data(attribute("data", "env_args", "{")), ("env_args", "JSON")),
@@ -147,22 +147,22 @@ STRUCTURE = (
     Case(
         "hdf5: missing observation",
         data(delete("data/demo_2/obs/position")),
-        ("demo_2 does not hold 'obs/position'", "obs/gripper"),
+        ("demo_2 does not contain 'obs/position'", "obs/gripper"),
     ),
     Case(
         "hdf5: unknown observation",
         data(None, "observation.modalities.obs.low_dim=[height]"),
-        ("demo_0 does not hold 'obs/height'", "obs/position"),
+        ("demo_0 does not contain 'obs/height'", "obs/position"),
     ),
     Case(
         "hdf5: missing actions",
         data(delete("data/demo_3/actions")),
-        ("demo_3 does not hold 'actions'", "Take 'actions' out of the config"),
+        ("demo_3 does not contain 'actions'", "Take 'actions' out of the config"),
     ),
     Case(
         "hdf5: unknown action key",
         data(action_keys=["torque"], action_config={"torque": {"normalization": None}}),
-        ("does not hold 'torque'",),
+        ("does not contain 'torque'",),
     ),
 )
 

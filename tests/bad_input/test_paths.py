@@ -35,7 +35,7 @@ SHORT = {
 
 
 def trains_in(name: str):
-    """Data set, config and output directory in a folder of that name, from the working folder."""
+    """Dataset, config and output directory in a folder of that name, from the working folder."""
 
     def make(place: Place) -> list[str]:
         odd = Place(place.folder / name, place.shared)
@@ -76,9 +76,9 @@ def test_training_works_where_the_name_is_odd(case: Case, outcome: Outcome) -> N
 
 @rows(
     Case(
-        "paths: a missing data set with a command in its name",
+        "paths: a missing dataset with a command in its name",
         given_in_dotlist("train.data", "$(touch executed).hdf5"),
-        ("there is no data set", "$(touch executed).hdf5"),
+        ("there is no dataset", "$(touch executed).hdf5"),
     ),
     Case(
         "paths: a reference on the command line",

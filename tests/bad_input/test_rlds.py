@@ -21,7 +21,7 @@ RLDS = {
 
 
 def rlds(*arguments: str, version: str | None = "1.0.0", **train):
-    """A data set `droid` with metadata only, and `arguments` over a config that names it."""
+    """A dataset `droid` with metadata only, and `arguments` over a config that names it."""
 
     def make(place: Place) -> list[str]:
         data = place.folder / "data"
@@ -55,9 +55,9 @@ FOLDERS = (
     ),
     Case("rlds: a file for a folder", data_path_is_a_file, ("data.hdf5' is not a folder",)),
     Case(
-        "rlds: unknown data set",
+        "rlds: unknown dataset",
         rlds("train.dataset_names=[bridge]"),
-        ("no data set 'bridge'", "found droid"),
+        ("no dataset 'bridge'", "found droid"),
     ),
     Case(
         "rlds: unknown schema",
@@ -65,9 +65,9 @@ FOLDERS = (
         ("train.rlds_schema='brigde'", "bridge, droid", "inspect-data"),
     ),
     Case(
-        "rlds: schemas for more data sets",
+        "rlds: schemas for more datasets",
         rlds("train.rlds_schema=[droid,bridge]"),
-        ("train.rlds_schema=['droid', 'bridge']", "each of the 1 data set(s)"),
+        ("train.rlds_schema=['droid', 'bridge']", "each of the 1 dataset(s)"),
     ),
     Case(
         "rlds: unknown version",
@@ -83,7 +83,7 @@ FOLDERS = (
     Case(
         "rlds: metadata that cannot be read",
         rlds(),
-        ("the metadata", "droid/1.0.0", "Prepare the data set again"),
+        ("the metadata", "droid/1.0.0", "Prepare the dataset again"),
         late=True,
     ),
 )
@@ -92,10 +92,10 @@ VALUES = tuple(
     Case(f"rlds: {argument}", rlds(argument), words)
     for argument, words in (
         ("train.data_format=rlds", ("train.data_format='rlds'", "droid_rlds", "robomimic")),
-        ("train.dataset_names=[]", ("train.dataset_names=[]", "names of the data sets")),
-        ("train.dataset_names=''", ("train.dataset_names", "names of the data sets")),
-        ("train.dataset_names=[a,b]", ("train.sample_weights=[1.0]", "2 data set(s)")),
-        ("train.sample_weights=[1,2]", ("train.sample_weights=[1, 2]", "1 data set(s)")),
+        ("train.dataset_names=[]", ("train.dataset_names=[]", "names of the datasets")),
+        ("train.dataset_names=''", ("train.dataset_names", "names of the datasets")),
+        ("train.dataset_names=[a,b]", ("train.sample_weights=[1.0]", "2 dataset(s)")),
+        ("train.sample_weights=[1,2]", ("train.sample_weights=[1, 2]", "1 dataset(s)")),
         ("train.sample_weights=[-1]", ("train.sample_weights=[-1]", "at least 0")),
         ("train.sample_weights=[0]", ("train.sample_weights=[0]", "not all 0")),
         ("train.sample_weights=[.nan]", ("train.sample_weights=[nan]",)),

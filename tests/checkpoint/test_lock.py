@@ -93,7 +93,7 @@ def test_a_silent_job_that_lives_keeps_its_place(tmp_path, other, monkeypatch):
 
 def test_what_another_node_wrote_counts_where_locks_do_not_reach(tmp_path, monkeypatch):
     pulse = heartbeat.Pulse(tmp_path, 0, 1, "cpu", lambda: 0)
-    pulse._told["host"] = "another-node"
+    pulse._state["host"] = "another-node"
     pulse.write()
     pulse.start()
     with pytest.raises(checkpoint.DirectoryInUse, match="on another-node"):

@@ -17,7 +17,7 @@ from robomimic_ddp.checkpoint import (
     capture,
     export_digest,
     read,
-    shape,
+    schema,
     state_file,
     write,
 )
@@ -183,7 +183,7 @@ def test_what_a_state_lacks_is_named():
             "model": {"": {"optimizers": {}, "lr_schedulers": {}, "numbers": {}}},
             "ranks": [{"random": STREAMS, "data": None}],
         }  # fmt: skip
-        found = shape.state_fault({k: v for k, v in {**whole, **changes}.items() if v is not ...})
+        found = schema.state_fault({k: v for k, v in {**whole, **changes}.items() if v is not ...})
         if found:
             with pytest.raises(state_file.NotOurState, match="cannot|can resume"):
                 state_file.require_complete({**whole, **changes}, "file")
@@ -209,7 +209,7 @@ def test_what_a_state_lacks_is_named():
     )
     assert fault(ranks=[{"random": {**STREAMS, "numpy": {}}, "data": None}]) is not None
     assert fault(learning_rates=[["a"]]) is not None
-    assert shape.state_fault([]) == "state is a list, not a dict"
+    assert schema.state_fault([]) == "state is a list, not a dict"
 
 
 def test_a_failed_save_leaves_everything_as_it_was(tmp_path, monkeypatch):

@@ -147,7 +147,7 @@ def test_a_mean_with_nan(write, tmp_path, capsys):
     torch.save(broken, tmp_path / "b.pth")
     out = tmp_path / "mean.pth"
     assert command("average", write(), tmp_path / "b.pth", "-o", out) == 1 and not out.exists()
-    assert "b.pth: ema holds NaN or infinity in 1 tensor" in capsys.readouterr().err
+    assert "b.pth: ema contains NaN or infinity in 1 tensor" in capsys.readouterr().err
 
 
 @pytest.mark.bad_input
@@ -245,7 +245,7 @@ def test_what_could_run_a_program_is_not_allowed(name):
     [
         ({"weights": torch.zeros(1)}, "expected a checkpoint of a host"),
         ([1, 2], "list"),
-        ({"model": None, "config": "{}"}, 'holds null as its "model"; expected'),
+        ({"model": None, "config": "{}"}, 'contains null as its "model"; expected'),
         ({"model": Program()}, "could run any program"),
     ],
 )
@@ -285,5 +285,7 @@ def test_training_does_not_begin_from_weights_that_are_no_numbers(tmp_path, part
     file_check.check(path, "diffusion_policy")
     model[part][key] = torch.tensor([1.0, value])
     torch.save(content, path)
-    with pytest.raises(CheckpointError, match=rf"diverged.pth holds NaN .*such as {part}\.{key}:"):
+    with pytest.raises(
+        CheckpointError, match=rf"diverged.pth contains NaN .*such as {part}\.{key}:"
+    ):
         file_check.check(path, "diffusion_policy")

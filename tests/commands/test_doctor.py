@@ -370,10 +370,10 @@ def test_the_host_in_the_current_folder_is_the_one_that_torchrun_trains(tmp_path
         ({"batch_size": 8}, {"batch": "global"}, FAIL, "6 or 9"),
         ({"batch_size": 8}, {"bacth": "global"}, FAIL, "batch"),
         ({"batch_size": 8, "data": "/no/such.hdf5"}, {}, FAIL, "/no/such.hdf5"),
-        ({"batch_size": 8, "data": [{"path": __file__}]}, {}, FAIL, "holds no robomimic data"),
+        ({"batch_size": 8, "data": [{"path": __file__}]}, {}, FAIL, "has no robomimic data"),
         ({"batch_size": 8, "data": ["/no/such.hdf5"]}, {}, FAIL, "/no/such.hdf5"),
         ({"data_path": "/no", "dataset_names": ["droid"]}, {}, FAIL, "train.data_path='/no'"),
-        ({"data_path": str(ROOT), "dataset_names": ["droid"]}, {}, FAIL, "no data set 'droid'"),
+        ({"data_path": str(ROOT), "dataset_names": ["droid"]}, {}, FAIL, "no dataset 'droid'"),
     ],
 )
 def test_config(train, ddp, level, words):

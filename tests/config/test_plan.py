@@ -103,7 +103,7 @@ def test_mode_override(env, gpus, asked, mode):
     "env, gpus, options, error, words",
     [
         (launched(0, 4), 4, {"mode": "dp"}, PlanError, ["mode dp", "WORLD_SIZE=4"]),
-        (launched(0, 4), 4, {"mode": "single"}, PlanError, ["mode single", "model of their own"]),
+        (launched(0, 4), 4, {"mode": "single"}, PlanError, ["mode single", "a separate model"]),
         (LaunchEnv(), 4, {"mode": "ddp"}, PlanError, ["torchrun"]),
         (
             launched(3, 4),

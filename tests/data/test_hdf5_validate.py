@@ -18,11 +18,19 @@ class Section(dict):
     __getattr__ = dict.__getitem__
 
 
-def look(path, *keys: str, mask: str | None = None, rgb: tuple[str, ...] = ()) -> None:
+def look(
+    path,
+    *keys: str,
+    mask: str | None = None,
+    rgb: tuple[str, ...] = (),
+    validate: bool = False,
+    **more: object,
+) -> None:
     data = path if isinstance(path, dict) else str(path)
-    train = Section(data=data, action_keys=list(keys) or None, hdf5_filter_key=mask)
+    train = Section(data=data, action_keys=list(keys) or None, hdf5_filter_key=mask, **more)
     seen = {"modalities": {"obs": {"rgb": list(rgb)}}}
-    config = Section(train=train, experiment={}, all_obs_keys=rgb, observation=seen)
+    shown = {"validate": validate}
+    config = Section(train=train, experiment=shown, all_obs_keys=rgb, observation=seen)
     hdf5_validate.check(config)
 
 
@@ -48,8 +56,8 @@ def test_actions_at_the_top_and_in_a_group(data):
 @pytest.mark.parametrize(
     ("key", "words"),
     [
-        ("hand", "demo_0 does not hold 'hand': found actions/arm, actions/flat, top"),
-        ("actions", "demo_0 does not hold 'actions': found actions/arm"),
+        ("hand", "demo_0 does not contain 'hand': found actions/arm, actions/flat, top"),
+        ("actions", "demo_0 does not contain 'actions': found actions/arm"),
         ("flat", "'actions/flat' has shape .3,.; actions are .steps, dimensions."),
     ],
 )
@@ -65,7 +73,7 @@ ODD = {
     "a mask of one text": ("mask/one", b"demo_0", "filter key 'one' is .* of shape"),
     "a mask that is a group": ("mask/one/two", [1], "filter key 'one' is a group"),
     "a mask of other letters": ("mask/one", [b"demo_\xff"], "'one' cannot be read .Unicode"),
-    "masks that are no group": ("mask", [b"one"], "'mask' is a data set; expected a group"),
+    "masks that are no group": ("mask", [b"one"], "'mask' is a dataset; expected a group"),
     "an empty mask": ("mask/one", h5py.Empty("S6"), "filter key 'one' is .* of shape None"),
     "a link to nothing": (f"{DEMO}/top", h5py.SoftLink("/gone"), "demo_0/top' cannot be read .Key"),
     "a link to no file": (f"{DEMO}/top", h5py.ExternalLink("gone.hdf5", "/x"), "top' cannot be r"),
@@ -74,9 +82,9 @@ ODD = {
     "complex numbers": (f"{DEMO}/top", np.ones((3, 1), complex), "top' is complex128"),
     "nothing at all": (f"{DEMO}/top", h5py.Empty("f"), "top' is empty; expected"),
     "a group": (f"{DEMO}/top/inner", [1.0], "top' is a group; expected an array"),
-    "an episode that is none": (DEMO, [1.0], "'data/demo_0' is a data set; expected a group"),
+    "an episode that is none": (DEMO, [1.0], "'data/demo_0' is a dataset; expected a group"),
     "a link for an episode": (DEMO, h5py.SoftLink("/gone"), "'data/demo_0' cannot be read"),
-    "data that are no group": ("data", [1.0], "'data' is a data set; expected a group"),
+    "data that are no group": ("data", [1.0], "'data' is a dataset; expected a group"),
     "a link for the data": ("data", h5py.SoftLink("/gone"), "'data' cannot be read"),
 }
 
@@ -154,6 +162,18 @@ def test_one_entry_is_no_list(data):
 
 
 @pytest.mark.bad_input
+@pytest.mark.parametrize(("mask", "prefix"), [(None, ""), ("one", "one_")])
+def test_a_host_without_a_key_for_validation_names_its_parts_itself(data, mask, prefix):
+    """As robomimic 0.1 does."""
+    with h5py.File(data, "a") as file:
+        file[f"mask/{prefix}train"] = [b"demo_0"]
+    with pytest.raises(DataError, match=f"no filter key '{prefix}valid': found {prefix}train"):
+        look(data, mask=mask, validate=True)
+    with pytest.raises(ConfigError, match="both must name a filter key"):
+        look(data, mask=mask, validate=True, hdf5_validation_filter_key=None)
+
+
+@pytest.mark.bad_input
 def test_numbers_that_are_listed_as_pictures(data):
     with h5py.File(data, "r+") as file:
         file["data/demo_0/obs/camera"] = np.zeros((3, 8, 8, 3), np.uint8)
@@ -188,7 +208,7 @@ def test_links_that_work_and_whole_numbers_of_other_kinds_are_taken(data, tmp_pa
 @pytest.mark.bad_input
 @pytest.mark.parametrize(
     ("steps", "removed", "words"),
-    [(0, "top", "demo_0 has num_samples=0"), (3, "actions", "demo_0 holds no actions: found top")],
+    [(0, "top", "demo_0 has num_samples=0"), (3, "actions", "demo_0 has no actions: found top")],
 )
 def test_inspect_data_refuses_what_training_does(data, steps, removed, words):
     hdf5.report_of(data)

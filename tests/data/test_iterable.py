@@ -10,7 +10,7 @@ from robomimic_ddp.errors import DataError
 
 
 class Stream(IterableDataset):
-    """22 samples of this rank, of a data set of 64."""
+    """22 samples of this rank, of a dataset of 64."""
 
     def __iter__(self):
         return iter(range(22))

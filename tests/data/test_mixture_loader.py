@@ -1,4 +1,4 @@
-"""A mixture's loader over stand-ins for its data sets: which of them fills which batch."""
+"""A mixture's loader over stand-ins for its datasets: which of them fills which batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WEIGHTS, FIRST, SIZE = [0.7, 0.2, 0.1], [0, 1_000, 2_000], 100
 
 
 class Member:
-    """One data set's loader: its windows in their own order, as many as are asked for."""
+    """One dataset's loader: its windows in their own order, as many as are asked for."""
 
     def __init__(self, name):
         self.dataset = SimpleNamespace(source=SimpleNamespace(name=name))

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Sampler, WeightedRandomSampler
 
 from robomimic_ddp.data.rlds.order.mixture_quota import Quotas
 from robomimic_ddp.data.rlds.order.partition import Pieces
-from robomimic_ddp.data.rlds.order.pass_schedule import Course, Leg
+from robomimic_ddp.data.rlds.order.pass_schedule import PassSchedule, Segment
 from robomimic_ddp.data.rlds.order.read_plan import PassPlan
 from robomimic_ddp.data.sampling import order_of, train_loader
 
@@ -41,10 +41,10 @@ def digest(*arrays):
     return whole.hexdigest()[:12]
 
 
-def course():
+def schedule():
     """Two ranks for a pass and a half, then three, then two."""
-    legs = [(Leg(2, 3, 4), 16), (Leg(3, 2, 8), 5), (Leg(2, 4, 6), 0)]
-    return Course.over(FILES, WINDOWS, 11, 1, legs)
+    segments = [(Segment(2, 3, 4), 16), (Segment(3, 2, 8), 5), (Segment(2, 4, 6), 0)]
+    return PassSchedule.over(FILES, WINDOWS, 11, 1, segments)
 
 
 def plan_of(made, part, rank):
@@ -102,7 +102,7 @@ def test_quotas():
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("part", [0, 1, 2])
 def test_windows_of_an_rlds_run(part, rank):
-    plan = plan_of(course(), part, rank)
+    plan = plan_of(schedule(), part, rank)
     leaving = plan.shuffle.leaving(0, plan.pieces.windows)
     arrays = [*plan.pieces.columns(), *leaving, plan.index(np.arange(plan.pieces.windows))]
     for taken in (0, 1, 9):
@@ -112,7 +112,7 @@ def test_windows_of_an_rlds_run(part, rank):
 
 def test_no_two_ranks_or_passes_are_shuffled_alike():
     """Equal episodes, one window each: only the drawn orders differ."""
-    made = Course(np.arange(400), np.ones(400, int), 3, Leg(2, 4, 50))
+    made = PassSchedule(np.arange(400), np.ones(400, int), 3, Segment(2, 4, 50))
     shares = [made.share(part, rank) for part in range(2) for rank in range(2)]
     assert len({digest(*share.shuffle.leaving(0, 200)) for share in shares}) == 4
     # Where in the row of a rank the n-th of its pieces comes from.
@@ -124,7 +124,7 @@ def test_no_two_ranks_or_passes_are_shuffled_alike():
         for row, share in zip(rows, shares)
     ]
     assert len({digest(place) for place in places}) == 4
-    within = Course(np.zeros(400, int), np.ones(400, int), 3, Leg(2, 4, 50))
+    within = PassSchedule(np.zeros(400, int), np.ones(400, int), 3, Segment(2, 4, 50))
     assert digest(within.row(0).episode) != digest(within.row(1).episode)
 
 

@@ -30,10 +30,9 @@ from robomimic_ddp.data.rlds.index.statistics import (
     merged,
     merged_statistics,
 )
-from robomimic_ddp.data.rlds.order import partition
-from robomimic_ddp.data.rlds.order import pass_schedule as rlds_course
+from robomimic_ddp.data.rlds.order import partition, pass_schedule
 from robomimic_ddp.data.rlds.order.mixture_quota import Quotas
-from robomimic_ddp.data.rlds.order.pass_schedule import Course, Leg
+from robomimic_ddp.data.rlds.order.pass_schedule import PassSchedule, Segment
 from robomimic_ddp.data.rlds.order.shuffle import Shuffle
 from robomimic_ddp.data.sampling import ShardedSampler, order_of, train_loader
 from robomimic_ddp.distributed import group, rng, signals
@@ -189,27 +188,27 @@ def windows_in(pieces):
 
 @pytest.mark.parametrize("part", [0, 3])
 def test_rlds_shares_of_a_pass_are_exact(part):
-    course = Course(*TABLE, 5, Leg(MANY, 4, 16))
-    shares = [course.share(part, rank) for rank in range(MANY)]
+    schedule = PassSchedule(*TABLE, 5, Segment(MANY, 4, 16))
+    shares = [schedule.share(part, rank) for rank in range(MANY)]
     seen = np.bincount(np.concatenate([windows_in(one.pieces) for one in shares]), minlength=TOTAL)
     assert (seen == 1).all()
     sizes = [one.pieces.windows for one in shares]
     assert max(sizes) - min(sizes) <= 2
     readers = Counter(file for one in shares for file in set(TABLE[0][one.pieces.episode].tolist()))
     assert sum(readers.values()) - FILES <= MANY - 1, "files are cut at the ranks' ends alone"
-    assert course.batches_in(part) in {TOTAL // (MANY * 4), TOTAL // (MANY * 4) + 1}
+    assert schedule.batches_in(part) in {TOTAL // (MANY * 4), TOTAL // (MANY * 4) + 1}
 
 
 @pytest.mark.parametrize("after", [1000, 6])
 def test_rlds_goes_on_with_another_number_of_ranks(after, monkeypatch):
-    course, counted = Course(*TABLE, 5, Leg(MANY, 4, 16)), Counter()
-    for owner, name in ((Course, "share"), (rlds_course, "pass_order")):
+    schedule, counted = PassSchedule(*TABLE, 5, Segment(MANY, 4, 16)), Counter()
+    for owner, name in ((PassSchedule, "share"), (pass_schedule, "pass_order")):
         original = getattr(owner, name)
         monkeypatch.setattr(
             owner, name, lambda *a, f=original, n=name: (counted.update([n]), f(*a))[1]
         )
-    batches = course.batches_in(0) - 1
-    later = course.followed_by(Leg(after, 8, 16), batches)
+    batches = schedule.batches_in(0) - 1
+    later = schedule.followed_by(Segment(after, 8, 16), batches)
     assert counted["share"] == MANY and counted["pass_order"] <= 2, "linear in the ranks before"
     rest = windows_in(later.rest)
     assert len(np.unique(rest)) == len(rest) == TOTAL - batches * 4 * MANY
@@ -221,7 +220,7 @@ def keys_drawn(world, monkeypatch):
     """Random keys that a rank draws for the windows that 256 batches of 8 take out of its
     shuffle, and row orders of the pass.
     """
-    counted, original, pass_order = Counter(), Shuffle._keys, rlds_course.pass_order
+    counted, original, pass_order = Counter(), Shuffle._keys, pass_schedule.pass_order
 
     def keys(shuffle, start, stop):
         counted["keys"] += max(stop - start, 0)
@@ -232,10 +231,10 @@ def keys_drawn(world, monkeypatch):
         return pass_order(*given)
 
     monkeypatch.setattr(Shuffle, "_keys", keys)
-    monkeypatch.setattr(rlds_course, "pass_order", order)
+    monkeypatch.setattr(pass_schedule, "pass_order", order)
     windows = np.full(1024 * 64, WINDOWS)
-    course = Course(np.arange(len(windows)), windows, 5, Leg(world, 8, 100))
-    share = course.share(0, world - 1)
+    schedule = PassSchedule(np.arange(len(windows)), windows, 5, Segment(world, 8, 100))
+    share = schedule.share(0, world - 1)
     share.shuffle.leaving(0, 2048)
     monkeypatch.undo()
     return counted
@@ -331,7 +330,7 @@ def test_a_comparison_is_one_message_of_1_kb_whatever_the_ranks_and_items(world,
     with fake_group(world, rank=world - 1):
         evidence_of(500).require()
         assert messages == {"messages": 1, "bytes": 1024}
-        with pytest.raises(VerifyError, match="hold the same; expected a different one"):
+        with pytest.raises(VerifyError, match="have the same; expected a different one"):
             Evidence("here", different=[Different("noise", "x", "")]).require()
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from robomimic_ddp import cli
-from robomimic_ddp.commands.bench import command, data, step, turns
+from robomimic_ddp.commands.bench import command, compare, data, step
 from robomimic_ddp.commands.bench.data_set import DataJob
 from robomimic_ddp.errors import ConfigError
 
@@ -71,7 +71,7 @@ def test_a_missing_gpu_is_one_clear_error(capsys):
 
 def test_intervals_hold_the_median():
     values = [1.0, 1.1, 1.2, 5.0, 1.15, 1.05, 0.9]
-    found = turns.ratio(values, [1.0] * 7)
+    found = compare.ratio(values, [1.0] * 7)
     assert found["low"] <= found["median"] == statistics.median(values) <= found["high"] < 5.0
 
 

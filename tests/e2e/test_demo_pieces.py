@@ -70,7 +70,7 @@ def test_everything_stays_under_the_root(demo: Any) -> None:
     summary = summary_of(root)
     for key in ("checkpoint", "curves"):
         assert root in Path(summary[key]).parents
-    assert list((root / "cache").iterdir()), "the index of the data set belongs under the root"
+    assert list((root / "cache").iterdir()), "the index of the dataset belongs under the root"
     assert (root / "host" / "robomimic" / "scripts" / "train_rlds.py").is_file()
 
 

@@ -1,4 +1,4 @@
-"""From a data set of another shape to a trained policy: inspect-data's own config, one process."""
+"""From a dataset of another shape to a trained policy: inspect-data's own config, one process."""
 
 from __future__ import annotations
 

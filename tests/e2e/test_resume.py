@@ -57,7 +57,7 @@ def test_kills_at_any_place_and_then_by_hand_with_the_newest_file_damaged(
     result = killed(host_copy, tmp_path, file, plan, restarts=3)
     require_finished(result)
     assert len(list((tmp_path / "happened").iterdir())) == 3
-    assert "no epoch was finished: training begins anew" in result.stdout
+    assert "no epoch was finished: training starts over" in result.stdout
     assert result.stdout.count("resuming training from epoch") == 2
     assert "no terminal" not in result.stdout, "a restart must not ask about its own directory"
     # newest() asserts that there is one folder

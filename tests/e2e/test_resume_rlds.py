@@ -82,7 +82,7 @@ def test_two_ranks_go_on_to_the_bit(
     (folder / "happened").rename(folder / "before")
     result = job(host_copy, folder, demo_dataset, "none", "resume=true")
     require_finished(result)
-    assert f"data: pass 0 goes on after {steps} batches" in result.stdout, result
+    assert f"data: pass 0 resumes after {steps} batches" in result.stdout, result
     for rank in range(2):
         before = windows(resumed, rank)[: SAVED * BATCH] + windows(resumed, rank, "1")
         assert before + windows(folder, rank) == windows(whole, rank)

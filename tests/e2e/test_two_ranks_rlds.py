@@ -113,7 +113,7 @@ def test_images_stay_uint8_until_on_the_device(trained: Any) -> None:
 def test_a_mixture_trains_with_validation(
     config: Path, demo_dataset: Path, host_copy: Host, tmp_path: Path
 ) -> None:
-    """The data set twice under two names, one window of the second to three of the first."""
+    """The dataset twice under two names, one window of the second to three of the first."""
     shutil.copytree(demo_dataset / "reach_demo", tmp_path / "data" / "first")
     shutil.copytree(demo_dataset / "reach_demo", tmp_path / "data" / "second")
     result = torchrun(
@@ -159,7 +159,7 @@ def test_bad_data_is_one_clear_error(
     settings = [f"load_from={config}", f"train.output_dir={tmp_path / 'runs'}"]
     if mistake == "missing":
         settings.append("train.dataset_names=[droid]")
-        expected = "there is no data set 'droid'"
+        expected = "there is no dataset 'droid'"
     else:
         shutil.copytree(demo_dataset, tmp_path / "data")
         file = sorted((tmp_path / "data").rglob("*tfrecord*"))[3]

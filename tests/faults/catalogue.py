@@ -418,7 +418,7 @@ def other_weight_decay(job):
 @fault(
     "an optimizer that does not hold a net",
     at="construction",
-    says=["no optimizer holds a parameter of policy.obs_encoder", EVERYWHERE],
+    says=["no optimizer has a parameter of policy.obs_encoder", EVERYWHERE],
 )
 def net_without_optimizer(job):
     job.algo.optimizers = {"policy": torch.optim.AdamW(policy(job)["noise_pred_net"].parameters())}
@@ -502,9 +502,9 @@ def loader_as(job: Any, rank: int, seed: int) -> Any:
 
 
 @fault(
-    "a shorter data set on one rank",
+    "a shorter dataset on one rank",
     at="data",
-    says=["train data set: number of samples", "rank 1: 90", ODD],
+    says=["train dataset: number of samples", "rank 1: 90", ODD],
 )
 def shorter_data(job):
     if job.rank == BAD:
@@ -524,7 +524,7 @@ def fewer_batches(job):
 @fault(
     "other bytes in the data file of one rank",
     at="data",
-    says=["train data set: bytes of its files", ODD],
+    says=["train dataset: bytes of its files", ODD],
 )
 def other_file(job):
     job.folder = tempfile.TemporaryDirectory()
@@ -536,7 +536,7 @@ def other_file(job):
 @fault(
     "other normalisation statistics on one rank",
     at="data",
-    says=["train data set: action_normalization_stats", ODD],
+    says=["train dataset: action_normalization_stats", ODD],
 )
 def other_statistics(job):
     if job.rank == BAD:

@@ -1,4 +1,4 @@
-"""Fixtures: hosts copied and edited once for a session, data sets, and configurations."""
+"""Fixtures: hosts copied and edited once for a session, datasets, and configurations."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def image_dataset(once: Callable[..., Path]) -> Path:
 
 @pytest.fixture(scope="session")
 def demo_dataset(once: Callable[..., Path]) -> Path:
-    """The demo task's RLDS data set in small; the folder for train.data_path."""
+    """The demo task's RLDS dataset in small; the folder for train.data_path."""
     pytest.importorskip("tensorflow_datasets", reason="the extra [rlds] is not installed")
     from scripts.demo.demonstrations import write_demo_dataset
 

@@ -57,7 +57,7 @@ def changed(config, dotted, value):
 def life(directory, found, how=None, batches=0):
     """One job: resumes if `found`, takes `batches` of the train data, and saves; its prints.
 
-    how: "key" and "value" change the config, "data" the data set, "options" our options.
+    how: "key" and "value" change the config, "data" the dataset, "options" our options.
     """
     how = how or {}
     printed = io.StringIO()

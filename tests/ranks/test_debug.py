@@ -41,7 +41,7 @@ def test_every_rank_has_its_lines(ranks):
         assert {int(batch) for _, batch, _ in steps} == {BATCH}
         losses.append([loss for _, _, loss in steps])
         assert re.search(r"data: \d+ batches a pass of \d+ samples over all ranks", text)
-        held = re.search(r"this rank holds \d+ samples, the first of them ([\d, ]+)", text)
+        held = re.search(r"this rank has \d+ samples, the first of them ([\d, ]+)", text)
         firsts.append(set(held.group(1).split(", ")))
     assert losses[0] != losses[1] and not firsts[0] & firsts[1]
     orders = [re.search(r"this rank's order: (\w+)", "\n".join(output)) for output in outputs]

@@ -76,7 +76,7 @@ def test_a_run_without_our_state_is_the_hosts_and_says_so(tmp_path, capsys):
     (tmp_path / "20260101" / "last.pth").write_bytes(b"")
     assert attempts(tmp_path, True, (0,), host_can=True) == ["host"]
     said = capsys.readouterr().out
-    assert f"20260101 holds no {STATE}" in said and "begin anew" in said
+    assert f"20260101 has no {STATE}" in said and "start over" in said
 
 
 def go_on(directory):
@@ -106,7 +106,7 @@ def test_a_damaged_history_does_not_stop_a_good_state(ranks, tmp_path, damaged):
     (tmp_path / history.FILE_NAME).write_text(text)
     (epoch, warned), other = ranks.run(go_on, tmp_path)
     assert epoch == 2 and other == (2, "")
-    assert warned.count("warning:") == 1 and "The run goes on" in warned
+    assert warned.count("warning:") == 1 and "The run continues" in warned
     assert (tmp_path / history.FILE_NAME).read_text() == text
 
 
@@ -129,7 +129,7 @@ def begin_again(directory):
 
 def test_a_run_without_a_finished_epoch_begins_anew(ranks, tmp_path):
     (tmp_path / history.FILE_NAME).write_text(line(1))
-    said = f"no epoch was finished: training begins anew in {tmp_path}\n"
+    said = f"no epoch was finished: training starts over in {tmp_path}\n"
     assert ranks.run(begin_again, tmp_path) == [(None, 0, said), (None, 0, "")]
     assert (tmp_path / history.FILE_NAME).read_text() == ""
 
@@ -148,7 +148,7 @@ def save_what_a_file_cannot_hold(directory):
 
 def test_what_a_file_cannot_hold_is_an_error_at_the_first_save(ranks, tmp_path):
     told = ranks.run(save_what_a_file_cannot_hold, tmp_path)
-    assert told[0] == told[1] and "is a object, which a state file cannot hold" in told[0]
+    assert told[0] == told[1] and "is a object, which a state file cannot contain" in told[0]
 
 
 def nothing_is_measured(directory):

@@ -127,7 +127,7 @@ def test_the_command(tmp_path, capsys):
 
 
 def test_nothing_to_watch(tmp_path, capsys):
-    with pytest.raises(DataError, match="holds no heartbeats"):
+    with pytest.raises(DataError, match="has no heartbeats"):
         heartbeat.read(tmp_path)
     assert cli.main(["watch", str(tmp_path / "none")]) == 1
     assert cli.main(["watch", str(tmp_path), "--interval", "0"]) == 2

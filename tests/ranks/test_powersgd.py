@@ -174,7 +174,7 @@ def test_without_the_errors_it_would_not_be_the_same_run(ranks, folders):
     ranks.run(train, part, 5)
     changed = {"powersgd_rank": 2}
     resumed = ranks.run(train_with, part, 8, changed)
-    assert "PowerSGD begins anew, since ddp.powersgd_rank has changed from 1 to 2" in resumed[0][2]
+    assert "PowerSGD starts again, since ddp.powersgd_rank has changed from 1 to 2" in resumed[0][2]
     assert resumed[0][0] == resumed[1][0] != expected[0][0]
     assert [one[3] for one in resumed] == [{START - 2}] * 2, "buckets are laid out anew at first"
 
@@ -202,7 +202,7 @@ def test_from_whole_gradients_and_back(ranks, folders):
     part = folders[1]
     ranks.run(train_with_fresh, part, 4, {"comm": "none"})
     resumed = ranks.run(train_with, part, 8, {})
-    assert "PowerSGD begins anew, since the saved run sent whole gradients" in resumed[0][2]
+    assert "PowerSGD starts again, since the saved run sent whole gradients" in resumed[0][2]
     assert resumed[0][0] == resumed[1][0]
     back = ranks.run(train_with, part, 9, {"comm": "none"})
     assert "what PowerSGD had not sent yet is dropped" in back[0][2]

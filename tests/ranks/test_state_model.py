@@ -209,7 +209,7 @@ def test_values_of_a_state_are_plain():
 def test_a_value_that_is_not_plain_is_named(value, place):
     with pytest.raises(CheckpointError) as caught:
         plain(value)
-    assert str(caught.value).startswith(place + ", which a state file cannot hold")
+    assert str(caught.value).startswith(place + ", which a state file cannot contain")
 
 
 def small(**changes):

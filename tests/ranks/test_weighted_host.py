@@ -1,4 +1,4 @@
-"""The host's own weighted mixture of data sets on two ranks: shares kept, one shared draw."""
+"""The host's own weighted mixture of datasets on two ranks: shares kept, one shared draw."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WEIGHTS = (3.0, 1.0)
 
 
 def drawn(paths, weights, normalize, passes):
-    """Per pass, the data set index (0 or 1) of every sample that this rank's loader delivers."""
+    """Per pass, the dataset index (0 or 1) of every sample that this rank's loader delivers."""
     import robomimic.utils.obs_utils as ObsUtils
     from robomimic.utils.dataset import MetaDataset, SequenceDataset
 

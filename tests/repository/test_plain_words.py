@@ -1,8 +1,10 @@
-"""Prose for users is in plain English, with the words of the field."""
+"""Pages, docstrings, comments and messages are in plain English, with the words of the field."""
 
 from __future__ import annotations
 
 import re
+import tokenize
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,12 @@ PAGES = [
     if page.name not in SKIPPED
 ]
 """Add a pattern to check more files."""
+SOURCES = [
+    file
+    for pattern in ("robomimic_ddp/**/*.py", "scripts/**/*.py", "scripts/*.sh", "scripts/*.sbatch")
+    for file in sorted(ROOT.glob(pattern))
+    if not {"patches", "__pycache__"} & set(file.relative_to(ROOT).parts)
+]
 WORDS = {
     r"anew": "bookish: again, newly, rebuild",
     r"told": "programs do not talk: receives, prints, is given",
@@ -27,15 +35,20 @@ WORDS = {
     r"rows? of windows": "sequence of windows",
     r"holds?": "contains, has, keeps",
     r"data sets?": "dataset",
+    r"legs?": "segment",
 }
 """Expression -> why, and what to write in its place."""
 NOT_PROSE = re.compile(r"^```.*?^```|^ {4}\S.*?$|`[^`]*`", re.MULTILINE | re.DOTALL)
 TABLE_OF_OPTIONS = re.compile(r"^\| option \|.*", re.MULTILINE | re.DOTALL)
 
 
-def faults(text: str) -> list[tuple[int, str, str]]:
+CODE_IN_STRINGS = re.compile(r"`[^`]*`|\{[^{}]*\}")
+SPOKEN = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
+
+
+def faults(text: str, not_prose: re.Pattern = NOT_PROSE) -> list[tuple[int, str, str]]:
     """Line, word and advice for each banned word outside of code."""
-    prose = NOT_PROSE.sub(lambda code: "`" + "\n" * code[0].count("\n"), text)
+    prose = not_prose.sub(lambda code: "`" + "\n" * code[0].count("\n"), text)
     return [
         (prose.count("\n", 0, found.start()) + 1, " ".join(found[0].split()), advice)
         for word, advice in WORDS.items()
@@ -61,3 +74,34 @@ def test_pages_use_plain_words(page: Path) -> None:
         f"{page.name}:{line}: {word!r}; write: {advice}" for line, word, advice in faults(text)
     ]
     assert not found, "\n".join(found)
+
+
+def spoken(file: Path) -> Iterator[tuple[int, str]]:
+    """(line, text) of each comment, docstring and message; a string of one word may be a key."""
+    if file.suffix != ".py":
+        yield from enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
+        return
+    with tokenize.open(file) as source:
+        for token in tokenize.generate_tokens(source.readline):
+            if token.type in SPOKEN and " " in token.string:
+                yield token.start[0], token.string
+
+
+def source_faults(file: Path) -> list[str]:
+    return [
+        f"{file.name}:{start + line - 1}: {word!r}; write: {advice}"
+        for start, text in spoken(file)
+        for line, word, advice in faults(text, CODE_IN_STRINGS)
+    ]
+
+
+def test_banned_words_are_found_in_comments_docstrings_and_messages(tmp_path: Path) -> None:
+    lines = ('told = {"legs": 1}  # it lies', '"""One.', "", "Two holds `told`.", '"""')
+    (tmp_path / "a.py").write_text("\n".join([*lines, 'f"so {told} many, told"', ""]))
+    found = [fault.partition(";")[0] for fault in source_faults(tmp_path / "a.py")]
+    assert found == ["a.py:1: 'lies'", "a.py:4: 'holds'", "a.py:6: 'told'"]
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_sources_use_plain_words(file: Path) -> None:
+    assert not source_faults(file), "\n".join(source_faults(file))

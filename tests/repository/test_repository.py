@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 LARGEST_TEXT_BYTES = 400_000
 LARGEST_BINARY_BYTES = 300_000
-"""Room for a small picture in docs/; data sets and checkpoints are made by scripts."""
+"""Room for a small picture in docs/; datasets and checkpoints are made by scripts."""
 
 # Assembled, so that this file does not hold what it forbids.
 MACHINE_PATH = re.compile(

@@ -15,7 +15,7 @@ import pytest
 from robomimic_ddp import cli, errors
 from robomimic_ddp.commands.doctor import command
 from robomimic_ddp.commands.doctor.findings import Finding
-from robomimic_ddp.distributed.remedies import REMEDIES, remedy
+from robomimic_ddp.distributed.known_errors import REMEDIES, remedy
 from tests.commands.test_doctor import context
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,7 +47,9 @@ def test_the_guide_is_complete():
     for words in WELL_KNOWN:
         assert words in GUIDE, words
     table = GUIDE.partition("## What each check")[2]
-    sources = "".join(path.read_text() for path in (ROOT / "robomimic_ddp/doctor").glob("*.py"))
+    sources = "".join(
+        path.read_text() for path in (ROOT / "robomimic_ddp/commands/doctor").glob("*.py")
+    )
     for name in set(re.findall(r'Finding\(\s*"([a-z ]+)"', sources)):
         assert name in table, f"the table lacks the check {name!r}"
     assert all(isinstance(finding, Finding) for finding in command.examine(context()))

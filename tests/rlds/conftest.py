@@ -1,4 +1,4 @@
-"""Small RLDS data sets, written once per session, and host configs that point at them."""
+"""Small RLDS datasets, written once per session, and host configs that point at them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def made_up_episode(number: int) -> dict[str, Any]:
 
 
 def write(folder: Path, name: str = "made_up", version: str = "1.0.0") -> Path:
-    """The made-up data set under `folder`; returns its version folder."""
+    """The made-up dataset under `folder`; returns its version folder."""
     from robomimic_ddp.data.rlds.write import write_dataset
 
     episodes = (made_up_episode(number) for number in range(len(LENGTHS)))
@@ -66,7 +66,7 @@ def write(folder: Path, name: str = "made_up", version: str = "1.0.0") -> Path:
 
 @dataclass
 class Stored:
-    """A written data set: where it is, and its episodes fully decoded by tensorflow-datasets."""
+    """A written dataset: where it is, and its episodes fully decoded by tensorflow-datasets."""
 
     folder: Path
     cache: Path
@@ -75,7 +75,7 @@ class Stored:
 
 @pytest.fixture(scope="session")
 def stored(tmp_path_factory) -> Stored:
-    """The made-up data set, read back the slow and obvious way."""
+    """The made-up dataset, read back the slow and obvious way."""
     import tensorflow_datasets as tfds
 
     root = tmp_path_factory.mktemp("rlds")
@@ -90,7 +90,7 @@ def stored(tmp_path_factory) -> Stored:
 
 @pytest.fixture
 def copy(stored, tmp_path) -> Path:
-    """A copy of the made-up data set to damage: its version folder."""
+    """A copy of the made-up dataset to damage: its version folder."""
     folder = tmp_path / "data" / "made_up" / "1.0.0"
     shutil.copytree(stored.folder, folder)
     return folder
@@ -98,7 +98,7 @@ def copy(stored, tmp_path) -> Path:
 
 @pytest.fixture
 def make_config(stored):
-    """`make_config(train={...}, ...)`: a diffusion policy's config on the made-up data set."""
+    """`make_config(train={...}, ...)`: a diffusion policy's config on the made-up dataset."""
     factory = pytest.importorskip("robomimic.config").config_factory
 
     def make(experiment=None, observation=None, cameras=CAMERAS[:2], states=STATES[:2], **train):
@@ -129,7 +129,7 @@ def make_config(stored):
 
 @pytest.fixture
 def load(make_config):
-    """`load(**as make_config)`: the train and validation data sets of that config."""
+    """`load(**as make_config)`: the train and validation datasets of that config."""
     from robomimic_ddp.data.rlds import host_datasets
 
     def make(**changes):
@@ -141,7 +141,7 @@ def load(make_config):
 
 @pytest.fixture
 def config_of(make_config, tmp_path):
-    """`config_of(episodes, files, **as make_config)`: the config of a data set of these alone."""
+    """`config_of(episodes, files, **as make_config)`: the config of a dataset of these alone."""
     from robomimic_ddp.data.rlds.write import write_dataset
 
     def make(episodes, files=1, **changes):

@@ -140,7 +140,7 @@ DAMAGES = (
     Damage(
         "cut-off file", cut, (f"{FILE}-00003: record 1 is damaged or cut off",), {7}, ("-00003",)
     ),
-    Damage("file still being copied", fewer, (f"{FILE}-00003 holds 1 episodes",), {7}, ("-00003",)),
+    Damage("file still being copied", fewer, (f"{FILE}-00003 has 1 episodes",), {7}, ("-00003",)),
     Damage("missing file", remove, ("1 of the 7 record files", "-00002"), {4, 5}, ("2 of",)),
     Damage(
         "wrong feature type",

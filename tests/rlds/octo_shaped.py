@@ -1,7 +1,7 @@
 """A small pipeline of ours with the calls of octo's into tfds, tf.data and the disk: what DROID's
 train script imports, in little.
 
-Statistics come from split "all", unshuffled, and are kept as JSON beside the data set; training
+Statistics come from split "all", unshuffled, and are kept as JSON beside the dataset; training
 data from "train[:95%]", its files shuffled, repeated, cut into frames, mixed, shuffled, decoded. At
 the end, what such hosts put between the pipeline and robomimic.
 """
@@ -171,7 +171,7 @@ class TorchRLDSDataset(IterableDataset):
         raise NameError("name 'np' is not defined")
 
     def get_dataset_sampler(self) -> None:
-        """robomimic asks every data set."""
+        """robomimic asks every dataset."""
 
     def get_action_normalization_stats(self) -> None:
         """The pipeline has normalised them."""

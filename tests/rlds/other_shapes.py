@@ -1,4 +1,4 @@
-"""Small data sets of other shapes than DROID's: BridgeData's, and one of a lab's own."""
+"""Small datasets of other shapes than DROID's: BridgeData's, and one of a lab's own."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def write(folder: Path, name: str, features: Any, examples: list, per_file: int 
 
 
 def write_bridge(folder: Path) -> Path:
-    """The data set of BridgeData's shape."""
+    """The dataset of BridgeData's shape."""
     examples = [bridge_example(number) for number in range(len(LENGTHS))]
     return write(folder, "bridge_like", bridge_features(), examples)
 

@@ -1,4 +1,4 @@
-"""A data set without a host's config, for subprocesses and ranks of tests."""
+"""A dataset without a host's config, for subprocesses and ranks of tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Section(dict):
 
 
 def quick_dataset(folder: Path, cache: str) -> Any:
-    """Collective: the train data set of the made-up data in `folder`, one camera and one state."""
+    """Collective: the train dataset of the made-up data in `folder`, one camera and one state."""
     train = Section(
         data_path=str(folder.parent.parent),
         dataset_names=[folder.parent.name],

@@ -69,7 +69,7 @@ def window(
 
 
 def all_windows(episodes: list, shape: Any, obs_keys: tuple, action_keys: tuple) -> list:
-    """Every window of every episode in data set order: row number = the delivered `index`."""
+    """Every window of every episode in dataset order: row number = the delivered `index`."""
     rows = []
     for number, episode in enumerate(episodes):
         steps = episode["steps"]

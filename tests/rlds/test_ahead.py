@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from robomimic_ddp.data.rlds.loaders.make import make_loader
-from robomimic_ddp.data.rlds.loaders.prefetch import MOVED, Ahead, moved
+from robomimic_ddp.data.rlds.loaders.prefetch import MOVED, Prefetcher, moved
 
 
 class Recorder:
@@ -35,7 +35,7 @@ def sent(number):
 
 
 def test_the_next_batch_is_read_while_one_is_held():
-    ahead, batches = Ahead(sent), Recorder(3)
+    ahead, batches = Prefetcher(sent), Recorder(3)
     assert ahead.next_of(batches) == 0
     ahead._coming.result()
     assert batches.read == [0, 1], "one ahead, and no more"
@@ -45,7 +45,7 @@ def test_the_next_batch_is_read_while_one_is_held():
 
 
 def test_an_error_is_raised_where_its_batch_is_asked_for():
-    ahead, batches = Ahead(sent), Recorder(9)
+    ahead, batches = Prefetcher(sent), Recorder(9)
     assert [ahead.next_of(batches) for _ in range(3)] == [0, 10, 20]
     with pytest.raises(ValueError, match="damaged"):
         ahead.next_of(batches)
@@ -53,7 +53,7 @@ def test_an_error_is_raised_where_its_batch_is_asked_for():
 
 
 def test_another_iterator_begins_anew():
-    ahead, one, two = Ahead(sent), Recorder(9), Recorder(2)
+    ahead, one, two = Prefetcher(sent), Recorder(9), Recorder(2)
     assert ahead.next_of(one) == 0
     assert ahead.next_of(two) == 0 and ahead.next_of(two) == 10
 
@@ -64,7 +64,7 @@ def test_a_loader_that_reads_ahead_delivers_the_same(load):
 
     train, _ = load()
     plain, ahead = (make_loader(train, 4, 1, 2, 5) for _ in range(2))
-    ahead._ahead = Ahead(to_torch)
+    ahead._ahead = Prefetcher(to_torch)
     for one, other in zip(plain, ahead):
         assert torch.equal(one["index"], other["index"])
         assert all(torch.equal(one["obs"][key], other["obs"][key]) for key in one["obs"])
@@ -72,7 +72,7 @@ def test_a_loader_that_reads_ahead_delivers_the_same(load):
         assert plain.frames_delivered == ahead.frames_delivered
     assert len(ahead) == len(plain)
     resumed = make_loader(train, 4, 1, 2, 5)
-    resumed._ahead = Ahead(to_torch)
+    resumed._ahead = Prefetcher(to_torch)
     resumed.go_to(ahead.position(), 2, 1)
     assert torch.equal(next(iter(resumed))["index"], next(iter(plain))["index"])
     counts = ahead.settled_frames()
@@ -136,7 +136,7 @@ def test_the_thread_works_on_the_ranks_device(monkeypatch):
         bound[threading.get_ident()] = device
 
     monkeypatch.setattr(torch.cuda, "set_device", bind)
-    ahead = Ahead(lambda number: threading.get_ident(), torch.device("cuda", 1))
+    ahead = Prefetcher(lambda number: threading.get_ident(), torch.device("cuda", 1))
     thread = ahead.next_of(Recorder(2))
     assert thread != threading.get_ident()
     assert bound == {thread: torch.device("cuda", 1)}

@@ -87,7 +87,7 @@ def test_impossible_values_are_refused(make_config):
         make_config(dataset_names=["made_up", "other"]),
         error=ConfigError,
     )
-    assert "one number of at least 0 for each of the 2 data set(s)" in text
+    assert "one number of at least 0 for each of the 2 dataset(s)" in text
     config = make_config(observation={"image_dim": [0, 64]})
     assert "image_dim" in message(host_datasets.dataset_configs, config, error=ConfigError)
 
@@ -107,7 +107,7 @@ def test_no_rlds_data_set_at_all(tmp_path):
     from robomimic_ddp.data.rlds.schema.fields import find_fields
 
     source = Source(tmp_path)
-    assert "no RLDS data set" in message(find_fields, source.features, "flat", [], [], [])
+    assert "no RLDS dataset" in message(find_fields, source.features, "flat", [], [], [])
 
 
 def test_metadata_that_cannot_be_read(copy):

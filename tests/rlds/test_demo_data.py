@@ -1,4 +1,4 @@
-"""The demo's data set on disk: DROID's schema, enough files, the same bytes for the same seed."""
+"""The demo's dataset on disk: DROID's schema, enough files, the same bytes for the same seed."""
 
 from __future__ import annotations
 

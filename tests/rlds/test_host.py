@@ -1,4 +1,4 @@
-"""What the seams of a host get: metadata, data sets, and a policy that trains on them."""
+"""What the seams of a host get: metadata, datasets, and a policy that trains on them."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def test_droids_own_values_are_taken(load):
         subsample_length=100, sample_weights=[1], action_shapes=[[1, 3], [1, 6], [1, 1]],
     )  # fmt: skip
     loader = make_loader(train, 4, 0, 2, 0)
-    assert 1 <= loader.reading.threads <= 64
-    assert loader.reading.shuffle_buffer <= len(train)
+    assert 1 <= loader.batching.threads <= 64
+    assert loader.batching.shuffle_buffer <= len(train)
     assert next(iter(loader))["actions"].shape == (4, 17, 10)
 
 
@@ -168,7 +168,7 @@ def test_exit_is_silent_and_waits_for_a_plan(stored):
 
 
 def rows_and_batch(folder, cache):
-    """On a rank: what it learns about the data set, and the windows of its first batch."""
+    """On a rank: what it learns about the dataset, and the windows of its first batch."""
     from robomimic_ddp.distributed import group
     from tests.rlds.quick import quick_dataset
 

@@ -191,7 +191,7 @@ def test_a_missing_folder_is_named(stored, tmp_path):
     require_datasets("gs://bucket/data", ["droid"])
     with pytest.raises(DataError, match="train.data_path='/path/to/rlds' is not a folder"):
         require_datasets("/path/to/rlds", ["droid"])
-    with pytest.raises(DataError, match=f"no data set 'droid' .* found {name}"):
+    with pytest.raises(DataError, match=f"no dataset 'droid' .* found {name}"):
         require_datasets(str(root), ["droid"])
 
 

@@ -32,7 +32,7 @@ from tests.rlds.reference import feature, raw_action
 
 
 def source_and_fields(folder):
-    """What the index of the made-up data set is made from."""
+    """What the index of the made-up dataset is made from."""
     source = Source(folder)
     return source, find_fields(source.features, "x", CAMERAS + STATES, CAMERAS, ACTIONS)
 
@@ -117,7 +117,7 @@ def test_index_is_kept_and_made_again_when_files_change(stored, tmp_path, monkey
 
 
 def test_data_prepared_anew_with_files_as_long_is_read_again(tmp_path):
-    """As while one works on a data set of numbers alone."""
+    """As while one works on a dataset of numbers alone."""
     found = []
     for shift in (0.0, 0.25):
         episodes = [made_up_episode(number) for number in (4, 6)]

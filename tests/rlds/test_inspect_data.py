@@ -22,7 +22,7 @@ from tests.rlds.conftest import LENGTHS
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """A data_path with both data sets of other shapes."""
+    """A data_path with both datasets of other shapes."""
     root = tmp_path_factory.mktemp("others")
     other_shapes.write_bridge(root), other_shapes.write_ours(root)
     return root
@@ -231,7 +231,7 @@ def test_mistakes_are_one_clear_error(folders, stored, capsys, tmp_path):
         return code, capsys.readouterr().err
 
     code, text = refused(folders)
-    assert code == 1 and "several data sets: bridge_like, our_arm" in text
+    assert code == 1 and "several datasets: bridge_like, our_arm" in text
     code, text = refused(tmp_path / "nothing")
     assert code == 1 and "does not exist" in text
     (tmp_path / "data" / "1.0.0").mkdir(parents=True)
@@ -239,7 +239,7 @@ def test_mistakes_are_one_clear_error(folders, stored, capsys, tmp_path):
     assert code == 1 and "dataset_info.json" in text
     (tmp_path / "text.txt").write_text("words")
     code, text = refused(tmp_path / "text.txt")
-    assert code == 1 and "neither the folder of an RLDS data set nor an HDF5 file" in text
+    assert code == 1 and "neither the folder of an RLDS dataset nor an HDF5 file" in text
     code, text = refused(stored.folder, "--episodes", "-1")
     assert code == 2 and "--episodes -1" in text
     copy = tmp_path / "made_up" / "1.0.0"

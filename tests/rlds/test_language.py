@@ -13,7 +13,7 @@ from robomimic_ddp.data.language import embeddings as language
 from robomimic_ddp.data.language.instructions import LanguageModel
 from robomimic_ddp.data.rlds import host_datasets
 from robomimic_ddp.data.rlds.loaders.make import make_loader
-from robomimic_ddp.data.rlds.loaders.prefetch import Ahead
+from robomimic_ddp.data.rlds.loaders.prefetch import Prefetcher
 from robomimic_ddp.errors import DataError
 from tests.rlds.conftest import ACTIONS, CAMERAS, FAILED, LENGTHS, STATES, WORDLESS
 
@@ -75,7 +75,7 @@ def counted(monkeypatch):
 
 @pytest.fixture
 def load_with(make_config):
-    """`load_with(model, cache)`: the train data set with `lang_emb` beside a camera and a state."""
+    """`load_with(model, cache)`: the train dataset with `lang_emb` beside a camera and a state."""
 
     def make(model, cache, key="lang_emb", **changes):
         changes = {"cameras": CAMERAS[:1], "states": [STATES[0], key], **changes}
@@ -169,7 +169,7 @@ def test_an_unknown_text_in_a_thread_that_reads_ahead_leaves_training_its_number
         """What training draws, and the embeddings that it gets."""
         dataset.embeddings = [embeddings]
         loader = make_loader(dataset, 4, 0, 1, 0)
-        loader._ahead = Ahead(loader._as_torch)
+        loader._ahead = Prefetcher(loader._as_torch)
         torch.manual_seed(5)
         numbers, rows = [], []
         for batch in loader:

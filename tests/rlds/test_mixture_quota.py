@@ -52,7 +52,7 @@ def test_groups_say_which_windows_make_a_batch(weights, size, first, count):
 
 
 def test_windows_of_a_tiny_share_are_found_many_batches_ahead():
-    """A block plans thousands of windows of each data set, whatever its share."""
+    """A block plans thousands of windows of each dataset, whatever its share."""
     quotas = Quotas([0.999, 0.001], 8, [5, 3])
     batch = quotas.groups(1, 0, 100) >> 20
     assert np.array_equal(np.diff(batch), np.full(99, 125))

@@ -1,4 +1,4 @@
-"""Two data sets of different sizes as one: shares, passes, positions, normalisation."""
+"""Two datasets of different sizes as one: shares, passes, positions, normalisation."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from robomimic_ddp.data.rlds.loaders.make import make_loader
 from tests.rlds.conftest import CAMERAS, LENGTHS, STATES, made_up_episode
 
 SMALL = (5, 6, 7, 10)
-"""Episodes of the small data set; their windows are numbered after all of the large one's."""
+"""Episodes of the small dataset; their windows are numbered after all of the large one's."""
 FIRST = sum(LENGTHS)
 WEIGHTS = [1.0, 3.0]
 
 
 @pytest.fixture(scope="session")
 def small(stored, tmp_path_factory):
-    """A second data set beside the first, larger actions, pictures of another size."""
+    """A second dataset beside the first, larger actions, pictures of another size."""
     from robomimic_ddp.data.rlds.write import write_dataset
 
     def episodes():
@@ -121,7 +121,7 @@ def test_a_position_goes_on_to_the_window(mixed):
     position = json.loads(json.dumps(whole.position()))
     resumed = make_loader(mixture, 3, 1, 2, 7)
     said = resumed.go_to(position, 2, 1)
-    assert "made_up/1.0.0: pass 0 goes on" in said and "small/1.0.0: pass" in said
+    assert "made_up/1.0.0: pass 0 resumes after" in said and "small/1.0.0: pass" in said
     assert resumed.batches_left() == len(whole) - 21 % len(whole)
     assert batches(resumed, 12) == batches(whole, 12)
     assert resumed.position() == whole.position()
@@ -136,7 +136,7 @@ def test_other_ranks_batch_and_weights_take_what_is_left_of_each_pass(mixed):
     other, _ = mixed(weights=[3.0, 1.0])
     loaders = [make_loader(other, 4, rank, 3, 7) for rank in range(3)]
     for loader in loaders:
-        assert loader.go_to(position, 2, 1).count("split anew over 3 ranks") == 2
+        assert loader.go_to(position, 2, 1).count("split again over 3 ranks") == 2
         assert loader.batches_left() == len(loader) - 11 * 3 * 2 // (4 * 3)
     rows = [batches(loader, 5) for loader in loaders]
     for number in range(5):

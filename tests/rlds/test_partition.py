@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from robomimic_ddp.data.rlds.order import partition
-from robomimic_ddp.data.rlds.order.pass_schedule import Course, Leg
+from robomimic_ddp.data.rlds.order.pass_schedule import PassSchedule, Segment
 
 worlds = st.integers(1, 64)
 passes = st.integers(0, 50)
@@ -36,8 +36,8 @@ def windows_of(pieces):
 
 def share(table, seed, number, rank, world):
     """The pieces of `rank` in pass `number` of a run that nothing changes."""
-    course = Course(*table, seed, Leg(world, 1, 4))
-    return course.share(number, rank).pieces
+    schedule = PassSchedule(*table, seed, Segment(world, 1, 4))
+    return schedule.share(number, rank).pieces
 
 
 @given(tables(), worlds, passes, st.integers(0, 2**31))
@@ -56,10 +56,10 @@ def test_all_ranks_have_the_promised_batches_and_the_rest_opens_the_next_pass(
     windows, world, batch, run_length
 ):
     assume(windows >= world)
-    course = Course(np.zeros(1, int), np.array([windows]), 0, Leg(world, batch, 4))
+    schedule = PassSchedule(np.zeros(1, int), np.array([windows]), 0, Segment(world, batch, 4))
     given_so_far, batches_so_far = [0] * world, 0
     for number in range(run_length):
-        end_of_row, before = 0, course.given_before(number)
+        end_of_row, before = 0, schedule.given_before(number)
         assert before == sum(given_so_far)
         for rank in range(world):
             assert partition.windows_given(before, rank, world) == given_so_far[rank]
@@ -69,10 +69,10 @@ def test_all_ranks_have_the_promised_batches_and_the_rest_opens_the_next_pass(
             given_so_far[rank] += stop - start
         assert end_of_row == windows
         assert max(given_so_far) - min(given_so_far) <= 1
-        batches = course.batches_in(number)
+        batches = schedule.batches_in(number)
         assert batches >= (1 if windows >= batch * world else 0)
         for taken in {batches_so_far, batches_so_far + batches - 1} if batches else ():
-            assert course.part_of(taken) == number
+            assert schedule.part_of(taken) == number
         batches_so_far += batches
         # As many full batches as the poorest rank can make, and not one more.
         assert batches_so_far == min(given_so_far) // batch

@@ -1,4 +1,4 @@
-"""The course over passes and changes of ranks: nothing lost, nothing twice, any place reached.
+"""The schedule over passes and changes of ranks: nothing lost, nothing twice, any place reached.
 
 What tf.data does with the plans is done here with a dict for the store.
 """
@@ -12,9 +12,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robomimic_ddp.data.rlds.order.pass_schedule import Course, Leg
+from robomimic_ddp.data.rlds.order.pass_schedule import PassSchedule, Segment
 from robomimic_ddp.data.rlds.order.read_plan import PassPlan
-from robomimic_ddp.data.rlds.pipeline import recipe as recipes
+from robomimic_ddp.data.rlds.pipeline.settings import PREFETCHED_BATCHES, Batching, WindowSettings
 
 SEED = 11
 
@@ -22,16 +22,18 @@ SEED = 11
 class Tape:
     """What a rank delivers: the window numbers of batch after batch, through plans and a store."""
 
-    def __init__(self, course: Course, windows: np.ndarray, rank: int, batches: int) -> None:
-        self.course, self.windows, self.rank = course, windows, rank
-        self.start = course.place(rank, batches)
+    def __init__(
+        self, schedule: PassSchedule, windows: np.ndarray, rank: int, batches: int
+    ) -> None:
+        self.schedule, self.windows, self.rank = schedule, windows, rank
+        self.start = schedule.place(rank, batches)
         self.read = 0
         """Windows in the records that were read before the first batch came."""
         self.most_held = 0
         self.rows = self._rows()
 
     def plan(self, part: int) -> PassPlan:
-        share = self.course.share(part, self.rank)
+        share = self.schedule.share(part, self.rank)
         chosen, base = share.pieces.episode, np.cumsum(self.windows) - self.windows
         counts = self.windows[chosen]
         return PassPlan(
@@ -63,42 +65,42 @@ class Tape:
         assert block.left[0] == 0 and block.left[-1] == len(block.leaving)
 
     def take(self, batches: int) -> list[int]:
-        return list(itertools.islice(self.rows, batches * self.course.leg.batch_size))
+        return list(itertools.islice(self.rows, batches * self.schedule.segment.batch_size))
 
 
 @st.composite
 def runs(draw):
-    """(files, windows, legs): each leg its ranks, batch, buffer, and the batches taken in it."""
+    """(files, windows, segments): each segment with the batches taken in it."""
     windows = np.array(draw(st.lists(st.integers(0, 30), min_size=2, max_size=25)))
     windows[0] += 8
     files = np.sort(np.array([draw(st.integers(0, 5)) for _ in windows]))
-    legs = []
+    segments = []
     for _ in range(draw(st.integers(1, 5))):
         world = draw(st.integers(1, min(64, int(windows.sum()))))
         batch = draw(st.integers(1, int(windows.sum()) // world))
         steps = 2 * int(windows.sum()) // (world * batch)
-        leg = Leg(world, batch, draw(st.sampled_from([1, 2, 5, 40])))
-        legs.append((leg, draw(st.integers(0, steps))))
-    return files, windows, legs
+        segment = Segment(world, batch, draw(st.sampled_from([1, 2, 5, 40])))
+        segments.append((segment, draw(st.integers(0, steps))))
+    return files, windows, segments
 
 
 @settings(max_examples=50, deadline=None)
 @given(runs())
 def test_every_pass_is_exact_over_any_changes_of_ranks_and_batch(run):
     """What all ranks have delivered is whole passes, and of the last one no window twice."""
-    files, windows, legs = run
+    files, windows, segments = run
     delivered: list[int] = []
-    for number in range(len(legs)):
-        course = Course.over(files, windows, SEED, 0, legs[: number + 1])
-        for rank in range(course.leg.world_size):
-            delivered += Tape(course, windows, rank, 0).take(legs[number][1])
-    batches = legs[-1][1]
-    steps = sum(leg.world_size * leg.batch_size * taken for leg, taken in legs)
+    for number in range(len(segments)):
+        schedule = PassSchedule.over(files, windows, SEED, 0, segments[: number + 1])
+        for rank in range(schedule.segment.world_size):
+            delivered += Tape(schedule, windows, rank, 0).take(segments[number][1])
+    batches = segments[-1][1]
+    steps = sum(segment.world_size * segment.batch_size * taken for segment, taken in segments)
     assert len(delivered) == steps
     times = np.bincount(delivered, minlength=windows.sum())
-    present = course.first_pass + course.part_of(batches)
+    present = schedule.first_pass + schedule.part_of(batches)
     # Every window was due once in each pass before; some of the present one have come.
-    rest = Counted(course.remaining(batches), windows)
+    rest = Counted(schedule.remaining(batches), windows)
     assert (times + rest.times == present + 1).all()
     assert all((rest.of_pass(number) <= 1).all() for number in range(present + 1))
     assert not rest.of_pass(present + 1).any()
@@ -126,19 +128,19 @@ class Counted:
 @settings(max_examples=50, deadline=None)
 @given(runs(), st.data())
 def test_a_place_is_reached_without_what_came_before(run, data):
-    files, windows, legs = run
-    leg, batches = legs[-1]
-    course = Course.over(files, windows, SEED, 0, legs)
-    rank = data.draw(st.integers(0, leg.world_size - 1))
-    whole = Tape(course, windows, rank, 0).take(batches + 4)
-    resumed = Tape(course, windows, rank, batches)
-    assert resumed.take(4) == whole[batches * leg.batch_size :]
+    files, windows, segments = run
+    segment, batches = segments[-1]
+    schedule = PassSchedule.over(files, windows, SEED, 0, segments)
+    rank = data.draw(st.integers(0, segment.world_size - 1))
+    whole = Tape(schedule, windows, rank, 0).take(batches + 4)
+    resumed = Tape(schedule, windows, rank, batches)
+    assert resumed.take(4) == whole[batches * segment.batch_size :]
 
 
 def test_all_ranks_are_given_as_many_batches_and_the_rest_of_a_pass_is_shared_evenly():
     windows = np.full(50, 10)
-    first = Course(np.arange(50), windows, 0, Leg(4, 5, 8))
-    second = first.followed_by(Leg(3, 4, 8), 13)  # 260 of 500 windows are delivered
+    first = PassSchedule(np.arange(50), windows, 0, Segment(4, 5, 8))
+    second = first.followed_by(Segment(3, 4, 8), 13)  # 260 of 500 windows are delivered
     assert second.rest.windows == 240 and second.first_pass == 0
     assert second.batches_in(0) == 20 and second.batches_in(1) == (240 + 500) // 12 - 20
     sizes = [second.share(0, rank).pieces.windows for rank in range(3)]
@@ -149,9 +151,9 @@ LONG = np.full(2_000, 50)
 
 
 def test_resuming_reads_at_most_twice_the_shuffle_buffer():
-    course = Course(np.repeat(np.arange(100), 20), LONG, 0, Leg(2, 25, 1_000))
+    schedule = PassSchedule(np.repeat(np.arange(100), 20), LONG, 0, Segment(2, 25, 1_000))
     for batches in (1, 700, 1_999, 3_333):
-        tape = Tape(course, LONG, 1, batches)
+        tape = Tape(schedule, LONG, 1, batches)
         tape.take(1)
         # Both ends of the stretch lie inside a record.
         assert tape.read <= 2 * 1_000 + 2 * 50, batches
@@ -160,8 +162,8 @@ def test_resuming_reads_at_most_twice_the_shuffle_buffer():
 def test_other_ranks_read_each_record_of_the_rest_once():
     """The buffers of the ranks before held windows from all over an episode."""
     files = np.repeat(np.arange(100), 20)
-    before = Course(files, LONG, 0, Leg(2, 25, 10_000))
-    after = before.followed_by(Leg(3, 25, 1_000), 700)
+    before = PassSchedule(files, LONG, 0, Segment(2, 25, 10_000))
+    after = before.followed_by(Segment(3, 25, 1_000), 700)
     assert len(after.rest.episode) > 2 * len(np.unique(after.rest.episode)), "no holes: no test"
     read = []
     for rank in range(3):
@@ -176,9 +178,9 @@ def test_other_ranks_read_each_record_of_the_rest_once():
 
 
 def test_memory_is_that_of_the_shuffle_buffer():
-    course = Course(np.repeat(np.arange(100), 20), LONG, 0, Leg(2, 25, 1_000))
+    schedule = PassSchedule(np.repeat(np.arange(100), 20), LONG, 0, Segment(2, 25, 1_000))
     for batches in (0, 1_000):
-        tape = Tape(course, LONG, 0, batches)
+        tape = Tape(schedule, LONG, 0, batches)
         tape.take(3_000)
         assert tape.most_held < 1_000 * 1.1 + 50
 
@@ -186,11 +188,15 @@ def test_memory_is_that_of_the_shuffle_buffer():
 def test_a_thousand_ranks_and_back_are_cheap():
     windows = np.full(76_000 // 8, 30)
     files = np.repeat(np.arange(len(windows) // 10), 10)
-    legs = [(Leg(1024, 4, 12), 30), (Leg(8, 64, 1_000), 100), (Leg(1023, 4, 12), 20)]
+    segments = [
+        (Segment(1024, 4, 12), 30),
+        (Segment(8, 64, 1_000), 100),
+        (Segment(1023, 4, 12), 20),
+    ]
     begun = time.process_time()
-    course = Course.over(files, windows, 3, 0, [*legs, (Leg(2, 128, 5_000), 0)])
-    left = course.rest
-    taken = sum(leg.world_size * leg.batch_size * batches for leg, batches in legs)
+    schedule = PassSchedule.over(files, windows, 3, 0, [*segments, (Segment(2, 128, 5_000), 0)])
+    left = schedule.rest
+    taken = sum(segment.world_size * segment.batch_size * batches for segment, batches in segments)
     assert left.windows == windows.sum() - taken
     assert (Counted(left, windows).times <= 1).all()
     assert time.process_time() - begun < 60  # hangs, not speed: it takes two or three
@@ -199,8 +205,8 @@ def test_a_thousand_ranks_and_back_are_cheap():
 def test_a_whole_droid_pass_is_planned_in_little_time_and_memory():
     """76,000 episodes of 300 windows on one rank: a block at a time, never the whole order."""
     windows = np.full(76_000, 300)
-    course = Course(np.repeat(np.arange(1_900), 40), windows, 0, Leg(8, 128, 12_500))
-    tape = Tape(course, windows, 3, 10_000)
+    schedule = PassSchedule(np.repeat(np.arange(1_900), 40), windows, 0, Segment(8, 128, 12_500))
+    tape = Tape(schedule, windows, 3, 10_000)
     plan = tape.plan(0)
     first = plan.block(plan.block_of(1_280_000), 1_280_000)
     assert len(first.leaving) <= 25_000 + 300 and first.records[:, 2].sum() <= 3 * 25_000 + 600
@@ -208,10 +214,10 @@ def test_a_whole_droid_pass_is_planned_in_little_time_and_memory():
 
 
 def test_a_shuffle_buffer_is_no_larger_than_the_data():
-    reading = recipes.Reading(4, 100, 3, 5, True)
-    assert [reading.for_windows(size).shuffle_buffer for size in (0, 30, 500)] == [1, 30, 100]
-    assert reading.for_windows(30) == recipes.Reading(4, 30, 3, 5, True)
-    usual = recipes.Reading(4, 100, 3)
-    recipe = recipes.Recipe(*[None] * 9)
-    assert (recipe.skip_corrupt, recipe.reduced) == (False, {})
-    assert usual.prefetch == recipes.PREFETCHED_BATCHES and usual.pin_memory is False
+    batching = Batching(4, 100, 3, 5, True)
+    assert [batching.for_windows(size).shuffle_buffer for size in (0, 30, 500)] == [1, 30, 100]
+    assert batching.for_windows(30) == Batching(4, 30, 3, 5, True)
+    usual = Batching(4, 100, 3)
+    windows = WindowSettings(*[None] * 9)
+    assert (windows.skip_corrupt, windows.reduced) == (False, {})
+    assert usual.prefetch == PREFETCHED_BATCHES and usual.pin_memory is False

@@ -11,7 +11,7 @@ import pytest
 
 from robomimic_ddp.config import env
 from robomimic_ddp.data.rlds.loaders.make import make_loader
-from robomimic_ddp.data.rlds.order.pass_schedule import Leg
+from robomimic_ddp.data.rlds.order.pass_schedule import Segment
 from robomimic_ddp.data.rlds.order.windows import picked_windows
 from tests.rlds.conftest import CAMERAS, LENGTHS
 
@@ -64,8 +64,8 @@ def share_size(dataset, seed, number, rank, world):
 
 def plan_of(dataset, seed, number, rank, world):
     """What `rank` reads in pass `number` of a run that nothing changes."""
-    course = dataset.course(seed, 0, [(Leg(world, 1, 4), 0)])
-    return dataset.part_plan(course, number, rank)
+    schedule = dataset.schedule(seed, 0, [(Segment(world, 1, 4), 0)])
+    return dataset.part_plan(schedule, number, rank)
 
 
 def test_epochs_shorter_than_a_pass_continue_the_stream(load):
@@ -101,7 +101,7 @@ def test_length_is_that_of_the_coming_pass(load):
 def test_order_is_reproducible_whatever_the_threads(load):
     one, many = (load(num_parallel_calls=number)[0] for number in (1, 7))
     loaders = [make_loader(data, 4, 0, 2, 5, cores=7) for data in (one, many)]
-    assert [loader.reading.threads for loader in loaders] == [1, 7]
+    assert [loader.batching.threads for loader in loaders] == [1, 7]
     first, second = (stream(loader, 30) for loader in loaders)
     assert first == second
     assert first != stream(make_loader(many, 4, 0, 2, 6), 30)
@@ -113,7 +113,7 @@ def test_threads_are_the_ranks_share_of_its_node(load, monkeypatch):
     monkeypatch.setattr(env, "usable_cores", lambda: 12)
     train, _ = load()
     loaders = [make_loader(train, 2, 0, 6, 5, cores=cores) for cores in (12, 4, None)]
-    assert [loader.reading.threads for loader in loaders] == [12, 4, 2]
+    assert [loader.batching.threads for loader in loaders] == [12, 4, 2]
 
 
 def test_python_plans_blocks_of_windows_and_touches_none_of_them(load, monkeypatch):

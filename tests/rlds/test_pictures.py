@@ -56,7 +56,7 @@ def test_the_option_reaches_the_decoder(make_config):
     config = make_config(observation={"image_dim": [10, 18]})
     for fast, scale in ((False, 1), (True, 2)):
         train, _ = host_datasets.datasets_from_config(config, config.all_obs_keys, fast_decode=fast)
-        assert train.recipe.reduced == dict.fromkeys(CAMERAS[:2], scale)
+        assert train.settings.reduced == dict.fromkeys(CAMERAS[:2], scale)
         batch = next(iter(make_loader(train, 2, 0, 1, 0)))
         assert batch["obs"][CAMERAS[0]].shape == (2, train.shape.frame_stack, 10, 18, 3)
 

@@ -9,7 +9,7 @@ import pytest
 
 from robomimic_ddp.config import options
 from robomimic_ddp.data.rlds.loaders.make import make_loader
-from robomimic_ddp.training import identity
+from robomimic_ddp.training import run_fingerprint
 from tests.rlds.conftest import LENGTHS
 from tests.rlds.test_passes import stream, wait_until_idle
 
@@ -29,7 +29,7 @@ def test_the_same_ranks_go_on_to_the_window(load, world, rank, batches):
     stream(whole, batches)
     position = saved(whole)
     resumed = make_loader(train, 3, rank, world, 7)
-    assert "goes on" in resumed.go_to(position, world, 1)
+    assert "resumes after" in resumed.go_to(position, world, 1)
     assert len(resumed) == len(whole) and resumed.pass_number == whole.pass_number
     assert stream(resumed, 25) == stream(whole, 25)
     assert resumed.position() == whole.position()
@@ -77,7 +77,7 @@ def test_other_ranks_or_batches_take_what_is_left_of_the_pass(load, changes):
             assert loader.batches_left() == len(loader)
             taken += stream(loader, 2)
         world = world_after
-    rest = loaders[0]._course.remaining(2)
+    rest = loaders[0]._schedule.remaining(2)
     assert rest.windows == left - 2 * batch * world
     for loader in loaders:
         taken += stream(loader, len(loader) - 2)
@@ -123,7 +123,7 @@ def differences_from(position, loader):
     """What makes it wrong to resume at `position` with `loader`."""
     saved = {"options": {}, "ranks": [{"data": position}]}
     run = SimpleNamespace(options=options.resolve({}), loaders={"train": loader})
-    return [one.text for one in identity.differences(saved, {}, run) if one.wrong]
+    return [one.text for one in run_fingerprint.differences(saved, {}, run) if one.wrong]
 
 
 def test_a_place_says_whether_it_is_inside_a_pass(load):
@@ -133,7 +133,7 @@ def test_a_place_says_whether_it_is_inside_a_pass(load):
     stream(loader, 1)
     position = saved(loader)
     other = make_loader(train, 4, 0, 1, 7)
-    other.go_to(position, 1, 0)  # nothing of this leg is delivered
+    other.go_to(position, 1, 0)  # nothing of this segment is delivered
     assert position["inside"] and other.position()["inside"]
     assert differences_from(position, other) == []
     stream(loader, len(loader) - 1)
@@ -148,7 +148,7 @@ def test_another_choice_of_windows_begins_the_pass_anew(load):
     for other, seed in ((load(subsample_length=5)[0], 7), (train, 8)):
         loader = make_loader(other, 3, 0, 1, seed)
         said = loader.go_to(position, 1, 3)
-        assert f"pass {position['pass']} begins anew" in said
+        assert f"pass {position['pass']} starts again" in said
         assert loader.pass_number == position["pass"] >= 1
         stream(loader, 1)
         found = differences_from(position, loader)

@@ -1,4 +1,4 @@
-"""Data sets of other shapes through their schemas, against the examples that were written."""
+"""Datasets of other shapes through their schemas, against the examples that were written."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def ours(tmp_path_factory):
 
 @pytest.fixture
 def load_other(make_config):
-    """`load_other(folder, schema, cameras, states, actions)`: the train data set, unnormalised."""
+    """`load_other(folder, schema, cameras, states, actions)`: the train dataset, unnormalised."""
 
     def make(folder, schema, cameras, states, actions, **changes):
         config = make_config(
@@ -156,7 +156,7 @@ def test_a_mixture_gives_each_data_set_its_schema(bridge, ours, make_config, tmp
     assert batch["actions"].shape[-1] == 3 and batch["obs"]["position"].shape == (8, 2, 3)
     texts = set(batch["language"])
     assert texts & {"rest"} or len(texts) > 1
-    with pytest.raises(ConfigError, match="one for each of the 2 data set"):
+    with pytest.raises(ConfigError, match="one for each of the 2 dataset"):
         with config.unlocked():
             config.train.rlds_schema = ["droid"]
         host_datasets.dataset_configs(config)

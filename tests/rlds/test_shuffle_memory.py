@@ -30,7 +30,7 @@ def two_of(folder):
 @pytest.mark.parametrize(("per_rank", "world", "windows"), [(False, 3, 8), (True, 3, 24)])
 def test_of_one_data_set(buffers, per_rank, world, windows):
     _, loader = buffers(per_rank, world)
-    assert loader.reading.shuffle_buffer == windows
+    assert loader.batching.shuffle_buffer == windows
     assert [count for count, _ in loader.shuffle_buffers()] == [windows]
 
 
@@ -53,7 +53,7 @@ def test_a_windows_bytes_are_those_of_its_encoded_frames(load, stored):
     frames = []
     for file in train.source.files:
         for record in tf.data.TFRecordDataset(str(file)):
-            episode = train.recipe.parse(record)
+            episode = train.settings.parse(record)
             for key in CAMERAS[:2]:
                 frames += [len(data) for data in episode[train.fields.images[key]].numpy()]
     expected = buffer_memory.window_bytes(train)
@@ -65,7 +65,7 @@ def test_the_plans_line_and_its_warning(load):
     train, _ = load()
     loader = make_loader(train, 4, 0, 2, 0)
     (line,) = buffer_memory.lines(loader, 2, 2**40)
-    windows = loader.reading.shuffle_buffer
+    windows = loader.batching.shuffle_buffer
     assert line.startswith(f"shuffle buffers: {windows} windows per rank x 2 rank(s) on this node")
     _, warning = buffer_memory.lines(loader, 2, 2**16)
     assert "of this machine's 0.1 MiB" in warning and "train.shuffle_buffer_size" in warning

@@ -32,7 +32,7 @@ def delivered_in_a_pass(dataset, batch_size=4, world_size=1):
 
 
 def normalised(dataset, raw):
-    """The reference's actions as float32, by the statistics that the data set gives the host."""
+    """The reference's actions as float32, by the statistics that the dataset gives the host."""
     stats = dataset.get_action_normalization_stats()
     scale = np.concatenate([entry["scale"][0] for entry in stats.values()])
     offset = np.concatenate([entry["offset"][0] for entry in stats.values()])

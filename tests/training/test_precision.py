@@ -55,7 +55,7 @@ def test_a_net_computes_in_it_and_hands_out_fp32(kind):
         net.fails = True
         with pytest.raises(ValueError, match="planted"):
             net(torch.ones(2, 4))
-        if precision._TELLS_OF_FAILURES:
+        if precision._RUNS_AFTER_FAILURES:
             assert computes_in() == torch.float32, "a failed forward left autocast on"
         net.fails = False
         net(torch.ones(2, 4))

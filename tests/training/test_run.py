@@ -144,7 +144,7 @@ def test_history_is_read_back_and_survives_a_cut_last_line(tmp_path):
     path.write_text("damaged\n" + path.read_text())
     with pytest.raises(DataError, match="line 1"):
         history.read(tmp_path)
-    with pytest.raises(DataError, match="holds no history"):
+    with pytest.raises(DataError, match="has no history"):
         history.read(tmp_path / "nowhere")
 
 

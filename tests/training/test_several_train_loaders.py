@@ -67,7 +67,7 @@ def test_each_loader_resumes_at_its_own_place(present):
     resumed = [make(batch_size) for batch_size in (4, 2, 2)]
     said = present.loaders["train"].go_to(saved, 2, epoch=1)
     assert [next(iter(loader))[0].tolist() for loader in resumed] == expected
-    assert said.count("goes on after") == 3
+    assert said.count("resumes after") == 3
 
 
 def test_an_epoch_over_several_loaders_is_a_pass_of_the_first():

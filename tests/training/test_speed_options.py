@@ -19,10 +19,10 @@ from robomimic_ddp.distributed import parallel as wrap
 from robomimic_ddp.errors import PlanError
 from robomimic_ddp.training.step import (
     activation_checkpointing,
-    calls,
     channels_last,
     compile,
     fused_optimizers,
+    module_call,
     prepare,
 )
 from tests.versions import NEEDS_CALL_PLACE, NEEDS_OPTIMIZER_HOOKS
@@ -285,7 +285,7 @@ OPTIONS = [{"compile": "true"}, {"channels_last": True}, {"activation_checkpoint
 @pytest.mark.bad_input
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_a_torch_that_is_too_old_is_one_clear_error(options, monkeypatch):
-    monkeypatch.setattr(calls, "can_be_replaced", lambda: False)
+    monkeypatch.setattr(module_call, "can_be_replaced", lambda: False)
     hook = "register_state_dict_post_hook"
     monkeypatch.delattr(torch.optim.Optimizer, hook, raising=False)
     model = make_model()

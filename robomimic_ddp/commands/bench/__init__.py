@@ -1,1 +1,1 @@
-"""`robomimic-ddp bench`: speed, side by side in one run, as ratios."""
+"""`robomimic-ddp bench`: compares speed in one run, as ratios."""

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     add = kinds.add_parser("data", help=what).add_argument
     what = f"{QUICK_DATA_ROUNDS} short rounds of the first size with 1 and 8 ranks"
     add("--quick", action="store_true", help=what)
-    add("--data", metavar="FOLDER", default=DEFAULT_FOLDER, help="where data sets are kept")
+    add("--data", metavar="FOLDER", default=DEFAULT_FOLDER, help="where datasets are kept")
     what = f"stored:delivered, and :filter where it is not {DEFAULT_FILTER}; {' '.join(SIZES)}"
     add("--sizes", nargs="+", metavar="HxW:HxW", help=what)
     add("--worlds", nargs="+", type=int, metavar="N", help="numbers of ranks; 1 2 4 8")
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
 
 
 def run(command: str, args: argparse.Namespace) -> int:
-    """Measures, prints tables, and writes the rows so far after each. Raises UsageError and
+    """Measures, prints tables, and writes the rows after each. Raises UsageError and
     ConfigError.
     """
     least = {"rounds": 1, "batch": 1, "threads": 1, "ranks": 1, "cameras": 0}
@@ -110,7 +110,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _options(text: str) -> dict[str, str]:
-    """Of ours, checked here: a process of the benchmark would only say that it ended."""
+    """Our options, validated here, since a process of the benchmark would only end."""
     pairs = [part.partition("=") for part in text.split(",")]
     found = {name.strip(): value.strip() for name, _, value in pairs}
     try:

@@ -1,7 +1,7 @@
-"""`bench data`: loaders of RLDS data, measured in turn, one rank of a number of ranks at a time.
+"""`bench data`: loaders of RLDS data, measured in turn; one rank for each number of ranks.
 
-Each loader has a separate process, for its peak memory and processor time; all are forked from one
-that has imported everything.
+Each loader has a separate process, for its peak memory and processor time, forked from one that has
+imported everything.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from typing import Any
 
-from robomimic_ddp.commands.bench import turns
+from robomimic_ddp.commands.bench import compare
 from robomimic_ddp.commands.bench.data_set import DataJob, bytes_per_frame, write_if_missing
 from robomimic_ddp.config import env
 from robomimic_ddp.errors import ConfigError
@@ -24,18 +24,18 @@ from robomimic_ddp.errors import ConfigError
 LOADERS = ("ours", "host_shaped", "skipping", "jpeg_limit")
 _WARM_UP_SECONDS = 0.05
 _streams: list[Any] = []
-"""In the process of a loader: the one that it measures."""
+"""In a loader's process: the loader."""
 _STILL_SECONDS, _STILL_LOOKS, _LONGEST_WAIT = 0.005, 3, 10.0
 
 
 def measure(
     job: DataJob, worlds: Sequence[int], rounds: int, seconds: float
 ) -> list[dict[str, Any]]:
-    """`rounds` turns of at least `seconds` of each loader at each of `worlds`, after one to warm
-    up: a row for each, by medians. The data set is written unless it is there.
+    """A row for each loader and each of `worlds`: medians over `rounds` of at least `seconds`,
+    after one to warm up. Writes the dataset if it is missing.
 
-    first_batch_seconds: from nothing to the first batch; ours_over_its: processor time a frame of
-    ours over this loader's, and seconds a frame, within rounds.
+    first_batch_seconds: until the first batch; ours_over_its: ratios over rounds of processor time
+    per frame, and of seconds per frame.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["robomimic_ddp.commands.bench.data_loaders"])
@@ -48,7 +48,7 @@ def measure(
                 started[key] = stack.enter_context(ProcessPoolExecutor(1, context))
                 first[key] = started[key].submit(start, job, *key).result()
                 started[key].submit(take_turn, _WARM_UP_SECONDS).result()
-            found = turns.in_turn(
+            found = compare.interleaved(
                 keys, rounds, lambda key: started[key].submit(take_turn, seconds).result()
             )
     except BrokenProcessPool as error:
@@ -70,8 +70,8 @@ def measure(
             "peak_rss_mb": answers[-1]["peak_rss_mb"],
             "first_batch_seconds": first[world, name],
             "ours_over_its": {
-                "processor": turns.ratio(cpus[world, "ours"], cpus[world, name]),
-                "clock": turns.ratio(walls[world, "ours"], walls[world, name]),
+                "processor": compare.ratio(cpus[world, "ours"], cpus[world, name]),
+                "clock": compare.ratio(walls[world, "ours"], walls[world, name]),
             },
             "rounds": rounds,
             "stored": list(job.stored),
@@ -83,7 +83,7 @@ def measure(
 
 
 def lines(job: DataJob, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """A table for the terminal, and what all of its rows have in common."""
+    """A table for the terminal, and what its rows have in common."""
     stored, target = ("x".join(map(str, size)) for size in (job.stored, job.target))
     same = " (changes nothing; ours leaves it out)" if stored == target else ""
     yield (
@@ -106,12 +106,12 @@ def lines(job: DataJob, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         )
         over = row["ours_over_its"]
         if row["loader"] != "ours":
-            line += f"   {turns.shown(over['processor'])}, {turns.shown(over['clock'])}"
+            line += f"   {compare.shown(over['processor'])}, {compare.shown(over['clock'])}"
         yield line
 
 
 def start(job: DataJob, world: int, loader: str) -> float:
-    """In a process: makes its loader; the seconds until the first batch."""
+    """In a loader's process: makes the loader; returns seconds until the first batch."""
     from robomimic_ddp.commands.bench.data_loaders import make_stream
 
     began = time.perf_counter()
@@ -121,10 +121,10 @@ def start(job: DataJob, world: int, loader: str) -> float:
 
 
 def take_turn(seconds: float) -> dict[str, float]:
-    """Batches for at least `seconds`, by the clock and of the processor.
+    """Reads batches for at least `seconds`; returns wall and processor time.
 
-    What was made ahead is taken first, untimed. Processor time is counted from stillness to
-    stillness: what is made ahead at the end was taken at the beginning.
+    Prefetched batches are read first, untimed. Processor time is counted between two moments
+    without prefetching, so batches prefetched at the end make up for those at the start.
     """
     (stream,) = _streams
     _wait_until_still()
@@ -152,9 +152,8 @@ def _cpu_seconds() -> float:
 
 
 def _wait_until_still() -> float:
-    """Until this process's threads have stopped working ahead: waiting for a core is no rest.
-
-    Returns the processor time, in seconds, that looking for it took.
+    """Waits until this process's threads have stopped prefetching; returns the processor time, in
+    seconds, of the wait.
     """
     began = time.thread_time()
     deadline, looks = time.monotonic() + _LONGEST_WAIT, 0

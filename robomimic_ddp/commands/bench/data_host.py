@@ -1,10 +1,9 @@
-"""The loader that hosts have, in our own words: stage for stage what DROID's code makes of octo's
-and dlimp's pipelines, of which each sample goes through every one.
+"""The hosts' loader, written again: stage for stage DROID's use of octo's and dlimp's pipelines.
 
-Whole episodes: everything in the record read, what belongs to the episode repeated for each step,
-episodes filtered, brought into one form, normalized, cut into windows. Then single samples:
-shuffled while encoded, each camera decoded and resized frame by frame, made ready for augmentation
-(none is configured), scaled to float32.
+Stages of whole episodes: read the whole record, repeat values of the episode for each step, filter,
+standardise, normalise, chunk into windows. Stages of single samples: shuffle while encoded, decode
+and resize each camera frame by frame, prepare for augmentation (none is configured), scale to
+float32.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ Tree = dict[str, Any]
 
 
 class HostPipeline:
-    """The stages over the data set of `job`."""
+    """The stages over the dataset of `job`."""
 
     def __init__(self, job: DataJob) -> None:
-        self.job, self.tf, self.recipe = job, import_tensorflow(), open_dataset(job).recipe
-        self.fields = self.recipe.fields
+        self.job, self.tf, self.settings = job, import_tensorflow(), open_dataset(job).settings
+        self.fields = self.settings.fields
 
     def samples(self) -> Any:
-        """tf.data of single samples without end: {"obs": {key: [frame_stack, ...]}, "actions":
-        [seq_length, A]}, pictures as float32 from 0 to 1.
+        """Endless tf.data of single samples: {"obs": {key: [frame_stack, ...]}, "actions":
+        [seq_length, A]}, images as float32 from 0 to 1.
         """
         threads = self.job.threads
 
@@ -93,15 +92,15 @@ class HostPipeline:
         }
 
     def _normalized(self, episode: Tree) -> Tree:
-        tf, recipe, actions = self.tf, self.recipe, episode["actions"]
-        normalized = tf.clip_by_value((actions - recipe.offset) / recipe.scale, -1, 1)
+        tf, settings, actions = self.tf, self.settings, episode["actions"]
+        normalized = tf.clip_by_value((actions - settings.offset) / settings.scale, -1, 1)
         return {**episode, "actions": tf.where(episode["absolute"], normalized, actions)}
 
     def _is_labelled(self, episode: Tree) -> Any:
         return self.tf.reduce_any(episode["task"]["language"] != "")
 
     def _with_padding_masks(self, episode: Tree) -> Tree:
-        """Beside each entry, in which steps it is there."""
+        """Adds to each entry a mask of the steps that have it."""
         tf = self.tf
 
         def is_there(value: Any) -> Any:
@@ -116,7 +115,7 @@ class HostPipeline:
         return {**episode, **masked}
 
     def _windows(self, episode: Tree) -> Tree:
-        """Everything of every step with its past, actions with their future, edges repeated."""
+        """Windows of every step: its past, and future actions, with edges repeated."""
         tf, first = self.tf, 1 - self.job.frame_stack
         length = tf.shape(episode["actions"])[0]
         step, last = tf.range(length)[:, None], length - 1
@@ -130,7 +129,7 @@ class HostPipeline:
         return {**episode, "obs": {**obs, "pad_mask": seen >= 0}, "actions": actions}
 
     def _in_each_frame(self, sample: Tree, stage: Any) -> Tree:
-        """`stage` of the observations of each frame of the window, and of the task."""
+        """Applies `stage` to the observations of each frame of the window, and to the task."""
         tf, obs = self.tf, sample["obs"]
         flat = [tf.unstack(value) for value in tf.nest.flatten(obs)]
         frames = [stage(tf.nest.pack_sequence_as(obs, values)) for values in zip(*flat)]
@@ -138,7 +137,7 @@ class HostPipeline:
         return {**sample, "obs": stacked, "task": stage(dict(sample["task"]))}
 
     def _decoded(self, obs: Tree) -> Tree:
-        """The host's filter is applied whatever the stored size."""
+        """Decodes and resizes, also if the stored size is the delivered one."""
         tf, target, found = self.tf, self.job.target, dict(obs)
 
         def resized(picture: Any) -> Any:
@@ -155,7 +154,7 @@ class HostPipeline:
         return found
 
     def _augmented(self, obs: Tree) -> Tree:
-        """No augmentation is configured; its stage is there, and draws its seed."""
+        """The stage of augmentation, without any: it draws a seed."""
         self.tf.random.uniform([2], maxval=self.tf.int32.max, dtype=self.tf.int32)
         return obs
 

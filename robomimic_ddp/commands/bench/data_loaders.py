@@ -1,5 +1,5 @@
-"""The loaders that `bench data` compares. Imported before its processes are forked: nothing here
-may start a thread of TensorFlow's at import.
+"""The loaders of `bench data`. Imported before its processes are forked, so the import must not
+start a thread of TensorFlow.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from robomimic_ddp.data.rlds.pipeline.resize import plain_resize
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow, import_tensorflow_datasets
 
 _LIMIT_FRAMES = 4096
-"""Encoded frames that are kept in memory for the limit, over and over."""
+"""Encoded frames in memory, for the limit."""
 
 
 @dataclass
 class Stream:
-    """Batches of one rank without end. `ahead`: batches that may be made before they are asked for,
-    which a measurement first takes away; `decoded_over_delivered()`: frames, so far.
+    """Endless batches of one rank. ahead: number of prefetched batches, which a measurement reads
+    first; decoded_over_delivered(): ratio of frames so far.
     """
 
     batches: Iterator[Any]
@@ -36,11 +36,11 @@ class Stream:
 
 
 def make_stream(job: DataJob, loader: str, world: int) -> Stream:
-    """Of one rank of `world`. Hosts that do not split the data have every rank read all of it, so
-    the host's shape is the same at any number of ranks; `skipping` keeps each world-th sample.
+    """The stream of one rank of `world`. Hosts that do not split the data read all of it on every
+    rank; `skipping` keeps every world-th sample.
     """
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore")  # torch's, of numpy's arrays that cannot be written to
+    warnings.simplefilter("ignore")  # torch's, for read-only numpy arrays
     if loader == "ours":
         return _ours(job, world)
     options = import_tensorflow().data.Options()
@@ -62,12 +62,12 @@ def _ours(job: DataJob, world: int) -> Stream:
         frames = loader.settled_frames()
         return frames["frames_decoded"] / frames["frames_delivered"]
 
-    ahead = loader.reading.prefetch + loader.reading.threads
+    ahead = loader.batching.prefetch + loader.batching.threads
     return Stream(batches(), job.batch * job.frames_per_sample, ahead, decoded_over_delivered)
 
 
 def _samples(job: DataJob, options: Any, world: int) -> Stream:
-    """Rank 0 of `world`, as hosts have them: numpy, joined by torch's own collate function."""
+    """Rank 0 of `world`, as in hosts: numpy samples, joined by torch's collate function."""
     samples = HostPipeline(job).samples().with_options(options)
     taken = [0, 0]
 
@@ -85,13 +85,13 @@ def _samples(job: DataJob, options: Any, world: int) -> Stream:
 
 
 def _limit(job: DataJob, options: Any) -> Stream:
-    """Nothing but decoding and resizing, of encoded frames that are in memory."""
-    tf, recipe = import_tensorflow(), open_dataset(job).recipe
+    """Only decodes and resizes encoded frames in memory."""
+    tf, settings = import_tensorflow(), open_dataset(job).settings
     per_batch = job.batch * job.frames_per_sample
     frames: list[bytes] = []
-    for record in tf.data.TFRecordDataset(list(recipe.files)):
-        episode = recipe.parse(record)
-        for place in recipe.fields.images.values():
+    for record in tf.data.TFRecordDataset(list(settings.files)):
+        episode = settings.parse(record)
+        for place in settings.fields.images.values():
             frames += episode[place].numpy().tolist()
         if len(frames) >= _LIMIT_FRAMES:
             break

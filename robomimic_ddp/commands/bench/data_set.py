@@ -1,6 +1,4 @@
-"""The data sets of `bench data`: made-up episodes with pictures of natural entropy, kept for later
-runs.
-"""
+"""The datasets of `bench data`: made-up episodes, with images of natural entropy."""
 
 from __future__ import annotations
 
@@ -23,14 +21,14 @@ CAMERAS = (
 STATES = ("robot_state/cartesian_position", "robot_state/gripper_position")
 ACTIONS = ("action/abs_pos", "action/abs_rot_6d", "action/gripper_position")
 _ROAM = 96
-"""Pixels over which a camera wanders on its canvas."""
+"""Range of a camera's path on its canvas, in pixels."""
 
 
 @dataclass(frozen=True)
 class DataJob:
-    """What every loader of a run reads and delivers. stored, target: (height, width) of pictures on
-    disk and in batches; filter: by which every loader resizes; buffer: windows in the shuffle
-    buffers of the whole job; threads: of each process.
+    """Dataset and batches of all loaders of a run. stored, target: (height, width) of images on
+    disk and in batches; filter: for resizing; buffer: windows in the shuffle buffers of all ranks;
+    threads: of each process.
     """
 
     folder: str
@@ -52,14 +50,14 @@ class DataJob:
 
     @property
     def path(self) -> Path:
-        """The version folder of its data set."""
+        """The version folder of its dataset."""
         height, width = self.stored
         name = f"bench_{height}x{width}_{self.episodes}x{self.steps}"
         return Path(self.folder).expanduser() / name / VERSION
 
 
 def write_if_missing(job: DataJob) -> None:
-    """Writes the data set of `job` and its index, unless an earlier run did."""
+    """Writes the dataset of `job` and its index, if missing."""
     from robomimic_ddp.data.rlds.index.source import is_rlds_folder
     from robomimic_ddp.data.rlds.write import write_dataset
 
@@ -93,7 +91,7 @@ def open_dataset(job: DataJob) -> Any:
 
 
 def bytes_per_frame(job: DataJob) -> float:
-    """Mean size of a stored picture, the few numbers beside it included."""
+    """Mean bytes of a stored image, with the numbers of its step."""
     total = sum(file.stat().st_size for file in job.path.glob("*tfrecord*"))
     return total / (job.episodes * job.steps * len(STORED_CAMERAS))
 
@@ -101,8 +99,8 @@ def bytes_per_frame(job: DataJob) -> float:
 def made_up_episodes(
     count: int, steps: int, height: int, width: int, seed: int = 0
 ) -> Iterator[dict[str, Any]]:
-    """Episodes of `steps` steps: cameras that wander over textures with the spectrum of photographs
-    and the noise of a sensor, states and actions that drift.
+    """Episodes of `steps` steps: cameras that move over textures with the spectrum of photographs
+    and sensor noise, states and actions that drift.
     """
     draw = np.random.default_rng(seed)
     canvases = [_texture(draw, height + _ROAM, width + _ROAM) for _ in range(6)]

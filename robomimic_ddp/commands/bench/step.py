@@ -1,7 +1,7 @@
-"""`bench step`: training steps of several variants, taken in turn by processes side by side.
+"""`bench step`: training steps of several variants, measured in turn.
 
-Each variant has separate processes (one a rank), so that the unedited host is unedited. A step of
-several ranks takes as long as that of its slowest rank.
+Each variant has separate processes, one for each rank, with the edited or unedited host. The time
+of a step is that of the slowest rank.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from robomimic_ddp.commands.bench import turns
+from robomimic_ddp.commands.bench import compare
 from robomimic_ddp.config import env
 from robomimic_ddp.errors import ConfigError
 
 WORKER = "robomimic_ddp.commands.bench.step_worker"
 HOST, OURS, BY_HAND = "host", "ours", "hand_written_ddp"
 STEPS_ON_CUDA = 10
-"""Timed together: to wait for the device after each would hide what runs ahead of it."""
+"""Steps that are timed together: synchronising after each would hide asynchronous work."""
 _WARM_UP = 2
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a step is: `batch` samples on each rank through the host's diffusion policy, whose net
-    has `down_dims` channels (empty: the host's), with `cameras` pictures of 128x128.
+    """A step: `batch` samples on each rank, through the host's diffusion policy with `down_dims`
+    channels (empty: the host's) and `cameras` images of 128x128.
     """
 
     batch: int
@@ -51,7 +51,7 @@ class Variant:
 
     @property
     def label(self) -> str:
-        """Name and options, for people."""
+        """Name and options, for tables."""
         return ", ".join([self.name, *(f"{key}={value}" for key, value in self.options.items())])
 
 
@@ -71,7 +71,7 @@ def on_ranks(count: int) -> tuple[Variant, ...]:
 
 
 class Team:
-    """The ranks of one variant: processes that take a step when asked, until `stack` closes."""
+    """The ranks of one variant: processes that take steps on request, until `stack` closes."""
 
     def __init__(self, job: Job, variant: Variant, stack: ExitStack) -> None:
         self.variant = variant
@@ -93,7 +93,7 @@ class Team:
             added.setdefault("ROBOMIMIC_DDP_MODE", "single")
         launcher = ["robomimic_ddp", "run"] if name == OURS else []
         words = json.dumps({**asdict(job), "variant": name, "rank": rank})
-        # A file: a compiler's warnings would fill a pipe that nobody reads.
+        # A file: a compiler's warnings would fill a pipe.
         errors = stack.enter_context(tempfile.TemporaryFile("w+"))
         process = subprocess.Popen(
             [sys.executable, "-m", *launcher, WORKER, words],
@@ -109,9 +109,9 @@ class Team:
         return process
 
     def step(self, count: int) -> list[dict[str, Any]]:
-        """What each rank measured of `count` steps. Raises ConfigError where one has ended."""
+        """Each rank's measurement of `count` steps. Raises ConfigError if a rank has ended."""
         for process in self._ranks:
-            with suppress(BrokenPipeError):  # its last words follow
+            with suppress(BrokenPipeError):  # its error follows
                 process.stdin.write(f"{count}\n")
                 process.stdin.flush()
         return self._answers()
@@ -120,7 +120,7 @@ class Team:
         return [self._answer(process) for process in self._ranks]
 
     def _answer(self, process: subprocess.Popen) -> dict[str, Any]:
-        for line in process.stdout:  # hosts print what they like between
+        for line in process.stdout:  # skips what the host prints
             if line.startswith("bench "):
                 return json.loads(line[len("bench ") :])
         process.wait()
@@ -130,16 +130,16 @@ class Team:
 
 
 def measure(job: Job, rounds: int, variants: Sequence[Variant]) -> list[dict[str, Any]]:
-    """`rounds` steps of each variant, in turn, after some to warm up: a row for each, by medians.
+    """A row for each variant: medians over `rounds` of interleaved steps, after some to warm up.
 
     cpu_seconds_per_step: the mean over ranks; peak_rss_mb: of the largest rank; loss: of the main
-    rank's last step. times: the samples per second of ours over those of another variant, by the
-    clock and by the time of one processor, within rounds.
+    rank's last step; times: ratio of our samples per second to another variant's over rounds, by
+    wall time and by processor time.
     """
     count = 1 if job.device == "cpu" else STEPS_ON_CUDA
     with ExitStack() as stack:
         teams = [Team(job, variant, stack) for variant in variants]
-        found = turns.in_turn(teams, _WARM_UP + rounds, lambda team: team.step(count))
+        found = compare.interleaved(teams, _WARM_UP + rounds, lambda team: team.step(count))
     steps = [answers[_WARM_UP:] for answers in found.values()]
     walls = [[max(rank["wall"] for rank in step) for step in one] for one in steps]
     cpus = [[statistics.mean(rank["cpu"] for rank in step) for step in one] for one in steps]
@@ -168,8 +168,8 @@ def measure(job: Job, rounds: int, variants: Sequence[Variant]) -> list[dict[str
                 more = team.samples / base.samples
                 more_of_rank = more * base.variant.ranks / team.variant.ranks
                 row["times"][base.variant.name] = {
-                    "clock": turns.ratio([seconds * more for seconds in of_wall], wall),
-                    "processor": turns.ratio([seconds * more_of_rank for seconds in of_cpu], cpu),
+                    "clock": compare.ratio([seconds * more for seconds in of_wall], wall),
+                    "processor": compare.ratio([seconds * more_of_rank for seconds in of_cpu], cpu),
                 }
     return rows
 
@@ -193,6 +193,6 @@ def lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     for label, row in zip(labels, rows):
         for base, times in row["times"].items():
             yield (
-                f"{label}: {turns.shown(times['clock'])} times the samples/s of {base}, "
-                f"{turns.shown(times['processor'])} by processor time (in brackets: 95 %)"
+                f"{label}: {compare.shown(times['clock'])} times the samples/s of {base}, "
+                f"{compare.shown(times['processor'])} by processor time (in brackets: 95 %)"
             )

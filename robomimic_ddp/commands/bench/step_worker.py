@@ -1,7 +1,8 @@
-"""A process of `bench step`: the host's diffusion policy, an answer for each line of stdin.
+"""A process of `bench step`: trains the host's diffusion policy, with an answer for each line of
+stdin.
 
-A line is a number of steps, which are timed together. By itself it uses the host as it is; under
-`robomimic-ddp run`, with the edits in memory. All ranks of a variant get the same lines.
+A line is a number of steps to time together; all ranks of a variant get the same lines. Uses the
+host unedited, or, under `robomimic-ddp run`, edited in memory.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def main(job: dict[str, Any]) -> None:
     torch.set_num_threads(job["threads"])
     torch.manual_seed(1)
     on_gpu = job["device"] != "cpu"
-    torch.backends.cudnn.benchmark = on_gpu  # as the host's get_torch_device has it
+    torch.backends.cudnn.benchmark = on_gpu  # as in the host's get_torch_device
     config, ours = make_config(job), job["variant"] == OURS
     import robomimic.scripts.train as host
 
@@ -53,12 +54,12 @@ def main(job: dict[str, Any]) -> None:
             from robomimic_ddp.training import run
 
             started = stack.enter_context(run.start(config, use_cuda=on_gpu))
-            samples = started.plan.samples_per_rank  # more than a batch where it accumulates
+            samples = started.plan.samples_per_rank  # several batches with accumulation
         model = make_model(config, job)
         batch = make_batch(config, job, samples)
         parameters = sum(p.numel() for p in model.nets.parameters() if p.requires_grad)
         if ours:
-            if on_gpu:  # as its loader delivers batches
+            if on_gpu:  # as by its loader
                 batch = tree_map(torch.Tensor.pin_memory, batch)
             epochs = api.epochs(range(1, 2), model)
             stack.callback(epochs.close)  # what follows an epoch is not measured
@@ -69,11 +70,11 @@ def main(job: dict[str, Any]) -> None:
         step = partial(host_step, model, batch)
         if job["variant"] == BY_HAND:
             step = step_by_hand(model, batch)
-            if job["rank"]:  # other noise on other ranks; the main rank's is the host's
+            if job["rank"]:  # other noise on other ranks
                 torch.manual_seed(1 + job["rank"])
-        _tell({"parameters": parameters, "samples": samples})
+        _answer({"parameters": parameters, "samples": samples})
         for line in sys.stdin:
-            _tell(timed(step, int(line)))
+            _answer(timed(step, int(line)))
 
 
 def make_config(job: dict[str, Any]) -> Any:
@@ -91,7 +92,7 @@ def make_config(job: dict[str, Any]) -> Any:
 
 
 def make_model(config: Any, job: dict[str, Any]) -> Any:
-    """The host's algorithm, with the job's channels, which the host's config does not reach."""
+    """The host's algorithm, with the job's channels, which its config does not have."""
     import robomimic.models.diffusion_policy_nets as DPNets
     import robomimic.utils.obs_utils as ObsUtils
     from robomimic.algo import algo_factory
@@ -106,9 +107,9 @@ def make_model(config: Any, job: dict[str, Any]) -> Any:
 
 
 def make_batch(config: Any, job: dict[str, Any], samples: int) -> dict[str, Any]:
-    """Random numbers in the shape of a batch of the host's loader, other ones on each rank: states
-    [B, T, D], uint8 pictures [B, To, H, W, 3] of the steps that the policy looks at (hosts cut off
-    the others first), actions [B, T, A].
+    """A random batch as of the host's loader, different on each rank: states [B, T, D], uint8
+    images [B, To, H, W, 3] of the steps that the policy uses (hosts drop the others first), actions
+    [B, T, A].
     """
     horizon, draw = config.algo.horizon, torch.Generator().manual_seed(job["rank"])
     seen = horizon.observation_horizon
@@ -129,8 +130,8 @@ def _cameras(job: dict[str, Any]) -> dict[str, list[int]]:
 
 
 def host_step(model: Any, batch: dict[str, Any]) -> float:
-    """One iteration of the host's run_epoch, however the host was edited; its loss. Collective on
-    several ranks.
+    """One iteration of the host's run_epoch, edited or not; returns the loss. Collective on several
+    ranks.
     """
     prepared = model.process_batch_for_training(batch)
     prepared = model.postprocess_batch_for_training(prepared, obs_normalization_stats=None)
@@ -140,7 +141,7 @@ def host_step(model: Any, batch: dict[str, Any]) -> float:
 
 
 class Policy(nn.Module):
-    """The host's two nets as one module, as one writes it for DDP."""
+    """The host's two nets as one module, for DDP."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -148,7 +149,7 @@ class Policy(nn.Module):
         self.unet = model.nets["policy"]["noise_pred_net"]
 
     def forward(self, obs: Any, noisy: torch.Tensor, timesteps: torch.Tensor) -> torch.Tensor:
-        """The noise in `noisy` [B, Tp, A], as the host's train_on_batch asks its nets for it."""
+        """Predicts the noise in `noisy` [B, Tp, A], as in the host's train_on_batch."""
         import robomimic.utils.tensor_utils as TensorUtils
 
         inputs = {"obs": obs, "goal": None}
@@ -157,8 +158,8 @@ class Policy(nn.Module):
 
 
 def step_by_hand(model: Any, batch: dict[str, Any]) -> Step:
-    """The same step as one who has measured writes it for DDP: gradients in DDP's buckets, fused
-    AdamW, averages in one pass. Collective, as are its steps.
+    """The same step, written for DDP by hand: gradients as views of buckets, fused AdamW, averages
+    in one pass. Collective, as are its steps.
     """
     dist.init_process_group("gloo")
     ddp = DistributedDataParallel(Policy(model), gradient_as_bucket_view=True)
@@ -166,7 +167,7 @@ def step_by_hand(model: Any, batch: dict[str, Any]) -> Step:
     settings = {name: group[name] for name in ("lr", "weight_decay")}
     optimizer = torch.optim.AdamW(ddp.parameters(), fused=True, **settings)
     averaged = [one.detach().clone() for one in ddp.parameters()]
-    model.ema = model.ema_nets = None  # the host's own averages, which this does not use
+    model.ema = model.ema_nets = None  # the host's averages, which this replaces
     done = 0
 
     def step() -> float:
@@ -183,7 +184,7 @@ def step_by_hand(model: Any, batch: dict[str, Any]) -> Step:
         optimizer.step()
         done += 1
         with torch.no_grad():
-            decay = min(0.9999, 1 - (1 + done) ** -0.75)  # as the host's averages have it
+            decay = min(0.9999, 1 - (1 + done) ** -0.75)  # as in the host's averages
             torch._foreach_lerp_(averaged, list(ddp.parameters()), 1 - decay)
         return loss.item()
 
@@ -208,7 +209,7 @@ def timed(step: Step, count: int) -> dict[str, float]:
     }
 
 
-def _tell(answer: dict[str, Any]) -> None:
+def _answer(answer: dict[str, Any]) -> None:
     print(f"bench {json.dumps(answer)}", flush=True)
 
 

@@ -1,1 +1,1 @@
-"""`robomimic-ddp doctor`: what on this machine would keep a job from running, before it runs."""
+"""`robomimic-ddp doctor`: finds what would stop a job on this machine, before it runs."""

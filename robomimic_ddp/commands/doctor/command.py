@@ -14,8 +14,8 @@ from robomimic_ddp.commands.doctor.findings import (
     OK,
     WARN,
     Context,
+    Deferred,
     Finding,
-    Later,
     probe_torch,
 )
 from robomimic_ddp.config import env
@@ -53,8 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
 
 
 def run(command: str, args: argparse.Namespace) -> int:
-    """Prints the findings; 1 where one is a failure. Raises UsageError for a wrong number of ranks
-    and for a config that cannot be read.
+    """Prints the findings; returns 1 if one is a failure. Raises UsageError for a wrong number of
+    ranks, or a config that cannot be read.
     """
     if args.ranks is not None and args.ranks < 1:
         raise UsageError(f"--ranks {args.ranks}: expected 1 or more.")
@@ -62,7 +62,7 @@ def run(command: str, args: argparse.Namespace) -> int:
         config = read_json(args.config, "--config ") if args.config else None
     except ConfigError as error:
         raise UsageError(str(error)) from error
-    context = Context(env.variables(), Later(probe_torch), args.ranks, args.config, config)
+    context = Context(env.variables(), Deferred(probe_torch), args.ranks, args.config, config)
     findings = []
     for finding in examine(context):
         findings.append(finding)
@@ -78,11 +78,11 @@ def run(command: str, args: argparse.Namespace) -> int:
 
 
 def examine(context: Context) -> Iterator[Finding]:
-    """Every check's findings. A check that breaks is a finding of its own."""
+    """Every check's findings. An error of a check is a finding too."""
     for check in CHECKS:
         try:
             yield from check(context)
-        except Exception as error:  # one odd machine must not hide the other checks
+        except Exception as error:  # an error must not hide the other checks
             name = check.__name__.replace("check_", "").replace("_", " ")
             found = f"the check failed: {type(error).__name__}: {error}"
             yield Finding(name, WARN, found, "Please report it with this line.")

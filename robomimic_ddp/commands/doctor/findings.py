@@ -1,4 +1,4 @@
-"""What one check found."""
+"""Findings of checks, and their context."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class Context:
-    """What the checks look at. `torch`: what `probe_torch` returns; {"error": ...} where it could
-    not be imported. `config`: the host's JSON config and its path, or None.
+    """What the checks examine. torch: the result of `probe_torch`, or {"error": ...} if the import
+    fails; config: the host's JSON config and its path, or None.
     """
 
     variables: Mapping[str, str]
@@ -39,8 +39,8 @@ class Context:
     config: Mapping[str, Any] | None = field(default=None, repr=False)
 
     def section(self, *names: str) -> Mapping[str, Any]:
-        """The section of the config at `names`; empty where there is none, and where something else
-        stands in its place, which check_config reports.
+        """The section of the config at `names`; empty if there is none, or if it is no section,
+        which check_config reports.
         """
         found: Any = self.config
         for name in names:
@@ -48,7 +48,7 @@ class Context:
         return found if isinstance(found, Mapping) else {}
 
     def options(self) -> options.Options:
-        """The run's options by the config and the environment. Raises OptionError."""
+        """The run's options from config and environment. Raises OptionError."""
         texts = env.option_texts(self.variables)
         return options.resolve(environment=texts, file=self.section("ddp")).values
 
@@ -64,7 +64,7 @@ class Context:
 
 
 def output_of(*command: str) -> tuple[int, str]:
-    """(exit code, what a command printed); (-1, reason) where it could not run."""
+    """(exit code, output) of a command; (-1, reason) if it could not run."""
     try:
         done = subprocess.run(
             command,
@@ -80,8 +80,8 @@ def output_of(*command: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-class Later(Mapping):
-    """A mapping that `made` gives, asked for in a thread while other things are done."""
+class Deferred(Mapping):
+    """The mapping that `made` returns, computed in a thread."""
 
     def __init__(self, made: Callable[[], Mapping[str, Any]]) -> None:
         self._answer = ThreadPoolExecutor(1).submit(made)
@@ -97,15 +97,15 @@ class Later(Mapping):
 
 
 def probe_torch() -> dict[str, Any]:
-    """What torch says, with "torchvision": why that cannot be used, or None."""
+    """The probe of torch, with "torchvision": why that cannot be used, or None."""
     with ThreadPoolExecutor(2) as both:
         torch, vision = both.map(probe, ("torch", "torchvision"))
     return {**torch, "torchvision": vision.get("error")}
 
 
 def probe(package: str) -> dict[str, Any]:
-    """What `probes` finds about `package`, in another process: a broken build may end it with a
-    signal. {"error": why} where it cannot be imported.
+    """The result of `probes` for `package`, from another process, since a broken build may end it
+    by a signal. {"error": why} if it cannot be imported.
     """
     code, text = output_of(sys.executable, "-m", "robomimic_ddp.commands.doctor.probes", package)
     lines = text.strip().splitlines() or [f"exit code {code}, no output"]

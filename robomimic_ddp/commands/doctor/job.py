@@ -79,7 +79,7 @@ def _rlds(root: str, name: str, version: str | None) -> Finding:
 
 
 def _hdf5(path: Path) -> Finding:
-    """Whether a file opens and holds episodes; a folder is another program's."""
+    """Whether a file can be opened and has episodes."""
     if path.is_dir():
         return Finding("config", OK, f"data: {path}")
     try:
@@ -88,7 +88,7 @@ def _hdf5(path: Path) -> Finding:
     except ImportError:
         return Finding("config", WARN, f"{path} was not opened: no h5py", "pip install h5py")
     except (OSError, DataError) as error:
-        found = f"{path} holds no robomimic data: {str(error).strip()}"
+        found = f"{path} has no robomimic data: {str(error).strip()}"
         return Finding(
             "config", FAIL, found, "Copy it again; `git lfs pull` where it is a pointer."
         )

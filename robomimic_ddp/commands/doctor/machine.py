@@ -18,7 +18,7 @@ _LEAST_SHARED_MEMORY = GIB
 _LEAST_OPEN_FILES = 4096
 _LEAST_DISK = 10 * GIB
 _NONE_VISIBLE = "No CUDA GPUs are available"
-"""torch's words where the driver is well and shows no device."""
+"""torch's error if the driver works and shows no device."""
 CONTAINER = Path("/.dockerenv")
 
 
@@ -82,7 +82,7 @@ def _others(gpus: list) -> Iterator[Finding]:
 
 
 def check_driver(context: Context) -> Iterator[Finding]:
-    """torch's CUDA against the driver's: within one major version CUDA's builds are compatible."""
+    """torch's CUDA against the driver's: compatible within one major version."""
     build, driver = context.torch.get("cuda_build"), context.torch.get("driver_cuda")
     if not build or not driver:
         return

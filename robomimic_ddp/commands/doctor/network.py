@@ -67,7 +67,7 @@ def _master_address(context: Context) -> Iterator[Finding]:
 
 def _master_port(context: Context) -> Iterator[Finding]:
     port = context.variables.get("MASTER_PORT", "")
-    if not port or "RANK" in context.variables:  # env.read_launch_env looks at a rank's
+    if not port or "RANK" in context.variables:  # of a rank: env.read_launch_env checks it
         return
     if not (port.isascii() and port.isdecimal()):
         found = f"MASTER_PORT={port} is no port: expected a number of 1 to 65535"

@@ -1,5 +1,5 @@
-"""`python -m robomimic_ddp.commands.doctor.probes torch|torchvision|tensorflow` prints, as a line
-of JSON, what that package says of this machine, or {"error": why it cannot be imported}.
+"""`python -m robomimic_ddp.commands.doctor.probes torch|torchvision|tensorflow` prints a line of
+JSON on the package and its devices, or {"error": why it cannot be imported}.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def probe_torch() -> dict[str, Any]:
         if found["cuda_build"] and not found["gpus"]:
             try:
                 torch.cuda.init()
-            except Exception as error:  # the driver's own words
+            except Exception as error:  # the driver's message
                 found["cuda_error"] = str(error).splitlines()[0]
     found["warnings"] = sorted({str(warning.message).splitlines()[0] for warning in caught})
     return found
 
 
 def probe_torchvision() -> dict[str, Any]:
-    """Nothing, where its compiled operators fit this torch; torchvision 0.15 imports without."""
+    """Raises if its compiled operators do not match torch; torchvision 0.15 imports without."""
     import torch
     import torchvision  # noqa: F401
 
@@ -56,10 +56,10 @@ def probe_tensorflow() -> dict[str, Any]:
 
 
 def _driver_cuda(torch: Any) -> str | None:
-    """The newest CUDA that the GPUs' driver knows, such as "12.4"; None without a driver."""
+    """The newest CUDA version of the driver, such as "12.4"; None without a driver."""
     try:
         number = int(torch._C._cuda_getDriverVersion())  # 12040
-    except Exception:  # a build without CUDA, or for another kind of GPU
+    except Exception:  # a build without CUDA, or for other GPUs
         return None
     return f"{number // 1000}.{number % 1000 // 10}" if number else None
 
@@ -74,7 +74,7 @@ def _gpu(torch: Any, index: int) -> dict[str, Any]:
     }
     try:
         found["free"] = torch.cuda.mem_get_info(index)[0]
-    except Exception as error:  # a device in a bad state: its words say which
+    except Exception as error:  # a device in a bad state
         found["error"] = str(error).splitlines()[0]
     return found
 
@@ -82,7 +82,7 @@ def _gpu(torch: Any, index: int) -> dict[str, Any]:
 def _main(package: str) -> None:
     try:
         found = globals()[f"probe_{package}"]()
-    except Exception as error:  # whatever a broken build raises is the answer
+    except Exception as error:  # of a broken build: any
         found = {"error": f"{type(error).__name__}: {error}"}
     print(json.dumps(found))
 

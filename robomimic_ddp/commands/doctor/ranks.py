@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from robomimic_ddp.commands.doctor.findings import FAIL, OK, Context, Finding
-from robomimic_ddp.distributed import remedies, rendezvous
+from robomimic_ddp.distributed import known_errors, rendezvous
 
 PATIENCE_SECONDS = 120
 
@@ -45,7 +45,7 @@ def check_ranks(context: Context) -> Iterator[Finding]:
 
 
 def _start(ranks: int, answer: Path) -> tuple[int | None, str]:
-    """(exit code, or None where time was up; what the job printed)."""
+    """(exit code, or None after a timeout; output of the job)."""
     launcher = ["-m", "torch.distributed.run", *rendezvous.on_this_machine()]
     launcher.append(f"--nproc_per_node={ranks}")
     job = subprocess.Popen(
@@ -68,6 +68,6 @@ def _failure(ranks: int, code: int | None, text: str) -> Finding:
     lines = [line.strip() for line in text.splitlines() if "Error" in line or "error" in line]
     end = f"did not finish in {PATIENCE_SECONDS} s" if code is None else f"ended with {code}"
     cause = next((line for line in lines if "ChildFailedError" not in line), "no error text")
-    remedy = remedies.remedy(text)
+    remedy = known_errors.remedy(text)
     remedy = remedy or "A firewall between the ranks, or a wrong *_SOCKET_IFNAME, is usual."
     return Finding("ranks", FAIL, f"the job of {ranks} rank(s) {end}: {cause}", remedy)

@@ -17,7 +17,7 @@ from robomimic_ddp.config import env, plan
 from robomimic_ddp.distributed import group
 
 PARAMETERS = 67_000_000
-"""Of the hosts' default diffusion policy."""
+"""Parameters of the hosts' default diffusion policy."""
 _ROUND_TRIPS, _ALL_REDUCES = 50, 3
 
 

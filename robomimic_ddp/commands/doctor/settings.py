@@ -1,4 +1,4 @@
-"""Variables that lie, and the host in use."""
+"""Misleading environment variables, and the host in use."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ SLOWING = {
     "NCCL_IB_DISABLE": "InfiniBand is off: nodes talk over Ethernet",
     "NCCL_P2P_LEVEL": "it limits which GPUs talk directly; NCCL's own choice is usually right",
 }
-"""Variables of the well-known remedies, which stay set after their cause is gone."""
+"""Variables of well-known remedies, which often stay set without need."""
 _THREADS = re.compile(r"0*[1-9]\d*(\s*,\s*0*[1-9]\d*)*", re.ASCII)
-"""OpenMP takes one number for each level of nesting."""
+"""OpenMP accepts one number for each level of nesting."""
 _HARMLESS = ("", "0", "OFF", "INFO")
 
 
@@ -54,7 +54,7 @@ def check_variables(context: Context) -> Iterator[Finding]:
 
 
 def _hidden_gpus(context: Context) -> Iterator[Finding]:
-    """CUDA ends the list of CUDA_VISIBLE_DEVICES at the first device that is not there."""
+    """CUDA ends CUDA_VISIBLE_DEVICES at the first missing device."""
     text = context.variables.get("CUDA_VISIBLE_DEVICES", "")
     named = [name for name in text.split(",") if name.strip() not in ("", "-1")]
     seen = len(context.gpus)
@@ -86,8 +86,8 @@ def check_host(_: Context) -> Iterator[Finding]:
 
 
 def _host_folder() -> tuple[Path | None, str]:
-    """(the host's package, where it was found). `python -m`, and so torchrun, looks in the current
-    folder first, whereas a console script such as ours looks in its own.
+    """(the host's package, where it was found). `python -m`, and so torchrun, searches the current
+    folder first; a console script such as ours searches its folder.
     """
     here = Path.cwd() / "robomimic"
     if (here / "__init__.py").is_file() and not getattr(sys.flags, "safe_path", False):

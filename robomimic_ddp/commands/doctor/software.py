@@ -1,4 +1,4 @@
-"""Versions, and pairs of them that are known not to work together."""
+"""Versions of packages, and known incompatible pairs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def check_packages(_: Context) -> Iterator[Finding]:
 
 
 def bad_pairs(installed: dict[str, str | None]) -> Iterator[Finding]:
-    """Findings for versions (package -> version or None) that do not work together."""
+    """Findings for incompatible versions (package -> version or None)."""
     torch, vision = numbers(installed.get("torch")), numbers(installed.get("torchvision"))
     if torch and torch < OLDEST_TORCH:
         found = f"torch {installed['torch']}"
@@ -119,8 +119,8 @@ def check_torch(context: Context) -> Iterator[Finding]:
 
 
 def check_tensorflow(context: Context) -> Iterator[Finding]:
-    """A TensorFlow that takes a GPU's memory leaves too little for training. It is started, which
-    takes seconds, only for a config that reads with it.
+    """Finds a TensorFlow that would use a GPU's memory. Starts it, which takes seconds, only for a
+    config with RLDS data.
     """
     if context.section("train").get("data_format") == RLDS_FORMAT:
         yield _started_tensorflow(probe("tensorflow"))
@@ -133,12 +133,12 @@ def check_tensorflow(context: Context) -> Iterator[Finding]:
         )
 
 
-def _started_tensorflow(told: Mapping[str, Any]) -> Finding:
-    if "error" in told:
+def _started_tensorflow(probed: Mapping[str, Any]) -> Finding:
+    if "error" in probed:
         remedy = f"RLDS data is read with it: {WITH_RLDS}"
-        return Finding("tensorflow", FAIL, f"it cannot be used: {told['error']}", remedy)
-    found = f"TensorFlow {told['version']} reads, and sees {told['gpus']} GPU(s)"
-    if told["gpus"]:
+        return Finding("tensorflow", FAIL, f"it cannot be used: {probed['error']}", remedy)
+    found = f"TensorFlow {probed['version']} reads, and sees {probed['gpus']} GPU(s)"
+    if probed["gpus"]:
         remedy = "It would take the policy's memory: pip install tensorflow-cpu in its place."
         return Finding("tensorflow", FAIL, found, remedy)
     return Finding("tensorflow", OK, found)

@@ -1,1 +1,1 @@
-"""`robomimic-ddp inspect-data PATH`: what a data set holds, and a config to begin with."""
+"""`robomimic-ddp inspect-data PATH`: shows what a dataset contains, and writes a config."""

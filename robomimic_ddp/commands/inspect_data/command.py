@@ -1,4 +1,4 @@
-"""The command line of `robomimic-ddp inspect-data`: looks, writes, prints."""
+"""The command line of `robomimic-ddp inspect-data`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     """Declares the command's arguments."""
     parser.add_argument(
         "path",
-        help="an RLDS data set's folder (name/version, name, or their parent), or an HDF5 file",
+        help="an RLDS dataset's folder (name/version, name, or their parent), or an HDF5 file",
     )
     parser.add_argument(
         "-o", "--output", metavar="DIR", help=f"write {SHEET}, {CONFIG} and, if need be, {SCHEMA}"
@@ -29,19 +29,19 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         type=int,
         default=SAMPLE,
         metavar="N",
-        help=f"read at most so many, spread over the files; 0 for all; default {SAMPLE}",
+        help=f"most episodes to read, spread over the files; 0 for all; default {SAMPLE}",
     )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
 
 def run(command: str, args: argparse.Namespace) -> int:
-    """Prints the report, after writing the files where asked to. Raises DataError, ConfigError."""
+    """Writes the requested files, then prints the report. Raises DataError, ConfigError."""
     path = paths.expanded(args.path)
     if args.episodes < 0:
         raise UsageError(f"--episodes {args.episodes}: expected 0 (all) or more.")
     if not path.exists():
         raise DataError(
-            f"{path} does not exist. Name the folder of a data set that tensorflow-datasets has "
+            f"{path} does not exist. Name the folder of a dataset that tensorflow-datasets has "
             "prepared, as <name>/<version>."
         )
     output = None if args.output is None else paths.expanded(args.output)
@@ -64,7 +64,7 @@ def run(command: str, args: argparse.Namespace) -> int:
 
 
 def _inspect(path: Path, most: int, output: Path | None) -> dict[str, Any]:
-    """The report of an RLDS data set; with `output` the files beside it are written."""
+    """The report of an RLDS dataset; writes its files to `output`, if given."""
     from robomimic_ddp.commands.inspect_data import fitting, job_config, sheet, survey
     from robomimic_ddp.data.rlds.index.source import Source
     from robomimic_ddp.data.rlds.schema.spec import load_schema
@@ -81,7 +81,7 @@ def _inspect(path: Path, most: int, output: Path | None) -> dict[str, Any]:
     try:
         output.mkdir(parents=True, exist_ok=True)
         theirs = output / SCHEMA
-        if theirs.exists():  # people may have worked on it: it goes before the package's
+        if theirs.exists():  # a user may have edited it: it has precedence
             chosen = report["schema"] = str(theirs.absolute())
             report["left_out"] = fitting.require_fit(source, load_schema(chosen))
         sheet.draw(source, sample, output / SHEET)
@@ -109,7 +109,7 @@ def _inspect(path: Path, most: int, output: Path | None) -> dict[str, Any]:
 
 
 def _write(file: Path, text: str) -> None:
-    """What was in the file, and differs, is kept beside it as `.old`."""
+    """Renames an existing, different file to `.old`."""
     if file.exists() and file.read_text(encoding="utf-8", errors="replace") != text:
         file.replace(file.with_name(file.name + ".old"))
     file.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Which of the package's schemas fits a data set; and a schema made from its features, if none."""
+"""Which of the package's schemas fits a dataset; and a schema made from its features, if none."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from robomimic_ddp.data.rlds.schema.spec import Schema, load_schema, packaged
 from robomimic_ddp.errors import DataError
 
 LONGEST_STATE = 64
-"""Longer vectors are embeddings and the like, and no state of a robot."""
+"""Longer vectors are no state of a robot but embeddings."""
 _NO_ACTION = ("is_", "terminate")
 
 
 @dataclass
 class Fit:
-    """The keys of a schema that a data set has, by section; what it lacks, and why."""
+    """The keys of a schema that a dataset has, by section; what it lacks, and why."""
 
     schema: Schema
     found: dict[str, list[str]] = field(default_factory=dict)
@@ -33,18 +33,18 @@ class Fit:
 
     @property
     def fits(self) -> bool:
-        """Whether a policy can be trained: all actions it should learn, and something to see."""
+        """Whether a policy can be trained: it has all suggested actions and an observation."""
         wanted = self.schema.suggested.get("actions", list(self.schema.actions))
         seen = self.found["cameras"] + self.found["states"]
         return bool(wanted) and set(wanted) <= set(self.found["actions"]) and bool(seen)
 
     def suggested(self, section: str) -> list[str]:
-        """The keys of a section that a ready-made config takes."""
+        """The keys of a section for a generated config."""
         wanted = self.schema.suggested.get(section, self.found[section])
         return [key for key in self.found[section] if key in wanted]
 
     def described(self) -> dict[str, Any]:
-        """For the report."""
+        """Plain values for the report."""
         return {"fits": self.fits, "found": self.found, "missing": self.missing}
 
 
@@ -79,8 +79,8 @@ def fit(source: Source, schema: Schema) -> Fit:
 
 
 def require_fit(source: Source, schema: Schema) -> dict[str, str]:
-    """What of a schema a data set lacks and may lack, with the reason. Raises DataError for what it
-    may not lack, as training does.
+    """Optional keys of a schema that a dataset lacks, with the reason. Raises DataError for
+    required ones, as training does.
     """
     where, found = str(source.folder), fit(source, schema)
     cameras, states, actions = (found.found[one] for one in ("cameras", "states", "actions"))
@@ -89,7 +89,7 @@ def require_fit(source: Source, schema: Schema) -> dict[str, str]:
 
 
 def places(names: Mapping[str, str], steps: Mapping[str, Any]) -> dict[str, str]:
-    """Dotted names as the features' own."""
+    """The features of dotted names."""
     dotted = {name.replace("/", "."): name for name in steps}
     return {key: dotted[name.replace("/", ".")] for key, name in names.items()}
 
@@ -101,8 +101,8 @@ def best(found: Mapping[str, Fit]) -> str | None:
 
 
 def draft(source: Source) -> str:
-    """A schema in YAML, from names and shapes alone: it names what it recognises, and holds every
-    other feature of numbers or text as a comment.
+    """A schema in YAML, from names and shapes alone, with other numeric or text features as
+    comments.
     """
     steps = step_features(source.features, str(source.folder))
     numbers = {
@@ -164,8 +164,8 @@ def _entries(
 
 
 def _short(names: list[str], others: Sequence[str] = ()) -> dict[str, str]:
-    """Last words of names as keys, or whole names where two end alike; so for `others`, one by
-    one.
+    """Keys for names: the last component, or the whole name if that is not unique. `others` are
+    handled one by one.
     """
     leaves = [name.rpartition("/")[2] for name in names]
     if len(set(leaves)) < len(leaves):
@@ -182,6 +182,6 @@ def _dotted(name: str) -> str:
 
 
 def _word(text: str) -> str:
-    """As YAML takes it for text."""
+    """Quoted for YAML, if needed."""
     plain = re.fullmatch(r"[A-Za-z_][\w./-]*", text) and yaml.safe_load(text) == text
     return text if plain else json.dumps(text)

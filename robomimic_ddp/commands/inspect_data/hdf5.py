@@ -1,4 +1,4 @@
-"""A short report of a robomimic HDF5 file, and what to do with one."""
+"""A short report of a robomimic HDF5 file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def report_of(path: Path) -> dict[str, Any]:
             file = stack.enter_context(opened(path))
         except OSError as error:
             raise DataError(
-                f"{path} is neither the folder of an RLDS data set nor an HDF5 file: {error}. Name "
+                f"{path} is neither the folder of an RLDS dataset nor an HDF5 file: {error}. Name "
                 "the folder <name>/<version> that tensorflow-datasets has prepared."
             ) from error
         return _report(path, file)
@@ -27,9 +27,9 @@ def report_of(path: Path) -> dict[str, Any]:
 
 def _length(file: Structure, episode: str) -> int:
     names = file.names(f"data/{episode}")
-    if not any("action" in name for name in names):  # forks have several, under names of their own
+    if not any("action" in name for name in names):  # forks have several, under other names
         raise DataError(
-            f"{file.path}: {episode} holds no actions: found {', '.join(names) or 'nothing'}. "
+            f"{file.path}: {episode} has no actions: found {', '.join(names) or 'nothing'}. "
             "Expected `actions`, as robomimic's files have, or actions by other names with "
             '"action" in them (train.action_keys). Convert the file again.'
         )
@@ -37,7 +37,7 @@ def _length(file: Structure, episode: str) -> int:
 
 
 def _features(file: Structure, place: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(name, data set) of all in an episode but `next_obs`."""
+    """(name, dataset) of an episode, without `next_obs`."""
     for name in file.names(place):
         found = file.find(f"{place}/{name}")
         if hasattr(found, "items"):
@@ -68,6 +68,6 @@ def _report(path: Path, file: Structure) -> dict[str, Any]:
         "use": (
             f'This is HDF5 data: train on it with train.data=[{{"path": "{path}"}}] and '
             "`python -m robomimic.scripts.train --config cfg.json`; no schema and no RLDS keys are "
-            "needed. `python -m robomimic.scripts.get_dataset_info --dataset FILE` tells more."
+            "needed. `python -m robomimic.scripts.get_dataset_info --dataset FILE` shows more."
         ),
     }

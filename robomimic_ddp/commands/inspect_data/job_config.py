@@ -1,4 +1,6 @@
-"""A training config that works as it is: a diffusion policy on what a schema finds in the data."""
+"""Makes a complete training config: a diffusion policy on the keys that a schema has in
+the data.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from robomimic_ddp.data.rlds.schema.features import step_features
 
 LARGEST_PICTURE = 128
 VALIDATED_FROM = 20
-"""Episodes that a data set needs before a twentieth of them is kept for validation."""
+"""Least episodes of a dataset for validation on a twentieth of them."""
 BATCH, WINDOW, STACK, ACTED = 64, 16, 2, 8
 
 
@@ -96,7 +98,7 @@ def _observation(fit: Fit, size: list[int]) -> dict[str, Any]:
 
 
 def _picture_size(source: Source, fit: Fit, sample: Sample) -> list[int]:
-    """Height and width of delivered pictures: the smallest stored ones', 128 at most."""
+    """Height and width of delivered images: the smallest stored size, at most 128."""
     steps = step_features(source.features, str(source.folder))
     sizes = []
     for key in fit.suggested("cameras"):

@@ -1,4 +1,4 @@
-"""The report for people: tables and remarks."""
+"""Prints the report as tables and remarks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WIDE = 1000
 
 
 def show(report: dict[str, Any]) -> None:
-    """Prints the report of an RLDS or HDF5 data set."""
+    """Prints the report of an RLDS or HDF5 dataset."""
     print(_headline(report))
     for title, columns, rows in _tables(report):
         if rows:
@@ -106,7 +106,7 @@ def _few(names: Sequence[str]) -> str:
 
 
 def size_text(count: float) -> str:
-    """Bytes for people."""
+    """Bytes with a unit."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.3g} {unit}"
@@ -119,7 +119,7 @@ def _shape(shape: Sequence[Any]) -> str:
 
 
 def _print_table(title: str, columns: Sequence[str], rows: list[Sequence[str]]) -> None:
-    """Whole lines and no borders where there is no terminal."""
+    """Without a terminal: no borders, no wrapping."""
     terminal = sys.stdout.isatty()
     look = {} if terminal else {"box": None, "pad_edge": False}
     table = Table(*columns, **look)

@@ -1,4 +1,4 @@
-"""The contact sheet: frames of a few episodes, a row for each camera, as one picture."""
+"""The contact sheet: one image of a few episodes, with a row of frames for each camera."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def draw(source: Source, sample: Sample, path: Path) -> None:
         axis.set_axis_off()
     for line, (number, camera, frames) in zip(axes, rows):
         first = camera == next(iter(sample.frames[number]))
-        told = f": {sample.told[number]}" if first and sample.told[number] else ""
-        _row(line, f"episode {number}{told}", camera.rpartition("/")[2], frames)
+        text = f": {sample.instructions[number]}" if first and sample.instructions[number] else ""
+        _row(line, f"episode {number}{text}", camera.rpartition("/")[2], frames)
     figure.savefig(path, dpi=100)
     plt.close(figure)
 
 
 def _row(line: Any, episode: str, camera: str, frames: list) -> None:
-    """The instruction stands above the first frame and runs on to the right."""
+    """The instruction is above the first frame, to the right."""
     for column, (axis, (step, frame)) in enumerate(zip(line, frames)):
         axis.imshow(frame)
         label = f"{episode}\n{camera}, step {step}" if column == 0 else f"step {step}"

@@ -1,4 +1,4 @@
-"""Looks into an RLDS data set: metadata of all of it, and some episodes spread over its files."""
+"""Surveys an RLDS dataset: its metadata, and some episodes spread over its files."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from robomimic_ddp.data.rlds.tf_import import import_tensorflow
 from robomimic_ddp.errors import DataError
 
 SHEET_EPISODES, SHEET_FRAMES = 3, 6
-"""On the contact sheet: so many episodes, so many frames of each."""
+"""Size of the contact sheet: episodes, frames of each."""
 LANGUAGE_WORDS = ("instruction", "language")
 
 
 @dataclass
 class Sample:
-    """Of the episodes read: lengths in steps; the instructions; of the first few the frames:
-    one dict each, camera -> list of (step, uint8 [H, W, 3]), and an instruction in `told`.
+    """Of the episodes read: lengths in steps and texts; of the first few also frames, a dict camera
+    -> list of (step, uint8 [H, W, 3]) each, and an instruction.
     """
 
     lengths: list[int] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     frames: list[dict[str, list]] = field(default_factory=list)
-    told: list[str] = field(default_factory=list)
+    instructions: list[str] = field(default_factory=list)
 
 
 def find(path: Path) -> Path:
-    """The version folder at or below `path`. Raises DataError where there is none, or a choice."""
+    """The version folder at or below `path`. Raises DataError for none or several."""
     if is_rlds_folder(str(path)):
         return path
     path = path.absolute()
@@ -49,8 +49,8 @@ def find(path: Path) -> Path:
     )
     if len(found) > 1:
         names = ", ".join(folder.name for folder in found)
-        raise DataError(f"{path} holds several data sets: {names}. Name one: {found[0]}.")
-    if not found:  # says what is wrong with it
+        raise DataError(f"{path} contains several datasets: {names}. Name one: {found[0]}.")
+    if not found:  # raises with the reason
         return find_dataset(str(path.parent), path.name)
     return find_dataset(str(found[0].parent), found[0].name)
 
@@ -64,13 +64,13 @@ def _with_versions(folders: list[Path]) -> list[Path]:
 
 
 def cameras(source: Source) -> dict[str, Any]:
-    """The step features that are pictures."""
+    """The step features that are images."""
     steps = step_features(source.features, str(source.folder))
     return {name: feature for name, feature in steps.items() if is_picture(feature)}
 
 
 def language(source: Source) -> str | None:
-    """The step feature that looks like the instruction, or None."""
+    """The step feature that is probably the instruction, or None."""
     steps = step_features(source.features, str(source.folder))
     texts = [name for name, feature in steps.items() if type(feature).__name__ == "Text"]
     texts += [name for name, f in steps.items() if not f.shape and not is_number(f)]
@@ -101,7 +101,7 @@ def read(source: Source, most: int) -> Sample:
         sample.texts += set(texts)
         if pictures and length and len(sample.frames) < SHEET_EPISODES:
             sample.frames.append(_frames(full(raw), pictures, length))
-            sample.told.append(texts[0] if texts else "")
+            sample.instructions.append(texts[0] if texts else "")
 
     files, each = _chosen(source, most)
     for file in files:
@@ -126,9 +126,7 @@ def _numbers(feature: Any) -> int:
 
 
 def _chosen(source: Source, most: int) -> tuple[Sequence[Path], int]:
-    """The files to read, and how many episodes of each (-1: all): all, or the first of files spread
-    evenly.
-    """
+    """The files to read, evenly spread, and the number of episodes of each (-1: all)."""
     files = source.files
     if not 0 < most < sum(source.episodes_per_file):
         return files, -1
@@ -157,7 +155,7 @@ def _frames(episode: dict[str, Any], pictures: list[str], length: int) -> dict[s
 
 
 def report_of(source: Source, sample: Sample) -> dict[str, Any]:
-    """What is known of the data set, as plain values for JSON."""
+    """The report of the dataset, as plain values for JSON."""
     info = source.builder.info
     splits = {
         name: {
@@ -212,7 +210,7 @@ def _described(feature: Any) -> dict[str, Any]:
 
 
 def _camera(name: str, feature: Any, sample: Sample) -> dict[str, Any]:
-    """Height and width as declared, else of the first frame seen."""
+    """Height and width as declared, else of the first frame."""
     height, width = feature.shape[:2]
     if None in (height, width) and sample.frames:
         height, width = sample.frames[0][name][0][1].shape[:2]

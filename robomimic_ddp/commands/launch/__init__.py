@@ -1,1 +1,1 @@
-"""Behind scripts/train_multi_gpu.sh: flags and variables in, one torchrun command out."""
+"""scripts/train_multi_gpu.sh: turns flags and variables into one torchrun command."""

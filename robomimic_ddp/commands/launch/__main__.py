@@ -1,4 +1,4 @@
-"""`python -m robomimic_ddp.commands.launch`: what scripts/train_multi_gpu.sh runs."""
+"""`python -m robomimic_ddp.commands.launch`, for scripts/train_multi_gpu.sh."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NEEDED = ("torch", "omegaconf")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Prints what will run, then becomes torchrun; with --dry-run prints only."""
+    """Prints the command, then becomes torchrun, unless --dry-run is set."""
     variables = env.variables()
     try:
         settings = arguments.parse(sys.argv[1:] if argv is None else argv, variables)
@@ -55,9 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _import_path(variables: Mapping[str, str]) -> dict[str, str]:
-    """PYTHONPATH where it names this checkout, as the script sets it: a command that is pasted into
-    another shell would not find the package otherwise.
-    """
+    """PYTHONPATH, if it has this checkout, so that the printed command works in another shell."""
     checkout = os.path.realpath(Path(__file__).parents[3])
     path = variables.get("PYTHONPATH", "")
     named = [os.path.realpath(folder) for folder in path.split(os.pathsep) if folder]

@@ -1,4 +1,4 @@
-"""Flags of scripts/train_multi_gpu.sh; each can be an environment variable, and a flag wins."""
+"""Flags of scripts/train_multi_gpu.sh. Each can also be an environment variable; flags win."""
 
 from __future__ import annotations
 
@@ -26,15 +26,14 @@ VARIABLES = {
     "module": ("MODULE",),
     "dry_run": ("DRY_RUN",),
 }
-"""The variables that stand for a flag, first one set wins."""
+"""Flag -> its variables; the first one set wins."""
 _YES, _NO = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the user asked for. `given`: the flags and variables that were set by the user.
-
-    gpus: how many ranks on this node, or which of the visible devices; None: all visible ones.
+    """The settings of a job. given: flags and variables set by the user; gpus: number of ranks on
+    this node, or a selection of the visible devices; None: all visible ones.
     """
 
     config: str
@@ -55,7 +54,7 @@ class Settings:
 
     @property
     def takes_dot_list(self) -> bool:
-        """Whether the module is started with load_from= and key=value, not with --config."""
+        """Whether the module takes load_from= and key=value, not --config."""
         return self.module.rpartition(".")[2] == "train_rlds"
 
 
@@ -71,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Trains on several GPUs: wraps torchrun, scales the learning rate, and prints "
         "what it does. Every flag can be an environment variable; the flag wins.",
         epilog="Everything after -- goes to the training module: -- train.batch_size=128 "
-        "experiment.name=run1 (key=value for train_rlds; flags of its own for another module).",
+        "experiment.name=run1 (key=value for train_rlds; or the flags of another module).",
         allow_abbrev=False,
     )
     add = parser.add_argument
@@ -112,14 +111,14 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--max-restarts",
         metavar="N",
-        help="how often torchrun starts the ranks anew after a failure; they go on where they "
+        help="how often torchrun restarts the ranks after a failure; they resume where they "
         f"were; default 0 ({names['max_restarts']})",
     )
     add(
         "--resume",
         action="store_true",
         default=None,
-        help=f"go on with the newest run of the config's experiment name ({names['resume']})",
+        help=f"resume the newest run of the config's experiment name ({names['resume']})",
     )
     add(
         "--module",
@@ -139,7 +138,7 @@ def _parser() -> argparse.ArgumentParser:
 def parse(argv: Sequence[str], variables: Mapping[str, str]) -> Settings:
     """Settings from the command line `argv` and the environment `variables`.
 
-    Raises UsageError, naming the flag or variable, for what cannot be meant.
+    Raises UsageError, which names the flag or variable, for invalid values.
     """
     argv = list(argv)
     cut = argv.index("--") if "--" in argv else len(argv)
@@ -191,7 +190,7 @@ def _consistent(settings: Settings) -> Settings:
 
 
 def _is_setting(word: str) -> bool:
-    """key=value; "~key" takes a key away in entries that compose with Hydra; or a call for help."""
+    """Whether it is key=value, Hydra's "~key" to remove a key, or a request for help."""
     return ("=" in word and not word.startswith("-")) or (
         word.startswith("~") or word in ("-h", "--help")
     )

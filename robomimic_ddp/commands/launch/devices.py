@@ -1,4 +1,4 @@
-"""Which GPUs this node's ranks will use, without importing torch where it can be avoided."""
+"""Chooses the GPUs of this node's ranks, without importing torch if possible."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _PATIENCE_SECONDS = 60
 
 @dataclass(frozen=True)
 class Devices:
-    """`ranks` processes on this node; `visible`: what CUDA_VISIBLE_DEVICES is set to, None where it
-    stays as it is; `gpus`: GPUs that there are for them (0: the ranks run on the CPU).
+    """ranks: processes on this node; visible: the new CUDA_VISIBLE_DEVICES, None to keep it; gpus:
+    number of GPUs for them (0: on the CPU).
     """
 
     ranks: int
@@ -27,9 +27,9 @@ class Devices:
 
 
 def choose(asked: int | tuple[str, ...] | None, variables: Mapping[str, str]) -> Devices:
-    """The devices for --gpus. Numbers count the visible devices, as torch's do.
+    """The devices for --gpus. Indices refer to the visible devices, as in torch.
 
-    Raises UsageError where more are asked for than are visible.
+    Raises UsageError if more are requested than visible.
     """
     visible = visible_devices(variables)
     if not visible:
@@ -65,14 +65,14 @@ def visible_devices(variables: Mapping[str, str]) -> list[str]:
         return [str(index) for index in range(count_gpus())]
     names = []
     for name in named.split(","):
-        if name.strip() in ("", "-1"):  # CUDA ends the list at the first one that is none
+        if name.strip() in ("", "-1"):  # CUDA ends the list at the first invalid device
             break
         names.append(name.strip())
     return names
 
 
 def count_gpus() -> int:
-    """GPUs of this node: nvidia-smi's, else the driver's, else what torch says."""
+    """Number of GPUs of this node: by nvidia-smi, else the driver, else torch."""
     if shutil.which("nvidia-smi"):
         listed = _output("nvidia-smi", "--list-gpus")
         return sum(line.startswith("GPU ") for line in listed.splitlines())

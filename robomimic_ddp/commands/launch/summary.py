@@ -1,4 +1,4 @@
-"""What the launcher says before it starts: ranks, samples per step, learning rate."""
+"""What the launcher prints before it starts: ranks, samples per step, learning rate."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from robomimic_ddp.config.plan import RunPlan, make_plan
 from robomimic_ddp.errors import ConfigError
 
 _UNKNOWN_CORES = 2**20
-"""The machine may be another than the one that trains: nothing is said of its cores."""
+"""Avoids notes on cores, since another machine may train."""
 _UNKNOWN_BATCH = "train.batch_size is not in the config: the host's own default"
 
 
 def merged_config(settings: Settings) -> dict[str, Any]:
-    """The config file with the dot-list over it, as train_rlds merges them."""
+    """The config file overridden by the dot-list, as in train_rlds."""
     config = OmegaConf.create(torchrun.config_of(settings))
     if settings.takes_dot_list:
         given = parse_dotlist([word for word in settings.overrides if "=" in word])
@@ -37,7 +37,7 @@ def merged_config(settings: Settings) -> dict[str, Any]:
 
 
 def lines(settings: Settings, variables: Mapping[str, str]) -> Iterator[str]:
-    """One line for each thing decided. Raises what the plan of the job itself would raise."""
+    """One line for each decision. Raises the errors of the job's plan."""
     chosen = devices.choose(settings.gpus, variables)
     config = merged_config(settings)
     where = "on GPUs" if chosen.gpus else "on the CPU, since no GPU is visible"
@@ -70,7 +70,7 @@ def _plan(
     ranks: int,
     batch: Any,
 ) -> RunPlan:
-    """The job's plan; without a batch that of one which any ranks can share."""
+    """The job's plan; without a batch size, with one that the ranks can share."""
     resolved = _options(settings, variables)
     launch = LaunchEnv(True, 0, world, 0, ranks)
     names = [word.partition("=")[0] for word in settings.overrides if settings.takes_dot_list]
@@ -78,7 +78,7 @@ def _plan(
     return make_plan(
         launch,
         resolved,
-        visible_gpus=0,  # the machine may be another than the one that trains
+        visible_gpus=0,  # another machine may train
         use_cuda=False,
         batch_size=world * resolved.values.accumulate if batch is None else batch,
         lr_on_command_line=rate_given,
@@ -87,7 +87,7 @@ def _plan(
 
 
 def _options(settings: Settings, variables: Mapping[str, str]) -> options.ResolvedOptions:
-    """Those of the job."""
+    """The options of the job."""
     texts = option_texts({**variables, **torchrun.option_layers(settings, variables)})
     pairs = [word.partition("=") for word in settings.overrides]
     given = {name[len("ddp.") :]: value for name, _, value in pairs if name.startswith("ddp.")}
@@ -95,19 +95,19 @@ def _options(settings: Settings, variables: Mapping[str, str]) -> options.Resolv
 
 
 def _resumes(settings: Settings, variables: Mapping[str, str]) -> bool:
-    """Whether the job goes on with a run: by our option, or by the entry's own word for it."""
+    """Whether the job resumes a run: by our option, or by the entry's."""
     word = "resume=true" if settings.takes_dot_list else "--resume"
     asked = word in [given.lower() for given in settings.overrides]
     return asked or _options(settings, variables).values.resume
 
 
 def _learning_rates(plan: RunPlan, config: Mapping[str, Any]) -> Iterator[str]:
-    choices, is_told = plan.lr_choices, False
+    choices, found = plan.lr_choices, False
     for name, entry in (_at(config, "algo.optim_params") or {}).items():
         rate = _at(entry, "learning_rate.initial") if isinstance(entry, Mapping) else None
         if not isinstance(rate, (int, float)):
             continue
-        is_told = True
+        found = True
         others = ", ".join(f"{rule} {rate * by:g}" for rule, by in choices.items())
         if plan.lr_scaling == "auto":
             yield f"learning rate ({name}): {rate:g}, by the size of the policy one of: {others}"
@@ -117,7 +117,7 @@ def _learning_rates(plan: RunPlan, config: Mapping[str, Any]) -> Iterator[str]:
             f"learning rate ({name}): {rate:g} -> {after:g} ({plan.lr_scaling} scaling; the "
             f"choices of --lr-scaling: {others})"
         )
-    if not is_told:
+    if not found:
         others = ", ".join(f"{rule} x {by:g}" for rule, by in choices.items())
         times = "by the size of the policy" if plan.lr_scaling == "auto" else plan.lr_scaling
         yield (
@@ -127,8 +127,8 @@ def _learning_rates(plan: RunPlan, config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def runs_folder(settings: Settings) -> Path:
-    """Where the runs of the config's experiment name lie. Raises ConfigError where the config does
-    not say it.
+    """The folder of the runs of the config's experiment name. Raises ConfigError if the config does
+    not set it.
     """
     config = merged_config(settings)
     output, name = _at(config, "train.output_dir"), _at(config, "experiment.name")

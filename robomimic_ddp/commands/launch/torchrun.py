@@ -1,4 +1,4 @@
-"""Settings -> the torchrun command and the variables it is started with."""
+"""Settings -> the torchrun command and its environment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from robomimic_ddp.errors import ConfigError
 
 
 def config_of(settings: Settings) -> dict[str, Any]:
-    """The config file's settings. Raises ConfigError where it cannot be read, and again."""
+    """The config file's settings. Raises ConfigError at every call if it cannot be read."""
     if paths.is_pipe(paths.expanded(settings.config)):
         raise ConfigError(
             f"--config {settings.config} is a pipe, which can be read once, and the ranks read the "
@@ -28,12 +28,12 @@ def config_of(settings: Settings) -> dict[str, Any]:
 
 
 SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
-"""Signals that torchrun passes on to its ranks: its own list, and Slurm's warning."""
+"""Signals that torchrun forwards to its ranks: its default, and Slurm's warning."""
 
 
 def _passes_on_signals() -> tuple[list[str], dict[str, str]]:
-    """The flag, or the variable, that tells this torchrun about SIGNALS: newer ones overwrite the
-    variable. Found in the source text, since importing torch takes seconds.
+    """The flag, or for older torchrun the variable, for SIGNALS. Found in torchrun's source, since
+    importing torch takes seconds.
     """
     package = importlib.util.find_spec("torch")
     source = Path(package.origin).parent / "distributed" / "run.py"
@@ -43,9 +43,8 @@ def _passes_on_signals() -> tuple[list[str], dict[str, str]]:
 
 
 def option_layers(settings: Settings, variables: Mapping[str, str]) -> dict[str, str]:
-    """Our options that the script sets, under their variables' names.
-
-    A config file or variable that sets an option wins over the script's own default.
+    """Our options that the script sets, as environment variables. A config file or variable
+    overrides the script's default.
     """
     section = config_of(settings).get("ddp")
     in_file = set(section) if isinstance(section, dict) else set()
@@ -68,7 +67,7 @@ def option_layers(settings: Settings, variables: Mapping[str, str]) -> dict[str,
 
 
 def command(settings: Settings, variables: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    """(the command, the variables that are added to the environment)."""
+    """(the command, additional environment variables)."""
     chosen = devices.choose(settings.gpus, variables)
     added = option_layers(settings, variables)
     if chosen.visible is not None:
@@ -86,8 +85,8 @@ def command(settings: Settings, variables: Mapping[str, str]) -> tuple[list[str]
 
 
 def unpatched(settings: Settings) -> str:
-    """Why the host's train script cannot be started on several ranks, or "". The file is read, not
-    imported; a module that trains nothing, or is in no host, is let through.
+    """Why the host's train script cannot run on several ranks, or "". Reads the file without an
+    import; a module that does not train, or is not in a host, passes.
     """
     package, _, module = settings.module.partition(".")
     spec = importlib.util.find_spec(package)
@@ -99,7 +98,7 @@ def unpatched(settings: Settings) -> str:
         text = file.read_text(encoding="utf-8", errors="replace")
         if "robomimic_ddp" in text or "def train(" not in text:
             return ""
-        return f"{file} is not patched: every rank would train a model of its own"
+        return f"{file} is not patched: every rank would train a separate model"
     if settings.module == DOT_LIST_MODULE:
         return f"there is no {file}, which robomimic-ddp apply adds to the host"
     return ""

@@ -1,1 +1,1 @@
-"""HDF5 data sets: their structure, and what is wrong with a file."""
+"""Reads and validates HDF5 datasets."""

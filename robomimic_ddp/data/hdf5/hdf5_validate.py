@@ -1,4 +1,4 @@
-"""Looks over HDF5 data sets before a run begins: shapes and names, no frames.
+"""Validates HDF5 datasets before a run starts: shapes and names, no frames.
 
 Hosts find most of this out later, as a KeyError or an assertion without the file's name, on every
 rank at once, and some of it never. Layout: robomimic's `data/demo_N/{obs/KEY, ACTION KEY}` (in some
@@ -19,27 +19,31 @@ from robomimic_ddp.config import tree
 from robomimic_ddp.data.hdf5.structure import Structure, opened
 from robomimic_ddp.errors import ConfigError, DataError
 
+VALIDATION_KEY = "hdf5_validation_filter_key"
 LANGUAGE_KEYS = ("lang", "raw")
 """Observation keys with these words may be made by the host instead of being stored."""
 MOST_EPISODES = 2000
-"""So many episodes, evenly spread, are looked at in a larger file: opening one takes a moment."""
+"""Most episodes of a file that are validated, evenly spread: opening one takes a moment."""
 
 
 def check(config: Any) -> None:
-    """Raises DataError or ConfigError for a data set of `config.train.data` that cannot be read.
+    """Raises DataError or ConfigError for a dataset of `config.train.data` that cannot be read.
 
-    Not collective: one rank looks, and tells the others.
+    Not collective: one rank validates for all.
     """
     train, validate = config.train, bool(config.experiment.get("validate", False))
     filters = [train.get("hdf5_filter_key", None)]
-    valid_key = train.get("hdf5_validation_filter_key", None)
-    if validate:
+    valid_key = train.get(VALIDATION_KEY, None)
+    if validate and VALIDATION_KEY not in train:  # robomimic 0.1 has other names
+        prefix = f"{filters[0]}_" if filters[0] is not None else ""
+        filters = [f"{prefix}train", f"{prefix}valid"]
+    elif validate:
         filters.append(valid_key)
         if None in filters:
             raise ConfigError(
                 f"experiment.validate is true, but train.hdf5_filter_key={filters[0]!r} and "
                 f"train.hdf5_validation_filter_key={valid_key!r}: both must name a filter key of "
-                "the data set. Make them with the host's scripts/split_train_val.py."
+                "the dataset. Make them with the host's scripts/split_train_val.py."
             )
     elif valid_key is not None:
         raise ConfigError(
@@ -52,26 +56,26 @@ def check(config: Any) -> None:
 
 def _entries(data: Any) -> list[Mapping[str, Any]]:
     """`train.data` as a list of {"path": ...}."""
-    entries = [data] if isinstance(data, str) else data  # hosts take one path, too
+    entries = [data] if isinstance(data, str) else data  # hosts also accept one path
     if not isinstance(entries, Sequence) or not entries:
         raise ConfigError(
-            f"train.data={data!r}: expected at least one data set, as a list of "
+            f"train.data={data!r}: expected at least one dataset, as a list of "
             '{"path": "/data/set.hdf5"}.'
         )
     entries = [{"path": entry} if isinstance(entry, str) else entry for entry in entries]
     for entry in entries:
         if not isinstance(entry, Mapping) or not isinstance(entry.get("path"), str):
             raise ConfigError(
-                f"train.data holds {entry!r}: expected an entry with a path, such as "
+                f"train.data contains {entry!r}: expected an entry with a path, such as "
                 '{"path": "/data/set.hdf5"}.'
             )
     weights = [entry.get("weight", 1.0) for entry in entries]
-    several = len(entries) > 1  # hosts ignore the weight of a single data set
+    several = len(entries) > 1  # hosts ignore the weight of a single dataset
     numbers = all(isinstance(weight, (int, float)) for weight in weights)
     if several and not (numbers and min(weights) >= 0 and 0 < sum(weights) <= sys.float_info.max):
         raise ConfigError(
             f"train.data has the weights {weights}: expected one number of at least 0 for each "
-            "data set, not all 0, and a finite sum."
+            "dataset, not all 0, and a finite sum."
         )
     return entries
 
@@ -81,7 +85,7 @@ class _File:
 
     def __init__(self, entry: Mapping[str, Any], config: Any, filters: Sequence[str | None]):
         self.path = os.path.expanduser(entry["path"])
-        # Hosts take an entry's own key for training and for validation alike.
+        # Hosts use an entry's key both for training and for validation.
         self.own_filter = "filter_key" in entry
         self.filters = [entry.get("filter_key", key) for key in filters]
         self.actions = list(config.train.get("action_keys", ["actions"]) or ())
@@ -100,13 +104,13 @@ class _File:
     def check(self) -> None:
         if not os.path.lexists(self.path):
             raise DataError(
-                f"there is no data set {self.path} (looked for {Path(self.path).absolute()}). "
+                f"there is no dataset {self.path} (looked for {Path(self.path).absolute()}). "
                 "Check the path in train.data."
             )
         if os.path.isdir(self.path):
             raise DataError(
-                f"{self.path} of train.data is a folder: an HDF5 file is needed. For RLDS data set "
-                "train.data_format=droid_rlds, train.data_path and train.dataset_names."
+                f"{self.path} of train.data is a folder: an HDF5 file is needed. For RLDS "
+                "datasets: train.data_format=droid_rlds, train.data_path and train.dataset_names."
             )
         with ExitStack() as stack:
             try:
@@ -182,19 +186,19 @@ class _File:
             shape = None if in_group else file.numbers(f"data/{name}/{place}")
             if shape is None:
                 raise DataError(
-                    f"{where} does not hold {place!r}: found {', '.join(_keys(file, name))}. "
-                    f"Take {key!r} out of the config, or add it to the data set."
+                    f"{where} does not contain {place!r}: found {', '.join(_keys(file, name))}. "
+                    f"Take {key!r} out of the config, or add it to the dataset."
                 )
             if place in actions and len(shape) != 2:
                 raise DataError(
                     f"{where}: {place!r} has shape {shape}; actions are [steps, dimensions]. Write "
-                    "the data set again."
+                    "the dataset again."
                 )
             if key in self.pictures and place not in actions and len(shape) != 4:
                 raise DataError(
                     f"{where}: {place!r} has shape {shape}, but observation.modalities lists it as "
                     "pictures, which are [steps, height, width, channels]. List it under low_dim, "
-                    "or write the data set again."
+                    "or write the dataset again."
                 )
             self._check_shape(where, place, shape, steps)
 
@@ -213,18 +217,18 @@ class _File:
 
 
 def _action_place(file: Structure, episode: str, key: str) -> str:
-    """Where an episode holds an action: at its top, or in a group `actions`."""
+    """The place of an action in an episode: at its top, or in a group `actions`."""
     parts = file.find(f"data/{episode}/actions")
     grouped = hasattr(parts, "items") and file.find(f"data/{episode}/actions/{key}") is not None
     return f"actions/{key}" if grouped else key
 
 
 def _keys(file: Structure, episode: str) -> Iterator[str]:
-    """What an episode holds, observations with their folder; links that lead nowhere, too."""
+    """The keys of an episode, observations with their group, broken links included."""
     for key in file.names(f"data/{episode}"):
         try:
             inside = file.names(f"data/{episode}/{key}")
-        except DataError:  # a data set, or a link to nowhere
+        except DataError:  # a dataset, or a broken link
             yield key
         else:
             yield from (f"{key}/{inner}" for inner in inside)

@@ -1,7 +1,7 @@
 """Reads the structure of robomimic's HDF5 files: names, attributes, shapes; no frames.
 
-Whatever is odd (broken links, attributes and masks of other types, damage) is a DataError that
-names the file and the place in it.
+Broken links, attributes and masks of other types, and damage raise a DataError that names the file
+and the place in it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _reading(where: str) -> Iterator[None]:
         yield
     except RobomimicDDPError:
         raise
-    # h5py raises whatever HDF5, numpy and Python's codecs raise; all of it means one thing here.
+    # h5py passes on any exception of HDF5, numpy and Python's codecs.
     except Exception as error:
         reason = (str(error).strip().splitlines() or [""])[0][:200]
         raise DataError(
@@ -45,11 +45,11 @@ class Structure:
         self.path, self.file = path, file
 
     def find(self, place: str) -> Any:
-        """The group or data set at `place`; None where nothing has that name."""
+        """The group or dataset at `place`; None if there is none."""
         with _reading(f"{self.path}: {place!r}"):
             try:
                 return self.file[place]
-            except KeyError:  # it is not there, or a link on the way leads to nothing
+            except KeyError:  # missing, or behind a broken link
                 group = self.file
                 for name in place.split("/"):
                     if not hasattr(group, "items") or group.get(name, getlink=True) is None:
@@ -58,21 +58,17 @@ class Structure:
                 raise
 
     def group(self, place: str) -> Any | None:
-        """The group at `place`; None where nothing has that name. Raises DataError for a data set
-        there.
-        """
+        """The group at `place`; None if there is none. Raises DataError for a dataset."""
         found = self.find(place)
         if found is not None and not hasattr(found, "items"):
             raise DataError(
-                f"{self.path}: {place!r} is a data set; expected a group, as robomimic's files "
+                f"{self.path}: {place!r} is a dataset; expected a group, as robomimic's files "
                 "have there. Convert the file again."
             )
         return found
 
     def names(self, place: str) -> list[str]:
-        """What the group at `place` holds, with bytes that are not UTF-8 written out; nothing where
-        there is none.
-        """
+        """Names in the group at `place`, invalid UTF-8 escaped; empty if there is no group."""
         group = self.group(place)
         with _reading(f"{self.path}: {place!r}"):
             names = [] if group is None else list(group)
@@ -86,22 +82,20 @@ class Structure:
         names = self.names("data")
         if not names:
             raise DataError(
-                f"{self.path} holds no episodes: expected groups data/demo_0, data/demo_1, ..., "
+                f"{self.path} has no episodes: expected groups data/demo_0, data/demo_1, ..., "
                 f"found {', '.join(self.names('/')) or 'nothing'}. Convert it to robomimic's "
                 "layout, or use another file."
             )
         return names
 
     def attribute(self, place: str, name: str) -> Any:
-        """The attribute `name` of what is at `place`; None where it has none."""
+        """The attribute `name` of `place`, or None."""
         found = self.find(place)
         with _reading(f"{self.path}: the attribute {name} of {place}"):
             return None if found is None else found.attrs.get(name)
 
     def length(self, episode: str) -> int | None:
-        """`num_samples` of an episode, None where it has none. Raises DataError for one that is no
-        whole number.
-        """
+        """`num_samples` of an episode, or None. Raises DataError if it is not an integer."""
         value = self.attribute(f"data/{episode}", "num_samples")
         try:
             if value is None or int(value) == value:
@@ -114,7 +108,7 @@ class Structure:
         )
 
     def steps(self, episode: str) -> int:
-        """Steps of an episode by its `num_samples`. Raises DataError where it has none."""
+        """`num_samples` of an episode. Raises DataError if it has none."""
         steps = self.length(episode)
         if steps is None or steps < 1:
             raise DataError(
@@ -124,9 +118,7 @@ class Structure:
         return steps
 
     def mask(self, key: str) -> list[str]:
-        """The episodes that the filter key `key` names. Raises DataError for anything but a list of
-        text.
-        """
+        """The episodes of the filter key `key`. Raises DataError if it is not a list of text."""
         place = f"mask/{key}"
         found = self.find(place)
         with _reading(f"{self.path}: filter key {key!r}"):
@@ -141,9 +133,7 @@ class Structure:
             return [name.decode() for name in found[()]]
 
     def numbers(self, place: str) -> tuple[int, ...] | None:
-        """The shape of the data set at `place`; None where nothing has that name. Raises DataError
-        where it holds no numbers.
-        """
+        """The shape of the dataset at `place`, or None. Raises DataError if it is not numeric."""
         found = self.find(place)
         if found is None:
             return None
@@ -153,6 +143,6 @@ class Structure:
                 is_what = "a group" if dtype is None else "empty" if shape is None else f"{dtype}"
                 raise DataError(
                     f"{self.path}: {place!r} is {is_what}; expected an array of numbers. Take it "
-                    "out of the config, or write the data set again."
+                    "out of the config, or write the dataset again."
                 )
             return tuple(shape)

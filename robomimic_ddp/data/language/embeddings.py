@@ -1,9 +1,9 @@
-"""Instructions as embeddings: each distinct text goes through the language model once, and is kept.
+"""Embeddings of instructions: each distinct text goes through the language model once, and is
+cached.
 
-A text is encoded by itself, without padding, so that its numbers depend on nothing but the model
-and the text: not on the batch, the ranks, or what was in the cache. DROID's encoding is the sum of
-the last hidden states, as its code computes it for one text; robomimic's is CLIP's text embedding,
-of texts padded to 25 tokens.
+A text is encoded alone, without padding, so that its embedding depends only on the model and the
+text. DROID's encoding is the sum of the last hidden states, as its code computes it for one text;
+robomimic's is CLIP's text embedding, of texts padded to 25 tokens.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Embeddings:
 
     @property
     def width(self) -> int:
-        """Numbers in an embedding."""
+        """Size of an embedding."""
         return self._encoder.width
 
     def knows(self, texts: Sequence[str]) -> bool:
@@ -43,15 +43,15 @@ class Embeddings:
     def of(self, texts: Sequence[str], frames: int) -> torch.Tensor:
         """float32 [B, frames, width]: the texts' embeddings, the same for each frame.
 
-        A text that is not known is encoded, which is for the thread that trains: making a model
-        draws from the process's random streams, and puts them back where they were.
+        Encodes unknown texts. Call it from the thread that trains: constructing a model draws from
+        the process's random streams, which are restored.
         """
         distinct, place = np.unique(np.array(texts, object), return_inverse=True)
         rows = torch.stack([self._row(text) for text in distinct.tolist()])
         return rows[torch.from_numpy(place), None].repeat(1, frames, 1)
 
     def _row(self, text: str) -> torch.Tensor:
-        """float32 [width]; a text that is new is encoded."""
+        """float32 [width]; encodes an unknown text."""
         if text not in self._rows:
             self._rows[text] = torch.from_numpy(self._encoder.encode(text))
         return self._rows[text]
@@ -63,8 +63,8 @@ def make_embeddings(
     """Collective: the embeddings of `texts`, which are equal on all ranks, by the `Encoder` of
     `model` and `key`.
 
-    What the main rank has in the folder `cache` is not computed; each rank computes its share of
-    the rest, and gets all of it. Raises DataError, that of the first rank that has one, everywhere.
+    Embeddings in the main rank's folder `cache` are not computed; each rank computes its share of
+    the rest, and gets all. Raises the DataError of the first rank that has one on every rank.
     """
     texts = sorted(set(texts))
     encoder: Any = None
@@ -101,7 +101,7 @@ def _own_share(encoder: Encoder, missing: Sequence[str]) -> dict[str, np.ndarray
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
-    """All embeddings in the file, by their texts; none where it cannot be read."""
+    """Text -> embedding of the file; empty if it cannot be read."""
 
     def by_text(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {name.decode(): row for name, row in zip(arrays["texts"].tolist(), arrays["rows"])}
@@ -110,7 +110,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
 
 
 def _keep(path: Path, known: dict[str, np.ndarray]) -> None:
-    """Adds to what is in the file; of several jobs that do so at once, one wins."""
+    """Adds to the file; if several jobs do so at once, one wins."""
     everything = {**_read(path), **known}
     names = sorted(everything)
     texts = np.array([name.encode() for name in names])

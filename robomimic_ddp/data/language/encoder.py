@@ -1,4 +1,4 @@
-"""The language model that embeds instructions, loaded when one must be."""
+"""The language model that embeds instructions, loaded when it is first needed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from robomimic_ddp.data.language.instructions import LanguageModel, unavailable
 from robomimic_ddp.distributed.rng import kept
 
 AUTO = "auto"
-"""Of the option: the model of the key."""
+"""Value of the option: the key's usual model."""
 MODELS = {
     "lang_emb": "openai/clip-vit-large-patch14",
     "lang_fixed/language_distilbert": "distilbert-base-uncased",
@@ -23,14 +23,14 @@ MODELS = {
 """Observation key of an embedding -> the model that hosts with this key use."""
 CLIP_TOKENS = 25
 _VERSION = 1
-"""Raised when the way from text to numbers changes."""
+"""Raised when embeddings of the same text change."""
 _WHOLE_BYTES, _BLOCKS, _BLOCK_BYTES = 2**24, 16, 2**16
 
 
 class Encoder:
-    """The model `name` (a folder, or a name for transformers; AUTO: the one that hosts use for the
-    observation key `key`) on `device`, loaded when a text comes that must be encoded. Raises
-    DataError where it cannot be.
+    """The model `name` on `device`, loaded when a text must be encoded. `name`: a folder, a name
+    for transformers, or AUTO for the one that hosts use for the observation key `key`. Raises
+    DataError if it cannot be loaded.
     """
 
     def __init__(self, name: str, key: str, device: str = "cpu") -> None:
@@ -50,23 +50,22 @@ class Encoder:
             import transformers
 
             return getattr(transformers, kind).from_pretrained(self.name)
-        # It raises OSError, ValueError, and what its parsers raise; ImportError where it is
-        # missing.
+        # OSError, ValueError, errors of its parsers, or ImportError if it is missing.
         except Exception as error:
             raise unavailable(self.name, error) from error
 
     @property
     def width(self) -> int:
-        """Numbers in an embedding, from the model's configuration alone."""
+        """Size of an embedding, from the model's configuration alone."""
         return int(self._config.projection_dim if self._clip else self._of_text.hidden_size)
 
     @property
     def _of_text(self) -> Any:
-        """The part of the configuration that is about texts."""
+        """The text part of the configuration."""
         return getattr(self._config, "text_config", self._config)
 
     def fingerprint(self) -> str:
-        """Names the model: by the contents of a local folder, else by its commit."""
+        """Identifies the model: by the contents of a local folder, else by its commit."""
         total = hashlib.sha256(f"{_VERSION} {self._class}".encode())
         folder = Path(self.name)
         if folder.is_dir():
@@ -88,13 +87,13 @@ class Encoder:
         if tokens["input_ids"].shape[1] > longest:
             more.update(truncation=True, max_length=longest)
             tokens = self._tokenizer(text, return_tensors="pt", **more)
-        with torch.no_grad(), kept():  # making a model may draw numbers that training would get
+        with torch.no_grad(), kept():  # constructing a model may draw random numbers
             output = self._model.loaded().eval()(**tokens.to(self.device))
         found = output.text_embeds[0] if self._clip else output.last_hidden_state[0].sum(0)
         return found.float().cpu().numpy()
 
     def unload(self) -> None:
-        """Frees the model; it is loaded again should another text come."""
+        """Frees the model; it is loaded again for the next text."""
         self._model = LanguageModel(lambda: self._get(self._class)).to(self.device)
 
 

@@ -1,4 +1,4 @@
-"""A language model that is loaded when it is first used, and what to do where it cannot be."""
+"""A language model that is loaded when it is first used, and the error if it cannot be."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from robomimic_ddp.distributed import group
 from robomimic_ddp.errors import DataError
 
 CACHE_BYTES = 256 * 2**20
-"""Outputs kept per model, the most recently used ones."""
+"""Size of each model's LRU cache of outputs."""
 
 
 def unavailable(name: str, error: Exception) -> DataError:
-    """The error for a model that could not be loaded, with what to put where."""
+    """The error for a model that could not be loaded, with how to provide it."""
     reason = (str(error).strip() or repr(error)).splitlines()[0]
     is_name = name.count("/") < 2 and not name.startswith(("/", ".", "~"))
     wanted = name if is_name else "distilbert-base-uncased"
@@ -33,7 +33,7 @@ def unavailable(name: str, error: Exception) -> DataError:
 
 
 class LanguageModel:
-    """Stands for a model that is loaded at the first call, or the first look at an attribute."""
+    """Proxy of a model that is loaded at the first call or attribute access."""
 
     def __init__(self, load: Callable[[], Any]) -> None:
         self._load = load
@@ -44,7 +44,7 @@ class LanguageModel:
         self._splits = True
 
     def to(self, *args: Any, **kwargs: Any) -> LanguageModel:
-        """As the model's own `to`; returns this object, as modules do."""
+        """Same as `Module.to`."""
         if self._model is None:
             self._moves.append((args, kwargs))
         else:
@@ -53,13 +53,13 @@ class LanguageModel:
         return self
 
     def eval(self) -> LanguageModel:
-        """Models come in evaluation mode from `from_pretrained`; one in use is put back into it."""
+        """Same as `Module.eval`; `from_pretrained` returns models in eval mode."""
         if self._model is not None:
             self._model.eval()
         return self
 
     def loaded(self) -> Any:
-        """The model itself, loaded and moved now if it was not before."""
+        """The model itself, loaded and moved if needed."""
         if self._model is None:
             model = self._load()
             for args, kwargs in self._moves:
@@ -83,8 +83,8 @@ class LanguageModel:
         return model(**kwargs) if output is None else output
 
     def _encode(self, model: Any, inputs: Mapping, keys: list[tuple]) -> Any:
-        """The output for `inputs`, of which only rows not seen before go through the model; None
-        where the output has no rows.
+        """The output for `inputs`; only rows that are not cached go through the model. None if the
+        output has no rows.
         """
         wanted = {key: index for index, key in enumerate(keys) if key not in self._rows}
         if wanted:
@@ -111,7 +111,7 @@ class LanguageModel:
 
 
 def _batch_size(args: tuple, inputs: Mapping) -> int:
-    """Rows of inputs given as tensors by keyword, as tokenizers make them; 0 for any other call."""
+    """Rows of keyword tensors, as tokenizers return them; 0 for other calls."""
     values = list(inputs.values())
     if args or not values or not all(isinstance(v, torch.Tensor) and v.dim() for v in values):
         return 0

@@ -15,17 +15,16 @@ __all__ = ["LanguageModel", "language_model"]
 def language_model(load: Callable) -> Callable:
     """`language_model(AutoModel.from_pretrained)(name, ...)`: the model, loaded at its first use.
 
-    What is returned stands for the model: `.to(...)` before the first use is remembered and done
-    then. On several ranks, without gradients, each distinct text (tokens with their padding) is
-    encoded once. On one rank every batch is encoded whole, as the host does: other batch sizes
-    would round differently.
+    Returns a proxy: `.to(...)` before the first use is deferred. On several ranks, without
+    gradients, each distinct text (tokens with their padding) is encoded once. On one rank every
+    batch is encoded whole, as in the host: other batch sizes would round differently.
     """
 
     def on_first_use(*args: Any, **kwargs: Any) -> LanguageModel:
         def loaded() -> Any:
             try:
                 return load(*args, **kwargs)
-            except OSError as error:  # of transformers, for whatever is not to be had
+            except OSError as error:  # of transformers, for all missing files
                 raise unavailable(str(args[0]) if args else "?", error) from error
 
         return LanguageModel(loaded)

@@ -1,6 +1,4 @@
-"""A data set as the host holds it: how many windows, which statistics, and what each rank reads in
-each pass.
-"""
+"""An RLDS dataset: its windows, its statistics, and what each rank reads in each pass."""
 
 from __future__ import annotations
 
@@ -19,23 +17,23 @@ from robomimic_ddp.data.rlds.index.records import episode_parser, step_features_
 from robomimic_ddp.data.rlds.index.source import Source
 from robomimic_ddp.data.rlds.index.statistics import Index, merged_statistics
 from robomimic_ddp.data.rlds.order import partition
-from robomimic_ddp.data.rlds.order.pass_schedule import Course, Leg
+from robomimic_ddp.data.rlds.order.pass_schedule import PassSchedule, Segment
 from robomimic_ddp.data.rlds.order.read_plan import PassPlan
 from robomimic_ddp.data.rlds.order.shuffle import Shuffle
 from robomimic_ddp.data.rlds.order.windows import WindowShape, pick_offsets, windows_per_pass
 from robomimic_ddp.data.rlds.pipeline.images import PictureSize, reduction
-from robomimic_ddp.data.rlds.pipeline.recipe import Recipe
+from robomimic_ddp.data.rlds.pipeline.settings import WindowSettings
 from robomimic_ddp.data.rlds.schema.actions import split_by_key
 from robomimic_ddp.data.rlds.schema.fields import Fields, flat_features
 
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """The loader's part of the configuration; meanings in `keys.DEFAULTS`.
+    """Config of the loader; see `rlds_keys.DEFAULTS`.
 
-    host_batch_size: the config's train.batch_size, which counts validation steps (None: the
-    rank's). skip_corrupt: the option of that name. shuffle_per_rank: shuffle_buffer_size is each
-    rank's, not the whole job's.
+    host_batch_size: train.batch_size, in which validation steps are counted (None: the rank's batch
+    size). skip_corrupt: see `ddp.skip_corrupt`. shuffle_per_rank: shuffle_buffer_size is for each
+    rank, not for all together.
     """
 
     shuffle_buffer_size: int = 100_000
@@ -47,14 +45,14 @@ class LoadOptions:
 
 
 class RLDSDataset:
-    """Episodes `rows` of a data set, as windows. Holds no frames; equal on all ranks.
+    """Windows of the episodes `rows` of a dataset, without frames. Equal on all ranks.
 
-    `all_rows` are those of training and validation together: the statistics cover both, so that
-    both are normalised alike and stay within bounds.
+    all_rows: episodes of training and validation, which the statistics cover, so that both are
+    normalised alike and stay within bounds.
     """
 
     is_rlds = True
-    """By this attribute seams know a data set whose loaders `make.make_loader` makes."""
+    """Marks that `make.make_loader` makes the loader."""
 
     def __init__(
         self,
@@ -74,9 +72,9 @@ class RLDSDataset:
         self.shape, self.size, self.options = shape, size, options
         self.action_config, self.role = action_config, role
         self.normalised_with: Sequence[RLDSDataset] = (self,)
-        """The data sets whose statistics are joined: all of a mixture."""
+        """The datasets whose statistics are merged: all of a mixture."""
         self.embeddings: Sequence[Embeddings] = ()
-        """Of the instructions, for each observation key that is one."""
+        """Embeddings of the instructions, one for each observation key that is an embedding."""
         every_count = shape.count(index.length)
         self._every_end = np.cumsum(every_count)
         self._base = (self._every_end - every_count)[rows]
@@ -91,7 +89,7 @@ class RLDSDataset:
 
     @property
     def name(self) -> str:
-        """Where it lies, for people."""
+        """Its path, for messages."""
         return str(self.source.folder)
 
     def __repr__(self) -> str:
@@ -115,7 +113,7 @@ class RLDSDataset:
         return row, int(window) - before + self.shape.first
 
     def describe_episode(self, row: int) -> str:
-        """Where episode `row` of the index lies, for people."""
+        """The file and record of episode `row` of the index, for messages."""
         file = self.index.file[row]
         number = row - int(np.searchsorted(self.index.file, file))
         return f"{self.source.files[file]}: episode {number} at byte {self.index.offset[row]}"
@@ -168,15 +166,15 @@ class RLDSDataset:
         )
 
     @cached_property
-    def recipe(self) -> Recipe:
-        """How this data set's windows become batches."""
+    def settings(self) -> WindowSettings:
+        """How windows are decoded and normalised."""
         steps = flat_features(self.source.features["steps"].feature)
         stored = {key: tuple(steps[place].shape[:2]) for key, place in self.fields.images.items()}
         names = step_features_read(self.fields, with_images=True)
         scale, offset, limit = normalization.vectors(
             self.get_action_normalization_stats(), self.action_config
         )
-        return Recipe(
+        return WindowSettings(
             tuple(str(path) for path in self.source.files),
             episode_parser(self.source.features, names),
             self.fields,
@@ -191,24 +189,27 @@ class RLDSDataset:
         )
 
     def _reduction(self, picture: Any) -> int:
-        """The scale at which pictures of a feature are decoded: only JPEG knows another than 1."""
+        """The scale at which images of a feature are decoded: other than 1 for JPEG only."""
         reduced = self.size.fast and picture.encoding_format == "jpeg"
         return reduction(tuple(picture.shape[:2]), self.size) if reduced else 1
 
-    def course(self, seed: int, first_pass: int, legs: Sequence[tuple[Leg, int]]) -> Course:
-        """The ranks' course through this data set: see `Course.over`."""
-        return Course.over(self.index.file[self.rows], self._taken, seed, first_pass, legs)
+    def schedule(
+        self, seed: int, first_pass: int, segments: Sequence[tuple[Segment, int]]
+    ) -> PassSchedule:
+        """See `PassSchedule.over`."""
+        table = self.index.file[self.rows], self._taken
+        return PassSchedule.over(*table, seed, first_pass, segments)
 
-    def part_plan(self, course: Course, part: int, rank: int) -> PassPlan:
-        """What `rank` reads in `part` of `course`: a pure function of that and the index."""
-        share = course.share(part, rank)
-        return self._plan(share.pieces, self._taken, share.shuffle, course.seed, share.before)
+    def part_plan(self, schedule: PassSchedule, part: int, rank: int) -> PassPlan:
+        """What `rank` reads in `part` of `schedule`: a pure function of that and the index."""
+        share = schedule.share(part, rank)
+        return self._plan(share.pieces, self._taken, share.shuffle, schedule.seed, share.before)
 
     def valid_plan(
         self, rank: int, world_size: int, most_windows: int | None, buffer: int = 1
     ) -> PassPlan:
-        """The rank's stretch of all windows in file order, or of `most_windows` spread evenly over
-        the episodes; mixed by a shuffle buffer of `buffer` windows.
+        """The rank's part of all windows in file order, or of `most_windows` spread evenly over the
+        episodes; shuffled by a buffer of `buffer` windows.
         """
         ends, total = np.cumsum(self._counts), int(self._counts.sum())
         wanted = total if most_windows is None else min(most_windows, total)
@@ -245,7 +246,7 @@ class RLDSDataset:
 
     @cached_property
     def digest(self) -> str:
-        """Names the table of windows that positions of a stream refer to."""
+        """Hex digest of the table of windows that saved positions refer to."""
         total = hashlib.blake2b(digest_size=8)
         for column in (self.index.file, self.index.offset):
             total.update(np.asarray(column[self.rows], np.int64).tobytes())

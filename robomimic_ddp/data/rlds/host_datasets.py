@@ -1,7 +1,6 @@
-"""What the seams in an edited host ask for: metadata, configuration entries, the datasets of a
-training run.
+"""What edited hosts call for RLDS data: metadata, entries of train.data, datasets of a run.
 
-Nothing here imports the host at module level; its `ObsUtils` are read where they are needed.
+The host is not imported at module level.
 """
 
 from __future__ import annotations
@@ -49,14 +48,12 @@ __all__ = [
 ]
 
 GYM_TYPE = 2
-"""robomimic.envs.env_base.EnvType.GYM_TYPE: a data set names no simulator, and this type asks for
-none.
-"""
+"""robomimic.envs.env_base.EnvType.GYM_TYPE, which needs no simulator."""
 _ROUNDING = 1e-4
 
 
 def dataset_configs(config: Any) -> list[dict[str, Any]]:
-    """The entries of `config.train.data`, one per data set with a weight above 0: path, weight,
+    """The entries of `config.train.data`, one per dataset with a weight above 0: path, weight,
     schema, image_dim. Raises DataError, ConfigError.
 
     Reads folder names only.
@@ -79,7 +76,7 @@ def dataset_configs(config: Any) -> list[dict[str, Any]]:
 
 
 def env_metadata(path: str) -> dict[str, Any]:
-    """What the host's get_env_metadata_from_dataset returns, for the RLDS folder `path`."""
+    """The result of the host's get_env_metadata_from_dataset for the RLDS folder `path`."""
     folder = paths.expanded(path)
     return {"env_name": folder.parent.name, "type": GYM_TYPE, "env_kwargs": {}}
 
@@ -90,11 +87,10 @@ def shape_metadata(
     all_obs_keys: Sequence[str] | None = None,
     language_model: str = AUTO,
 ) -> dict[str, Any]:
-    """What the host's get_shape_metadata_from_dataset returns, for an entry of `dataset_configs`.
+    """The result of the host's get_shape_metadata_from_dataset for an entry of `dataset_configs`.
 
-    `language_model`: the option; asked for its width where a key is an instruction's embedding.
-    Needs the host's ObsUtils initialised. Reads metadata only, so each rank may call it alone.
-    Raises DataError.
+    language_model: see `ddp.language_model`; its width is needed if a key is an embedding. The
+    host's ObsUtils must be initialised. Not collective; reads metadata only. Raises DataError.
     """
     import robomimic.utils.obs_utils as ObsUtils
 
@@ -131,13 +127,13 @@ def datasets_from_config(
     fast_decode: bool = False,
     shuffle_per_rank: bool = False,
 ) -> tuple[RLDSDataset | RLDSMixture, RLDSDataset | RLDSMixture | None]:
-    """Collective: the train data set, and with experiment.validate the validation one, of `config`.
+    """Collective: the train dataset, and with experiment.validate the validation one, of `config`.
 
-    Together the ranks read the data sets once for their indices, unless the main rank finds them
-    cached; an error of one is raised on all. `skip_corrupt`: damaged episodes are counted and left
-    out. `language_model`: the option; on `device` it embeds the instructions, where `obs_keys` name
-    an embedding. `fast_decode`, `shuffle_per_rank`: see the options `ddp.fast_decode` and
-    `ddp.shuffle`. Raises DataError, ConfigError.
+    If the main rank has no cached index, the ranks share the reading of the datasets for it; an
+    error of one is raised on all. skip_corrupt: count damaged episodes and leave them out.
+    language_model: embeds the instructions on `device` if `obs_keys` name an embedding.
+    fast_decode, shuffle_per_rank: see the options `ddp.fast_decode` and `ddp.shuffle`. Raises
+    DataError, ConfigError.
     """
     made = functools.partial(_dataset, config, skip_corrupt, fast_decode, shuffle_per_rank)
     entries = dataset_configs(config)
@@ -169,7 +165,7 @@ def _dataset(
     rows: np.ndarray,
     role: str,
 ) -> RLDSDataset:
-    """The episodes `rows` of a data set that `indices_from_config` has found."""
+    """The episodes `rows` of a dataset that `indices_from_config` has found."""
     source, fields, index, kept = found
     train = config.train
     options = LoadOptions(
@@ -197,7 +193,7 @@ def _embeddings(
             raise DataError(
                 f"{source.folder} has no instructions, and the observation key {keys[0]!r} is "
                 "their "
-                "embedding. Take the key out of the config, or name the feature that holds them as "
+                "embedding. Take the key out of the config, or name the feature that has them as "
                 "`language` in a schema of your own (train.rlds_schema)."
             )
     texts = [text for _, _, index, kept in found if keys for text in index.instructions(kept)]
@@ -208,7 +204,7 @@ def _embeddings(
 def _together(
     datasets: list[RLDSDataset], entries: list[dict], embeddings: Sequence[Embeddings] = ()
 ) -> RLDSDataset | RLDSMixture:
-    """One data set as it is, several as a mixture; all normalised by the same numbers."""
+    """One dataset unchanged, several as a mixture with shared statistics."""
     for dataset in datasets:
         dataset.normalised_with = datasets
         dataset.embeddings = embeddings
@@ -218,7 +214,7 @@ def _together(
 
 
 def _require_alike(found: list[tuple[Source, Fields, Index, np.ndarray]]) -> None:
-    """Raises DataError for data sets of a mixture whose states or actions differ in shape."""
+    """Raises DataError for datasets of a mixture whose states or actions differ in shape."""
     (first, wanted, *_), *others = found
     for source, fields, *_ in others:
         sizes = [
@@ -228,14 +224,14 @@ def _require_alike(found: list[tuple[Source, Fields, Index, np.ndarray]]) -> Non
         if sizes[0] != sizes[1]:
             raise DataError(
                 f"{source.folder} and {first.folder} cannot be mixed: sizes of actions and states "
-                f"are {sizes[1]} and {sizes[0]}. Take the key out that differs, or the data set."
+                f"are {sizes[1]} and {sizes[0]}. Take the key out that differs, or the dataset."
             )
 
 
 def indices_from_config(
     config: Any, obs_keys: Sequence[str], skip_corrupt: bool = False
 ) -> Iterator[tuple[Source, Fields, Index, np.ndarray]]:
-    """Collective: of each data set of `config` its files, places, index, and the rows of episodes
+    """Collective: for each dataset of `config` its files, fields, index, and the rows of episodes
     that pass the filters. Raises DataError, ConfigError.
     """
     train = config.train
@@ -286,6 +282,6 @@ def _fields(
     image_keys: Sequence[str],
     action_keys: Sequence[str],
 ) -> Fields:
-    """The places of a data set; an instruction's embedding has none of its own."""
+    """The fields of a dataset; embeddings of instructions have none."""
     where, obs_keys = str(source.folder), [key for key in obs_keys if key not in MODELS]
     return find_fields(source.features, where, obs_keys, image_keys, action_keys, schema)

@@ -1,6 +1,4 @@
-"""Several data sets as one: windows of each in the proportions of the weights, all normalised
-alike.
-"""
+"""Several datasets as one: windows in the proportions of weights, with shared statistics."""
 
 from __future__ import annotations
 
@@ -13,14 +11,14 @@ from robomimic_ddp.data.rlds.dataset import RLDSDataset
 
 
 class RLDSMixture:
-    """Data sets `datasets` with `weights`, as the host holds them. Equal on all ranks.
+    """Datasets `datasets` with `weights`. Equal on all ranks.
 
-    Each goes through its own passes, exact as if it were alone; one that is small for its weight
-    comes more often. The numbers of windows (`index`) follow each other over the data sets.
+    Each dataset has separate, exact passes; one that is small for its weight is repeated more
+    often. Numbers of windows (`index`) are consecutive over the datasets.
     """
 
     is_rlds = True
-    """As RLDSDataset's."""
+    """See RLDSDataset."""
 
     def __init__(self, datasets: Sequence[RLDSDataset], weights: Sequence[float]) -> None:
         self.datasets = list(datasets)
@@ -30,12 +28,12 @@ class RLDSMixture:
         self.first_index = [0, *ends[:-1].tolist()]
 
     def __len__(self) -> int:
-        """Windows of all data sets together."""
+        """Windows of all datasets together."""
         return sum(len(dataset) for dataset in self.datasets)
 
     @property
     def name(self) -> str:
-        """Where its parts lie, for people."""
+        """The paths of its datasets, for messages."""
         return ", ".join(dataset.name for dataset in self.datasets)
 
     def __repr__(self) -> str:
@@ -53,13 +51,13 @@ class RLDSMixture:
         """None: the order comes from the loader, not from a sampler of indices."""
 
     def get_action_stats(self) -> OrderedDict:
-        """As RLDSDataset's, over the steps of all data sets."""
+        """As RLDSDataset's, over the steps of all datasets."""
         return self.datasets[0].get_action_stats()
 
     def get_action_normalization_stats(self) -> OrderedDict:
-        """As RLDSDataset's, over the steps of all data sets."""
+        """As RLDSDataset's, over the steps of all datasets."""
         return self.datasets[0].get_action_normalization_stats()
 
     def get_obs_normalization_stats(self) -> dict[str, dict[str, np.ndarray]]:
-        """As RLDSDataset's, over the steps of all data sets."""
+        """As RLDSDataset's, over the steps of all datasets."""
         return self.datasets[0].get_obs_normalization_stats()

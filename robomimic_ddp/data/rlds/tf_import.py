@@ -1,4 +1,4 @@
-"""Imports TensorFlow the one way this project uses it: on the CPU, quietly, with few threads."""
+"""Imports TensorFlow for the CPU only, without log messages, with few threads."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ _INSTALL = 'Install the extra: pip install ".[rlds]" in robomimic-ddp\'s checkou
 
 @lru_cache(maxsize=1)
 def import_tensorflow() -> Any:
-    """The `tensorflow` module, which from here on sees no GPU: its allocator would take the
-    policy's memory.
+    """The `tensorflow` module, without GPUs: its allocator would take the policy's memory.
 
-    Raises DataError where TensorFlow is not installed, or has already taken a GPU in this process.
+    Raises DataError if TensorFlow is missing, or has already initialised a GPU in this process.
     """
     import_triton_first()
     try:
@@ -40,19 +39,19 @@ def import_tensorflow() -> Any:
             "code."
         ) from error
     try:
-        # The pipelines have pools of their own, sized by the ranks of the node.
+        # The pipelines have private thread pools, sized by the ranks of the node.
         tf.config.threading.set_intra_op_parallelism_threads(1)
         tf.config.threading.set_inter_op_parallelism_threads(2)
     except RuntimeError:
-        pass  # someone else's code has already started TensorFlow: its pools stay as they are
+        pass  # TensorFlow has already started: its pools cannot change
     # Graph-building chatter is not for users; errors come as exceptions.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     return tf
 
 
 def traced_as_written(function: Function) -> Function:
-    """The functions that `function` hands to tf.data are traced without AutoGraph: they decide
-    nothing by a tensor's value in Python, and rewriting them takes longer than tracing them.
+    """Disables AutoGraph for the functions that `function` passes to tf.data: they have no control
+    flow on tensors, and converting them takes longer than tracing them.
     """
 
     @wraps(function)
@@ -64,21 +63,17 @@ def traced_as_written(function: Function) -> Function:
 
 
 def import_triton_first() -> None:
-    """Loaded after TensorFlow's LLVM, that of triton (which torchvision imports) ends the process.
-
-    Seen with tensorflow-cpu 2.21 and torch 2.12: `import tensorflow, triton` is a segmentation
-    fault, the other order works.
+    """Imports triton before TensorFlow: with tensorflow-cpu 2.21 and torch 2.12 the other order,
+    also by way of torchvision, is a segmentation fault.
     """
     try:
         import triton  # noqa: F401
     except ImportError:
-        pass  # torch without triton: nothing to get in the way
+        pass  # torch without triton
 
 
 def keep_triton_first() -> None:
-    """From now on triton is imported right before TensorFlow, whoever imports that; a program that
-    imports no TensorFlow imports no triton either.
-    """
+    """Makes every later import of TensorFlow import triton first."""
     sys.meta_path.insert(0, _TritonFirst())
 
 
@@ -97,7 +92,7 @@ class _TritonFirst(MetaPathFinder):
 
 
 class _AfterTriton(SourceFileLoader):
-    """Not the finder imports triton: looking whether TensorFlow is there is not importing it."""
+    """The loader imports triton, not the finder, which `find_spec` calls too."""
 
     def exec_module(self, module: ModuleType) -> None:
         import_triton_first()

@@ -1,9 +1,8 @@
-"""Hosts with their own pipeline over tensorflow-datasets (octo, dlimp): episodes split over ranks.
+"""Shards episodes over ranks in hosts with a pipeline over tensorflow-datasets (octo, dlimp).
 
-While such a pipeline is built, `DatasetBuilder.as_dataset` reads this rank's part of a split only,
-by `tfds.even_splits`: a stretch of episodes, as long on every rank, whatever the files; else those
-of a small share would be trained more often. The shares are disjoint, complete, and fixed for the
-run, however the host shuffles. Nothing after it changes.
+While such a pipeline is built, `DatasetBuilder.as_dataset` reads this rank's shard of a split, by
+`tfds.even_splits`. Shards have equal numbers of episodes, so that none is trained more often; they
+are disjoint, complete, and fixed for the run, however the host shuffles.
 """
 
 from __future__ import annotations
@@ -34,10 +33,9 @@ def make_sharded(
 ) -> Any:
     """`make_dataset(*args, **kwargs)`, reading only this rank's episodes of each tfds dataset.
 
-    The keyword `shuffle_buffer_size` is divided by the ranks if `divide_buffer`. Split "all" is
-    read whole: octo's statistics come from it. Raises DataError for a split of fewer episodes
-    than ranks, and where the call would look into this rank's share (statistics that differ by
-    rank), or train on all.
+    divide_buffer: divide the keyword `shuffle_buffer_size` by the number of ranks. Split "all" is
+    read whole: octo's statistics come from it. Raises DataError for a split of fewer episodes than
+    ranks, and if the call would compute statistics of a shard, or train on all.
     """
     import tensorflow as tf
     import tensorflow_datasets as tfds
@@ -55,9 +53,9 @@ def make_sharded(
 
 
 def require_datasets(data_path: str, names: Sequence[str]) -> None:
-    """Raises DataError for a dataset that is not in the folder `data_path`; looks at names only.
+    """Raises DataError for a dataset that is not in the folder `data_path`.
 
-    Addresses such as gs://... are left to tensorflow-datasets.
+    Addresses such as gs://... are not checked.
     """
     if "://" in data_path:
         return
@@ -68,8 +66,8 @@ def require_datasets(data_path: str, names: Sequence[str]) -> None:
 
 
 class _Shares:
-    """What is read while a pipeline is built. `own`: datasets of this rank's episodes; `whole`:
-    of all.
+    """What is read while a pipeline is built. own: datasets of this rank's shard; whole: of all
+    episodes.
     """
 
     def __init__(self, tf: Any, tfds: Any, rank: int, world_size: int) -> None:
@@ -105,7 +103,7 @@ class _Shares:
         return made
 
     def look(self, method: Callable, dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        """Iterating over records while the pipeline is built, which only statistics need."""
+        """Refuses to iterate over a shard while the pipeline is built, as statistics do."""
         if self.tf.executing_eagerly() and self._comes_from(dataset, self.own):
             raise DataError(
                 "numbers (such as normalisation statistics) would be computed from this rank's "
@@ -116,7 +114,7 @@ class _Shares:
         return method(dataset, *args, **kwargs)
 
     def require_sharded(self, made: Any, name: str) -> None:
-        """Raises DataError when what was made would give every rank the same records."""
+        """Raises DataError if every rank would read the same records."""
         made = [one for one in self.tf.nest.flatten(made) if self._is_dataset(one)]
         if not self.own or any(self._comes_from(one, self.whole) for one in made):
             found = f"reads the whole of split {WHOLE!r}" if self.whole else "reads no tfds dataset"
@@ -127,7 +125,7 @@ class _Shares:
             )
 
     def _share(self, builder: Any, split: Any) -> Any:
-        """This rank's part of `split`: as many episodes as any other's, or one less."""
+        """This rank's shard of `split`; sizes differ by at most one."""
         count = builder.info.splits[split].num_examples
         if count < self.world_size:
             raise DataError(
@@ -154,6 +152,6 @@ class _Shares:
 
 
 def _around(owner: type, name: str, wrapper: Callable) -> AbstractContextManager[None]:
-    """For the time of the block, `owner.name` is `wrapper(original, ...)`."""
+    """For the block, `owner.name` is `wrapper(original, ...)`."""
     original = getattr(owner, name)
     return swapped(owner, name, lambda *args, **kwargs: wrapper(original, *args, **kwargs))

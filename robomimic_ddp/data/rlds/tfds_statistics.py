@@ -1,8 +1,8 @@
-"""Hosts with their own pipeline (octo): its statistics are computed once, and not by every rank.
+"""Computes octo's dataset statistics once, and not on every rank.
 
-octo's `get_dataset_statistics(dataset, hash_dependencies, save_dir)` reads the whole data set, and
-keeps what it found as a JSON file beside it, which is written in place. Ranks that come together
-would each read everything, and might find a file that another is still writing.
+octo's `get_dataset_statistics(dataset, hash_dependencies, save_dir)` reads the whole dataset, and
+writes a JSON file beside it, in place. Several ranks would each read everything, and might read a
+file that another is still writing.
 """
 
 from __future__ import annotations
@@ -23,20 +23,19 @@ from robomimic_ddp.errors import DataError
 
 NAME = "get_dataset_statistics"
 ITS_OWN = "hash_dependencies"
-"""The parameter by which octo's function is known, in octo and in copies of it."""
+"""A parameter that identifies octo's function, in octo and in copies of it."""
 
 
 @contextmanager
 def computed_once() -> Iterator[None]:
-    """In the block octo's `get_dataset_statistics`, in whatever loaded module, is `once` of itself.
-
-    Not collective itself. Modules that are loaded later, but for octo's own, keep theirs.
+    """For the block, applies `once` to `get_dataset_statistics` of octo and of every loaded module
+    with a copy. Not collective.
     """
-    import_tensorflow()  # in the order that it needs, before octo does
+    import_tensorflow()  # before octo does, for the order of imports
     try:
         importlib.import_module("octo.data.dataset")
     except ImportError:
-        pass  # no octo here, or one that the host will say more about
+        pass  # no octo, or a broken one: the host reports it
     with ExitStack() as stack:
         for module in _holders():
             stack.enter_context(swapped(module, NAME, once(getattr(module, NAME))))
@@ -53,20 +52,20 @@ def _holders() -> list[ModuleType]:
 
 
 def once(function: Callable) -> Callable:
-    """`function`, computed on the main rank while the others wait, as long as they live.
+    """`function`, computed on the main rank while the others wait, without a time limit.
 
-    The wrapper is collective: every rank gets the main rank's value, or its error: on the others
-    as a DataError.
+    The wrapper is collective: every rank gets the main rank's value or error, the others as a
+    DataError.
     """
 
     @functools.wraps(function)
-    def told(*args: Any, **kwargs: Any) -> Any:
+    def computed(*args: Any, **kwargs: Any) -> Any:
         value, failure = None, None
         with group.without_time_limit() as waiting:
             if group.is_main():
                 try:
                     value = function(*args, **kwargs)
-                # Whatever it is, the ranks that wait must hear of it.
+                # The ranks that wait need any error.
                 except Exception as error:
                     failure = error
             said = None if failure is None else f"{type(failure).__name__}: {failure}"
@@ -77,4 +76,4 @@ def once(function: Callable) -> Callable:
             raise DataError(f"the main rank could not compute statistics: {said}").on_all_ranks()
         return value
 
-    return told
+    return computed

@@ -1,4 +1,4 @@
-"""Writes RLDS data sets in DROID's schema with tensorflow-datasets, without Beam."""
+"""Writes RLDS datasets in DROID's schema with tensorflow-datasets, without Beam."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ JPEG_QUALITY = 92
 
 
 def droid_features(height: int, width: int, cameras: Sequence[str] = CAMERAS) -> Any:
-    """The features of one episode; pictures are JPEG, [height, width, 3] uint8 when decoded."""
+    """The features of one episode; images are JPEG, [height, width, 3] uint8 when decoded."""
     tfds = import_tensorflow_datasets()
     features = tfds.features
 
@@ -88,7 +88,7 @@ def droid_example(
 
 
 def jpeg_encoder() -> Any:
-    """A function uint8 [T, H, W, 3] -> list of T open files holding JPEG bytes, encoded on several
+    """A function uint8 [T, H, W, 3] -> list of T open files of JPEG bytes, encoded on several
     threads.
     """
     import io
@@ -117,10 +117,9 @@ def write_dataset(
     """Writes `count` episodes into at least `files` files under `data_path/name/version`; returns
     that folder.
 
-    Each episode is a dict with `steps` (DROID-shaped, pictures as uint8 arrays), `success` and
-    `language`. Like tensorflow-datasets itself it writes beside the folder and renames at the end,
-    so that a folder under its final name is complete. An existing data set of that version is
-    replaced.
+    Each episode is a dict with `steps` (DROID-shaped, images as uint8 arrays), `success` and
+    `language`. Writes beside the folder and renames at the end, so that a folder under its final
+    name is complete. Replaces an existing dataset of that version.
     """
     tfds = import_tensorflow_datasets()
     final = paths.expanded(data_path) / name / version

@@ -1,4 +1,4 @@
-"""The train loader of an IterableDataset whose stream was split over ranks before it got here."""
+"""The train loader of an IterableDataset whose stream is already split over ranks."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from typing import Any
 
 
 class StreamLoader:
-    """Batches of this rank's stream; an iteration is whatever the stream gives.
+    """Batches of this rank's stream; other attributes are those of the DataLoader `loader`.
 
-    Attributes other than those here are those of the DataLoader `loader`. Streams may be of
-    unequal lengths on the ranks: hosts that take a number of steps an epoch, and begin again where
-    a stream ends, keep in step.
+    Ranks' streams may have unequal lengths: hosts that take a fixed number of steps per epoch, and
+    restart a stream that has ended, stay in step.
 
-    samples_delivered: samples of this rank handed out so far, without prefetched ones.
+    samples_delivered: samples of this rank delivered so far, without prefetched ones.
     """
 
     def __init__(self, loader: Any, world_size: int) -> None:
@@ -22,7 +21,7 @@ class StreamLoader:
         self._world_size = world_size
 
     def __len__(self) -> int:
-        """Global batches in the length that the dataset states, which is that of the whole data."""
+        """Global batches in the dataset's length, which is that of the whole data."""
         return len(self.loader.dataset) // (self.loader.batch_size * self._world_size)
 
     def __iter__(self) -> Iterator[Any]:
@@ -31,6 +30,6 @@ class StreamLoader:
             yield batch
 
     def __getattr__(self, name: str) -> Any:
-        if name == "loader":  # not made yet: unpickling, or a failed constructor
+        if name == "loader":  # unpickling, or a failed constructor
             raise AttributeError(name)
         return getattr(self.loader, name)

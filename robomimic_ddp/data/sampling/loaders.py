@@ -1,4 +1,4 @@
-"""From the host's DataLoader arguments to the loader that its training sees."""
+"""Makes the train and validation loaders from the host's DataLoader arguments."""
 
 from __future__ import annotations
 
@@ -25,12 +25,11 @@ def train_loader(
 ) -> Any:
     """The training loader for the DataLoader arguments `kwargs` of the host.
 
-    On one rank `make_loader(**kwargs)`, untouched. On several, each rank gets batches of
-    `batch_size_per_rank` samples from its own part of every pass; all ranks get the same number of
-    full batches, whatever `drop_last` says. `seed` must be equal on all ranks.
-    An IterableDataset is taken as it is where `stream_is_sharded` says that its stream was split.
-    Raises `DataError` where that cannot be done: fewer samples than one global batch, another
-    IterableDataset, a `batch_sampler`, batching switched off, or a sampler that cannot be split.
+    On one rank `make_loader(**kwargs)`. On several, each rank gets batches of `batch_size_per_rank`
+    samples from its shard of every pass; all ranks get the same number of full batches, whatever
+    `drop_last` says. `seed` must be equal on all ranks. `stream_is_sharded`: an IterableDataset is
+    already split over ranks. Raises `DataError` for fewer samples than one global batch, another
+    IterableDataset, a `batch_sampler`, disabled batching, or a sampler that cannot be split.
     """
     if world_size == 1:
         _require_one_batch(kwargs, "training")
@@ -64,10 +63,9 @@ def valid_loader(
 ) -> Any:
     """The validation loader for the DataLoader arguments `kwargs` of the host.
 
-    On one rank `make_loader(**kwargs)`, untouched. On several a `ShardedValidLoader`: every sample
-    once over all ranks, in batches of at most `batch_size_per_rank`. `seed` must be equal on all
-    ranks.
-    Raises `DataError` as `train_loader` does, except for a small dataset, which is fine here.
+    On one rank `make_loader(**kwargs)`. On several a `ShardedValidLoader`: every sample once over
+    all ranks, in batches of at most `batch_size_per_rank`. `seed` must be equal on all ranks.
+    Raises `DataError` as `train_loader` does, except for a small dataset.
     """
     if world_size == 1:
         _require_one_batch(kwargs, "validation")
@@ -85,7 +83,7 @@ def valid_loader(
 
 
 def _require_one_batch(kwargs: dict[str, Any], role: str) -> None:
-    """On one rank, where the host's DataLoader drops a short last batch: there must be another."""
+    """On one rank with drop_last: raises DataError if there is no full batch."""
     batch, dataset = kwargs.get("batch_size", 1), kwargs["dataset"]
     if not kwargs.get("drop_last") or isinstance(dataset, IterableDataset) or not batch:
         return

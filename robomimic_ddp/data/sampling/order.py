@@ -1,8 +1,8 @@
 """The order of one pass over a dataset, the same on every rank.
 
-An *order* is a function `draw(pass_number) -> int64 array of dataset indices`, all ranks
-together. It replaces the sampler that the host would have given to its DataLoader: the same
-distribution, drawn from a seed that all ranks share instead of each rank's own random stream.
+An *order* is a function `draw(pass_number) -> int64 array of dataset indices` over all ranks. It
+replaces the sampler of the host's DataLoader: the same distribution, drawn from a seed that all
+ranks share.
 """
 
 from __future__ import annotations
@@ -28,15 +28,14 @@ Order = Callable[[int], np.ndarray]
 
 
 def order_of(dataset: Any, sampler: Any, shuffle: bool | None, seed: int) -> Order:
-    """The order that stands for the DataLoader arguments `sampler` and `shuffle`.
+    """The order for the DataLoader arguments `sampler` and `shuffle`.
 
-    torch's samplers and the host's CustomWeightedRandomSampler (the same distribution, by numpy)
-    are drawn here. Any other sampler is iterated as it is, once per pass on every rank, with the
-    global random streams set from (seed, pass) and put back afterwards: all ranks then hear the
-    same indices, as long as it draws from global or equally seeded generators. One that keeps a
-    state of its own is brought to a later pass by iterating it through the passes before.
-    `ShardedSampler.order_digest` shows whether that holds. Raises `DataError` for a sampler that
-    already splits over ranks, or has no length.
+    torch's samplers and the host's CustomWeightedRandomSampler are drawn here. Any other sampler is
+    iterated once per pass on every rank, with the global random streams seeded from (seed, pass)
+    and restored afterwards: all ranks get the same indices if it draws from global or equally
+    seeded generators, which `ShardedSampler.order_digest` checks. A stateful sampler reaches a
+    later pass by iterating through the passes before. Raises `DataError` for a sampler that already
+    splits over ranks, or has no length.
     """
     if sampler is None:
         return _uniform(len(dataset), seed) if shuffle else _sequential(len(dataset))
@@ -60,7 +59,7 @@ def order_of(dataset: Any, sampler: Any, shuffle: bool | None, seed: int) -> Ord
 
 
 def fixed(order: Order) -> Order:
-    """Pass 0 of `order`, drawn once, at every pass: so validation losses of epochs compare."""
+    """Pass 0 of `order` at every pass, so that validation losses of epochs are comparable."""
     drawn: list[np.ndarray] = []
 
     def draw(number: int) -> np.ndarray:
@@ -72,8 +71,8 @@ def fixed(order: Order) -> Order:
 
 
 def another_order(what: str, sampler: Any) -> CheckpointError:
-    """The error where a pass cannot be resumed in its middle, since its order is another one."""
-    name = "the shuffled data set" if sampler is None else f"the sampler {type(sampler).__name__}"
+    """The error if a pass cannot be resumed in its middle, since its order has changed."""
+    name = "the shuffled dataset" if sampler is None else f"the sampler {type(sampler).__name__}"
     return CheckpointError(
         f"{what} cannot be resumed in its middle: {name} gives another order than when the state "
         "was saved, so samples would be repeated and others left out. Either train.seed or the "
@@ -84,8 +83,8 @@ def another_order(what: str, sampler: Any) -> CheckpointError:
     )
 
 
-def draws_anew(sampler: Any) -> bool:
-    """Whether each iteration of `sampler` is known to depend on the global random streams alone."""
+def is_stateless(sampler: Any) -> bool:
+    """Whether each iteration of `sampler` depends only on the global random streams."""
     if sampler is None or _only_draws_weights(sampler):
         return getattr(sampler, "generator", None) is None
     known = (SequentialSampler, RandomSampler, SubsetRandomSampler)
@@ -93,7 +92,7 @@ def draws_anew(sampler: Any) -> bool:
 
 
 def _only_draws_weights(sampler: Any) -> bool:
-    """Whether the indices are drawn from `weights` and nothing else; a subclass may do anything."""
+    """Whether the indices are drawn from `weights` only; a subclass may do anything."""
     if not isinstance(sampler, WeightedRandomSampler):
         return False
     own_iteration = type(sampler).__iter__ is not WeightedRandomSampler.__iter__
@@ -103,8 +102,8 @@ def _only_draws_weights(sampler: Any) -> bool:
 def _generator(seed: int, number: int) -> np.random.RandomState:
     """The generator of pass `number`.
 
-    RandomState, not Generator: numpy promises its streams never change, so a run resumed under
-    another numpy sees the order that it was saved with.
+    RandomState, not Generator: numpy guarantees that its streams never change, so the order is the
+    same under another numpy.
     """
     entropy = np.random.SeedSequence([seed % 2**64, number])
     return np.random.RandomState(np.random.MT19937(entropy))
@@ -119,7 +118,7 @@ def _uniform(size: int, seed: int) -> Order:
 
 
 def _weighted(sampler: WeightedRandomSampler, seed: int) -> Order:
-    """Draws as the host does, by numpy: torch.multinomial stops at 2**24 categories."""
+    """Draws by numpy, as the host does: torch.multinomial is limited to 2**24 categories."""
 
     def draw(number: int) -> np.ndarray:
         # Read per pass: a host may change its weights while training.
@@ -148,13 +147,13 @@ def _iterated(sampler: Any, seed: int) -> Order:
         )
 
     last = -1, np.empty(0, dtype=np.int64)
-    """The last pass that the sampler was iterated for, and its indices."""
+    """The newest pass of the sampler, and its indices."""
 
     def draw(number: int) -> np.ndarray:
         nonlocal last
-        if number < last[0]:  # of a sampler without a state of its own; a digest tells of others
+        if number < last[0]:  # a stateless sampler; for others the digest differs
             last = number, iterated(number)
-        while last[0] < number:  # as a run that was not interrupted has iterated it
+        while last[0] < number:  # as in an uninterrupted run
             last = last[0] + 1, iterated(last[0] + 1)
         return last[1]
 
@@ -174,7 +173,7 @@ def _iterated(sampler: Any, seed: int) -> Order:
 
 @contextmanager
 def _seeded_streams(seed: int) -> Iterator[None]:
-    """Python's, numpy's and torch's (CPU) global random streams set from `seed`, then put back."""
+    """For the block, seeds the global random streams of Python, numpy and torch (CPU)."""
     python_state, numpy_state, torch_state = (
         random.getstate(),
         np.random.get_state(),

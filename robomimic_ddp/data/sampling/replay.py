@@ -1,4 +1,4 @@
-"""The train loader of one rank: the host's own DataLoader, whose place can be found again."""
+"""The train loader of one rank: the host's DataLoader, whose position can be restored."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, IterableDataset
 
-from robomimic_ddp.data.sampling.order import another_order, draws_anew
+from robomimic_ddp.data.sampling.order import another_order, is_stateless
 from robomimic_ddp.distributed import rng
 
 _WHOLE = -1
 
 
 class _Recorded:
-    """The host's sampler; notes how far each iteration went, and the indices of the newest one."""
+    """The host's sampler; records how far each iteration went, and the newest one's indices."""
 
     def __init__(self, sampler: Any) -> None:
         self.sampler = sampler
         self.taken: list[int] = []
-        """Indices that each iteration gave; `_WHOLE` for one that went to its end."""
+        """Number of indices of each iteration; `_WHOLE` for a complete one."""
         self.given = array("q")
 
     def __len__(self) -> int:
@@ -46,18 +46,18 @@ class _Recorded:
         return getattr(self.sampler, name)
 
     def digest(self, count: int) -> str:
-        """Of the first `count` indices of the newest iteration."""
+        """Digest of the first `count` indices of the newest iteration."""
         return hashlib.sha256(self.given[:count].tobytes()).hexdigest()
 
     def history(self, iterations: int | None = None) -> list[int] | None:
-        """What `bring_to` needs to find the first `iterations` (None: all) again; None for a
-        sampler without a state of its own.
+        """What `bring_to` needs to repeat the first `iterations` (None: all); None for a stateless
+        sampler.
         """
-        return None if draws_anew(self.sampler) else self.taken[:iterations]
+        return None if is_stateless(self.sampler) else self.taken[:iterations]
 
     def bring_to(self, taken: list[int]) -> None:
-        """Leaves the sampler as iterations of these lengths leave it, beginning with those that it
-        has had. The global random streams stay where they are.
+        """Iterates the sampler until it has had iterations of these lengths. The global random
+        streams are restored.
         """
         with rng.kept():
             for count in taken[len(self.taken) :]:
@@ -66,7 +66,7 @@ class _Recorded:
 
 
 def _number(index: Any) -> int:
-    """An index as a number: hosts' samplers may give anything that their data set takes."""
+    """An index as a number; hosts' samplers may yield other types."""
     try:
         return int(index)
     except (TypeError, ValueError):
@@ -74,13 +74,12 @@ def _number(index: Any) -> int:
 
 
 class ReplayedLoader:
-    """Hands out what the host's DataLoader hands out, and remembers where its iteration began.
+    """Iterates the host's DataLoader `loader`, and records where each iteration started.
 
-    The host's sampler draws from the global random streams when an iteration begins. To find a
-    place inside that iteration again, the streams are set back to what they were then, a new one
-    is begun, and the batches that were delivered are passed over. A sampler that keeps a state of
-    its own is first iterated as often as it was. The DataLoader is `loader`; other attributes are
-    its own.
+    The host's sampler draws from the global random streams when an iteration starts. To restore a
+    position in that iteration, the streams are set back, a new iteration is started, and the
+    delivered batches are skipped. A stateful sampler is first iterated as often as it was. Other
+    attributes are those of `loader`.
     """
 
     def __init__(self, loader: Any) -> None:
@@ -90,7 +89,7 @@ class ReplayedLoader:
         self._recorded: _Recorded | None = None
         batches = getattr(loader, "batch_sampler", None)
         stream = isinstance(getattr(loader, "dataset", None), IterableDataset)
-        if type(batches) is BatchSampler and not stream:  # one of the host's own may do anything
+        if type(batches) is BatchSampler and not stream:  # a subclass may do anything
             self._recorded = batches.sampler = _Recorded(batches.sampler)
 
     def __len__(self) -> int:
@@ -103,18 +102,16 @@ class ReplayedLoader:
         return iteration
 
     def __getattr__(self, name: str) -> Any:
-        if name == "loader":  # not made yet: unpickling, or a failed constructor
+        if name == "loader":  # unpickling, or a failed constructor
             raise AttributeError(name)
         return getattr(self.loader, name)
 
     def let_go(self) -> None:
-        """The host has let its iterator go: it will begin another one (see ShardedLoader)."""
+        """The host has dropped its iterator (see ShardedLoader)."""
         self._last = None
 
     def position(self) -> dict[str, Any]:
-        """What `go_to` needs. Between iterations nothing but the random streams, which are saved
-        beside.
-        """
+        """What `go_to` needs. Between iterations the random streams suffice, saved elsewhere."""
         live, recorded = self._live(), self._recorded
         if self._next is not None:
             return self._next
@@ -131,7 +128,7 @@ class ReplayedLoader:
         }
 
     def batches_left(self) -> int:
-        """Batches that the present iteration has still to give; before it begins all."""
+        """Batches left in the current iteration; all before it starts."""
         live = self._live()
         if self._next is not None:
             return len(self) - self._next["batches"]
@@ -141,8 +138,8 @@ class ReplayedLoader:
         return getattr(self.loader, "batch_size", None)
 
     def go_to(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
-        """Continues at the `position` of a run on one rank; says what that means. Raises
-        CheckpointError, here or when the next iteration begins, where the pass has another order.
+        """Resumes at the `position` of a run on one rank; returns a line for the user. Raises
+        CheckpointError, here or when the next iteration starts, if the order of the pass differs.
         """
         if position is None or position.get("kind") != "replay":
             return "data: the host's own sampler begins a new pass"
@@ -154,22 +151,20 @@ class ReplayedLoader:
         if changed:
             return "data: the host's own sampler begins a new pass, since the batch has changed"
         if batches is None:
-            return "data: the host's own sampler goes on with its next pass"
+            return "data: the host's sampler resumes with its next pass"
         live = self._live()
         if live is None or live.over:
             self._next = position
         else:
-            live.go_to(position)  # begun by the host before its epoch loop
-        return f"data: the pass goes on after {batches} of {len(self)} batches"
+            live.go_to(position)  # started by the host before its epoch loop
+        return f"data: the pass resumes after {batches} of {len(self)} batches"
 
     def _live(self) -> _Iteration | None:
         return None if self._last is None else self._last()
 
 
 class _Iteration:
-    """One traversal; alive as long as somebody holds it. `position`: where it is begun, for one
-    that goes on.
-    """
+    """One iteration, alive as long as it is referenced. `position`: where it resumes, or None."""
 
     def __init__(
         self, loader: Any, recorded: _Recorded | None, position: dict[str, Any] | None
@@ -178,7 +173,7 @@ class _Iteration:
         self.over = False
         self.batches = 0
         self.before = 0
-        """Iterations of the host's sampler before this one."""
+        """Number of iterations of the host's sampler before this one."""
         if position is None:
             self._begin()
         else:
@@ -197,14 +192,14 @@ class _Iteration:
         return batch
 
     def order_digest(self) -> str | None:
-        """Of the indices of the batches that were delivered."""
+        """Digest of the indices of the delivered batches."""
         if self.recorded is None:
             return None
         return self.recorded.digest(self.batches * self.loader.batch_size)
 
     def go_to(self, position: dict[str, Any]) -> None:
-        """Begins as it was begun then, and passes over what was delivered; the random streams stay
-        where they are: the run has drawn for this iteration long ago. Raises CheckpointError.
+        """Starts as the saved iteration did, and skips the delivered batches. The random streams
+        are restored: the saved ones are those after its start. Raises CheckpointError.
         """
         with rng.kept():
             rng.restore(position["random"])
@@ -225,8 +220,8 @@ class _Iteration:
         self._iterator = iter(self.loader)
 
     def _is_begun_at(self, position: dict[str, Any]) -> bool:
-        """Whether the host has begun just this iteration, of a sampler whose own state workers have
-        moved already.
+        """Whether the host has already started this iteration, of a stateful sampler that workers
+        have advanced.
         """
         recorded, history = self.recorded, position.get("iterations")
         if recorded is None or history is None or self.batches:

@@ -17,18 +17,16 @@ _TOLD = 5
 class ShardedSampler(Sampler):
     """Rank r of w takes items r, r + w, r + 2w, ... of each pass's order, drawn alike on all ranks.
 
-    Each iteration is the next pass, counted from 0; no `set_epoch` call is needed. The order
-    being a pure function of (seed, pass), the share is one of (seed, pass, world size, rank).
-    Over ranks the shares are disjoint, and their union is the order (`drop_last=False`: lengths
-    differ by at most one, a rank may have none, nothing is padded), or the order without its
-    last `size % world` items (`drop_last=True`: lengths are equal). The first k items of every
-    rank are together the first k * world items of the order: a global batch is a contiguous
+    Each iteration is the next pass, counted from 0, without `set_epoch`. A share is a pure function
+    of (seed, pass, world size, rank). Shares are disjoint, and their union is the order
+    (`drop_last=False`: lengths differ by at most one, a rank may have none, nothing is padded), or
+    the order without its last `size % world` items (`drop_last=True`: lengths are equal). The first
+    k items of all ranks are the first k * world items of the order: a global batch is a contiguous
     piece of it.
 
-    next_pass: number of the pass that the next iteration delivers; set it to resume.
-    next_offset: so many items of that pass, of all ranks together, are left out at its beginning:
-    they were delivered before the run was resumed, on as many ranks as it had then.
-    current_pass: number of the pass begun last, None before the first.
+    next_pass: number of the pass that the next iteration delivers; set it to resume. next_offset:
+    items at the start of that pass, over all ranks, to skip: they were delivered before the run was
+    resumed, on any number of ranks. current_pass: number of the newest pass, None before the first.
     """
 
     def __init__(
@@ -48,13 +46,13 @@ class ShardedSampler(Sampler):
         self._offset = 0
 
     def __len__(self) -> int:
-        """Number of items of this rank per whole pass."""
+        """Number of items of this rank in a whole pass."""
         if self.drop_last:
             return self.size // self.world_size
         return len(range(self.rank, self.size, self.world_size))
 
     def __iter__(self) -> Iterator[int]:
-        # A generator: DataLoader makes iterators that it never starts; those must not take a pass.
+        # A generator: DataLoader makes iterators that it never starts; which must not take a pass.
         self._begin(self.next_pass)
         for index in self._share:
             yield int(index)
@@ -62,9 +60,8 @@ class ShardedSampler(Sampler):
     def digest(self, count: int | None = None) -> str:
         """Hex SHA-256 of this rank's first `count` (None: all) indices of the current pass.
 
-        Before the first pass it is begun here, and the next iteration delivers it. Shares of a
-        uniform order differ between ranks; those of a weighted order may be equal only by
-        chance.
+        Before the first pass this draws it, and the next iteration delivers it. Shares of a uniform
+        order differ between ranks; those of a weighted order may be equal by chance.
         """
         self._begin_if_none()
         return hashlib.sha256(self._share[:count].tobytes()).hexdigest()
@@ -76,7 +73,7 @@ class ShardedSampler(Sampler):
         most d ** -d: from 10 on below 1e-9.
         """
         digest = self.digest()
-        # The beginning tells for most data, and is cheap however large they are.
+        # The beginning suffices for most data, and is cheap for any size.
         telling = any(
             len(np.unique(part)) >= TELLING_INDICES for part in (self._share[:1000], self._share)
         )
@@ -84,12 +81,12 @@ class ShardedSampler(Sampler):
 
     @property
     def each_sample_once(self) -> bool:
-        """Whether this rank's share of the current pass holds no sample twice."""
+        """Whether this rank's share of the current pass has no sample twice."""
         self._begin_if_none()
         return len(np.unique(self._share)) == len(self._share)
 
     def holding(self) -> str:
-        """What this rank holds of the current pass, for people."""
+        """Describes this rank's share of the current pass."""
         self._begin_if_none()
         first = ", ".join(str(index) for index in self._share[:_TOLD])
         return f"{len(self._share)} samples, the first of them {first or 'none'}"
@@ -100,7 +97,7 @@ class ShardedSampler(Sampler):
         return self._order_digest
 
     def next_order_digest(self) -> str:
-        """That of the pass that the next iteration delivers; it is drawn here, and not again."""
+        """`order_digest` of the next pass, which this draws and the next iteration delivers."""
         number, offset = self.next_pass, self.next_offset
         self._begin(number)
         self.next_pass, self.next_offset = number, offset
@@ -114,7 +111,7 @@ class ShardedSampler(Sampler):
         offset, self.next_offset = self.next_offset, 0
         self.next_pass = number + 1
         if (number, offset) == (self.current_pass, self._offset):
-            return  # drawn already, by `digest`
+            return  # `digest` has drawn it
         order = self._order(number)
         assert len(order) == self.size, (len(order), self.size)
         self._order_digest = hashlib.sha256(order.tobytes()).hexdigest()

@@ -1,4 +1,4 @@
-"""The loaders that a host's training sees in place of its torch DataLoader on several ranks."""
+"""The loaders that replace a host's torch DataLoader on several ranks."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ from robomimic_ddp.data.sampling.sampler import ShardedSampler
 class ShardedLoader:
     """One rank's batches of every pass; each iteration is the next pass.
 
-    Iterates the DataLoader `loader`, which keeps every argument of the host but sampler, shuffle,
+    Iterates the DataLoader `loader`, which has every argument of the host but sampler, shuffle,
     batch size and drop_last; other attributes (`dataset`, `batch_size`, ...) are the DataLoader's.
 
-    samples_delivered: samples of this rank handed out so far, over all passes, without
-    prefetched ones.
-    `seed`: worker processes are seeded from (seed, rank, pass), not from the global random stream
-    as torch has it, so that an iteration that is continued later leaves that stream alone. None:
-    as torch has it.
+    samples_delivered: samples of this rank delivered so far, over all passes, without prefetched
+    ones. seed: worker processes are seeded from (seed, rank, pass) and not from the global random
+    stream, which a resumed iteration then leaves alone; None: as torch does it.
     """
 
     def __init__(
@@ -41,7 +39,7 @@ class ShardedLoader:
         self._host_sampler = kwargs.get("sampler")
         self._seed = seed
         self._begun: int | None = None
-        """Samples of all ranks that the present iteration has delivered; None: it is over."""
+        """Samples of all ranks that the current iteration has delivered; None after its end."""
         if seed is not None:
             kept["generator"] = torch.Generator()
         self.loader = make_loader(
@@ -49,7 +47,7 @@ class ShardedLoader:
         )
 
     def __len__(self) -> int:
-        """Number of batches of this rank per pass."""
+        """Number of batches of this rank in a pass."""
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
@@ -72,11 +70,11 @@ class ShardedLoader:
         self._begun = None
 
     def let_go(self) -> None:
-        """The host has let its iterator go: the next one is of the next pass, whatever was left.
+        """The host has dropped its iterator: the next one is of the next pass, whatever was left.
 
-        Told, not seen: an iterator that was begun while StopIteration was handled, as hosts do,
-        is in a cycle with that exception and lives on until Python looks for cycles. A run that
-        was stopped after an epoch's last step goes on with an iteration that gives nothing.
+        Must be called: an iterator made while StopIteration is handled, as in hosts, is in a
+        reference cycle with that exception and stays alive until garbage collection. A run that
+        was stopped after an epoch's last step resumes with an empty iteration.
         """
         self._begun = None
         if self.sampler.next_offset:
@@ -84,7 +82,7 @@ class ShardedLoader:
             self.sampler.next_offset = 0
 
     def position(self) -> dict[str, Any]:
-        """What `go_to` needs to deliver what would come next: the same on every rank."""
+        """What `go_to` needs to resume here: the same on every rank."""
         number, begun = self.sampler.next_pass, self.sampler.next_offset
         if self._begun is not None:
             number, begun = number - 1, self._begun
@@ -92,34 +90,34 @@ class ShardedLoader:
         return {"kind": "pass", "pass": number, "samples": begun, "order": order}
 
     def batches_left(self) -> int:
-        """Batches of this rank that the present pass has still to give; before it begins all."""
+        """Batches of this rank left in the current pass; all before it starts."""
         sampler = self.sampler
         begun = sampler.next_offset if self._begun is None else self._begun
         return (sampler.size - begun) // sampler.world_size // self.loader.batch_size
 
     def go_to(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
-        """Continues at a `position` of a run with `world_size` ranks; says what that means.
+        """Resumes at a `position` of a run with `world_size` ranks; returns a line for the user.
 
-        On another number of ranks the rest of the pass is split anew. Without a position that fits
-        (the run had one rank, and the host's own sampler) pass number `epoch` begins, which no
-        epoch before has drawn from. Raises CheckpointError where the pass has another order now.
+        On another number of ranks the rest of the pass is split again. Without a usable position
+        (the run had one rank, and the host's sampler) pass number `epoch` starts, which no earlier
+        epoch has drawn from. Raises CheckpointError if the order of the pass differs.
         """
         sampler = self.sampler
         if position is None or position.get("kind") != "pass":
             sampler.next_pass, sampler.next_offset = max(epoch, sampler.next_pass), 0
             return f"data: a new pass begins (number {sampler.next_pass})"
         sampler.next_pass, sampler.next_offset = position["pass"], position["samples"]
-        saved = position.get("order")  # None: an earlier version, or the pass has not begun
+        saved = position.get("order")  # None: an earlier version, or a pass that has not started
         if saved is not None and sampler.next_order_digest() != saved:
             raise another_order(f"pass {position['pass']}", self._host_sampler)
-        split = "" if world_size == sampler.world_size else ", the rest split over the ranks anew"
+        split = "" if world_size == sampler.world_size else ", the rest split again over the ranks"
         return (
-            f"data: pass {position['pass']} goes on after {position['samples']} of "
+            f"data: pass {position['pass']} resumes after {position['samples']} of "
             f"{sampler.size} samples{split}"
         )
 
     def __getattr__(self, name: str) -> Any:
-        if name == "loader":  # not made yet: unpickling, or a failed constructor
+        if name == "loader":  # unpickling, or a failed constructor
             raise AttributeError(name)
         return getattr(self.loader, name)
 
@@ -137,11 +135,11 @@ class ShardedLoader:
         return self.sampler.digest(count)
 
     def holding(self) -> str:
-        """What this rank holds of the current pass, for people."""
+        """Describes this rank's share of the current pass."""
         return self.sampler.holding()
 
     def telling_digest(self) -> str | None:
-        """The digest of this rank's pass, or None where ranks may agree by chance (tiny data)."""
+        """The digest of this rank's pass, or None if ranks may agree by chance (tiny data)."""
         return self.sampler.telling_digest()
 
     def order_digest(self) -> str:
@@ -150,16 +148,15 @@ class ShardedLoader:
 
     @property
     def each_sample_once(self) -> bool:
-        """Whether this rank's share of the current pass holds no sample twice."""
+        """Whether this rank's share of the current pass has no sample twice."""
         return self.sampler.each_sample_once
 
 
 class ShardedValidLoader:
-    """The validation samples in one drawn order, split over ranks; nothing is padded or repeated.
+    """The validation samples in one order, split over ranks; nothing is padded or repeated.
 
-    The order is the same at every epoch, so that validation losses compare: the host's, with its
-    shuffle or sampler drawn once from the seed. A rank may have no batch. Iterating gives every
-    sample once.
+    The order is the same at every epoch, so that validation losses are comparable: the host's
+    shuffle or sampler, drawn once from the seed. A rank may have no batch.
     """
 
     def __init__(
@@ -190,8 +187,8 @@ class ShardedValidLoader:
         wanted = self.size if num_steps is None else num_steps * self.host_batch_size
         total = min(wanted, self.size)
         if total not in self._loaders:
-            # Without `self` in the closure: a loader with persistent workers that is freed by the
-            # cycle collector, not by its last reference, waits 5 s for each of its workers.
+            # No `self` in the closure: if the garbage collector frees a loader with persistent
+            # workers, it waits 5 s for each worker.
             order = self._order
             sampler = ShardedSampler(
                 lambda number: order(number)[:total],
@@ -213,7 +210,7 @@ class ShardedValidLoader:
 
     @property
     def samples_delivered(self) -> int:
-        """Validation samples of this rank handed out so far, over all epochs."""
+        """Validation samples of this rank delivered so far, over all epochs."""
         return sum(loader.samples_delivered for loader in self._loaders.values())
 
     def index_stream_digest(self, count: int | None = None) -> str:

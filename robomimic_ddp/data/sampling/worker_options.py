@@ -1,6 +1,4 @@
-"""What `ddp.workers`, `pin_memory`, `persistent_workers` and `prefetch` make of a host's DataLoader
-arguments.
-"""
+"""Applies `ddp.workers`, `pin_memory`, `persistent_workers`, `prefetch` to DataLoader arguments."""
 
 from __future__ import annotations
 
@@ -11,16 +9,16 @@ from torch.utils.data import IterableDataset
 from robomimic_ddp.config.options import Options
 
 _OF_WORKERS = ("persistent_workers", "prefetch_factor", "multiprocessing_context", "timeout")
-"""Arguments that DataLoader refuses, or that mean nothing, without worker processes."""
+"""Arguments that DataLoader refuses or ignores without worker processes."""
 
 
 def loader_arguments(
     kwargs: dict[str, Any], options: Options, workers: int, on_gpu: bool, role: str
 ) -> dict[str, Any]:
-    """`kwargs` with the options over them; those at their default leave what the host says.
+    """`kwargs` overridden by the options that are not at their default.
 
-    workers: of this rank, as planned; validation gets one at most, as hosts have it. A host's own
-    stream (IterableDataset) keeps its number: more of them would read everything once more.
+    workers: of this rank, as planned; validation gets at most one, as in hosts. An IterableDataset
+    of the host keeps its number: each further worker would read all of it again.
     """
     made = dict(kwargs)
     if options.workers != "config" and not isinstance(kwargs["dataset"], IterableDataset):
@@ -41,7 +39,7 @@ def loader_arguments(
 
 
 def pins(options: Options, on_gpu: bool) -> bool:
-    """Whether batches are to lie in pinned memory, which a GPU copies from while it computes."""
+    """Whether batches should be in pinned memory, which a GPU copies from while it computes."""
     wanted = options.pin_memory == "true"
     if options.pin_memory == "auto":
         wanted = options.preset != "safe"

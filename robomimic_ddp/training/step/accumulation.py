@@ -133,13 +133,13 @@ def _mean(values: list, weights: list[float]) -> Any:
 def _not_called(model: Any) -> PlanError:
     return PlanError(
         f"{type(model).__name__}.train_on_batch does not call {NAME} of the host's torch_utils, so "
-        "its micro-batches would each be a step of their own. Train with ddp.accumulate=1, or let "
+        "its micro-batches would each be a separate step. Train with ddp.accumulate=1, or let "
         "it step its optimizer through that function."
     )
 
 
 class MicroBatches(list):
-    """The micro-batches of one step. `weights`: the share of the step's samples that each holds."""
+    """The micro-batches of one step. `weights`: the share of the step's samples that each has."""
 
     def __init__(self, parts: list, weights: list[float]) -> None:
         super().__init__(parts)

@@ -1,8 +1,7 @@
-"""Activation checkpointing of image encoders: what a camera's encoder computes is dropped after the
-forward and computed again in the backward pass, camera by camera.
+"""Activation checkpointing of image encoders: recomputes a camera's encoder in the backward pass.
 
-Random numbers inside are drawn again from the same state, and running statistics (BatchNorm) count
-a batch once, so bits stay what they were.
+Restores the random state for the second forward, and BatchNorm's running statistics count a batch
+once, so results are bitwise the same.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from robomimic_ddp.config.swapped import swapped
-from robomimic_ddp.training.step import calls
+from robomimic_ddp.training.step import module_call
 
 IMAGE_LAYERS = (nn.Conv2d, nn.ConvTranspose2d)
 _CONTAINERS = (nn.ModuleDict, nn.ModuleList)
@@ -24,17 +23,18 @@ _COUNT = "num_batches_tracked"
 
 
 def install(nets: list, undo: ExitStack) -> list:
-    """Checkpoints every camera's encoder in `nets` until `undo` is closed; the nets that have one.
+    """Checkpoints every camera's encoder in `nets` until `undo` is closed; returns nets that have
+    one.
 
-    An encoder of a camera is the outermost module that holds two-dimensional convolutions and no
-    dictionary or list of such modules.
+    A camera's encoder is the outermost module with two-dimensional convolutions and without a
+    ModuleDict or ModuleList of such modules.
     """
     found = []
     for net in nets:
         parts = _encoders(net)
         for part in parts:
             call = partial(_checkpointed, part)
-            calls.replace(part, call, undo)
+            module_call.replace(part, call, undo)
         if parts:
             found.append(net)
     return found
@@ -55,7 +55,7 @@ def _checkpointed(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 
 class _StatisticsStandStill:
-    """For the second forward: the first one has taken the batch into the running statistics."""
+    """For the second forward: the running statistics already include the batch."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module, self._undo = module, ExitStack()
@@ -63,7 +63,7 @@ class _StatisticsStandStill:
     def __enter__(self) -> None:
         for part in self.module.modules():
             if isinstance(part, _BatchNorm) and part.track_running_stats:
-                # Not track_running_stats=False: the backward pass wants the tensors of the first.
+                # Not track_running_stats=False: the backward pass needs the tensors of the first.
                 self._undo.enter_context(swapped(part, "momentum", 0.0))
                 count = part._buffers[_COUNT]
                 self._undo.callback(part._buffers.__setitem__, _COUNT, count)
@@ -84,5 +84,5 @@ def _encoders(module: nn.Module) -> list[nn.Module]:
 
 
 def has_image_layers(module: nn.Module) -> bool:
-    """Whether `module` holds two-dimensional convolutions."""
+    """Whether `module` has two-dimensional convolutions."""
     return any(isinstance(one, IMAGE_LAYERS) for one in module.modules())

@@ -1,9 +1,8 @@
-"""The averaged copy of the nets (EMA), of our own: the same whatever diffusers is installed.
+"""The averaged copy of the nets (EMA), for any version of diffusers.
 
 diffusers has had two classes `EMAModel`: 0.11's takes `model=` and keeps a module `averaged_model`,
-later ones take `parameters=` and keep a list `shadow_params`. A host is written for one of them,
-and stops with a TypeError beside the other. Here the call chooses the arithmetic, which is that
-class's own to the bit, and what comes back answers to the names of both.
+later ones take `parameters=` and keep a list `shadow_params`. A host works with one of them. Here
+the arguments choose the class, with bitwise the same results, and the object has the names of both.
 """
 
 from __future__ import annotations
@@ -23,9 +22,8 @@ Averaged = Union[nn.Module, Iterable[torch.Tensor]]
 def averaged_copy(*args: Any, **settings: Any) -> AveragedModel | AveragedParameters:
     """diffusers' `EMAModel(model=nets, ...)` or `EMAModel(parameters=nets.parameters(), ...)`.
 
-    A module, however it is given, is averaged as diffusers 0.11 does it; parameters as its later
-    versions do, and so are both together. Local: every rank averages its own (equal) weights.
-    Raises WrapError where neither is given.
+    A module is averaged as by diffusers 0.11; parameters, alone or with a module, as by later
+    versions. Local: every rank averages its (equal) weights. Raises WrapError if neither is given.
     """
     if "parameters" in settings:
         return AveragedParameters(*args, **settings)
@@ -40,14 +38,14 @@ def averaged_copy(*args: Any, **settings: Any) -> AveragedModel | AveragedParame
 
 
 class _Average:
-    """What both forms answer to; `shadow_params` are the averaged tensors, in parameter order."""
+    """Base of both classes; `shadow_params`: the averaged tensors, in parameter order."""
 
     shadow_params: list[torch.Tensor]
     optimization_step: int
     temp_stored_params: list[torch.Tensor] | None = None
 
     def get_decay(self, optimization_step: int) -> float:
-        """The share of the old average that the step numbered `optimization_step` keeps."""
+        """The decay at step `optimization_step`."""
         step = max(0, optimization_step - self.update_after_step - 1)
         if step <= 0:
             return 0.0
@@ -74,7 +72,7 @@ class _Average:
 
     @torch.no_grad()
     def restore(self, parameters: Averaged) -> None:
-        """Puts back what `store` kept. Raises RuntimeError, as diffusers does, if nothing is."""
+        """Restores what `store` kept. Raises RuntimeError, as diffusers does, without it."""
         if self.temp_stored_params is None:
             raise RuntimeError("restore(parameters) without a store(parameters) before it")
         for parameter, kept in zip(_tensors(parameters), self.temp_stored_params):
@@ -96,7 +94,7 @@ class _Average:
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes over what `state_dict` gave, of either form or of diffusers."""
+        """Loads a `state_dict` of either class or of diffusers."""
         state = copy.deepcopy(state_dict)
         shadows = state.pop("shadow_params", None)
         if shadows is not None:
@@ -112,7 +110,7 @@ class _Average:
 
 
 class AveragedModel(_Average):
-    """diffusers 0.11's: a module `averaged_model`; `decay` is the one of the last step."""
+    """As in diffusers 0.11: a module `averaged_model`; `decay` is that of the last step."""
 
     def __init__(
         self,
@@ -164,7 +162,7 @@ class AveragedModel(_Average):
 
     @torch.no_grad()
     def step(self, new_model: Averaged) -> None:
-        """Takes the nets (or, without their buffers, their parameters) into the average."""
+        """Updates the average by the nets, or by their parameters, without buffers."""
         self.decay = self.get_decay(self.optimization_step)
         for average, parameter in self._pairs(new_model):
             if parameter.requires_grad:
@@ -179,7 +177,7 @@ class AveragedModel(_Average):
         self.optimization_step += 1
 
     def _pairs(self, new: Averaged) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
-        """By name: a copy made before nets were wrapped anew must not be paired by position."""
+        """By name: positions differ if nets were wrapped again after the copy."""
         if not isinstance(new, nn.Module):
             return zip(self.shadow_params, _tensors(new))
         own, given = dict(self.averaged_model.named_parameters()), dict(new.named_parameters())
@@ -197,7 +195,7 @@ class AveragedModel(_Average):
 
 
 class AveragedParameters(_Average):
-    """Current diffusers': a list `shadow_params`; `decay` is the largest one allowed."""
+    """As in current diffusers: a list `shadow_params`; `decay` is the maximum."""
 
     def __init__(
         self,
@@ -213,8 +211,8 @@ class AveragedParameters(_Average):
         model_config: Any = None,
         **older: Any,
     ) -> None:
-        """`foreach` changes nothing here. `older`: max_value, min_value and device; like diffusers,
-        this takes any other name and does nothing with it.
+        """`foreach` is ignored. older: max_value, min_value and device; others are ignored, as in
+        diffusers.
         """
         self.use_ema_warmup = use_ema_warmup or isinstance(parameters, nn.Module)
         self.shadow_params = [tensor.clone().detach() for tensor in _tensors(parameters)]
@@ -250,7 +248,7 @@ class AveragedParameters(_Average):
 
     @torch.no_grad()
     def step(self, parameters: Averaged) -> None:
-        """Takes the parameters (or those of the nets) into the average."""
+        """Updates the average by the parameters, or those of the nets."""
         self.optimization_step += 1
         self.cur_decay_value = self.get_decay(self.optimization_step)
         for average, parameter in zip(self.shadow_params, _tensors(parameters)):
@@ -260,7 +258,7 @@ class AveragedParameters(_Average):
                 average.copy_(parameter)
 
     def to(self, device: Any = None, dtype: Any = None, non_blocking: bool = False) -> None:
-        """Moves the averages; only those of floating point change their kind."""
+        """Moves the averages; `dtype` is for floating-point ones only."""
         self.shadow_params = [
             tensor.to(device, dtype if tensor.is_floating_point() else None, non_blocking)
             for tensor in self.shadow_params

@@ -1,9 +1,7 @@
-"""Convolution weights of image encoders with channels last in memory, the order that GPUs (and
-oneDNN) compute two-dimensional convolutions in.
+"""Converts convolution weights of image encoders to channels_last, which GPUs and oneDNN use.
 
-Only the order in memory changes. Everything that belongs to a weight number by number (gradient,
-moments, averages) lies alike, since fused kernels walk through memory; what is saved is laid out as
-ever.
+Gradients, moments and averages get the same memory format, since fused kernels walk through memory.
+Saved files keep the usual format.
 """
 
 from __future__ import annotations
@@ -20,8 +18,8 @@ from robomimic_ddp.training.step.activation_checkpointing import IMAGE_LAYERS
 
 
 def install(model: Any, nets: list, undo: ExitStack) -> int:
-    """Lays out the image weights of `nets`, of the model's averages and moments until `undo` is
-    closed; how many weights of the nets.
+    """Converts the image weights of `nets`, their averages and moments until `undo` is closed;
+    returns the number of converted weights of the nets.
     """
     weights = [layer.weight for layer in _layers(nets)]
     if not weights:
@@ -42,7 +40,7 @@ def install(model: Any, nets: list, undo: ExitStack) -> int:
         ):
             undo.callback(handle.remove)
         undo.callback(_lay_moments, optimizer)
-    # Undone in reverse: weights first, and moments follow them.
+    # Undone in reverse: first weights, then moments.
     undo.callback(_lay_back, [layer.weight for layer in layers])
     undo.callback(lambda: _lay_back(_shadows(model, ema, weights)))
     return len(weights)
@@ -54,7 +52,7 @@ def _layers(modules: Iterable[nn.Module]) -> list[nn.Module]:
 
 
 def _shadows(model: Any, ema: Any, weights: list) -> list[torch.Tensor]:
-    """The averages that current diffusers keeps in a list, in the order of the parameters."""
+    """The averages of current diffusers, in the order of the parameters."""
     shadows = vars(ema).get("shadow_params") if ema is not None else None
     parameters = [one for _, net in host_algo.named_nets(model) for one in net.parameters()]
     ours = {id(weight) for weight in weights}
@@ -86,7 +84,7 @@ def _moments(optimizer: torch.optim.Optimizer) -> Iterator[tuple[nn.Parameter, d
 
 
 def _lay_moments(optimizer: torch.optim.Optimizer) -> None:
-    """Moments lie as their parameter does."""
+    """Converts moments to the memory format of their parameter."""
     for parameter, state, name in list(_moments(optimizer)):
         if state[name].stride() != parameter.stride():
             laid = torch.empty_like(parameter, dtype=state[name].dtype)

@@ -1,9 +1,8 @@
 """torch.compile of the nets' training forward, inside the parallel objects.
 
-Only `forward` is compiled: hooks (mixed precision) run around it, and what the host calls without
-gradients (validation, rollouts) stays as it is, so that batches of other sizes compile nothing.
-Inside a DDP forward torch cuts the graph at DDP's buckets, and the all-reduces of the first ones
-run while the rest of the backward pass does.
+Only `forward` is compiled: hooks (mixed precision) run around it, and calls without gradients
+(validation, rollouts) are not compiled, so that other batch sizes do not recompile. Inside a DDP
+forward torch splits the graph at DDP's buckets, so that all-reduces overlap with the backward pass.
 """
 
 from __future__ import annotations
@@ -22,21 +21,22 @@ from torch import nn
 from robomimic_ddp.config.swapped import swapped
 from robomimic_ddp.distributed import parallel
 from robomimic_ddp.errors import PlanError
-from robomimic_ddp.training.step import calls
+from robomimic_ddp.training.step import module_call
 
 BACKEND: Any = "inductor"
-"""Tests put another one here."""
+"""Tests replace it."""
 _LEAST_CAPABILITY = (7, 0)
 
 
 def install(nets: list, kind: str, left_out: list, undo: ExitStack) -> int:
-    """Compiles the nets that learn, except those of `left_out`, until `undo` is closed; how many.
+    """Compiles the nets with trainable parameters, except `left_out`, until `undo` is closed;
+    returns their number.
 
-    kind: "true", or "reduce-overhead" for CUDA graphs, which want batches of one size.
+    kind: "true", or "reduce-overhead" for CUDA graphs, which need batches of one size.
     """
     chosen = [net for net in nets if parallel.has_trainable_parameters(net) and net not in left_out]
     for net in chosen:
-        calls.replace(net, _Compiled(net, kind), undo)
+        module_call.replace(net, _Compiled(net, kind), undo)
     return len(chosen)
 
 
@@ -47,7 +47,7 @@ class _Compiled:
         self.net = net
         more: dict[str, Any] = {}
         if BACKEND == "inductor":
-            # Draw from torch's generator, whose place belongs to the state of a run.
+            # Draw from torch's generator, which is saved with a run.
             more["options"] = {"fallback_random": True}
             if kind == "reduce-overhead":
                 more["options"]["triton.cudagraphs"] = True
@@ -56,7 +56,7 @@ class _Compiled:
         self.forward = torch.compile(net.forward, backend=BACKEND, **more)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if "forward" in vars(self.net):  # somebody has replaced it for a while
+        if "forward" in vars(self.net):  # replaced for a block
             return self.net._call_impl(*args, **kwargs)
         with swapped(self.net, "forward", self.forward):
             try:
@@ -71,13 +71,13 @@ class _Compiled:
 
 
 def why_not(device: str, bucket_mb: float | None) -> str | None:
-    """What is missing for torch.compile on `device`, or None where nothing is known to be.
-    `bucket_mb`: DDP's, under which torch has a least; None without DDP.
+    """What is missing for torch.compile on `device`, or None. bucket_mb: DDP's, for which torch has
+    a minimum; None without DDP.
     """
     least = dist._DEFAULT_FIRST_BUCKET_BYTES / 2**20
     if bucket_mb is not None and bucket_mb < least:
         return f"graphs are cut at DDP's buckets, of {least:g} MiB at least (ddp.bucket_mb)"
-    if not calls.can_be_replaced():
+    if not module_call.can_be_replaced():
         return f"torch {torch.__version__} is too old for it (2.1 has it)"
     if BACKEND != "inductor":
         return None
@@ -99,7 +99,7 @@ def why_not(device: str, bucket_mb: float | None) -> str | None:
 
 
 def why_not_in_parts(kind: str, device: Any) -> str | None:
-    """What speaks against a step of several backward passes, or None."""
+    """Why a step cannot have several backward passes, or None."""
     if kind != "reduce-overhead" or torch.device(device).type != "cuda":
         return None
     return (
@@ -109,12 +109,12 @@ def why_not_in_parts(kind: str, device: Any) -> str | None:
 
 
 def _missing_header(language: str, *headers: str) -> str | None:
-    """What the compiler says of the headers that compiled code includes, found in a second where
-    torch takes minutes; None where it has them.
+    """The compiler's error for the headers that compiled code includes, or None. Takes a second;
+    torch would fail after minutes.
     """
     found = filter(None, map(shutil.which, ("g++", "clang++", "gcc", "clang")))
     compiler = next(found, None)
-    if compiler is None:  # one that only torch knows
+    if compiler is None:  # known to torch only
         return None
     include = sysconfig.get_paths()["include"]
     command = [compiler, "-fsyntax-only", "-x", language, "-I", include, "-"]
@@ -137,7 +137,7 @@ def _cpp_compiler() -> bool:
         from torch._inductor.cpp_builder import get_cpp_compiler
 
         return bool(get_cpp_compiler())
-    except ImportError:  # another place in other versions of torch
+    except ImportError:  # elsewhere in other versions of torch
         return shutil.which("g++") is not None or shutil.which("clang++") is not None
-    except Exception:  # torch's own error that there is none; its class differs by version
+    except Exception:  # torch's error without a compiler, whose class differs by version
         return False

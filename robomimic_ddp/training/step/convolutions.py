@@ -1,9 +1,9 @@
 """One-dimensional convolutions over a few steps, as one matrix product (CPU).
 
 The diffusion UNet's deep layers have millions of weights and sequences of four or eight steps.
-oneDNN rearranges all weights for every such call, forward and backward, which takes longer than the
-arithmetic: seen on one core, 1024 channels, kernel 5, batch 16 x 4 steps: 91 ms against 33 ms.
-Sums have another order, so results differ in last bits (about 1e-6 of their size).
+oneDNN reorders all weights for every such call, forward and backward, which takes longer than the
+arithmetic: on one core, 1024 channels, kernel 5, batch 16 x 4 steps: 91 ms, against 33 ms here.
+Sums are in another order, so results differ by about 1e-6 of their size.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from torch import nn
 
 LEAST_WEIGHTS = 1_000_000
 WEIGHTS_PER_ROW = 4096
-"""From so many weights on, and so many for each output step of the batch, the product is quicker
-(batches of 16 and 64, 64 to 1024 channels, 4 to 16 steps; docs/decisions.md).
+"""From this number of weights on, and for each output step of the batch, the product is faster (for
+batches of 16 and 64, 64 to 1024 channels, 4 to 16 steps; docs/decisions.md).
 """
 
 
 def install(nets: list, undo: ExitStack) -> bool:
-    """Changes the class of the convolutions in `nets` that may gain, until `undo` is closed; False
-    where there are none. On another device than the CPU they stay as they are.
+    """Changes the class of convolutions in `nets` on a CPU that may become faster, until `undo` is
+    closed; False if there are none.
     """
     found = [
         module
@@ -49,9 +49,7 @@ def _may_gain(convolution: nn.Conv1d) -> bool:
 
 
 class MatrixConv1d(nn.Conv1d):
-    """`nn.Conv1d`, which it is again after training; a class, so that copies compute with their own
-    weights.
-    """
+    """`nn.Conv1d` as a matrix product; a class, so that copies use their weights."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """[B, C, L] -> [B, C', L'], as nn.Conv1d."""

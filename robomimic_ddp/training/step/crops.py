@@ -1,8 +1,8 @@
-"""Random crops of pictures on a GPU without waiting for it.
+"""Random crops of images on a GPU without synchronisation.
 
-robomimic's CropRandomizer reads four checks back and copies four small tensors from memory as it
-finds it: on a GPU the program waits eight times for every camera. Here the same numbers are drawn,
-each crop's corner is computed on the CPU, and one pinned copy brings all corners over.
+robomimic's CropRandomizer reads four checks back and copies four small unpinned tensors: eight
+synchronisations for every camera. Here the same numbers are drawn, corners are computed on the CPU,
+and copied to the GPU at once, from pinned memory.
 """
 
 from __future__ import annotations
@@ -21,15 +21,13 @@ KNOWN = {
     NAME: {"594b67b20657821c", "a8b9b583ccbacb0a"},
     "crop_image_from_indices": {"1e66ae41dadb50ab", "6366f2e00616d7ba"},
 }
-"""Digests (`backprop.digest`) of the host functions that `sample` stands for; other ones stay. The
-second is of the same text in Python 3.9 and 3.10, which write parentheses around a tuple.
+"""Digests (`backprop.digest`) of the host functions that `sample` replaces. The second is of the
+same text in Python 3.9 and 3.10, which write parentheses around a tuple.
 """
 
 
 def install(model: Any, undo: ExitStack) -> bool:
-    """Until `undo` is closed, the host's crops are drawn by `sample`; False where it crops in
-    another way.
-    """
+    """Until `undo` is closed, `sample` replaces the host's crops; False if its function differs."""
     package = type(model).__module__.partition(".")[0]
     module = sys.modules.get(f"{package}.utils.obs_utils")
     hosts = {name: getattr(module, name, None) for name in KNOWN}
@@ -44,7 +42,7 @@ def sample(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The host's: images [..., C, H, W] -> (crops [..., N, C, h, w], corners int64 [..., N, 2]).
 
-    `pos_enc`: two more channels tell where in the picture a pixel was, in [0, 1).
+    pos_enc: adds two channels, the position of a pixel in the image, in [0, 1).
     """
     height, width = images.shape[-2:]
     device, leading = images.device, images.shape[:-3]
@@ -68,7 +66,7 @@ def sample(
 
 
 def _drawn(shape: tuple[int, ...], most_rows: int, most_columns: int) -> torch.Tensor:
-    """Corners on the CPU, from the host's draws in the host's order."""
+    """Corners on the CPU, from the same random numbers as the host's."""
     rows = (most_rows * torch.rand(*shape)).long()
     columns = (most_columns * torch.rand(*shape)).long()
     return torch.stack((rows, columns), dim=-1)
@@ -76,4 +74,4 @@ def _drawn(shape: tuple[int, ...], most_rows: int, most_columns: int) -> torch.T
 
 if hasattr(torch, "compiler") and hasattr(torch.compiler, "disable"):
     _drawn = torch.compiler.disable(_drawn)
-    """Random numbers of a compiled net come from another generator."""
+    """A compiled net would use another generator."""

@@ -1,8 +1,8 @@
-"""The averaged copy (ours, or diffusers' EMAModel of either API) in one pass over all parameters.
+"""Updates the averaged copy (ours, or diffusers' EMAModel) in one pass over all parameters.
 
-Decay and counters are those of the host's own object. Per number, `shadow + (1 - decay) * (new -
-shadow)` replaces `shadow - (1 - decay) * (shadow - new)` or `decay * shadow + (1 - decay) * new`:
-the same but for the last bit.
+Decay and counters are those of the host's object. `shadow + (1 - decay) * (new - shadow)` replaces
+`shadow - (1 - decay) * (shadow - new)` or `decay * shadow + (1 - decay) * new`: the same up to the
+last bit.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _NEEDED = {
 
 
 def install(model: Any, undo: ExitStack) -> bool:
-    """Replaces `step` of the model's average until `undo` is closed; False where it has none of
-    ours or diffusers', or one that was changed.
+    """Replaces `step` of the model's average until `undo` is closed; False if it has none of ours
+    or diffusers', or a modified one.
     """
     ema = getattr(model, "ema", None)
     kind = _kind(ema)
@@ -42,7 +42,7 @@ def install(model: Any, undo: ExitStack) -> bool:
 
 
 def _kind(ema: Any) -> str | None:
-    """Which API it has; None for a host's own class, which may average otherwise."""
+    """Its API; None for a host's class, which may average otherwise."""
     of_diffusers = type(ema).__name__ == "EMAModel" and type(ema).__module__.startswith("diffusers")
     known = of_diffusers or type(ema) in (AveragedModel, AveragedParameters)
     if not known or {"step", "copy_to"} & set(vars(ema)):
@@ -51,7 +51,7 @@ def _kind(ema: Any) -> str | None:
 
 
 def _share_memory(ema: Any, nets: Any, undo: ExitStack) -> None:
-    """Lets the net that acts with the averages hold them, rather than a copy made every step."""
+    """Makes the net of the averages share their memory, which saves a copy every step."""
     if not isinstance(nets, nn.Module):
         return
     parameters = list(nets.parameters())
@@ -101,7 +101,7 @@ class _Averaged:
 
     @torch.no_grad()
     def step(self, new_model: Any) -> None:
-        if not isinstance(new_model, nn.Module):  # ours takes parameters, too
+        if not isinstance(new_model, nn.Module):  # ours also takes parameters
             self._step(new_model)
             return
         ema, new = self.ema, dict(new_model.named_parameters())
@@ -120,7 +120,7 @@ class _Averaged:
 
 
 def _blend(pairs: list, weight: float) -> None:
-    """`averaged += weight * (new - averaged)`; a frozen parameter is copied, as diffusers does."""
+    """`averaged += weight * (new - averaged)`; copies a frozen parameter, as diffusers does."""
     trained = [(one.data, new.data) for one, new in pairs if new.requires_grad]
     if trained:
         averaged, new = map(list, zip(*trained))
@@ -131,7 +131,7 @@ def _blend(pairs: list, weight: float) -> None:
 
 
 def _alike(ours: Any, theirs: Any) -> bool:
-    """Tensor by tensor the same shape, kind and device."""
+    """Whether shape, dtype and device are equal."""
     return len(ours) == len(theirs) and all(
         one is not None
         and one.shape == other.shape

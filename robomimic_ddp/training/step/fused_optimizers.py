@@ -1,7 +1,7 @@
-"""torch's fused Adam and AdamW on the host's own optimizers.
+"""Switches the host's Adam and AdamW to torch's fused kernel.
 
-One kernel for all parameters: the same arithmetic but for the last bits. The flag is ours: what
-`state_dict` returns, and so every checkpoint of the host's, holds the host's own options.
+Results are the same up to the last bits. `state_dict`, and so the host's checkpoints, keep the
+host's options.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from robomimic_ddp.distributed import host_algo
 KINDS = (torch.optim.Adam, torch.optim.AdamW)
 _STEP = "step"
 _SKIPS = "_step_supports_amp_scaling"
-"""torch's own name for an optimizer whose kernel leaves a step out where a gradient overflowed. For
-others its GradScaler reads the overflow back before each step, for which a GPU is waited for.
+"""torch's mark of an optimizer whose kernel skips a step with an overflow. For others GradScaler
+synchronises the GPU before each step to read the overflow.
 """
 
 
 def install(model: Any, undo: ExitStack) -> bool:
-    """Fuses the model's optimizers until `undo` is closed; False where none can be."""
+    """Fuses the model's optimizers until `undo` is closed; False if none can be."""
     fused = [one for _, one in host_algo.named_optimizers(model) if _can_be_fused(one)]
     for optimizer in fused:
         host_options = [entry.get("fused") for entry in optimizer.param_groups]
@@ -40,7 +40,7 @@ def install(model: Any, undo: ExitStack) -> bool:
 
 
 def _can_be_fused(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether this torch has the kernel for these parameters, and the host has not chosen one."""
+    """Whether this torch has the kernel for the parameters, and the host has set no kernel."""
     if type(optimizer) not in KINDS or not hasattr(optimizer, "register_state_dict_post_hook"):
         return False
     for entry in optimizer.param_groups:
@@ -79,7 +79,7 @@ def _part(optimizer: torch.optim.Optimizer, host_options: list) -> None:
 
 
 class _Export:
-    """`state_dict` with the host's options, and step counts on the CPU as it has them."""
+    """`state_dict` with the host's options, and step counts on the CPU."""
 
     def __init__(self, host_options: list) -> None:
         self.host_options = host_options

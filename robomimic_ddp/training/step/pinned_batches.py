@@ -1,7 +1,7 @@
-"""Batches are copied to a GPU out of pinned memory, so that the program does not wait for a copy.
+"""Copies batches to a GPU from pinned memory, with `non_blocking=True`.
 
-The host's `to_device` copies from memory as it finds it; a loader's pinned batch is sliced before,
-and a slice is not pinned. Here each tensor is pinned as it is sent, with `non_blocking=True`.
+The host slices a loader's pinned batch before `to_device`, and slices are not pinned. Here each
+tensor is pinned when it is copied.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NAME = "to_device"
 
 
 def install(model: Any, undo: ExitStack) -> bool:
-    """Until `undo` is closed, the host's `to_device` pins what it sends; False without one."""
+    """Until `undo` is closed, the host's `to_device` pins tensors; False if it has none."""
     package = type(model).__module__.partition(".")[0]
     module = sys.modules.get(f"{package}.utils.tensor_utils")
     host = getattr(module, NAME, None)
@@ -31,14 +31,14 @@ def install(model: Any, undo: ExitStack) -> bool:
 
 
 def _to_device(host: Callable, x: Any, device: Any) -> Any:
-    """`host`'s result; tensors from the CPU are on the `device` before `host` looks at them."""
+    """`host`'s result, with CPU tensors moved to the `device` first."""
     if torch.device(device).type != "cpu":
         x = tree.mapped(partial(sent, device=torch.device(device)), x)
     return host(x, device)
 
 
 def sent(value: Any, device: torch.device) -> Any:
-    """A CPU tensor on `device`; one that requires a gradient, and all else, is left to the host."""
+    """A CPU tensor on `device`; other values, and tensors that require gradients, unchanged."""
     if not isinstance(value, torch.Tensor) or value.device.type != "cpu" or value.requires_grad:
         return value
     return _pinned(value).to(device, non_blocking=True)

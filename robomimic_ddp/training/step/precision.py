@@ -1,7 +1,6 @@
-"""Mixed precision: parallel nets compute in bf16 or fp16 and hand out fp32.
+"""Mixed precision: parallel nets compute in bf16 or fp16 under autocast and return fp32.
 
-Weights, the loss and the optimizer stay in fp32, as torch's autocast wants it. The averaged copy
-acts in fp32.
+Weights, the loss, the optimizer and the averaged copy stay in fp32.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from robomimic_ddp.config import tree
 
 KINDS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _ALWAYS = "always_call"
-_TELLS_OF_FAILURES = _ALWAYS in inspect.signature(nn.Module.register_forward_hook).parameters
+_RUNS_AFTER_FAILURES = _ALWAYS in inspect.signature(nn.Module.register_forward_hook).parameters
 """torch 2.0 calls no hook after a forward that failed."""
 
 
 def install(nets: list, precision: str, undo: ExitStack) -> None:
-    """Has `nets` compute in `precision` until `undo` is closed, in training and in validation."""
+    """Makes `nets` compute in `precision`, also in validation, until `undo` is closed."""
     for net in nets:
         device = next(net.parameters(), torch.empty(0)).device.type
         cast, always = (
             _Cast(KINDS[precision], device),
-            {_ALWAYS: True} if _TELLS_OF_FAILURES else {},
+            {_ALWAYS: True} if _RUNS_AFTER_FAILURES else {},
         )
         for handle in (
             net.register_forward_pre_hook(cast.enter),
@@ -38,8 +37,8 @@ def install(nets: list, precision: str, undo: ExitStack) -> None:
 
 
 class _Cast:
-    """Hooks around a net's forward on `device`, a type. A thread for each replica: DataParallel
-    runs them at once, and they have no parameters of their own to tell where they are.
+    """Hooks around a net's forward on `device`, a type. Thread-local: DataParallel runs replicas in
+    threads.
     """
 
     def __init__(self, kind: torch.dtype, device: str) -> None:
@@ -52,8 +51,8 @@ class _Cast:
         return _Cast, (self.kind, self.device)
 
     def enter(self, net: nn.Module, args: tuple) -> None:
-        if not _TELLS_OF_FAILURES:
-            self._close()  # left open by a forward that failed
+        if not _RUNS_AFTER_FAILURES:
+            self._close()  # open after a forward that failed
         context = torch.autocast(self.device, self.kind)
         context.__enter__()
         if not hasattr(self._local, "contexts"):
@@ -76,7 +75,7 @@ def _as_fp32(value: Any) -> Any:
 
 
 def make_scaler(precision: str, device: torch.device | str) -> Any:
-    """torch's GradScaler for fp16, whose gradients are too small for its exponents; else None."""
+    """torch's GradScaler for fp16, whose gradients may underflow; else None."""
     if precision != "fp16":
         return None
     if not hasattr(torch.amp, "GradScaler"):

@@ -17,7 +17,6 @@ from robomimic_ddp.errors import PlanError
 from robomimic_ddp.training.step import (
     activation_checkpointing,
     backprop,
-    calls,
     channels_last,
     compile,
     convolutions,
@@ -28,6 +27,7 @@ from robomimic_ddp.training.step import (
     precision,
     sync_batchnorm,
 )
+from robomimic_ddp.training.step import module_call as calls
 from robomimic_ddp.training.step.accumulation import Accumulation
 from robomimic_ddp.training.step.backprop import NAME, Backward, host_module
 
@@ -110,7 +110,7 @@ def prepare(model: Any, options: Options, nets: list, undo: ExitStack) -> Prepar
     normalised = sync_batchnorm.install(model, options.sync_batchnorm, nets, undo)
     nets = nets or [net for _, net in host_algo.named_nets(model)]
     line, update, scaler = "preset: safe, the host's own arithmetic", None, None
-    # Before averages share memory: they lie as the weights do.
+    # Before averages share memory: their layout is that of the weights.
     laid = channels_last.install(model, nets, undo) if options.channels_last else 0
     if options.preset != "safe":
         done = {"averages in one pass": ema.install(model, undo)}

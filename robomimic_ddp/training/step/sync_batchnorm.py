@@ -123,7 +123,7 @@ _OF_ALL_RANKS = {
     nn.BatchNorm2d: SyncBatchNorm2d,
     nn.BatchNorm3d: SyncBatchNorm3d,
 }
-"""Modules of their own, so that copies and pickles know the class."""
+"""At module level, so that copies and pickles find the class."""
 
 
 @torch.no_grad()

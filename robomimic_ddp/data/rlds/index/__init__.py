@@ -1,1 +1,1 @@
-"""What a data set holds: files, records and their places, statistics, splits; and the caches."""
+"""Index of a dataset: files, offsets of records, statistics, splits; and its cache."""

@@ -1,4 +1,4 @@
-"""Makes the index of record files by reading every record once; pictures stay encoded."""
+"""Makes the index of record files by reading every record once, without decoding images."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from robomimic_ddp.data.rlds.tf_import import import_tensorflow, traced_as_writt
 from robomimic_ddp.errors import DataError
 
 _ALL = -1
-"""Of tf.data's `take`: as many as there are."""
+"""`take(-1)` of tf.data: all."""
 
 
 def files_of_rank(source: Source, rank: int, world_size: int) -> list[int]:
-    """The numbers of the files that `rank` indexes: stretches of about as many bytes each, over
-    ranks disjoint and complete. A file goes to the rank in whose stretch its middle is.
+    """The numbers of the files that `rank` indexes, about the same number of bytes for each rank.
+    A file belongs to the rank that has its middle byte.
     """
     ends = np.cumsum(source.sizes, dtype=np.float64)
     middles = ends - np.asarray(source.sizes) / 2
@@ -53,8 +53,8 @@ def make_index(
     show_progress: bool = False,
     skip_corrupt: bool = False,
 ) -> Index:
-    """Reads every record of the `files` of `source` (all where None). Raises DataError naming a
-    damaged or short file, or a NaN's episode; with `skip_corrupt` those episodes are left out.
+    """Reads every record of the `files` of `source` (None: all). Raises DataError for a damaged or
+    short file, or an episode with NaN; with `skip_corrupt` such episodes are left out.
     """
     files = list(range(len(source.files)) if files is None else files)
     tf = import_tensorflow()
@@ -82,7 +82,7 @@ def make_index(
 
 
 def _readable(source: Source, fields: Fields, number: int, threads: int) -> list[tuple]:
-    """The rows of file `number`: of all of it at once, or of the records that can be read."""
+    """The rows of file `number`: all at once, else those of readable records."""
     tf = import_tensorflow()
     if not source.files[number].is_file():
         return []
@@ -94,16 +94,16 @@ def _readable(source: Source, fields: Fields, number: int, threads: int) -> list
 
 
 def missing_episodes(index: Index, source: Source) -> np.ndarray:
-    """How many episodes that the metadata promises are not in the index: int64, of each file."""
+    """Episodes of the metadata that are not in the index: int64, per file."""
     found = np.bincount(index.file, minlength=len(source.files))
     return np.maximum(np.asarray(source.episodes_per_file) - found, 0)
 
 
 def numbers_in_files(index: Index, source: Source) -> np.ndarray:
-    """Which record of its file each episode of the index is: int64, counted from 0.
+    """The number of each episode's record in its file: int64, counted from 0.
 
-    Lengths of records are read from the files of which the index leaves out episodes. Raises
-    DataError where such a file cannot be read any more.
+    For files with episodes missing in the index, reads the lengths of the records. Raises DataError
+    if such a file cannot be read.
     """
     numbers = np.arange(len(index.file)) - np.searchsorted(index.file, index.file)
     for file in np.flatnonzero(missing_episodes(index, source)):
@@ -114,7 +114,7 @@ def numbers_in_files(index: Index, source: Source) -> np.ndarray:
 
 
 def left_out(index: Index, source: Source) -> str | None:
-    """How many episodes that the metadata promises are not in the index, and in which files."""
+    """A line on episodes of the metadata that are not in the index, and their files."""
     missing = missing_episodes(index, source)
     if not missing.any():
         return None
@@ -123,14 +123,14 @@ def left_out(index: Index, source: Source) -> str | None:
     return (
         f"ddp.skip_corrupt=true: {missing.sum()} of {sum(source.episodes_per_file)} episodes of "
         f"{source.name} are left out, as they are damaged, cut off, missing, of other features "
-        "than the metadata's, or hold NaN or infinity: "
+        "than the metadata's, or contain NaN or infinity: "
         + ", ".join(files)
         + (f", and some of {more} more files" if more else "")
     )
 
 
 def _with_bar(rows: Iterable[tuple], source: Source, files: Sequence[int]) -> Iterable[tuple]:
-    """A progress bar beside it, where there is a terminal."""
+    """Adds a progress bar in a terminal."""
     from tqdm import tqdm
 
     total = sum(source.episodes_per_file[number] for number in files)
@@ -152,7 +152,7 @@ def _as_index(rows: list[tuple], fields: Fields) -> Index:
 
 
 def _require_whole(source: Source, files: Sequence[int], rows: list[tuple]) -> None:
-    """Raises DataError for a file with another number of episodes than its metadata promises."""
+    """Raises DataError for a file whose number of episodes differs from its metadata."""
     found = dict.fromkeys(files, 0)
     for row in rows:
         found[int(row[0])] += 1
@@ -160,7 +160,7 @@ def _require_whole(source: Source, files: Sequence[int], rows: list[tuple]) -> N
         promised = source.episodes_per_file[number]
         if found[number] != promised:
             raise DataError(
-                f"{source.files[number]} holds {found[number]} episodes, its metadata promises "
+                f"{source.files[number]} has {found[number]} episodes, its metadata promises "
                 f"{promised}: cut off, or still being written. Copy it again."
             )
 
@@ -184,8 +184,8 @@ def _episodes(
     threads: int,
     skip: bool = False,
 ) -> Iterator[tuple]:
-    """One row of numpy values per episode (see `Index`). `places`: in which file, from which byte
-    on, and how many records; with `skip` single ones, passed over where their features are strange.
+    """One row of numpy values per episode (see `Index`). places: file, byte offset and number of
+    records; with `skip` single records, skipped if their features are invalid.
     """
     if not len(places):
         return
@@ -205,8 +205,8 @@ def _described(
     threads: int,
     skip: bool,
 ) -> Any:
-    """tf.data of what `_episodes` yields, but the second number of each row: where its stretch
-    begins, and the record's size after it.
+    """tf.data of the rows of `_episodes`, with the offset of the place and then the record's size
+    in place of the second number.
     """
     tf = import_tensorflow()
     names = {*step_features_read(fields, False), *fields.judged}

@@ -1,6 +1,6 @@
-"""The index of a data set, kept in a cache folder under the data set's fingerprint.
+"""The index of a dataset, kept in a cache folder under the dataset's fingerprint.
 
-Filters and the validation split only select rows of it, so changing them costs no second reading.
+Filters and the validation split only select rows of it, so changing them needs no second reading.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from robomimic_ddp.distributed import group
 
 logger = logging.getLogger(__name__)
 INDEX_VERSION = 3
-"""Raised whenever what is stored, or how an action is computed, changes: old caches then stay
-unused.
+"""Raised when the stored data, or how an action is computed, changes. Old caches are then
+ignored.
 """
 _GROUPS = ("actions", "states")
 _MOST_THREADS = 8
-"""Reading is bound by the disk beyond that."""
+"""More are limited by the disk."""
 
 
 def fingerprint(source: Source, fields: Fields, skip_corrupt: bool = False) -> str:
-    """Names the index: equal for equal files (names, sizes, version, the checksums of some
-    records), fields and transform.
+    """Key of the index: a digest of files (names, sizes, version, checksums of some records),
+    fields and transform.
     """
     described = {
         "index": INDEX_VERSION,
-        "data set": source.name,
+        "data\x20set": source.name,  # spelled as in existing caches
         "files": [(path.name, size) for path, size in zip(source.files, source.sizes)],
         "checksums": source.checksums,
         "metadata": hashlib.sha256((source.folder / "features.json").read_bytes()).hexdigest(),
@@ -62,12 +62,12 @@ def fingerprint(source: Source, fields: Fields, skip_corrupt: bool = False) -> s
 def load_index(
     source: Source, fields: Fields, cache: str | None, skip_corrupt: bool = False
 ) -> Index:
-    """Collective: the index from the main rank's cache folder, else made now and stored there.
+    """Collective: the index from the main rank's cache folder, or a new one, which is stored there.
 
-    Each rank reads its share of the files, and waits for the others as long as they live, whatever
-    ddp.timeout says. Several jobs may do this at once: each writes a file of its own and renames
-    it. Raises ConfigError for a filter that TensorFlow cannot apply, and DataError, that of the
-    first rank that has one, on every rank. With `skip_corrupt` the main rank says what is left out.
+    Each rank reads its share of the files, and waits for the others without ddp.timeout. Several
+    jobs may do this at once: each writes a temporary file and renames it. Raises ConfigError for a
+    filter that TensorFlow cannot apply, and the DataError of the first rank that has one on every
+    rank. With `skip_corrupt` the main rank reports what is left out.
     """
     require_patterns([*fields.filters, fields.success])
     path = (
@@ -103,8 +103,8 @@ def _made_together(source: Source, fields: Fields, skip_corrupt: bool) -> Index:
 
 
 def _may_be_repaired(index: Index, source: Source, path: Path) -> bool:
-    """Whether a file with episodes that the index leaves out was written after the index: by the
-    time of its change here, since a copy keeps the time of its original (`cp -p`, `rsync -a`).
+    """Whether a file with episodes missing in the index changed after the index was written. By
+    ctime, since copies may keep the original's mtime (`cp -p`, `rsync -a`).
     """
     made = path.stat().st_mtime
     files = [source.files[number] for number in np.flatnonzero(missing_episodes(index, source))]
@@ -112,7 +112,7 @@ def _may_be_repaired(index: Index, source: Source, path: Path) -> bool:
 
 
 def _arrays(index: Index) -> dict[str, np.ndarray]:
-    """The columns as they are stored: "episode.file", "actions.mean", ..."""
+    """The columns by their stored names: "episode.file", "actions.mean", ..."""
     columns = {f"episode.{name}": value for name, value in vars(index).items()}
     for kind in _GROUPS:
         moments = columns.pop(f"episode.{kind}")

@@ -1,9 +1,7 @@
-"""Action statistics -> scale and offset, by the host's own formula, so that checkpoints mean the
-same in both.
+"""Action statistics -> scale and offset, by the host's formula.
 
 Source: `action_stats_to_normalization_stats` in robomimic's utils/dataset.py (0.4 and later, and
-DROID). A test holds the two equal; it is not called from here because this layer does not import
-the host.
+DROID). A test compares the two; this layer does not import the host.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ import numpy as np
 from robomimic_ddp.data.rlds.schema.config import normalization_method
 
 BOUND = 0.999999
-"""Extremes are mapped here rather than to 1, so that rounding stays inside [-1, 1]."""
+"""Extremes are mapped to this, not to 1, so that rounding stays inside [-1, 1]."""
 SMALLEST_RANGE, SMALLEST_DEVIATION = 1e-4, 1e-6
 STATE_DEVIATION_MARGIN = 1e-3
 """Added to a state's deviation, as in the host's SequenceDataset.normalize_obs."""
@@ -42,8 +40,8 @@ def action_normalization(
 def state_normalization(
     merged: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, dict[str, np.ndarray]]:
-    """Statistics [1, S] of all states laid end to end -> {key: {"scale", "offset"}}, [1, *shape]
-    each.
+    """Statistics [1, S] of the concatenated states -> {key: {"scale", "offset"}}, [1,
+    *shape] each.
     """
     deviation = np.sqrt(merged["sqdiff"] / merged["n"]) + STATE_DEVIATION_MARGIN
     stats, start = {}, 0
@@ -70,7 +68,7 @@ def _scale_and_offset(
         )
     low, high = values["min"].astype(np.float32), values["max"].astype(np.float32)
     spread = high - low
-    constant = spread < SMALLEST_RANGE  # a dimension that never moves is left at its value, as 0
+    constant = spread < SMALLEST_RANGE  # a constant dimension becomes 0
     spread[constant] = 2 * BOUND
     scale = spread / (2 * BOUND)
     offset = low + scale * BOUND
@@ -84,8 +82,8 @@ def vectors(
     """For whole action vectors: scale, offset and the largest magnitude allowed afterwards, float32
     [A] each.
 
-    Hosts assert -1 <= action <= 1; under min_max only rounding can pass that, so it is clipped
-    there (1), and nowhere else (infinity).
+    Hosts assert -1 <= action <= 1. Under min_max only rounding can exceed it, so the limit is 1
+    there, else infinity.
     """
     scale = np.concatenate([entry["scale"][0] for entry in normalization.values()])
     offset = np.concatenate([entry["offset"][0] for entry in normalization.values()])

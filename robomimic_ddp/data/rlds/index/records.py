@@ -1,8 +1,4 @@
-"""From record files to an episode's tensors: raw reading by byte offset, parsing of the wanted
-features only.
-
-Nothing is decoded here: pictures stay the JPEG or PNG bytes that the file holds.
-"""
+"""Reads records by byte offset, and parses the needed features of an episode. Decodes no image."""
 
 from __future__ import annotations
 
@@ -18,16 +14,16 @@ from robomimic_ddp.data.rlds.tf_import import import_tensorflow, import_tensorfl
 from robomimic_ddp.errors import DataError
 
 FRAMING_BYTES = 16
-"""What TFRecord adds to each record: length (8), its checksum (4), the data's checksum (4)."""
+"""TFRecord adds to each record its length (8), a checksum of that (4) and of the data (4)."""
 READ_BUFFER_BYTES = 262_144
 
 
 def raw_records(file: Any, offset: Any) -> Any:
-    """tf.data of the serialized episodes of `file` (string scalar), from byte `offset` (int64
-    scalar) on.
+    """tf.data of the serialized episodes of `file` (string scalar) from byte `offset` (int64
+    scalar).
     """
     tf = import_tensorflow()
-    # tf.data.TFRecordDataset is this same op without the offset.
+    # tf.data.TFRecordDataset has no offset.
     variant = tf.raw_ops.TFRecordDatasetV2(
         filenames=tf.reshape(file, [1]),
         compression_type="",
@@ -38,7 +34,7 @@ def raw_records(file: Any, offset: Any) -> Any:
 
 
 def step_features_read(fields: Fields, with_images: bool) -> list[str]:
-    """Names of the step features that a run reads, with or without its pictures."""
+    """Names of the step features that a run reads, with or without images."""
     parts = (*fields.low_dim.values(), *fields.actions.values())
     names = [part.source for part in parts]
     if fields.language:
@@ -47,10 +43,8 @@ def step_features_read(fields: Fields, with_images: bool) -> list[str]:
 
 
 def episode_parser(features: Any, names: Sequence[str]) -> Callable[[Any], dict[str, Any]]:
-    """A graph function: serialized episode -> {step feature: [T, ...]}. A name that begins with
-    `OF_EPISODE` is that of a scalar feature of the whole episode.
-
-    Pictures come as strings [T]. A scalar step feature comes as [T].
+    """A graph function: serialized episode -> {step feature: [T, ...]}. Names with the prefix
+    `OF_EPISODE` are scalar features of the episode. Images are strings [T], scalars [T].
     """
     tfds = import_tensorflow_datasets()
     steps = flat_features(features["steps"].feature)
@@ -85,8 +79,8 @@ def _nested(flat: dict[str, Any]) -> dict[str, Any]:
 def _first_fault(
     files: Iterable[Path], fault: Callable[[Any], str | None], between: str = ": "
 ) -> str | None:
-    """Reads whole files, checksums included: the first record that cannot be read, or of which
-    `fault` says something; else None.
+    """Reads whole files with their checksums: names the first record that cannot be read, or for
+    which `fault` returns a text; else None.
     """
     tf = import_tensorflow()
     for file in files:
@@ -103,10 +97,9 @@ def _first_fault(
 
 
 def whole_records(file: Path) -> list[int]:
-    """The byte offsets of the records of `file` whose checksums are right.
+    """The byte offsets of the records of `file` whose checksums are correct.
 
-    A damaged record is passed over by its length; where that is damaged too, the rest of the file
-    is lost.
+    A damaged record is skipped by its length; if that is damaged too, the rest of the file is lost.
     """
     tf = import_tensorflow()
     found = []
@@ -120,9 +113,7 @@ def whole_records(file: Path) -> list[int]:
 
 
 def record_offsets(file: Path) -> list[int]:
-    """Where the records of `file` start, by their lengths, damaged ones among them. Raises
-    DataError.
-    """
+    """The byte offsets of all records of `file`, by their lengths. Raises DataError."""
     try:
         found, offset, size = [], 0, file.stat().st_size
         with open(paths.regular(file), "rb") as data:
@@ -136,7 +127,7 @@ def record_offsets(file: Path) -> list[int]:
 
 
 def bad_picture(pictures: Mapping[str, Any], features: Any) -> str | None:
-    """Decodes `pictures`, {step feature: bytes [T]}; names the first that is no picture of its
+    """Decodes `pictures`, {step feature: bytes [T]}; names the first that is no image of its
     declared size, or None.
     """
     tf = import_tensorflow()
@@ -154,7 +145,7 @@ def bad_picture(pictures: Mapping[str, Any], features: Any) -> str | None:
 def strange(
     serialized: Any, parse: Callable[[Any], dict[str, Any]], names: Sequence[str]
 ) -> str | None:
-    """What keeps an episode's step features `names` from being used, or None."""
+    """Why an episode's step features `names` cannot be used, or None."""
     tf = import_tensorflow()
     try:
         episode = parse(serialized)
@@ -174,11 +165,8 @@ def damaged_data(
     fields: Fields,
     index: bool = False,
 ) -> DataError:
-    """The DataError for TensorFlow's `error` while `doing` something; reads `files` to name the
-    damaged one.
-
-    When the records themselves are whole, their features are tried, and the pictures, which an
-    `index` does not read.
+    """The DataError for TensorFlow's `error` while `doing` something; reads `files` to find the
+    damaged one: checksums, then features, then images, which an `index` does not read.
     """
     names = step_features_read(fields, not index)
     parse = episode_parser(features, names)

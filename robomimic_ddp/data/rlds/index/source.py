@@ -1,8 +1,7 @@
-"""Finds a data set that tensorflow-datasets has prepared, and opens it: version, features, list of
+"""Finds a dataset prepared by tensorflow-datasets, and reads its metadata: version, features,
 files.
 
-Metadata only: no record is read here, and TensorFlow itself is not imported until features are
-asked for.
+TensorFlow is not imported until features are needed.
 """
 
 from __future__ import annotations
@@ -24,20 +23,19 @@ _VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 
 def is_rlds_folder(path: str | None) -> bool:
-    """Whether `path` is the version folder of a data set prepared by tensorflow-datasets."""
+    """Whether `path` is the version folder of a dataset prepared by tensorflow-datasets."""
     return path is not None and (paths.expanded(path) / INFO_FILE).is_file()
 
 
 def find_dataset(data_path: str, name: str, version: str | None = None) -> Path:
-    """The folder of data set `name`: `data_path/name/version`, the newest version where None is
-    given.
+    """The folder of dataset `name`: `data_path/name/version` (None: the newest version).
 
-    `data_path` may also be the folder of the data set or of a version itself. Raises DataError.
+    `data_path` may also be the folder of the dataset or of a version. Raises DataError.
     """
     root = paths.expanded(data_path)
     if not data_path or not root.is_dir():
         raise DataError(
-            f"train.data_path={data_path!r} is not a folder. It must hold the data sets that "
+            f"train.data_path={data_path!r} is not a folder. It must contain the datasets that "
             "tensorflow-datasets has prepared, as <name>/<version>."
         )
     if is_rlds_folder(str(root)) and version in (None, root.name):
@@ -48,19 +46,19 @@ def find_dataset(data_path: str, name: str, version: str | None = None) -> Path:
             ", ".join(sorted(entry.name for entry in root.iterdir() if entry.is_dir())) or "nothing"
         )
         raise DataError(
-            f"there is no data set {name!r} in train.data_path={data_path}: found {others}. "
-            "Check train.dataset_names, or prepare the data set there."
+            f"there is no dataset {name!r} in train.data_path={data_path}: found {others}. "
+            "Check train.dataset_names, or prepare the dataset there."
         )
     if version is not None and not is_rlds_folder(str(parent / version)):
         raise DataError(
-            f"data set {name!r} in {root} has no version {version!r} that is ready: found "
+            f"dataset {name!r} in {root} has no version {version!r} that is ready: found "
             f"{_describe_versions(parent)}."
         )
     found = _version_folders(parent)
     if not found:
         raise DataError(
-            f"data set {name!r} in {root} is not ready: found {_describe_versions(parent)}. A data "
-            f"set is read once its version folder holds {INFO_FILE}; finish preparing it first."
+            f"dataset {name!r} in {root} is not ready: found {_describe_versions(parent)}. A "
+            f"dataset is read once its version folder contains {INFO_FILE}; finish preparing it."
         )
     return parent / version if version else max(found, key=_version_number)
 
@@ -86,9 +84,8 @@ def _describe_versions(parent: Path) -> str:
 
 @dataclass(frozen=True)
 class Source:
-    """One data set on disk. Two sources of one folder are interchangeable.
-
-    skip_missing: files that are not there are no error here; who reads counts their episodes.
+    """One dataset on disk. skip_missing: missing files raise no error; readers count their
+    episodes.
     """
 
     folder: Path
@@ -96,23 +93,21 @@ class Source:
 
     @property
     def name(self) -> str:
-        """The data set's name, for people."""
+        """The dataset's name, for messages."""
         return f"{self.folder.parent.name}/{self.folder.name}"
 
     @cached_property
     def builder(self) -> Any:
-        """The read-only builder of tensorflow-datasets. Raises DataError where the metadata is
-        damaged.
-        """
+        """tensorflow-datasets' read-only builder. Raises DataError for damaged metadata."""
         tfds = import_tensorflow_datasets()
         try:
             paths.regular(self.folder / "features.json")
             return tfds.builder_from_directory(str(self.folder))
-        # tensorflow-datasets raises whatever its parsers raise; all of it means one thing here.
+        # tensorflow-datasets passes on any exception of its parsers.
         except Exception as error:
             raise DataError(
-                f"the metadata of the data set in {self.folder} cannot be read: "
-                f"{type(error).__name__}: {error}. Prepare the data set again."
+                f"the metadata of the dataset in {self.folder} cannot be read: "
+                f"{type(error).__name__}: {error}. Prepare the dataset again."
             ) from error
 
     @property
@@ -140,7 +135,7 @@ class Source:
         if missing and not self.skip_missing:
             raise DataError(
                 f"{len(missing)} of the {len(files)} record files of {self.folder} are missing, "
-                f"{missing[0]} first. Copy or prepare the data set again."
+                f"{missing[0]} first. Copy or prepare the dataset again."
             )
         return files
 
@@ -151,20 +146,20 @@ class Source:
 
     @cached_property
     def checksums(self) -> tuple[str, ...]:
-        """That of the last record of up to _CHECKED files, spread over all: the last bytes of a
-        file. They tell a data set from one that was prepared anew with files as long.
+        """Checksums of the last record of up to _CHECKED files, spread over all: the last bytes of
+        a file. They differ if a dataset is prepared again with files of the same sizes.
         """
         step = -(-len(self.files) // _CHECKED)
         return tuple(_last_bytes(path) for path in self.files[::step])
 
     @cached_property
     def episodes_per_file(self) -> tuple[int, ...]:
-        """How many episodes the metadata promises in each of `files`."""
+        """Number of episodes of each of `files`, by the metadata."""
         return tuple(self.builder.info.splits[SPLIT].shard_lengths)
 
 
 def _last_bytes(path: Path) -> str:
-    """A file's last bytes in hex, "" for one that is not there."""
+    """A file's last bytes in hex; "" if it is missing."""
     if not path.is_file():
         return ""
     with open(path, "rb") as file:

@@ -21,8 +21,8 @@ def kept_episodes(
     filters: Sequence[Any] = (),
     success: Any = "success",
 ) -> np.ndarray:
-    """Rows of `index` that pass the filters and hold at least one window, int64 [K], in order.
-    Raises DataError. `filters` and `success`: the schema's, to name them.
+    """Rows of `index` that pass the filters and have at least one window, int64 [K], in order.
+    Raises DataError. filters, success: the schema's, for the message.
     """
     reasons = {
         f"without success ({success}; train.success_only)": ~index.success & success_only,
@@ -43,15 +43,13 @@ def kept_episodes(
         )
         raise DataError(
             f"none of the {len(index.length)} episodes of {where} is left after the filters. "
-            f"Dropped {counts}. Switch the filter off that does not fit this data set."
+            f"Dropped {counts}. Switch the filter off that does not fit this dataset."
         )
     return kept
 
 
 def episode_hash(file: int, number: int) -> int:
-    """A number that belongs to the episode `number` of file `file`, whatever else is in the data
-    set.
-    """
+    """A hash of the episode `number` of file `file`, whatever else is in the dataset."""
     return int.from_bytes(
         hashlib.blake2b(f"{file}/{number}".encode(), digest_size=8).digest(), "big"
     )
@@ -65,12 +63,12 @@ def split_validation(
     per_file: Sequence[int],
     numbers: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`kept` rows -> (train rows, validation rows): whole episodes, those with the smallest hashes,
-    which are the `fraction` of all `per_file` episodes of the files, filtered ones among them.
+    """`kept` rows -> (train rows, validation rows). Validation has the episodes with the smallest
+    hashes: the `fraction` of all `per_file` episodes of the files, before filters.
 
-    So an episode is on the same side in every run, at any world size, whatever the filters are and
-    whichever others are damaged. `numbers`: each row's number in its file. At least one episode is
-    on each side. Raises DataError for one episode.
+    So an episode's split does not depend on world size, filters, or other damaged episodes.
+    numbers: each row's number in its file. Each split has at least one episode. Raises DataError
+    for a single episode.
     """
     if not 0 < fraction < 1:
         raise DataError(f"train.validation_fraction={fraction}: a share between 0 and 1 is needed.")

@@ -1,6 +1,4 @@
-"""What is known of every episode without its pictures: place, length, statistics of actions and
-states.
-"""
+"""The index of episodes: place, length, statistics of actions and states."""
 
 from __future__ import annotations
 
@@ -15,9 +13,7 @@ from robomimic_ddp.data.rlds.tf_import import import_tensorflow
 
 @dataclass(frozen=True)
 class Moments:
-    """Per episode and dimension: mean, sum of squared differences from it, min, max; float64 [E, D]
-    each.
-    """
+    """Per episode and dimension: mean, sum of squared deviations, min, max; float64 [E, D] each."""
 
     mean: np.ndarray
     sqdiff: np.ndarray
@@ -43,7 +39,7 @@ class Moments:
 
 
 def merged_statistics(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """The statistics (see `Moments.merged`) of all steps of the parts: several data sets."""
+    """Merges statistics (see `Moments.merged`) of several datasets."""
     first, *others = parts
     for other in others:
         n = first["n"] + other["n"]
@@ -59,20 +55,20 @@ def merged_statistics(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, np.nd
 
 
 TEXT_END = b"\x1e"
-"""ASCII's record separator: between the instructions of one episode."""
+"""ASCII record separator between the instructions of one episode."""
 QUANTILE_STEPS = 8
-"""Actions kept of each episode for quantiles."""
+"""Actions sampled of each episode, for quantiles."""
 
 
 @dataclass(frozen=True)
 class Index:
-    """Every episode of a data set, in file order. All arrays have one row per episode.
+    """Every episode of a dataset, in file order. All arrays have one row per episode.
 
-    file: number in Source.files; offset: byte where its record starts; length: steps; labelled: has
-    a language instruction; success: it passes the schema's filter of that name; texts: its
-    different instructions, UTF-8 bytes, joined by TEXT_END; passed: bool [E, F], of each filter of
-    the schema; sampled: float32 [E, QUANTILE_STEPS, A], actions at steps spread evenly over the
-    episode; actions [E, A], states [E, S]: Moments.
+    file: number in Source.files; offset: byte offset of its record; length: steps; labelled: has a
+    language instruction; success: passes the schema's filter `success`; texts: its distinct
+    instructions, UTF-8, joined by TEXT_END; passed: bool [E, F], for each filter of the schema;
+    sampled: float32 [E, QUANTILE_STEPS, A], actions at evenly spaced steps; actions [E, A], states
+    [E, S]: Moments.
     """
 
     file: np.ndarray
@@ -87,11 +83,11 @@ class Index:
     states: Moments
 
     def taken(self, rows: np.ndarray) -> Index:
-        """Of the episodes `rows` only."""
+        """The index of the episodes `rows` only."""
         return _by_column(lambda column: column[rows], self)
 
     def instructions(self, rows: np.ndarray) -> list[str]:
-        """The different instructions of the episodes `rows`, sorted."""
+        """The distinct instructions of the episodes `rows`, sorted."""
         joined = {bytes(text) for text in self.texts[rows]}
         found = {text for texts in joined for text in texts.split(TEXT_END)}
         return sorted(text.decode("utf-8", "replace") for text in found)
@@ -99,8 +95,8 @@ class Index:
     def action_quantiles(self, rows: np.ndarray, at: Sequence[float]) -> np.ndarray:
         """The quantiles `at` of the actions of the episodes `rows`, float64 [len(at), A].
 
-        Method: of each episode its QUANTILE_STEPS sampled actions, each with the weight of its
-        share of the episode; the smallest sampled value below which lies at least that share.
+        Each episode's QUANTILE_STEPS sampled actions are weighted by its length. A quantile is the
+        smallest sampled value with at least that weight at or below it.
         """
         values = self.sampled[rows].reshape(-1, self.sampled.shape[-1]).astype(np.float64)
         weights = np.repeat(self.length[rows].astype(np.float64), QUANTILE_STEPS)
@@ -114,7 +110,7 @@ class Index:
 
 
 def merged(parts: Sequence[Index]) -> Index:
-    """The index of all files, from parts that hold whole files: exact, since all is per episode."""
+    """The index of all files, from parts that have whole files."""
     parts = [part for part in parts if len(part.length)] or parts[:1]
     index = _by_column(lambda *columns: np.concatenate(columns), *parts)
     return index.taken(np.lexsort((index.offset, index.file)))
@@ -132,9 +128,7 @@ def _by_column(function: Callable[..., np.ndarray], *parts: Any) -> Any:
 
 
 def sampled_steps(actions: Any) -> Any:
-    """TensorFlow: [T, A] -> float32 [QUANTILE_STEPS, A], at the middles of equal stretches; zeros
-    for T = 0.
-    """
+    """TensorFlow: [T, A] -> float32 [QUANTILE_STEPS, A] at evenly spaced steps; zeros for T = 0."""
     tf = import_tensorflow()
     length = tf.shape(actions)[0]
     steps = (2 * tf.range(QUANTILE_STEPS) + 1) * length // (2 * QUANTILE_STEPS)

@@ -1,1 +1,1 @@
-"""The torch side: loaders over the pipeline's batches, and their memory."""
+"""Torch loaders over the pipeline's batches, and their memory."""

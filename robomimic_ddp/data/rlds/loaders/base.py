@@ -1,4 +1,4 @@
-"""What all loaders of RLDS data do: hand out a pipeline's batches as torch tensors, and count."""
+"""Base of the RLDS loaders: delivers a pipeline's batches as torch tensors, with counters."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import torch
 
 from robomimic_ddp.data.rlds.dataset import RLDSDataset
 from robomimic_ddp.data.rlds.loaders.diagnose import Report, named_error
-from robomimic_ddp.data.rlds.loaders.prefetch import Ahead, moved
+from robomimic_ddp.data.rlds.loaders.prefetch import Prefetcher, moved
 from robomimic_ddp.data.rlds.order.read_plan import PassPlan
 from robomimic_ddp.data.rlds.pipeline import skip_corrupt
 from robomimic_ddp.data.rlds.pipeline.graph import FrameCounters, build
 from robomimic_ddp.data.rlds.pipeline.iterator import Stream
-from robomimic_ddp.data.rlds.pipeline.recipe import Reading
+from robomimic_ddp.data.rlds.pipeline.settings import Batching
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow
 
 _SETTLING_SECONDS = 10.0
@@ -38,7 +38,7 @@ def to_torch(batch: dict[str, Any], pin_memory: bool = False) -> dict[str, Any]:
 
 
 def _texts(encoded: np.ndarray) -> list[str]:
-    """UTF-8 bytes, object [B], as text, each distinct one decoded once, as the index does."""
+    """UTF-8 bytes, object [B], as text; decodes each distinct one once."""
     distinct, place = np.unique(encoded, return_inverse=True)
     decoded = np.array([text.decode("utf-8", "replace") for text in distinct.tolist()], object)
     return decoded[place].tolist()
@@ -49,36 +49,36 @@ class RLDSLoader:
 
     obs: {host key: uint8 [B, To, H, W, 3] for cameras, float32 [B, To, D] for states}; actions:
     float32 [B, To-1+Tp, A], normalised; pad_mask: bool [B, To-1+Tp], False where an edge was
-    repeated; language: list of B str; index: int64 [B], the window's number in the data set.
+    repeated; language: list of B str; index: int64 [B], the window's number in the dataset.
 
     `frames_decoded`, `frames_delivered` and `frames_prefetched` count camera frames since the
-    start, `samples_delivered` windows, `windows_replaced` those that could not be read
-    (`ddp.skip_corrupt`; `pipeline.skip_corrupt` says by which).
+    start, `samples_delivered` windows, `windows_replaced` windows that could not be read (see
+    `pipeline.skip_corrupt`).
     """
 
-    def __init__(self, dataset: RLDSDataset, rank: int, world_size: int, reading: Reading):
-        self.dataset, self.reading = dataset, reading
+    def __init__(self, dataset: RLDSDataset, rank: int, world_size: int, batching: Batching):
+        self.dataset, self.batching = dataset, batching
         self.rank, self.world_size = rank, world_size
         self._counters = FrameCounters()
         self._report = Report(dataset, rank)
         self._spare: tuple[int, dict[str, Any]] | None = None
-        self._ahead: Ahead | None = None
+        self._ahead: Prefetcher | None = None
         self._device: torch.device | None = None
         self.frames_delivered = 0
         self.samples_delivered = 0
 
     def bring_to(self, device: Any) -> None:
-        """From here on batches come on the CUDA `device`; elsewhere (None, CPU) as they are."""
+        """Delivers all later batches on the CUDA `device`; None or CPU changes nothing."""
         if device is not None and torch.device(device).type == "cuda":
             device = torch.device(device)
             if device.index is None:
                 device = torch.device("cuda", torch.cuda.current_device())
-            self._ahead, self._device = Ahead(self._as_torch, device), device
+            self._ahead, self._device = Prefetcher(self._as_torch, device), device
 
     @property
     def batch_size(self) -> int:
         """Windows in a full batch of this rank."""
-        return self.reading.batch_size
+        return self.batching.batch_size
 
     @property
     def frames_decoded(self) -> int:
@@ -94,15 +94,14 @@ class RLDSLoader:
 
     @property
     def windows_replaced(self) -> int:
-        """Windows so far that could not be read."""
+        """Number of windows so far that could not be read."""
         return len(self._counters.damaged)
 
     def settled_frames(self) -> dict[str, int]:
-        """Frames decoded for delivered batches, delivered, and prefetched, once no batch is half
-        made.
+        """Waits until no batch is in the making; then frames decoded, delivered and prefetched, and
+        with skip_corrupt `windows_replaced`.
 
-        What is decoded and never becomes part of a batch counts as decoded. With skip_corrupt also
-        `windows_replaced`.
+        Frames that are decoded for no batch count as decoded.
         """
         deadline = time.monotonic() + _SETTLING_SECONDS
         last = -1
@@ -124,10 +123,10 @@ class RLDSLoader:
         return counts
 
     def _as_torch(self, raw: dict[str, Any]) -> dict[str, Any]:
-        """A batch of the pipeline as tensors, with the embeddings of its instructions where these
-        are known. May be called in a thread, so nothing is encoded here (see Embeddings.of).
+        """A batch of the pipeline as tensors, with the embeddings of its instructions if they are
+        known. Thread-safe: encodes nothing (see Embeddings.of).
         """
-        batch = to_torch(raw, self.reading.pin_memory)
+        batch = to_torch(raw, self.batching.pin_memory)
         return self._embedded(batch) if self._is_known(batch) else batch
 
     def _is_known(self, batch: dict[str, Any]) -> bool:
@@ -137,7 +136,7 @@ class RLDSLoader:
     def _embedded(self, batch: dict[str, Any]) -> dict[str, Any]:
         for made in self.dataset.embeddings:
             rows = made.of(batch["language"], self.dataset.shape.frame_stack)
-            batch["obs"][made.key] = rows.pin_memory() if self.reading.pin_memory else rows
+            batch["obs"][made.key] = rows.pin_memory() if self.batching.pin_memory else rows
         return batch
 
     def _is_lost(self, batch: dict[str, Any]) -> bool:
@@ -169,13 +168,13 @@ class RLDSLoader:
         return delivered
 
     def _filled(self, rows: int) -> dict[str, Any]:
-        """A batch of `rows` times the next window of this rank that can be read: for one of which
-        nothing can.
+        """Replaces a batch without a readable window: `rows` times this rank's next
+        readable one.
         """
         if self._spare is None or self._spare[0] < self.samples_delivered:
             counters = FrameCounters()
             counters.decoded = self._counters.decoded
-            one_by_one = replace(self.reading, batch_size=1, prefetch=0)
+            one_by_one = replace(self.batching, batch_size=1, prefetch=0)
             windows = self._pipeline(one_by_one, counters)
             where = f"rank {self.rank} of {self.dataset.source.folder}"
             passed, found = skip_corrupt.first_readable(map(to_torch, windows), where)
@@ -184,25 +183,25 @@ class RLDSLoader:
 
     def _pipeline(
         self,
-        reading: Reading,
+        batching: Batching,
         counters: FrameCounters,
         groups: Callable[[int, int], np.ndarray] | None = None,
     ) -> Any:
-        """tf.data of what comes from the present place on, as `reading` says: see `build`."""
-        recipe, parts, place = self.dataset.recipe, self._parts, self._place()
-        return build(recipe, self._plan_of, parts, reading, counters, place, groups)
+        """tf.data from the current position on; see `build`."""
+        settings, parts, place = self.dataset.settings, self._parts, self._place()
+        return build(settings, self._plan_of, parts, batching, counters, place, groups)
 
     _parts: int | None
-    """How many parts there are (None: without end)."""
+    """Number of parts; None: endless."""
 
     def _plan_of(self, part: int) -> PassPlan:
         """What this rank reads in `part`."""
         raise NotImplementedError
 
     def _place(self) -> tuple[int, int]:
-        """The part that the next batch begins in, and how many windows of it were delivered."""
+        """The part of the next batch, and how many windows of it were delivered."""
         raise NotImplementedError
 
     def _suspects(self) -> Iterable[int]:
-        """Rows of the index: episodes that were being read for the present batch."""
+        """Rows of the index: episodes that may have been read for the current batch."""
         raise NotImplementedError

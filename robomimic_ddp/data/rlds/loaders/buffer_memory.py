@@ -1,4 +1,4 @@
-"""How much memory the shuffle buffers of a node's ranks will hold: what the plan says."""
+"""Estimates the memory of the shuffle buffers of a node's ranks, for the plan."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from robomimic_ddp.data.rlds.index.records import FRAMING_BYTES
 from robomimic_ddp.data.rlds.schema.fields import flat_features
 
 LARGEST_SHARE = 0.5
-"""Of the machine's memory: nets, page cache and TensorFlow's own buffers want the rest."""
+"""Of the machine's memory: nets, page cache and TensorFlow's buffers need the rest."""
 _BYTES_OF_A_TEXT = 24
 _BYTES_OF_A_ROW = 128
-"""Of the table, beside what is in it."""
+"""Overhead of the hash table."""
 
 
 def record_bytes(dataset: RLDSDataset) -> np.ndarray:
@@ -29,7 +29,7 @@ def record_bytes(dataset: RLDSDataset) -> np.ndarray:
 
 
 def window_bytes(dataset: RLDSDataset) -> float:
-    """Expected bytes of a window of `dataset` in the shuffle buffer: encoded frames and numbers."""
+    """Expected bytes of a window of `dataset` in the shuffle buffer: encoded frames, numbers."""
     fields, shape = dataset.fields, dataset.shape
     steps = flat_features(dataset.source.features["steps"].feature)
     stored = sum(type(feature).__name__ == "Image" for feature in steps.values())
@@ -43,8 +43,8 @@ def window_bytes(dataset: RLDSDataset) -> float:
 
 
 def lines(loader: Any, ranks_on_node: int, machine_bytes: int) -> Iterator[str]:
-    """The plan's line on the shuffle buffers of a train loader, and a warning where they are large
-    for the machine (`machine_bytes`; 0: unknown). Nothing for other loaders.
+    """The plan's line on the shuffle buffers of a train loader, and a warning if they are large for
+    the machine (`machine_bytes`; 0: unknown). Empty for other loaders.
     """
     if not hasattr(loader, "shuffle_buffers"):
         return

@@ -1,6 +1,5 @@
-"""Which episode it was that could not be read: looked for among those that were being read, since
-a data set of terabytes is not read again to name one record. Under `ddp.skip_corrupt` each is named
-once.
+"""Finds the episode that could not be read, among those that were being read: a large dataset is
+not read again for it. With `ddp.skip_corrupt` each is reported once.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ from robomimic_ddp.data.rlds.tf_import import import_tensorflow
 from robomimic_ddp.errors import DataError
 
 SEARCH_SECONDS = 20.0
-"""Spent at most on looking for the damaged one among the episodes that were being read."""
+"""Time limit of the search."""
 SEARCHED_BYTES = 2**32
-"""The largest data set that is read as a whole for it."""
+"""Size up to which the whole dataset is searched."""
 _LEAVING_SOON = 512
-_MOST_TOLD = 10
+_MOST_REPORTED = 10
 
 
 def episodes_being_read(dataset: RLDSDataset, plan: PassPlan, taken: int) -> np.ndarray:
-    """Rows of the index, int64 [N]: those that `plan` may have been reading, or held, when `taken`
-    windows had left; first those whose windows leave next.
+    """Rows of the index, int64 [N], that `plan` was reading or had in its buffer after `taken`
+    windows; those whose windows leave next come first.
     """
     block = plan.block_of(taken)
     first = int(plan.pieces.begins[plan.cuts[block]])
@@ -54,8 +53,8 @@ def named_error(
 ) -> DataError:
     """The DataError for TensorFlow's `error` while `doing` something with the episodes `rows`.
 
-    Reads those again, for a while, and the whole of a small data set where none of them is
-    damaged: other ranks wait for the end of the job.
+    Reads those again, and all of a small dataset if none of them is damaged. Limited in time: other
+    ranks wait for the end of the job.
     """
     source, deadline = dataset.source, time.monotonic() + SEARCH_SECONDS
     for row in rows:
@@ -70,7 +69,7 @@ def named_error(
     if sum(source.sizes) > SEARCHED_BYTES:
         return DataError(
             f"reading failed while {doing}.\n{type(error).__name__}: {_first_line(error)}\n"
-            "The episodes that were looked at again are whole, and the data set is too large to be "
+            "The episodes that were looked at again are whole, and the dataset is too large to be "
             "read for the damaged one now. See whether the disk can be read; `robomimic-ddp stats "
             "CONFIG --cache NEW_FOLDER` reads every record and names a damaged one; or train on "
             "what is whole with ddp.skip_corrupt=true."
@@ -79,7 +78,7 @@ def named_error(
 
 
 def _damage_of(dataset: RLDSDataset, row: int) -> str | None:
-    """What is wrong with the record of episode `row`, or with a picture in it."""
+    """What is wrong with the record of episode `row`, or an image in it; else None."""
     tf = import_tensorflow()
     fields, features = dataset.fields, dataset.source.features
     file = dataset.source.files[dataset.index.file[row]]
@@ -105,7 +104,7 @@ def _first_line(error: Any) -> str:
 
 
 class Report:
-    """Says on stderr which episodes a rank's replaced windows belong to; counts all of them."""
+    """Reports on stderr the episodes of a rank's replaced windows, and counts the windows."""
 
     def __init__(self, dataset: RLDSDataset, rank: int) -> None:
         self._dataset, self._rank = dataset, rank
@@ -116,10 +115,10 @@ class Report:
         new, self._read = damaged[self._read :], len(damaged)
         for window in new:
             episode, step = self._dataset.episode_of(window)
-            if episode in self._episodes or len(self._episodes) > _MOST_TOLD:
+            if episode in self._episodes or len(self._episodes) > _MOST_REPORTED:
                 continue
             self._episodes.add(episode)
-            if len(self._episodes) > _MOST_TOLD:
+            if len(self._episodes) > _MOST_REPORTED:
                 self._say("more episodes cannot be read; ddp.json counts their windows at the end")
                 continue
             place = self._dataset.describe_episode(episode)

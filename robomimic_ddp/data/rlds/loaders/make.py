@@ -1,4 +1,4 @@
-"""Makes the loaders: of one rank, for a data set or a mixture, to train or to validate."""
+"""Makes a rank's train or validation loader of a dataset or a mixture."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from robomimic_ddp.data.rlds.loaders.mixture import MixtureTrainLoader, MixtureV
 from robomimic_ddp.data.rlds.loaders.train import RLDSTrainLoader
 from robomimic_ddp.data.rlds.loaders.valid import RLDSValidLoader
 from robomimic_ddp.data.rlds.mixture import RLDSMixture
-from robomimic_ddp.data.rlds.pipeline.recipe import PREFETCHED_BATCHES, Reading
+from robomimic_ddp.data.rlds.pipeline.settings import PREFETCHED_BATCHES, Batching
 
 
 def make_loader(
@@ -27,22 +27,22 @@ def make_loader(
 ) -> RLDSTrainLoader | RLDSValidLoader | MixtureTrainLoader | MixtureValidLoader:
     """The loader of `rank` for the role of `dataset`, "train" or "valid". Not collective.
 
-    `batch_size` windows a batch; `seed` must be equal on all ranks. `cores`: the rank's share of
-    the machine's (where None, all ranks share them). `device`: batches of a train loader come on
-    that CUDA device, each copied while the one before it trains. A mixture's train loader divides
-    buffer and threads by the weights. Raises DataError for fewer windows than one step needs.
+    batch_size: in windows; seed: equal on all ranks; cores: this rank's (None: a share of the
+    machine's); device: a train loader delivers batches on this CUDA device, copied while the batch
+    before trains. A mixture divides buffer and threads by the weights. Raises DataError for fewer
+    windows than one step needs.
     """
     cores = cores or max(1, env.usable_cores() // world_size)
     mixed, trains = isinstance(dataset, RLDSMixture), dataset.role == "train"
 
     def reader(part: RLDSDataset, weight: float = 1.0, number: int = 0) -> Any:
-        reading = _reading(part.options, weight, batch_size, world_size, cores)
-        # Parts of a batch that go to a device one by one are pinned, else the whole batch is.
+        batching = _batching(part.options, weight, batch_size, world_size, cores)
+        # If parts of a batch are moved to a device one by one, each is pinned there.
         pins = pin_memory and not (mixed and trains and device is None)
-        reading = replace(reading, prefetch=prefetch, pin_memory=pins)
+        batching = replace(batching, prefetch=prefetch, pin_memory=pins)
         if not trains:
-            return RLDSValidLoader(part, rank, world_size, reading)
-        loader = RLDSTrainLoader(part, rank, world_size, reading, seed + (number << 32), mixed)
+            return RLDSValidLoader(part, rank, world_size, batching)
+        loader = RLDSTrainLoader(part, rank, world_size, batching, seed + (number << 32), mixed)
         loader.bring_to(device)
         return loader
 
@@ -56,10 +56,10 @@ def make_loader(
     return MixtureTrainLoader(*place, members, pin_memory)
 
 
-def _reading(
+def _batching(
     options: LoadOptions, weight: float, batch_size: int, world_size: int, cores: int
-) -> Reading:
+) -> Batching:
     threads = min(options.num_parallel_calls or cores, cores)
     sharing = 1 if options.shuffle_per_rank else world_size
     buffer = int(options.shuffle_buffer_size * weight) // sharing
-    return Reading(batch_size, max(1, buffer), max(1, round(threads * weight)))
+    return Batching(batch_size, max(1, buffer), max(1, round(threads * weight)))

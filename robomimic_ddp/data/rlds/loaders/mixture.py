@@ -1,4 +1,4 @@
-"""The loaders of a mixture: batches that are joined from those of its data sets' own loaders."""
+"""The loaders of a mixture: join the batches of its datasets' loaders."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from robomimic_ddp.data.rlds.order.mixture_quota import Quotas
 
 _KIND = "mixture"
 _SUMS = ("frames_decoded", "frames_delivered", "frames_prefetched", "samples_delivered")
-"""Counters of a loader: a mixture's are those of all its members."""
+"""Counters that a mixture sums over its members."""
 
 
 class _MixtureLoader:
-    """What both share: members, one loader per data set, and the sums of their counters."""
+    """Members, one loader per dataset, and the sums of their counters."""
 
     def __init__(
         self,
@@ -53,10 +53,10 @@ class _MixtureLoader:
 
 
 class MixtureTrainLoader(_MixtureLoader):
-    """One rank's endless stream. Every batch holds windows of each data set as `Quotas` says, the
-    same number on every rank, so that all ranks go through the passes of each in step.
+    """One rank's endless stream. `Quotas` gives the windows of each dataset in a batch, the same on
+    every rank, so that ranks are always in the same pass of each dataset.
 
-    `len`, and the end of an `iter`, are those of as many windows as the mixture holds.
+    `len` and an `iter` cover as many windows as the mixture has.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class MixtureTrainLoader(_MixtureLoader):
         self._share_out([0] * len(self.members))
 
     def _share_out(self, given: list[int]) -> None:
-        """Batches as the quotas have them after `given` windows of each data set."""
+        """Continues the quotas after `given` windows of each dataset."""
         self._quotas, self._first = Quotas(self.dataset.weights, self.batch_size, given), 0
         for number, member in enumerate(self.members):
             member.follow(self._quotas, number)
@@ -109,15 +109,15 @@ class MixtureTrainLoader(_MixtureLoader):
         }
 
     def batches_left(self) -> int:
-        """After `go_to`: batches up to the end of the `iter` of that position."""
+        """After `go_to`: batches up to the end of that position's `iter`."""
         return self._left
 
     def go_to(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
-        """Continues each data set at its place in a `position` of a run with any number of ranks
-        and any weights; one that was not in the mixture begins. Says what that means.
+        """Resumes each dataset at a `position` of a run with any number of ranks and any weights; a
+        new dataset starts. Returns lines for the user.
         """
         if position is None or position.get("kind") != _KIND:
-            return "data: the first pass of each data set begins"
+            return "data: the first pass of each dataset begins"
         said = []
         for number, member in enumerate(self.members):
             name = _name(number, member)
@@ -138,31 +138,31 @@ class MixtureTrainLoader(_MixtureLoader):
         return "\n".join(said)
 
     def order_digest(self) -> str:
-        """Hex digest of what decides who reads what: equal on every rank."""
+        """Hex digest of the order of all ranks: equal on every rank."""
         total = hashlib.sha256(repr((self.dataset.weights, self._batches)).encode())
         for member in self.members:
             total.update(member.order_digest().encode())
         return total.hexdigest()
 
     def holding(self) -> str:
-        """What this rank reads in the current passes, for people."""
+        """Describes what this rank reads in the current passes."""
         return "; ".join(f"{one.dataset.name}: {one.holding()}" for one in self.members)
 
     telling_digest = _MixtureLoader.index_stream_digest
     """Shards are disjoint, so two ranks' never agree."""
 
     def shuffle_buffers(self) -> list[tuple[int, float]]:
-        """As RLDSTrainLoader.shuffle_buffers: one for each data set."""
+        """See RLDSTrainLoader.shuffle_buffers; one for each dataset."""
         return [buffer for member in self.members for buffer in member.shuffle_buffers()]
 
     def close(self) -> None:
-        """Stops reading ahead and frees the buffers."""
+        """Stops prefetching and frees the buffers."""
         for member in self.members:
             member.close()
 
 
 class MixtureValidLoader(Limited, _MixtureLoader):
-    """One rank's part of the validation windows of all data sets, each window once over ranks."""
+    """One rank's share of the validation windows of all datasets, each window once over ranks."""
 
     def _of(self, wanted: int) -> MixtureValidLoader:
         total, members, end = len(self.dataset), [], 0
@@ -179,7 +179,7 @@ class MixtureValidLoader(Limited, _MixtureLoader):
         return sum(member.windows for member in self.members)
 
     def __len__(self) -> int:
-        """Batches of this rank; each data set's last one may be short."""
+        """Batches of this rank; each dataset's last one may be short."""
         return sum(len(member) for member in self.members)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -189,12 +189,12 @@ class MixtureValidLoader(Limited, _MixtureLoader):
 
 
 def _name(number: int, member: Any) -> str:
-    """A data set may be in a mixture twice."""
+    """Unique: a dataset may be in a mixture twice."""
     return f"{number} {member.dataset.source.name}"
 
 
 def _joined(parts: list[dict[str, Any]], pin_memory: bool) -> dict[str, Any]:
-    """One batch of several: rows one below the other."""
+    """Concatenates batches."""
     if len(parts) == 1 and not pin_memory:
         return parts[0]
 

@@ -1,7 +1,4 @@
-"""The next batch is read and pinned in a thread while the present one trains.
-
-On the CPU there is nothing to copy: batches stay in TensorFlow's memory, and this is not used.
-"""
+"""Reads and pins the next batch in a thread, while the current one trains. For CUDA only."""
 
 from __future__ import annotations
 
@@ -15,27 +12,27 @@ import torch
 from robomimic_ddp.config import tree
 
 MOVED = ("obs", "actions", "pad_mask")
-"""Entries of a batch that training reads on the device; `index` and `language` are for people."""
+"""Entries of a batch that are moved to the device: all but `index` and `language`."""
 
 
-class Ahead:
-    """Reads, in one thread, the batch after the one that it hands out.
+class Prefetcher:
+    """Reads one batch ahead, in a thread. Errors are raised by `next_of`.
 
-    convert: a raw batch -> the batch, called in the thread, which works on the CUDA `device`: a new
-    thread's is the first one, where pinning memory would open a context for every rank. What
-    reading raises is raised where the batch is asked for.
+    convert: a raw batch -> the batch, called in the thread, with `device` as its current CUDA
+    device: a new thread's is the first, on which pinning memory would open a context for every
+    rank.
     """
 
     def __init__(self, convert: Callable[[Any], Any], device: torch.device | None = None) -> None:
         self._convert = convert
         bind = None if device is None else partial(torch.cuda.set_device, device)
-        # Not a daemon: Python waits for its last batch at exit, and TensorFlow's C++ is left whole.
+        # Not a daemon: Python must wait at exit until TensorFlow's C++ has returned.
         self._pool = ThreadPoolExecutor(1, "rlds-ahead", initializer=bind)
         self._batches: Iterator[Any] | None = None
         self._coming: Future | None = None
 
     def next_of(self, batches: Iterator[Any]) -> Any:
-        """The next of `batches`; of another iterator than before, it begins anew."""
+        """The next of `batches`. Another iterator than before drops the prefetched batch."""
         if batches is not self._batches or self._coming is None:
             self._begin(batches)
         coming, self._coming = self._coming, None
@@ -49,7 +46,7 @@ class Ahead:
 
 
 def moved(batch: dict[str, Any], device: torch.device) -> dict[str, Any]:
-    """`batch` with what training reads on `device`; a copy from pinned memory is not waited for."""
+    """`batch` on `device`, copied with non_blocking, without `index` and `language`."""
     return {
         key: tree.mapped(lambda tensor: tensor.to(device, non_blocking=True), value)
         if key in MOVED

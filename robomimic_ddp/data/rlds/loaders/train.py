@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
@@ -13,25 +14,25 @@ from robomimic_ddp.data.rlds.loaders.base import RLDSLoader
 from robomimic_ddp.data.rlds.loaders.buffer_memory import window_bytes
 from robomimic_ddp.data.rlds.loaders.diagnose import episodes_being_read
 from robomimic_ddp.data.rlds.order.mixture_quota import Quotas
-from robomimic_ddp.data.rlds.order.pass_schedule import Leg
+from robomimic_ddp.data.rlds.order.pass_schedule import Segment
 from robomimic_ddp.data.rlds.order.read_plan import PassPlan
 from robomimic_ddp.data.rlds.pipeline.iterator import Stream
-from robomimic_ddp.data.rlds.pipeline.recipe import Reading
+from robomimic_ddp.data.rlds.pipeline.settings import Batching
 from robomimic_ddp.errors import DataError
 
 _KIND = "course"
-_TOLD = 4
+_MOST_NAMES = 4
 
 
 class RLDSTrainLoader(RLDSLoader):
-    """One rank's endless stream, in passes. `iter` continues it and ends with the pass.
+    """One rank's endless stream, in passes. Each `iter` continues it, up to the end of the pass.
 
-    Every rank takes the same number of full batches in a pass (`len`); windows left over open the
-    next pass. Hosts iterate anew at every epoch, whatever its length: nothing is lost by that.
+    Every rank takes the same number of full batches in a pass (`len`); remaining windows start the
+    next pass. Hosts iterate again at every epoch, of any length: no window is lost.
     """
 
     each_sample_once = True
-    """No window comes twice in a pass."""
+    """No window is repeated in a pass."""
     _parts = None
 
     def __init__(
@@ -39,39 +40,41 @@ class RLDSTrainLoader(RLDSLoader):
         dataset: RLDSDataset,
         rank: int,
         world_size: int,
-        reading: Reading,
+        batching: Batching,
         seed: int,
         in_mixture: bool = False,
     ):
-        reading = reading.for_windows(len(dataset) // world_size + 1)
-        super().__init__(dataset, rank, world_size, reading)
-        # In a mixture batches take any number of windows, so places are counted in windows.
-        self._leg = Leg(world_size, 1 if in_mixture else self.batch_size, reading.shuffle_buffer)
+        batching = batching.for_windows(len(dataset) // world_size + 1)
+        super().__init__(dataset, rank, world_size, batching)
+        # A batch of a mixture has any number of windows, so positions are counted in windows.
+        self._segment = Segment(
+            world_size, 1 if in_mixture else self.batch_size, batching.shuffle_buffer
+        )
         self._require_enough()
         self._seed, self._groups, self._continued = seed, None, 0
         self._stream: Stream | None = None
         self._begin(0, [])
 
-    def _begin(self, first_pass: int, legs: list[tuple[Leg, int]]) -> None:
-        """Stands behind `legs`: each with the batches that every rank took in it."""
-        self.close()  # first: its threads ask for plans
+    def _begin(self, first_pass: int, segments: list[tuple[Segment, int]]) -> None:
+        """Continues after `segments`: pairs of a segment and the batches each rank took in it."""
+        self.close()  # first: its threads use the plans
         self._first_pass = first_pass
-        if not legs or legs[-1][0] != self._leg:
-            legs = [*legs, (self._leg, 0)]
-        *self._legs_before, (_, self._batches) = legs
-        self._course = self.dataset.course(self._seed, first_pass, legs)
+        if not segments or segments[-1][0] != self._segment:
+            segments = [*segments, (self._segment, 0)]
+        *self._segments_before, (_, self._batches) = segments
+        self._schedule = self.dataset.schedule(self._seed, first_pass, segments)
         self._plans: dict[int, PassPlan] = {}
         self._spare = None
 
     def _reader(self) -> Stream:
-        """The pipeline's elements; it is made when the first batch is asked for."""
+        """The pipeline's elements; created with the first batch."""
         if self._stream is None:
-            pipeline = self._pipeline(self.reading, self._counters, self._groups)
+            pipeline = self._pipeline(self.batching, self._counters, self._groups)
             self._stream = Stream(pipeline)
         return self._stream
 
     def _place(self) -> tuple[int, int]:
-        return self._course.place(self.rank, self._batches)
+        return self._schedule.place(self.rank, self._batches)
 
     def _suspects(self) -> Iterator[int]:
         part, taken = self._place()
@@ -79,7 +82,7 @@ class RLDSTrainLoader(RLDSLoader):
             yield from episodes_being_read(self.dataset, plan, given)
 
     def follow(self, quotas: Quotas, number: int) -> None:
-        """From here on gives what `quotas` say of data set `number` in a mixture, by `next_of`."""
+        """Makes batches by the `quotas` of dataset `number` in a mixture; see `next_of`."""
         begun = self._batches
 
         def groups(first: int, count: int) -> np.ndarray:
@@ -89,7 +92,7 @@ class RLDSTrainLoader(RLDSLoader):
         self.close()
 
     def next_of(self, windows: int) -> dict[str, Any]:
-        """The next `windows` windows, as many as the quotas have for the batch."""
+        """The next `windows` windows, the batch's quota."""
         batch = self._next(self._reader())
         assert len(batch["language"]) == windows, (len(batch["language"]), windows)
         self._batches += windows
@@ -97,17 +100,17 @@ class RLDSTrainLoader(RLDSLoader):
 
     @property
     def _part(self) -> int:
-        """The part of the course that the next batch belongs to."""
-        return self._course.part_of(self._batches)
+        """The part of the schedule that the next batch belongs to."""
+        return self._schedule.part_of(self._batches)
 
     @property
     def pass_number(self) -> int:
         """The pass that the next batch belongs to."""
-        return self._course.first_pass + self._part
+        return self._schedule.first_pass + self._part
 
     def position(self) -> dict[str, Any]:
-        """What `go_to` needs: the same on every rank, a few numbers for each change of ranks."""
-        legs = [*self._legs_before, (self._leg, self._batches)]
+        """What `go_to` needs: the same on every rank, four numbers for each change of ranks."""
+        segments = [*self._segments_before, (self._segment, self._batches)]
         return {
             "kind": _KIND,
             "data": self.dataset.digest,
@@ -115,22 +118,21 @@ class RLDSTrainLoader(RLDSLoader):
             "pass": self.pass_number,
             "inside": self._is_inside,
             "first_pass": self._first_pass,
-            "legs": [[leg.world_size, leg.batch_size, leg.buffer, n] for leg, n in legs],
+            "legs": [[*astuple(segment), batches] for segment, batches in segments],
         }
 
     def batches_left(self) -> int:
-        """After `go_to`: batches that every rank has still to take of the pass of that position."""
+        """After `go_to`: batches of every rank left in the pass of that position."""
         if self.pass_number != self._continued:
-            return 0  # what was left fills no batch, and opens the next pass
+            return 0  # less than a batch, which starts the next pass
         return len(self) - self._delivered_in_pass
 
     def go_to(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
-        """Continues at a `position` of a run with any number of ranks; says what that means.
+        """Resumes at a `position` of a run with any number of ranks; returns a line for the user.
 
-        The order is a pure function of (seed, pass, place). With as many ranks, the same batch and
-        the same buffer it goes on to the window. Else what all ranks together have left of the pass
-        is cut anew: no window is lost, none comes twice in the pass. Records that the shuffle
-        buffer was waiting with are read again, and no others.
+        The order is a pure function of (seed, pass, position). With the same ranks, batch size and
+        buffer it resumes at the exact window. Otherwise the rest of the pass is split again: no
+        window is lost or repeated. Only records with windows in the shuffle buffer are read again.
         """
         if position is None or position.get("kind") != _KIND:
             return "data: the first pass begins"
@@ -138,18 +140,18 @@ class RLDSTrainLoader(RLDSLoader):
         if (position["data"], position["seed"]) != (self.dataset.digest, self._seed):
             self._begin(number, [])
             return (
-                f"data: pass {number} begins anew, since the data set, the choice of its windows "
+                f"data: pass {number} starts again, since the dataset, the choice of its windows "
                 "or the seed is another"
             )
-        legs = [(Leg(*numbers), batches) for *numbers, batches in position["legs"]]
-        self._begin(position["first_pass"], legs)
-        if legs[-1][0] == self._leg:
-            return f"data: pass {number} goes on after {self._delivered_in_pass} {self._unit}"
-        left = self._course.rest
+        segments = [(Segment(*numbers), batches) for *numbers, batches in position["legs"]]
+        self._begin(position["first_pass"], segments)
+        if segments[-1][0] == self._segment:
+            return f"data: pass {number} resumes after {self._delivered_in_pass} {self._unit}"
+        left = self._schedule.rest
         assert left is not None
         return (
             f"data: ranks, batch or shuffle buffer have changed; the {left.windows} windows that "
-            f"pass {number} has not delivered are split anew over {self.world_size} ranks"
+            f"pass {number} has not delivered are split again over {self.world_size} ranks"
         )
 
     @property
@@ -158,25 +160,25 @@ class RLDSTrainLoader(RLDSLoader):
 
     @property
     def _delivered_in_pass(self) -> int:
-        return self._batches - self._course.batches_before(self._part)
+        return self._batches - self._schedule.batches_before(self._part)
 
     @property
     def _is_inside(self) -> bool:
-        """Whether a part of the present pass was delivered, in this leg or one before."""
-        rest = self._course.rest if self._part == 0 else None
+        """Whether a part of the current pass was delivered, in this segment or before."""
+        rest = self._schedule.rest if self._part == 0 else None
         begun = rest is not None and rest.windows < len(self.dataset)
         return begun or self._delivered_in_pass > 0
 
     def _plan_of(self, part: int) -> PassPlan:
-        """The plan of `part`; the last two are kept, since it is asked for at each block."""
+        """The plan of `part`; caches the last two, since each block needs it."""
         plan = self._plans.get(part)
         if plan is None:
-            plan = self.dataset.part_plan(self._course, part, self.rank)
+            plan = self.dataset.part_plan(self._schedule, part, self.rank)
             self._plans = {**dict(list(self._plans.items())[-1:]), part: plan}
         return plan
 
     def _require_enough(self) -> None:
-        least = self._leg.batch_size
+        least = self._segment.batch_size
         needed = least * self.world_size
         if len(self.dataset) < needed:
             raise DataError(
@@ -188,8 +190,8 @@ class RLDSTrainLoader(RLDSLoader):
             ).on_all_ranks()
 
     def __len__(self) -> int:
-        """Full batches of every rank in the current pass, since it began or was cut anew."""
-        return self._course.batches_in(self._part)
+        """Full batches of every rank in the current pass, or in its rest since a new segment."""
+        return self._schedule.batches_in(self._part)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         this_pass = self.pass_number
@@ -199,8 +201,8 @@ class RLDSTrainLoader(RLDSLoader):
             yield batch
 
     def order_digest(self) -> str:
-        """Hex digest of what decides who reads what in the current pass: equal on every rank."""
-        row = self._course.row(self._part)
+        """Hex digest of the order of all ranks in the current pass: equal on every rank."""
+        row = self._schedule.row(self._part)
         digest = hashlib.sha256(repr((self.position()["legs"], self._seed)).encode())
         for column in row.columns():
             digest.update(column.tobytes())
@@ -211,27 +213,25 @@ class RLDSTrainLoader(RLDSLoader):
         return self._plan_of(self._part).digest()
 
     def holding(self) -> str:
-        """What this rank reads in the current pass, for people: windows, episodes, files."""
+        """Describes what this rank reads in the current pass: windows, episodes, files."""
         plan = self._plan_of(self._part)
         episodes = len(np.unique(np.stack([plan.file, plan.offset]), axis=1).T)
         names = [self.dataset.source.files[number].name for number in np.unique(plan.file)]
-        more = f" and {len(names) - _TOLD} more" if len(names) > _TOLD else ""
+        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         return (
             f"{plan.pieces.windows} windows of {episodes} episodes in {len(names)} file(s): "
-            f"{', '.join(names[:_TOLD])}{more}"
+            f"{', '.join(names[:_MOST_NAMES])}{more}"
         )
 
     telling_digest = index_stream_digest
     """Shards are disjoint, so two ranks' never agree."""
 
     def shuffle_buffers(self) -> list[tuple[int, float]]:
-        """Windows that wait in this rank's shuffle buffer, and the bytes that one is expected to
-        hold.
-        """
-        return [(self.reading.shuffle_buffer, window_bytes(self.dataset))]
+        """Windows in this rank's shuffle buffer, and expected bytes of a window."""
+        return [(self.batching.shuffle_buffer, window_bytes(self.dataset))]
 
     def close(self) -> None:
-        """Stops reading ahead and frees the buffers."""
+        """Stops prefetching and frees the buffers."""
         if self._stream is not None:
             self._stream.close()
         self._stream = None

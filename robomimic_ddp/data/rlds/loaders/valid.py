@@ -12,11 +12,11 @@ from robomimic_ddp.data.rlds.dataset import RLDSDataset
 from robomimic_ddp.data.rlds.loaders.base import RLDSLoader
 from robomimic_ddp.data.rlds.order.read_plan import PassPlan
 from robomimic_ddp.data.rlds.pipeline.iterator import Stream
-from robomimic_ddp.data.rlds.pipeline.recipe import Reading
+from robomimic_ddp.data.rlds.pipeline.settings import Batching
 
 
 class Limited:
-    """A validation loader of which the host wants some batches only."""
+    """A validation loader of which the host uses only some batches."""
 
     dataset: Any
     batch_size: int
@@ -28,9 +28,9 @@ class Limited:
     def limited(self, num_steps: int | None) -> Any:
         """The loader of min(num_steps x configured batch size, all) windows over all ranks.
 
-        None: of all windows. The configured batch size is the host's train.batch_size, so that
-        `num_steps` selects the same number of windows at every world size. A mixture's windows are
-        spread over its data sets by their sizes.
+        None: all windows. The configured batch size is train.batch_size, so that `num_steps`
+        selects the same number of windows for every world size. A mixture's windows are spread over
+        its datasets by size.
         """
         if num_steps is None:
             return self
@@ -48,11 +48,11 @@ class Limited:
 
 
 class RLDSValidLoader(Limited, RLDSLoader):
-    """One rank's part of the validation windows, the same at every `iter`.
+    """One rank's share of the validation windows, the same at every `iter`.
 
-    The last batch may be short. Over ranks every window comes once: all of them, or
-    `most_windows` spread evenly over the episodes. A rank may have none. Windows come mixed, so
-    that the first batches are a fair sample.
+    Shares are disjoint, and have all windows, or `most_windows` spread evenly over the episodes. A
+    rank may have none. The last batch may be short. Windows are shuffled, so that the first batches
+    are a fair sample.
     """
 
     _parts = 1
@@ -62,16 +62,16 @@ class RLDSValidLoader(Limited, RLDSLoader):
         dataset: RLDSDataset,
         rank: int,
         world_size: int,
-        reading: Reading,
+        batching: Batching,
         most_windows: int | None = None,
     ):
-        self._plan = dataset.valid_plan(rank, world_size, most_windows, reading.shuffle_buffer)
+        self._plan = dataset.valid_plan(rank, world_size, most_windows, batching.shuffle_buffer)
         self.windows = self._plan.pieces.windows
-        super().__init__(dataset, rank, world_size, reading.for_windows(self.windows))
-        self._batches = self._pipeline(self.reading, self._counters)
+        super().__init__(dataset, rank, world_size, batching.for_windows(self.windows))
+        self._batches = self._pipeline(self.batching, self._counters)
 
     def _of(self, wanted: int) -> RLDSValidLoader:
-        place = (self.rank, self.world_size, self.reading)
+        place = (self.rank, self.world_size, self.batching)
         return RLDSValidLoader(self.dataset, *place, wanted)
 
     def __len__(self) -> int:

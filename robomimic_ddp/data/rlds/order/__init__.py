@@ -1,1 +1,1 @@
-"""Which rank reads what, and when: pure functions of numbers."""
+"""Which rank reads what, in which order: pure functions."""

@@ -1,4 +1,4 @@
-"""How much of each batch comes from which data set of a mixture: arithmetic, equal on all ranks."""
+"""How many windows of a batch come from each dataset of a mixture: equal on all ranks."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 
 _AT_ONCE = 256
 _SIZE_BITS = 20
-"""Of a group's code: the rest is the number of its batch."""
+"""Low bits of a group's code; the others are the number of its batch."""
 
 
 class Quotas:
-    """Windows that each of D data sets gives to each batch of `batch_size` windows.
+    """Windows of each of D datasets in each batch of `batch_size` windows.
 
-    After any number of batches each has given its `weights` share to within one window or two.
-    `given`: how many each gave before, of whole batches; the rest of the class counts from there.
+    After any number of batches each dataset has its share by `weights`, to within two windows.
+    given: windows of each before batch 0, of whole batches.
     """
 
     def __init__(
@@ -28,27 +28,27 @@ class Quotas:
         self.batch_size = batch_size
         self.given = np.asarray(given if given is not None else [0] * len(weights), np.int64)
         self._plain_weights = self.weights.tolist()
-        # Windows given when each batch begins, `given` included: rows of a table with room to grow.
+        # Windows before each batch, `given` included: a table with room to grow.
         self._table = np.zeros((2 * _AT_ONCE, len(weights)), np.int64)
         self._table[0] = self.given
         self._ends = self._table[:1]
         self._lock = threading.Lock()
 
     def of(self, batch: int) -> np.ndarray:
-        """Windows of each data set in batch number `batch`, int64 [D]; together a whole batch."""
+        """Windows of each dataset in batch number `batch`, int64 [D], which sums to the
+        batch size.
+        """
         self._extend(lambda: len(self._ends) > batch + 1)
         return self._ends[batch + 1] - self._ends[batch]
 
     def given_before(self, batch: int) -> np.ndarray:
-        """Windows that each data set has given when batch number `batch` begins, `given` included:
-        int64 [D].
-        """
+        """Windows of each dataset before batch number `batch`, `given` included: int64 [D]."""
         self._extend(lambda: len(self._ends) > batch)
         return self._ends[batch]
 
     def groups(self, number: int, first: int, count: int) -> np.ndarray:
-        """To which batch each of `count` windows of data set `number` belongs, from its window
-        `first` on: codes that rise with the batch, int64 [count]; `group_size` reads them.
+        """The batch of each of `count` windows of dataset `number` from window `first` on, as
+        ascending codes, int64 [count]; see `group_size`.
         """
         start = int(self.given[number]) + first
         self._extend(lambda: self._ends[-1, number] >= start + count)
@@ -74,10 +74,10 @@ class Quotas:
                 self._ends = self._table[: count + _AT_ONCE]
 
     def _next(self, given: list[int]) -> list[int]:
-        """Largest remainders of what each data set is due at the end of the next batch.
+        """Largest-remainder apportionment of the next batch.
 
-        In plain numbers: a few of them are several times as quick as in numpy, and windows of a
-        small share are many thousands of batches apart.
+        In Python numbers, several times as fast as numpy for a few datasets: windows of a small
+        share are thousands of batches apart.
         """
         total = sum(given) + self.batch_size
         due = [weight * total - number for weight, number in zip(self._plain_weights, given)]

@@ -1,17 +1,14 @@
-"""Which rank reads which windows in which pass: pure arithmetic, the same on every rank, no
-communication.
+"""Which rank reads which windows in which pass: pure functions, without communication.
 
-A pass visits every window of a data set once. Its files come in an order drawn from (seed, pass),
-the episodes of each file likewise; laid end to end they form one row of windows, which is cut into
-one stretch per rank. So a rank owns whole files except at its two cuts, where a file (or, with more
-ranks than files, most of them) is shared by record, and a single episode by window. Records are
-fetched by byte offset: nobody reads a record of others.
+A pass visits every window of a dataset once. Its files are in an order drawn from (seed, pass), as
+are the episodes of each file. This sequence of windows is split into one contiguous range per rank:
+a rank has whole files except at the two ends of its range, where a file is divided by record and an
+episode by window. Records are read by byte offset, so no rank reads records of others.
 
-The stretches are as equal as integers allow *over the whole run*: when `before` windows have been
-given out to all ranks, each has floor or ceil of before / world of them. Batches are cut from each
-rank's endless row of windows, so a pass's leftovers open the next pass by themselves, and the
-number of full batches that all ranks then have is floor(before / (world * batch)): closed formulas,
-equal on all ranks, for any position of the run. `pass_schedule` strings passes together.
+Ranges are as equal as integers allow *over the whole run*: after `before` windows of all ranks,
+each rank has floor or ceil of before / world. Batches are taken from each rank's endless sequence,
+so the rest of a pass starts the next one, and all ranks have floor(before / (world * batch)) full
+batches: closed formulas for any position. `pass_schedule` chains passes.
 """
 
 from __future__ import annotations
@@ -28,10 +25,10 @@ FILE_ORDER, EPISODE_ORDER, PIECE_ORDER, WINDOW_PICK, SHUFFLE = range(5)
 
 @dataclass(frozen=True)
 class Pieces:
-    """A row of windows: parts of episodes laid end to end; int64 [P] each.
+    """A sequence of windows: concatenated parts of episodes; int64 [P] each.
 
-    episode: a row number of the table of episodes; start, stop: the piece's part [start, stop) of
-    that episode's windows of pass `number`.
+    episode: row of the table of episodes; start, stop: the range [start, stop) of that episode's
+    windows of pass `number`.
     """
 
     episode: np.ndarray
@@ -41,23 +38,23 @@ class Pieces:
 
     @cached_property
     def ends(self) -> np.ndarray:
-        """Where each piece ends in the row, int64 [P]."""
+        """End of each piece in the sequence, int64 [P]."""
         return np.cumsum(self.stop - self.start)
 
     @cached_property
     def begins(self) -> np.ndarray:
-        """Where each piece begins in the row, int64 [P]."""
+        """Start of each piece in the sequence, int64 [P]."""
         return self.ends - (self.stop - self.start)
 
     @property
     def windows(self) -> int:
-        """Windows in the row."""
+        """Number of windows."""
         return int(self.ends[-1]) if len(self.ends) else 0
 
     @cached_property
     def record(self) -> np.ndarray:
-        """Of each piece the number, from 0 on, of the reading of a record that serves it, int64
-        [P]: neighbours of one episode and pass share one.
+        """For each piece the number of its read of a record, from 0, int64 [P]: adjacent pieces of
+        one episode and pass share one.
         """
         new = np.ones(len(self.episode), bool)
         new[1:] = (np.diff(self.episode) != 0) | (np.diff(self.number) != 0)
@@ -72,7 +69,7 @@ class Pieces:
         return self.episode, self.start, self.stop, self.number
 
     def cut(self, start: int, stop: int) -> Pieces:
-        """The stretch [start, stop) of the row."""
+        """The range [start, stop) of the sequence."""
         first = int(np.searchsorted(self.ends, start, "right"))
         last = int(np.searchsorted(self.begins, stop, "left")) if stop > start else first
         part = self.taken(slice(first, last))
@@ -85,7 +82,9 @@ class Pieces:
         )
 
     def at(self, windows: np.ndarray) -> Pieces:
-        """Only the `windows` of the row, int64 [N], ascending: as few pieces as hold them."""
+        """Only the `windows` of the sequence, int64 [N], ascending, in as few pieces as
+        possible.
+        """
         piece = np.searchsorted(self.ends, windows, "right")
         inside = self.start[piece] + windows - self.begins[piece]
         new = np.ones(len(windows), bool)
@@ -97,14 +96,12 @@ class Pieces:
 
 
 def joined(rows: Sequence[Pieces]) -> Pieces:
-    """The rows laid end to end."""
+    """Concatenates sequences."""
     return Pieces(*(np.concatenate(column) for column in zip(*(row.columns() for row in rows))))
 
 
 def random_keys(count: int, *seed: int) -> np.ndarray:
-    """`count` random uint64, a pure function of `seed`; raw bits, which numpy keeps equal over its
-    versions.
-    """
+    """`count` random uint64, a pure function of `seed`: raw bits, equal in all numpy versions."""
     return np.random.PCG64(np.random.SeedSequence(seed)).random_raw(count)
 
 
@@ -114,9 +111,7 @@ def permutation(count: int, *seed: int) -> np.ndarray:
 
 
 def pass_order(file_of_episode: np.ndarray, seed: int, pass_number: int) -> np.ndarray:
-    """The episodes in the order of this pass, int64 [E]: files in a new order, episodes of a file
-    together.
-    """
+    """The episodes in the order of this pass, int64 [E]: shuffled files, and episodes in each."""
     files, position = np.unique(file_of_episode, return_inverse=True)
     rank_of_file = permutation(len(files), seed, pass_number, FILE_ORDER)
     within = random_keys(len(file_of_episode), seed, pass_number, EPISODE_ORDER)
@@ -124,22 +119,22 @@ def pass_order(file_of_episode: np.ndarray, seed: int, pass_number: int) -> np.n
 
 
 def whole_row(windows: np.ndarray, order: np.ndarray, pass_number: int) -> Pieces:
-    """The row of all windows of a pass: episodes with `windows` [E] each, in the `order` [E]."""
+    """All windows of a pass: episodes with `windows` [E] each, in the `order` [E]."""
     order = order[windows[order] > 0]
     zeros = np.zeros(len(order), np.int64)
     return Pieces(order, zeros, windows[order].astype(np.int64), zeros + pass_number)
 
 
 def windows_given(before: int, rank: int, world_size: int) -> int:
-    """How many of the first `before` windows that all ranks are given belong to `rank`."""
+    """How many of the first `before` windows of all ranks belong to `rank`."""
     return (rank + 1) * before // world_size - rank * before // world_size
 
 
 def stretch(before: int, after: int, rank: int, world_size: int) -> tuple[int, int]:
-    """The stretch [start, stop) that belongs to `rank` of the row that brings the windows given to
-    all ranks from `before` to `after`.
+    """The range [start, stop) of `rank` in the sequence of the windows `before` to `after` of all
+    ranks.
 
-    Needs a window per rank where `before` is not 0; the loader asks for a whole batch per rank.
+    Needs a window per rank if `before` is not 0; the loader requires a batch per rank.
     """
     assert after - before >= world_size or before == 0, (before, after, world_size)
 

@@ -1,9 +1,9 @@
-"""The course of all ranks through a data set: pass after pass, over changes of ranks and batch.
+"""The schedule of all ranks over a dataset: pass after pass, also if ranks or batch size change.
 
-A leg is a stretch of the run with one number of ranks, one batch and one shuffle buffer. It
-consists of parts: part k is pass `first_pass + k`. Where a leg follows another, its part 0 is what
-that one has left of its pass, cut anew over the new ranks; what waited from the pass before belongs
-to it. Everything follows from the legs: a position is a handful of numbers.
+A segment of a run has one number of ranks, one batch size and one shuffle buffer size. It consists
+of parts: part k is pass `first_pass + k`. The part 0 of a segment that follows another is the rest
+of that one's pass, divided again over the new ranks; what was in their shuffle buffers belongs to
+it. Everything follows from the segments: a position is a few numbers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from robomimic_ddp.data.rlds.order.shuffle import Shuffle
 
 
 @dataclass(frozen=True)
-class Leg:
+class Segment:
     """`world_size` ranks, batches of `batch_size` and a shuffle buffer of `buffer` windows."""
 
     world_size: int
@@ -39,7 +39,7 @@ class Leg:
 @dataclass(frozen=True)
 class Share:
     """What a rank reads of one part: its pieces in reading order, the shuffle of their windows, and
-    how many windows the leg has given to the rank before.
+    how many windows the segment has assigned to the rank before.
     """
 
     pieces: Pieces
@@ -47,11 +47,11 @@ class Share:
     before: int
 
 
-class Course:
-    """One leg, and what it begins with.
+class PassSchedule:
+    """The schedule of one segment.
 
-    file_of_episode, windows: int64 [E], the table of episodes and what each gives to every pass.
-    rest: what the leg before has left (None: the whole of `first_pass`).
+    file_of_episode, windows: int64 [E], each episode's file and its windows in a pass. rest: what
+    the segment before left of its pass (None: the whole of `first_pass`).
     """
 
     def __init__(
@@ -59,14 +59,14 @@ class Course:
         file_of_episode: np.ndarray,
         windows: np.ndarray,
         seed: int,
-        leg: Leg,
+        segment: Segment,
         first_pass: int = 0,
         rest: Pieces | None = None,
         number: int = 0,
     ) -> None:
         self._table = (file_of_episode, windows)
         self._total = int(windows.sum())
-        self.seed, self.leg, self.number = seed, leg, number
+        self.seed, self.segment, self.number = seed, segment, number
         self.first_pass, self.rest = first_pass, rest
         self._rows: dict[int, Pieces] = {}
 
@@ -77,32 +77,34 @@ class Course:
         windows: np.ndarray,
         seed: int,
         first_pass: int,
-        legs: Sequence[tuple[Leg, int]],
-    ) -> Course:
-        """The last of `legs`: each with the batches that every rank took in it."""
-        (leg, batches), *later = legs
-        course = cls(file_of_episode, windows, seed, leg, first_pass)
-        for leg, more in later:
-            course, batches = course.followed_by(leg, batches), more
-        return course
+        segments: Sequence[tuple[Segment, int]],
+    ) -> PassSchedule:
+        """The schedule of the last of `segments`: pairs of a segment and the batches taken by each
+        rank.
+        """
+        (segment, batches), *later = segments
+        schedule = cls(file_of_episode, windows, seed, segment, first_pass)
+        for segment, more in later:
+            schedule, batches = schedule.followed_by(segment, batches), more
+        return schedule
 
     def given_before(self, part: int) -> int:
-        """Windows that the leg has given to all ranks before `part`."""
+        """Windows that the segment has assigned to all ranks before `part`."""
         first = self._total if self.rest is None else self.rest.windows
         return 0 if part == 0 else first + (part - 1) * self._total
 
     def batches_before(self, part: int) -> int:
-        """Full batches that every rank has taken in this leg when `part` begins."""
-        return self.given_before(part) // (self.leg.world_size * self.leg.batch_size)
+        """Full batches that each rank has taken in this segment when `part` begins."""
+        return self.given_before(part) // (self.segment.world_size * self.segment.batch_size)
 
     def batches_in(self, part: int) -> int:
         """Full batches that every rank takes in `part`."""
         return self.batches_before(part + 1) - self.batches_before(part)
 
     def part_of(self, batches: int) -> int:
-        """The part that the next batch belongs to, when every rank has taken `batches`."""
+        """The part of the next batch, after `batches` of each rank."""
         part = 0
-        wanted = (batches + 1) * self.leg.world_size * self.leg.batch_size
+        wanted = (batches + 1) * self.segment.world_size * self.segment.batch_size
         beyond = wanted - self.given_before(1)
         if beyond > 0:
             part = -(-beyond // self._total)
@@ -121,37 +123,35 @@ class Course:
         return self._rows[part]
 
     def share(self, part: int, rank: int) -> Share:
-        """What `rank` reads of `part`; over ranks disjoint, and together all of it.
+        """What `rank` reads of `part`: disjoint over ranks, which read all of it together.
 
-        The records come in an order of the rank's own, so that neighbours in time are not
-        neighbours in a file. Pieces of one record, of which a leg before has taken some windows,
-        stay together: it is read once.
+        Each rank has another random order of records, so that successive windows are not neighbours
+        in a file. Pieces of one record that an earlier segment has begun stay together, so that it
+        is read once.
         """
-        world, drawn = self.leg.world_size, self.first_pass + part
+        world, drawn = self.segment.world_size, self.first_pass + part
         before = self.given_before(part)
         own = self.row(part).cut(*stretch(before, self.given_before(part + 1), rank, world))
         records = int(own.record[-1]) + 1 if len(own.record) else 0
         order = permutation(records, self.seed, drawn, PIECE_ORDER, rank, self.number)
         mixed = np.argsort(np.argsort(order)[own.record], kind="stable")
         shuffle = Shuffle(
-            own.windows, self.leg.buffer, self.seed, drawn, SHUFFLE, rank, self.number
+            own.windows, self.segment.buffer, self.seed, drawn, SHUFFLE, rank, self.number
         )
         return Share(own.taken(mixed), shuffle, windows_given(before, rank, world))
 
     def place(self, rank: int, batches: int) -> tuple[int, int]:
-        """The part whose windows `rank` takes next after `batches`, and how many of that part it
-        has taken.
-        """
-        taken, world = batches * self.leg.batch_size, self.leg.world_size
+        """The part that `rank` takes windows of after `batches`, and how many of it are taken."""
+        taken, world = batches * self.segment.batch_size, self.segment.world_size
         part = self.part_of(batches)
         while windows_given(self.given_before(part), rank, world) > taken:
-            part -= 1  # the end of the part before waits in this rank's row
+            part -= 1  # this rank has not yet taken the end of the part before
         return part, taken - windows_given(self.given_before(part), rank, world)
 
     def remaining(self, batches: int) -> Pieces:
-        """What no rank has been given up to the end of the present pass, after `batches`."""
+        """What no rank has taken of the present pass after `batches`."""
         last, left = self.part_of(batches), []
-        for rank in range(self.leg.world_size):
+        for rank in range(self.segment.world_size):
             part, taken = self.place(rank, batches)
             while part <= last:
                 share = self.share(part, rank)
@@ -160,19 +160,19 @@ class Course:
                 part, taken = part + 1, 0
         return self._in_order(joined(left))
 
-    def followed_by(self, leg: Leg, batches: int) -> Course:
-        """The leg after this one, which ends after `batches` of every rank."""
-        return Course(
+    def followed_by(self, segment: Segment, batches: int) -> PassSchedule:
+        """The schedule of the next segment, if this one ends after `batches` of each rank."""
+        return PassSchedule(
             *self._table,
             self.seed,
-            leg,
+            segment,
             self.first_pass + self.part_of(batches),
             self.remaining(batches),
             self.number + 1,
         )
 
     def _in_order(self, pieces: Pieces) -> Pieces:
-        """The pieces in the order of their passes: files stay together, neighbours are joined."""
+        """The pieces in the order of their passes; adjacent ones are joined."""
         place = np.zeros(len(pieces.episode), np.int64)
         for number in np.unique(pieces.number):
             order = pass_order(self._table[0], self.seed, int(number))

@@ -1,4 +1,4 @@
-"""What a pipeline reads and when: records, and the order in which their windows leave."""
+"""Plans of what a pipeline reads: records, and the order in which their windows leave."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from robomimic_ddp.data.rlds.order.shuffle import Shuffle
 from robomimic_ddp.data.rlds.order.windows import picked_windows
 
 BLOCK_WINDOWS = 4096
-"""At least so many windows are planned at once."""
+"""Least windows of a block."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Records to read, and which windows are complete after each: what tf.data is told at once.
+    """Records to read, and which windows leave the store after each; one element of tf.data.
 
-    records: int64 [P, 6], of each record its file, offset, and the episode's taken, count, pick and
-    base (see PassPlan); numbers: int64 [N], which of the taken windows are put into the store, of
-    all records in turn; keys: int64 [N], under which key; stored: int64 [P + 1], where each
-    record's part of the two begins. leaving: int64 [Q, 2], key and data set number of the windows
-    that leave the store, in order; left: int64 [P + 1], where the part that leaves after each
-    record begins; first: int64 scalar, how many windows the leg has given to the rank before them.
+    records: int64 [P, 6], each record's file, offset, and the episode's taken, count, pick and base
+    (see PassPlan); numbers: int64 [N], which of the taken windows are put into the store, record by
+    record; keys: int64 [N], their keys; stored: int64 [P + 1], start of each record in these two.
+    leaving: int64 [Q, 2], key and dataset number of the windows that leave the store, in order;
+    left: int64 [P + 1], start in `leaving` of those that leave after each record; first: int64
+    scalar, windows that the segment has assigned to the rank before.
     """
 
     records: np.ndarray
@@ -37,18 +37,18 @@ class Block:
     first: np.ndarray
 
     def arrays(self) -> tuple[np.ndarray, ...]:
-        """All of it, as tf.data takes it."""
+        """The fields, for tf.data."""
         return tuple(np.asarray(getattr(self, one.name), np.int64) for one in fields(self))
 
 
 @dataclass(frozen=True)
 class PassPlan:
-    """What one rank reads in one part of its course.
+    """What one rank reads in one part of its schedule.
 
-    file, offset: int64 [P], where the record of each of `pieces` lies; taken: how many windows its
-    episode gives to a pass, of `count`; pick: see `windows.picked_windows`; base: the data set's
-    number of its window 0. shuffle: in which order the windows leave; first_key: the key of the
-    first of them, in a row of keys that never repeats.
+    file, offset: int64 [P], the record of each of `pieces`; taken: windows of its episode in a
+    pass, of `count`; pick: see `windows.picked_windows`; base: the dataset's number of its window
+    0. shuffle: the order in which the windows leave; first_key: the key of the first; keys are
+    unique.
     """
 
     pieces: Pieces
@@ -70,32 +70,32 @@ class PassPlan:
 
     @cached_property
     def cuts(self) -> np.ndarray:
-        """The first piece of each block, and the number of pieces: int64 [blocks + 1]."""
+        """The first piece of each block, then the number of pieces: int64 [blocks + 1]."""
         size = max(BLOCK_WINDOWS, self.shuffle.spread)
         _, first = np.unique(self.pieces.begins // size, return_index=True)
         return np.append(first, len(self.file)).astype(np.int64)
 
     @property
     def blocks(self) -> int:
-        """How many blocks there are."""
+        """Number of blocks."""
         return len(self.cuts) - 1
 
     def index(self, windows: np.ndarray) -> np.ndarray:
-        """The data set's numbers of `windows` of the row, int64 [N]."""
+        """The dataset's numbers of `windows` of this plan, int64 [N]."""
         piece = np.searchsorted(self.pieces.ends, windows, "right")
         number = self.pieces.start[piece] + windows - self.pieces.begins[piece]
         picked = picked_windows(number, self.count[piece], self.taken[piece], self.pick[piece])
         return self.base[piece] + picked
 
     def block_of(self, taken: int) -> int:
-        """The block in which reading goes on when `taken` windows have left."""
+        """The block in which reading resumes after `taken` windows."""
         _, then = self.shuffle.waiting(taken)
         begins = self.pieces.begins[self.cuts[:-1]]
         return int(np.searchsorted(begins, then - 1, "right")) - 1
 
     def block(self, number: int, taken: int = 0) -> Block:
-        """Block `number`; for the one of `block_of(taken)` less the `taken` windows that have left,
-        and with what is still to come of the records before it.
+        """Block `number`. `taken`: for the block of `block_of(taken)`, without these windows, and
+        with the remaining windows of earlier records.
         """
         ends = self.pieces.ends
         start = int(self.pieces.begins[self.cuts[number]])
@@ -111,7 +111,7 @@ class PassPlan:
         piece = np.searchsorted(ends, entering, "right")
         _, first = np.unique(self.pieces.record[piece], return_index=True)
         read = piece[first]
-        # What has left by the place where the next record begins is complete after this one.
+        # Windows that leave before the next record starts are complete after this one.
         limits = np.append(self.pieces.begins[read[1:]], stop)
         columns = (self.file, self.offset, self.taken, self.count, self.pick, self.base)
         return Block(

@@ -1,9 +1,9 @@
-"""The shuffle of one rank's row of windows, as arithmetic: which window leaves when.
+"""Computes the shuffle of one rank's sequence of windows, so that any position can be reached.
 
-Window i of the row enters at place i and leaves at a place drawn evenly from [i, i + 2 * buffer).
-So about `buffer` windows wait at any time, as long as in a shuffle buffer of that size, but never
-longer than 2 * buffer: any position of the row is reached from the 2 * buffer windows before it,
-without going through all that came earlier. Nothing leaves before `buffer` windows have entered.
+Window i enters at place i and leaves at a place drawn uniformly from [i, i + 2 * buffer). About
+`buffer` windows wait at any time, as in a shuffle buffer of that size, but none longer than
+2 * buffer: the state at any position follows from the 2 * buffer windows before it. Nothing leaves
+before `buffer` windows have entered.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Shuffle:
         self._filled = buffer if buffer > 1 else 0
 
     def _keys(self, start: int, stop: int) -> np.ndarray:
-        """Of the windows [start, stop) the place of leaving and random bits for ties, uint64."""
+        """For the windows [start, stop) the place of leaving and random bits for ties, uint64."""
         generator = np.random.PCG64(np.random.SeedSequence(self.seed))
         raw = generator.advance(start).random_raw(max(stop - start, 0))
         delay = ((raw >> np.uint64(32)) * np.uint64(self.spread)) >> np.uint64(32)
@@ -32,9 +32,7 @@ class Shuffle:
         return (place.astype(np.uint64) << np.uint64(_TIE_BITS)) | ties
 
     def _around(self, start: int, stop: int) -> tuple[int, np.ndarray, np.ndarray]:
-        """The first window that may leave at [start, stop), and from it on to window `stop` the
-        keys and places.
-        """
+        """The first window that may leave at [start, stop); keys and places from it to `stop`."""
         first = max(0, start - self.spread)
         keys = self._keys(first, min(stop, self.count))
         return first, keys, (keys >> np.uint64(_TIE_BITS)).astype(np.int64)
@@ -45,8 +43,8 @@ class Shuffle:
         return min(place, self.count) - int(np.count_nonzero(places >= place))
 
     def leaving(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """The windows that leave at the places [start, stop), in their order, and those places:
-        int64 [N] both.
+        """The windows that leave at the places [start, stop), in order, and these places: int64
+        [N].
         """
         first, keys, places = self._around(start, stop)
         chosen = np.flatnonzero((places >= start) & (places < stop))
@@ -54,7 +52,7 @@ class Shuffle:
         return chosen + first, places[chosen]
 
     def waiting(self, taken: int) -> tuple[np.ndarray, int]:
-        """When `taken` windows have left: those before window `then` that have not, int64 [N]
+        """After `taken` windows have left: the windows before `then` that have not, int64 [N]
         ascending, and `then`, from which on none has.
         """
         if taken >= self.count:

@@ -1,7 +1,6 @@
-"""Windows of an episode: which frames and actions belong to window i, as the ARISE host's
-SequenceDataset has it.
+"""Windows of an episode: frames and actions of window i, as in robomimic's SequenceDataset.
 
-With To = frame_stack and Tp = seq_length, the window at step i holds the observations i-(To-1) .. i
+With To = frame_stack and Tp = seq_length, the window at step i has the observations i-(To-1) .. i
 and the actions i-(To-1) .. i+Tp-1, in all To-1+Tp of them. Outside the episode the edge is repeated
 and the mask is False.
 """
@@ -36,35 +35,28 @@ class WindowShape:
         return 0 if self.pad_frame_stack else self.frame_stack - 1
 
     def count(self, lengths: np.ndarray) -> np.ndarray:
-        """Windows of episodes of `lengths` [E] steps; 0 for one that is too short to hold an
-        unpadded window.
-        """
+        """Windows of episodes of `lengths` [E] steps; 0 if shorter than an unpadded window."""
         lost = self.first + (0 if self.pad_seq_length else self.seq_length - 1)
         return np.maximum(np.asarray(lengths, np.int64) - lost, 0)
 
 
 def windows_per_pass(counts: np.ndarray, subsample_length: int | None) -> np.ndarray:
-    """Windows that each episode gives to a pass: all of `counts` [E], or at most
-    `subsample_length`.
-    """
+    """Windows of each episode in a pass: `counts` [E], or at most `subsample_length`."""
     return counts if not subsample_length else np.minimum(counts, subsample_length)
 
 
 def pick_offsets(counts: np.ndarray, seed: int, pass_number: int) -> np.ndarray:
-    """One number in [0, counts) per episode, int64 [E], drawn from (seed, pass); see
-    `picked_windows`.
-    """
+    """A number in [0, counts) per episode, int64 [E], from (seed, pass); see `picked_windows`."""
     keys = random_keys(len(counts), seed, pass_number, WINDOW_PICK)
     return (keys % np.maximum(counts, 1).astype(np.uint64)).astype(np.int64)
 
 
 def picked_windows(numbers: Any, count: Any, taken: Any, offset: Any) -> Any:
-    """Which window of an episode is number `numbers` of those that it gives to a pass (numpy or
-    TensorFlow integers).
+    """The windows of an episode with the `numbers` in a pass (numpy or TensorFlow integers).
 
-    An episode of `count` windows of which `taken` are wanted is cut into `taken` equal stretches,
-    and `offset` picks one window of each: over all offsets every window comes equally often, and
-    none comes twice in a pass. With taken == count this is the identity.
+    The episode's `count` windows are divided into `taken` equal ranges, and `offset` picks one
+    window of each: over all offsets every window is picked equally often, and none twice in a pass.
+    The identity if taken == count.
     """
     return (numbers * count + offset) // taken
 

@@ -1,11 +1,9 @@
-"""The tf.data graph: records -> windows of encoded frames, put into a store -> batches, taken out
-of it in the planned order, decoded and normalised.
+"""The tf.data graph: records -> windows of encoded frames in a store -> batches, in the planned
+order, decoded and normalised.
 
-The store (`shuffle_buffer`) is the shuffle buffer. Which window leaves it when is planned outside
-(`read_plan.PassPlan`), so the order depends on nothing that happens here, and any position of it
-can be reached directly. Everything before the batch handles raw records and encoded frames only; a
-frame is decoded once its batch is being made, so nothing is decoded that is not delivered.
-No Python runs per sample: once per block of thousands of windows for its plan.
+The store (`shuffle_buffer`) is the shuffle buffer. `read_plan.PassPlan` plans the order in which
+windows leave it, so any position can be reached directly. Frames stay encoded until their batch is
+made, so none is decoded that is not delivered. Python runs once per block of thousands of windows.
 """
 
 from __future__ import annotations
@@ -20,21 +18,20 @@ from robomimic_ddp.data.rlds.order.read_plan import PassPlan
 from robomimic_ddp.data.rlds.order.windows import picked_windows, window_indices
 from robomimic_ddp.data.rlds.pipeline import skip_corrupt
 from robomimic_ddp.data.rlds.pipeline.images import decode
-from robomimic_ddp.data.rlds.pipeline.recipe import Reading, Recipe
+from robomimic_ddp.data.rlds.pipeline.settings import Batching, WindowSettings
 from robomimic_ddp.data.rlds.pipeline.shuffle_buffer import Store
 from robomimic_ddp.data.rlds.schema.actions import action_vectors, part_values
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow, traced_as_written
 
 READERS = 8
-"""At most so many records are read at once."""
+"""Most records that are read at once."""
 ENDLESS = 2**62
-"""As many parts as no run gets through."""
+"""More parts than any run has."""
 
 
 class FrameCounters:
-    """Camera frames counted inside the graph: `decoded` one by one, `batched` when their batch is
-    complete. `damaged`: numbers of windows that could not be read, as they were replaced
-    (`ddp.skip_corrupt`).
+    """Camera frames counted inside the graph: `decoded` one by one, `batched` with their batch.
+    damaged: numbers of windows that were replaced (`ddp.skip_corrupt`).
     """
 
     def __init__(self) -> None:
@@ -45,13 +42,15 @@ class FrameCounters:
             self.batched = tf.Variable(0, dtype=tf.int64, trainable=False)
 
 
-def windows_of(recipe: Recipe, episode: dict[str, Any], record: Any, numbers: Any) -> dict:
+def windows_of(
+    settings: WindowSettings, episode: dict[str, Any], record: Any, numbers: Any
+) -> dict:
     """TensorFlow: an episode's tensors [T, ...] and its row of Block.records -> its windows
-    `numbers` [N, ...], still encoded.
+    `numbers` [N, ...], encoded.
     """
     tf = import_tensorflow()
     taken, count, pick = record[2], record[3], record[4]
-    shape, fields = recipe.shape, recipe.fields
+    shape, fields = settings.shape, settings.fields
     actions = action_vectors(episode, fields.actions)
     length = tf.shape(actions, out_type=tf.int64)[0]
     window = picked_windows(numbers, count, taken, pick)
@@ -74,18 +73,20 @@ def windows_of(recipe: Recipe, episode: dict[str, Any], record: Any, numbers: An
     }
 
 
-def finish(recipe: Recipe, counters: FrameCounters, batch: dict[str, Any]) -> dict[str, Any]:
-    """TensorFlow: a batch of encoded windows -> what is delivered (`loader` names the shapes)."""
+def finish(
+    settings: WindowSettings, counters: FrameCounters, batch: dict[str, Any]
+) -> dict[str, Any]:
+    """TensorFlow: a batch of encoded windows -> the delivered batch (see `RLDSLoader`)."""
     tf = import_tensorflow()
-    size, frames = recipe.size, recipe.shape.frame_stack
+    size, frames = settings.size, settings.shape.frame_stack
     obs, pictures = dict(batch["states"]), tf.constant(0, tf.int64)
     for key, encoded in batch["images"].items():
-        place = recipe.stored[key], size, counters.decoded, recipe.reduced.get(key, 1)
+        place = settings.stored[key], size, counters.decoded, settings.reduced.get(key, 1)
         decoded = decode(tf.reshape(encoded, [-1]), *place)
         obs[key] = tf.reshape(decoded, [-1, frames, size.height, size.width, 3])
         pictures += tf.size(encoded, out_type=tf.int64)
-    actions = (batch["actions"] - recipe.offset) / recipe.scale
-    actions = tf.clip_by_value(actions, -recipe.limit, recipe.limit)
+    actions = (batch["actions"] - settings.offset) / settings.scale
+    actions = tf.clip_by_value(actions, -settings.limit, settings.limit)
     with tf.control_dependencies([obs[key] for key in batch["images"]]):
         counted = counters.batched.assign_add(pictures)
     with tf.control_dependencies([counted]):
@@ -101,34 +102,33 @@ def finish(recipe: Recipe, counters: FrameCounters, batch: dict[str, Any]) -> di
 
 @traced_as_written
 def build(
-    recipe: Recipe,
+    settings: WindowSettings,
     plan_of: Callable[[int], PassPlan],
     parts: int | None,
-    reading: Reading,
+    batching: Batching,
     counters: FrameCounters,
     start: tuple[int, int] = (0, 0),
     groups: Callable[[int, int], np.ndarray] | None = None,
 ) -> Any:
-    """tf.data of batches over the plans of parts 0, 1, ... (`parts` of them; None: without end).
+    """tf.data of batches over the plans of parts 0, 1, ... (`parts`: their number; None: endless).
 
-    One row of windows, cut every `batch_size` across the ends of parts. `start`: the part to begin
-    in, and how many windows of it have been delivered already; of those before, only what was still
-    waiting is read. The short batch at the end of the last part is kept.
+    Batches may extend over the ends of parts; the last one may be short. start: a part, and how
+    many windows of it were delivered; of earlier records only those with waiting windows are read.
 
-    `groups(first, count)`: codes of the batches (see `Quotas`) that the `count` windows of the leg
+    `groups(first, count)`: codes of the batches (see `Quotas`) that the segment's `count` windows
     from number `first` on make, in place of `batch_size`.
     """
     tf = import_tensorflow()
     blocks = _blocks(plan_of, start, parts or ENDLESS, groups)
     batches = tf.data.Dataset.range(1).flat_map(
-        lambda _: _batches(recipe, blocks, reading, counters, groups is not None)
+        lambda _: _batches(settings, blocks, batching, counters, groups is not None)
     )
-    if reading.prefetch:
-        batches = batches.prefetch(reading.prefetch)
+    if batching.prefetch:
+        batches = batches.prefetch(batching.prefetch)
     options = tf.data.Options()
     options.deterministic = True
     options.autotune.enabled = False
-    options.threading.private_threadpool_size = reading.threads
+    options.threading.private_threadpool_size = batching.threads
     options.threading.max_intra_op_parallelism = 1
     return batches.with_options(options)
 
@@ -139,11 +139,11 @@ def _blocks(
     parts: int,
     groups: Callable[[int, int], np.ndarray] | None,
 ) -> Any:
-    """tf.data of Blocks, part after part, planned one ahead; `leaving` with the group's code."""
+    """tf.data of Blocks, planned one part ahead; `leaving` with the group's code."""
     tf = import_tensorflow()
     first, taken = start
 
-    # numpy_function, not from_generator: generators are finalised at exit, when Python has ended.
+    # numpy_function, not from_generator, which is finalised after Python has ended.
     def blocks_of(part: int) -> tuple[np.int64, np.int64]:
         plan = plan_of(int(part))
         begin = plan.block_of(taken) if part == first and taken else 0
@@ -171,12 +171,16 @@ def _blocks(
 
 
 def _batches(
-    recipe: Recipe, blocks: Any, reading: Reading, counters: FrameCounters, grouped: bool
+    settings: WindowSettings,
+    blocks: Any,
+    batching: Batching,
+    counters: FrameCounters,
+    grouped: bool,
 ) -> Any:
-    """tf.data of finished batches, through a store of its own."""
+    """tf.data of finished batches, with a new store."""
     tf = import_tensorflow()
-    names = tf.constant(recipe.files)
-    store = Store(recipe)
+    names = tf.constant(settings.files)
+    store = Store(settings)
 
     def rows(records, numbers, keys, stored, leaving, left) -> Any:
         def row(p: Any) -> tuple:
@@ -187,7 +191,7 @@ def _batches(
 
     def read(record: Any, numbers: Any, keys: Any, leaving: Any) -> Any:
         raw = raw_records(names[record[0]], record[1]).take(1).get_single_element()
-        windows = windows_of(recipe, recipe.parse(raw), record, numbers)
+        windows = windows_of(settings, settings.parse(raw), record, numbers)
         with tf.control_dependencies(store.put(keys, windows)):
             return tf.identity(leaving)
 
@@ -196,13 +200,13 @@ def _batches(
 
     def made(leaving: Any) -> dict[str, Any]:
         batch = {**store.take(leaving[:, 0]), "index": leaving[:, 1]}
-        if not recipe.skip_corrupt:
-            return finish(recipe, counters, batch)
+        if not settings.skip_corrupt:
+            return finish(settings, counters, batch)
         note = lambda index: counters.damaged.extend(index.tolist())  # noqa: E731
-        return skip_corrupt.finished(lambda part: finish(recipe, counters, part), batch, note)
+        return skip_corrupt.finished(lambda part: finish(settings, counters, part), batch, note)
 
-    threads = min(reading.threads, READERS)
-    reader = read_if_whole if recipe.skip_corrupt else read
+    threads = min(batching.threads, READERS)
+    reader = read_if_whole if settings.skip_corrupt else read
     records = blocks.flat_map(rows).map(reader, num_parallel_calls=threads, deterministic=True)
     leaving = records.flat_map(tf.data.Dataset.from_tensor_slices)
     if grouped:
@@ -212,5 +216,5 @@ def _batches(
             window_size_func=Quotas.group_size,
         )
     else:
-        leaving = leaving.batch(reading.batch_size)
-    return leaving.map(made, num_parallel_calls=reading.threads, deterministic=True)
+        leaving = leaving.batch(batching.batch_size)
+    return leaving.map(made, num_parallel_calls=batching.threads, deterministic=True)

@@ -1,4 +1,4 @@
-"""Decoding and resizing of camera frames, inside a tf.data graph or by itself."""
+"""Decodes and resizes camera frames."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from robomimic_ddp.data.rlds.tf_import import import_tensorflow
 
 @dataclass(frozen=True)
 class PictureSize:
-    """Delivered height and width in pixels, by which of `keys.IMAGE_FILTERS`, and whether JPEG may
+    """Delivered height and width in pixels, one of `rlds_keys.IMAGE_FILTERS`, and whether JPEG may
     be decoded at a reduced scale (`reduction`).
     """
 
@@ -29,11 +29,8 @@ class PictureSize:
 
 
 def reduction(stored: tuple[int | None, ...], size: PictureSize) -> int:
-    """How many times smaller a stored JPEG may be decoded: the largest of 8, 4, 2 that leaves at
-    least the delivered size, else 1.
-
-    libjpeg then transforms fewer coefficients of each block, which averages the pixels that it
-    leaves out.
+    """The scale at which a stored JPEG may be decoded: the largest of 8, 4, 2 that keeps at least
+    the delivered size, else 1. libjpeg then transforms fewer coefficients of each block.
     """
     if None in stored:
         return 1
@@ -45,9 +42,7 @@ def reduction(stored: tuple[int | None, ...], size: PictureSize) -> int:
 
 
 def resize_frames(frames: np.ndarray, size: PictureSize) -> np.ndarray:
-    """numpy uint8 [N, h, w, 3] -> [N, height, width, 3], pixel for pixel as in training: for
-    closed-loop use.
-    """
+    """numpy uint8 [N, h, w, 3] -> [N, height, width, 3], as in training, for rollouts."""
     tf = import_tensorflow()
     if not len(frames):
         return np.zeros((0, *size.pixels, 3), np.uint8)
@@ -58,11 +53,10 @@ def resize_frames(frames: np.ndarray, size: PictureSize) -> np.ndarray:
 def decode(
     encoded: Any, stored: tuple[int | None, ...], size: PictureSize, counter: Any, scale: int = 1
 ) -> Any:
-    """TensorFlow: JPEG or PNG bytes [N] -> uint8 [N, height, width, 3]; adds N, the frames decoded,
-    to `counter`.
+    """TensorFlow: JPEG or PNG bytes [N] -> uint8 [N, height, width, 3]; adds N to `counter`.
 
-    `stored` is the (height, width) of the feature; a data set that does not fix it is resized frame
-    by frame. `scale`: of `reduction`, for JPEG only.
+    stored: (height, width) of the feature, or None: frames are then resized one by one; scale: see
+    `reduction`, for JPEG only.
     """
     tf = import_tensorflow()
     fixed = None not in stored
@@ -74,18 +68,18 @@ def decode(
     def decode_one(data: Any) -> Any:
         if scale > 1:
             frame = tf.io.decode_jpeg(data, channels=3, ratio=scale)
-        else:  # what tensorflow-datasets itself decodes with: the pixels are the same
+        else:  # as in tensorflow-datasets, for the same pixels
             frame = tf.io.decode_image(data, channels=3, expand_animations=False)
         if not fixed:
             frame.set_shape([None, None, 3])
             return plain_resize(frame, size.pixels, size.filter)
-        # One by one, so that a frame stays in the processor's cache, and its sums are the same
-        # whatever batch it is in.
+        # One by one, so that a frame stays in the processor's cache, and its pixels do not depend
+        # on the batch.
         return resize_frame(tf.ensure_shape(frame, (*stored, 3)), size.pixels, size.filter)
 
     return tf.map_fn(
         decode_one,
         encoded,
         fn_output_signature=tf.TensorSpec([*size.pixels, 3], tf.uint8),
-        parallel_iterations=1,  # batches are made in parallel; frames of one, in their turn
+        parallel_iterations=1,  # batches are made in parallel
     )

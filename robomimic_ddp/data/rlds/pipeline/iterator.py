@@ -1,9 +1,8 @@
 """Iterators over tf.data that end before Python does.
 
-tf.data reads ahead in threads of its own, where plans are computed by Python (`pipeline`). A thread
-that wants the interpreter while it is being finalised is ended by it in the middle of C++: the
-process aborts ("terminate called without an active exception"), or waits for ever for what that
-thread was to do.
+tf.data prefetches in C++ threads, which call Python for plans (`graph`). If such a thread needs the
+interpreter while that is finalised, the process aborts ("terminate called without an active
+exception") or hangs.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from weakref import WeakSet
 
 
 class Stream:
-    """The elements of a tf.data pipeline, read ahead until the end, `close`, or Python's end."""
+    """The elements of a tf.data pipeline, prefetched until the end, `close`, or exit."""
 
     def __init__(self, pipeline: Any) -> None:
         _close_at_exit()
@@ -26,7 +25,7 @@ class Stream:
         return next(self._iterator)
 
     def close(self) -> None:
-        """Stops reading ahead, waits for what is being read, and frees the buffers."""
+        """Stops prefetching, waits for pending reads, and frees the buffers."""
         self._iterator = iter(())  # TensorFlow ends its threads with the last reference
 
 

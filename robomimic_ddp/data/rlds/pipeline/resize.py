@@ -1,11 +1,10 @@
-"""The filters by which camera frames are resized: hosts' pixels, at a fraction of the cost.
+"""Resizes camera frames to the same pixels as TensorFlow, at a fraction of the cost.
 
-Hosts that read through octo and dlimp resize by `tf.image.resize(frame, size, "lanczos3",
-antialias=True)`, then round and clip. Its operation (ScaleAndTranslate) filters rows, then columns.
-Along rows it adds whole rows of numbers, which processors do many at once; along columns it adds
-the 3 colours of one pixel. Here it is called once for each axis, with that axis as the rows and all
-else as colours, the frame turned between: the same sums in the same order, so that pixels are
-TensorFlow's to the last bit.
+octo and dlimp resize by `tf.image.resize(frame, size, "lanczos3", antialias=True)`, then round and
+clip. Its operation (ScaleAndTranslate) filters rows, then columns. Rows are vectorised over a whole
+row of pixels, columns only over the 3 colours of one pixel. Here it is called once for each axis,
+with that axis as rows and all else as colours, and a transposition between: the same sums in the
+same order, so that pixels are bitwise equal.
 """
 
 from __future__ import annotations
@@ -18,21 +17,21 @@ from robomimic_ddp.data.rlds.tf_import import import_tensorflow
 DEFAULT_FILTER = DEFAULTS["observation.image_filter"]
 _PLAIN = "bilinear"
 _WHOLE = 2.0**23
-"""From here on float32 holds whole numbers only, the lowest 8 bits of which are its lowest byte."""
+"""From here on float32 are integers, whose lowest byte is that of the float32."""
 
 
 def plain_resize(frames: Any, target: tuple[int, int], name: str) -> Any:
-    """TensorFlow: uint8 [N, h, w, 3] or [h, w, 3] -> the same of size `target`, by TensorFlow's own
-    operation for the filter `name`: hosts' way, and for sizes that are not fixed.
+    """TensorFlow: uint8 [N, h, w, 3] or [h, w, 3] -> the same of size `target`, by TensorFlow's
+    operation for the filter `name`, as hosts do. Also for unknown sizes.
     """
     tf = import_tensorflow()
     return tf.cast(tf.clip_by_value(tf.round(_filtered(frames, target, name)), 0, 255), tf.uint8)
 
 
 def resize_frame(frame: Any, target: tuple[int, int], name: str) -> Any:
-    """TensorFlow: uint8 [h, w, 3] of a fixed size -> uint8 [*target, 3]: `plain_resize`, cheaper.
+    """TensorFlow: uint8 [h, w, 3] of a known size -> uint8 [*target, 3]; a faster `plain_resize`.
 
-    One of the wanted size is left as it is, as the filters would leave it.
+    A frame of size `target` is unchanged.
     """
     tf = import_tensorflow()
     height, width, colours = frame.shape
@@ -41,7 +40,7 @@ def resize_frame(frame: Any, target: tuple[int, int], name: str) -> Any:
         return frame
     if name == _PLAIN:
         return _whole(_filtered(frame, target, name))
-    # Each pixel is in several sums: made a float once, not in each.
+    # Each pixel is in several sums: convert it once.
     floats = tf.cast(tf.reshape(frame, [1, height, 1, -1]), tf.float32)
     rows = _filtered(floats, (high, 1), name)
     turned = tf.reshape(tf.transpose(tf.reshape(rows, [high, -1])), [1, width, 1, -1])
@@ -57,8 +56,8 @@ def _filtered(frames: Any, target: tuple[int, int], name: str) -> Any:
 
 
 def _whole(values: Any) -> Any:
-    """TensorFlow: float32 in 0 to 255 -> uint8: the nearest, the even one of two, as tf.round does:
-    by the sum's own rounding, which is cheaper.
+    """TensorFlow: float32 in 0 to 255 -> uint8, rounded half to even as tf.round, by the rounding
+    of a sum, which is cheaper.
     """
     tf = import_tensorflow()
     return tf.cast(tf.bitcast(values + _WHOLE, tf.int32), tf.uint8)

@@ -1,24 +1,23 @@
-"""The shuffle buffer: windows of encoded frames under a key, in memory, inside a tf.data graph."""
+"""The shuffle buffer: a table of windows of encoded frames, inside a tf.data graph."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from robomimic_ddp.data.rlds.pipeline.recipe import Recipe
+from robomimic_ddp.data.rlds.pipeline.settings import WindowSettings
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow
 
 
 class Store:
-    """Made inside a tf.data function: every iterator has its own, freed with it.
+    """Created inside a tf.data function: each iterator has a separate store, freed with it.
 
-    Tables with one row per window: one of encoded frames for each camera, one of instructions, one
-    of numbers (states, actions, mask). Frames are most of the bytes: a table of their own spares
-    them two copies.
+    One table of encoded frames for each camera, one of instructions, one of numbers (states,
+    actions, mask), with one row per window. A separate table for frames saves two copies of them.
     """
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, settings: WindowSettings) -> None:
         tf = import_tensorflow()
-        fields, shape = recipe.fields, recipe.shape
+        fields, shape = settings.fields, settings.shape
         self._shape = shape
         self._states = {key: tuple(size) for key, size in fields.low_dim_shapes.items()}
         self._actions = fields.action_size
@@ -31,7 +30,7 @@ class Store:
     @staticmethod
     def _table(kind: Any, width: int) -> Any:
         tf = import_tensorflow()
-        # tf.lookup.experimental.MutableHashTable makes this op, but only outside of graphs.
+        # tf.lookup.experimental.MutableHashTable does not work inside graphs.
         return tf.raw_ops.AnonymousMutableHashTableOfTensors(
             key_dtype=tf.int64, value_dtype=kind, value_shape=[width]
         )
@@ -52,7 +51,7 @@ class Store:
         ]
 
     def take(self, keys: Any) -> dict[str, Any]:
-        """The windows of `keys` [B], which are removed."""
+        """Removes and returns the windows of `keys` [B]."""
         tf = import_tensorflow()
         numbers = self._removed(self._numbers, keys, float("nan"), sum(self._split))
         *states, actions, mask = tf.split(numbers, self._split, 1)

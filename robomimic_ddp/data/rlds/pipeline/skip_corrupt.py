@@ -1,12 +1,11 @@
-"""What `ddp.skip_corrupt` does inside the tf.data graph: a window that cannot be read or decoded is
-replaced by another of its batch, so every rank still takes as many batches of the same size.
+"""`ddp.skip_corrupt` inside the tf.data graph: replaces a window that cannot be read or decoded by
+another of its batch, so that every rank takes the same number of batches of the same size.
 
-The rule: a row that fails is given the next row of its batch that does not, counted around the
-batch's end. Rows that can be read stay as they are, and so do the order of the pass and every place
-in it: what is delivered is a function of the batch alone, whatever the threads. A batch of which
-nothing can be read comes with `index` -1, and the loader fills it (`RLDSLoader`).
+A row that fails is replaced by the next readable row of its batch, cyclically. Other rows, the
+order of the pass and positions do not change, and the result depends on the batch alone. A batch
+without a readable row has `index` -1, and the loader replaces it (`RLDSLoader`).
 
-A batch is made as ever; its rows are looked at one by one only when that fails.
+Rows are tried one by one only if the batch fails.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from robomimic_ddp.data.rlds.tf_import import import_tensorflow
 from robomimic_ddp.errors import DataError
 
 NOTHING = -1
-"""The `index` of all rows of a batch of which nothing can be read."""
+"""The `index` of a batch without a readable row."""
 MOST_SEARCHED = 10_000
-"""Windows that are tried before a rank gives up."""
+"""Windows that a rank tries before it raises."""
 
 
 def attempt(make: Callable[[], Any], instead: Any) -> Any:
-    """TensorFlow: what `make()` returns, or `instead` where one of its operations fails."""
+    """TensorFlow: `make()`, or `instead` if one of its operations fails."""
     tf = import_tensorflow()
     once = tf.data.Dataset.from_tensors(0)
     made = once.map(lambda _: make()).ignore_errors().concatenate(once.map(lambda _: instead))
@@ -39,15 +38,15 @@ def finished(
     batch: dict[str, Any],
     note: Callable[[np.ndarray], None],
 ) -> dict[str, Any]:
-    """TensorFlow: `finish(batch)` for a batch of encoded windows, the rows replaced that fail.
+    """TensorFlow: `finish(batch)` for a batch of encoded windows, with failing rows replaced.
 
-    `note(index)` is told the numbers of the windows int64 [N] that are replaced.
+    `note(index)` is called with the numbers of the replaced windows, int64 [N].
     """
     tf = import_tensorflow()
     rows = tf.shape(batch["index"], tf.int64)[0]
 
     def whole(part: dict[str, Any]) -> dict[str, Any]:
-        # A window whose record could not be read comes out of the store as NaN.
+        # In the store a window whose record could not be read is NaN.
         actions = tf.debugging.assert_all_finite(part["actions"], "no such window")
         return finish({**part, "actions": actions})
 
@@ -70,12 +69,12 @@ def finished(
         return noted({**made, "index": tf.fill([rows], np.int64(NOTHING))}, tf.range(rows))
 
     def noted(made: dict[str, Any], replaced: Any) -> dict[str, Any]:
-        def tell(index: np.ndarray) -> np.int64:
+        def noted(index: np.ndarray) -> np.int64:
             note(index)
             return np.int64(0)
 
-        told = tf.numpy_function(tell, [tf.gather(batch["index"], replaced)], tf.int64)
-        with tf.control_dependencies([told]):
+        called = tf.numpy_function(noted, [tf.gather(batch["index"], replaced)], tf.int64)
+        with tf.control_dependencies([called]):
             return {**made, "index": tf.identity(made["index"])}
 
     once = tf.data.Dataset.from_tensors(0)
@@ -86,13 +85,13 @@ def finished(
 
 
 def is_empty(batch: dict[str, Any]) -> bool:
-    """Whether none of the rows could be read."""
+    """Whether no row could be read."""
     return int(batch["index"][0]) == NOTHING
 
 
 def first_readable(windows: Iterable[dict[str, Any]], where: str) -> tuple[int, dict[str, Any]]:
-    """The first of `windows`, batches of one row, that could be read, and how many come before it.
-    Raises DataError for none.
+    """The number and value of the first readable one of `windows`, batches of one row. Raises
+    DataError if there is none.
     """
     for number, window in enumerate(windows):
         if not is_empty(window):
@@ -101,12 +100,12 @@ def first_readable(windows: Iterable[dict[str, Any]], where: str) -> tuple[int, 
             break
     raise DataError(
         f"{where}: none of the next {MOST_SEARCHED} windows can be read, so ddp.skip_corrupt=true "
-        "has nothing to put in their place. Copy or prepare the data set again."
+        "has nothing to put in their place. Copy or prepare the dataset again."
     )
 
 
 def repeated(window: dict[str, Any], rows: int) -> dict[str, Any]:
-    """A batch of `rows` times the one row of `window`."""
+    """A batch of `rows` copies of the row `window`."""
     tensors = {key: value for key, value in window.items() if key != "language"}
     batch = tree.mapped(lambda value: value.repeat_interleave(rows, 0), tensors)
     return {**batch, "language": window["language"] * rows}

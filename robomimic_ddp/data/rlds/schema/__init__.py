@@ -1,1 +1,1 @@
-"""How a data set's features become the host's observations and actions."""
+"""How a dataset's features become the host's observations and actions."""

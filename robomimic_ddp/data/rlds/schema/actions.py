@@ -1,4 +1,4 @@
-"""Numbers from an episode's record: actions and states, as the schema's parts say."""
+"""Computes actions and states from step features, by the schema's parts."""
 
 from __future__ import annotations
 
@@ -52,5 +52,5 @@ def split_by_key(vectors: np.ndarray, parts: Mapping[str, Part]) -> dict[str, np
 
 
 def _size(shape: Any) -> int:
-    """Numbers in a shape that is known."""
+    """Number of elements of a known shape."""
     return int(np.prod([int(number) for number in shape], dtype=np.int64))

@@ -1,7 +1,4 @@
-"""The RLDS keys of a config, looked over before a file is opened.
-
-What one key may hold is said here once; the meanings are in `keys`.
-"""
+"""Validates the RLDS keys of a config, before a file is opened; `rlds_keys` explains them."""
 
 from __future__ import annotations
 
@@ -20,18 +17,18 @@ _MOST = 10**12
 
 
 def setting(config: Any, dotted: str) -> Any:
-    """The value of an RLDS key, or its default where the host's config does not declare it."""
+    """The value of an RLDS key, or its default if the host's config does not declare it."""
     section, name = dotted.split(".")
     return config[section][name] if name in config[section] else DEFAULTS[dotted]
 
 
 def dataset_names(config: Any) -> list[str]:
-    """`train.dataset_names` as a list. Raises ConfigError for no name, and for what is no name."""
+    """`train.dataset_names` as a list. Raises ConfigError for an empty list or an invalid name."""
     names = setting(config, "train.dataset_names")
     names = [names] if isinstance(names, str) else names
     if not _is_list(names) or not names or not all(isinstance(n, str) and n for n in names):
         raise ConfigError(
-            f"train.dataset_names={_plain(names)!r}: expected the names of the data sets in "
+            f"train.dataset_names={_plain(names)!r}: expected the names of the datasets in "
             'train.data_path, such as ["droid"].'
         )
     return list(names)
@@ -74,7 +71,7 @@ def schema_names(config: Any) -> list[str]:
     if len(each) != len(names) or not all(isinstance(one, str) and one for one in each):
         raise ConfigError(
             f"train.rlds_schema={_plain(found)!r}: expected a schema's name or path, or a list of "
-            f"one for each of the {len(names)} data set(s) of train.dataset_names."
+            f"one for each of the {len(names)} dataset(s) of train.dataset_names."
         )
     return each
 
@@ -106,7 +103,7 @@ def _check_weights(config: Any) -> None:
     if not several or not 0 < sum(weights) <= sys.float_info.max:
         raise ConfigError(
             f"train.sample_weights={_plain(weights)!r}: expected one number of at least 0 for each "
-            f"of the {len(names)} data set(s) of train.dataset_names, not all 0, and a finite sum."
+            f"of the {len(names)} dataset(s) of train.dataset_names, not all 0, and a finite sum."
         )
 
 
@@ -129,7 +126,7 @@ def _check_actions(config: Any) -> None:
 
 
 def normalization_method(action_config: Mapping[str, Any], key: str) -> str | None:
-    """How train.action_config normalises action `key`. Raises ConfigError."""
+    """The normalisation of action `key` in train.action_config. Raises ConfigError."""
     entry = action_config.get(key, None)
     method = entry.get("normalization", None) if isinstance(entry, Mapping) else "none at all"
     if method not in (None, "min_max", "gaussian"):

@@ -1,4 +1,4 @@
-"""The features of a data set by name, and what they hold.
+"""Finds the features of a dataset by name.
 
 Names are slash-separated here ("observation/wrist_image_left"); schemas and errors may write dots.
 """
@@ -26,11 +26,11 @@ def flat_features(steps: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def step_features(features: Any, where: str) -> dict[str, Any]:
-    """The step features of an RLDS data set, by name. Raises DataError for another data set."""
+    """The step features of an RLDS dataset, by name. Raises DataError for another dataset."""
     if "steps" not in features or not hasattr(getattr(features["steps"], "feature", None), "items"):
         raise DataError(
-            f"{where} is no RLDS data set: its features are {sorted(features)}, and RLDS keeps an "
-            "episode's frames in a nested data set `steps`. Point train.data_path / "
+            f"{where} is no RLDS dataset: its features are {sorted(features)}, and RLDS keeps an "
+            "episode's frames in a nested dataset `steps`. Point train.data_path / "
             "train.dataset_names at an RLDS one."
         )
     return flat_features(features["steps"].feature)
@@ -50,18 +50,18 @@ def place_of(name: str, features: Mapping[str, Any]) -> str | None:
 
 
 def is_number(feature: Any) -> bool:
-    """Whether a feature holds numbers as they are: no text, no encoded picture of any kind."""
+    """Whether a feature is numeric: no text, no encoded image."""
     kind, encoded = getattr(feature, "np_dtype", None), type(feature).__name__ == "Image"
     return kind is not None and np.dtype(kind).kind in "biuf" and not encoded
 
 
 def is_picture(feature: Any) -> bool:
-    """Whether a feature is an encoded picture of three colours."""
+    """Whether a feature is an encoded RGB image."""
     return type(feature).__name__ == "Image" and tuple(feature.shape)[-1] == 3
 
 
 def nearest(name: str, features: Mapping[str, Any]) -> str:
-    """The feature whose name comes nearest, as a sentence; else nothing."""
+    """A sentence with the feature of the most similar name, or ""."""
     wanted = name.replace("/", ".")
     dotted = [place.replace("/", ".") for place in features]
     close = difflib.get_close_matches(wanted, dotted, n=1, cutoff=0.4)

@@ -1,8 +1,8 @@
-"""What a run reads of a data set: a schema's entries, found among its features and checked.
+"""What a run reads of a dataset: entries of a schema, found among its features and validated.
 
 Names of features are slash-separated here ("observation/wrist_image_left"); schemas and errors may
-write dots. A host key that a schema lacks is looked up as it is: "gripper" or "state/gripper" finds
-`observation/gripper` or `observation/state/gripper`.
+write dots. A host key that is not in the schema is a name of a feature: "gripper" or
+"state/gripper" finds `observation/gripper` or `observation/state/gripper`.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from robomimic_ddp.errors import DataError
 
 __all__ = ["OF_EPISODE", "Fields", "Part", "find_fields", "find_part", "flat_features", "held_keys"]
 OF_EPISODE = "episode:"
-"""Before the name of a feature of the whole episode, in what `records.episode_parser` returns."""
+"""Prefix of features of the whole episode in the result of `records.episode_parser`."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Numbers [start, stop) of the step feature `source`, laid end to end; `rotation`: (from, to)
-    formats, if they are one.
+    """Elements [start, stop) of the flattened step feature `source`; `rotation`: (from, to)
+    formats, or None.
     """
 
     source: str
@@ -44,18 +44,18 @@ class Part:
 
     @property
     def size(self) -> int:
-        """How many numbers it gives."""
+        """Number of elements after conversion."""
         return SIZES[self.rotation[1]] if self.rotation else self.stop - self.start
 
 
 @dataclass(frozen=True)
 class Fields:
-    """The places of one data set that a training run reads, all checked against its features.
+    """What a run reads of one dataset, validated against its features.
 
     images: host observation key -> step feature; low_dim: host observation key -> part;
     low_dim_shapes: host key -> shape of one frame; actions: host action key -> part; language: the
-    step feature, or None; success: what tells a successful episode, or None; filters: what every
-    episode must pass. Features of filters are as `episode_parser` names them.
+    step feature, or None; success: the filter for successful episodes, or None; filters: every
+    episode must pass them. Features of filters are named as by `episode_parser`.
     """
 
     images: Mapping[str, str]
@@ -73,7 +73,7 @@ class Fields:
 
     @property
     def judged(self) -> tuple[str, ...]:
-        """The features that filters look at."""
+        """The features that filters use."""
         both = (*self.filters, *([self.success] if self.success else ()))
         return tuple(dict.fromkeys(one.feature for one in both))
 
@@ -86,11 +86,11 @@ def find_fields(
     action_keys: Sequence[str],
     schema: Schema | None = None,
 ) -> Fields:
-    """The places of `obs_keys` (those in `image_keys` as pictures) and `action_keys` in a data
-    set's `features`, by `schema` (None: DROID's).
+    """Where `features` of a dataset have `obs_keys` (images: those in `image_keys`) and
+    `action_keys`, by `schema` (None: DROID's).
 
-    `where` names the data set in errors. Raises DataError for a key that the data set does not
-    hold, and for every name of the schema that it lacks, asked for or not, unless `optional`.
+    `where` names the dataset in errors. Raises DataError for a key that the dataset lacks, and for
+    every name of the schema that it lacks, requested or not, unless `optional`.
     """
     schema = schema or load_schema()
     steps = step_features(features, where)
@@ -122,10 +122,10 @@ def find_fields(
 
 
 def _require_entries(schema: Schema, steps: Mapping[str, Any], where: str) -> None:
-    """Raises DataError for the entries that the data set lacks, all of them, or that do not fit.
+    """Raises DataError that names all entries that the dataset lacks or that do not fit.
 
-    One that nobody asks for is refused too: keys are taken from the schema, so a misspelt feature
-    would leave an action or a camera out of the policy without a word.
+    Entries that the run does not use count too: a misspelt feature would silently leave an action
+    or a camera out of the policy.
     """
     wanted = [
         (section, key, entry)
@@ -140,10 +140,10 @@ def _require_entries(schema: Schema, steps: Mapping[str, Any], where: str) -> No
     ]
     if lacking:
         raise DataError(
-            f"{where} does not hold what the schema {schema.name} names:\n"
+            f"{where} does not contain what the schema {schema.name} names:\n"
             + "\n".join(lacking)
             + f"\nFound {listed(steps)}. A policy would be trained without them: correct the "
-            "names, or mark with `optional: true` what only some data sets have."
+            "names, or mark with `optional: true` what only some datasets have."
         )
     for section, key, entry in wanted:
         if section == "cameras":
@@ -161,7 +161,7 @@ def held_keys(entries: Mapping[str, Entry], steps: Mapping[str, Any]) -> list[st
 def _entry(
     key: str, entry: Entry | None, steps: Mapping[str, Any], where: str, schema: str
 ) -> Entry:
-    """The schema's entry for an observation key if the data set has it, or the key's own name."""
+    """The schema's entry for an observation key if the dataset has it, else the key's name."""
     if entry is not None and place_of(entry.feature, steps):
         return entry
     for name in (key, f"observation/{key}"):
@@ -169,9 +169,9 @@ def _entry(
             return Entry(name)
     missing = entry.feature if entry else f"observation.{key}"
     raise DataError(
-        f"{where} does not hold {key!r}: looked for `steps/{missing.replace('.', '/')}` (schema "
+        f"{where} does not contain {key!r}: looked for `steps/{missing.replace('.', '/')}` (schema "
         f"{schema}), found {listed(steps)}.{nearest(missing, steps)} Take the key out of the "
-        "config, use a data set that has it, or name its feature in a schema of your own "
+        "config, use a dataset that has it, or name its feature in a schema of your own "
         "(train.rlds_schema)."
     )
 
@@ -179,8 +179,8 @@ def _entry(
 def find_part(
     key: str, entry: Entry, steps: Mapping[str, Any], where: str
 ) -> tuple[Part, tuple[int, ...]]:
-    """The numbers of an entry whose feature the data set has, and the shape of one frame of them.
-    Raises DataError where they do not fit the feature.
+    """The numbers of an entry whose feature the dataset has, and the shape of one frame of them.
+    Raises DataError if they do not fit the feature.
     """
     place = place_of(entry.feature, steps)
     assert place is not None, entry
@@ -195,8 +195,8 @@ def find_part(
     start, stop = entry.columns or (0, size)
     if entry.of not in (None, size) or stop > size:
         raise DataError(
-            f"{where}: `steps/{place}` holds {size} numbers, and the schema's {key!r} expects "
-            f"{entry.of or f'at least {stop}'}: the data set has another form. Use another schema "
+            f"{where}: `steps/{place}` has {size} numbers, and the schema's {key!r} expects "
+            f"{entry.of or f'at least {stop}'}: the dataset has another form. Use another schema "
             "(train.rlds_schema; `robomimic-ddp inspect-data` says which one fits)."
         )
     if entry.rotation and stop - start != SIZES[entry.rotation[0]]:
@@ -219,7 +219,7 @@ def _find_action(key: str, steps: Mapping[str, Any], where: str, schema: Schema)
             return find_part(key, Entry(place), steps, where)[0]
     missing = entry.feature if entry else key
     raise DataError(
-        f"{where} does not hold the action {key!r} of train.action_keys: found {listed(steps)}."
+        f"{where} does not contain the action {key!r} of train.action_keys: found {listed(steps)}."
         f"{nearest(missing, steps)} Known keys of schema {schema.name} are "
         f"{', '.join(schema.actions)}; the name of a step feature is one, too."
     )
@@ -246,8 +246,8 @@ def _find_language(schema: Schema, steps: Mapping[str, Any], where: str) -> str 
 def _find_filter(
     one: Filter | None, features: Any, steps: Mapping[str, Any], where: str, schema: str
 ) -> Filter | None:
-    """The filter with its feature as `episode_parser` names it; None for an optional one that the
-    data set has no feature for.
+    """The filter with its feature as `episode_parser` names it; None for an optional filter whose
+    feature is missing.
     """
     if one is None:
         return None
@@ -260,7 +260,7 @@ def _find_filter(
             return None
         both = {**whole, **steps}
         raise DataError(
-            f"{where}: schema {schema} filters by `{one.feature}`, which the data set does not "
+            f"{where}: schema {schema} filters by `{one.feature}`, which the dataset does not "
             f"have.{nearest(one.feature, both)} Found {listed(both)}."
         )
     text = not is_number(held[place])

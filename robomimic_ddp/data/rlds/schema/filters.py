@@ -13,8 +13,8 @@ from robomimic_ddp.errors import ConfigError
 
 
 def passes(one: Filter, episode: Mapping[str, Any]) -> Any:
-    """TensorFlow: bool scalar, for an `episode` as `records.episode_parser` gives it. Of a step
-    feature the last step counts; an episode without steps fails.
+    """TensorFlow: bool scalar, for an `episode` of `records.episode_parser`. For a step feature the
+    last step counts; an episode without steps fails.
     """
     tf = import_tensorflow()
     value = episode[one.feature]
@@ -27,7 +27,7 @@ def passes(one: Filter, episode: Mapping[str, Any]) -> Any:
 
 
 def require_patterns(filters: Iterable[Filter | None]) -> None:
-    """Raises ConfigError for a pattern that Python knows and TensorFlow does not."""
+    """Raises ConfigError for a pattern that TensorFlow does not support."""
     tf = import_tensorflow()
     for one in filters:
         if one is None or one.test != "matches":

@@ -9,7 +9,7 @@
     rot_6d       its first two rows (as pytorch3d, robomimic and DROID have it); rot_6d_columns:
                  its first two columns (Zhou et al., CVPR 2019)
 
-Everything goes through the matrix, held as nine arrays, so that no format needs another library.
+All conversions go through the matrix, as nine arrays.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ SIZES = {
 """Format -> its length."""
 _SMALL = 1e-12
 _LOCKED = 1e-7
-"""Below this cosine of the middle angle the outer two turn about one axis."""
+"""Gimbal lock: below this cosine of the middle angle."""
 
 
 def require_format(name: Any, where: str) -> str:
-    """`name`, if it is a format. Raises ConfigError, saying `where` it stands."""
+    """`name`, if it is a format; else raises ConfigError, with `where` it is set."""
     if name in SIZES:
         return name
     close = difflib.get_close_matches(str(name), SIZES, n=1)
@@ -101,7 +101,7 @@ def _euler_to_matrix(angles: Sequence, order: str, math: Any) -> list[list]:
 
 
 def _turn(axis: str, angle: Any, math: Any) -> list[list]:
-    """The rotation by `angle` about a coordinate axis; what is 0 by construction is Python's 0."""
+    """The rotation by `angle` about a coordinate axis; constant zeros are Python's 0."""
     sine, cosine = math.sin(angle), math.cos(angle)
     turned = [[1.0, 0, 0], [0, cosine, -sine], [0, sine, cosine]]
     first = _AXES.index(axis)
@@ -109,7 +109,7 @@ def _turn(axis: str, angle: Any, math: Any) -> list[list]:
 
 
 def _product(left: list[list], right: list[list]) -> list[list]:
-    """The matrix product, without the terms that are 0 by construction."""
+    """The matrix product, without the terms that are constant zeros."""
 
     def entry(row: list, column: list) -> Any:
         return sum(a * b for a, b in zip(row, column) if not {type(a), type(b)} & {int})
@@ -186,7 +186,7 @@ def _matrix_to_euler(m: list[list], order: str, math: Any) -> list:
 
 
 def _orthonormal(one: Sequence, two: Sequence, math: Any) -> list[list]:
-    """Three rows from two vectors that may be neither of unit length nor at right angles."""
+    """Gram-Schmidt: an orthonormal basis, as three rows, from two vectors."""
     first = _unit(one, math)
     along = sum(a * b for a, b in zip(first, two))
     second = _unit([b - along * a for a, b in zip(first, two)], math)

@@ -1,8 +1,8 @@
-"""A schema: under which names a run asks for what a data set holds. Read from YAML.
+"""Schemas: the host's keys for the features of a dataset, read from YAML.
 
-The ones that come with the package are in `schemas/` (also linked as configs/rlds/); any other is a
-path. docs/rlds_schemas.md explains the keys. Places are dotted names of step features
-("observation.wrist_image_left"); filters may also name features of the whole episode.
+The package's schemas are in `schemas/` (linked as configs/rlds/). docs/rlds_schemas.md explains the
+keys. Places are dotted names of step features ("observation.wrist_image_left"); filters may also
+name features of the whole episode.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _SECTIONS = (
 
 @dataclass(frozen=True)
 class Entry:
-    """What stands behind one host key: the step feature `feature`, of length `of` where that is
-    given; its `columns` (all where None), which are a `rotation` (from, to) if any. `optional`: a
-    data set may lack it; a config that asks for it is refused there all the same.
+    """The source of one host key. feature: the step feature, of length `of` if not None; columns:
+    None for all; rotation: (from, to) formats, or None; optional: a dataset may lack it, unless the
+    config uses it.
     """
 
     feature: str
@@ -45,7 +45,7 @@ class Entry:
 @dataclass(frozen=True)
 class Filter:
     """Keeps episodes whose `feature` passes `test` ("equals", "contains" or "matches") with
-    `value`; of a step feature its value at the last step counts.
+    `value`. For a step feature the last step counts.
     """
 
     feature: str
@@ -59,9 +59,9 @@ class Filter:
 
 @dataclass(frozen=True)
 class Schema:
-    """Host key -> entry, for cameras, states and actions; where the instruction is; which episodes
-    count as successful (train.success_only), and which are used at all (`filters`). `suggested`:
-    "cameras", "states", "actions" -> the keys that a ready-made config takes.
+    """Host key -> entry for cameras, states and actions; the instruction; the filter for successful
+    episodes (train.success_only), and the filters of all. suggested: "cameras", "states", "actions"
+    -> the keys that a generated config uses.
     """
 
     name: str
@@ -109,14 +109,14 @@ def _read(path: Path) -> Any:
     import yaml
     from omegaconf import OmegaConf
 
-    try:  # OmegaConf refuses a key that stands twice, of which yaml.safe_load would lose one
+    try:  # OmegaConf refuses duplicate keys, yaml.safe_load drops one
         return OmegaConf.to_container(OmegaConf.load(path))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"the schema {path} cannot be read as YAML: {error}") from error
 
 
 def parse_schema(tree: Any, where: str) -> Schema:
-    """The schema in a tree of plain values, which come from `where`. Raises ConfigError."""
+    """The schema in the plain values `tree` of the file `where`. Raises ConfigError."""
     tree = _mapping(tree, f"the schema {where}", _SECTIONS)
     entries = {
         section: {

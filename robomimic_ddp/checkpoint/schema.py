@@ -1,7 +1,7 @@
-"""What our own files must hold: keys and kinds, checked when a file is read.
+"""Schemas of state files and of `ddp.json`, validated when a file is read.
 
-A shape is a type or a tuple of types, a list with the shape of every item, or a dict with the shape
-of each key. A key that ends with "?" may be absent; other keys are not looked at.
+A schema is a type or a tuple of types, a list with the schema of every item, or a dict with the
+schema of each key. A key that ends with "?" is optional; other keys are ignored.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _MAYBE_NUMBER = (int, type(None))
 _MAYBE_DICT = (dict, type(None))
 
 RECORD = {"job?": (str, type(None)), "paths": [(str, type(None))]}
-"""Of `ddp.json`, as far as it is read back."""
+"""Of `ddp.json`: the keys that are read back."""
 
 _MODEL_PART = {
     "optimizers": object,
@@ -35,7 +35,7 @@ _PLACES = {
     "pass": {"pass": int, "samples": int},
     "replay": {"batches": _MAYBE_NUMBER, "iterations?": (list, type(None))},
 }
-"""Of places in the data, by their kind; a data set that makes its own loader checks its own."""
+"""Of positions in the data, by kind. Loaders of RLDS data validate theirs."""
 STATE = {
     "save_id": str,
     "job?": (str, type(None)),
@@ -57,12 +57,12 @@ STATE = {
 INSIDE = {"epoch": int, "steps": int, "total?": _MAYBE_NUMBER}
 
 
-def fault(value: Any, shape: Any, name: str) -> str | None:
-    """What is wrong with `value`, such as "epoch is a str, not an int"; None where it fits."""
-    if isinstance(shape, dict):
+def fault(value: Any, schema: Any, name: str) -> str | None:
+    """What is wrong with `value`, such as "epoch is a str, not an int"; None if nothing is."""
+    if isinstance(schema, dict):
         if not isinstance(value, dict):
             return f"{name} is {_article(type(value))}, not a dict"
-        for key, inner in shape.items():
+        for key, inner in schema.items():
             plain = key.rstrip("?")
             if plain in value:
                 found = fault(value[plain], inner, f"{name}.{plain}")
@@ -71,14 +71,14 @@ def fault(value: Any, shape: Any, name: str) -> str | None:
             elif plain == key:
                 return f"{name} lacks {plain!r}"
         return None
-    if isinstance(shape, list):
+    if isinstance(schema, list):
         if not isinstance(value, (list, tuple)):
             return f"{name} is {_article(type(value))}, not a list"
-        found = (fault(item, shape[0], f"{name}[{number}]") for number, item in enumerate(value))
+        found = (fault(item, schema[0], f"{name}[{number}]") for number, item in enumerate(value))
         return next((one for one in found if one), None)
-    if isinstance(value, shape):
+    if isinstance(value, schema):
         return None
-    kinds = shape if isinstance(shape, tuple) else (shape,)
+    kinds = schema if isinstance(schema, tuple) else (schema,)
     return f"{name} is {_article(type(value))}, not {' or '.join(map(_article, kinds))}"
 
 
@@ -93,7 +93,7 @@ def state_fault(state: Any) -> str | None:
 
 
 def _inner_faults(state: dict[str, Any]) -> Iterator[str | None]:
-    """What depends on what the state holds."""
+    """Checks that depend on other values of the state."""
     inside = state["inside"]
     if inside is not None:
         yield fault(inside, INSIDE, "state.inside")

@@ -1,6 +1,4 @@
-"""What defines a run: its config, its normalisation, its data. Kept in the state, compared when the
-run is resumed.
-"""
+"""What defines a run: config, normalisation, data. Saved in the state, compared on resume."""
 
 from __future__ import annotations
 
@@ -21,18 +19,18 @@ from robomimic_ddp.training import run as _run
 from robomimic_ddp.verify import data_fingerprint as verify_data
 
 _ITEMS = 8
-"""Items of the data set that are looked at, spread evenly over it."""
+"""Number of sampled items of the dataset, evenly spread."""
 _TOLERANCE = 1e-3
-"""Of numbers that were computed: another machine adds up in another order."""
+"""Relative, of computed numbers: other machines sum in another order."""
 _SHOWN = 80
 _MEANING = ("train.action_keys", "train.action_config", "observation.modalities")
-"""Config keys under another value of which the saved weights mean something else."""
+"""Config keys that change the meaning of the saved weights."""
 _OF_NO_CONCERN = ("train.output_dir", "train.data_cache_dir", "experiment.ckpt_path")
-"""A run may move, and reads no other checkpoint when it is resumed."""
+"""Ignored: a run may move, and a resumed run does not read ckpt_path."""
 
 
 class Difference(NamedTuple):
-    """One line for the user; `wrong`: training on would make a wrong policy."""
+    """One line for the user; `wrong`: resuming would train a wrong policy."""
 
     text: str
     wrong: bool
@@ -59,7 +57,7 @@ def of(run: _run.Run, items: dict[str, torch.Tensor] | None) -> dict[str, Any]:
 def differences(
     saved: Mapping[str, Any], now: Mapping[str, Any], run: _run.Run
 ) -> Iterator[Difference]:
-    """What is another than in the state `saved`, of which `now` is the present `of`."""
+    """Differences between the state `saved` and `now`, the current result of `of`."""
     options = asdict(run.options.values)
     for name in sorted(set(options) & set(saved["options"]) - {"resume"}):
         if saved["options"][name] != checkpoint.plain(options[name]):
@@ -108,15 +106,13 @@ def _of_numbers(what: str, old: Mapping, new: Mapping, wrong: bool) -> Iterator[
 
 
 def _of_windows(saved: Mapping[str, Any], loader: Any) -> Iterator[Difference]:
-    """Of data sets that plan their passes themselves, those whose pass is resumed in its middle
-    and whose windows, or their order, are others.
-    """
+    """RLDS datasets whose pass is resumed in its middle with other windows, or another order."""
     before = _planned(saved["ranks"][0]["data"] or {})
     now = _planned(loader.position()) if before and hasattr(loader, "position") else {}
     for name in sorted(set(before) & set(now)):
         old, new = before[name], now[name]
         same = all(old[key] == new[key] for key in ("data", "seed"))
-        if not same and old.get("inside", True):  # an earlier version does not say it
+        if not same and old.get("inside", True):  # absent in an earlier version
             what = f"data {name.partition(' ')[2]}".strip()  # after its number in the mixture
             yield Difference(
                 f"{what}, in the middle of a pass: other episodes, another choice of windows, or "
@@ -126,16 +122,14 @@ def _of_windows(saved: Mapping[str, Any], loader: Any) -> Iterator[Difference]:
 
 
 def _planned(place: Mapping[str, Any]) -> dict[str, Mapping]:
-    """The place of each data set that plans its passes itself, by its name in the mixture."""
+    """The position of each RLDS dataset, by its name in the mixture."""
     if place.get("kind") == "mixture":
         return {name: member for name, member in place["members"].items() if "data" in member}
     return {"": place} if place.get("kind") == "course" else {}
 
 
 def _in_mid_pass(saved: Mapping[str, Any]) -> bool:
-    """Whether the next samples are the rest of a pass; see `_of_windows` for loaders that a data
-    set makes for itself.
-    """
+    """Whether the next samples are the rest of a pass; for RLDS see `_of_windows`."""
     place = saved["ranks"][0]["data"] or {}
     began = {"pass": "samples", "replay": "batches"}.get(place.get("kind"))
     return began is not None and bool(place[began])
@@ -151,8 +145,8 @@ def _numbers(nest: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 class _Summaries(Dataset):
-    """Of some items of `dataset`, the mean and the mean size of each array that two readings give
-    alike: an augmentation draws another one each time.
+    """Of some items of `dataset`, mean and mean magnitude of each array that is equal in two reads,
+    and so not augmented.
     """
 
     def __init__(self, dataset: Any, indices: list[int]) -> None:
@@ -172,12 +166,11 @@ class _Summaries(Dataset):
 
 
 def items_of(run: _run.Run) -> dict[str, torch.Tensor] | None:
-    """Name -> (mean, mean size) over a fixed sample of the train data's items; None where no item
-    can be asked for by its number, or reading fails (training says so itself if it needs the item).
+    """Name -> (mean, mean magnitude) over a fixed sample of train items; None for a dataset without
+    indices, or if reading fails (training raises if it needs the item).
 
-    Local, and called on every rank: some data sets compute statistics when they are read first,
-    and keep them. Reads in a worker process where the loader has any; random streams stay where
-    they are.
+    Local, and called on every rank: some datasets compute and cache statistics at their first read.
+    Reads in a worker process if the loader has any; restores the random streams.
     """
     loader = run.loaders.get("train")
     dataset = getattr(loader, "dataset", None)
@@ -186,10 +179,12 @@ def items_of(run: _run.Run) -> dict[str, torch.Tensor] | None:
     if not size or not indexed or hasattr(dataset, "is_rlds"):
         return None
     indices = sorted({number * (size - 1) // (_ITEMS - 1) for number in range(_ITEMS)})
-    workers = min(1, getattr(loader, "num_workers", 0))  # as the host reads: handles are not forked
+    workers = min(
+        1, getattr(loader, "num_workers", 0)
+    )  # as the host does: open files must not be forked
     try:
         with rng.kept():
-            # Fixed streams, so that a data set that draws gives the same items each time.
+            # Fixed streams, for datasets with random items.
             rng.seed(0)
             summaries = _Summaries(dataset, indices)
             read = list(DataLoader(summaries, batch_size=None, num_workers=workers))

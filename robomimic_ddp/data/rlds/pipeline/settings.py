@@ -1,4 +1,4 @@
-"""How a pipeline makes batches: what it does to windows, and with which buffers and threads."""
+"""Settings of a pipeline: how windows are decoded and normalised, buffers and threads."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ PREFETCHED_BATCHES = 2
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """How windows of one data set are made into batches.
+class WindowSettings:
+    """How windows of one dataset are decoded and normalised.
 
-    files: record files; parse: see `records.episode_parser`; scale, offset, limit: float32 [A]
-    action normalisation and clipping; stored: host camera key -> (height, width) of the stored
-    pictures; skip_corrupt: windows that cannot be read are replaced, by the module of that
-    name; reduced: host camera key -> the scale at which pictures are decoded, where it is not 1.
+    files: record files; parse: see `records.episode_parser`; stored: host camera key -> (height,
+    width) of stored images; scale, offset, limit: float32 [A], action normalisation and clipping;
+    skip_corrupt: replace windows that cannot be read; reduced: host camera key -> the scale at
+    which images are decoded, if it is not 1.
     """
 
     files: tuple[str, ...]
@@ -38,9 +38,9 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Reading:
-    """Batches of `batch_size` windows, a shuffle buffer of so many windows (1: none), so many
-    decoding threads, so many batches made ahead; `pin_memory` for copies to a CUDA device.
+class Batching:
+    """shuffle_buffer: in windows, 1 for none; threads: that decode; prefetch: batches made ahead;
+    pin_memory: for copies to a CUDA device.
     """
 
     batch_size: int
@@ -49,6 +49,6 @@ class Reading:
     prefetch: int = PREFETCHED_BATCHES
     pin_memory: bool = False
 
-    def for_windows(self, windows: int) -> Reading:
-        """The same with a shuffle buffer that holds at most `windows`."""
+    def for_windows(self, windows: int) -> Batching:
+        """The same with a shuffle buffer of at most `windows`."""
         return replace(self, shuffle_buffer=max(1, min(self.shuffle_buffer, windows)))

@@ -1,22 +1,22 @@
-"""Several train loaders whose batches a host joins to one."""
+"""Several train loaders whose batches the host joins into one."""
 
 from __future__ import annotations
 
 from typing import Any
 
 
-class Together:
-    """What a run knows of its train loaders: the first's answers, and the place of each.
+class JoinedLoaders:
+    """Behaves as the first loader, and saves and restores the position of each.
 
-    The host iterates the loaders themselves.
+    The host iterates over the loaders themselves.
     """
 
     def __init__(self, before: Any, loader: Any) -> None:
-        """`loader` beside `before`, which is a loader or a `Together`."""
+        """Adds `loader` to `before`, which is a loader or a `JoinedLoaders`."""
         self.loaders = [*getattr(before, "loaders", [before]), loader]
 
     def __getattr__(self, name: str) -> Any:
-        if name == "loaders":  # not made yet
+        if name == "loaders":  # unpickling, or a failed constructor
             raise AttributeError(name)
         return getattr(self.loaders[0], name)
 
@@ -24,17 +24,17 @@ class Together:
         return len(self.loaders[0])
 
     def let_go(self) -> None:
-        """Of each loader that has it; see `ShardedLoader.let_go`."""
+        """Calls `let_go` of each loader that has it; see `ShardedLoader.let_go`."""
         for loader in self.loaders:
             getattr(loader, "let_go", lambda: None)()
 
     def position(self) -> dict[str, Any]:
-        """The first loader's, with those of the others."""
+        """The position of the first loader, with those of the others under "others"."""
         first, *others = [loader.position() for loader in self.loaders]
         return {**first, "others": others}
 
     def go_to(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
-        """Each loader to its place; a place that a state lacks is a new pass."""
+        """Moves each loader to its position. One without a saved position starts a new pass."""
         places = [position, *(position or {}).get("others", [])]
         places += [None] * (len(self.loaders) - len(places))
         lines = [

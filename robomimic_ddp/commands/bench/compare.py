@@ -1,4 +1,4 @@
-"""Taking turns, so that whatever else the machine does meets all that is compared alike."""
+"""Compares timings that are taken in turn, so that other load on the machine affects all alike."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 _RESAMPLES = 2000
 
 
-def in_turn(keys: Iterable[Any], rounds: int, ask: Callable[[Any], Any]) -> dict[Any, list]:
-    """`rounds` answers of each key: a turn of each makes a round, in a new order every round."""
+def interleaved(keys: Iterable[Any], rounds: int, ask: Callable[[Any], Any]) -> dict[Any, list]:
+    """`rounds` results of `ask` for each key. Every round asks each key once, in a random order."""
     answers: dict[Any, list] = {key: [] for key in keys}
     for number in range(rounds):
         print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
@@ -22,9 +22,7 @@ def in_turn(keys: Iterable[Any], rounds: int, ask: Callable[[Any], Any]) -> dict
 
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:
-    """The median of the ratios within rounds and its 95 % interval, from resampled rounds; the
-    same for the same values.
-    """
+    """The median over rounds of above / below, and its 95 % bootstrap interval (fixed seed)."""
     values = [one / other for one, other in zip(above, below)]
     draw = random.Random(0)
     medians = sorted(

@@ -1,6 +1,6 @@
-"""What to do about well-known failures of torch, NCCL and the machine, by a part of their message.
+"""Remedies for known errors of torch, NCCL and the machine, by a part of the message.
 
-docs/troubleshooting.md has an entry for each, with more words.
+docs/troubleshooting.md explains each.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 _PORT = "A port is taken: leave --port away (torchrun --standalone takes one), or choose another."
 _START = (
     "NCCL could not start: in Docker --ipc=host or --shm-size=16g and --network=host; between "
-    "nodes NCCL_SOCKET_IFNAME and no firewall. NCCL_DEBUG=INFO tells more."
+    "nodes NCCL_SOCKET_IFNAME and no firewall. NCCL_DEBUG=INFO logs more."
 )
 _SHARED = "Shared memory is full: docker run --shm-size=16g or --ipc=host, or fewer data workers."
 REMEDIES = {
@@ -26,14 +26,14 @@ REMEDIES = {
     "out of shared memory": _SHARED,
     "out of memory": "The batch is for each rank: lower train.batch_size (ddp.accumulate keeps the "
     "samples per step), or ddp.batch=global, ddp.precision=bf16, ddp.activation_checkpointing="
-    "true; nvidia-smi shows who else holds the GPU's memory.",
+    "true; nvidia-smi shows what else uses the GPU's memory.",
     "Too many open files": "ulimit -n 4096, or fewer data workers.",
     "No space left on device": "Shared memory (/dev/shm) or a disk is full; robomimic-ddp doctor "
     "shows both.",
 }
-"""The first that fits is the closest."""
+"""The first match is the most specific."""
 
 
 def remedy(text: str) -> str:
-    """What to do about a failure with `text` in its output; "" for one that is not known."""
+    """What to do about a failure that printed `text`; "" if it is unknown."""
     return next((remedy for words, remedy in REMEDIES.items() if words in text), "")
