@@ -9,6 +9,7 @@ the nets differ by a tenth of their way and more.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Callable
 from unittest import mock
 
@@ -52,13 +53,22 @@ def make_job(host_copy, low_dim_dataset, image_dataset, tmp_path_factory) -> Cal
     return make
 
 
-def train_each(jobs: list[Job]) -> list[tuple[dict, dict]]:
-    """Collective: digests of all that each job has trained, and on the main rank the result."""
-    results = [train_on_rank(job) for job in jobs]
-    return [
-        (digests({**one["nets"], **one["optimizer"]}), one if group.is_main() else {})
-        for one in results
-    ]
+@pytest.fixture(scope="module")
+def reference_of(make_job, host_ranks) -> Callable[..., dict]:
+    """`reference_of(name, world, double)`: the result of one process with all batches."""
+
+    @functools.cache
+    def train(name: str, world: int, double: bool = True) -> dict:
+        call = (train_for_all_ranks, make_job(name, double), world)
+        return host_ranks.run(*call, world_size=1, timeout=120)[0]
+
+    return train
+
+
+def train(job: Job) -> tuple[dict, dict]:
+    """Collective: digests of all that was trained, and on the main rank the result."""
+    result = train_on_rank(job)
+    return digests({**result["nets"], **result["optimizer"]}), result if group.is_main() else {}
 
 
 def train_apart(job: Job) -> dict:
@@ -73,10 +83,6 @@ def train_with_own_means(job: Job) -> dict:
         return train_on_rank(job)
 
 
-def reference_each(jobs: list[Job], world_size: int) -> list[dict]:
-    return [train_for_all_ranks(job, world_size) for job in jobs]
-
-
 def largest(found: dict[str, float]) -> tuple[float, str]:
     """Of `comparison.distances`; printed."""
     name = max(found, key=found.get)
@@ -85,31 +91,27 @@ def largest(found: dict[str, float]) -> tuple[float, str]:
 
 
 @pytest.mark.parametrize("name, world", CASES, ids=[f"{name}, {world}" for name, world in CASES])
-def test_ranks_equal_one_process_with_all_batches(name, world, make_job, host_ranks):
+def test_ranks_equal_one_process_with_all_batches(name, world, make_job, host_ranks, reference_of):
     """In 32 bits on two ranks."""
-    jobs = [make_job(name, double=True)]
-    if world == 2 and ALGORITHMS[name].in_32_bits:
-        jobs.append(make_job(name))
-    of_ranks = host_ranks.run(train_each, jobs, world_size=world, timeout=120)
-    expected = host_ranks.run(reference_each, jobs, world, world_size=1, timeout=120)[0]
-    for number, job in enumerate(jobs):
-        bits, result = of_ranks[0][number]
-        assert all(other[number][0] == bits for other in of_ranks), "the ranks differ"
-        found = distances(result, expected[number])
-        if not job.double:
+    for double in (True, False):
+        if not double and (world > 2 or not ALGORITHMS[name].in_32_bits):
+            continue
+        call = (train, make_job(name, double))
+        (bits, result), *others = host_ranks.run(*call, world_size=world, timeout=120)
+        assert all(one == bits for one, _ in others), "the ranks differ"
+        found = distances(result, reference_of(name, world, double))
+        if not double:
             found = {part: one for part, one in found.items() if part.startswith("exp_avg")}
-        assert largest(found)[0] <= (EXACT if job.double else ROUNDED), found
+        assert largest(found)[0] <= (EXACT if double else ROUNDED), found
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_without_synchronisation_it_fails(name, make_job, host_ranks):
+def test_without_synchronisation_it_fails(name, make_job, host_ranks, reference_of):
     """Every net; CQL's two numbers (log_...) go their way by the same sign of another gradient."""
-    job = make_job(name, verify=False)
-    apart, _ = host_ranks.run(train_apart, job, timeout=120)
-    expected = host_ranks.run(train_for_all_ranks, job, 2, world_size=1, timeout=120)[0]
+    apart, _ = host_ranks.run(train_apart, make_job(name, double=True, verify=False), timeout=120)
     found = {
         part: one
-        for part, one in distances(apart, expected).items()
+        for part, one in distances(apart, reference_of(name, 2)).items()
         if not any(word in part for word in (" of optimizer ", "log_", " buffers"))
     }
     print(found)
@@ -117,16 +119,17 @@ def test_without_synchronisation_it_fails(name, make_job, host_ranks):
 
 
 @pytest.mark.parametrize(
-    "name, train, ddp",
+    "name, train_differently, ddp",
     [
         ("TD3-BC", train_with_own_means, {}),
         ("BC ResNet18", train_on_rank, {"sync_batchnorm": False}),
     ],
 )
-def test_with_statistics_of_each_rank_it_fails(name, train, ddp, make_job, host_ranks):
+def test_with_statistics_of_each_rank_it_fails(
+    name, train_differently, ddp, make_job, host_ranks, reference_of
+):
     """Gradients are averaged all the same, and ranks are equal."""
     job = make_job(name, double=True, **ddp)
-    zero, one = host_ranks.run(train, job, timeout=120)
+    zero, one = host_ranks.run(train_differently, job, timeout=120)
     assert digests(zero["nets"]) == digests(one["nets"])
-    expected = host_ranks.run(train_for_all_ranks, job, 2, world_size=1, timeout=120)[0]
-    assert largest(distances(zero, expected))[0] > 1e-3
+    assert largest(distances(zero, reference_of(name, 2)))[0] > 1e-3

@@ -39,6 +39,7 @@ def work(connection: Connection, folder: str, slot: int) -> None:
     os.dup2(output.fileno(), 2)
     stacks = open(Path(folder) / f"worker{slot}.stacks", "w")
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    os.environ.setdefault("USE_TF", "0")  # as in tests/hosts.py: half of a host's import
     import torch
     import torch.distributed  # noqa: F401  (paid once, here)
 
