@@ -85,7 +85,7 @@ def test_other_numbers_of_ranks(
     assert f"samples per step: 8 -> {4 * ranks}" in text
     if ranks == 3:
         assert "rank 2 begins new random streams" in text
-        assert "data: pass 3 goes on" in text
+        assert "data: pass 3 resumes after" in text
     state = newest(tmp_path)
     assert state["epoch"] == 4 and state["steps"] == before["steps"] + 3
     assert state["world_size"] == ranks and len(state["ranks"]) == ranks

@@ -118,7 +118,7 @@ def first_step(fault):
         ),
         ("reseeded", ["torch's random state", "re-seeds torch"]),
         ("same data", ["the share of the data", "same samples"]),
-        ("other order", ["the order of the present pass", "generator of its own"]),
+        ("other order", ["the order of the present pass", "a separate generator"]),
     ],
 )
 def test_faults_at_the_first_step(ranks, fault, words):
