@@ -18,7 +18,7 @@ import pytest
 from robomimic_ddp import api
 from robomimic_ddp.distributed import group, optimizer_ddp
 from tests.configs import VARIANTS, make_config, uses_images, write_config
-from tests.parity.algorithms import ALGORITHMS, changes_of
+from tests.parity.algorithms import ALGORITHMS, BATCH, changes_of
 from tests.parity.comparison import distances
 from tests.parity.reference import train_for_all_ranks
 from tests.parity.training import Job, train_on_rank
@@ -38,14 +38,15 @@ def test_every_algorithm_of_the_host_is_here():
 
 @pytest.fixture(scope="module")
 def make_job(host_copy, low_dim_dataset, image_dataset, tmp_path_factory) -> Callable[..., Job]:
-    """`make_job(name, double, **ddp)`: a job of ALGORITHMS, with options of ours."""
+    """`make_job(name, double, batch, **ddp)`: a job of ALGORITHMS, with options of ours."""
     folder = tmp_path_factory.mktemp("algorithms")
 
-    def make(name: str, double: bool = False, **ddp: Any) -> Job:
+    def make(name: str, double: bool = False, batch: int = BATCH, **ddp: Any) -> Job:
         one = ALGORITHMS[name]
         dataset = image_dataset if uses_images(one.variant) else low_dim_dataset
         config = make_config(one.variant, dataset, folder / "runs", changes_of(one))
         config["ddp"] = {**config.get("ddp", {}), **ddp}
+        config["train"]["batch_size"] = batch
         file = folder / f"{len(list(folder.iterdir()))}.json"
         settings = str(write_config(file, config))
         return Job(str(host_copy.folder), settings, STEPS, None, double, one.second_epoch)
@@ -133,3 +134,23 @@ def test_with_statistics_of_each_rank_it_fails(
     zero, one = host_ranks.run(train_differently, job, timeout=120)
     assert digests(zero["nets"]) == digests(one["nets"])
     assert largest(distances(zero, reference_of(name, 2)))[0] > 1e-3
+
+
+@pytest.mark.parametrize("name", ["BC RNN-GMM", "BC VAE", "GL VAE"])
+def test_micro_batches(name, make_job, host_ranks):
+    job = make_job(name, double=True, batch=7, accumulate=2)
+    (bits, result), (other, _) = host_ranks.run(train, job, timeout=120)
+    assert other == bits, "the ranks differ"
+    expected = host_ranks.run(train_for_all_ranks, job, 2, 2, world_size=1, timeout=120)[0]
+    assert largest(distances(result, expected))[0] <= EXACT
+
+
+@pytest.mark.parametrize("comm, most", [("bf16", 0.05), ("powersgd", 0.5)])
+def test_compressed_gradients_keep_ranks_equal(comm, most, make_job, host_ranks, reference_of):
+    """Each optimizer has separate hooks, and PowerSGD a separate state."""
+    job = make_job("IQL", comm=comm, powersgd_start=3, powersgd_rank=1)
+    (bits, result), (other, _) = host_ranks.run(train, job, timeout=120)
+    assert other == bits, "the ranks differ"
+    found = distances(result, reference_of("IQL", 2, False))
+    moments = {part: one for part, one in found.items() if part.startswith("exp_avg")}
+    assert 0 < largest(moments)[0] < most
