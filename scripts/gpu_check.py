@@ -33,6 +33,7 @@ OPTIONS = (
     *("precision=bf16", "precision=fp16", "channels_last=true", "activation_checkpointing=true"),
     *("accumulate=2", "preset=max", "compile=true", "compile=reduce-overhead"),
 )
+OTHERS = ("bc_rnn_gmm", "cql", "td3_bc")
 COMM = (
     *("comm=fp16", "comm=bf16", "comm=powersgd", "static_graph=true"),
     *("gradient_as_bucket_view=true", "bucket_mb=1", "compile=true"),
@@ -241,6 +242,16 @@ def host_against_ours(machine: Machine) -> str:
 
 
 @check()
+def other_algorithms(machine: Machine) -> str:
+    """The unedited host against `fast`."""
+    lines = []
+    for variant in OTHERS:
+        host = machine.train(host=machine.plain, variant=variant)
+        lines.append(f"{variant} within {near(host, machine.train(variant=variant)):.2g}")
+    return ", ".join(lines)
+
+
+@check()
 def one_rank_over_nccl(machine: Machine) -> str:
     ddp = machine.train("mode=ddp", ranks=1)
     return f"within {near(machine.train(), ddp):.2g} of a plain process"
@@ -385,6 +396,16 @@ def two_halves_against_one(machine: Machine) -> str:
     if abs(losses[0] - losses[1]) > 0.5 * max(losses):
         raise Failed(f"losses {losses}")
     return f"losses {losses[0]:.3f} and {losses[1]:.3f}"
+
+
+@check(gpus=2)
+def ddp_for_each_optimizer(machine: Machine) -> str:
+    for variant in OTHERS:
+        directory = machine.train(ranks=2, variant=variant).directory
+        record = json.loads((directory / "ddp.json").read_text())
+        if record["outcome"]["gradients_equal"] is not True:
+            raise Failed(f"{variant}: {record['outcome']}")
+    return f"{', '.join(OTHERS)}: gradients of equal bits"
 
 
 @check(gpus=2)
