@@ -224,7 +224,7 @@ def test_without_a_run_variables_are_the_hosts():
     assert resume.restored("returns", default) is default
 
 
-def test_a_state_is_read_once_and_its_notes_are_kept(current, monkeypatch):
+def test_a_state_is_read_once_and_its_notes_are_printed(current, monkeypatch, capsys):
     current.resume.found = SimpleNamespace(kind="state", directory="folder")
     read = []
 
@@ -243,7 +243,7 @@ def test_a_state_is_read_once_and_its_notes_are_kept(current, monkeypatch):
     for _ in range(2):
         assert resume.saved_state(current)["powersgd"] == {"common": 1, "errors": [2]}
     assert read == looked_at == ["folder"]
-    assert current.resume.notes == ["one", "two"]
+    assert capsys.readouterr().err == "warning: one\nwarning: two\n"
 
 
 def lines(*epochs):
