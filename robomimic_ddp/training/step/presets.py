@@ -201,6 +201,7 @@ def _require_possible(model: Any, options: Options, nets: list, host: Any) -> No
         "ddp.channels_last=true": options.channels_last,
         "ddp.activation_checkpointing=true": options.activation_checkpointing,
         "ddp.static_graph=true": options.static_graph and not nets,
+        "ddp.buffer_sync=true": options.buffer_sync == "true" and not nets,
     }
     name = next((name for name, is_asked in of_nets.items() if is_asked), None)
     optimizers = [optimizer for optimizer, _ in host_algo.named_optimizers(model)]
