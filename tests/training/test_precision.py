@@ -197,8 +197,12 @@ def test_max_fills_in_what_applies_and_was_left_open(monkeypatch):
         resolved = resolve({"preset": preset})
         assert effective(resolved, placed("cuda:0", True), True) == resolved.values
     asked = resolve({"preset": "max"})
-    unparallel = effective(asked, placed("cuda:0", True), any_parallel_net=False)
-    assert unparallel == asked.values, "an algorithm that is left alone keeps its own precision"
+    found = effective(asked, placed("cuda:0", True), any_parallel_net=False)
+    assert (found.precision, found.compile, found.comm) == ("fp32", "false", "bf16")
+    assert added_by_max(asked, found, any_parallel_net=False) == (
+        "preset max adds: comm=bf16; not precision (needs nets that are made parallel one by one), "
+        "compile (needs nets that are made parallel one by one)"
+    )
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)  # by emulation
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
     monkeypatch.setattr(compile, "why_not", lambda *_: "planted")
