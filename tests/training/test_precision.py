@@ -134,6 +134,17 @@ def train(losses, may_overflow, batch=None, norms=None):
         return run_epoch(algo, batch or {"actions": torch.zeros(2)}, 1, len(losses))
 
 
+def test_losses_without_a_sum_are_guarded():
+    """IQL logs one for each net."""
+    algo, log = Algo([1.0], [1.0]), {"adv": math.nan, "vf/v_loss": 1.0}
+    algo.log_info = lambda info: dict(log)
+    with step_hooks.installed(algo, [nan_guard.Guard(None, 1)]):
+        run_epoch(algo, {"actions": torch.zeros(2)}, 1, 1)
+        log["vf/v_loss"] = math.inf
+        with pytest.raises(LossError, match="the loss is inf at step 2.*diverged"):
+            run_epoch(algo, {"actions": torch.zeros(2)}, 1, 1)
+
+
 def test_overflows_of_fp16_are_left_out_of_the_log():
     losses = [1.0, math.inf, math.nan, 2.0]
     logs = train(losses, True)
