@@ -195,6 +195,15 @@ def test_an_optimizer_that_is_added_after_training_began_is_named(ranks):
         assert "optimizer extra, with 2 of its parameter(s), was added" in only
 
 
+def test_an_algorithm_whose_optimizers_are_not_found_is_named():
+    """Else each rank would train a model of its own, unnoticed with ddp.verify=false."""
+    algo = make_algo()
+    assert not structure.uncovered(algo)
+    algo.own_optimizers, algo.optimizers = algo.optimizers, {}
+    (only,) = structure.uncovered(algo)
+    assert "nets.actor.weight (10 parameter(s) in all) is outside the nets and optimizers" in only
+
+
 def beside_a_parallel_net() -> tuple:
     """One optimizer for a parallel net and a plain one: each gradient is averaged once."""
     torch.manual_seed(1)
