@@ -88,8 +88,15 @@ def own_batch_mean(module: str) -> str | None:
     """
     file = getattr(sys.modules.get(module), "__file__", None)
     texts = dict(_loaded_texts({Path(file).resolve()})) if file else {}
-    found = next((_OWN_MEAN.search(text) for text in texts.values()), None)
+    found = next((_OWN_MEAN.search(_without_comments(text)) for text in texts.values()), None)
     return found[0] if found else None
+
+
+def _without_comments(text: str) -> str:
+    try:
+        return ast.unparse(ast.parse(text))
+    except (SyntaxError, ValueError):  # written for another Python
+        return text
 
 
 def half_patched(lost: Mapping[str, Sequence[str]]) -> str:

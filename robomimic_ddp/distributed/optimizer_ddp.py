@@ -26,8 +26,6 @@ from robomimic_ddp.distributed import group, host_algo, parallel, watchdog
 from robomimic_ddp.errors import WrapError
 
 _made: WeakKeyDictionary[torch.optim.Optimizer, OptimizerDDP] = WeakKeyDictionary()
-_HOOK = "register_post_accumulate_grad_hook"
-"""Of a tensor, from torch 2.1 on."""
 
 
 class _Held(nn.Module):
@@ -73,8 +71,8 @@ class OptimizerDDP:
         self._undo = ExitStack()
         self._undo.callback(optimizer.register_step_pre_hook(self._before_step).remove)
         self._watched = self._undo.enter_context(ExitStack())
-        for parameter in parameters if hasattr(torch.Tensor, _HOOK) else ():
-            self._watched.callback(getattr(parameter, _HOOK)(self._note_version).remove)
+        for parameter in parameters:
+            self._watch(parameter)
 
     def remove(self) -> None:
         """Takes the hooks away again."""
@@ -99,8 +97,18 @@ class OptimizerDDP:
         self.training_forwards += 1
         return self.parallel(loss)
 
-    def _note_version(self, parameter: torch.Tensor) -> None:
-        self._grad_versions[id(parameter)] = parameter.grad._version
+    def _watch(self, parameter: torch.Tensor) -> None:
+        """Notes the version of its gradient whenever a backward pass has written it."""
+
+        def note(*_: Any) -> None:
+            if parameter.grad is not None:  # a pass may bring nothing here
+                self._grad_versions[id(parameter)] = parameter.grad._version
+
+        # By the graph's node that writes it, as DDP does: torch 2.0 has no such hook of a tensor.
+        # The hook is lost with the node, which only this keeps.
+        writer = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+        handle = writer.register_hook(note)
+        self._watched.callback(lambda kept: handle.remove(), writer)
 
     def _before_step(self, *_: Any) -> None:
         prepared, self._prepared = self._prepared, False
@@ -134,11 +142,10 @@ class OptimizerDDP:
         raise WrapError(
             f"optimizer {self.name} was stepped on rank {group.rank()} after a backward() outside "
             f"the host's torch_utils.backprop_for_loss, and its gradients were changed in between "
-            "(clipped, scaled) or torch is older than 2.1 and cannot tell: each rank changed its "
-            "own, and their mean is not the gradient of one process. Expected "
-            "TorchUtils.backprop_for_loss(net, optim, loss, max_grad_norm), which clips the mean. "
-            "Call that for this loss, or put DDPUtils.parallel(net) around the net and call it by "
-            "net(...)."
+            "(clipped, scaled): each rank changed its own, and their mean is not the gradient of "
+            "one process. Expected TorchUtils.backprop_for_loss(net, optim, loss, max_grad_norm), "
+            "which clips the mean. Call that for this loss, or put DDPUtils.parallel(net) around "
+            "the net and call it by net(...)."
         )
 
     def _average(self) -> None:

@@ -54,8 +54,8 @@ class Guard(StepHook):
 
     def step(self, step_log: dict[str, Any], batch: Any) -> dict[str, Any]:
         self.steps += 1
-        loss = step_log.get(LOSS)
-        if isinstance(loss, (int, float)) and not math.isfinite(loss):
+        loss = next((one for one in _losses(step_log) if not math.isfinite(one)), None)
+        if loss is not None:
             broken = self._broken_places(batch)
             if broken or not self.overflows_left:
                 raise self._broken_loss(loss, broken)
@@ -124,6 +124,12 @@ class Guard(StepHook):
 
     def _here(self) -> str:
         return f"rank {group.rank()} of {group.world_size()}, epoch {self.epoch}"
+
+
+def _losses(step_log: dict[str, Any]) -> Iterator[float]:
+    """The loss; where a host logs none under that name (IQL), each number whose name ends so."""
+    names = [LOSS] if LOSS in step_log else [key for key in step_log if key.endswith("loss")]
+    return (step_log[key] for key in names if isinstance(step_log[key], (int, float)))
 
 
 def _is_overflow(value: Any) -> bool:

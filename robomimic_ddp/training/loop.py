@@ -152,7 +152,7 @@ def _start_training(
     run.steps = step.prepare(model, chosen, run.nets, run.undo)
     # Averages share memory by now, and are read once.
     sums = _make_equal(model) if run.plan.several_ranks else None
-    added = step.added_by_max(run.options, chosen) if run.nets else None
+    added = step.added_by_max(run.options, chosen, bool(run.nets))
     if group.is_main():
         lines = [run.describe()] if added is None else [run.describe(), added]
         print("\n============= robomimic-ddp =============\n" + "\n".join(lines) + "\n")

@@ -90,10 +90,9 @@ def structure_items(algo: Any) -> dict[str, Hashable]:
 
 def uncovered(algo: Any) -> list[str]:
     """A complaint when a trainable parameter is in no parallel net and in no optimizer, beside
-    parallel nets: a net that was replaced. Elsewhere that is a target network.
+    parallel nets: a net that was replaced; or where no optimizer is known. Elsewhere that is a
+    target network.
     """
-    if not parallel_nets(algo):
-        return []
     covered = {
         id(parameter)
         for _, module in host_algo.named_modules(algo)
@@ -102,6 +101,8 @@ def uncovered(algo: Any) -> list[str]:
     }
     for _, optimizer in host_algo.named_optimizers(algo):
         covered.update(map(id, host_algo.held_by(optimizer)))
+    if covered and not parallel_nets(algo):
+        return []
     loose = [
         name
         for name, parameter in host_algo.named_parameters(algo)

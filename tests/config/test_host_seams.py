@@ -51,7 +51,8 @@ def test_names_that_a_file_uses(text, names):
     ("line", "found"),
     [
         ("lam = self.cfg.alpha / Q_values.abs().mean().detach()", "alpha / Q_values.abs().mean()"),
-        ('lam = cfg["alpha"]/q.abs().mean()', 'alpha"]/q.abs().mean()'),
+        ('lam = cfg["alpha"]/q.abs().mean()', "alpha'] / q.abs().mean()"),
+        ("lam = weight(q)  # by hand; was: alpha / q.abs().mean()", None),
         ("lam = self.cfg.alpha / DDPUtils.over_ranks(Q_values.abs().mean().detach())", None),
         ("lam = self.cfg.alpha / 2 + q.abs().mean()", None),
     ],

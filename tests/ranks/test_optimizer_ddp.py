@@ -119,6 +119,25 @@ def test_ranks_equal_one_process(ranks, world_size, through, alpha_is_parameter)
         assert not complaints
 
 
+def train_as_torch_2_0() -> tuple:
+    """Torch 2.0 has no such hook."""
+    name = "register_post_accumulate_grad_hook"
+    hook = vars(torch.Tensor).get(name)
+    if hook is not None:
+        delattr(torch.Tensor, name)
+    try:
+        return train(True, through=False)
+    finally:
+        if hook is not None:
+            setattr(torch.Tensor, name, hook)
+
+
+def test_a_plain_backward_is_averaged_with_torch_2_0(ranks):
+    """As CQL steps its two weights."""
+    for trained, complaints in ranks.run(train_as_torch_2_0):
+        assert torch.allclose(trained, one_process(2), rtol=1e-12) and not complaints
+
+
 def test_without_it_ranks_part(ranks):
     first, second = (trained for trained, _ in ranks.run(train, False))
     assert (first - second).norm() > 0.1 * (first - one_process(2)).norm() > 0
@@ -174,6 +193,15 @@ def test_an_optimizer_that_is_added_after_training_began_is_named(ranks):
     for complaints in ranks.run(late_parameters):
         (only,) = complaints
         assert "optimizer extra, with 2 of its parameter(s), was added" in only
+
+
+def test_an_algorithm_whose_optimizers_are_not_found_is_named():
+    """Else each rank would train a model of its own, unnoticed with ddp.verify=false."""
+    algo = make_algo()
+    assert not structure.uncovered(algo)
+    algo.own_optimizers, algo.optimizers = algo.optimizers, {}
+    (only,) = structure.uncovered(algo)
+    assert "nets.actor.weight (10 parameter(s) in all) is outside the nets and optimizers" in only
 
 
 def beside_a_parallel_net() -> tuple:

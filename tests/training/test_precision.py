@@ -134,6 +134,17 @@ def train(losses, may_overflow, batch=None, norms=None):
         return run_epoch(algo, batch or {"actions": torch.zeros(2)}, 1, len(losses))
 
 
+def test_losses_without_a_sum_are_guarded():
+    """IQL logs one for each net."""
+    algo, log = Algo([1.0], [1.0]), {"adv": math.nan, "vf/v_loss": 1.0}
+    algo.log_info = lambda info: dict(log)
+    with step_hooks.installed(algo, [nan_guard.Guard(None, 1)]):
+        run_epoch(algo, {"actions": torch.zeros(2)}, 1, 1)
+        log["vf/v_loss"] = math.inf
+        with pytest.raises(LossError, match="the loss is inf at step 2.*diverged"):
+            run_epoch(algo, {"actions": torch.zeros(2)}, 1, 1)
+
+
 def test_overflows_of_fp16_are_left_out_of_the_log():
     losses = [1.0, math.inf, math.nan, 2.0]
     logs = train(losses, True)
@@ -197,8 +208,12 @@ def test_max_fills_in_what_applies_and_was_left_open(monkeypatch):
         resolved = resolve({"preset": preset})
         assert effective(resolved, placed("cuda:0", True), True) == resolved.values
     asked = resolve({"preset": "max"})
-    unparallel = effective(asked, placed("cuda:0", True), any_parallel_net=False)
-    assert unparallel == asked.values, "an algorithm that is left alone keeps its own precision"
+    found = effective(asked, placed("cuda:0", True), any_parallel_net=False)
+    assert (found.precision, found.compile, found.comm) == ("fp32", "false", "bf16")
+    assert added_by_max(asked, found, any_parallel_net=False) == (
+        "preset max adds: comm=bf16; not precision (needs nets that are made parallel one by one), "
+        "compile (needs nets that are made parallel one by one)"
+    )
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)  # by emulation
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
     monkeypatch.setattr(compile, "why_not", lambda *_: "planted")

@@ -297,7 +297,9 @@ def test_a_torch_that_is_too_old_is_one_clear_error(options, monkeypatch):
 
 
 @pytest.mark.bad_input
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize(
+    "options", [*OPTIONS, {"static_graph": True}, {"buffer_sync": "true"}], ids=str
+)
 def test_a_host_without_parallel_nets_is_refused(options):
     with pytest.raises(PlanError, match="for nets that are made parallel one by one"):
         prepare(make_model(), Options(**options), [], ExitStack())

@@ -38,14 +38,13 @@ def effective(resolved: ResolvedOptions, plan: RunPlan, any_parallel_net: bool) 
     """Collective: the options with those of preset `max` filled in that were left at their default.
 
     precision: bf16 on CUDA devices that compute in it; compile: on CUDA devices where nothing is
-    missing for it, both on every rank; comm: bf16 between several ranks. Nothing for an algorithm
-    without a parallel net, which trains as its host does.
+    missing for it, both on every rank and for parallel nets; comm: bf16 between several ranks.
     """
     values = resolved.values
-    if values.preset != "max" or not any_parallel_net:
+    if values.preset != "max":
         return values
     added = {}
-    on_gpu = plan.device.startswith("cuda")
+    on_gpu = any_parallel_net and plan.device.startswith("cuda")
     bucket_mb = values.bucket_mb if plan.mode == "ddp" else None
     can_compile = on_gpu and plan.mode != "dp"
     can_compile = can_compile and compile.why_not(plan.device, bucket_mb) is None
@@ -68,7 +67,9 @@ def _computes_in_bf16(device: str) -> bool:
     return torch.cuda.get_device_capability(device) >= _BF16_CAPABILITY
 
 
-def added_by_max(resolved: ResolvedOptions, chosen: Options) -> str | None:
+def added_by_max(
+    resolved: ResolvedOptions, chosen: Options, any_parallel_net: bool = True
+) -> str | None:
     """The plan's line on what preset `max` has added, and what not; None for other presets."""
     before = resolved.values
     if before.preset != "max":
@@ -81,6 +82,8 @@ def added_by_max(resolved: ResolvedOptions, chosen: Options) -> str | None:
         "compile": "needs GPUs, a compiler, and buckets of 1 MiB or more",
         "comm": "needs several ranks, and a torch that sends bf16",
     }
+    if not any_parallel_net:
+        why["precision"] = why["compile"] = "needs nets that are made parallel one by one"
     given = [name for name in names if resolved.sources[name] != "default"]
     reasons = [f"{name} ({why[name]})" for name in names if name not in (*new, *given)]
     reasons += [f"{name} (set to {getattr(before, name)})" for name in given]
@@ -201,6 +204,7 @@ def _require_possible(model: Any, options: Options, nets: list, host: Any) -> No
         "ddp.channels_last=true": options.channels_last,
         "ddp.activation_checkpointing=true": options.activation_checkpointing,
         "ddp.static_graph=true": options.static_graph and not nets,
+        "ddp.buffer_sync=true": options.buffer_sync == "true" and not nets,
     }
     name = next((name for name, is_asked in of_nets.items() if is_asked), None)
     optimizers = [optimizer for optimizer, _ in host_algo.named_optimizers(model)]
