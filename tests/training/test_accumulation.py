@@ -221,7 +221,7 @@ def test_one_micro_batch_changes_nothing(torch_utils):
 def test_what_cannot_accumulate_is_refused(torch_utils):
     algo = Algo()
     algo.optimizers["critic"] = algo.optimizers["policy"]
-    refusal = r"its optimizers \(policy, critic\) depend on each other"
+    refusal = r"it has several optimizers \(policy, critic\): a loss may depend"
     with ExitStack() as undo, pytest.raises(PlanError, match=refusal):
         prepared(algo, undo, is_parallel=False)
     algo = Algo(calls=False)
