@@ -231,6 +231,7 @@ def test_samples_and_learning_rate(config, argv, samples, rate):
         (["--", "resume=True"], {}),
         (["--module", "lab.train", "--", "--resume"], {}),
         ([], {"ROBOMIMIC_DDP_RESUME": "1"}),
+        ([], {"ROBOMIMIC_DDP_RESUME": "auto"}),
     ],
 )
 def test_a_resumed_run_is_said_to_keep_its_learning_rate(config, argv, variables):
@@ -238,7 +239,7 @@ def test_a_resumed_run_is_said_to_keep_its_learning_rate(config, argv, variables
     kept = "a resumed run keeps the one that it was saved with"
     text = list(summary.lines(settings(*words, *argv), {**NONE, **variables}))
     assert kept in text[-1] and "0.0001 -> 0.0004" in text[-2]
-    for more in ([], ["--", "resume=false"]):
+    for more in ([], ["--", "resume=false"], ["--", "ddp.resume=false"]):
         assert kept not in "\n".join(summary.lines(settings(*words, *more), NONE))
 
 
