@@ -166,7 +166,7 @@ def command_of(config, *argv, **variables):
 def test_one_node(config):
     path = config()
     words, added = command_of(path, "--gpus", 2, "--max-restarts", 1, "--", "a=b c")
-    flag, variable = torchrun._passes_on_signals()  # by torch's version: one or the other
+    flag, variable = torchrun.passes_on_signals()  # by torch's version: one or the other
     assert torchrun.SIGNALS in "".join([*flag, *variable.values()])
     found = re.fullmatch(
         "--nproc_per_node=2 --rdzv_backend=c10d --rdzv_endpoint=localhost:0 "
@@ -192,7 +192,7 @@ def test_several_nodes(config):
 
 
 def test_who_sets_the_rule_of_the_learning_rate(config):
-    _, signals = torchrun._passes_on_signals()
+    _, signals = torchrun.passes_on_signals()
     assert command_of(config(ddp={"lr_scaling": "sqrt"}))[1] == signals
     assert command_of(config(), "--", "ddp.lr_scaling=none")[1] == signals
     assert command_of(config(), ROBOMIMIC_DDP_LR_SCALING="auto")[1] == signals
