@@ -8,7 +8,6 @@ from typing import Any
 
 from robomimic_ddp.commands.launch import arguments, devices
 from robomimic_ddp.config import env, paths
-from robomimic_ddp.distributed import atomic_files
 from robomimic_ddp.errors import EXIT_DONE, PatchError, UsageError
 
 _DIRECTORY = {"metavar": "DIR", "help": "folder of the sweep"}
@@ -143,6 +142,7 @@ def _run(args: argparse.Namespace, sweep: Any) -> int:
 
 def _write_slurm(args: argparse.Namespace, directory: Path) -> None:
     from robomimic_ddp.commands.sweep import slurm
+    from robomimic_ddp.distributed import atomic_files
 
     text = slurm.file(directory, args.array, args.ranks_per_trial)
     if args.output is None:

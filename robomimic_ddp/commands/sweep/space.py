@@ -134,11 +134,9 @@ def metric_of(asked: str | None, config: Any) -> str:
 
 
 def labels(keys: Sequence[str]) -> dict[str, str]:
-    """Short names of dotted keys: the last part, with the one before where that says too little."""
-    short = {}
-    for key in keys:
-        parts = key.split(".")
-        short[key] = ".".join(parts[-2:]) if parts[-1] in _VAGUE else parts[-1]
+    """Short names of dotted keys: the last part, or the one before where that says too little."""
+    parts = {key: ["", *key.split(".")] for key in keys}
+    short = {key: one[-2] if one[-1] in _VAGUE else one[-1] for key, one in parts.items()}
     names = list(short.values())
     return {key: name if names.count(name) == 1 else key for key, name in short.items()}
 

@@ -157,7 +157,7 @@ class Sweep:
     def words(self, entry: Entry) -> list[str]:
         """The dot-list of a trial's training."""
         imported = self.definition["imported"]
-        file = f"configs/{entry.index:03d}.json" if imported else "config.json"
+        file = f"configs/{entry.index:03d}.json" if imported else "configs/000.json"
         own = {"train.output_dir": str(self.directory / "trials"), "experiment.name": entry.name}
         settings = {**({} if imported else entry.values), **own, "ddp.resume": "auto"}
         return [f"load_from={self.directory / file}", *space.words(settings)]
@@ -214,8 +214,10 @@ def new(
     metric: str | None = None,
     prune: bool = False,
 ) -> int:
-    """Makes a sweep over `searched` in `directory`; returns its number of trials. Raises UsageError,
-    ConfigError and OptionError, with nothing written, for what could not be trained.
+    """Makes a sweep over `searched` in `directory`; returns its number of trials.
+
+    Raises UsageError, ConfigError and OptionError, with nothing written, for what could not be
+    trained.
     """
     load_optuna()
     _require_free(directory)
@@ -254,7 +256,7 @@ def new(
             queue.append(({key: json.dumps(value) for key, value in values.items()}, attrs))
     else:
         queue = [({}, {"index": index}) for index in range(trials or 0)]
-    _write(directory, definition, queue, {"config.json": settings})
+    _write(directory, definition, queue, {"configs/000.json": settings})
     return len(queue)
 
 
@@ -339,8 +341,9 @@ def _write(
     optuna = load_optuna()
     folder = paths.expanded(directory)
     folder.mkdir(parents=True, exist_ok=True)
+    for name in ("logs", "locks", "trials", "configs"):
+        (folder / name).mkdir(exist_ok=True)
     for name, content in files.items():
-        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     temporary = tempfile.mkdtemp(dir=folder)
     try:

@@ -86,8 +86,6 @@ class Worker:
         several = ["-m", "torch.distributed.run", f"--nproc_per_node={ranks}", *flags]
         self._launcher = several if ranks > 1 else []
         self._program = program or ("-m", DOT_LIST_MODULE)
-        for name in ("logs", "locks", "trials"):
-            (sweep.directory / name).mkdir(exist_ok=True)
 
     def run(self, retry_failed: bool = False) -> int:
         """Returns the exit code: 1 where a trial has failed, 75 after a stop on request."""
