@@ -23,7 +23,7 @@ _FILE = """\
 # up, TERM when the task is preempted: its trials save and stop, and the task goes back into the
 # queue. A task that is killed leaves its trials to the others.
 set -uo pipefail
-cd {here}
+cd {here} || exit 2
 
 trap ':' USR1 TERM  # this shell waits for srun, whose task gets the signals
 srun {command} &

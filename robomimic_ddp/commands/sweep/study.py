@@ -1,7 +1,7 @@
 """The folder of a sweep, and its trials in Optuna's journal: one file, for any number of workers.
 
 DIR/sweep.journal    the study: definition, trials, their states and values
-DIR/config.json      the config of all trials; DIR/configs/ of a sweep that was imported
+DIR/configs/         the config of all trials, or of each that was imported
 DIR/trials/NAME/     the runs of a trial (one, in a folder with a time stamp)
 DIR/logs/NAME.txt    what they printed
 DIR/locks/           who looks after a trial, and whether it trains
@@ -32,8 +32,8 @@ _EARLIEST_PRUNING = 16
 """A trial is first compared with the others after this part of its epochs, then after 4 times as
 many.
 """
-_RECORD = "ddp.json"
-"""checkpoint.RECORD_NAME, without its torch."""
+RECORD, REQUEUE = "ddp.json", "requeue"
+"""checkpoint's RECORD_NAME and REQUEUE_NAME, without torch."""
 _NO_VALUE = ("train.output_dir", "experiment.name")
 
 
@@ -62,9 +62,24 @@ class Entry:
         """The newest run that the trial has made."""
         runs = self.folder.iterdir() if self.folder.is_dir() else ()
         found = sorted(
-            (run for run in runs if run.is_dir()), key=lambda run: ((run / _RECORD).exists(), run)
+            (run for run in runs if run.is_dir()), key=lambda run: ((run / RECORD).exists(), run)
         )
         return found[-1] if found else None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the last epoch of its run is done."""
+        run = self.run()
+        try:
+            return run is not None and "outcome" in json.loads((run / RECORD).read_text("utf-8"))
+        except (OSError, ValueError):
+            return False
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether its run was stopped on request."""
+        run = self.run()
+        return run is not None and (run / REQUEUE).exists()
 
     def curve(self, metric: str) -> dict[int, float]:
         """Epoch -> the metric, the mean over environments; NaN is left out."""
@@ -157,7 +172,7 @@ class Sweep:
     def words(self, entry: Entry) -> list[str]:
         """The dot-list of a trial's training."""
         imported = self.definition["imported"]
-        file = f"configs/{entry.index:03d}.json" if imported else "configs/000.json"
+        file = f"configs/{entry.index if imported else 0:03d}.json"
         own = {"train.output_dir": str(self.directory / "trials"), "experiment.name": entry.name}
         settings = {**({} if imported else entry.values), **own, "ddp.resume": "auto"}
         return [f"load_from={self.directory / file}", *space.words(settings)]

@@ -20,11 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import checkpoint
 from robomimic_ddp.commands.launch import torchrun
 from robomimic_ddp.commands.launch.arguments import DOT_LIST_MODULE
 from robomimic_ddp.commands.sweep import report
-from robomimic_ddp.commands.sweep.study import Entry, Sweep
+from robomimic_ddp.commands.sweep.study import REQUEUE, Entry, Sweep
 from robomimic_ddp.config import env
 from robomimic_ddp.distributed import rendezvous
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_STOPPED, DataError
@@ -195,7 +194,9 @@ class Worker:
             job.trial = self.sweep.begin(job.entry)
             job.entry = entry = self.sweep.entries()[job.entry.index]
             run = entry.run()
-            if _is_finished(run):
+            if run is not None:  # else a training that fails at once would seem to have stopped
+                (run / REQUEUE).unlink(missing_ok=True)
+            if entry.is_finished:
                 self._end(job, show)
                 return True
             os.ftruncate(descriptor, 0)
@@ -234,16 +235,13 @@ class Worker:
         if code is None:
             self._report(job, show)
             return
-        entry, run = job.entry, job.entry.run()
-        stopped = code == EXIT_STOPPED or (
-            run is not None and (run / checkpoint.REQUEUE_NAME).exists()
-        )
+        entry = job.entry
         if job.pruned:
             job.trial.study.tell(job.trial, state=_state("PRUNED"))
             self._forget(job)
-        elif code == 0 and _is_finished(run):
+        elif code == 0 and entry.is_finished:
             self._end(job, show)
-        elif self.heard is not None or stopped:
+        elif self.heard is not None or code == EXIT_STOPPED or entry.has_stopped:
             self.left.add(entry.index)
             show(f"{entry.name}: stopped; the next sweep run resumes it")
             self._forget(job)
@@ -310,12 +308,6 @@ def _state(name: str) -> Any:
 
 def _place(slot: Slot) -> str:
     return f"{env.host_name()} {slot.number} {slot.visible}"
-
-
-def _is_finished(run: Path | None) -> bool:
-    """Whether the run's last epoch is done."""
-    record = None if run is None else checkpoint.read_record(run)
-    return record is not None and "outcome" in record
 
 
 def _last_error(log: Path, code: int) -> str:
