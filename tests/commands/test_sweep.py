@@ -17,7 +17,8 @@ import psutil
 import pytest
 
 from robomimic_ddp import checkpoint, cli
-from robomimic_ddp.commands.sweep import space, study
+from robomimic_ddp.commands.sweep import command, space, study
+from robomimic_ddp.commands.sweep.worker import Worker
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_STOPPED, EXIT_USAGE, UsageError
 from tests.commands import sweep_training
 from tests.commands.sweep_worker import worker
@@ -161,6 +162,46 @@ def test_an_unedited_host_trains_nothing(make, capsys):
     assert "robomimic-ddp apply" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "visible", "said"),
+    [
+        (["--gpus", "2"], "", "no GPU is visible"),
+        (["--gpus", "0,4"], "3,5", "no device 4"),
+        (["--ranks-per-trial", "3"], "3,5", "a trial needs as many GPUs, and there are 2"),
+    ],
+)
+def test_gpus_that_are_not_there(words, visible, said, make, capsys, monkeypatch):
+    monkeypatch.setattr(command.torchrun, "unpatched", lambda settings: "")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert sweep("run", make("train.seed=1").directory, *words) == EXIT_USAGE
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "visible", "slots"),
+    [
+        ([], "", [""]),
+        (["--slots", "2"], "", ["", ""]),
+        ([], "3,5", ["3", "5"]),
+        (["--gpus", "1,0"], "3,5", ["5", "3"]),
+        (["--gpus", "1"], "3,5", ["3"]),
+        (["--ranks-per-trial", "2", "--slots", "3"], "0,1,2,3,4", ["0,1", "2,3", "0,1"]),
+    ],
+)
+def test_slots_have_their_gpus(words, visible, slots, make, monkeypatch):
+    seen = []
+
+    def look(self: Worker, retry_failed: bool) -> int:
+        seen.extend(self._environment(slot)["CUDA_VISIBLE_DEVICES"] for slot in self.slots)
+        return EXIT_DONE
+
+    monkeypatch.setattr(command.torchrun, "unpatched", lambda settings: "")
+    monkeypatch.setattr(Worker, "run", look)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert sweep("run", make("train.seed=1").directory, *words) == EXIT_DONE
+    assert seen == slots
+
+
 def test_trials_of_a_grid_on_two_slots(make, capsys, tmp_path):
     made = make("train.seed=1,2,3", f"{RATE}=1e-4,3e-4")
     assert worker(made.directory, gpus=("3", "5")).run() == EXIT_DONE
@@ -177,13 +218,6 @@ def test_trials_of_a_grid_on_two_slots(make, capsys, tmp_path):
     assert sweep("plot", made.directory, "-o", tmp_path / "sweep.png") == EXIT_DONE
     assert (tmp_path / "sweep.png").stat().st_size > 10_000
     assert worker(made.directory).run() == EXIT_DONE, "nothing is left to do"
-
-
-def test_slots_have_their_gpus(make):
-    made = worker(make("train.seed=1").directory, 3, ("0", "1", "2", "3", "4"), ranks=2)
-    assert [slot.visible for slot in made.slots] == ["0,1", "2,3", "0,1"]
-    variables = made._environment(made.slots[1])
-    assert variables["CUDA_VISIBLE_DEVICES"] == "2,3" and int(variables["OMP_NUM_THREADS"]) >= 1
 
 
 def test_a_failing_trial_is_listed_and_the_others_go_on(make, capsys):

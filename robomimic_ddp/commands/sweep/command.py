@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp.commands.launch import arguments, devices
+from robomimic_ddp.commands.launch import arguments, devices, torchrun
 from robomimic_ddp.config import env, paths
 from robomimic_ddp.errors import EXIT_DONE, PatchError, UsageError
 
@@ -119,7 +119,6 @@ def _make(args: argparse.Namespace, directory: Path) -> int:
 
 
 def _run(args: argparse.Namespace, sweep: Any) -> int:
-    from robomimic_ddp.commands.launch import torchrun
     from robomimic_ddp.commands.sweep import worker
 
     why_not = torchrun.unpatched(arguments.Settings(config=""))
@@ -128,9 +127,11 @@ def _run(args: argparse.Namespace, sweep: Any) -> int:
     variables = env.variables()
     asked = None if args.gpus is None else arguments.gpus(args.gpus, "--gpus")
     chosen = devices.choose(asked, variables)
-    names = [] if chosen.gpus == 0 else (chosen.visible or "").split(",")
-    if chosen.gpus and chosen.visible is None:
-        names = devices.visible_devices(variables)[: chosen.ranks]
+    if asked is not None and not chosen.gpus:
+        raise UsageError(f"--gpus {args.gpus}: no GPU is visible here. On the CPU give --slots N.")
+    names = devices.visible_devices(variables)[: chosen.ranks]
+    if chosen.visible is not None:
+        names = chosen.visible.split(",")
     if names and len(names) < args.ranks_per_trial:
         raise UsageError(
             f"--ranks-per-trial {args.ranks_per_trial}: a trial needs as many GPUs, and there are "

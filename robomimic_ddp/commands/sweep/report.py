@@ -57,19 +57,16 @@ def _table(worker: Any) -> Any:
 
 def summary(sweep: Sweep) -> str:
     """How many trials are in each state."""
-    counts = Counter(entry.state for entry in sweep.entries())
-    names = {"fail": "failed"}
-    return ", ".join(
-        f"{count} {names.get(state, state)}" for state, count in sorted(counts.items())
-    )
+    counts = Counter(entry.state.replace("fail", "failed") for entry in sweep.entries())
+    return ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
 
 
-def end(sweep: Sweep, show: Show) -> None:
-    """The last lines of a worker."""
+def end(sweep: Sweep) -> Iterator[str]:
+    """The last lines: what has failed, and how many trials are in each state."""
     for entry in sweep.entries():
         if entry.state == "fail":
-            show(f"failed: {entry.name}: {entry.error} ({entry.log})")
-    show(summary(sweep))
+            yield f"failed: {entry.name}: {entry.error} ({entry.log})"
+    yield summary(sweep)
 
 
 def groups(sweep: Sweep) -> list[tuple[dict[str, Any], list[Entry]]]:
@@ -94,36 +91,36 @@ def groups(sweep: Sweep) -> list[tuple[dict[str, Any], list[Entry]]]:
 def lines(sweep: Sweep) -> Iterator[str]:
     """The table of results, and what has failed."""
     found = groups(sweep)
-    keys = [key for key in dict.fromkeys(key for values, _ in found for key in values)]
-    keys = [key for key in keys if len({json.dumps(v.get(key)) for v, _ in found}) > 1]
-    short = space.labels(keys)
+    short = _varied([values for values, _ in found])
     best = "highest" if sweep.maximizes else "lowest"
     yield f"{sweep.metric}, the {best} of a trial's epochs: mean and deviation over its seeds"
     table = [(*short.values(), "mean", "deviation", "best", "trials", "best trial")]
     for values, entries in found:
         finals = _finals(entries)
-        states = Counter(entry.state for entry in entries)
-        done = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-        best_value = sweep.best(finals) if finals else None
-        best_name = [one.name for one in entries if one.state == "complete"]
-        best_name = [one.name for one in entries if finals and one.value == best_value] or [""]
+        top = sweep.best(finals) if finals else None
+        states = sorted(Counter(entry.state for entry in entries).items())
         table.append(
             (
-                *(space.shown(values.get(key, "-")) for key in keys),
+                *(space.shown(values.get(key, "-")) for key in short),
                 _number(statistics.fmean(finals) if finals else None),
                 _number(statistics.stdev(finals) if len(finals) > 1 else None),
-                _number(best_value),
-                done,
-                best_name[0],
+                _number(top),
+                ", ".join(f"{count} {state}" for state, count in states),
+                next((one.name for one in entries if finals and one.value == top), ""),
             )
         )
     widths = [max(map(len, column)) for column in zip(*table)]
     for row in table:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()
-    yield summary(sweep)
-    for entry in sweep.entries():
-        if entry.state == "fail":
-            yield f"failed: {entry.name}: {entry.error} ({entry.log})"
+    yield from end(sweep)
+
+
+def _varied(settings: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """The keys in which settings differ -> their short names."""
+    keys = dict.fromkeys(key for one in settings for key in one)
+    return space.labels(
+        [key for key in keys if len({json.dumps(one.get(key)) for one in settings}) > 1]
+    )
 
 
 def draw(sweep: Sweep, output: str) -> None:
@@ -141,13 +138,13 @@ def draw(sweep: Sweep, output: str) -> None:
             f"{sweep.directory}: no trial has a {sweep.metric} yet; train with robomimic-ddp sweep "
             "run, and wait for the first epoch's end."
         )
-    keys = [key for key in found[0][0] if len({json.dumps(v.get(key)) for v, _ in found}) > 1]
-    short = space.labels(keys)
+    short = _varied([values for values, _ in found])
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.6), constrained_layout=True)
     for number, (values, curves) in enumerate(found):
         colour = plot.COLOURS[number % len(plot.COLOURS)]
         style = "-" if number < len(plot.COLOURS) else "--"
-        label = ", ".join(f"{short[key]} {space.shown(values.get(key))}" for key in keys) or "all"
+        named = [f"{name} {space.shown(values.get(key))}" for key, name in short.items()]
+        label = ", ".join(named) or "all"
         epochs = sorted({epoch for curve in curves for epoch in curve})
         at = [[curve[epoch] for curve in curves if epoch in curve] for epoch in epochs]
         means = [statistics.fmean(one) for one in at]

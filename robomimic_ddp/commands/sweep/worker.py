@@ -107,7 +107,8 @@ class Worker:
                     self._look(job, show)
                 show()
                 time.sleep(self.poll if self.heard is None else min(self.poll, 0.2))
-            report.end(self.sweep, show)
+            for line in report.end(self.sweep):
+                show(line)
         if self.heard is not None or self.left:
             return EXIT_STOPPED
         failed = any(entry.state == "fail" for entry in self.sweep.entries())
@@ -120,7 +121,8 @@ class Worker:
                 raise KeyboardInterrupt
             self.heard = self.heard or signal.Signals(number).name
 
-        before = {number: signal.signal(number, hear) for number in _STOPS}
+        ours = [number for number in _STOPS if signal.getsignal(number) != signal.SIG_IGN]  # nohup
+        before = {number: signal.signal(number, hear) for number in ours}
         try:
             yield
         finally:
@@ -236,11 +238,11 @@ class Worker:
             self._report(job, show)
             return
         entry = job.entry
-        if job.pruned:
+        if code == 0 and entry.is_finished:
+            self._end(job, show)
+        elif job.pruned:
             job.trial.study.tell(job.trial, state=_state("PRUNED"))
             self._forget(job)
-        elif code == 0 and entry.is_finished:
-            self._end(job, show)
         elif self.heard is not None or code == EXIT_STOPPED or entry.has_stopped:
             self.left.add(entry.index)
             show(f"{entry.name}: stopped; the next sweep run resumes it")
