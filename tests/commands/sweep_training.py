@@ -32,7 +32,6 @@ def main() -> None:
         file.write(f"{os.getpid()} {os.environ['CUDA_VISIBLE_DEVICES']}\n")
     record = {"job": None, "paths": ["logs"]}
     (run / "ddp.json").write_text(json.dumps(record))
-    (run / "requeue").unlink(missing_ok=True)
     stopped: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: stopped.append(number))
     print("training begins", flush=True)
@@ -40,6 +39,7 @@ def main() -> None:
     history.touch()
     if given.get("train.batch_size") == 13 and not (run / "mended").exists():
         raise ValueError("13 samples bring no luck")
+    (run / "requeue").unlink(missing_ok=True)
     for epoch in range(len(history.read_text().splitlines()) + 1, epochs + 1):
         time.sleep(SECONDS)
         if stopped:

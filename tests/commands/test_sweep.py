@@ -4,6 +4,7 @@ stand-in (tests/commands/sweep_training.py); test_sweep_host.py has the real one
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -15,9 +16,10 @@ from typing import Any, Callable
 
 import psutil
 import pytest
+from rich.console import Console
 
 from robomimic_ddp import checkpoint, cli
-from robomimic_ddp.commands.sweep import command, space, study
+from robomimic_ddp.commands.sweep import command, report, space, study
 from robomimic_ddp.commands.sweep.worker import Worker
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_STOPPED, EXIT_USAGE, UsageError
 from tests.commands import sweep_training
@@ -222,9 +224,11 @@ def test_trials_of_a_grid_on_two_slots(make, capsys, tmp_path):
 
 def test_a_failing_trial_is_listed_and_the_others_go_on(make, capsys):
     made = make("train.batch_size=12,13,14")
+    failed = made.entries()[1]
+    (failed.folder / "20260101").mkdir(parents=True)
+    (failed.folder / "20260101" / study.REQUEUE).touch()  # stopped before: it has failed since
     assert worker(made.directory, 1).run() == EXIT_REFUSED
     said = capsys.readouterr().out
-    failed = made.entries()[1]
     assert [entry.state for entry in made.entries()] == ["complete", "fail", "complete"]
     assert f"FAILED: ValueError: 13 samples bring no luck ({failed.log})" in said
     assert sweep("show", made.directory) == EXIT_DONE
@@ -349,6 +353,19 @@ def test_the_real_generators_output_is_imported(config, tmp_path, capsys):
     (tmp_path / "empty.sh").write_text("#!/bin/bash\necho --configs\n")
     assert sweep("import", tmp_path / "none", tmp_path / "empty.sh") == EXIT_USAGE
     assert "trains nothing" in capsys.readouterr().err
+
+
+def test_the_live_table(make):
+    made = make("train.seed=1,2,3", "train.num_epochs=30")
+    one, text = worker(made.directory), io.StringIO()
+    one._fill(lambda line=None: None)
+    wait_for(trained(made, 2))
+    Console(file=text, width=100).print(report._table(one))
+    for job in one.jobs.values():
+        one._stop(job)
+        job.process.wait()
+    assert "000-seed_1" in text.getvalue() and "2 running, 1 waiting" in text.getvalue()
+    assert "valid/Loss" in text.getvalue() and "slot 1" in text.getvalue()
 
 
 def test_the_names_of_a_runs_files():
