@@ -259,6 +259,14 @@ def test_trials_that_fall_behind_are_pruned(make):
         assert len(entry.curve("valid/Loss")) < 40 and (entry.run() / "requeue").exists()
 
 
+def test_a_trial_that_was_pruned_is_not_resumed(make):
+    """Its worker was killed before it had written so."""
+    made = make("train.seed=1", "train.num_epochs=40", prune=True)
+    made.begin(made.entries()[0]).set_user_attr("pruned after epoch", 4)
+    assert worker(made.directory, 1).run() == EXIT_DONE
+    assert made.entries()[0].state == "pruned" and not made.entries()[0].folder.exists()
+
+
 def started(made: study.Sweep, slots: int = 2) -> subprocess.Popen:
     command = [sys.executable, "-m", "tests.commands.sweep_worker", made.directory, str(slots)]
     with open(made.directory / "worker.txt", "ab") as log:
@@ -383,3 +391,20 @@ def test_the_sbatch_file(make, tmp_path, capsys):
     assert f"sweep run {made.directory} --ranks-per-trial 2" in text
     check = [str(Path(sys.executable).with_name("shellcheck")), str(file)]
     assert subprocess.run(check, capture_output=True).returncode == 0
+
+
+@pytest.mark.parametrize(("code", "queued"), [(0, ""), (1, ""), (75, "requeue 7_3\n")])
+def test_a_stopped_task_of_the_array_is_queued_again(code, queued, make, tmp_path):
+    file = tmp_path / "sweep.sbatch"
+    assert sweep("slurm", make("train.seed=1,2").directory, "--array", 2, "-o", file) == EXIT_DONE
+    stand_ins = {"srun": f'echo "$@" >ran; exit {code}', "scontrol": 'echo "$@" >>queued'}
+    for name, text in stand_ins.items():
+        (tmp_path / name).write_text(f"#!/usr/bin/env bash\ncd {tmp_path}\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    task = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3"}
+    variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", **task}
+    done = subprocess.run(["bash", str(file)], env=variables, timeout=30)
+    assert done.returncode == (0 if queued else code)
+    assert (tmp_path / "ran").read_text().endswith(f"sweep run {tmp_path / 'sweep'}\n")
+    assert queued == ((tmp_path / "queued").read_text() if queued else "")
+    assert (tmp_path / "queued").exists() == bool(queued)

@@ -32,6 +32,7 @@ _POLL_SECONDS = 1.0
 _MOST_KILLS = 3
 """How often a training that a signal has ended (a machine out of memory, for one) is resumed."""
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+_PRUNED = "pruned after epoch"
 _ERROR = re.compile(r"\b\w*(error|exception)\b.*:", re.IGNORECASE)
 
 
@@ -198,7 +199,7 @@ class Worker:
             run = entry.run()
             if run is not None:  # else a training that fails at once would seem to have stopped
                 (run / REQUEUE).unlink(missing_ok=True)
-            if entry.is_finished:
+            if entry.is_finished or _PRUNED in job.trial.user_attrs:
                 self._end(job, show)
                 return True
             os.ftruncate(descriptor, 0)
@@ -238,11 +239,8 @@ class Worker:
             self._report(job, show)
             return
         entry = job.entry
-        if code == 0 and entry.is_finished:
+        if job.pruned or (code == 0 and entry.is_finished):
             self._end(job, show)
-        elif job.pruned:
-            job.trial.study.tell(job.trial, state=_state("PRUNED"))
-            self._forget(job)
         elif self.heard is not None or code == EXIT_STOPPED or entry.has_stopped:
             self.left.add(entry.index)
             show(f"{entry.name}: stopped; the next sweep run resumes it")
@@ -265,6 +263,7 @@ class Worker:
             job.trial.report(value, epoch)
             if job.trial.should_prune():
                 job.pruned = True
+                job.trial.set_user_attr(_PRUNED, epoch)  # Optuna would not decide it again
                 show(f"{job.entry.name}: pruned after epoch {epoch}")
                 self._stop(job)
                 return
@@ -275,8 +274,12 @@ class Worker:
                 job.process.send_signal(signal.SIGTERM)
 
     def _end(self, job: Job, show: report.Show) -> None:
-        """The training is finished: its best epoch is the trial's value."""
+        """The training is finished, its best epoch the trial's value; or it was pruned."""
         metric = self.sweep.metric
+        if not job.entry.is_finished:
+            job.trial.study.tell(job.trial, state=_state("PRUNED"))
+            self._forget(job)
+            return
         try:
             values = job.entry.curve(metric)
         except DataError as error:
