@@ -48,6 +48,7 @@ setup(
         "robosuite": ["robosuite>=1.5.2,<1.6", "mujoco>=3.3,<4"],
         "rlds": ["tensorflow-cpu>=2.15", "tensorflow-datasets>=4.9.3"],
         "plot": ["matplotlib>=3.5"],
+        "sweep": ["optuna>=4.0"],
         "docs": DOCS,
         "test": [
             *DOCS,
@@ -58,6 +59,7 @@ setup(
             "matplotlib>=3.5",
             "nbclient",
             "nbformat",
+            "optuna>=4.0",
             "pillow",
             "pytest>=7.4",
             "psutil",

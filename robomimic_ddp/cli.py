@@ -59,6 +59,9 @@ COMMANDS = {
     "bench": Command(
         "robomimic_ddp.commands.bench.command", "measure training steps and data loading"
     ),
+    "sweep": Command(
+        "robomimic_ddp.commands.sweep.command", "train many configs, one on each GPU, and compare"
+    ),
     "plot": Command(
         "robomimic_ddp.commands.plot", "draw loss, learning rate and speed of training runs"
     ),

@@ -74,9 +74,12 @@ def find_job(experiment: Path, job: str | None) -> Found | None:
     return None
 
 
-def find_run(experiment: Path, host_resumes: bool) -> Found:
-    """Main rank: the newest run below `experiment` that can be resumed. Raises CheckpointError if
-    there is none. host_resumes: whether the host can resume from its `last.pth`.
+def find_run(experiment: Path, host_resumes: bool, required: bool = True) -> Found | None:
+    """Main rank: the newest run below `experiment` that can be resumed.
+
+    `host_resumes`: whether the host can resume from its `last.pth`. If there is none, raises
+    CheckpointError or, unless `required`, returns the newest run that has begun and has saved
+    nothing, or None.
     """
     for directory in _newest_first(experiment):
         if state_file.exists(directory):
@@ -84,6 +87,12 @@ def find_run(experiment: Path, host_resumes: bool) -> Found:
             return Found(directory, "state", _paths(directory, record or {}))
         if host_resumes and (directory / "last.pth").exists():
             return Found(directory, "host")
+    if not required:
+        for directory in _newest_first(experiment):
+            record = read_record(directory)
+            if record is not None and "outcome" not in record:
+                return Found(directory, "begun", _paths(directory, record))
+        return None
     raise CheckpointError(
         f"nothing to resume: no folder in {experiment} has {state_file.STATE}, which a run writes "
         "at every epoch's end. Expected the output_dir and experiment.name of the run to resume. "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from robomimic_ddp.config import paths
 from robomimic_ddp.errors import DataError
 
 
@@ -20,3 +21,23 @@ def pyplot() -> Any:
     import matplotlib.pyplot as plt
 
     return plt
+
+
+def save(figure: Any, output: str) -> None:
+    """Writes the picture, whose ending chooses the format, and closes it. Raises DataError."""
+    from matplotlib import pyplot
+
+    file = paths.expanded(output)
+    try:
+        reason = paths.why_not_writable(file.parent)
+        if reason is not None:
+            raise OSError(reason)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(file, dpi=130)
+    except (OSError, ValueError) as error:  # ValueError: an ending that stands for no format
+        raise DataError(
+            f"the picture {output!r} cannot be written: {error}. Name a file in a folder that may "
+            "be written, such as -o curves.png."
+        ) from error
+    finally:
+        pyplot.close(figure)

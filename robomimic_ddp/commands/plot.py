@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from robomimic_ddp.commands import figures
-from robomimic_ddp.config import paths
 from robomimic_ddp.errors import EXIT_DONE, DataError
 from robomimic_ddp.monitoring import history
 
@@ -70,9 +69,9 @@ def plot(run_directories: Sequence[str], output: str) -> None:
         (rate, "learning rate"),
         (speed, "samples per second, all ranks"),
     ):
-        _finish(axes, title)
+        finish(axes, title)
     if success:
-        _finish(success[0], "success of rollouts")
+        finish(success[0], "success of rollouts")
         success[0].set_ylim(-0.03, 1.03)
     least, most = loss.dataLim.intervaly
     if 0 < _LOGARITHMIC * least < most:
@@ -80,20 +79,7 @@ def plot(run_directories: Sequence[str], output: str) -> None:
         loss.yaxis.set_major_formatter(_plain_number)
         loss.yaxis.set_minor_formatter(_some_plain_numbers)
     speed.set_ylim(bottom=0)
-    file = paths.expanded(output)
-    try:
-        reason = paths.why_not_writable(file.parent)
-        if reason is not None:
-            raise OSError(reason)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(file, dpi=130)
-    except (OSError, ValueError) as error:  # ValueError: a suffix of no format
-        raise DataError(
-            f"the picture {output!r} cannot be written: {error}. Name a file in a folder that may "
-            "be written, such as -o curves.png."
-        ) from error
-    finally:
-        plt.close(figure)
+    figures.save(figure, output)
 
 
 def _plain_number(value: float, _: int = 0) -> str:
@@ -145,10 +131,14 @@ def _successes(axes: Any, records: list, name: str, colour: str) -> None:
         _line(axes, own, "rollout", SUCCESS, label=label, color=colour, linestyle=style)
 
 
-def _finish(axes: Any, title: str) -> None:
+def finish(axes: Any, title: str, across: str | None = "epoch") -> None:
+    """Title, grid and legend; `across` names the whole numbers of the x axis, None: it has names
+    for its values, and needs no legend.
+    """
     axes.set_title(title, fontsize=11)
-    axes.set_xlabel("epoch")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    if across is not None:
+        axes.set_xlabel(across)
+        axes.xaxis.get_major_locator().set_params(integer=True)
     axes.yaxis.set_major_formatter(_plain_number)
     axes.grid(alpha=0.25)
     for side in ("top", "right"):

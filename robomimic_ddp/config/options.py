@@ -157,10 +157,11 @@ class Options:
         minimum=0,
         maximum=1000,
     )
-    resume: bool = _option(
-        False,
+    resume: str = _option(
+        "false",
         "Resume the newest run of the same experiment name, in its directory, from its "
-        "`ddp_state.pth`.",
+        "`ddp_state.pth`; `auto`: where there is none, begin.",
+        ("false", "true", "auto"),
     )
     trust_checkpoint: bool = _option(
         False,
@@ -253,6 +254,8 @@ def parse(name: str, raw: Any, spelled: str) -> Any:
     minimum, maximum = field.metadata["minimum"], field.metadata["maximum"]
     if choices and isinstance(value, str):  # paths and names keep their letters
         value = value.lower()
+        if "true" in choices and value not in choices and value in _TRUTH:
+            value = str(_TRUTH[value]).lower()
     or_count = field.metadata["or_count"]
     is_count = or_count and value is not None and value.isascii() and value.isdecimal()
     is_count = is_count and len(value) < 10  # who decides about the number knows the machine
@@ -280,21 +283,18 @@ def _like(spelled: str, name: str) -> str:
     return name.upper() if spelled.startswith("ROBOMIMIC_DDP_") else name
 
 
+_TRUTH = {
+    **dict.fromkeys(("true", "1", "on", "yes"), True),
+    **dict.fromkeys(("false", "0", "off", "no"), False),
+}
+
+
 def _convert(kind: type, raw: Any) -> Any:
     """`raw` as `kind`, or None where it is not one."""
     if kind is bool:
         if isinstance(raw, bool):
             return raw
-        return {
-            "true": True,
-            "1": True,
-            "on": True,
-            "yes": True,
-            "false": False,
-            "0": False,
-            "off": False,
-            "no": False,
-        }.get(str(raw).strip().lower())
+        return _TRUTH.get(str(raw).strip().lower())
     if kind in (int, float):
         if isinstance(raw, bool):
             return None

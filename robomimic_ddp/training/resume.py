@@ -24,6 +24,7 @@ from robomimic_ddp.training import run as _run
 def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> bool:
     """Collective: looks for the run to continue, where one is asked for (`ddp.resume`, the host's
     own flag) or torchrun has restarted the ranks. What it finds is `run.resume.found`.
+    `ddp.resume=auto` finds a run that has begun and saved nothing, too, and None is no error.
 
     Returns whether the host shall resume by itself: from its own checkpoint, in a directory without
     a state of ours. `host_can`: its train() has a parameter `resume`. Raises CheckpointError where
@@ -31,7 +32,9 @@ def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> bool
     stopped on request.
     """
     launch = env.read_launch_env()
-    asked = run.options.values.resume or host_asked
+    option = run.options.values.resume
+    required = option == "true" or host_asked
+    asked = required or option == "auto"
     if not asked and not launch.restart_count:
         return False
 
@@ -41,9 +44,11 @@ def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> bool
         if launch.restart_count:
             found = checkpoint.find_job(experiment, checkpoint.job_name(launch))
         if found is None and asked:
-            return checkpoint.find_run(experiment, host_can)
-        if found is None:
+            found = checkpoint.find_run(experiment, host_can, required)
+        if found is None and launch.restart_count:
             print(f"restart {launch.restart_count}: this job has no folder in {experiment} yet")
+        elif found is None:
+            print(f"ddp.resume=auto: nothing to resume in {experiment}; a new run begins")
         return found
 
     def look() -> tuple[checkpoint.Found | None, bool]:

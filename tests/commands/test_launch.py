@@ -166,7 +166,7 @@ def command_of(config, *argv, **variables):
 def test_one_node(config):
     path = config()
     words, added = command_of(path, "--gpus", 2, "--max-restarts", 1, "--", "a=b c")
-    flag, variable = torchrun._passes_on_signals()  # by torch's version: one or the other
+    flag, variable = torchrun.passes_on_signals()  # by torch's version: one or the other
     assert torchrun.SIGNALS in "".join([*flag, *variable.values()])
     found = re.fullmatch(
         "--nproc_per_node=2 --rdzv_backend=c10d --rdzv_endpoint=localhost:0 "
@@ -192,7 +192,7 @@ def test_several_nodes(config):
 
 
 def test_who_sets_the_rule_of_the_learning_rate(config):
-    _, signals = torchrun._passes_on_signals()
+    _, signals = torchrun.passes_on_signals()
     assert command_of(config(ddp={"lr_scaling": "sqrt"}))[1] == signals
     assert command_of(config(), "--", "ddp.lr_scaling=none")[1] == signals
     assert command_of(config(), ROBOMIMIC_DDP_LR_SCALING="auto")[1] == signals
@@ -231,6 +231,7 @@ def test_samples_and_learning_rate(config, argv, samples, rate):
         (["--", "resume=True"], {}),
         (["--module", "lab.train", "--", "--resume"], {}),
         ([], {"ROBOMIMIC_DDP_RESUME": "1"}),
+        ([], {"ROBOMIMIC_DDP_RESUME": "auto"}),
     ],
 )
 def test_a_resumed_run_is_said_to_keep_its_learning_rate(config, argv, variables):
@@ -238,7 +239,7 @@ def test_a_resumed_run_is_said_to_keep_its_learning_rate(config, argv, variables
     kept = "a resumed run keeps the one that it was saved with"
     text = list(summary.lines(settings(*words, *argv), {**NONE, **variables}))
     assert kept in text[-1] and "0.0001 -> 0.0004" in text[-2]
-    for more in ([], ["--", "resume=false"]):
+    for more in ([], ["--", "resume=false"], ["--", "ddp.resume=false"]):
         assert kept not in "\n".join(summary.lines(settings(*words, *more), NONE))
 
 

@@ -77,6 +77,18 @@ def test_bad_input_names_option_and_remedy(layer, words):
         assert word in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("raw", "value"),
+    [
+        *((raw, "true") for raw in (True, "true", "True", "1", "on", "yes")),
+        *((raw, "false") for raw in (False, "false", "0", "off", "no")),
+        ("AUTO", "auto"),
+    ],
+)
+def test_resume_takes_all_spellings_of_true_and_false(raw, value):
+    assert options.parse("resume", raw, "ddp.resume") == value
+
+
 def test_every_option_has_help_and_a_row_in_the_table():
     table = options.markdown_table()
     for name, field in options.FIELDS.items():

@@ -43,7 +43,8 @@ def attempts(experiment, asked, counts, host_can=False):
             with mock.patch.object(env, "read_launch_env", lambda launch=launch: launch):
                 try:
                     start.decide("cfg", run, False, host_can)
-                    said.append(run.resume.found.kind)
+                    found = run.resume.found
+                    said.append(None if found is None else found.kind)
                 except Stopped:
                     said.append("stopped")
     return said
@@ -61,20 +62,46 @@ def stopped(tmp_path):
 
 
 def test_a_resumed_job_that_dies_while_it_starts_is_started_again(ranks, stopped):
-    assert ranks.run(attempts, stopped, True, (0, 1)) == [["state", "state"]] * 2
+    assert ranks.run(attempts, stopped, "true", (0, 1)) == [["state", "state"]] * 2
     assert not (stopped / "20260101" / checkpoint.REQUEUE_NAME).exists()
 
 
-@pytest.mark.parametrize("asked", [True, False])
+@pytest.mark.parametrize("asked", ["true", "auto", "false"])
 def test_a_job_that_was_stopped_is_not_started_again(stopped, asked):
     assert attempts(stopped, asked, (1,)) == ["stopped"]
     assert (stopped / "20260101" / checkpoint.REQUEUE_NAME).exists()
 
 
+def begun(folder, **record):
+    folder.mkdir(parents=True)
+    (folder / "ddp.json").write_text(json.dumps({"job": "gone", "paths": ["logs"], **record}))
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_auto_resumes_what_there_is_and_else_begins(ranks, tmp_path, world_size):
+    """A run without a state is begun again in its folder; a finished one without a state is not."""
+
+    def found(experiment, asked="auto", count=0):
+        return ranks.run(attempts, experiment, asked, (count,), world_size=world_size)
+
+    experiment = tmp_path / "runs"
+    assert found(experiment) == found(experiment, count=1) == [[None]] * world_size
+    begun(experiment / "20260101", outcome={})
+    assert found(experiment) == [[None]] * world_size
+    begun(experiment / "20260102")
+    assert found(experiment) == [["begun"]] * world_size
+    (experiment / "20260101" / STATE).write_bytes(b"x")
+    assert found(experiment) == [["state"]] * world_size
+    for name in ("20260101", "20260102"):
+        (experiment / name / STATE).unlink(missing_ok=True)
+    with pytest.raises(RankError, match="nothing to resume"):
+        found(experiment, "true")
+
+
 def test_a_run_without_our_state_is_the_hosts_and_says_so(tmp_path, capsys):
     (tmp_path / "20260101").mkdir()
     (tmp_path / "20260101" / "last.pth").write_bytes(b"")
-    assert attempts(tmp_path, True, (0,), host_can=True) == ["host"]
+    assert attempts(tmp_path, "true", (0,), host_can=True) == ["host"]
     said = capsys.readouterr().out
     assert f"20260101 has no {STATE}" in said and "start over" in said
 

@@ -214,7 +214,8 @@ def _flag(value: Any, spelled: str) -> bool:
     return text in _YES
 
 
-def _gpus(text: str, spelled: str) -> int | tuple[str, ...]:
+def gpus(text: str, spelled: str) -> int | tuple[str, ...]:
+    """--gpus: how many devices, or the numbers of which. Raises UsageError, naming it `spelled`."""
     if text.isdecimal() and int(text):
         return int(text)
     parts = tuple(part.strip() for part in text.split(","))
@@ -252,7 +253,7 @@ def _choice(option: str) -> Any:
 
 
 _CONVERTERS = {
-    "gpus": _gpus,
+    "gpus": gpus,
     "lr_scaling": _choice("lr_scaling"),
     "batch": _choice("batch"),
     "nodes": _number(1),

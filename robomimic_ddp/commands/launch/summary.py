@@ -98,7 +98,7 @@ def _resumes(settings: Settings, variables: Mapping[str, str]) -> bool:
     """Whether the job resumes a run: by our option, or by the entry's."""
     word = "resume=true" if settings.takes_dot_list else "--resume"
     asked = word in [given.lower() for given in settings.overrides]
-    return asked or _options(settings, variables).values.resume
+    return asked or _options(settings, variables).values.resume != "false"
 
 
 def _learning_rates(plan: RunPlan, config: Mapping[str, Any]) -> Iterator[str]:

@@ -31,7 +31,7 @@ SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
 """Signals that torchrun forwards to its ranks: its default, and Slurm's warning."""
 
 
-def _passes_on_signals() -> tuple[list[str], dict[str, str]]:
+def passes_on_signals() -> tuple[list[str], dict[str, str]]:
     """The flag, or for older torchrun the variable, for SIGNALS. Found in torchrun's source, since
     importing torch takes seconds.
     """
@@ -74,7 +74,7 @@ def command(settings: Settings, variables: Mapping[str, str]) -> tuple[list[str]
         added["CUDA_VISIBLE_DEVICES"] = chosen.visible
     words = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={chosen.ranks}"]
     words += _rendezvous(settings, variables)
-    signals, variable = _passes_on_signals()
+    signals, variable = passes_on_signals()
     words += signals
     added.update(variable)
     if settings.max_restarts:

@@ -216,8 +216,8 @@ def _require_possible(model: Any, options: Options, nets: list, host: Any) -> No
     elif accumulate and not nets and len(optimizers) > 1:
         name = accumulate
         reason = (
-            f"it has several optimizers ({', '.join(optimizers)}): a loss may depend on the step of "
-            "another, and micro-batches would change their order"
+            f"it has several optimizers ({', '.join(optimizers)}): a loss may depend on the step "
+            "of another, and micro-batches would change their order"
         )
     elif accumulate and host is None:
         name, reason = accumulate, f"its host has no utils.torch_utils.{NAME}(net, optim, loss)"

@@ -1,0 +1,55 @@
+"""Stands for a training run of a sweep: `python tests/commands/sweep_training.py key=value ...`.
+
+Writes an epoch a moment into `history.jsonl`, goes on after the last one when it is started again,
+stops at SIGTERM as our runs do, and fails where two of it run in one folder at once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import yaml
+
+EPOCHS, SECONDS = 4, 0.05
+
+
+def main() -> None:
+    given = dict(word.split("=", 1) for word in sys.argv[1:])
+    given = {key: yaml.safe_load(value) for key, value in given.items()}
+    epochs = given.get("train.num_epochs", EPOCHS)
+    assert given["ddp.resume"] == "auto" and json.loads(Path(given["load_from"]).read_text())
+    run = Path(given["train.output_dir"], given["experiment.name"], "20260101")
+    run.mkdir(parents=True, exist_ok=True)
+    alone = open(run / "alone", "w")
+    fcntl.flock(alone, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with open(run / "starts", "a") as file:
+        file.write(f"{os.getpid()} {os.environ['CUDA_VISIBLE_DEVICES']}\n")
+    record = {"job": None, "paths": ["logs"]}
+    (run / "ddp.json").write_text(json.dumps(record))
+    stopped: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, frame: stopped.append(number))
+    print("training begins", flush=True)
+    history = run / "history.jsonl"
+    history.touch()
+    if given.get("train.batch_size") == 13 and not (run / "mended").exists():
+        raise ValueError("13 samples bring no luck")
+    (run / "requeue").unlink(missing_ok=True)
+    for epoch in range(len(history.read_text().splitlines()) + 1, epochs + 1):
+        time.sleep(SECONDS)
+        if stopped:
+            (run / "requeue").write_text("{}")
+            sys.exit(75)
+        log = {"Loss": given.get("train.seed", 1) / epoch}
+        with open(history, "a") as file:
+            file.write(json.dumps({"epoch": epoch, "phase": "valid", "log": log}) + "\n")
+    (run / "ddp.json").write_text(json.dumps({**record, "outcome": {"steps": 1}}))
+
+
+if __name__ == "__main__":
+    main()
