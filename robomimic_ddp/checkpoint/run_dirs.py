@@ -18,7 +18,8 @@ from robomimic_ddp.checkpoint import schema, state_file
 from robomimic_ddp.config import env, paths
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.distributed import atomic_files
-from robomimic_ddp.errors import CheckpointError
+from robomimic_ddp.errors import CheckpointError, DataError
+from robomimic_ddp.monitoring import history
 
 RECORD_NAME = "ddp.json"
 REQUEUE_NAME = "requeue"
@@ -79,14 +80,16 @@ def find_run(experiment: Path, host_resumes: bool, required: bool = True) -> Fou
 
     `host_resumes`: whether the host can resume from its `last.pth`. If there is none, raises
     CheckpointError or, unless `required`, returns the newest run that has begun and has saved
-    nothing, or None.
+    nothing, or None. Unless `required`, a run that ended before its first state is such a run even
+    if the host wrote a `last.pth`: from there only the weights could be resumed.
     """
     for directory in _newest_first(experiment):
         if state_file.exists(directory):
             record = read_record(directory)
             return Found(directory, "state", _paths(directory, record or {}))
         if host_resumes and (directory / "last.pth").exists():
-            return Found(directory, "host")
+            if required or not _in_first_epoch(directory):
+                return Found(directory, "host")
     if not required:
         for directory in _newest_first(experiment):
             record = read_record(directory)
@@ -98,6 +101,16 @@ def find_run(experiment: Path, host_resumes: bool, required: bool = True) -> Fou
         "at every epoch's end. Expected the output_dir and experiment.name of the run to resume. "
         "Check both, or start without resume."
     )
+
+
+def _in_first_epoch(directory: Path) -> bool:
+    """Whether a run of ours, which has no state, has recorded its first epoch alone."""
+    if read_record(directory) is None:
+        return False
+    try:
+        return len({record["epoch"] for record in history.read(directory)}) == 1
+    except DataError:
+        return False
 
 
 def relative_paths(directory: Path, paths: Any) -> list:

@@ -98,6 +98,19 @@ def test_auto_resumes_what_there_is_and_else_begins(ranks, tmp_path, world_size)
         found(experiment, "true")
 
 
+@pytest.mark.parametrize("epochs, kind", [((), "host"), ((1, 1), "begun"), ((1, 2), "host")])
+def test_auto_begins_a_run_again_that_ended_in_its_first_epoch(tmp_path, epochs, kind):
+    """The host's last.pth is there, without random streams; of later epochs it is resumed."""
+    directory = tmp_path / "20260101"
+    begun(directory)
+    (directory / "last.pth").write_bytes(b"")
+    record = {"phase": "train", "log": {}}
+    written = "".join(json.dumps({"epoch": one, **record}) + "\n" for one in epochs)
+    (directory / "history.jsonl").write_text(written)
+    assert attempts(tmp_path, "auto", (0,), host_can=True) == [kind]
+    assert attempts(tmp_path, "true", (0,), host_can=True) == ["host"]
+
+
 def test_a_run_without_our_state_is_the_hosts_and_says_so(tmp_path, capsys):
     (tmp_path / "20260101").mkdir()
     (tmp_path / "20260101" / "last.pth").write_bytes(b"")

@@ -162,6 +162,26 @@ def own_ranks():
     pool.close()
 
 
+def test_auto_after_a_kill_in_the_first_epoch_to_the_bit(
+    host_copy: Host, host_ranks: RankPool, config: Any, tmp_path: Path
+) -> None:
+    """The host has written last.pth, and the state is not there yet."""
+    states, settings = [], {"ddp": {"resume": "auto"}}
+    for name in ("whole", "killed"):
+        folder = tmp_path / name
+        call = (host_ranks, host_copy, folder, config(folder, **settings))
+        if name == "killed":
+            killed(*call, "all@4")
+            directory = run_directory(folder / "runs")
+            assert newest(folder)["epoch"] == 1 and (directory / "last.pth").exists()
+            for state in directory.glob("ddp_state*"):
+                state.unlink()
+        text = require_finished(job(*call, "none"))
+        states.append(newest(folder))
+    assert "no epoch was finished: training starts over" in text
+    assert state_differences(*states) == []
+
+
 def test_a_host_without_resume_gets_it(own_ranks: RankPool, config: Any, tmp_path: Path) -> None:
     """DROID's shape: no flag, a data iterator that outlives epochs, other paths of a run."""
     host = droid_shaped(tmp_path / "host")
