@@ -28,11 +28,11 @@ cd {here} || exit 2
 trap ':' USR1 TERM  # this shell waits for srun, whose task gets the signals
 srun {command} &
 step=$!
-code=0
 while kill -0 "$step" 2>/dev/null; do
-    wait "$step"
-    code=$?
+    wait "$step" # a trapped signal ends it early
 done
+wait "$step"
+code=$?
 if [ "$code" -eq 75 ]; then
     exec scontrol requeue "${{SLURM_ARRAY_JOB_ID}}_${{SLURM_ARRAY_TASK_ID}}"
 fi
