@@ -27,7 +27,6 @@ from tests.commands.sweep_worker import worker
 from tests.configs import make_config, merged, write_config
 from tests.hosts import ROOT
 
-pytest.importorskip("optuna", reason="the extra [sweep] is not installed")
 RATE = "algo.optim_params.policy.learning_rate.initial"
 
 

@@ -20,7 +20,6 @@ from robomimic_ddp.commands.sweep import space, study
 from tests.hosts import Host, environment, run
 from tests.runs import checkpoint_differences, state_differences
 
-pytest.importorskip("optuna", reason="the extra [sweep] is not installed")
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 
