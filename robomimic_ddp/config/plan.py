@@ -63,10 +63,10 @@ class RunPlan:
         rule = learning_rate.auto_rule(parameters, fine_tuning) if auto else self.lr_scaling
         return self.lr_choices[rule]
 
-    def describe(self, any_parallel_net: bool = True) -> str:
+    def describe(self, in_parallel: bool = True) -> str:
         """One line for each decision; the main rank prints them before training."""
         where = f"{self.visible_gpus} visible GPU(s)" if self.visible_gpus else "CPU"
-        mode = MODE_NAMES[self.mode if any_parallel_net else "single"]
+        mode = MODE_NAMES[self.mode if in_parallel else "single"]
         micro = f" x {self.accumulate} micro-batches" if self.accumulate > 1 else ""
         lines = [
             f"mode: {mode}, {self.world_size} rank(s), main rank on {self.device}, {where}",

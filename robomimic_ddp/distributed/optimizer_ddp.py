@@ -28,12 +28,12 @@ from robomimic_ddp.errors import WrapError
 _made: WeakKeyDictionary[torch.optim.Optimizer, OptimizerDDP] = WeakKeyDictionary()
 
 
-class _Held(nn.Module):
+class _Parameters(nn.Module):
     """The parameters of one optimizer; its forward returns the loss."""
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         super().__init__()
-        self.held = nn.ParameterList(parameters)
+        self.trained = nn.ParameterList(parameters)
         # Where each pass uses every parameter, torch's C++ prints a warning that nothing filters.
         self.never_used = nn.Parameter(torch.zeros_like(parameters[0].detach().flatten()[:1]))
 
@@ -67,7 +67,7 @@ class OptimizerDDP:
         whole = [one for one in parameters if isinstance(one, nn.Parameter)]
         self.parallel = None
         if len(whole) == len(parameters):
-            self.parallel = DistributedDataParallel(_Held(whole), **ddp_options)
+            self.parallel = DistributedDataParallel(_Parameters(whole), **ddp_options)
         self._undo = ExitStack()
         self._undo.callback(optimizer.register_step_pre_hook(self._before_step).remove)
         self._watched = self._undo.enter_context(ExitStack())

@@ -18,7 +18,7 @@ def lines(run: Any) -> Iterator[str]:
     """Mode, ranks and devices, batch, workers, learning rate, schedule, data, precision and run
     directory of a `run.Run`, as far as known.
     """
-    yield run.plan.describe(any_parallel_net=run.trains_in_parallel)
+    yield run.plan.describe(in_parallel=run.trains_in_parallel)
     for pair in dict.fromkeys(run.learning_rates):
         yield learning_rate.describe(*pair, run.plan.lr_scaling, run.plan.lr_choices)
     loader = run.loaders.get("train")
