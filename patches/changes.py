@@ -88,12 +88,12 @@ def clean(host: Host) -> None:
 
 
 def _require_no_edits(host: Host) -> None:
-    """Raises PatchError if the host holds edits of ours, without a record of what was there."""
+    """Raises PatchError if the host contains edits of ours, without a record of what was there."""
     files = host.files(("**/*.py",))
     held = [name for name in files if b"robomimic_ddp" in (host.read(name) or b"")]
     if held:
         raise PatchError(
-            f"{host.package} holds edits of robomimic-ddp ({', '.join(held)}), and no record of "
+            f"{host.package} contains edits of robomimic-ddp ({', '.join(held)}), and no record of "
             f"the original files ({manifest.NAME}): a revert could not give back their bytes. "
             "Nothing was written. Take the edits back with git (git checkout, git revert, or "
             "git apply -R where they came from a patch), or put the record back."

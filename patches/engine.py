@@ -48,7 +48,7 @@ def examine(host: Host, fixers: Iterable[AnyFixer]) -> Examination:
                 patches.append(FilePatch(fixer.path, None, after))
             continue
         paths = host.files(fixer.files)
-        if entries.TRAIN_UTILS in fixer.files:  # what holds for it holds for others with helpers
+        if entries.TRAIN_UTILS in fixer.files:  # what is true of it is true of others with helpers
             paths += [path for path in entries.further_files(uses) if path not in paths]
         paths = [path for path in paths if fixer.may_apply_to(host.read(path) or b"")]
         for path in paths:
@@ -144,7 +144,7 @@ def _added(host: Host, fixer: AddedFile) -> tuple[Outcome, bytes]:
         return Applied((), (1,)), after
     if b"robomimic_ddp" in before:
         return AlreadyApplied((1,)), after
-    reason = "the host has one of its own, which is retrofitted like its other train scripts"
+    reason = "the host has one, which is patched like its other train scripts"
     return NotPresent(reason), after
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from robomimic_ddp.errors import PatchError, UsageError
 
 READS_RLDS = "reads RLDS"
-"""Trait: the host has a reader of RLDS datasets of its own (the DROID family)."""
+"""Trait: the host has its own reader of RLDS datasets (the DROID family)."""
 
 _DEPTH = 3
 _SKIPPED = {"build", "dist", "node_modules", "site-packages", "__pycache__"}
@@ -44,7 +44,7 @@ class Host:
     def target(self, path: str) -> Path:
         """The file that `path` (relative to the package) is or links to, absolute.
 
-        Raises PatchError if that lies outside the host: an edit would change another tree too.
+        Raises PatchError if that is outside the host: an edit would change another tree too.
         """
         target = (self.package / path).resolve()
         if not any(folder in target.parents for folder in (self.package, self.root)):
@@ -73,7 +73,7 @@ class Host:
 
     @cached_property
     def traits(self) -> frozenset[str]:
-        """What holds for the whole host, whichever file a fixer looks at."""
+        """What is true of the whole host, whichever file a fixer looks at."""
         readers = self.files(("scripts/train*.py", "utils/file_utils.py"))
         reads = any(b"droid_rlds" in (self.read(path) or b"") for path in readers)
         return frozenset({READS_RLDS} if reads else ())
@@ -83,7 +83,7 @@ def find_host(path: str | None) -> Host:
     """The host at `path`: the package folder itself, or a folder with it up to three levels below.
 
     Without a path: the robomimic that Python would import, found without importing it, unless the
-    present folder holds another. Raises UsageError, which says what was looked for and where, if
+    current folder contains another. Raises UsageError, which says what was looked for and where, if
     there is none or more than one.
     """
     if path is None:
@@ -117,13 +117,13 @@ def _package_below(given: Path, shown: str) -> Path:
         if found:
             listed = "\n".join(f"  {folder}" for folder in found)
             raise UsageError(
-                f"{shown} holds several robomimic packages; give one of them:\n{listed}"
+                f"{shown} contains several robomimic packages; give one of them:\n{listed}"
             )
         level = [child for folder in level for child in _subfolders(folder)]
     hint = next((f" {up} is one: did you mean that?" for up in given.parents if is_package(up)), "")
     raise UsageError(
-        f"{shown} holds no robomimic-style package: looked {_DEPTH} levels deep for a folder with "
-        f"algo/, utils/train_utils.py and __init__.py.{hint}"
+        f"{shown} contains no robomimic-style package: looked {_DEPTH} levels deep for a folder "
+        f"with algo/, utils/train_utils.py and __init__.py.{hint}"
     )
 
 
@@ -156,8 +156,8 @@ def _require_no_other_here(package: Path) -> None:
     for folder in (here, here / package.name):
         if is_package(folder) and folder.resolve() != package:
             raise UsageError(
-                f"no PATH was given: the present folder holds the host {folder}, and Python would "
-                f"import the one in {package}. Say which of the two: PATH, or run --host PATH."
+                f"no PATH was given: the current folder contains the host {folder}, and Python "
+                f"would import the one in {package}. Name one of them: PATH, or run --host PATH."
             ).on_all_ranks()
 
 

@@ -194,7 +194,7 @@ def _random_subgoals(host: Host) -> Iterator[KnownFault]:
 
 
 def _trees(host: Host, pattern: str, word: bytes = b"") -> Iterator[tuple[str, ast.Module]]:
-    """Path and tree of each file that holds `word`."""
+    """Path and tree of each file that contains `word`."""
     for path in host.files((pattern,)):
         data = host.read(path) or b""
         if word in data:

@@ -1,6 +1,6 @@
 """The record, in the host, of what was edited: enough to give back every byte without git.
 
-`.robomimic_ddp.json` in the package folder holds, per file, the hash of what we wrote, the
+`.robomimic_ddp.json` in the package folder has, per file, the hash of what we wrote, the
 original's bytes (compressed), or that there was no file, and the names of our api that it uses: a
 run on several ranks looks for them (`host_seams`).
 """
@@ -114,7 +114,7 @@ def _pack(data: bytes | None) -> str | None:
 
 def _entry(name: str, item: dict) -> Entry:
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-        raise ValueError(f"{name} lies outside the package")
+        raise ValueError(f"{name} is outside the package")
     original = item["original"]
     data = None if original is None else zlib.decompress(base64.b64decode(original, validate=True))
     if data is not None and digest(data) != item["original_sha256"]:

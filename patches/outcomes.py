@@ -41,7 +41,7 @@ class AlreadyApplied:
 
 @dataclass(frozen=True)
 class NotPresent:
-    """The file does not hold the construct, and need not."""
+    """The file lacks the construct, and need not."""
 
     reason: str
     lines: tuple[int, ...] = ()
@@ -76,15 +76,15 @@ class Fixer:
     `seam` is the part of the training that it belongs to; several fixers may serve one seam (nets
     that are wrapped in DataParallel in one family, and bare in another). If `required`, at least
     one fixer of the seam must find its construct somewhere in the host. `within`: the function or
-    class at top level that holds it ("def train"), or "" for the whole file. `find` is given the
+    class at top level that contains it ("def train"), or "" for the whole file. `find` is given the
     file and that part of it; `done` are the functions of our api whose calls there show that it was
     retrofitted before, and `missing` says that there is none.
 
     A file is parsed only if it matches one of the `files` patterns (relative to the package folder)
-    and its bytes hold each of `words` (default: those of `within`), where "a|b" is either. They
-    must hold them after the edit as well, or the construct would not be found again. `note` is what
-    users of the edit must know, shown with its outcome; `absent` is the reason in words where no
-    file matches.
+    and its bytes contain each of `words` (default: those of `within`), where "a|b" is either. They
+    must contain them after the edit as well, or the construct would not be found again. `note` is
+    what users of the edit must know, shown with its outcome; `absent` is the reason in words where
+    no file matches.
     """
 
     seam: str
@@ -103,7 +103,7 @@ class Fixer:
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """The words that a file must hold."""
+        """The words that a file must contain."""
         return self.words or (f"{self.within}(" if self.within[:3] == "def" else self.within,)
 
     def may_apply_to(self, data: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Recognises hosts that already run several ranks in a way of their own, to be left alone."""
+"""Recognises hosts that already run several ranks in their own way, to be left alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DDP = "DistributedDataParallel"
 OWN_WAYS = {
     "torch.nn.parallel.DistributedDataParallel": DDP,
     "torch.nn.parallel.distributed.DistributedDataParallel": DDP,
-    "torch.distributed.init_process_group": "a process group of its own",
+    "torch.distributed.init_process_group": "a separate process group",
     "torch.distributed.fsdp": "FSDP",
     "accelerate": "accelerate",
     "lightning": "Lightning",
@@ -46,7 +46,7 @@ class Unsynchronised:
             f"Its DistributedDataParallel ({made}) never synchronises: it is put around the whole "
             f"algorithm, and training calls the algorithm's {_TRAINS} through `.module` "
             f"({self.passed[0]}:{self.passed[1]}), past DDP's own forward. No gradient is "
-            "averaged: every rank trains a model of its own, and only the main rank's is saved."
+            "averaged: every rank trains a separate model, and only the main rank's is saved."
         )
 
 
@@ -130,7 +130,7 @@ def _wraps_algorithm(tree: ast.Module) -> Iterator[int]:
 
 
 def _passes(host: Host) -> Iterator[tuple[str, int]]:
-    """Where `train_on_batch` is called on `x.module`, or on a variable that holds it."""
+    """Where `train_on_batch` is called on `x.module`, or on a variable with that value."""
     for path in host.files(_LOOPS):
         tree = parsed(host.read(path))
         inner = {name for name, value in _assigned(tree) if _takes_module(value)}

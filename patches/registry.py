@@ -1,4 +1,4 @@
-"""Finds the fixers: every module of `fixers/` whose name has no leading underscore holds one
+"""Finds the fixers: every module of `fixers/` whose name has no leading underscore has one
 FIXER, or FIXERS by name.
 """
 

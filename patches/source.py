@@ -70,7 +70,7 @@ class Source:
         """The character before `node` and its parentheses in its line, or ""."""
         start = self._positions[node].start
         line = self._text[start.line - 1][: start.column]
-        for _ in getattr(node, "lpar", ()):  # a position is that of what they hold
+        for _ in getattr(node, "lpar", ()):  # a position is that of what is in them
             line = line.rstrip().removesuffix("(")
         return line[-1:]
 
@@ -145,7 +145,7 @@ def walk(node: cst.CSTNode, kind: type[Node] | tuple[type[Node], ...]) -> Iterat
 
 
 def children(node: cst.CSTNode) -> list[cst.CSTNode]:
-    """What `node.children` holds but for white space, without its visitor, which is slow."""
+    """What is in `node.children` except white space, without its visitor, which is slow."""
     found = []
     for name in _code_fields(type(node)):
         value = getattr(node, name)

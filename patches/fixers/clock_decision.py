@@ -73,7 +73,7 @@ def _is_settled(node: cst.BaseExpression, config: str) -> bool:
 
 
 def _readings(source: Source, train: cst.FunctionDef) -> set[str]:
-    """Variables that hold a time, or a difference of times."""
+    """Variables of a time, or a difference of times."""
     return {
         target.target.value
         for assign in walk(train, cst.Assign)

@@ -27,7 +27,7 @@ LOAD = ("json.load", "json.loads", "yaml.safe_load")
 
 
 def _replacements(source: Source, module: cst.Module) -> Iterator[Found]:
-    """`cfg = OmegaConf.create(json.load(f))`, where `cfg` is a parameter, which holds the composed
+    """`cfg = OmegaConf.create(json.load(f))`, where `cfg` is a parameter with the composed
     configuration, becomes `cfg = DDPUtils.load_from(cfg, OmegaConf.create(json.load(f)))`.
     """
     for function in walk(module, cst.FunctionDef):
@@ -92,7 +92,7 @@ FIXERS = {
         missing="Hydra composes nothing from the command line",
         required=False,
     ),
-    # The host's config is locked, and the file that it is made from may hold keys of ours.
+    # The host's config is locked, and the file that it is made from may contain keys of ours.
     "prepare_config": Fixer(
         "config",
         TRAIN_SCRIPTS,

@@ -75,7 +75,7 @@ def _pipelines(source: Source, train: cst.FunctionDef) -> Iterator[Found]:
 FIXERS = {
     "train_loader": _loader("train", "train() makes no DataLoader for train data", required=True),
     "valid_loader": _loader("valid", "train() makes no DataLoader for valid data", required=False),
-    # Hosts with a tf.data pipeline of their own; whatever the host does with what it reads stays.
+    # Hosts with their own tf.data pipeline; whatever the host does with what it reads stays.
     "sharded_pipeline": Fixer(
         "RLDS",
         TRAIN_SCRIPTS,

@@ -27,7 +27,7 @@ def find(source: Source, module: cst.Module) -> Iterator[Found]:
     found = list(calls(source, module, *DATA_PARALLEL))
     for call in found:
         if argument(call, 0, "module") is None:
-            yield unrecognised(source, call, "DataParallel is called without a net of its own")
+            yield unrecognised(source, call, "DataParallel is called without a net")
     accounted = {call.func for call in found} | _makes_no_net(source)
     for reference in _references(module):
         if reference not in accounted and source.resolves(reference, *DATA_PARALLEL):

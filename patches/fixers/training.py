@@ -153,8 +153,7 @@ FIXERS = {
         'write the first value as best_valid_loss = DDPUtils.restored("best_valid_loss", None)',
         within="def train",
         words=("def train(", "best_"),
-        missing=f"train() has no variable {', '.join(BEST)}: when a run goes on, the best so far "
-        "begins anew",
+        missing=f"train() has no variable {', '.join(BEST)}: a resumed run forgets the best so far",
         required=False,
     ),
     # Where the optimizer is made: scaled as the plan says.

@@ -74,7 +74,7 @@ def test_an_own_way_in_several_places(host):
     text = "import torch.distributed as dist\nfrom accelerate import Accelerator\n"
     refusal = script(host, text + "dist.init_process_group()\nAccelerator()\nAccelerator()\n")
     assert "scripts/train_mine.py:3 and 2 more places" in str(refusal)
-    assert refusal.found == ("a process group of its own", "accelerate")
+    assert refusal.found == ("a separate process group", "accelerate")
 
 
 def test_the_commands_touch_nothing_and_say_why(host, command):
@@ -118,7 +118,7 @@ def test_a_ddp_that_never_synchronises_is_said_to_be_one(host, command, loop):
     assert f"(utils/train_utils.py:{line})" in str(refusal)
     code, out, _ = command("status", host)
     assert code == 1
-    assert "every rank trains a model of its own" in out
+    assert "every rank trains a separate model" in out
 
 
 @pytest.mark.parametrize(

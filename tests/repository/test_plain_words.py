@@ -21,9 +21,15 @@ PAGES = [
 """Add a pattern to check more files."""
 SOURCES = [
     file
-    for pattern in ("robomimic_ddp/**/*.py", "scripts/**/*.py", "scripts/*.sh", "scripts/*.sbatch")
+    for pattern in (
+        "robomimic_ddp/**/*.py",
+        "patches/**/*.py",
+        "scripts/**/*.py",
+        "scripts/*.sh",
+        "scripts/*.sbatch",
+    )
     for file in sorted(ROOT.glob(pattern))
-    if not {"patches", "__pycache__"} & set(file.relative_to(ROOT).parts)
+    if "robomimic_ddp/patches" not in file.as_posix() and "__pycache__" not in file.parts
 ]
 WORDS = {
     r"anew": "bookish: again, newly, rebuild",
