@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The project at work on a bare machine (Python 3.10 to 3.13, no GPU needed): installs, writes an RLDS data
 # set, patches a copy of a real robomimic, trains its diffusion policy on one rank per visible GPU or on two
-# CPU ranks, lets the policy act before and after training, draws the curves and prints a summary.
+# CPU ranks, lets the policy act before and after training, draws it and the curves, and prints a summary.
 # Everything stays in this checkout, under .venv and runs/demo; a second run does only what is left.
 # Arguments are added to the training's dot-list:  scripts/demo.sh train.num_epochs=3
 set -euo pipefail

@@ -1,9 +1,9 @@
 """The whole demo: `python -m scripts.demo --root runs/demo [key=value ...]`.
 
 Writes the demonstrations, patches a copy of the installed host, trains its diffusion policy on one
-rank per visible GPU or on two CPU ranks, lets the policy act before and after, and draws the
-curves. Data, a training and an evaluation that are complete are kept, a training that was cut short
-is resumed. Further key=value settings go to the training's dot-list.
+rank per visible GPU or on two CPU ranks, lets the policy act before and after, and draws both (a
+GIF) and the curves. Data, a training and an evaluation that are complete are kept, a training that
+was cut short is resumed. Further key=value settings go to the training's dot-list.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from scripts.demo.summary import summarise
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Does what is left to do; returns the summary."""
     job = Job(options.root, options.ranks)
-    data, evaluation, curves = map(job.root.joinpath, ("data", "evaluation.json", "curves.png"))
+    names = ("data", "evaluation.json", "policy.gif", "curves.png")
+    data, evaluation, animation, curves = map(job.root.joinpath, names)
     job.step("host", job.patch_host)
 
     def write() -> None:
@@ -40,8 +41,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     train = ("robomimic.scripts.train_rlds", options.config, settings, "resume=true")
     trained = job.train("training", *train)
     wanted = {"checkpoint": str(trained / "last.pth"), "episodes": options.evaluations}
-    found = json.loads(evaluation.read_text()) if evaluation.exists() else {}
-    evaluate = ("scripts.demo.evaluate", *wanted.values(), evaluation)
+    done = evaluation.exists() and animation.exists()
+    found = json.loads(evaluation.read_text()) if done else {}
+    evaluate = ("scripts.demo.evaluate", *wanted.values(), evaluation, animation)
     job.step("evaluation", lambda: job.python(*evaluate), wanted.items() <= found.items())
     job.step("curves", lambda: job.python("robomimic_ddp", "plot", trained, "-o", curves))
     return summarise(trained, json.loads(evaluation.read_text()), curves)

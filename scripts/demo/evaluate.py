@@ -1,7 +1,9 @@
-"""Closed-loop success on the demo task: `python -m scripts.demo.evaluate CHECKPOINT EPISODES FILE`.
+"""Closed-loop success on the demo task:
+`python -m scripts.demo.evaluate CHECKPOINT EPISODES FILE ANIMATION`.
 
 The checkpoint's policy acts in episodes that no demonstration shows, and so does an untrained one
-of the same config and seed. Both are made by the host's own functions.
+of the same config and seed. Both are made by the host's own functions. ANIMATION is a GIF of both
+beside the loss.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import deque
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +22,8 @@ from robomimic_ddp.data.rlds.pipeline.images import PictureSize, resize_frames
 from robomimic_ddp.data.rlds.schema.rotations import convert
 from robomimic_ddp.data.rlds.schema.spec import load_schema
 from robomimic_ddp.distributed.atomic_files import atomic_open
+from robomimic_ddp.monitoring import history
+from scripts.demo import animation
 from scripts.demo.demonstrations import LONGEST_EPISODE
 from scripts.demo.simulator import HEIGHT, WIDTH, ReachSimulator
 
@@ -41,14 +46,25 @@ def untrained(checkpoint: dict[str, Any]) -> dict[str, Any]:
     return {**checkpoint, "model": model.serialize()}
 
 
-def success_rate(policy: Any, episodes: int, height: int = HEIGHT, width: int = WIDTH) -> float:
+def success_rate(
+    policy: Any,
+    episodes: int,
+    height: int = HEIGHT,
+    width: int = WIDTH,
+    films: list[animation.Film] | None = None,
+) -> float:
     """The share of `episodes` in which `policy`, a RolloutPolicy, closes the gripper on the block.
 
     All episodes run side by side: one inference gives each of them its next chunk of actions.
+    `films` gets those of the first few episodes.
     """
     torch.manual_seed(0)  # the noise that inference starts from: the same policy, the same result
     policy.start_episode()
     runs = [_Episode(policy, FIRST_SEED + number, height, width) for number in range(episodes)]
+    if films is not None:
+        for run in runs[: animation.SHOWN]:
+            run.film = animation.Film(run.simulator)
+            films.append(run.film)
     while active := [run for run in runs if run.active]:
         chunks = _next_actions(policy, [run.observation() for run in active])
         for run, chunk in zip(active, chunks):
@@ -68,6 +84,7 @@ class _Episode:
         # As in training, the first moment is repeated where there is none before it.
         self.moments = deque([self._see()] * config.train.frame_stack, config.train.frame_stack)
         self.steps, self.active = 0, True
+        self.film: animation.Film | None = None
 
     def observation(self) -> dict[str, np.ndarray]:
         """{host key: [frame_stack, ...]}, oldest first; pictures uint8 [.., H, W, 3]."""
@@ -82,6 +99,8 @@ class _Episode:
         for number, action in enumerate(chunk):
             angles = convert(action[3:9], "rot_6d", "euler_xyz", np)
             self.simulator.step(np.concatenate([action[:3], angles]), float(action[9]))
+            if self.film is not None:
+                self.film.step()
             if number >= len(chunk) - self.moments.maxlen:  # others are forgotten unseen
                 self.moments.append(self._see())
             self.steps += 1
@@ -113,18 +132,25 @@ def _next_actions(policy: Any, observations: list[dict[str, np.ndarray]]) -> np.
     return actions.reshape(len(observations), -1, actions.shape[-1])
 
 
-def evaluate(path: str, episodes: int) -> dict[str, Any]:
-    """Success rates of the checkpoint at `path` before any training and after its own."""
+def evaluate(path: str, episodes: int, film: str) -> dict[str, Any]:
+    """Success rates of the checkpoint at `path` before any training and after its own; draws both
+    into the GIF `film`.
+    """
     import robomimic.utils.file_utils as FileUtils
 
     checkpoint = FileUtils.maybe_dict_from_checkpoint(ckpt_path=path)
-    rates = {}
+    rates, films = {}, {}
     for key, weights in (("after", checkpoint), ("before", untrained(checkpoint))):
         policy, _ = FileUtils.policy_from_checkpoint(torch.device("cpu"), ckpt_dict=weights)
-        rates[f"success_{key}"] = success_rate(policy, episodes)
+        films[key] = []
+        rates[f"success_{key}"] = success_rate(policy, episodes, films=films[key])
+    epochs = history.read(Path(path).parent)
+    losses = [line["log"]["Loss"] for line in epochs if line["phase"] == "train"]
+    animation.draw(films, rates, losses, Path(film))
+    print(f"the policy before and after training: {film}")
     return {"checkpoint": path, "episodes": episodes, **rates}
 
 
 if __name__ == "__main__":
     with atomic_open(sys.argv[3]) as result:
-        json.dump(evaluate(sys.argv[1], int(sys.argv[2])), result, indent=2)
+        json.dump(evaluate(sys.argv[1], int(sys.argv[2]), sys.argv[4]), result, indent=2)

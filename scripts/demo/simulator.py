@@ -22,6 +22,12 @@ TABLE = ((0.2, -0.3, 0.0), (0.8, -0.3, 0.0), (0.8, 0.3, 0.0), (0.2, 0.3, 0.0))
 TABLE_COLOUR, FLOOR_COLOUR, TOOL_COLOUR = (24, 25, 28), (12, 12, 14), (70, 70, 75)
 BLOCK_COLOUR, OPEN_COLOUR, CLOSED_COLOUR = (255, 235, 90), (40, 60, 150), (40, 120, 40)
 """A bright block on a dark mat: the untrained convolutions of an encoder already answer to it."""
+LIT = (
+    ((176, 152, 124), (226, 229, 233), (92, 98, 110)),
+    (234, 179, 8),
+    ((37, 99, 235), (22, 163, 74)),
+)
+"""The same colours for people: of table, floor and tool; of the block; of the gripper."""
 
 
 class ReachSimulator:
@@ -71,17 +77,29 @@ class ReachSimulator:
     def pictures(self) -> dict[str, np.ndarray]:
         """Two exterior views and the wrist's, uint8 [height, width, 3] each."""
         gripper = CLOSED_COLOUR if self.gripper > 0.5 else OPEN_COLOUR
-        left, right = (self._exterior(camera, gripper) for camera in CAMERAS)
+        colours = (TABLE_COLOUR, FLOOR_COLOUR, TOOL_COLOUR), BLOCK_COLOUR, gripper
+        size = (self.width, self.height)
+        left, right = (self._exterior(camera, size, *colours) for camera in CAMERAS)
         views = {"exterior_image_1_left": left, "exterior_image_2_left": right}
         views["wrist_image_left"] = self._wrist(gripper)
         return {name: np.asarray(picture) for name, picture in views.items()}
 
-    def _exterior(self, camera: tuple, gripper: tuple) -> Image.Image:
-        picture = Image.new("RGB", (self.width, self.height), FLOOR_COLOUR)
+    def portrait(self, width: int, height: int) -> Image.Image:
+        """The first exterior view in a light that suits people."""
+        scene, block, gripper = LIT
+        colours = scene, block, gripper[self.gripper > 0.5]
+        large = self._exterior(CAMERAS[0], (3 * width, 3 * height), *colours)
+        return large.resize((width, height), Image.Resampling.BOX)
+
+    def _exterior(
+        self, camera: tuple, size: tuple[int, int], scene: tuple, block: tuple, gripper: tuple
+    ) -> Image.Image:
+        table, floor, tool = scene
+        picture = Image.new("RGB", size, floor)
         draw = ImageDraw.Draw(picture)
 
         def seen(points: Sequence) -> np.ndarray:
-            return project(camera, points, self.width, self.height)
+            return project(camera, points, *size)
 
         def box(low: np.ndarray, high: np.ndarray, colour: tuple[int, ...]) -> None:
             """Axis-aligned; its sides, then its top, which no side hides from above."""
@@ -92,10 +110,10 @@ class ReachSimulator:
                 draw.polygon(_flat(side), tuple(channel * 7 // 10 for channel in colour))
             draw.polygon(_flat(top), colour)
 
-        draw.polygon(_flat(seen(TABLE)), TABLE_COLOUR)
-        box(self.block - BLOCK_HALF, self.block + BLOCK_HALF, BLOCK_COLOUR)
-        box(self.tip - [0.01, 0.01, 0.0], self.tip + [0.01, 0.01, 0.4], TOOL_COLOUR)
-        _disc(draw, seen([self.tip])[0], 0.03 * self.height, gripper)
+        draw.polygon(_flat(seen(TABLE)), table)
+        box(self.block - BLOCK_HALF, self.block + BLOCK_HALF, block)
+        box(self.tip - [0.01, 0.01, 0.0], self.tip + [0.01, 0.01, 0.4], tool)
+        _disc(draw, seen([self.tip])[0], 0.03 * size[1], gripper)
         return picture
 
     def _wrist(self, gripper: tuple) -> Image.Image:

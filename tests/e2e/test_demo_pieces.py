@@ -65,6 +65,16 @@ def test_the_summary_says_what_the_run_did(demo: Any) -> None:
     assert Path(summary["curves"]).read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_policy_is_seen_before_and_after(demo: Any) -> None:
+    from PIL import Image
+
+    root, result = demo
+    file = root / "policy.gif"
+    assert str(file) in result.stdout and file.stat().st_size < 2 * 2**20
+    with Image.open(file) as picture:
+        assert picture.n_frames > 2 and picture.width > 2 * picture.height
+
+
 def test_everything_stays_under_the_root(demo: Any) -> None:
     root, _ = demo
     summary = summary_of(root)
@@ -100,10 +110,14 @@ def test_a_failing_step_is_one_error_and_is_not_taken_for_done(demo: Any) -> Non
 
 def test_an_expert_in_the_policys_place_succeeds() -> None:
     """The evaluator itself: frame stack, chunks, rotations and the simulator, all but the net."""
-    from scripts.demo import demonstrations, evaluate
+    from scripts.demo import animation, demonstrations, evaluate
 
-    policy = ExpertPolicy()
-    assert evaluate.success_rate(policy, 10, 18, 32) >= 0.9
+    policy, films = ExpertPolicy(), []
+    assert evaluate.success_rate(policy, 10, 18, 32, films) >= 0.9
+    for film in films:
+        colour = animation.SUCCESS if film.simulator.success else animation.FAILURE
+        assert film.frame(0) is film.pictures[0] and film.frame(1000).getpixel((1, 1)) == colour
+    assert len(films) == animation.SHOWN and any(film.simulator.success for film in films)
     assert policy.shapes == {(2, 6), (2, 8, 8, 3)}
     assert evaluate.FIRST_SEED > np.random.RandomState(0).randint(2**31, size=1000).max()
     assert demonstrations.LONGEST_EPISODE > 0
