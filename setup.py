@@ -20,7 +20,7 @@ RUNTIME = find_packages(include=["robomimic_ddp*"], exclude=["robomimic_ddp.patc
 PATCHES = ["robomimic_ddp." + name for name in find_packages(include=["patches", "patches.*"])]
 
 
-DOCS = ["furo", "myst-parser>=3", "sphinx>=7"]
+DOCS = ["furo", "myst-parser>=3", "sphinx>=7", "sphinx-copybutton"]
 
 
 def shared(folder, *patterns):

@@ -15,11 +15,14 @@ from robomimic_ddp.config.options import markdown_table  # noqa: E402
 project = "robomimic-ddp"
 author = "robomimic-ddp authors"
 release = __version__
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
+default_role = "code"  # docstrings have single backticks
+add_module_names = False
 html_theme = "furo"
 html_title = f"robomimic-ddp {__version__}"
 myst_heading_anchors = 3
 exclude_patterns = ["_build"]
+html_show_copyright = False
 
 OPTIONS_PAGE = """# Options
 

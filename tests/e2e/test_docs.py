@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 import torch
 
-from robomimic_ddp import cli
+from robomimic_ddp import api, cli
 from tests.configs import make_config, write_config
 from tests.hosts import FINISHED, ROOT, copy_host, python, require_clean, torchrun
 
@@ -89,6 +89,14 @@ def test_the_site_has_every_page_and_message(site: Path) -> None:
     shown = re.sub(r"<[^>]+>", "", (site / "messages.html").read_text())
     assert "samples would be dropped each step" in shown
     assert "samples would be dropped each step" in (site / "_sources/messages.md.txt").read_text()
+
+
+def test_the_api_page_has_every_name_with_its_docstring(site: Path) -> None:
+    page = (site / "api.html").read_text(encoding="utf-8")
+    names = set(re.findall(r'id="robomimic_ddp\.api\.(\w+)"', page))
+    constants = {name for name in api.__all__ if not callable(getattr(api, name))}
+    assert names == {*api.__all__} - constants
+    assert "Collective: the main rank" in page
 
 
 def test_links_of_the_site_lead_somewhere(site: Path) -> None:
