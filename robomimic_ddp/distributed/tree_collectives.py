@@ -73,9 +73,9 @@ def whole(nest: Any) -> Any:
     if not sharded:
         return nest
     # The main rank's word, since other ranks' shards may be empty, which all begin at 0.
-    firsts: dict[int, int] = {}
-    starts = [tensor.to_local().data_ptr() for tensor in sharded]
-    sources = group.broadcast_object([firsts.setdefault(at, i) for i, at in enumerate(starts)])
+    firsts: dict[tuple, int] = {}
+    memory = [(fsdp.local(tensor).data_ptr(), tensor.shape) for tensor in sharded]
+    sources = group.broadcast_object([firsts.setdefault(at, i) for i, at in enumerate(memory)])
     made: list[torch.Tensor | None] = []
     for index, (tensor, source) in enumerate(zip(sharded, sources)):
         if source == index:
