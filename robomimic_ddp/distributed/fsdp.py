@@ -12,6 +12,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -226,14 +227,25 @@ def units(net: nn.Module) -> list[nn.Module]:
 def _units(net: nn.Module, most: float, least: float) -> list[nn.Module]:
     found: list[nn.Module] = []
     claimed: set[int] = set()
+    holders: dict[int, list[nn.Module]] = {}
+    for holder in net.modules():
+        for child in holder.children():
+            holders.setdefault(id(child), []).append(holder)
+
+    def is_closed(module: nn.Module) -> bool:
+        """Whether its parts are in no other module, as those of an encoder's core may be."""
+        own = set(map(id, module.modules()))
+        return all(
+            id(holder) in own for part in own - {id(module)} for holder in holders.get(part, ())
+        )
 
     def look(parent: nn.Module, calls_past: bool) -> None:
         for child in parent.children():
-            size = _size(child, claimed)  # a core that a net has under two names counts once
-            is_called = not calls_past and not _is_container(child)
+            size = _size(child, claimed)  # what the net has under two names counts once
             if size <= least:
                 continue
-            if is_called and (size <= most or not _has_parts(child)):
+            is_called = not calls_past and not _is_container(child)
+            if is_called and (size <= most or not _has_parts(child)) and is_closed(child):
                 found.append(child)
                 claimed.update(map(id, child.parameters()))
             else:
@@ -241,6 +253,10 @@ def _units(net: nn.Module, most: float, least: float) -> list[nn.Module]:
 
     look(net, _calls_past(net))
     return found
+
+
+def _is_unit(module: nn.Module) -> bool:
+    return FSDPModule is not None and isinstance(module, FSDPModule)
 
 
 def _size(module: nn.Module, without: set[int]) -> int:
@@ -372,7 +388,7 @@ def _whole_average(module: nn.Module) -> Iterator[None]:
 @contextmanager
 def _whole_net(net: nn.Module) -> Iterator[None]:
     state = parallel.state_of(net)
-    modules = [module for module in net.modules() if isinstance(module, FSDPModule)]
+    modules = list(filter(_is_unit, net.modules()))
     net.set_reshard_after_forward(False)
     for module in modules:
         module.unshard()
@@ -389,67 +405,68 @@ def _whole_net(net: nn.Module) -> Iterator[None]:
 # ----- proof
 
 
-class OwnGradients:
-    """The sums of this rank's gradients of one step, before FSDP averages them: what the averaged
-    ones are compared with.
+class GradientMeans:
+    """Compares, in one step, each gradient that FSDP has averaged with the mean of the ranks' own:
+    by the sum of its elements, before anything clips them.
     """
 
     def __init__(self, algo: Any) -> None:
-        self.named = [
-            (name, one) for name, one in host_algo.named_parameters(algo) if is_sharded(one)
+        self._named = [
+            (name, one)
+            for name, one in host_algo.named_parameters(algo)
+            if is_sharded(one) and one.requires_grad
         ]
-        device = self.named[0][1].device_mesh.device_type
-        self._sums = torch.zeros(len(self.named), 2, dtype=torch.float64, device=device)
-        """Of each parameter's gradient, and of its magnitudes."""
-        self._watched: set[int] = set()
+        device = self._named[0][1].device_mesh.device_type
+        self._own = torch.zeros(len(self._named), 2, dtype=torch.float64, device=device)
+        """Of each parameter's gradient on this rank: the sum, and that of the magnitudes."""
+        self._reduced = torch.zeros_like(self._own[:, 0])
+        """The sum over this rank's part of each averaged gradient."""
         self._undo = ExitStack()
-        places = {id(one): place for place, (_, one) in enumerate(self.named)}
-        for _, net in parallel.parallel_among(host_algo.named_modules(algo)):
-            for module in net.modules():
-                if isinstance(module, FSDPModule):
-                    self._watch(module, places)
+        places = {id(one): place for place, (_, one) in enumerate(self._named)}
+        for place, (_, one) in enumerate(self._named):
+            hook = partial(self._add_reduced, place)
+            self._undo.callback(one.register_post_accumulate_grad_hook(hook).remove)
+        self._watched: set[int] = set()
+        for unit in filter(_is_unit, (module for _, module in host_algo.named_modules(algo))):
+            slots = [
+                (owner, name, places[id(one)])
+                for owner in unit.modules()
+                for name, one in owner._parameters.items()
+                if id(one) in places
+            ]
+            watch = partial(self._watch, slots)
+            self._undo.callback(unit.register_forward_pre_hook(watch).remove)
 
-    def _watch(self, unit: nn.Module, places: dict[int, int]) -> None:
-        slots = [
-            (owner, name, places[id(one)])
-            for owner in unit.modules()
-            for name, one in owner._parameters.items()
-            if id(one) in places and one.requires_grad
-        ]
+    def _watch(self, slots: list[tuple[nn.Module, str, int]], *_: Any) -> None:
+        """In a unit's forward, after FSDP's hook: whole are the parameters that it gathered."""
+        for owner, name, place in slots:
+            gathered = owner._parameters[name]
+            if not is_sharded(gathered) and place not in self._watched:
+                self._watched.add(place)
+                hook = partial(self._add_own, place)
+                self._undo.callback(gathered.register_hook(hook).remove)
 
-        def gathered(*_: Any) -> None:  # after FSDP's own hook
-            for owner, name, place in slots:
-                whole_parameter = owner._parameters[name]
-                if not is_sharded(whole_parameter) and place not in self._watched:
-                    self._watched.add(place)
-                    add = self._adder(place)
-                    self._undo.callback(whole_parameter.register_hook(add).remove)
+    def _add_own(self, place: int, gradient: torch.Tensor) -> None:
+        wide = gradient.detach().double()
+        self._own[place] += torch.stack([wide.sum(), wide.abs().sum()])
 
-        self._undo.callback(unit.register_forward_pre_hook(gathered).remove)
-
-    def _adder(self, place: int) -> Any:
-        def add(gradient: torch.Tensor) -> None:
-            wide = gradient.detach().double()
-            self._sums[place] += torch.stack([wide.sum(), wide.abs().sum()])
-
-        return add
+    def _add_reduced(self, place: int, parameter: torch.Tensor) -> None:
+        part = local(parameter.grad)
+        if part.device != self._reduced.device:  # offloaded, and perhaps still on its way
+            getattr(torch, self._reduced.device.type).current_stream().synchronize()
+        self._reduced[place] += part.double().sum().to(self._reduced.device)
 
     def complaints(self) -> list[str]:
-        """Collective, after a backward pass: about averaged gradients that are not the mean of the
-        ranks'.
-        """
+        """Collective, once, after the backward pass: about gradients that are not the mean."""
         self._undo.close()
-        reduced = torch.zeros_like(self._sums[:, 0])
-        for place, (_, parameter) in enumerate(self.named):
-            if parameter.grad is not None:
-                reduced[place] = local(parameter.grad).double().sum()
-        sum_over_shards(reduced, [one for _, one in self.named])
-        dist.all_reduce(self._sums)
-        means, magnitudes = (self._sums / group.world_size()).cpu().T
-        wrong = (reduced.cpu() - means).abs() > _ROUNDING * magnitudes
+        sum_over_shards(self._reduced, [one for _, one in self._named])
+        dist.all_reduce(self._own)
+        reduced = self._reduced.cpu()
+        means, magnitudes = (self._own / group.world_size()).cpu().T
+        wrong = (reduced - means).abs() > _ROUNDING * magnitudes
         for place in wrong.nonzero().flatten().tolist()[:1]:
             return [
-                f"the gradient of {self.named[place][0]}, reduced by FSDP, is not the mean of the "
+                f"the gradient of {self._named[place][0]}, reduced by FSDP, is not the mean of the "
                 f"ranks' gradients ({int(wrong.sum())} of {len(wrong)} are not): its elements sum "
                 f"to {reduced[place]:.6g}, the mean over {group.world_size()} ranks to "
                 f"{means[place]:.6g}. A divide factor or gradient sync of FSDP was changed, or "

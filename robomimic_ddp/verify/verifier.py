@@ -50,7 +50,7 @@ class Verifier:
         self._forwards: dict[str, int] = {}
         self._before_batch: Callable[[], None] | None = None
         """Called before the epoch's first training batch, where optimizers average gradients."""
-        self._own: fsdp.OwnGradients | None = None
+        self._means: fsdp.GradientMeans | None = None
         """With FSDP, until the first step."""
         self._buffers: dict[str, Hashable] = {}
         self._streams: list[Streams] = []
@@ -73,7 +73,7 @@ class Verifier:
         evidence.require()
         self._buffers = self._buffer_sums()
         if any(fsdp.is_sharded(net) for _, net in structure.parallel_nets(self.algo)):
-            self._own = fsdp.OwnGradients(self.algo)
+            self._means = fsdp.GradientMeans(self.algo)
         for name, optimizer in host_algo.named_optimizers(self.algo):
             self._watch_steps(name, optimizer)
         hook = _TrainedBatches(self)
@@ -217,9 +217,9 @@ class Verifier:
         evidence = Evidence(f"first step of optimizer {name}", hints=hints)
         evidence.complaints += structure.unreduced(self.algo)
         evidence.complaints += structure.uncovered(self.algo)
-        if self._own is not None:
-            evidence.complaints += self._own.complaints()
-            self._own = None
+        if self._means is not None:
+            evidence.complaints += self._means.complaints()
+            self._means = None
         for parameter in held:
             of = self._names.get(id(parameter), "a parameter outside nets")
             evidence.equal[f"gradient of {of}"] = sums.get(id(parameter), "none")
