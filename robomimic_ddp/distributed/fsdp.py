@@ -245,10 +245,11 @@ def _units(net: nn.Module, most: float, least: float) -> list[nn.Module]:
             if size <= least:
                 continue
             is_called = not calls_past and not _is_container(child)
-            if is_called and (size <= most or not _has_parts(child)) and is_closed(child):
+            has_parts = _has_parts(child)
+            if is_called and (size <= most or not has_parts) and is_closed(child):
                 found.append(child)
                 claimed.update(map(id, child.parameters()))
-            else:
+            elif has_parts:
                 look(child, calls_past if _is_container(child) else _calls_past(child))
 
     look(net, _calls_past(net))

@@ -1,0 +1,240 @@
+"""`ddp.mode=fsdp` on real ranks: what each rank keeps, and what computes with whole weights.
+
+That it trains as one process does: tests/parity; that faults are named: tests/faults.
+"""
+
+from __future__ import annotations
+
+import gc
+from contextlib import ExitStack
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from robomimic_ddp import verify
+from robomimic_ddp.config.options import Options
+from robomimic_ddp.distributed import fsdp, group, host_algo, parallel
+from robomimic_ddp.errors import WrapError
+from robomimic_ddp.training.step import backprop, ema, fused_optimizers
+from tests.faults.toy_run import Average
+from tests.ranks.toy import make_algo, step
+
+SHARDED = Options(mode="fsdp")
+
+
+def sharded_algo(options: Options = SHARDED):
+    """A toy with an average, after a step with whole tensors, and then sharded."""
+    algo = make_algo("single")
+    for name, net in algo.nets["policy"].items():
+        parallel.parallelise(net, "fsdp", name=f"policy.{name}")
+    algo.ema = Average(algo.nets)
+    algo.nets.eval()  # past the nets' parallel forward
+    step(algo, torch.ones(3, 4))
+    algo.nets.train()
+    algo.ema.step(algo.nets, algo.ema_nets)
+    fsdp.shard(algo, options, "cpu")
+    return algo
+
+
+def outputs(nets: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return nets["policy"]["noise_pred_net"](nets["policy"]["obs_encoder"](x))
+
+
+def at_its_own_pace() -> tuple:
+    algo, x = sharded_algo(), torch.ones(2, 4)
+    algo.nets.eval()
+    with pytest.raises(WrapError, match="policy.obs_encoder was called in eval.* outside"):
+        outputs(algo.nets, x)
+    whole = make_algo("single")
+    found = []
+    for acting, nets, expected in (
+        (False, algo.nets, whole.nets),
+        (True, algo.ema_nets, whole.ema_nets),
+    ):
+        named = nets.state_dict()
+        expected.load_state_dict({name: fsdp.full(one) for name, one in named.items()})
+        before = verify.state_sums(algo)
+        with fsdp.whole(algo, acting=acting):
+            for _ in range(1 + 3 * group.rank()):  # ranks are alone
+                output = outputs(nets, x)
+        found.append(torch.equal(output, outputs(expected, x)))
+        found.append(fsdp.is_sharded(nets) and verify.state_sums(algo) == before)
+    algo.nets.train()
+    step(algo, x)
+    return (*found, fsdp.is_sharded(algo.nets))
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_ranks_validate_and_act_at_their_own_pace(world_size, ranks):
+    assert ranks.run(at_its_own_pace, world_size=world_size) == [(True,) * 5] * world_size
+
+
+def all_is_sharded() -> list:
+    algo = sharded_algo()
+    step(algo, torch.ones(2, 4))
+    optimizer = algo.optimizers["policy"]
+    held = [*algo.nets.parameters(), *algo.ema.shadow_params, *algo.ema_nets.parameters()]
+    held += [one.grad for one in algo.nets.parameters()]
+    held += [state[key] for state in optimizer.state.values() for key in ("exp_avg", "exp_avg_sq")]
+    assert set(map(id, host_algo.held_by(optimizer))) == set(map(id, algo.nets.parameters()))
+    assert {float(state["step"]) for state in optimizer.state.values()} == {2.0}
+    return [fsdp.is_sharded(one) for one in held]
+
+
+def test_nets_gradients_optimizer_and_averages_are_sharded(ranks):
+    for found in ranks.run(all_is_sharded):
+        assert found == [True] * 6 * 6
+
+
+# ----- checksums of parts
+
+
+def sums_of_parts() -> tuple:
+    torch.manual_seed(0)
+    like = next(sharded_algo().nets.parameters())
+    whole = [
+        torch.randn(7, 3),
+        torch.randn(1),
+        torch.randn(300, 80),
+        torch.randn(5, 3).bfloat16(),
+        torch.arange(9),
+        torch.randn(0, 3),
+    ]
+    parts = [fsdp.shard_like(one, like) for one in whole]
+    expected = verify.checksums(whole)
+    mixed = verify.checksums([whole[0], *parts, parts[2]])
+    assert all(torch.equal(fsdp.full(part), one) for part, one in zip(parts, whole))
+    # Elements of two ranks' parts change places: the plain sum stays.
+    whole[0][[0, 6]] = whole[0][[6, 0]]
+    changed = verify.checksum(fsdp.shard_like(whole[0], like))
+    return mixed == [expected[0], *expected, expected[2]], changed == expected[0]
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_checksums_of_parts_add_up_to_those_of_the_whole(world_size, ranks):
+    assert ranks.run(sums_of_parts, world_size=world_size) == [(True, False)] * world_size
+
+
+def flipped_in_one_replica() -> list:
+    algo = sharded_algo(replace(SHARDED, fsdp_replicas=2))
+    before = verify.fingerprint(verify.state_sums(algo))
+    if group.rank() == 3:
+        fsdp.local(next(algo.nets.parameters()))[0, 0] += 1
+    after = verify.fingerprint(verify.state_sums(algo))
+    return group.gather_objects(before == after)
+
+
+def test_replicas_are_compared(ranks):
+    """Both ranks of the replica with the changed part see its other sum, and no others."""
+    found = ranks.run(flipped_in_one_replica, world_size=4)
+    assert found == [[True, True, False, False]] * 4
+
+
+# ----- units
+
+
+class Past(nn.Module):
+    """Calls a part past its call, and reads the weights of another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleDict({"inner": nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))})
+        self.attention = nn.MultiheadAttention(6, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.parts["inner"].forward(x)
+        return self.attention(x, x, x)[0]
+
+
+class Core(nn.Module):
+    """Has its layers under two names, as robomimic's image encoders do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = nn.Sequential(*(nn.Linear(4, 4) for _ in range(8)))
+        self.nets = nn.Sequential(self.backbone, nn.Flatten(), nn.Linear(4, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.nets(x)
+
+
+def test_units_are_modules_that_are_called():
+    past = Past()
+    assert fsdp.units(past) == [*past.parts["inner"]], "the attention, too, may be called past"
+    outer = nn.Sequential(past.attention)
+    assert fsdp.units(outer) == [past.attention], "whose parts are never called"
+    core = Core()
+    assert fsdp.units(core) == [*core.backbone, core.nets[2]]
+    half = nn.Sequential(core, *(nn.Linear(4, 4) for _ in range(40)))
+    assert fsdp.units(half)[0] is core, "parts with two names are in it alone"
+    assert fsdp.units(nn.Linear(3, 3)) == []
+
+
+def test_units_of_the_default_net_hold_at_most_a_quarter():
+    from robomimic.models.diffusion_policy_nets import ConditionalUnet1D
+
+    with torch.device("meta"):
+        net = ConditionalUnet1D(input_dim=7, global_cond_dim=64)
+    sizes = [sum(one.numel() for one in unit.parameters()) for unit in fsdp.units(net)]
+    total = sum(one.numel() for one in net.parameters())
+    assert max(sizes) <= total / 4 and min(sizes) >= total / 100
+    assert sum(sizes) >= 0.9 * total and len(sizes) < 20
+
+
+# ----- memory
+
+
+def bytes_of_a_rank(mode: str) -> int:
+    """Collective: bytes of all tensors of this process after two steps of the default net."""
+    from diffusers.training_utils import EMAModel
+    from robomimic.models.diffusion_policy_nets import ConditionalUnet1D
+
+    def take_step() -> None:
+        loss = (
+            nets["unet"](torch.zeros(1, 8, 7), torch.zeros(1), torch.zeros(1, 64)).square().mean()
+        )
+        backprop.update(nets, algo.optimizers["policy"], loss)
+        algo.ema.step(nets.parameters())
+
+    gc.collect()
+    before = tensor_bytes()
+    torch.manual_seed(0)
+    with ExitStack() as undo:
+        unet = parallel.parallelise(ConditionalUnet1D(7, 64), mode, name="unet")
+        nets = nn.ModuleDict({"unet": unet})
+        algo = SimpleNamespace(nets=nets)
+        algo.optimizers = {"policy": torch.optim.AdamW(nets.parameters())}
+        algo.ema = EMAModel(parameters=nets.parameters(), power=0.75, use_ema_warmup=True)
+        ema.install(algo, undo)
+        fused_optimizers.install(algo, undo)
+        if mode == "fsdp":
+            fsdp.shard(algo, SHARDED, "cpu")
+        else:
+            parallel.build(unet)
+        for _ in range(2):
+            take_step()
+        gc.collect()
+        return tensor_bytes() - before
+
+
+def tensor_bytes() -> int:
+    storages = {}
+    for one in gc.get_objects():
+        if isinstance(one, torch.Tensor) and one.device.type == "cpu":
+            for tensor in (one, one.grad if one.is_leaf else None):
+                if tensor is not None:
+                    storage = fsdp.local(tensor).untyped_storage()
+                    storages[storage.data_ptr()] = storage.nbytes()
+    return sum(storages.values())
+
+
+@pytest.mark.parametrize("world_size", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_a_rank_keeps_its_share_of_the_default_net(world_size, ranks):
+    of_ddp = ranks.run(bytes_of_a_rank, "ddp", world_size=1, timeout=200)[0]
+    of_fsdp = ranks.run(bytes_of_a_rank, "fsdp", world_size=world_size, timeout=300)
+    print(of_ddp, of_fsdp)
+    assert max(of_fsdp) <= 1.05 * of_ddp / world_size
