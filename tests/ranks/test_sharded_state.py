@@ -6,7 +6,6 @@ import copy
 
 import pytest
 import torch
-import torch.distributed.fsdp
 from torch import nn
 
 from robomimic_ddp.checkpoint import BEST, PREVIOUS, STATE, restore_model, state_file
@@ -15,10 +14,9 @@ from robomimic_ddp.distributed import fsdp, group, main_rank, parallel, tree_col
 from robomimic_ddp.errors import CheckpointError
 from tests.ranks.toy import Encoder
 from tests.runs import captured
+from tests.versions import NEEDS_FSDP
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(torch.distributed.fsdp, "fully_shard"), reason="FSDP2 came with torch 2.6"
-)
+pytestmark = NEEDS_FSDP
 
 
 class Algo:
