@@ -81,8 +81,9 @@ def shard_like(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     if not is_sharded(like):
         return whole
     whole = whole.detach().to(like.device)
-    # Without a source rank nothing is sent.
-    return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
+    # Without a source rank nothing is sent. Offloaded shards come from the mesh's device.
+    parts = distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
+    return parts.to(like.device)
 
 
 def shard_group(tensor: torch.Tensor) -> Any:
@@ -196,7 +197,7 @@ def _shard_net(name: str, net: nn.Module, reshard: bool, settings: dict) -> int:
     if not found:
         raise WrapError(
             f"{name} ({type(net).__name__}) cannot be sharded: none of its modules that are called "
-            f"holds parameters, so all {_size(net, set()):,} would be one unit, gathered whole in "
+            f"has parameters, so all {_size(net, set()):,} would be one unit, gathered whole in "
             "every forward, and FSDP would save next to nothing. Build it of modules that are "
             "called (layers, blocks), or train with ddp.mode=ddp."
         )
@@ -217,7 +218,7 @@ def _shard_net(name: str, net: nn.Module, reshard: bool, settings: dict) -> int:
 
 
 def units(net: nn.Module) -> list[nn.Module]:
-    """The modules of `net` that are gathered one at a time: the largest that are called and hold at
+    """The modules of `net` that are gathered one at a time: the largest that are called and have at
     most MOST of its parameters, and larger ones without parts. What is left is the net's own.
     """
     most = MOST * _size(net, set())
