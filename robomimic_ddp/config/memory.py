@@ -8,6 +8,8 @@ STATE_BYTES = 20
 """Of a parameter in fp32: weight 4, gradient 4, Adam's two moments 8, average (EMA) 4."""
 _GATHERED_BYTES = 2
 """FSDP's units have at most a quarter of a net, and one is whole at a time, with its gradients."""
+_START_BYTES = 8
+"""Before they are sharded, weights and average are whole on each rank."""
 _SHARE = 1 / 2
 """Of a GPU: the rest is for activations."""
 _SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
@@ -41,13 +43,17 @@ def describe(parameters: int, shards: int, gpu_bytes: int | None = None) -> str:
         return f"{line}. DDP's is less than {of}: ddp.mode=fsdp would cost time and is not needed"
     if fits(parameters, shards, gpu_bytes):
         return f"{line}. DDP's is more than {of}: ddp.mode=fsdp is worth it"
+    if parameters * _START_BYTES > gpu_bytes:
+        start = f"{_bytes(parameters * _START_BYTES)} before it is sharded"
+        return f"{line}. Weights and average need {start}, more than a GPU's {_bytes(gpu_bytes)}"
     return f"{line}. Both are more than {of}: ddp.mode=fsdp needs more ranks, or ddp.fsdp_offload"
 
 
 def fits(parameters: int, shards: int, gpu_bytes: int) -> bool:
     """Whether the state leaves half of a GPU to activations; one shard is DDP, or one device."""
     gathered = _GATHERED_BYTES if shards > 1 else 0
-    return parameters * (STATE_BYTES / shards + gathered) <= gpu_bytes * _SHARE
+    trains = parameters * (STATE_BYTES / shards + gathered) <= gpu_bytes * _SHARE
+    return trains and parameters * _START_BYTES <= gpu_bytes
 
 
 def _bytes(count: float) -> str:

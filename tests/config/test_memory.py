@@ -32,6 +32,7 @@ def test_what_is_no_number_of_parameters(text):
         (10**9, 8, 24 * 10**9, "more than half of a GPU with 24 GB: ddp.mode=fsdp is worth it"),
         (10**9, 8, 80 * 10**9, "less than half of a GPU with 80 GB: ddp.mode=fsdp would cost"),
         (7 * 10**9, 2, 80 * 10**9, "Both are more than half of a GPU with 80 GB"),
+        (11 * 10**9, 64, 80 * 10**9, "need 88 GB before it is sharded, more than a GPU's 80 GB"),
         (500, 2, None, "500 parameters x 20 bytes"),
     ],
 )
@@ -41,4 +42,5 @@ def test_what_is_said(parameters, shards, gpu, words):
 
 def test_the_bounds():
     assert memory.fits(10**9, 1, 40 * 10**9) and not memory.fits(10**9, 1, 40 * 10**9 - 1)
+    assert memory.fits(10**9, 64, 8 * 10**9) and not memory.fits(10**9, 64, 8 * 10**9 - 1)
     assert memory.fits(10**9, 4, 14 * 10**9) and not memory.fits(10**9, 4, 14 * 10**9 - 1)
