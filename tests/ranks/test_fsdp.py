@@ -9,6 +9,8 @@ import gc
 from contextlib import ExitStack
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -19,7 +21,8 @@ from robomimic_ddp import verify
 from robomimic_ddp.config.options import Options
 from robomimic_ddp.distributed import fsdp, group, host_algo, parallel
 from robomimic_ddp.errors import WrapError
-from robomimic_ddp.training.step import averaged_copy, backprop, ema, fused_optimizers
+from robomimic_ddp.training.step import backprop, ema, fused_optimizers
+from robomimic_ddp.training.step.averaged_copy import AveragedModel, AveragedParameters
 from tests.faults.toy_run import Average
 from tests.ranks.pool import RankError
 from tests.ranks.toy import make_algo, step
@@ -98,9 +101,9 @@ def averages_of(kind: str, in_one_pass: bool, mode: str) -> list[torch.Tensor]:
     for name, net in algo.nets["policy"].items():
         parallel.parallelise(net, mode, name=f"policy.{name}")
     if kind == "module":
-        algo.ema, algo.ema_nets = averaged_copy.AveragedModel(algo.nets, power=0.75), None
+        algo.ema, algo.ema_nets = AveragedModel(algo.nets, power=0.75), None
     elif kind == "ours":
-        algo.ema = averaged_copy.AveragedParameters(algo.nets.parameters(), decay=0.9)
+        algo.ema = AveragedParameters(algo.nets.parameters(), decay=0.9)
     else:
         algo.ema = EMAModel(parameters=algo.nets.parameters(), decay=0.9)
     with ExitStack() as undo:
@@ -144,6 +147,53 @@ def average_of_other_tensors() -> None:
 def test_an_average_of_other_tensors_is_refused(ranks):
     with pytest.raises(RankError, match="the average of SimpleNamespace .* cannot be sharded"):
         ranks.run(average_of_other_tensors)
+
+
+def with_frozen_parameters() -> list:
+    """One parameter of a unit, and all of a net."""
+    algo = make_algo("single")
+    algo.nets["policy"]["frozen"] = nn.Linear(2, 2)
+    for name, net in algo.nets["policy"].items():
+        parallel.parallelise(net, "fsdp", name=f"policy.{name}")
+    algo.nets["policy"]["frozen"].requires_grad_(False)
+    algo.nets["policy"]["obs_encoder"].layer.bias.requires_grad_(False)
+    algo.ema = AveragedModel(algo.nets)
+    algo.ema_nets = None
+    with ExitStack() as undo:
+        ema.install(algo, undo)
+        fsdp.shard(algo, SHARDED, "cpu")
+        means = fsdp.GradientMeans(algo)
+        before = {name: fsdp.full(one).clone() for name, one in algo.nets.named_parameters()}
+        step(algo, torch.ones(2, 4))
+        assert means.complaints() == []
+        algo.ema.step(algo.nets)
+    with fsdp.whole(algo):
+        outputs(algo.nets.eval(), torch.ones(2, 4))
+    named = algo.nets.named_parameters()
+    return [name for name, one in named if torch.equal(before[name], fsdp.full(one))]
+
+
+def test_frozen_parameters_stay_as_they_are(ranks):
+    frozen = ["obs_encoder.layer.bias", "frozen.weight", "frozen.bias"]
+    assert ranks.run(with_frozen_parameters) == [[f"policy.{name}" for name in frozen]] * 2
+
+
+def on_a_backend_that_doubles() -> None:
+    send = torch.distributed.reduce_scatter_tensor
+
+    def doubled(output: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        work = send(output, *args, **kwargs)
+        output.mul_(2)
+        return work
+
+    with mock.patch.object(torch.distributed, "reduce_scatter_tensor", doubled):
+        sharded_algo()
+
+
+@pytest.mark.planted_fault
+def test_a_backend_that_adds_wrongly_is_found_before_training(ranks):
+    with pytest.raises(RankError, match="VerifyError: torch .* averages wrongly over gloo"):
+        ranks.run(on_a_backend_that_doubles)
 
 
 # ----- checksums of parts
