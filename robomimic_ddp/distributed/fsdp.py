@@ -324,7 +324,13 @@ def _shard_averages(algo: Any) -> None:
     """Averages that share memory, as a list and its net may, share their parts."""
     parts: dict[tuple, torch.Tensor] = {}
 
-    def part_of(average: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    def part_of(average: torch.Tensor, like: torch.Tensor | None) -> torch.Tensor:
+        if like is None or like.shape != average.shape:
+            raise WrapError(
+                f"the average of {type(algo).__name__} (ema) has a tensor {list(average.shape)} "
+                "where its nets have none like it, so it cannot be sharded with them. Expected the "
+                "average of all of self.nets, in their order. Train with ddp.mode=ddp."
+            )
         key = (average.data_ptr(), average.shape)
         if key not in parts:
             parts[key] = shard_like(average, like)
@@ -333,12 +339,13 @@ def _shard_averages(algo: Any) -> None:
     nets = dict(host_algo.named_parameters(algo))
     ema, kept = getattr(algo, "ema", None), []  # whole averages live until all are sharded
     if "shadow_params" in vars(ema or algo):
-        kept = ema.shadow_params
-        ema.shadow_params = [part_of(*pair) for pair in zip(kept, nets.values())]
+        kept = list(ema.shadow_params)
+        likes = list(nets.values()) if len(nets) == len(kept) else [None] * len(kept)
+        ema.shadow_params = [part_of(*pair) for pair in zip(kept, likes)]
     for module in host_algo.averaged_modules(algo):
         named = dict(module.named_parameters())
         swaps = {
-            id(one): nn.Parameter(part_of(one, nets[f"nets.{name}"]), requires_grad=False)
+            id(one): nn.Parameter(part_of(one, nets.get(f"nets.{name}")), requires_grad=False)
             for name, one in named.items()
         }
         _put(module, swaps)

@@ -23,7 +23,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("mode", ["ddp", "fsdp"])
+@pytest.mark.parametrize("mode", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
 def test_episodes_are_split_and_the_statistics_are_those_of_all(
     mode: str, host_copy: Host, config_file: ConfigMaker, tmp_path: Path
 ) -> None:

@@ -74,6 +74,9 @@ CASES = {
 }
 
 
+SLOW = {"sharded", "sharded, clipped, preset safe"}
+
+
 def changes_of(case: Case, dataset: Path, folder: Path) -> dict:
     """CHANGES, and the mixture of two data sets where the case has weights."""
     if not case.weights:
@@ -112,7 +115,9 @@ def reference_of(host_ranks):
     return reference
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in CASES]
+)
 def test_ranks_equal_one_process_with_all_batches(name, make_job, host_ranks, reference_of):
     case = CASES[name]
     job = make_job(case, {"accumulate": case.accumulate, **dict(case.options)})

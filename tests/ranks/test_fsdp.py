@@ -9,9 +9,12 @@ import gc
 from contextlib import ExitStack
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
+from unittest import mock
 
 import pytest
 import torch
+from diffusers.training_utils import EMAModel
 from torch import nn
 
 from robomimic_ddp import verify
@@ -19,7 +22,9 @@ from robomimic_ddp.config.options import Options
 from robomimic_ddp.distributed import fsdp, group, host_algo, parallel
 from robomimic_ddp.errors import WrapError
 from robomimic_ddp.training.step import backprop, ema, fused_optimizers
+from robomimic_ddp.training.step.averaged_copy import AveragedModel, AveragedParameters
 from tests.faults.toy_run import Average
+from tests.ranks.pool import RankError
 from tests.ranks.toy import make_algo, step
 
 SHARDED = Options(mode="fsdp")
@@ -88,6 +93,107 @@ def all_is_sharded() -> list:
 def test_nets_gradients_optimizer_and_averages_are_sharded(ranks):
     for found in ranks.run(all_is_sharded):
         assert found == [True] * 6 * 6
+
+
+def averages_of(kind: str, in_one_pass: bool, mode: str) -> list[torch.Tensor]:
+    """Collective: the averages after three steps of them, by each API."""
+    algo = make_algo("single")
+    for name, net in algo.nets["policy"].items():
+        parallel.parallelise(net, mode, name=f"policy.{name}")
+    if kind == "module":
+        algo.ema, algo.ema_nets = AveragedModel(algo.nets, power=0.75), None
+    elif kind == "ours":
+        algo.ema = AveragedParameters(algo.nets.parameters(), decay=0.9)
+    else:
+        algo.ema = EMAModel(parameters=algo.nets.parameters(), decay=0.9)
+    with ExitStack() as undo:
+        if in_one_pass:
+            assert ema.install(algo, undo)
+        if mode == "fsdp":
+            fsdp.shard(algo, SHARDED, "cpu")
+        for _ in range(3):
+            step(algo, torch.ones(2, 4))
+            given = algo.nets if kind == "module" else algo.nets.parameters()
+            algo.ema.step(given)
+            if kind != "module":
+                algo.ema.copy_to(algo.ema_nets.parameters())
+        nets = algo.ema.averaged_model if kind == "module" else algo.ema_nets
+        assert fsdp.is_sharded(nets) == (mode == "fsdp")
+        found = [*algo.ema.shadow_params, *nets.parameters()]
+        return [fsdp.full(one).detach().clone() for one in found]
+
+
+def averages_differ(kind: str, in_one_pass: bool) -> float:
+    sharded, whole = (averages_of(kind, in_one_pass, mode) for mode in ("fsdp", "ddp"))
+    return max(float((one - other).abs().max()) for one, other in zip(sharded, whole))
+
+
+@pytest.mark.parametrize("in_one_pass", [True, False])
+@pytest.mark.parametrize("kind", ["module", "ours", "diffusers"])
+def test_averages_of_parts_are_those_of_the_whole(kind, in_one_pass, ranks):
+    assert max(ranks.run(averages_differ, kind, in_one_pass)) < 1e-6
+
+
+def average_of_other_tensors() -> None:
+    algo = make_algo("single")
+    for name, net in algo.nets["policy"].items():
+        parallel.parallelise(net, "fsdp", name=f"policy.{name}")
+    algo.ema = Average(algo.nets)
+    algo.ema.shadow_params.pop()
+    fsdp.shard(algo, SHARDED, "cpu")
+
+
+@pytest.mark.bad_input
+def test_an_average_of_other_tensors_is_refused(ranks):
+    with pytest.raises(RankError, match="the average of SimpleNamespace .* cannot be sharded"):
+        ranks.run(average_of_other_tensors)
+
+
+def with_frozen_parameters() -> list:
+    """One parameter of a unit, and all of a net."""
+    algo = make_algo("single")
+    algo.nets["policy"]["frozen"] = nn.Linear(2, 2)
+    for name, net in algo.nets["policy"].items():
+        parallel.parallelise(net, "fsdp", name=f"policy.{name}")
+    algo.nets["policy"]["frozen"].requires_grad_(False)
+    algo.nets["policy"]["obs_encoder"].layer.bias.requires_grad_(False)
+    algo.ema = AveragedModel(algo.nets)
+    algo.ema_nets = None
+    with ExitStack() as undo:
+        ema.install(algo, undo)
+        fsdp.shard(algo, SHARDED, "cpu")
+        means = fsdp.GradientMeans(algo)
+        before = {name: fsdp.full(one).clone() for name, one in algo.nets.named_parameters()}
+        step(algo, torch.ones(2, 4))
+        assert means.complaints() == []
+        algo.ema.step(algo.nets)
+    with fsdp.whole(algo):
+        outputs(algo.nets.eval(), torch.ones(2, 4))
+    named = algo.nets.named_parameters()
+    return [name for name, one in named if torch.equal(before[name], fsdp.full(one))]
+
+
+def test_frozen_parameters_stay_as_they_are(ranks):
+    frozen = ["obs_encoder.layer.bias", "frozen.weight", "frozen.bias"]
+    assert ranks.run(with_frozen_parameters) == [[f"policy.{name}" for name in frozen]] * 2
+
+
+def on_a_backend_that_doubles() -> None:
+    send = torch.distributed.reduce_scatter_tensor
+
+    def doubled(output: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        work = send(output, *args, **kwargs)
+        output.mul_(2)
+        return work
+
+    with mock.patch.object(torch.distributed, "reduce_scatter_tensor", doubled):
+        sharded_algo()
+
+
+@pytest.mark.planted_fault
+def test_a_backend_that_adds_wrongly_is_found_before_training(ranks):
+    with pytest.raises(RankError, match="VerifyError: torch .* averages wrongly over gloo"):
+        ranks.run(on_a_backend_that_doubles)
 
 
 # ----- checksums of parts
@@ -189,8 +295,7 @@ def test_units_of_the_default_net_hold_at_most_a_quarter():
 
 
 def bytes_of_a_rank(mode: str) -> int:
-    """Collective: bytes of all tensors of this process after two steps of the default net."""
-    from diffusers.training_utils import EMAModel
+    """Collective: bytes of all tensors of this process after a step of the default net."""
     from robomimic.models.diffusion_policy_nets import ConditionalUnet1D
 
     def take_step() -> None:
@@ -215,8 +320,7 @@ def bytes_of_a_rank(mode: str) -> int:
             fsdp.shard(algo, SHARDED, "cpu")
         else:
             parallel.build(unet)
-        for _ in range(2):
-            take_step()
+        take_step()
         gc.collect()
         return tensor_bytes() - before
 

@@ -61,6 +61,7 @@ def test_the_run_is_that_of_ddp(
                 torch.testing.assert_close(tensor, one[part][name], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_bf16(
     host_ranks: RankPool, host_copy: Host, config_file: ConfigMaker, tmp_path: Path
 ) -> None:

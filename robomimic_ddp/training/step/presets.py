@@ -84,6 +84,8 @@ def added_by_max(
     }
     if not any_parallel_net:
         why["precision"] = why["compile"] = "needs nets that are made parallel one by one"
+    if before.mode == "fsdp":
+        why["compile"] = why["comm"] = "not with ddp.mode=fsdp"
     given = [name for name in names if resolved.sources[name] != "default"]
     reasons = [f"{name} ({why[name]})" for name in names if name not in (*new, *given)]
     reasons += [f"{name} (set to {getattr(before, name)})" for name in given]
