@@ -54,11 +54,14 @@ class Algo:
 
 def make(mode: str, seed: int = 0, width: int = 8) -> Algo:
     algo = Algo(seed, width)
-    if mode == "fsdp":
+    if mode in ("fsdp", "hsdp"):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
-        mesh = init_device_mesh("cpu", (group.world_size(),))
+        shape, names = (group.world_size(),), ("shard",)
+        if mode == "hsdp":
+            shape, names = (2, group.world_size() // 2), ("replicate", "shard")
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
         for nets in (algo.nets, algo.ema_nets):
             for net in nets["policy"].values():
                 fully_shard(net, mesh=mesh)
@@ -109,6 +112,15 @@ def test_any_number_of_ranks_and_any_mode_resume_it(ranks, tmp_path):
     assert fourth[0] == third[1] and fifth == (fourth[1], fourth[1])
     assert len({first[1], second[1], third[1], fourth[1]}) == 4, "training changed nothing"
     assert state_file.read(tmp_path)[0]["epoch"] == 9
+
+
+@pytest.mark.slow
+def test_replicas_of_shards_resume_it(ranks, tmp_path):
+    (_, saved), _ = ranks.run(trained, tmp_path, "fsdp", 3, False)
+    (before, after), *_ = ranks.run(trained, tmp_path, "hsdp", 2, world_size=4)
+    assert before == saved != after
+    (again, _), _ = ranks.run(trained, tmp_path, "fsdp", 0)
+    assert again == after
 
 
 def test_the_same_ranks_go_on_to_the_bit(ranks, tmp_path):
