@@ -49,8 +49,11 @@ def why_not(device: str) -> str | None:
     """What this torch lacks for FSDP2 on `device` ("cpu", "cuda:0"), or None."""
     if fully_shard is None:
         return f"torch {torch.__version__} has no torch.distributed.fsdp.fully_shard (2.6 has it)"
-    if "src_data_rank" not in inspect.signature(distribute_tensor).parameters:
-        return f"torch {torch.__version__} cannot shard a tensor that every rank has"
+    needed = {"src_data_rank": inspect.signature(distribute_tensor).parameters}
+    needed["set_reshard_after_forward"] = vars(FSDPModule)
+    for name, found in needed.items():
+        if name not in found:
+            return f"torch {torch.__version__} has an earlier FSDP2, without {name}"
     stream = getattr(getattr(torch, device.partition(":")[0]), "Stream", None)
     if not hasattr(stream, "record_event"):
         return f"torch {torch.__version__} has FSDP2 on GPUs only"
@@ -463,7 +466,8 @@ class GradientMeans:
         part = local(parameter.grad)
         if part.device != self._reduced.device:  # offloaded, and perhaps still on its way
             getattr(torch, self._reduced.device.type).current_stream().synchronize()
-        self._reduced[place] += part.double().sum().to(self._reduced.device)
+        # Micro-batches are added up in the gradient.
+        self._reduced[place] = part.double().sum()
 
     def complaints(self) -> list[str]:
         """Collective, once, after the backward pass: about gradients that are not the mean."""

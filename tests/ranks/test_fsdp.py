@@ -291,6 +291,29 @@ def test_units_of_the_default_net_hold_at_most_a_quarter():
     assert sum(sizes) >= 0.9 * total and len(sizes) < 20
 
 
+# ----- torch
+
+
+class EarlierModule:
+    """An FSDPModule without what later torches have."""
+
+
+@pytest.mark.parametrize(
+    "place, value, words",
+    [
+        ("fsdp.fully_shard", None, "has no torch.distributed.fsdp.fully_shard"),
+        ("fsdp.FSDPModule", EarlierModule, "earlier FSDP2, without set_reshard_after_forward"),
+        ("fsdp.distribute_tensor", lambda tensor: tensor, "earlier FSDP2, without src_data_rank"),
+        ("torch.cpu.Stream", object, "has FSDP2 on GPUs only"),
+    ],
+)
+def test_what_a_torch_lacks(place, value, words):
+    assert fsdp.why_not("cpu") is None and fsdp.why_not("cuda:0") is None
+    owner, name = {"fsdp": fsdp, "torch": torch.cpu}[place.split(".")[0]], place.split(".")[-1]
+    with mock.patch.object(owner, name, value):
+        assert words in fsdp.why_not("cpu")
+
+
 # ----- memory
 
 
