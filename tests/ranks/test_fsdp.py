@@ -196,6 +196,22 @@ def test_a_backend_that_adds_wrongly_is_found_before_training(ranks):
         ranks.run(on_a_backend_that_doubles)
 
 
+def with_a_parameter_of_no_dimension() -> None:
+    algo = make_algo("single")
+    for name, net in algo.nets["policy"].items():
+        parallel.parallelise(net, "fsdp", name=f"policy.{name}")
+    algo.nets["policy"]["obs_encoder"].scale = nn.Parameter(torch.tensor(1.0))
+    fsdp.shard(algo, SHARDED, "cpu")
+
+
+@pytest.mark.bad_input
+def test_what_torch_cannot_shard_is_named(ranks):
+    with pytest.raises(
+        RankError, match="WrapError: policy.obs_encoder .* cannot be sharded: .*scal"
+    ):
+        ranks.run(with_a_parameter_of_no_dimension)
+
+
 # ----- checksums of parts
 
 
