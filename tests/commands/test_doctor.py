@@ -227,6 +227,20 @@ def test_cores(monkeypatch):
 
 
 @pytest.mark.parametrize(
+    "gpus, level, words",
+    [
+        ([], OK, "with FSDP over 2 ranks"),
+        ([gpu(), gpu()], OK, "is not needed"),
+        ([gpu(), {**gpu(), "memory": 2 * GIB}], WARN, "is worth it"),
+    ],
+)
+def test_memory_of_a_policy(gpus, level, words):
+    found = worst(machine.check_memory(context(gpus=gpus)))
+    assert found[0] == level and words in found[1]
+    assert found[1].startswith("67 M parameters x 20 bytes")
+
+
+@pytest.mark.parametrize(
     "file, variable, level, words",
     [
         ({}, "3", WARN, "3 data worker(s) each -> Use at most 1 ddp.workers"),
