@@ -20,10 +20,8 @@ MODE_NAMES = {
     "single": "one device",
 }
 _NOT_SHARDED = {
-    "accumulate": "micro-batches would keep whole gradients",
     "compile": "compiled nets have not been shown to equal others there",
     "channels_last": "shards are contiguous",
-    "activation_checkpointing": "its second forward has not been shown to gather weights rightly",
     "comm": "these are hooks of DDP's buckets; FSDP reduces in fp32",
     "bucket_mb": "FSDP has units in place of DDP's buckets",
     "static_graph": "it is DDP's",
@@ -205,6 +203,9 @@ def _require_shardable(
     if options.precision == "fp16":
         asked = "ddp.precision=fp16 with ddp.mode=fsdp"
         reason = "each rank would scale its own shards' gradients; use bf16"
+    if options.backend == "gloo" and device != "cpu":
+        asked = "ddp.backend=gloo with ddp.mode=fsdp on GPUs"
+        reason = "shards of GPUs travel over NCCL"
     replicas = options.fsdp_replicas
     if replicas > 1 and (ranks % replicas or ranks == replicas):
         asked = f"ddp.fsdp_replicas={replicas} with {ranks} ranks"

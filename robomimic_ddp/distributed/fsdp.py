@@ -49,8 +49,11 @@ def why_not(device: str) -> str | None:
     """What this torch lacks for FSDP2 on `device` ("cpu", "cuda:0"), or None."""
     if fully_shard is None:
         return f"torch {torch.__version__} has no torch.distributed.fsdp.fully_shard (2.6 has it)"
-    if "src_data_rank" not in inspect.signature(distribute_tensor).parameters:
-        return f"torch {torch.__version__} cannot shard a tensor that every rank has"
+    needed = {"src_data_rank": inspect.signature(distribute_tensor).parameters}
+    needed["set_reshard_after_forward"] = vars(FSDPModule)
+    for name, found in needed.items():
+        if name not in found:
+            return f"torch {torch.__version__} has an earlier FSDP2, without {name}"
     stream = getattr(getattr(torch, device.partition(":")[0]), "Stream", None)
     if not hasattr(stream, "record_event"):
         return f"torch {torch.__version__} has FSDP2 on GPUs only"
@@ -188,7 +191,7 @@ def _probe(mesh: Any) -> None:
             f"gradients of a sharded layer became {found.tolist()} on rank {group.rank()}, "
             f"expected {expected.tolist()}. Nothing that is trained would be right. Use another "
             "torch or backend (ddp.backend), or ddp.mode=ddp."
-        )
+        ).on_all_ranks()
 
 
 def _shard_net(name: str, net: nn.Module, reshard: bool, settings: dict) -> int:
@@ -200,17 +203,18 @@ def _shard_net(name: str, net: nn.Module, reshard: bool, settings: dict) -> int:
             f"has parameters, so all {_size(net, set()):,} would be one unit, gathered whole in "
             "every forward, and FSDP would save next to nothing. Build it of modules that are "
             "called (layers, blocks), or train with ddp.mode=ddp."
-        )
+        ).on_all_ranks()
     state = parallel.state_of(net)
     try:
         for unit in found:
             fully_shard(unit, reshard_after_forward=reshard, **settings)
         # The net's own parameters are needed first in the backward pass that follows at once.
         fully_shard(net, reshard_after_forward=False, **settings)
-    except (ValueError, NotImplementedError) as error:
-        raise WrapError(
+    except (ValueError, RuntimeError) as error:
+        found_by_torch = WrapError(
             f"{name} ({type(net).__name__}) cannot be sharded: {error} Train with ddp.mode=ddp."
-        ) from error
+        )
+        raise found_by_torch.on_all_ranks() from error
     state.reshards = {unit: reshard for unit in found}
     state.parallel = net
     state.reduced = [one for one in net.parameters() if one.requires_grad]
@@ -296,7 +300,7 @@ def _require_covered(algo: Any, new: dict[int, torch.Tensor]) -> None:
                     f"optimizer {name} updates {of} {list(held.shape)}, which is outside every "
                     "net that DDPUtils.parallel wraps and so in no unit of FSDP: its gradient "
                     "would not be averaged. Put it into a wrapped net, or train with ddp.mode=ddp."
-                )
+                ).on_all_ranks()
 
 
 def _repoint(optimizer: torch.optim.Optimizer, new: dict[int, torch.Tensor]) -> None:
@@ -330,7 +334,7 @@ def _shard_averages(algo: Any) -> None:
                 f"the average of {type(algo).__name__} (ema) has a tensor {list(average.shape)} "
                 "where its nets have none like it, so it cannot be sharded with them. Expected the "
                 "average of all of self.nets, in their order. Train with ddp.mode=ddp."
-            )
+            ).on_all_ranks()
         key = (average.data_ptr(), average.shape)
         if key not in parts:
             parts[key] = shard_like(average, like)
@@ -463,7 +467,8 @@ class GradientMeans:
         part = local(parameter.grad)
         if part.device != self._reduced.device:  # offloaded, and perhaps still on its way
             getattr(torch, self._reduced.device.type).current_stream().synchronize()
-        self._reduced[place] += part.double().sum().to(self._reduced.device)
+        # Micro-batches are added up in the gradient.
+        self._reduced[place] = part.double().sum()
 
     def complaints(self) -> list[str]:
         """Collective, once, after the backward pass: about gradients that are not the mean."""

@@ -141,10 +141,8 @@ SHARDED = "with ddp.mode=fsdp is not possible"
         ({"bucket_mb": 10.0}, f"ddp.bucket_mb=10.0 {SHARDED}"),
         ({"buffer_sync": "true"}, f"ddp.buffer_sync=true {SHARDED}"),
         ({"compile": "true"}, f"ddp.compile=true {SHARDED}"),
-        ({"accumulate": 2}, f"ddp.accumulate=2 {SHARDED}"),
         ({"precision": "fp16"}, f"ddp.precision=fp16 {SHARDED}"),
         ({"channels_last": True}, f"ddp.channels_last=true {SHARDED}"),
-        ({"activation_checkpointing": True}, f"ddp.activation_checkpointing=true {SHARDED}"),
         ({"sync_batchnorm": "true"}, f"ddp.sync_batchnorm=true {SHARDED}"),
         ({"fsdp_replicas": 4}, "ddp.fsdp_replicas=4 with 4 ranks is not possible"),
         ({"fsdp_replicas": 3}, "ddp.fsdp_replicas=3 with 4 ranks is not possible"),
@@ -162,8 +160,15 @@ def test_what_does_not_go_with_fsdp(options, words):
 def test_what_goes_with_fsdp():
     assert planned(launched(0, 4), mode="fsdp", precision="bf16", fsdp_replicas=2).mode == "fsdp"
     harmless = {"buffer_sync": "false", "sync_batchnorm": "false", "fsdp_reshard": False}
+    harmless |= {"accumulate": 2, "activation_checkpointing": True}
     assert planned(launched(0, 4), mode="fsdp", **harmless).mode == "fsdp"
     assert planned(launched(0, 4), gpus=4, mode="fsdp", fsdp_offload=True).mode == "fsdp"
+
+
+def test_shards_of_gpus_travel_over_nccl():
+    with pytest.raises(PlanError, match="ddp.backend=gloo with ddp.mode=fsdp on GPUs is not"):
+        planned(launched(0, 4), gpus=4, mode="fsdp", backend="gloo")
+    assert planned(launched(0, 4), mode="fsdp", backend="gloo").backend == "gloo"
 
 
 def test_a_torch_without_fsdp():

@@ -64,6 +64,10 @@ CASES = {
     "2 micro-batches, images, random crops": Case("diffusion_policy_crops", accumulate=2),
     "sharded": Case("diffusion_policy", options=SHARDED),
     "sharded, images": Case("diffusion_policy_images", options=SHARDED),
+    "sharded, 3 micro-batches": Case("diffusion_policy", accumulate=3, options=SHARDED),
+    "sharded, images, checkpointed": Case(
+        "diffusion_policy_images", options=(*SHARDED, ("activation_checkpointing", True))
+    ),
     "sharded, clipped, preset safe": Case(
         "diffusion_policy", max_grad_norm=0.2, options=(*SHARDED, ("preset", "safe"))
     ),
@@ -74,7 +78,12 @@ CASES = {
 }
 
 
-SLOW = {"sharded", "sharded, clipped, preset safe"}
+SLOW = {
+    "sharded",
+    "sharded, 3 micro-batches",
+    "sharded, images, checkpointed",
+    "sharded, clipped, preset safe",
+}
 
 
 def changes_of(case: Case, dataset: Path, folder: Path) -> dict:

@@ -196,6 +196,22 @@ def test_a_backend_that_adds_wrongly_is_found_before_training(ranks):
         ranks.run(on_a_backend_that_doubles)
 
 
+def with_a_parameter_of_no_dimension() -> None:
+    algo = make_algo("single")
+    for name, net in algo.nets["policy"].items():
+        parallel.parallelise(net, "fsdp", name=f"policy.{name}")
+    algo.nets["policy"]["obs_encoder"].scale = nn.Parameter(torch.tensor(1.0))
+    fsdp.shard(algo, SHARDED, "cpu")
+
+
+@pytest.mark.bad_input
+def test_what_torch_cannot_shard_is_named(ranks):
+    with pytest.raises(
+        RankError, match="WrapError: policy.obs_encoder .* cannot be sharded: .*scal"
+    ):
+        ranks.run(with_a_parameter_of_no_dimension)
+
+
 # ----- checksums of parts
 
 
@@ -289,6 +305,29 @@ def test_units_of_the_default_net_hold_at_most_a_quarter():
     total = sum(one.numel() for one in net.parameters())
     assert max(sizes) <= total / 4 and min(sizes) >= total / 100
     assert sum(sizes) >= 0.9 * total and len(sizes) < 20
+
+
+# ----- torch
+
+
+class EarlierModule:
+    """An FSDPModule without what later torches have."""
+
+
+@pytest.mark.parametrize(
+    "place, value, words",
+    [
+        ("fsdp.fully_shard", None, "has no torch.distributed.fsdp.fully_shard"),
+        ("fsdp.FSDPModule", EarlierModule, "earlier FSDP2, without set_reshard_after_forward"),
+        ("fsdp.distribute_tensor", lambda tensor: tensor, "earlier FSDP2, without src_data_rank"),
+        ("torch.cpu.Stream", object, "has FSDP2 on GPUs only"),
+    ],
+)
+def test_what_a_torch_lacks(place, value, words):
+    assert fsdp.why_not("cpu") is None and fsdp.why_not("cuda:0") is None
+    owner, name = {"fsdp": fsdp, "torch": torch.cpu}[place.split(".")[0]], place.split(".")[-1]
+    with mock.patch.object(owner, name, value):
+        assert words in fsdp.why_not("cpu")
 
 
 # ----- memory
