@@ -493,7 +493,8 @@ def test_a_torchvision_of_another_torch_is_a_finding(tmp_path):
 
 
 def test_usage(tmp_path):
-    for arguments in (("--ranks", "0"), ("--config", tmp_path / "none.json")):
+    wrong = (("--ranks", "0"), ("--parameters", "many"), ("--config", tmp_path / "none.json"))
+    for arguments in wrong:
         done = doctor(*arguments)
         assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
 
