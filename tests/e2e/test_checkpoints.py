@@ -83,8 +83,8 @@ def test_layout_is_the_hosts_in_every_mode(written: dict[str, Path]) -> None:
         ("plain", "ddp"),
         ("plain", "dp"),
         ("dp", "ddp"),
-        *((mode, "plain") for mode in SHARDED),
-        *(("plain", mode) for mode in SHARDED),
+        *(pytest.param(mode, "plain", marks=pytest.mark.slow) for mode in SHARDED),
+        *(pytest.param("plain", mode, marks=pytest.mark.slow) for mode in SHARDED),
     ],
 )
 def test_weights_start_another_run(
@@ -119,7 +119,6 @@ def test_weights_start_another_run(
         ("plain", "ddp"),
         ("ddp", "dp"),
         *((mode, "plain") for mode in SHARDED),
-        *((mode, "ddp") for mode in SHARDED),
         *(("plain", mode) for mode in SHARDED),
     ],
 )
