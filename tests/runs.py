@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from robomimic_ddp.checkpoint import STATE
+from robomimic_ddp.checkpoint import STATE, capture_model, plain
 from robomimic_ddp.checkpoint.state_file import read_file
 from tests.configs import NAME
 
@@ -28,6 +28,11 @@ def run_directory(output: Path) -> Path:
 def newest(folder: Path) -> dict[str, Any]:
     """Our newest state of the only run below `folder`/runs."""
     return read_file(run_directory(folder / "runs") / STATE)
+
+
+def captured(algo: Any) -> dict[str, Any]:
+    """What a state file has of the model."""
+    return plain(capture_model(algo))
 
 
 def epoch_logs(directory: Path) -> dict[tuple[str, int], dict[str, float]]:

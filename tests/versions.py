@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import api
 
+from robomimic_ddp.distributed import fsdp
 from robomimic_ddp.training.step import module_call
 
 NEEDS_OPTIMIZER_HOOKS = pytest.mark.skipif(
@@ -25,6 +26,9 @@ NEEDS_CPU_FP16 = pytest.mark.skipif(
 NEEDS_SIGNALS_OF_TORCHRUN = pytest.mark.skipif(
     "SIGNALS_TO_HANDLE" not in Path(api.__file__).read_text(encoding="utf-8"),
     reason="this torch's torchrun ends on SIGUSR1 and does not pass it on",
+)
+NEEDS_FSDP = pytest.mark.skipif(
+    fsdp.why_not("cpu") is not None, reason=fsdp.why_not("cpu") or "nothing is lacking"
 )
 OF_OPTIONS = {
     "compile": NEEDS_CALL_PLACE,

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from robomimic_ddp.config import tree
-from robomimic_ddp.distributed import host_algo
+from robomimic_ddp.distributed import host_algo, tree_collectives
 from robomimic_ddp.errors import CheckpointError
 
 PLAIN = (str, bool, int, float, type(None))
@@ -22,17 +22,17 @@ STATEFUL = ("optimizers", "lr_schedulers")
 
 
 def capture_model(algo: Any) -> dict[str, Any]:
-    """Of each part of `algo`: nets with buffers, optimizers, schedules, averages with counters,
-    its numbers, and what optimizers update outside the nets. Tensors are on the CPU and may share
-    memory with the model's.
+    """Collective where nets are sharded: of each part of `algo`, nets with buffers, optimizers,
+    schedules, averages with counters, its numbers, and what optimizers update outside the nets.
 
-    Raises CheckpointError for a value that the file cannot contain.
+    Tensors are the model's own; sharded ones are whole, on the main rank's CPU, and None on others.
+    `plain` makes it ready for a file.
     """
     state = {name: _capture_part(part) for name, part in host_algo.parts(algo)}
     outside = dict(host_algo.outside_nets(algo))
     if outside:
-        state[""]["outside_nets"] = plain(outside)
-    return state
+        state[""]["outside_nets"] = outside
+    return tree_collectives.whole(state)
 
 
 def _capture_part(part: Any) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def _capture_part(part: Any) -> dict[str, Any]:
     if held.get("ema") is not None:
         state["ema"] = _capture_average(held["ema"])
     state["numbers"] = numbers(part)
-    return plain(state)
+    return state
 
 
 def _state_dict(held: Any) -> Any:

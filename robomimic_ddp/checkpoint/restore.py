@@ -1,4 +1,8 @@
-"""Puts a captured model state into a host's Algo, in place where tensors are shared."""
+"""Puts a captured model state into a host's Algo, in place where tensors are shared.
+
+The tensors may be with the main rank (`tree_collectives.Lent`): ranks fetch them one by one, in
+the same order, and keep their shards.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +14,16 @@ import torch
 from torch import nn
 
 from robomimic_ddp.checkpoint.capture import STATEFUL
-from robomimic_ddp.distributed import host_algo
+from robomimic_ddp.config import tree
+from robomimic_ddp.distributed import fsdp, host_algo
+from robomimic_ddp.distributed.tree_collectives import Lent
 from robomimic_ddp.errors import CheckpointError
 
 
 def restore_model(algo: Any, state: Mapping[str, Any]) -> None:
-    """Puts what `capture_model` returned into `algo`: parameters and buffers are overwritten in
-    place, so that optimizers and parallel nets keep seeing them.
+    """Collective where `state` is lent or nets are sharded: puts what `capture_model` returned into
+    `algo`. Parameters and buffers are overwritten in place, so that optimizers and parallel nets
+    keep seeing them.
 
     Raises CheckpointError, naming the part, where the model is another one.
     """
@@ -29,7 +36,14 @@ def restore_model(algo: Any, state: Mapping[str, Any]) -> None:
     _require_same_names("what optimizers update outside the nets", outside, saved)
     with torch.no_grad():
         for name, tensor in outside.items():
-            tensor.copy_(saved[name])
+            tensor.copy_(_received(saved[name], tensor))
+
+
+def _received(value: Any, like: Any) -> Any:
+    """Collective for a lent or sharded tensor: `value` as this rank keeps it beside `like`."""
+    tensor = value.fetch() if isinstance(value, Lent) else value
+    fits = fsdp.is_sharded(like) and isinstance(tensor, torch.Tensor) and tensor.shape == like.shape
+    return fsdp.shard_like(tensor, like) if fits else tensor
 
 
 def _restore_part(part: Any, state: Mapping[str, Any], prefix: str) -> None:
@@ -50,8 +64,10 @@ def _restore_part(part: Any, state: Mapping[str, Any], prefix: str) -> None:
 def _load_module(module: Any, state: Any, name: str) -> None:
     if not isinstance(module, nn.Module) or state is None:
         raise _other_model(f"{name}: found in the {'model' if state is None else 'state'} alone")
+    own = module.state_dict()
+    received = {key: _received(value, own.get(key)) for key, value in state.items()}
     try:
-        module.load_state_dict(state)
+        module.load_state_dict(received)
     except RuntimeError as error:
         raise _other_model(f"{name}: {error}") from error
 
@@ -71,11 +87,29 @@ def _load_nest(nest: Any, state: Any, name: str) -> None:
         if state is None:
             raise _other_model(f"{name}: none was saved, the model has one")
         try:
-            nest.load_state_dict(_with_kinds(nest, state))
+            nest.load_state_dict(_with_kinds(nest, _owned(nest, state)))
         except (ValueError, KeyError, RuntimeError) as error:
             raise _other_model(f"{name}: {error}") from error
     elif state is not None:
         raise _other_model(f"{name}: one was saved, the model has none")
+
+
+def _owned(owner: Any, state: Mapping[str, Any]) -> dict[str, Any]:
+    """The state of an optimizer or a schedule with its tensors as this rank keeps them. An
+    optimizer numbers its parameters, and keeps tensors of their shapes for each.
+    """
+    held = host_algo.held_by(owner) if isinstance(owner, torch.optim.Optimizer) else []
+    likes = dict(enumerate(held))
+
+    def owned(value: Any, like: Any = None) -> Any:
+        return tree.mapped(lambda part: _received(part, like), value)
+
+    return {
+        key: {number: owned(part, likes.get(number)) for number, part in value.items()}
+        if held and key == "state"
+        else owned(value)
+        for key, value in state.items()
+    }
 
 
 def _with_kinds(owner: Any, state: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,7 +134,7 @@ def _restore_average(ema: Any, state: Mapping[str, Any], prefix: str) -> None:
             raise _other_model(f"{prefix}ema.shadow_params: other shapes")
         with torch.no_grad():
             for tensor, value in zip(shadow, saved):
-                tensor.copy_(value)
+                tensor.copy_(_received(value, tensor))
     averaged = vars(ema).get("averaged_model")
     if isinstance(averaged, nn.Module) or "averaged_model" in state:
         _load_module(averaged, state.get("averaged_model"), f"{prefix}ema.averaged_model")

@@ -39,7 +39,10 @@ class Options:
     """
 
     mode: str = _option(
-        "auto", "How to parallelise; `auto` follows the launcher.", ("auto", "ddp", "dp", "single")
+        "auto",
+        "How to parallelise; `auto` follows the launcher. `fsdp`: torch's FSDP2, for policies that "
+        "do not fit on a GPU; weights, gradients, optimizer state and average are sharded.",
+        ("auto", "ddp", "dp", "fsdp", "single"),
     )
     backend: str = _option(
         "auto",
@@ -123,6 +126,21 @@ class Options:
         "DDP copies the main rank's buffers to all ranks before each training forward; `auto`: of "
         "nets whose forward may change them (BatchNorm).",
         ("auto", "true", "false"),
+    )
+    fsdp_replicas: int = _option(
+        1,
+        "With `mode=fsdp`: copies of the shards (HSDP), such as the number of nodes: ranks that "
+        "follow each other share one.",
+        minimum=1,
+        maximum=100_000,
+    )
+    fsdp_reshard: bool = _option(
+        True,
+        "With `mode=fsdp`: units are sharded again after their forward and gathered once more in "
+        "the backward pass: less memory, more messages.",
+    )
+    fsdp_offload: bool = _option(
+        False, "With `mode=fsdp` on GPUs: shards and the optimizer's step are on the CPU."
     )
     sync_batchnorm: str = _option(
         "auto",

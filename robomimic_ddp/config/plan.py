@@ -9,11 +9,27 @@ from dataclasses import dataclass
 
 from robomimic_ddp.config import learning_rate
 from robomimic_ddp.config.env import LaunchEnv
-from robomimic_ddp.config.options import Options, ResolvedOptions
+from robomimic_ddp.config.options import FIELDS, Options, ResolvedOptions
 from robomimic_ddp.errors import LaunchError, PlanError
 
 _MOST_WORKERS, _WORKERS_PER_CORE = 32, 4
-MODE_NAMES = {"ddp": "DistributedDataParallel", "dp": "DataParallel", "single": "one device"}
+MODE_NAMES = {
+    "ddp": "DistributedDataParallel",
+    "dp": "DataParallel",
+    "fsdp": "FSDP2 (fully sharded)",
+    "single": "one device",
+}
+_NOT_SHARDED = {
+    "compile": "compiled nets have not been shown to equal others there",
+    "channels_last": "shards are contiguous",
+    "comm": "these are hooks of DDP's buckets; FSDP reduces in fp32",
+    "bucket_mb": "FSDP has units in place of DDP's buckets",
+    "static_graph": "it is DDP's",
+    "find_unused_parameters": "it is DDP's",
+    "buffer_sync": "DDP sends buffers; FSDP's are made equal at the end of each epoch",
+    "sync_batchnorm": "it has not been shown with sharded layers",
+}
+"""Options that FSDP does not go with, at another value than their default, and the reason."""
 
 
 @dataclass(frozen=True)
@@ -102,16 +118,20 @@ def make_plan(
     lr_on_command_line: bool = False,
     data_workers: int = 0,
     cores: int = 1,
+    fsdp_lacks: str | None = None,
 ) -> RunPlan:
     """The plan of this process. Ranks differ in rank, local rank and device only.
 
-    visible_gpus: counted after CUDA_VISIBLE_DEVICES; use_cuda: the host's setting.
+    visible_gpus: counted after CUDA_VISIBLE_DEVICES; use_cuda: the host's setting; fsdp_lacks: what
+    the installed torch lacks for FSDP2, if it does.
     Raises LaunchError or PlanError on a contradiction.
     """
     options = resolved.values
     gpus = visible_gpus if use_cuda else 0
     mode = _mode(env, options, gpus)
     device = _device(env, mode, gpus)
+    if mode == "fsdp":
+        _require_shardable(resolved, env.world_size, device, fsdp_lacks)
     batch = _batch_per_rank(options, batch_size, env.world_size)
     if options.workers != "config":
         data_workers = workers_of_share(options.workers, cores // env.local_world_size)
@@ -150,7 +170,13 @@ def _mode(env: LaunchEnv, options: Options, gpus: int) -> str:
                 "each train a separate model. Use mode auto or ddp, or start one plain python "
                 "process."
             )
-        return "ddp"
+        return "fsdp" if asked == "fsdp" else "ddp"
+    if asked == "fsdp":
+        raise PlanError(
+            "mode fsdp with one rank: found WORLD_SIZE 1 or none, and there is nothing to shard "
+            "over. Start one process for each GPU: torchrun --nproc_per_node=NUMBER_OF_GPUS -m "
+            "MODULE ..., or drop the mode."
+        )
     if asked == "auto":
         return "dp" if gpus >= 2 and not env.launched else "single"
     if asked == "ddp" and not env.launched:
@@ -161,6 +187,36 @@ def _mode(env: LaunchEnv, options: Options, gpus: int) -> str:
             "the mode."
         )
     return asked
+
+
+def _require_shardable(
+    resolved: ResolvedOptions, ranks: int, device: str, lacks: str | None
+) -> None:
+    """Raises PlanError for what does not go together with FSDP."""
+    options = resolved.values
+    asked, reason = "ddp.mode=fsdp", lacks
+    for name, why in _NOT_SHARDED.items():
+        value = getattr(options, name)
+        harmless = name in ("buffer_sync", "sync_batchnorm") and value == "false"
+        if value != FIELDS[name].default and not harmless:
+            asked, reason = f"ddp.{name}={str(value).lower()} with ddp.mode=fsdp", why
+    if options.precision == "fp16":
+        asked = "ddp.precision=fp16 with ddp.mode=fsdp"
+        reason = "each rank would scale its own shards' gradients; use bf16"
+    if options.backend == "gloo" and device != "cpu":
+        asked = "ddp.backend=gloo with ddp.mode=fsdp on GPUs"
+        reason = "shards of GPUs travel over NCCL"
+    replicas = options.fsdp_replicas
+    if replicas > 1 and (ranks % replicas or ranks == replicas):
+        asked = f"ddp.fsdp_replicas={replicas} with {ranks} ranks"
+        reason = "each replica needs the same number of ranks, at least two"
+    if options.fsdp_offload and device == "cpu":
+        asked, reason = "ddp.fsdp_offload=true on the CPU", "shards are there already"
+    if reason is not None:
+        raise PlanError(
+            f"{asked} is not possible: {reason}. Leave the option at its default, or train with "
+            "ddp.mode=ddp."
+        )
 
 
 def local_device(env: LaunchEnv, gpus: int) -> str:

@@ -5,6 +5,7 @@ torch.utils._pytree does the same, and takes five times as long for a batch (doc
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Any, Callable
 
@@ -13,6 +14,8 @@ def mapped(function: Callable[[Any], Any], nest: Any) -> Any:
     """A copy of `nest` with function(value) for each value that is no dict, list or tuple."""
     if isinstance(nest, dict):
         made = nest.copy()  # of its class
+        if type(nest) is OrderedDict:
+            vars(made).update(vars(nest))  # a state_dict's _metadata
         made.update((key, mapped(function, part)) for key, part in nest.items())
         return made
     if isinstance(nest, (list, tuple)):

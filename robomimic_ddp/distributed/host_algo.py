@@ -93,6 +93,11 @@ def held_by(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [parameter for entry in optimizer.param_groups for parameter in entry["params"]]
 
 
+def averaged_modules(algo: Any) -> list[nn.Module]:
+    """Nets of averaged weights: of current diffusers `ema_nets`, of 0.11 `ema.averaged_model`."""
+    return [module for _, module in _averaged(algo)]
+
+
 def _averaged(algo: Any) -> list[tuple[str, nn.Module]]:
     owners = (("ema_nets", algo), ("averaged_model", getattr(algo, "ema", None)))
     found = [(name, getattr(owner, name, None)) for name, owner in owners]

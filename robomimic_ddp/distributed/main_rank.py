@@ -6,9 +6,11 @@ import functools
 import pickle
 import sys
 import traceback
+from contextlib import ExitStack
 from typing import Any, Callable
 
-from robomimic_ddp.distributed import group
+from robomimic_ddp.config.swapped import swapped
+from robomimic_ddp.distributed import fsdp, group, host_algo, tree_collectives
 from robomimic_ddp.errors import RobomimicDDPError
 
 
@@ -60,13 +62,27 @@ def _error_telegram(error: BaseException) -> bytes:
 
 
 def main_rank_only(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates a function to run on the main rank only; None on others, which do not wait."""
+    """Decorates a function to run on the main rank only; None on others, which do not wait.
+
+    Collective where it is given an Algo with sharded nets, as `save_model` is: what the Algo
+    serializes is whole for the call, on the main rank's CPU.
+    """
 
     @functools.wraps(function)
     def run_on_main_rank(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs) if group.is_main() else None
+        with ExitStack() as stack:
+            for algo in filter(_is_sharded_algo, (*args, *kwargs.values())):
+                content = tree_collectives.whole(algo.serialize())
+                stack.enter_context(swapped(algo, "serialize", lambda content=content: content))
+            return function(*args, **kwargs) if group.is_main() else None
 
     return run_on_main_rank
+
+
+def _is_sharded_algo(value: Any) -> bool:
+    return hasattr(type(value), "serialize") and any(
+        fsdp.is_sharded(parameter) for _, parameter in host_algo.named_parameters(value)
+    )
 
 
 def agree(value: Any) -> Any:

@@ -54,6 +54,10 @@ class _State:
         """
         self.before_training_forward: Callable[[], None] | None = None
         """Called once, before the next training forward of the net."""
+        self.whole = False
+        """With FSDP: whether the weights are whole outside training (`fsdp.whole`)."""
+        self.reshards: dict[nn.Module, bool] = {}
+        """With FSDP: whether a unit is sharded again after its forward."""
         self.arrival: ddp_buckets.ArrivalOrder | None = None
         self.gradient_order: list[int] = []
         """Indices into `reduced`, in the order of arrival; empty before the first step, and where
@@ -67,6 +71,12 @@ class _State:
         """
         if self.parallel is not None or not has_trainable_parameters(net):
             return
+        if self.mode == "fsdp":
+            raise WrapError(
+                f"net {self.name} is trained before it was sharded. Expected the epoch loop inside "
+                "DDPUtils.epochs(...), where all of a model is sharded at once: optimizers and "
+                "averages have to follow."
+            )
         self.reduced = [parameter for parameter in net.parameters() if parameter.requires_grad]
         device = next(net.parameters()).device
         if self.mode == "ddp":
@@ -113,6 +123,10 @@ class _State:
         self.inside = True
         try:
             return self.parallel(*args, **kwargs)
+        except RuntimeError as error:
+            if self.mode == "fsdp" and "torch.Tensor and DTensor" in str(error):
+                raise _not_gathered(self.name) from error
+            raise
         finally:
             self.inside = False
 
@@ -130,6 +144,8 @@ class _ParallelMixin:
             return super().__call__(*args, **kwargs)
         if self.training and torch.is_grad_enabled():
             return state.forward(self, args, kwargs)
+        if state.mode == "fsdp" and state.parallel is not None and not state.whole:
+            raise _not_whole(state.name)
         output = super().__call__(*args, **kwargs)
         if torch.is_grad_enabled() and state.mode == "ddp" and group.world_size() > 1:
             _forbid_gradient(output, state.name)
@@ -242,6 +258,24 @@ def ddp_options(values: Any, net: nn.Module) -> dict:
         "find_unused_parameters": values.find_unused_parameters,
         buffers: buffers_may_change(net) if chosen == "auto" else chosen == "true",
     }
+
+
+def _not_gathered(name: str) -> WrapError:
+    return WrapError(
+        f"the forward of net {name} computes with a sharded weight that no unit of FSDP gathered: "
+        "it uses the parameters of a part past that part's call (part.weight, part.forward(x), "
+        "another method). The traceback above shows the place. Call the part itself there, or "
+        "train with ddp.mode=ddp."
+    )
+
+
+def _not_whole(name: str) -> WrapError:
+    return WrapError(
+        f"net {name} was called in eval() or under no_grad() on rank {group.rank()}, outside "
+        "validation and rollouts: its weights are sharded (ddp.mode=fsdp), so each call needs all "
+        "ranks, and this rank may be alone. Expected calls inside the host's run_epoch or "
+        "rollout_with_stats, where every rank has whole weights; or train with ddp.mode=ddp."
+    )
 
 
 def _forbid_gradient(output: Any, name: str) -> None:

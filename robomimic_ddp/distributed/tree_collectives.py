@@ -1,16 +1,18 @@
-"""Gathers to the main rank, and scatters, nested dicts and lists of plain values and CPU tensors.
+"""Gathers to the main rank, and scatters, nested dicts and lists of plain values and tensors.
 
 Tensors are sent one by one, so that only the main rank needs memory for those of others.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from robomimic_ddp.distributed import group
+from robomimic_ddp.config import tree
+from robomimic_ddp.distributed import fsdp, group
 
 
 def gathered(nest: Any) -> list[Any] | None:
@@ -59,6 +61,66 @@ def scattered(nests: list[Any] | None) -> Any:
     for part in _bytes_of(tensors):
         dist.recv(part, src=0)
     return group.filled(outline, tensors)
+
+
+def whole(nest: Any) -> Any:
+    """Collective where `nest` has sharded tensors: a copy in which they are whole, on the main
+    rank's CPU; None in their places on other ranks. A GPU has one whole tensor at a time.
+
+    Tensors that share memory are gathered once, and share it again.
+    """
+    sharded = [value for value in tree.leaves(nest) if fsdp.is_sharded(value)]
+    if not sharded:
+        return nest
+    # The main rank's word, since other ranks' shards may be empty, which all begin at 0.
+    firsts: dict[tuple, int] = {}
+    memory = [(fsdp.local(tensor).data_ptr(), tensor.shape) for tensor in sharded]
+    sources = group.broadcast_object([firsts.setdefault(at, i) for i, at in enumerate(memory)])
+    made: list[torch.Tensor | None] = []
+    for index, (tensor, source) in enumerate(zip(sharded, sources)):
+        if source == index:
+            full = fsdp.full(tensor)
+            made.append(full.cpu() if group.is_main() else None)
+        else:
+            made.append(made[source])
+    given = iter(made)
+    return tree.mapped(lambda value: next(given) if fsdp.is_sharded(value) else value, nest)
+
+
+@dataclass(frozen=True)
+class Lent:
+    """A tensor that the main rank has, in a nest that every rank has."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    tensor: torch.Tensor | None
+    """On the main rank."""
+
+    def fetch(self) -> torch.Tensor:
+        """Collective: the tensor, on every rank's CPU."""
+        tensor = self.tensor
+        if tensor is None:
+            tensor = torch.empty(self.shape, dtype=self.dtype)
+        group.broadcast_tensors(_bytes_of([tensor]))
+        return tensor
+
+
+def lent(nest: Any) -> Any:
+    """Collective: the main rank's nest on every rank, with a `Lent` for each tensor, so that no
+    other rank needs memory for all of them. `nest` itself on one rank.
+    """
+    if group.world_size() == 1:
+        return nest
+    tensors: list[torch.Tensor] = []
+    sent = None
+    if group.is_main():
+        sent = group.outline(nest, tensors), [(tensor.shape, tensor.dtype) for tensor in tensors]
+    outline, kinds = group.broadcast_object(sent)
+    places = [
+        Lent(shape, dtype, tensors[index] if tensors else None)
+        for index, (shape, dtype) in enumerate(kinds)
+    ]
+    return group.filled(outline, places)
 
 
 def _bytes_of(tensors: list[torch.Tensor]) -> list[torch.Tensor]:

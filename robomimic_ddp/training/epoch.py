@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Callable
 
-from robomimic_ddp.distributed import group, optimizer_ddp, rng
+from robomimic_ddp.distributed import fsdp, group, optimizer_ddp, rng
 from robomimic_ddp.monitoring import (
     debug,
     heartbeat,
@@ -47,7 +47,7 @@ def epoch_log(run_epoch: Callable) -> Callable:
             return over_ranks(*args, **kwargs)
         epoch = _Epoch(run, call)
         with progress_bar.in_place_of_hosts(run_epoch, epoch.progress), epoch.random_streams():
-            with step_hooks.installed(call.arguments["model"], epoch.hooks()):
+            with epoch.weights(), step_hooks.installed(call.arguments["model"], epoch.hooks()):
                 return epoch.finished(over_ranks(*args, **kwargs))
 
     return history.recorded(
@@ -118,6 +118,12 @@ class _Epoch:
         number = self.number if isinstance(self.number, int) else 0
         return rng.forked(_VALIDATION, self.run.seed, self.run.plan.rank, number)
 
+    def weights(self) -> Any:
+        """Collective when validating sharded nets: whole weights, since ranks may have unequal
+        numbers of batches.
+        """
+        return fsdp.whole(self.model) if self.validates else contextlib.nullcontext()
+
     def finished(self, result: Any) -> Any:
         """Collective when training: `result` of the host, with the epoch's speed in its log."""
         if self.validates:
@@ -146,4 +152,11 @@ def rollouts(rollout_with_stats: Callable) -> Callable:
     The main rank appends the statistics to the run's `history.jsonl`.
     """
     split = _rollouts.split_rollouts(rollout_with_stats, lambda: _run.current().seed)
-    return history.recorded_rollouts(split, _directory_to_write)
+
+    @functools.wraps(rollout_with_stats)
+    def with_weights(*args: Any, **kwargs: Any) -> Any:
+        run = _run.current()
+        with contextlib.nullcontext() if run is None else run.weights_for_acting():
+            return split(*args, **kwargs)
+
+    return history.recorded_rollouts(with_weights, _directory_to_write)

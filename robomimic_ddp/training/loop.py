@@ -14,6 +14,7 @@ from robomimic_ddp.checkpoint import file_check, weights
 from robomimic_ddp.config import env, host_seams, validate
 from robomimic_ddp.distributed import (
     entry_point,
+    fsdp,
     group,
     host_algo,
     optimizer_ddp,
@@ -158,8 +159,14 @@ def _start_training(
         print("\n============= robomimic-ddp =============\n" + "\n".join(lines) + "\n")
     if not run.plan.several_ranks:
         return None, keeper.restore()
-    for _, module in parallel_nets:
-        parallel.build(module, is_equal=run.plan.several_ranks)
+    if run.plan.mode == "fsdp":
+        sharded = fsdp.shard(model, chosen, run.plan.device)
+        run.weights_for_acting = functools.partial(fsdp.whole, model, acting=True)
+        if group.is_main():
+            print(sharded)
+    else:
+        for _, module in parallel_nets:
+            parallel.build(module, is_equal=run.plan.several_ranks)
     optimizer_ddp.build(model, chosen, run.undo)
     run.communication = step.communicate(optimizer_ddp.reducers(model), chosen)
     if run.communication is not None and group.is_main():

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from robomimic_ddp.config import env, learning_rate, paths
+import torch
+
+from robomimic_ddp.config import env, learning_rate, memory, paths
 from robomimic_ddp.data.rlds.loaders import buffer_memory
 
 _NAMED_SETS = 3
@@ -25,11 +27,22 @@ def lines(run: Any) -> Iterator[str]:
     yield from _schedule(run, loader)
     yield from _data(run, loader)
     yield from buffer_memory.lines(loader, run.plan.local_world_size, env.machine_memory())
+    if run.nets:
+        yield f"memory: {_state(run)}"
     if run.steps is not None:
         yield f"precision: {run.steps.precision}"
         yield run.steps.line
     if run.directory is not None:
         yield f"run directory: {run.directory}"
+
+
+def _state(run: Any) -> str:
+    parameters = sum(one.numel() for net in run.nets for one in net.parameters())
+    shards = max(2, run.plan.world_size // run.options.values.fsdp_replicas)
+    device = torch.device(run.plan.device)
+    on_gpu = device.type == "cuda" and torch.cuda.is_available()
+    gpu_bytes = torch.cuda.get_device_properties(device).total_memory if on_gpu else None
+    return memory.describe(parameters, shards, gpu_bytes)
 
 
 def _schedule(run: Any, loader: Any) -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from robomimic_ddp import checkpoint
 from robomimic_ddp.config import env
-from robomimic_ddp.distributed import atomic_files, group, host_algo, main_rank
+from robomimic_ddp.distributed import atomic_files, group, host_algo, main_rank, tree_collectives
 from robomimic_ddp.errors import CheckpointError, DataError, Stopped
 from robomimic_ddp.monitoring import history
 from robomimic_ddp.training import host_config
@@ -84,8 +84,8 @@ def forget_requeue(found: checkpoint.Found | None) -> None:
 
 
 def saved_state(run: _run.Run) -> dict[str, Any] | None:
-    """The state to resume from, or None. What is separate for each rank and as large as a net
-    stays with the main rank. Collective the first time, which is where the host makes its run
+    """The state to resume from, or None. What is as large as a net stays with the main rank, and
+    is lent to the others. Collective the first time, which is where the host makes its run
     directory: by then no other job writes there.
     """
     resumed = run.resume
@@ -101,8 +101,10 @@ def saved_state(run: _run.Run) -> dict[str, Any] | None:
             checkpoint.require_complete(box["state"], resumed.found.directory)
 
         main_rank.on_main(read)
-        errors = ((box.get("state") or {}).get("powersgd") or {}).pop("errors", None)
-        resumed.saved = group.broadcast_nest(box.get("state"))
+        state = box.get("state") or {}
+        model, errors = state.pop("model", None), (state.get("powersgd") or {}).pop("errors", None)
+        resumed.saved = group.broadcast_nest(state)
+        resumed.saved["model"] = tree_collectives.lent(model)
         if errors is not None:  # see compression
             resumed.saved["powersgd"]["errors"] = errors
     return resumed.saved

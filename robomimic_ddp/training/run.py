@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 import torch
 from torch import nn
@@ -24,7 +24,7 @@ import robomimic_ddp
 from robomimic_ddp import verify
 from robomimic_ddp.checkpoint import RECORD_NAME, Resume, run_record
 from robomimic_ddp.config import dotlist, entry_options, env, host_seams, options, plan, tree
-from robomimic_ddp.distributed import atomic_files, group, parallel, rng, signals
+from robomimic_ddp.distributed import atomic_files, fsdp, group, parallel, rng, signals
 from robomimic_ddp.errors import PatchError
 from robomimic_ddp.monitoring import heartbeat, progress_bar
 from robomimic_ddp.training import plan_summary, step
@@ -80,6 +80,8 @@ class Run:
     """CPU cores for this rank, whether the launcher has bound each rank to separate cores or all
     of them share the node's.
     """
+    weights_for_acting: Callable[[], Any] = nullcontext
+    """Collective: the context in which sharded nets act (`fsdp.whole`)."""
     undo: ExitStack = field(default_factory=ExitStack)
     """What training has changed on the host's objects is put back when it is closed."""
 
@@ -202,6 +204,7 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
         ),
         data_workers=int(config.train.get("num_data_workers", 0) or 0),
         cores=env.usable_cores(),
+        fsdp_lacks=_fsdp_lacks(resolved.values, use_cuda),
     )
     made = plan_of(launch)
     run = Run(made, resolved, int(config.train.seed), fine_tuning, config)
@@ -210,7 +213,7 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
     try:
         with ExitStack() as stack:
             stack.enter_context(rng.deterministic_algorithms(resolved.values.deterministic))
-            if made.mode == "ddp":
+            if made.mode in ("ddp", "fsdp"):
                 patience = made.timeout_seconds
                 stack.enter_context(
                     group.process_group(made.backend, patience, launch.restart_count, made.device)
@@ -232,6 +235,11 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
     finally:
         _current.reset(token)
         run.end_pulse(ended_by)
+
+
+def _fsdp_lacks(values: options.Options, use_cuda: bool) -> str | None:
+    on_gpu = use_cuda and torch.cuda.device_count() > 0
+    return fsdp.why_not("cuda" if on_gpu else "cpu") if values.mode == "fsdp" else None
 
 
 def _require_all_seams(config: Any) -> None:

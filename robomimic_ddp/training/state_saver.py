@@ -201,6 +201,7 @@ class Keeper:
         parts = group.gather_objects(checkpoint.plain(own))
         compressed = compression.capture(self.run)
         best = self._best_values()
+        model = checkpoint.capture_model(self.model)
 
         def write() -> bool:
             record = self.run.record
@@ -208,7 +209,7 @@ class Keeper:
                 return False
             # What a file cannot contain is an error at the first save, not a warning at each.
             content = {
-                **self._content(inside, parts, best),
+                **self._content(inside, parts, best, model),
                 "powersgd": checkpoint.plain(compressed),
             }
             content["job"] = record.content.get("job")
@@ -228,7 +229,9 @@ class Keeper:
         if main_rank.on_main(write):
             self.best = best
 
-    def _content(self, inside: Any, parts: list, best: dict[str, Any]) -> dict[str, Any]:
+    def _content(
+        self, inside: Any, parts: list, best: dict[str, Any], model: dict[str, Any]
+    ) -> dict[str, Any]:
         run = self.run
         scaler = None if run.steps is None else run.steps.scaler
         return {
@@ -247,7 +250,7 @@ class Keeper:
             "best": best,
             "export": checkpoint.export_digest(run.directory),
             "defines": self.defines,
-            "model": checkpoint.capture_model(self.model),
+            "model": checkpoint.plain(model),
             "gradient_orders": self._gradient_orders(),
             "ranks": parts,
         }

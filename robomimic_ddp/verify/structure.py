@@ -132,18 +132,19 @@ def nested(algo: Any) -> list[str]:
 
 
 def unreduced(algo: Any) -> Iterator[str]:
-    """Complaints about parameters that were added, or unfrozen, after DDP was built, which averages
-    only those that it was built with; and about a net in `no_sync`.
+    """Complaints about parameters that were added, or unfrozen, after DDP or FSDP was built, which
+    average only those that they were built with; and about a net in `no_sync`.
     """
     for name, module in parallel_nets(algo):
         state = parallel.state_of(module)
-        if not isinstance(state.parallel, DistributedDataParallel):
+        if state.parallel is None or isinstance(state.parallel, DataParallel):
             continue
         known = {id(parameter) for parameter in state.reduced}
         for own, parameter in module.named_parameters():
             if parameter.requires_grad and id(parameter) not in known:
                 yield f"{name}.{own} {_LATE}"
-        if not state.parallel.require_backward_grad_sync and not state.accumulating:
+        syncs = getattr(state.parallel, "require_backward_grad_sync", True)
+        if not syncs and not state.accumulating:
             yield (
                 f"{name} is inside DDP's no_sync(), so its gradients are not synchronised. Leave "
                 "it before the last backward of a step."

@@ -1,4 +1,7 @@
-"""Checksums of a tensor's bits, computed on its device, and equal on any device."""
+"""Checksums of a tensor's bits, computed on its device, and equal on any device.
+
+They are sums over positions: those of the parts of a sharded tensor add up to those of the whole.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,10 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
+from robomimic_ddp.distributed import fsdp
+
 _ODD = 0x9E3779B1  # any odd multiplier: makes the second sum depend on positions
+_WORD_BYTES = 4
 _ROW = 256
 _CHUNK_CPU, _CHUNK_GPU = 512 * _ROW, 16384 * _ROW
 """Words of a chunk: the size of a core's cache, and enough for a GPU. Whole rows."""
@@ -23,22 +29,36 @@ def checksum(tensor: torch.Tensor) -> tuple[int, int]:
 def checksums(tensors: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
     """`checksum` of each, with one transfer per device. Tensors that share memory, as averages and
     their net do, are read once.
+
+    Collective where tensors are sharded: those of the whole, from all parts of this rank's copy.
     """
     known: dict[tuple, torch.Tensor] = {}
     buffers: dict[torch.device, torch.Tensor] = {}
-    sums = []
-    for tensor in tensors:
+    sums, sharded = [], {}
+    for place, tensor in enumerate(tensors):
+        first_word = 0
+        if fsdp.is_sharded(tensor) and tensor.element_size() % _WORD_BYTES:
+            tensor = fsdp.full(tensor)  # a part may begin within a word
+        elif fsdp.is_sharded(tensor):
+            sharded[place] = tensor
+            first_word = fsdp.first_element(tensor) * (tensor.element_size() // _WORD_BYTES)
+            tensor = fsdp.local(tensor)
         memory = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+        memory += (first_word,)
         if memory not in known:
-            known[memory] = _sums(tensor.detach(), buffers)
+            known[memory] = _sums(tensor.detach(), buffers, first_word)
         sums.append(known[memory])
     places: dict[torch.device, list[int]] = {}
     for place, pair in enumerate(sums):
         places.setdefault(pair.device, []).append(place)
     found: list[tuple[int, int]] = [(0, 0)] * len(sums)
     for on_device in places.values():
-        pairs = torch.stack([sums[place] for place in on_device]).tolist()
-        for place, (plain, weighted) in zip(on_device, pairs):
+        pairs = torch.stack([sums[place] for place in on_device])
+        rows = [row for row, place in enumerate(on_device) if place in sharded]
+        if rows:
+            parts = [sharded[on_device[row]] for row in rows]
+            pairs[rows] = fsdp.sum_over_shards(pairs[rows], parts)
+        for place, (plain, weighted) in zip(on_device, pairs.tolist()):
             found[place] = (plain, weighted)
     return found
 
@@ -48,15 +68,19 @@ def fingerprint(sums: Mapping[str, tuple[int, int]]) -> str:
     return hashlib.blake2b(repr(list(sums.items())).encode(), digest_size=16).hexdigest()
 
 
-def _sums(tensor: torch.Tensor, buffers: dict[torch.device, torch.Tensor]) -> torch.Tensor:
-    """int64 [2], modulo 2**64: of the words, and of each times position * _ODD + 1."""
+def _sums(
+    tensor: torch.Tensor, buffers: dict[torch.device, torch.Tensor], first_word: int
+) -> torch.Tensor:
+    """int64 [2], modulo 2**64: of the words, and of each times position * _ODD + 1. `first_word`:
+    the position of the tensor's first.
+    """
     words = _words(tensor)
     if words.numel() <= _SMALL:
         wide = words.to(torch.int64)
         plain, positions = wide.sum(), _by_position(wide)
     else:
         plain, positions = _of_rows(words, buffers)
-    return torch.stack([plain, positions * _ODD + plain])
+    return torch.stack([plain, (positions + first_word * plain) * _ODD + plain])
 
 
 def _of_rows(

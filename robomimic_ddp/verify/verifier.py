@@ -9,7 +9,7 @@ from typing import Any, Callable
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from robomimic_ddp.distributed import host_algo, optimizer_ddp, parallel
+from robomimic_ddp.distributed import fsdp, host_algo, optimizer_ddp, parallel
 from robomimic_ddp.monitoring import step_hooks
 from robomimic_ddp.verify import data_fingerprint, structure
 from robomimic_ddp.verify.comparison import Evidence
@@ -50,6 +50,8 @@ class Verifier:
         self._forwards: dict[str, int] = {}
         self._before_batch: Callable[[], None] | None = None
         """Called before the epoch's first training batch, where optimizers average gradients."""
+        self._means: fsdp.GradientMeans | None = None
+        """With FSDP, until the first step."""
         self._buffers: dict[str, Hashable] = {}
         self._streams: list[Streams] = []
         """At the first and at the last step of the present epoch."""
@@ -70,6 +72,8 @@ class Verifier:
         evidence.different = Streams.now().different()
         evidence.require()
         self._buffers = self._buffer_sums()
+        if any(fsdp.is_sharded(net) for _, net in structure.parallel_nets(self.algo)):
+            self._means = fsdp.GradientMeans(self.algo)
         for name, optimizer in host_algo.named_optimizers(self.algo):
             self._watch_steps(name, optimizer)
         hook = _TrainedBatches(self)
@@ -203,8 +207,8 @@ class Verifier:
         self._undo.callback(optimizer.register_step_pre_hook(before_step).remove)
 
     def _first_step(self, name: str, optimizer: torch.optim.Optimizer) -> None:
-        """Collective: reduced gradients of equal bits; streams and shares of the data that differ;
-        one order of the data.
+        """Collective: reduced gradients of equal bits, and under FSDP the mean of the ranks' own;
+        streams and shares of the data that differ; one order of the data.
         """
         held = [one for entry in optimizer.param_groups for one in entry["params"]]
         reduced = [one for one in held if one.grad is not None]
@@ -213,6 +217,9 @@ class Verifier:
         evidence = Evidence(f"first step of optimizer {name}", hints=hints)
         evidence.complaints += structure.unreduced(self.algo)
         evidence.complaints += structure.uncovered(self.algo)
+        if self._means is not None:
+            evidence.complaints += self._means.complaints()
+            self._means = None
         for parameter in held:
             of = self._names.get(id(parameter), "a parameter outside nets")
             evidence.equal[f"gradient of {of}"] = sums.get(id(parameter), "none")

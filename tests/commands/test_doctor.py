@@ -227,6 +227,20 @@ def test_cores(monkeypatch):
 
 
 @pytest.mark.parametrize(
+    "gpus, level, words",
+    [
+        ([], OK, "with FSDP over 2 ranks"),
+        ([gpu(), gpu()], OK, "is not needed"),
+        ([gpu(), {**gpu(), "memory": 2 * GIB}], WARN, "is worth it"),
+    ],
+)
+def test_memory_of_a_policy(gpus, level, words):
+    found = worst(machine.check_memory(context(gpus=gpus)))
+    assert found[0] == level and words in found[1]
+    assert found[1].startswith("67 M parameters x 20 bytes")
+
+
+@pytest.mark.parametrize(
     "file, variable, level, words",
     [
         ({}, "3", WARN, "3 data worker(s) each -> Use at most 1 ddp.workers"),
@@ -479,7 +493,8 @@ def test_a_torchvision_of_another_torch_is_a_finding(tmp_path):
 
 
 def test_usage(tmp_path):
-    for arguments in (("--ranks", "0"), ("--config", tmp_path / "none.json")):
+    wrong = (("--ranks", "0"), ("--parameters", "many"), ("--config", tmp_path / "none.json"))
+    for arguments in wrong:
         done = doctor(*arguments)
         assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
 

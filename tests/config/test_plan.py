@@ -36,6 +36,7 @@ def planned(
     lr_on_command_line=False,
     file=None,
     batch_policy="per_rank",
+    fsdp_lacks=None,
     **command_line,
 ):
     command_line["batch"] = batch_policy
@@ -46,6 +47,7 @@ def planned(
         use_cuda=use_cuda,
         batch_size=batch,
         lr_on_command_line=lr_on_command_line,
+        fsdp_lacks=fsdp_lacks,
     )
 
 
@@ -92,6 +94,8 @@ def test_cuda_switched_off_by_the_host_means_cpu_and_gloo():
         (launched(0, 1), 1, "ddp", "ddp"),
         (launched(0, 1), 4, "dp", "dp"),
         (launched(0, 2), 2, "ddp", "ddp"),
+        (launched(0, 2), 2, "fsdp", "fsdp"),
+        (launched(1, 2), 0, "fsdp", "fsdp"),
     ],
 )
 def test_mode_override(env, gpus, asked, mode):
@@ -113,6 +117,8 @@ def test_mode_override(env, gpus, asked, mode):
             ["LOCAL_RANK=3", "2 CUDA device(s)", "--nproc_per_node=2"],
         ),
         (launched(0, 2), 0, {"backend": "nccl"}, PlanError, ["nccl", "CPU"]),
+        (launched(0, 1), 1, {"mode": "fsdp"}, PlanError, ["mode fsdp with one rank", "torchrun"]),
+        (LaunchEnv(), 4, {"mode": "fsdp"}, PlanError, ["mode fsdp with one rank"]),
     ],
 )
 def test_contradictions(env, gpus, options, error, words):
@@ -120,6 +126,54 @@ def test_contradictions(env, gpus, options, error, words):
         planned(env, gpus, **options)
     for word in words:
         assert word in str(caught.value)
+
+
+SHARDED = "with ddp.mode=fsdp is not possible"
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"static_graph": True}, f"ddp.static_graph=true {SHARDED}: it is DDP's"),
+        ({"find_unused_parameters": True}, f"ddp.find_unused_parameters=true {SHARDED}"),
+        ({"comm": "powersgd"}, f"ddp.comm=powersgd {SHARDED}"),
+        ({"bucket_mb": 10.0}, f"ddp.bucket_mb=10.0 {SHARDED}"),
+        ({"buffer_sync": "true"}, f"ddp.buffer_sync=true {SHARDED}"),
+        ({"compile": "true"}, f"ddp.compile=true {SHARDED}"),
+        ({"precision": "fp16"}, f"ddp.precision=fp16 {SHARDED}"),
+        ({"channels_last": True}, f"ddp.channels_last=true {SHARDED}"),
+        ({"sync_batchnorm": "true"}, f"ddp.sync_batchnorm=true {SHARDED}"),
+        ({"fsdp_replicas": 4}, "ddp.fsdp_replicas=4 with 4 ranks is not possible"),
+        ({"fsdp_replicas": 3}, "ddp.fsdp_replicas=3 with 4 ranks is not possible"),
+        ({"fsdp_offload": True}, "ddp.fsdp_offload=true on the CPU is not possible"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_what_does_not_go_with_fsdp(options, words):
+    with pytest.raises(PlanError) as caught:
+        planned(launched(0, 4), mode="fsdp", **options)
+    assert words in str(caught.value)
+    assert "train with ddp.mode=ddp" in str(caught.value)
+
+
+def test_what_goes_with_fsdp():
+    assert planned(launched(0, 4), mode="fsdp", precision="bf16", fsdp_replicas=2).mode == "fsdp"
+    harmless = {"buffer_sync": "false", "sync_batchnorm": "false", "fsdp_reshard": False}
+    harmless |= {"accumulate": 2, "activation_checkpointing": True}
+    assert planned(launched(0, 4), mode="fsdp", **harmless).mode == "fsdp"
+    assert planned(launched(0, 4), gpus=4, mode="fsdp", fsdp_offload=True).mode == "fsdp"
+
+
+def test_shards_of_gpus_travel_over_nccl():
+    with pytest.raises(PlanError, match="ddp.backend=gloo with ddp.mode=fsdp on GPUs is not"):
+        planned(launched(0, 4), gpus=4, mode="fsdp", backend="gloo")
+    assert planned(launched(0, 4), mode="fsdp", backend="gloo").backend == "gloo"
+
+
+def test_a_torch_without_fsdp():
+    with pytest.raises(PlanError, match="ddp.mode=fsdp is not possible: torch 2.0 has no"):
+        planned(launched(0, 4), mode="fsdp", fsdp_lacks="torch 2.0 has no fully_shard")
 
 
 def test_batch_per_rank_and_global():

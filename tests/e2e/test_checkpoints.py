@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 import torch
 
+from robomimic_ddp.distributed import fsdp
 from tests.configs import make_config, write_config
 from tests.hosts import FINISHED, Host, Result, python, require_clean, torchrun
 from tests.runs import load, run_directory
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 MODULE = "robomimic.scripts.train"
+SHARDED = () if fsdp.why_not("cpu") else ("fsdp",)
 FROZEN = {
     "algo": {
         "optim_params": {
@@ -30,14 +32,12 @@ FROZEN = {
 
 
 def train(host: Host, mode: str, *arguments: Any) -> Result:
-    """mode: "ddp" is two ranks under torchrun, "dp" DataParallel on the CPU, "single" and "plain"
-    one process.
+    """mode: "ddp" and "fsdp" are two ranks under torchrun, "dp" DataParallel on the CPU, "single"
+    and "plain" one process.
     """
-    if mode == "ddp":
-        return torchrun(host, MODULE, *arguments)
-    return python(
-        host, MODULE, *arguments, added={"ROBOMIMIC_DDP_MODE": mode} if mode == "dp" else None
-    )
+    added = {"ROBOMIMIC_DDP_MODE": mode} if mode in ("dp", "fsdp") else None
+    start = torchrun if mode in ("ddp", "fsdp") else python
+    return start(host, MODULE, *arguments, added=added)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def written(
 ) -> dict[str, Path]:
     """mode -> run directory of a short run; "plain" is the host that was never edited."""
     directories = {}
-    for mode in ("ddp", "dp", "plain"):
+    for mode in ("ddp", "dp", "plain", *SHARDED):
         folder = tmp_path_factory.mktemp(mode)
         config = write_config(
             folder / "cfg.json",
@@ -61,7 +61,7 @@ def written(
 
 def test_layout_is_the_hosts_in_every_mode(written: dict[str, Path]) -> None:
     plain = load(written["plain"] / "last.pth")
-    for mode in ("ddp", "dp"):
+    for mode in ("ddp", "dp", *SHARDED):
         ours = load(written[mode] / "last.pth")
         assert set(ours) == set(plain)
         for part in ("nets", "ema"):
@@ -83,6 +83,8 @@ def test_layout_is_the_hosts_in_every_mode(written: dict[str, Path]) -> None:
         ("plain", "ddp"),
         ("plain", "dp"),
         ("dp", "ddp"),
+        *(pytest.param(mode, "plain", marks=pytest.mark.slow) for mode in SHARDED),
+        *(pytest.param("plain", mode, marks=pytest.mark.slow) for mode in SHARDED),
     ],
 )
 def test_weights_start_another_run(
@@ -110,7 +112,15 @@ def test_weights_start_another_run(
 
 
 @pytest.mark.parametrize(
-    "writer, reader", [("ddp", "single"), ("ddp", "plain"), ("plain", "ddp"), ("ddp", "dp")]
+    "writer, reader",
+    [
+        ("ddp", "single"),
+        ("ddp", "plain"),
+        ("plain", "ddp"),
+        ("ddp", "dp"),
+        *((mode, "plain") for mode in SHARDED),
+        *(("plain", mode) for mode in SHARDED),
+    ],
 )
 def test_the_optimizer_goes_on(
     writer, reader, written, host_copy, plain_host, image_dataset, tmp_path

@@ -23,10 +23,11 @@ CHANGES = {
 }
 
 
+@pytest.mark.parametrize("mode", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
 def test_episodes_are_split_and_the_statistics_are_those_of_all(
-    host_copy: Host, config_file: ConfigMaker, tmp_path: Path
+    mode: str, host_copy: Host, config_file: ConfigMaker, tmp_path: Path
 ) -> None:
-    file = config_file("diffusion_policy", CHANGES)
+    file = config_file("diffusion_policy", {**CHANGES, "ddp": {"mode": mode}})
     folder = tmp_path / "reports"
     result = torchrun(host_copy, "tests.e2e.walk_env", folder, "--config", file)
     require_clean(result)

@@ -606,3 +606,115 @@ def other_version(job):
 )
 def other_precision(job):
     torch.set_float32_matmul_precision("medium" if job.rank == BAD else "highest")
+
+
+# ----- sharded nets (FSDP)
+
+
+def sharded(job):
+    job.options = {"mode": "fsdp"}
+
+
+class Alone(nn.Module):
+    """Has no part that is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(6, 4))
+
+    def forward(self, x):
+        return x @ self.weight
+
+
+class Reading(nn.Sequential):
+    """Computes with the weight of a part that is never called."""
+
+    def forward(self, x):
+        return super().forward(x @ self[0].weight.T @ self[0].weight)
+
+
+@fault(
+    "a net that could only be sharded as one unit",
+    at="construction",
+    config=sharded,
+    says=["WrapError", "policy.noise_pred_net (Alone) cannot be sharded", "would be one unit"],
+)
+def one_unit(job):
+    replace_head(job, Alone())
+
+
+def replace_head(job: Any, head: nn.Module) -> None:
+    policy(job)["noise_pred_net"] = api.parallel(head)
+    rows = optimizer(job).param_groups[0]
+    rows["params"] = list(job.algo.nets.parameters())
+    job.algo.ema = type(job.algo.ema)(job.algo.nets)
+    job.algo.ema_nets = copy.deepcopy(job.algo.nets).requires_grad_(False)
+
+
+@fault(
+    "a forward reads a sharded weight past its part's call",
+    at="construction",
+    config=sharded,
+    says=["WrapError", "policy.noise_pred_net computes with a sharded weight"],
+)
+def reads_a_sharded_weight(job):
+    replace_head(job, Reading(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4)))
+
+
+@fault(
+    "FSDP sums gradients in place of their mean",
+    at="epoch begins",
+    config=sharded,
+    says=[
+        "first step of optimizer policy",
+        "gradient of nets.policy.noise_pred_net.0.weight, reduced by FSDP, is not the mean",
+        EVERYWHERE,
+    ],
+)
+def summed_gradients(job):
+    for part in policy(job)["noise_pred_net"].modules():
+        if hasattr(part, "set_gradient_divide_factor"):
+            part.set_force_sum_reduction_for_comms(True)
+            part.set_gradient_divide_factor(1.0)
+
+
+@fault(
+    "FSDP's gradient sync is left off",
+    at="epoch begins",
+    config=sharded,
+    says=["gradient of nets.policy.obs_encoder.layer.weight, reduced by FSDP, is not the mean"],
+)
+def unsynchronised_shards(job):
+    policy(job)["obs_encoder"].set_requires_gradient_sync(False)
+
+
+@fault(
+    "an optimizer has a parameter outside every unit",
+    at="construction",
+    config=sharded,
+    says=["WrapError", "optimizer policy updates nets.extra.weight [2, 2], which is outside every"],
+)
+def outside_every_unit(job):
+    job.algo.nets["extra"] = nn.Linear(2, 2)
+    optimizer(job).add_param_group({"params": list(job.algo.nets["extra"].parameters())})
+
+
+@fault(
+    "a parameter is added after sharding",
+    at="epoch begins",
+    config=sharded,
+    says=["policy.obs_encoder.extra was added", EVERYWHERE],
+)
+def added_after_sharding(job):
+    policy(job)["obs_encoder"].extra = nn.Parameter(torch.ones(2))
+
+
+@fault(
+    "a sharded net is called outside validation and rollouts",
+    at="stepped",
+    config=sharded,
+    says=["WrapError", "net policy.obs_encoder was called in eval() or under no_grad() on rank"],
+)
+def called_alone(job):
+    with torch.no_grad():
+        policy(job)["obs_encoder"](torch.ones(2, 4))

@@ -36,14 +36,18 @@ def test_the_fault_is_named(title, ranks):
         assert words in text, f"{words!r} is not in {text}"
 
 
-def clean() -> int:
+def clean(mode: str) -> int:
     reached = []
-    train(ToyJob({moment: lambda job: reached.append(job) for moment in MOMENTS}))
+    job = ToyJob({moment: lambda job: reached.append(job) for moment in MOMENTS})
+    job.options = {"mode": mode}
+    train(job)
     return len(reached)
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_the_same_job_without_a_fault_passes(world_size, ranks):
+@pytest.mark.parametrize(
+    "mode, world_size", [("auto", 1), ("auto", 2), ("auto", 3), ("fsdp", 2), ("fsdp", 3)]
+)
+def test_the_same_job_without_a_fault_passes(mode, world_size, ranks):
     """Else the messages above could come from the job itself."""
-    reached = ranks.run(clean, world_size=world_size, environment=ENVIRONMENT)
+    reached = ranks.run(clean, mode, world_size=world_size, environment=ENVIRONMENT)
     assert reached == [len(MOMENTS) - 3 + 3 * STEPS] * world_size

@@ -34,6 +34,7 @@ class Case(NamedTuple):
     options: tuple = ()
 
 
+SHARDED = (("mode", "fsdp"),)
 CASES = {
     "low-dim": Case("diffusion_policy"),
     "low-dim, 3 ranks": Case("diffusion_policy", ranks=3),
@@ -61,6 +62,27 @@ CASES = {
         "diffusion_policy", accumulate=2, options=(("static_graph", True),)
     ),
     "2 micro-batches, images, random crops": Case("diffusion_policy_crops", accumulate=2),
+    "sharded": Case("diffusion_policy", options=SHARDED),
+    "sharded, images": Case("diffusion_policy_images", options=SHARDED),
+    "sharded, 3 micro-batches": Case("diffusion_policy", accumulate=3, options=SHARDED),
+    "sharded, images, checkpointed": Case(
+        "diffusion_policy_images", options=(*SHARDED, ("activation_checkpointing", True))
+    ),
+    "sharded, clipped, preset safe": Case(
+        "diffusion_policy", max_grad_norm=0.2, options=(*SHARDED, ("preset", "safe"))
+    ),
+    "sharded, clipped, 3 ranks": Case("diffusion_policy", 3, (), 0.2, options=SHARDED),
+    "sharded in 2 replicas of 2 ranks": Case(
+        "diffusion_policy", 4, options=(*SHARDED, ("fsdp_replicas", 2), ("fsdp_reshard", False))
+    ),
+}
+
+
+SLOW = {
+    "sharded",
+    "sharded, 3 micro-batches",
+    "sharded, images, checkpointed",
+    "sharded, clipped, preset safe",
 }
 
 
@@ -102,7 +124,9 @@ def reference_of(host_ranks):
     return reference
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in CASES]
+)
 def test_ranks_equal_one_process_with_all_batches(name, make_job, host_ranks, reference_of):
     case = CASES[name]
     job = make_job(case, {"accumulate": case.accumulate, **dict(case.options)})

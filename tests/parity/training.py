@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from robomimic_ddp import api, train_rlds
-from robomimic_ddp.distributed import host_algo
+from robomimic_ddp.distributed import fsdp, host_algo
 from robomimic_ddp.training import host_config, run
 
 
@@ -172,8 +172,13 @@ def nets_of(model: Any) -> dict[str, torch.Tensor]:
             trained = dict(module.named_parameters())
             for name, tensor in module.state_dict().items():
                 kind = "" if name in trained else " buffers"
-                copies[f"{prefix.removesuffix('nets')}{net}{kind}: {name}"] = tensor.clone()
+                copies[f"{prefix.removesuffix('nets')}{net}{kind}: {name}"] = whole(tensor)
     return copies
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """Collective where `tensor` is sharded: a copy of all of it."""
+    return fsdp.full(tensor).clone()
 
 
 def optimizers_of(model: Any) -> Iterator[tuple[str, torch.optim.Optimizer]]:
@@ -194,7 +199,7 @@ def result_of(built: SimpleNamespace, losses: list) -> dict:
     """
     model = built.model
     moments = {
-        f"{name}.{index}.{key}": torch.as_tensor(value).clone()
+        f"{name}.{index}.{key}": whole(torch.as_tensor(value))
         for name, optimizer in optimizers_of(model)
         for index, entry in optimizer.state_dict()["state"].items()
         for key, value in entry.items()
@@ -204,7 +209,7 @@ def result_of(built: SimpleNamespace, losses: list) -> dict:
         "losses": losses,
         "start": built.start,
         "nets": nets_of(model),
-        "ema": {name: tensor.clone() for name, tensor in ema.state_dict().items()},
+        "ema": {name: whole(tensor) for name, tensor in ema.state_dict().items()},
         "optimizer": moments,
         "lr": [one.param_groups[0]["lr"] for _, one in optimizers_of(model)],
     }

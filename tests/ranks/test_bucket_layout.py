@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from robomimic_ddp.checkpoint import capture_model, restore_model, state_file
+from robomimic_ddp.checkpoint import restore_model, state_file
 from robomimic_ddp.config.options import Options
 from robomimic_ddp.distributed import group, parallel, rng
+from tests.runs import captured
 
 
 class Crossed(nn.Module):
@@ -49,7 +50,7 @@ def whole_and_resumed(options, repeated):
     algo = make(options)
     rng.seed_streams(0, group.rank())
     train(algo, 3)
-    saved, random = copy.deepcopy(capture_model(algo)), torch.get_rng_state()
+    saved, random = copy.deepcopy(captured(algo)), torch.get_rng_state()
     parallel.state_of(algo.nets["net"]).note_order()
     order = parallel.state_of(algo.nets["net"]).gradient_order
     train(algo, 3)
@@ -59,7 +60,7 @@ def whole_and_resumed(options, repeated):
         parallel.state_of(again.nets["net"]).repeat_layout(order)
     torch.set_rng_state(random)
     train(again, 3)
-    return state_file.digest(capture_model(algo)), state_file.digest(capture_model(again)), order
+    return state_file.digest(captured(algo)), state_file.digest(captured(again)), order
 
 
 @pytest.mark.parametrize("bucket_mb", [25.0, 0.002])

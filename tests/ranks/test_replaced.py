@@ -25,6 +25,7 @@ import robomimic_ddp
 from robomimic_ddp.checkpoint import weights
 from robomimic_ddp.config import json_config, swapped
 from robomimic_ddp.data.rlds import tfds_sharding, tfds_statistics
+from robomimic_ddp.distributed import main_rank
 from robomimic_ddp.training import rollouts
 from robomimic_ddp.training import run_directory as directory
 from robomimic_ddp.training.step import (
@@ -238,6 +239,12 @@ def pipeline_of_octo(folder: Path) -> None:
         tfds_sharding.make_sharded(lambda: None, (), {}, rank=0, world_size=2)
 
 
+def main_rank_with_a_sharded_algorithm(folder: Path) -> None:
+    algo = SimpleNamespace(serialize=dict, train_on_batch=None)
+    with mock.patch.object(main_rank, "_is_sharded_algo", lambda value: value is algo):
+        main_rank.main_rank_only(lambda model: None)(algo)
+
+
 RARE = (
     config_from_a_pipe,
     directory_of_a_taken_name,
@@ -245,6 +252,7 @@ RARE = (
     second_forward_of_a_batch_norm,
     batch_norms_of_all_ranks,
     pipeline_of_octo,
+    main_rank_with_a_sharded_algorithm,
 )
 """What a short run on a CPU has no occasion for."""
 

@@ -10,15 +10,28 @@ import json
 import shutil
 from pathlib import Path
 from typing import Any, Callable
+from unittest import mock
 
 import pytest
 
+from robomimic_ddp import checkpoint
+from robomimic_ddp.checkpoint import state_file
+from robomimic_ddp.distributed import group
 from robomimic_ddp.errors import EXIT_REFUSED, EXIT_STOPPED
 from tests.droid_host import droid_shaped
 from tests.hosts import FINISHED, Host, apply
 from tests.ranks.hosted import train_on_rank
 from tests.ranks.pool import RankError, RankPool
-from tests.runs import newest, run_directory, state_differences
+from tests.runs import (
+    captured,
+    flat,
+    load,
+    newest,
+    run_directory,
+    same_bits,
+    state_differences,
+)
+from tests.versions import NEEDS_FSDP
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -38,11 +51,12 @@ def job(
     ranks: int = 2,
     launched: bool = True,
     added: dict[str, str] | None = None,
+    train: Callable[..., tuple[int, str]] = train_on_rank,
 ) -> tuple[int, str]:
     """The exit code of all ranks, and what they printed."""
     call = (str(host.folder), "tests.e2e.killed_train", launched, plan, str(folder / "happened"))
     done = pool.run(
-        train_on_rank,
+        train,
         *(*call, "--config", str(config), *more),
         world_size=ranks,
         process_group=launched,
@@ -152,6 +166,69 @@ def test_micro_batches_go_on_inside_an_epoch_to_the_bit(
         rate = line["samples_per_second"] * line["seconds"]
         assert rate == pytest.approx((line["steps"] - before) * 16)
         assert line["log"]["Policy_Grad_Norms"] > 0
+
+
+@NEEDS_FSDP
+@pytest.mark.parametrize(
+    "plan", ["0@SIGUSR1:4", pytest.param("all@5", marks=pytest.mark.slow)], ids=["stop", "kill"]
+)
+def test_sharded_ranks_go_on_to_the_bit(
+    plan: str, host_copy: Host, host_ranks: RankPool, config: Any, tmp_path: Path
+) -> None:
+    """Stopped or killed inside the second of two epochs."""
+    folders = [tmp_path / name for name in ("whole", "broken")]
+    changes = {"ddp": {"mode": "fsdp"}, "train": {"num_epochs": 2}}
+    whole, broken = ((folder, config(folder, **changes)) for folder in folders)
+    require_finished(job(host_ranks, host_copy, *whole, "none"))
+    if plan.startswith("all"):
+        killed(host_ranks, host_copy, *broken, plan)
+    else:
+        assert job(host_ranks, host_copy, *broken, plan)[0] == EXIT_STOPPED
+        assert newest(folders[1])["inside"] == {"epoch": 2, "steps": 2, "total": None}
+    require_finished(job(host_ranks, host_copy, *broken, plan, "--resume"))
+    states = [newest(folder) for folder in folders]
+    assert states[0]["options"]["mode"] == "fsdp" and states[0]["steps"] == 6
+    assert state_differences(*states) == []
+
+
+def train_and_print_digest(*call: Any) -> tuple[int, str]:
+    """As `train_on_rank`; the main rank prints the digest of what it has restored."""
+    restore = checkpoint.restore_model
+
+    def restore_and_print(algo: Any, state: Any) -> None:
+        restore(algo, state)
+        found = captured(algo)
+        if group.is_main():
+            print(f"restored {state_file.digest(found)}")
+
+    with mock.patch.object(checkpoint, "restore_model", restore_and_print):
+        return train_on_rank(*call)
+
+
+@NEEDS_FSDP
+def test_shards_become_other_shards_and_whole_nets(
+    host_copy: Host, host_ranks: RankPool, config: Any, tmp_path: Path
+) -> None:
+    """An epoch each: sharded over 2 ranks, over 3, DDP on 2, one process, and shards again. What is
+    restored has the digest of what was saved, and the host's checkpoint its nets.
+    """
+    saved = None
+    for epoch, (mode, ranks) in enumerate(
+        [("fsdp", 2), ("fsdp", 3), ("ddp", 2), ("auto", 1), ("fsdp", 2)], start=1
+    ):
+        file = config(tmp_path, ddp={"mode": mode}, train={"num_epochs": epoch})
+        more = ("--resume",) if saved else ()
+        call = (host_ranks, host_copy, tmp_path, file, "none", *more)
+        settings = {"ranks": ranks, "launched": ranks > 1, "train": train_and_print_digest}
+        text = require_finished(job(*call, **settings))
+        assert saved is None or f"restored {state_file.digest(saved)}" in text
+        state = newest(tmp_path)
+        assert state["epoch"] == epoch and state["world_size"] == ranks
+        saved = state["model"]
+        exported = load(run_directory(tmp_path / "runs") / "last.pth")["model"]
+        for part, name in (("nets", "nets"), ("ema", "ema_nets")):
+            pairs = zip(flat(exported[part]), flat(saved[""][name]))
+            assert all(one[0] == two[0] and same_bits(one[1], two[1]) for one, two in pairs)
 
 
 @pytest.fixture

@@ -12,10 +12,11 @@ import pytest
 import torch
 from torch import nn
 
-from robomimic_ddp.checkpoint import capture_model, plain, restore_model, state_file
+from robomimic_ddp.checkpoint import plain, restore_model, state_file
 from robomimic_ddp.distributed import group, rng
 from robomimic_ddp.errors import CheckpointError
 from tests.parity.test_ema import build, old_training_utils  # noqa: F401
+from tests.runs import captured
 
 SCHEDULES = {
     "multistep": lambda o: torch.optim.lr_scheduler.MultiStepLR(o, [3, 4, 9], 0.5),
@@ -79,23 +80,23 @@ def steps_and_resumed(folder, mode, *kind):
     algo = make(mode, *kind)
     for _ in range(5):
         step(algo)
-    captured = {"model": capture_model(algo), "random": rng.capture()}
+    random = rng.capture()
     if group.is_main():
-        state_file.write(folder, captured, best=False)
+        state_file.write(folder, {"model": captured(algo), "random": random}, best=False)
     group.barrier()
     for _ in range(5):
         step(algo)
-    whole = state_file.digest(capture_model(algo))
-    rng.restore(captured["random"])  # the rank's own
+    whole = state_file.digest(captured(algo))
+    rng.restore(random)  # the rank's own
     saved = group.broadcast_nest(state_file.read(folder)[0] if group.is_main() else None)
     again = make(mode, *kind)
     step(again)  # a used optimizer, whose state is replaced
     restore_model(again, saved["model"])
-    rng.restore(captured["random"])
-    at_once = state_file.digest(capture_model(again)) == state_file.digest(saved["model"])
+    rng.restore(random)
+    at_once = state_file.digest(captured(again)) == state_file.digest(saved["model"])
     for _ in range(5):
         step(again)
-    return whole, state_file.digest(capture_model(again)), at_once
+    return whole, state_file.digest(captured(again)), at_once
 
 
 @pytest.mark.parametrize("api", ["model=", "parameters="])
@@ -150,7 +151,7 @@ def another_optimizer(algo):
 
 @pytest.mark.parametrize("change", [fewer_nets, no_average, wider, another_optimizer])
 def test_another_model_is_one_clear_error(change):
-    saved = capture_model(make("single", False, None, "cosine"))
+    saved = captured(make("single", False, None, "cosine"))
     other = make("single", False, None, "cosine")
     change(other)
     with pytest.raises(CheckpointError, match="another model than the config describes"):
@@ -175,10 +176,10 @@ def test_the_parts_of_a_hierarchical_algorithm():
     trained, fresh = algo(), algo()
     for _ in range(3):
         step(trained.planner)
-    saved = capture_model(trained)
+    saved = captured(trained)
     assert set(saved) == {"", "planner", "actor"}
     restore_model(fresh, saved)
-    assert state_file.digest(capture_model(fresh)) == state_file.digest(saved)
+    assert state_file.digest(captured(fresh)) == state_file.digest(saved)
     assert fresh.planner.steps == 3 and fresh.actor.steps == 0
 
 
@@ -231,18 +232,18 @@ def small(**changes):
 
 def test_what_is_captured_of_a_model():
     model = small()
-    state = capture_model(model)[""]
+    state = captured(model)[""]
     assert list(state) == ["nets", "ema_nets", "optimizers", "lr_schedulers", "ema", "numbers"]
     assert state["numbers"] == {"steps": 3, "ratio": 0.25}
     assert state["ema"]["numbers"] == {"decay": 0.5}
     assert state["optimizers"]["policy"][0]["param_groups"][0]["lr"] == 0.5
     assert state["optimizers"]["none"] is None and state["lr_schedulers"] == {}
-    bare = capture_model(small(nets=None, ema_nets="left out", optimizers="left out", ema=None))[""]
+    bare = captured(small(nets=None, ema_nets="left out", optimizers="left out", ema=None))[""]
     assert list(bare) == ["optimizers", "lr_schedulers", "numbers"] and bare["optimizers"] is None
 
 
 def test_everything_is_put_back_in_place():
-    saved = capture_model(small())
+    saved = captured(small())
     saved[""]["nets"]["running_mean"] = torch.tensor([1.0, 2.0])
     saved[""]["ema"]["shadow_params"] = [torch.tensor([3.0, 4.0])]
     saved[""]["ema"]["numbers"] = {"decay": 0.125, "new": 1}
@@ -255,7 +256,7 @@ def test_everything_is_put_back_in_place():
     assert (model.ema.decay, model.steps, model.ratio) == (0.125, 8, 0.75)
     assert not hasattr(model, "new") and not hasattr(model.ema, "new")
     assert model.optimizers["policy"][0].param_groups[0]["lr"] == 0.25
-    restore_model(small(nets=None), capture_model(small(nets=None)))
+    restore_model(small(nets=None), captured(small(nets=None)))
 
 
 SGD = torch.optim.SGD([torch.zeros(1)], lr=1)
@@ -323,16 +324,16 @@ def test_the_difference_to_another_model_is_named(before, after, difference, par
     if part:
         models = [Part(planner=model) for model in models]
         difference = f"planner.{difference}"
-    saved = capture_model(models[0])
+    saved = captured(models[0])
     with pytest.raises(CheckpointError, match=f"describes: {difference}"):
         restore_model(models[1], saved)
 
 
 def test_a_part_that_is_missing_is_named():
-    saved = capture_model(Part(planner=small()))
+    saved = captured(Part(planner=small()))
     assert list(saved) == ["", "planner"]
     nested = Part(planner=Part(actor=small()))
-    assert list(capture_model(nested)) == ["", "planner", "planner.actor"]
+    assert list(captured(nested)) == ["", "planner", "planner.actor"]
     words = r"parts of the algorithm: saved \['', 'planner'\], the model has \['', 'planner', "
     with pytest.raises(CheckpointError, match=words):
         restore_model(nested, saved)

@@ -16,11 +16,12 @@ import pytest
 import torch
 
 import robomimic_ddp.api as DDPUtils
-from robomimic_ddp.checkpoint import capture_model, restore_model
+from robomimic_ddp.checkpoint import restore_model
 from robomimic_ddp.distributed import host_algo
 from robomimic_ddp.errors import WrapError
 from robomimic_ddp.training.step import ema
 from tests.parity.test_ema import build, old_training_utils  # noqa: F401
+from tests.runs import captured
 
 SETTINGS = [{"power": 0.75}, {"power": 0.5, "update_after_step": 3, "inv_gamma": 2.0}, {}]
 COUNTERS = ("optimization_step", "decay", "cur_decay_value", "min_value", "max_value", "min_decay")
@@ -194,7 +195,7 @@ def test_counters_are_saved_and_restored(api):
     for number in range(7):
         move(net, number)
         algo.ema.step(net)
-    saved = capture_model(algo)
+    saved = captured(algo)
     other = nets()
     resumed = SimpleNamespace(nets=other, ema=ours(api, other, power=0.75))
     restore_model(resumed, saved)
@@ -215,7 +216,7 @@ def test_a_state_of_diffusers_own_average_goes_on_in_ours(api, old_training_util
         move(net, number)
         algo.ema.step(net if api == "model=" else net.parameters())
     resumed = SimpleNamespace(nets=nets(), ema=ours(api, nets(), power=0.75))
-    restore_model(resumed, capture_model(algo))
+    restore_model(resumed, captured(algo))
     assert counters(resumed.ema) == counters(algo.ema)
 
 

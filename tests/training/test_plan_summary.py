@@ -45,6 +45,10 @@ def test_every_decision_has_a_line():
         "schedule: 20 epoch(s) of 100 step(s); learning rate of policy: cosine after 500 steps of "
         "warm-up",
         "data: /data/0.hdf5, /data/1.hdf5, /data/2.hdf5 and 2 more",
+        "memory: 6 parameters x 20 bytes (weight, gradient, Adam's moments, average) = 120 B on "
+        "each rank with one device or DDP; with FSDP over 8 ranks 15 B and up to 12 B for gathered "
+        "weights; activations come on top. ddp.mode=fsdp is worth it where DDP's is more than half "
+        "of a GPU",
         "precision: bf16",
         "preset: fast (fused optimizer)",
     ):
@@ -82,7 +86,7 @@ def test_schedules_that_validation_would_step(per_batch, validate, ranks, kind):
 
 def test_what_is_not_known_has_no_line():
     alone = run_of(ranks=1, on_node=1, gpus=0).describe().splitlines()
-    assert [line.partition(":")[0] for line in alone] == ["mode", "batch", "data workers"]
+    assert [line.partition(":")[0] for line in alone] == ["mode", "batch", "data workers", "memory"]
     scaled = run_of(ranks=2, on_node=2, gpus=0, lr_scaling="linear")
     scaled.scale_lr(1e-3)
     assert "learning rate: 0.001 -> 0.002 (x 2); ddp.lr_scaling=linear, of: " in scaled.describe()

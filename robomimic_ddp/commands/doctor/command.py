@@ -10,6 +10,7 @@ from dataclasses import asdict
 
 from robomimic_ddp.commands.doctor import job, machine, network, ranks, settings, software
 from robomimic_ddp.commands.doctor.findings import (
+    DEFAULT_PARAMETERS,
     FAIL,
     OK,
     WARN,
@@ -18,7 +19,7 @@ from robomimic_ddp.commands.doctor.findings import (
     Finding,
     probe_torch,
 )
-from robomimic_ddp.config import env
+from robomimic_ddp.config import env, memory
 from robomimic_ddp.config.json_config import read_json
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, ConfigError, UsageError
 
@@ -34,6 +35,7 @@ CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     machine.check_limits,
     machine.check_disk,
     machine.check_cores,
+    machine.check_memory,
     network.check_network,
     settings.check_variables,
     settings.check_host,
@@ -49,20 +51,30 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         "--ranks", type=int, metavar="N", help="also start N ranks and time their collectives"
     )
     parser.add_argument("--config", metavar="FILE", help="also look over a job's JSON config")
+    parser.add_argument(
+        "--parameters",
+        default=DEFAULT_PARAMETERS,
+        metavar="N",
+        help=f"size of the policy to estimate memory for (default: {DEFAULT_PARAMETERS})",
+    )
     parser.add_argument("--json", action="store_true", help="print a list of findings as JSON")
 
 
 def run(command: str, args: argparse.Namespace) -> int:
     """Prints the findings; returns 1 if one is a failure. Raises UsageError for a wrong number of
-    ranks, or a config that cannot be read.
+    ranks or parameters, or a config that cannot be read.
     """
     if args.ranks is not None and args.ranks < 1:
         raise UsageError(f"--ranks {args.ranks}: expected 1 or more.")
     try:
         config = read_json(args.config, "--config ") if args.config else None
+        parameters = memory.parameters_of(args.parameters)
     except ConfigError as error:
         raise UsageError(str(error)) from error
-    context = Context(env.variables(), Deferred(probe_torch), args.ranks, args.config, config)
+    except ValueError as error:
+        raise UsageError(f"--parameters {error}.") from error
+    probed = Deferred(probe_torch)
+    context = Context(env.variables(), probed, args.ranks, args.config, config, parameters)
     findings = []
     for finding in examine(context):
         findings.append(finding)

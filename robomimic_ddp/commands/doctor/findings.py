@@ -10,10 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
-from robomimic_ddp.config import env, options
+from robomimic_ddp.config import env, memory, options
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 _PATIENCE_SECONDS = 120
+DEFAULT_PARAMETERS = "67M"
+"""robomimic's diffusion policy."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Finding:
 @dataclass(frozen=True)
 class Context:
     """What the checks examine. torch: the result of `probe_torch`, or {"error": ...} if the import
-    fails; config: the host's JSON config and its path, or None.
+    fails; config: the host's JSON config and its path, or None; parameters: of the policy.
     """
 
     variables: Mapping[str, str]
@@ -37,6 +39,7 @@ class Context:
     ranks: int | None = None
     config_path: str | None = None
     config: Mapping[str, Any] | None = field(default=None, repr=False)
+    parameters: int = memory.parameters_of(DEFAULT_PARAMETERS)
 
     def section(self, *names: str) -> Mapping[str, Any]:
         """The section of the config at `names`; empty if there is none, or if it is no section,

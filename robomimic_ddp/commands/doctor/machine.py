@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from robomimic_ddp.commands.doctor.findings import FAIL, OK, WARN, Context, Finding, output_of
-from robomimic_ddp.config import env
+from robomimic_ddp.config import env, memory
 from robomimic_ddp.config.plan import workers_of_share
 from robomimic_ddp.errors import OptionError
 
@@ -167,3 +167,14 @@ def check_cores(context: Context) -> Iterator[Finding]:
         yield Finding("cores", WARN, found, remedy)
     else:
         yield Finding("cores", OK, found)
+
+
+def check_memory(context: Context) -> Iterator[Finding]:
+    """What a policy of that many parameters needs, against the smallest GPU."""
+    smallest = min((gpu["memory"] for gpu in context.gpus), default=None)
+    shards = max(2, context.world)
+    found = memory.describe(context.parameters, shards, smallest)
+    if smallest is not None and not memory.fits(context.parameters, 1, smallest):
+        yield Finding("memory", WARN, found, "docs/fsdp.md says when and how to shard.")
+    else:
+        yield Finding("memory", OK, found)

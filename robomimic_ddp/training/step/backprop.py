@@ -18,7 +18,7 @@ from typing import Any, Callable, NamedTuple
 import torch
 
 from robomimic_ddp.config.swapped import swapped
-from robomimic_ddp.distributed import optimizer_ddp
+from robomimic_ddp.distributed import fsdp, optimizer_ddp
 
 NAME = "backprop_for_loss"
 _NEEDED = {"net", "optim", "loss"}
@@ -136,8 +136,8 @@ def update(
     scaler: Any = None,
 ) -> float:
     """One step of `optim`; the sum over `net`'s parameters of their squared gradient norms, after
-    clipping to `max_grad_norm`. `scaler`: torch's GradScaler, which leaves a step out where a
-    gradient has overflowed.
+    clipping to `max_grad_norm`. Collective where gradients are sharded. `scaler`: torch's
+    GradScaler, which leaves a step out where a gradient has overflowed.
     """
     optim.zero_grad(set_to_none=True)
     (loss if scaler is None else scaler.scale(loss)).backward(retain_graph=retain_graph)
@@ -146,8 +146,9 @@ def update(
     gradients = [one.grad for one in net.parameters() if one.grad is not None]
     if max_grad_norm is not None:
         torch.nn.utils.clip_grad_norm_(net.parameters(), max_grad_norm)
-    norms = torch._foreach_norm(gradients)
+    norms = torch._foreach_norm([fsdp.local(one) for one in gradients])
     total = torch.stack(norms).double().square().sum() if norms else torch.zeros(())
+    total = fsdp.sum_over_shards(total, gradients)
     if scaler is None:
         optim.step()
     else:

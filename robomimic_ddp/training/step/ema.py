@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from robomimic_ddp.config.swapped import swapped
+from robomimic_ddp.distributed.fsdp import local
 from robomimic_ddp.training.step.averaged_copy import AveragedModel, AveragedParameters
 
 _NEEDED = {
@@ -89,7 +90,7 @@ class _Shadow:
     def copy_to(self, parameters: Iterable[nn.Parameter]) -> None:
         parameters = list(parameters)
         pairs = zip(parameters, self.ema.shadow_params)
-        if any(one.data_ptr() != other.data_ptr() for one, other in pairs):
+        if any(local(one).data_ptr() != local(other).data_ptr() for one, other in pairs):
             self._copy_to(parameters)
 
 
@@ -121,7 +122,7 @@ class _Averaged:
 
 def _blend(pairs: list, weight: float) -> None:
     """`averaged += weight * (new - averaged)`; copies a frozen parameter, as diffusers does."""
-    trained = [(one.data, new.data) for one, new in pairs if new.requires_grad]
+    trained = [(local(one.data), local(new.data)) for one, new in pairs if new.requires_grad]
     if trained:
         averaged, new = map(list, zip(*trained))
         torch._foreach_lerp_(averaged, new, weight)

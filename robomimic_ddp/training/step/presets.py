@@ -46,7 +46,7 @@ def effective(resolved: ResolvedOptions, plan: RunPlan, any_parallel_net: bool) 
     added = {}
     on_gpu = any_parallel_net and plan.device.startswith("cuda")
     bucket_mb = values.bucket_mb if plan.mode == "ddp" else None
-    can_compile = on_gpu and plan.mode != "dp"
+    can_compile = on_gpu and plan.mode not in ("dp", "fsdp")
     can_compile = can_compile and compile.why_not(plan.device, bucket_mb) is None
     told = group.gather_objects((on_gpu and _computes_in_bf16(plan.device), can_compile))
     in_bf16, compiles = map(all, zip(*told))
@@ -54,7 +54,7 @@ def effective(resolved: ResolvedOptions, plan: RunPlan, any_parallel_net: bool) 
         added["precision"] = "bf16"
     if compiles:
         added["compile"] = "true"
-    if plan.several_ranks and comm_hooks.sends_bf16(plan.device):
+    if plan.several_ranks and plan.mode != "fsdp" and comm_hooks.sends_bf16(plan.device):
         added["comm"] = "bf16"
     free = {name: value for name, value in added.items() if resolved.sources[name] == "default"}
     return dataclasses.replace(values, **free)
@@ -84,6 +84,8 @@ def added_by_max(
     }
     if not any_parallel_net:
         why["precision"] = why["compile"] = "needs nets that are made parallel one by one"
+    if before.mode == "fsdp":
+        why["compile"] = why["comm"] = "not with ddp.mode=fsdp"
     given = [name for name in names if resolved.sources[name] != "default"]
     reasons = [f"{name} ({why[name]})" for name in names if name not in (*new, *given)]
     reasons += [f"{name} (set to {getattr(before, name)})" for name in given]
@@ -199,6 +201,7 @@ def _missing_in_torch(options: Options, nets: list) -> tuple[str, str | None]:
 def _require_possible(model: Any, options: Options, nets: list, host: Any) -> None:
     accumulate = f"ddp.accumulate={options.accumulate}" if options.accumulate > 1 else None
     of_nets = {
+        "ddp.mode=fsdp": options.mode == "fsdp",
         f"ddp.precision={options.precision}": options.precision != "fp32",
         f"ddp.compile={options.compile}": options.compile != "false",
         "ddp.channels_last=true": options.channels_last,

@@ -1,0 +1,69 @@
+"""The memory that training a policy needs on each rank, from its number of parameters."""
+
+from __future__ import annotations
+
+import re
+
+STATE_BYTES = 20
+"""Of a parameter in fp32: weight 4, gradient 4, Adam's two moments 8, average (EMA) 4."""
+_GATHERED_BYTES = 2
+"""FSDP's units have at most a quarter of a net, and one is whole at a time, with its gradients."""
+_START_BYTES = 8
+"""Before they are sharded, weights and average are whole on each rank."""
+_SHARE = 1 / 2
+"""Of a GPU: the rest is for activations."""
+_SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
+
+
+def parameters_of(text: str) -> int:
+    """The number in "67M", "1.5B", "67e6" or "67000000". Raises ValueError for another text."""
+    found = re.fullmatch(r"([\d.]+(?:e\d+)?) *([kmb]?)", text.strip().lower())
+    number = 0 if found is None else int(float(found[1]) * _SUFFIXES[found[2]])
+    if number < 1:
+        raise ValueError(f"{text!r}: expected a number of parameters such as 67M, 1.5B or 67000000")
+    return number
+
+
+def describe(parameters: int, shards: int, gpu_bytes: int | None = None) -> str:
+    """Estimates for one device, DDP and FSDP over `shards` ranks, and which the policy needs.
+
+    gpu_bytes: the memory of one GPU, or None where there is none.
+    """
+    whole, gathered = parameters * STATE_BYTES, parameters * _GATHERED_BYTES
+    line = (
+        f"{_short(parameters)} parameters x {STATE_BYTES} bytes (weight, gradient, Adam's moments, "
+        f"average) = {_bytes(whole)} on each rank with one device or DDP; with FSDP over {shards} "
+        f"ranks {_bytes(whole / shards)} and up to {_bytes(gathered)} for gathered weights; "
+        "activations come on top"
+    )
+    if gpu_bytes is None:
+        return f"{line}. ddp.mode=fsdp is worth it where DDP's is more than half of a GPU"
+    of = f"half of a GPU with {_bytes(gpu_bytes)}"
+    if fits(parameters, 1, gpu_bytes):
+        return f"{line}. DDP's is less than {of}: ddp.mode=fsdp would cost time and is not needed"
+    if fits(parameters, shards, gpu_bytes):
+        return f"{line}. DDP's is more than {of}: ddp.mode=fsdp is worth it"
+    if parameters * _START_BYTES > gpu_bytes:
+        start = f"{_bytes(parameters * _START_BYTES)} before it is sharded"
+        return f"{line}. Weights and average need {start}, more than a GPU's {_bytes(gpu_bytes)}"
+    return f"{line}. Both are more than {of}: ddp.mode=fsdp needs more ranks, or ddp.fsdp_offload"
+
+
+def fits(parameters: int, shards: int, gpu_bytes: int) -> bool:
+    """Whether the state leaves half of a GPU to activations; one shard is DDP, or one device."""
+    gathered = _GATHERED_BYTES if shards > 1 else 0
+    trains = parameters * (STATE_BYTES / shards + gathered) <= gpu_bytes * _SHARE
+    return trains and parameters * _START_BYTES <= gpu_bytes
+
+
+def _bytes(count: float) -> str:
+    return _short(count, (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1)))
+
+
+def _short(number: float, units: tuple = (("B", 10**9), ("M", 10**6), ("k", 10**3))) -> str:
+    """Two digits and the unit."""
+    for unit, size in units:
+        if number >= size:
+            digits = 0 if number >= 10 * size else 1
+            return f"{number / size:.{digits}f} {unit}"
+    return str(number)

@@ -1,0 +1,489 @@
+"""FSDP2 (`ddp.mode=fsdp`): nets, gradients, optimizer state and averages are sharded over ranks.
+
+torch's `fully_shard` is applied late, where DDP would be built: the host has made optimizer and
+average, and has loaded its checkpoint, with plain tensors. From then on every parameter is a
+DTensor, of which each rank has a slice of the first dimension, and a net's forward is collective,
+in `eval()` too. Ranks validate and act at their own pace: they do it with whole copies (`whole`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from robomimic_ddp.distributed import group, host_algo, parallel
+from robomimic_ddp.errors import VerifyError, WrapError
+
+try:  # torch before 2.6 has neither; `why_not` says so
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import (
+        CPUOffloadPolicy,
+        FSDPModule,
+        MixedPrecisionPolicy,
+        OffloadPolicy,
+        fully_shard,
+    )
+    from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+except ImportError:
+    DTensor = FSDPModule = fully_shard = None
+
+MOST, LEAST = 1 / 4, 1 / 100
+"""The shares of its net that a unit has: at most, for the memory of a whole unit, and at least,
+since each unit is a message.
+"""
+_PAST_CALL = re.compile(r"(?<!\))\.forward\(")
+"""`self.nets[key].forward(x)`, and not `super().forward(x)`."""
+_ROUNDING = 1e-5
+"""Of a sum of gradients, relative to the sum of their magnitudes."""
+
+
+def why_not(device: str) -> str | None:
+    """What this torch lacks for FSDP2 on `device` ("cpu", "cuda:0"), or None."""
+    if fully_shard is None:
+        return f"torch {torch.__version__} has no torch.distributed.fsdp.fully_shard (2.6 has it)"
+    needed = {"src_data_rank": inspect.signature(distribute_tensor).parameters}
+    needed["set_reshard_after_forward"] = vars(FSDPModule)
+    for name, found in needed.items():
+        if name not in found:
+            return f"torch {torch.__version__} has an earlier FSDP2, without {name}"
+    stream = getattr(getattr(torch, device.partition(":")[0]), "Stream", None)
+    if not hasattr(stream, "record_event"):
+        return f"torch {torch.__version__} has FSDP2 on GPUs only"
+    return None
+
+
+def is_sharded(held: Any) -> bool:
+    """Whether a tensor, or a parameter or buffer of a module, is sharded over ranks."""
+    if isinstance(held, nn.Module):
+        return any(map(is_sharded, [*held.parameters(), *held.buffers()]))
+    return DTensor is not None and isinstance(held, DTensor)
+
+
+def full(tensor: torch.Tensor) -> torch.Tensor:
+    """Collective where `tensor` is sharded: the whole of it on every rank. Else `tensor` itself."""
+    return tensor.detach().full_tensor() if is_sharded(tensor) else tensor
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's part of `tensor`, in its memory; `tensor` itself where it is not sharded."""
+    return tensor.detach().to_local() if is_sharded(tensor) else tensor
+
+
+def shard_like(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """`whole`, which every rank has, sharded as `like` is and on its device; each rank keeps its
+    part. `whole` itself where `like` is not sharded.
+    """
+    if not is_sharded(like):
+        return whole
+    whole = whole.detach().to(like.device)
+    # Without a source rank nothing is sent. Offloaded shards come from the mesh's device.
+    parts = distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
+    return parts.to(like.device)
+
+
+def shard_group(tensor: torch.Tensor) -> Any:
+    """The process group of the ranks which have the parts of one copy of the sharded `tensor`."""
+    return tensor.device_mesh.get_group(_sharded_dim(tensor))
+
+
+def first_element(tensor: torch.Tensor) -> int:
+    """The position in the whole of the first element of this rank's part."""
+    dim = _sharded_dim(tensor)
+    rank, ranks = tensor.device_mesh.get_local_rank(dim), tensor.device_mesh.size(dim)
+    rows = tensor.shape[0]
+    begin = min(rank * -(-rows // ranks), rows)
+    return begin * (tensor.numel() // max(rows, 1))
+
+
+def _sharded_dim(tensor: torch.Tensor) -> int:
+    """Of the mesh."""
+    (dim,) = (
+        dim for dim, placement in enumerate(tensor.placements) if isinstance(placement, Shard)
+    )
+    assert tensor.placements[dim].dim == 0
+    return dim
+
+
+def sum_over_shards(value: torch.Tensor, tensors: list[torch.Tensor]) -> torch.Tensor:
+    """Collective where the first of `tensors` is sharded: `value`, which each rank computed from
+    its parts, summed over the parts, in place.
+    """
+    if tensors and is_sharded(tensors[0]):
+        dist.all_reduce(value, group=shard_group(tensors[0]))
+    return value
+
+
+# ----- sharding
+
+
+def shard(algo: Any, options: Any, device: str) -> str:
+    """Collective: shards the parallel nets of `algo`, the state of its optimizers and its averages,
+    which are whole and equal on all ranks. The line of the plan that says what was done.
+
+    `options`: ours. Raises WrapError, naming the net, where no part of a net can be a unit, or an
+    optimizer has a parameter outside the nets; VerifyError where the ranks' mean of known numbers
+    is wrong.
+    """
+    mesh = _mesh(options.fsdp_replicas, device.partition(":")[0])
+    if options.verify:
+        _probe(mesh)
+    settings: dict[str, Any] = {"mesh": mesh, "offload_policy": OffloadPolicy()}
+    if options.fsdp_offload:
+        settings["offload_policy"] = CPUOffloadPolicy()
+    if options.precision == "bf16":
+        # Autocast casts inputs, and leaves in fp32 what needs it, as sinusoidal embeddings do.
+        settings["mp_policy"] = MixedPrecisionPolicy(
+            torch.bfloat16, torch.float32, cast_forward_inputs=False
+        )
+    before = dict(host_algo.named_parameters(algo))
+    of_nets = []
+    for name, net in parallel.parallel_among(host_algo.named_modules(algo)):
+        if parallel.has_trainable_parameters(net):
+            count = _shard_net(name, net, options.fsdp_reshard, settings)
+            of_nets.append(f"{name} in {count} units")
+    after = dict(host_algo.named_parameters(algo))
+    new = {id(before[name]): after[name] for name in before}
+    _require_covered(algo, new)
+    for _, optimizer in host_algo.named_optimizers(algo):
+        _repoint(optimizer, new)
+    _shard_averages(algo)
+    own = sum(local(one).numel() for one in after.values())
+    whole_size = sum(one.numel() for one in after.values())
+    copies = f", {options.fsdp_replicas} replicas" if options.fsdp_replicas > 1 else ""
+    return (
+        f"sharded: {', '.join(of_nets)}; {own:,} of {whole_size:,} parameters on this rank{copies}"
+    )
+
+
+def _mesh(replicas: int, device_type: str) -> Any:
+    """All ranks; with several replicas neighbouring ranks, as those of a node are, share one."""
+    if replicas == 1:
+        return init_device_mesh(device_type, (group.world_size(),), mesh_dim_names=("shard",))
+    shape = (replicas, group.world_size() // replicas)
+    return init_device_mesh(device_type, shape, mesh_dim_names=("replicate", "shard"))
+
+
+def _probe(mesh: Any) -> None:
+    """Collective: a layer of known gradients through torch's FSDP; some versions of gloo have
+    summed wrongly.
+    """
+    ranks = group.world_size()
+    # Without its random weights: the main rank's stream is the host's.
+    layer = nn.utils.skip_init(
+        nn.Linear, 1, 2 * ranks + 1, bias=False, device=mesh.device_type
+    ).requires_grad_()
+    fully_shard(layer, mesh=mesh)
+    rows = torch.arange(2.0 * ranks + 1, device=mesh.device_type)
+    given = torch.full((1, 1), float(ranks * (group.rank() + 1)), device=mesh.device_type)
+    (layer(given) * rows).sum().backward()
+    found, expected = full(layer.weight.grad).flatten(), rows * (ranks * (ranks + 1) / 2)
+    if not torch.allclose(found, expected):
+        raise VerifyError(
+            f"torch {torch.__version__} averages wrongly over {dist.get_backend()}: known "
+            f"gradients of a sharded layer became {found.tolist()} on rank {group.rank()}, "
+            f"expected {expected.tolist()}. Nothing that is trained would be right. Use another "
+            "torch or backend (ddp.backend), or ddp.mode=ddp."
+        ).on_all_ranks()
+
+
+def _shard_net(name: str, net: nn.Module, reshard: bool, settings: dict) -> int:
+    """Collective: the number of units of the net, with the net itself."""
+    found = units(net)
+    if not found:
+        raise WrapError(
+            f"{name} ({type(net).__name__}) cannot be sharded: none of its modules that are called "
+            f"has parameters, so all {_size(net, set()):,} would be one unit, gathered whole in "
+            "every forward, and FSDP would save next to nothing. Build it of modules that are "
+            "called (layers, blocks), or train with ddp.mode=ddp."
+        ).on_all_ranks()
+    state = parallel.state_of(net)
+    try:
+        for unit in found:
+            fully_shard(unit, reshard_after_forward=reshard, **settings)
+        # The net's own parameters are needed first in the backward pass that follows at once.
+        fully_shard(net, reshard_after_forward=False, **settings)
+    except (ValueError, RuntimeError) as error:
+        found_by_torch = WrapError(
+            f"{name} ({type(net).__name__}) cannot be sharded: {error} Train with ddp.mode=ddp."
+        )
+        raise found_by_torch.on_all_ranks() from error
+    state.reshards = {unit: reshard for unit in found}
+    state.parallel = net
+    state.reduced = [one for one in net.parameters() if one.requires_grad]
+    return len(found) + 1
+
+
+def units(net: nn.Module) -> list[nn.Module]:
+    """The modules of `net` that are gathered one at a time: the largest that are called and have at
+    most MOST of its parameters, and larger ones without parts. What is left is the net's own.
+    """
+    most = MOST * _size(net, set())
+    return _units(net, most, LEAST * most / MOST) or _units(net, most, 0)
+
+
+def _units(net: nn.Module, most: float, least: float) -> list[nn.Module]:
+    found: list[nn.Module] = []
+    claimed: set[int] = set()
+    holders: dict[int, list[nn.Module]] = {}
+    for holder in net.modules():
+        for child in holder.children():
+            holders.setdefault(id(child), []).append(holder)
+
+    def is_closed(module: nn.Module) -> bool:
+        """Whether its parts are in no other module, as those of an encoder's core may be."""
+        own = set(map(id, module.modules()))
+        return all(
+            id(holder) in own for part in own - {id(module)} for holder in holders.get(part, ())
+        )
+
+    def look(parent: nn.Module, calls_past: bool) -> None:
+        for child in parent.children():
+            size = _size(child, claimed)  # what the net has under two names counts once
+            if size <= least:
+                continue
+            is_called = not calls_past and not _is_container(child)
+            has_parts = _has_parts(child)
+            if is_called and (size <= most or not has_parts) and is_closed(child):
+                found.append(child)
+                claimed.update(map(id, child.parameters()))
+            elif has_parts:
+                look(child, calls_past if _is_container(child) else _calls_past(child))
+
+    look(net, _calls_past(net))
+    return found
+
+
+def _is_unit(module: nn.Module) -> bool:
+    return FSDPModule is not None and isinstance(module, FSDPModule)
+
+
+def _size(module: nn.Module, without: set[int]) -> int:
+    return sum(one.numel() for one in module.parameters() if id(one) not in without)
+
+
+def _has_parts(module: nn.Module) -> bool:
+    if isinstance(module, nn.MultiheadAttention):
+        return False  # it reads the weights of its parts, and calls none
+    return any(next(child.parameters(), None) is not None for child in module.children())
+
+
+def _is_container(module: nn.Module) -> bool:
+    return type(module).forward is nn.Module.forward  # as ModuleList's and ModuleDict's is
+
+
+def _calls_past(module: nn.Module) -> bool:
+    """Whether its forward calls `part.forward(x)`, past the hooks that gather, as robomimic's
+    ObservationGroupEncoder does. Source that cannot be read is taken to.
+    """
+    try:
+        return _PAST_CALL.search(inspect.getsource(type(module).forward)) is not None
+    except (OSError, TypeError):
+        return True
+
+
+def _require_covered(algo: Any, new: dict[int, torch.Tensor]) -> None:
+    names = {id(one): name for name, one in host_algo.named_parameters(algo)}
+    for name, optimizer in host_algo.named_optimizers(algo):
+        for held in host_algo.held_by(optimizer):
+            sharded = new.get(id(held))
+            if held.requires_grad and not is_sharded(sharded):
+                of = names.get(id(sharded), "a parameter")
+                raise WrapError(
+                    f"optimizer {name} updates {of} {list(held.shape)}, which is outside every "
+                    "net that DDPUtils.parallel wraps and so in no unit of FSDP: its gradient "
+                    "would not be averaged. Put it into a wrapped net, or train with ddp.mode=ddp."
+                ).on_all_ranks()
+
+
+def _repoint(optimizer: torch.optim.Optimizer, new: dict[int, torch.Tensor]) -> None:
+    """Has `optimizer` update the sharded parameters, with the slices of its state."""
+    for entry in optimizer.param_groups:
+        entry["params"] = [new.get(id(one), one) for one in entry["params"]]
+    states = list(optimizer.state.items())
+    optimizer.state.clear()
+    for old, state in states:
+        parameter = new.get(id(old), old)
+        optimizer.state[parameter] = {
+            key: _state_like(value, parameter) for key, value in state.items()
+        }
+
+
+def _state_like(value: Any, parameter: torch.Tensor) -> Any:
+    if not torch.is_tensor(value):
+        return value
+    if value.shape == parameter.shape and value.dim():
+        return shard_like(value, parameter)
+    return value if value.device.type == "cpu" else value.to(parameter.device)
+
+
+def _shard_averages(algo: Any) -> None:
+    """Averages that share memory, as a list and its net may, share their parts."""
+    parts: dict[tuple, torch.Tensor] = {}
+
+    def part_of(average: torch.Tensor, like: torch.Tensor | None) -> torch.Tensor:
+        if like is None or like.shape != average.shape:
+            raise WrapError(
+                f"the average of {type(algo).__name__} (ema) has a tensor {list(average.shape)} "
+                "where its nets have none like it, so it cannot be sharded with them. Expected the "
+                "average of all of self.nets, in their order. Train with ddp.mode=ddp."
+            ).on_all_ranks()
+        key = (average.data_ptr(), average.shape)
+        if key not in parts:
+            parts[key] = shard_like(average, like)
+        return parts[key]
+
+    nets = dict(host_algo.named_parameters(algo))
+    ema, kept = getattr(algo, "ema", None), []  # whole averages live until all are sharded
+    if "shadow_params" in vars(ema or algo):
+        kept = list(ema.shadow_params)
+        likes = list(nets.values()) if len(nets) == len(kept) else [None] * len(kept)
+        ema.shadow_params = [part_of(*pair) for pair in zip(kept, likes)]
+    for module in host_algo.averaged_modules(algo):
+        named = dict(module.named_parameters())
+        swaps = {
+            id(one): nn.Parameter(part_of(one, nets.get(f"nets.{name}")), requires_grad=False)
+            for name, one in named.items()
+        }
+        _put(module, swaps)
+        kept += named.values()
+
+
+def _put(module: nn.Module, new: dict[int, nn.Parameter]) -> None:
+    """Replaces parameters by id, under each of their names."""
+    for owner in module.modules():
+        for name, one in owner._parameters.items():
+            owner._parameters[name] = new.get(id(one), one)
+
+
+# ----- validation and rollouts
+
+
+@contextmanager
+def whole(algo: Any, acting: bool = False) -> Iterator[None]:
+    """Collective at its start only: inside, nets that are not trained compute with whole weights,
+    so that each rank may call them at its own pace.
+
+    Of an algorithm that is `acting` these are the averages, where it has them; else its nets.
+    """
+    averages = host_algo.averaged_modules(algo) if acting else []
+    nets = parallel.parallel_among(host_algo.named_modules(algo))
+    with ExitStack() as stack:
+        for module in averages:
+            stack.enter_context(_whole_average(module))
+        for _, net in nets if not averages else ():
+            if is_sharded(net):
+                stack.enter_context(_whole_net(net))
+        yield
+
+
+@contextmanager
+def _whole_average(module: nn.Module) -> Iterator[None]:
+    parts = [one for one in module.parameters() if is_sharded(one)]
+    copies = [
+        nn.Parameter(full(one).to(one.device_mesh.device_type), requires_grad=False)
+        for one in parts
+    ]
+    _put(module, {id(one): copy for one, copy in zip(parts, copies)})
+    try:
+        yield
+    finally:
+        _put(module, {id(copy): one for one, copy in zip(parts, copies)})
+
+
+@contextmanager
+def _whole_net(net: nn.Module) -> Iterator[None]:
+    state = parallel.state_of(net)
+    modules = list(filter(_is_unit, net.modules()))
+    net.set_reshard_after_forward(False)
+    for module in modules:
+        module.unshard()
+    state.whole = True
+    try:
+        yield
+    finally:
+        state.whole = False
+        for module in modules:
+            module.reshard()
+            module.set_reshard_after_forward(state.reshards.get(module, False), recurse=False)
+
+
+# ----- proof
+
+
+class GradientMeans:
+    """Compares, in one step, each gradient that FSDP has averaged with the mean of the ranks' own:
+    by the sum of its elements, before anything clips them.
+    """
+
+    def __init__(self, algo: Any) -> None:
+        self._named = [
+            (name, one)
+            for name, one in host_algo.named_parameters(algo)
+            if is_sharded(one) and one.requires_grad
+        ]
+        device = self._named[0][1].device_mesh.device_type
+        self._own = torch.zeros(len(self._named), 2, dtype=torch.float64, device=device)
+        """Of each parameter's gradient on this rank: the sum, and that of the magnitudes."""
+        self._reduced = torch.zeros_like(self._own[:, 0])
+        """The sum over this rank's part of each averaged gradient."""
+        self._undo = ExitStack()
+        places = {id(one): place for place, (_, one) in enumerate(self._named)}
+        for place, (_, one) in enumerate(self._named):
+            hook = partial(self._add_reduced, place)
+            self._undo.callback(one.register_post_accumulate_grad_hook(hook).remove)
+        self._watched: set[int] = set()
+        for unit in filter(_is_unit, (module for _, module in host_algo.named_modules(algo))):
+            slots = [
+                (owner, name, places[id(one)])
+                for owner in unit.modules()
+                for name, one in owner._parameters.items()
+                if id(one) in places
+            ]
+            watch = partial(self._watch, slots)
+            self._undo.callback(unit.register_forward_pre_hook(watch).remove)
+
+    def _watch(self, slots: list[tuple[nn.Module, str, int]], *_: Any) -> None:
+        """In a unit's forward, after FSDP's hook: whole are the parameters that it gathered."""
+        for owner, name, place in slots:
+            gathered = owner._parameters[name]
+            if not is_sharded(gathered) and place not in self._watched:
+                self._watched.add(place)
+                hook = partial(self._add_own, place)
+                self._undo.callback(gathered.register_hook(hook).remove)
+
+    def _add_own(self, place: int, gradient: torch.Tensor) -> None:
+        wide = gradient.detach().double()
+        self._own[place] += torch.stack([wide.sum(), wide.abs().sum()])
+
+    def _add_reduced(self, place: int, parameter: torch.Tensor) -> None:
+        part = local(parameter.grad)
+        if part.device != self._reduced.device:  # offloaded, and perhaps still on its way
+            getattr(torch, self._reduced.device.type).current_stream().synchronize()
+        # Micro-batches are added up in the gradient.
+        self._reduced[place] = part.double().sum()
+
+    def complaints(self) -> list[str]:
+        """Collective, once, after the backward pass: about gradients that are not the mean."""
+        self._undo.close()
+        sum_over_shards(self._reduced, [one for _, one in self._named])
+        dist.all_reduce(self._own)
+        reduced = self._reduced.cpu()
+        means, magnitudes = (self._own / group.world_size()).cpu().T
+        wrong = (reduced - means).abs() > _ROUNDING * magnitudes
+        for place in wrong.nonzero().flatten().tolist()[:1]:
+            return [
+                f"the gradient of {self._named[place][0]}, reduced by FSDP, is not the mean of the "
+                f"ranks' gradients ({int(wrong.sum())} of {len(wrong)} are not): its elements sum "
+                f"to {reduced[place]:.6g}, the mean over {group.world_size()} ranks to "
+                f"{means[place]:.6g}. A divide factor or gradient sync of FSDP was changed, or "
+                "the backend adds wrongly; leave them to robomimic-ddp."
+            ]
+        return []

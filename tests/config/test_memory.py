@@ -1,0 +1,46 @@
+"""Estimates of memory: the figures that a user decides by."""
+
+from __future__ import annotations
+
+import pytest
+
+from robomimic_ddp.config import memory
+
+
+@pytest.mark.parametrize(
+    "text, number",
+    [("67M", 67_000_000), ("1.5 b", 1_500_000_000), ("2e6", 2_000_000), ("12", 12), ("3k", 3000)],
+)
+def test_numbers_of_parameters(text, number):
+    assert memory.parameters_of(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "M", "-1", "0", "67G", "1.2.3", "many"])
+def test_what_is_no_number_of_parameters(text):
+    with pytest.raises(ValueError):
+        memory.parameters_of(text)
+
+
+@pytest.mark.parametrize(
+    "parameters, shards, gpu, words",
+    [
+        (67_000_000, 4, None, "= 1.3 GB on each rank with one device or DDP; with FSDP over 4"),
+        (67_000_000, 4, None, "over 4 ranks 335 MB and up to 134 MB for gathered weights"),
+        (10**9, 8, None, "1.0 B parameters x 20 bytes"),
+        (10**9, 8, None, "= 20 GB on each rank"),
+        (10**9, 8, None, "worth it where DDP's is more than half of a GPU"),
+        (10**9, 8, 24 * 10**9, "more than half of a GPU with 24 GB: ddp.mode=fsdp is worth it"),
+        (10**9, 8, 80 * 10**9, "less than half of a GPU with 80 GB: ddp.mode=fsdp would cost"),
+        (7 * 10**9, 2, 80 * 10**9, "Both are more than half of a GPU with 80 GB"),
+        (11 * 10**9, 64, 80 * 10**9, "need 88 GB before it is sharded, more than a GPU's 80 GB"),
+        (500, 2, None, "500 parameters x 20 bytes"),
+    ],
+)
+def test_what_is_said(parameters, shards, gpu, words):
+    assert words in memory.describe(parameters, shards, gpu)
+
+
+def test_the_bounds():
+    assert memory.fits(10**9, 1, 40 * 10**9) and not memory.fits(10**9, 1, 40 * 10**9 - 1)
+    assert memory.fits(10**9, 64, 8 * 10**9) and not memory.fits(10**9, 64, 8 * 10**9 - 1)
+    assert memory.fits(10**9, 4, 14 * 10**9) and not memory.fits(10**9, 4, 14 * 10**9 - 1)

@@ -1,0 +1,383 @@
+"""`ddp.mode=fsdp` on real ranks: what each rank keeps, and what computes with whole weights.
+
+That it trains as one process does: tests/parity; that faults are named: tests/faults.
+"""
+
+from __future__ import annotations
+
+import gc
+from contextlib import ExitStack
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from diffusers.training_utils import EMAModel
+from torch import nn
+
+from robomimic_ddp import verify
+from robomimic_ddp.config.options import Options
+from robomimic_ddp.distributed import fsdp, group, host_algo, parallel
+from robomimic_ddp.errors import WrapError
+from robomimic_ddp.training.step import backprop, ema, fused_optimizers
+from robomimic_ddp.training.step.averaged_copy import AveragedModel, AveragedParameters
+from tests.faults.toy_run import Average
+from tests.ranks.pool import RankError
+from tests.ranks.toy import make_algo, step
+
+SHARDED = Options(mode="fsdp")
+
+
+def sharded_algo(options: Options = SHARDED):
+    """A toy with an average, after a step with whole tensors, and then sharded."""
+    algo = make_algo("single")
+    for name, net in algo.nets["policy"].items():
+        parallel.parallelise(net, "fsdp", name=f"policy.{name}")
+    algo.ema = Average(algo.nets)
+    algo.nets.eval()  # past the nets' parallel forward
+    step(algo, torch.ones(3, 4))
+    algo.nets.train()
+    algo.ema.step(algo.nets, algo.ema_nets)
+    fsdp.shard(algo, options, "cpu")
+    return algo
+
+
+def outputs(nets: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return nets["policy"]["noise_pred_net"](nets["policy"]["obs_encoder"](x))
+
+
+def at_its_own_pace() -> tuple:
+    algo, x = sharded_algo(), torch.ones(2, 4)
+    algo.nets.eval()
+    with pytest.raises(WrapError, match="policy.obs_encoder was called in eval.* outside"):
+        outputs(algo.nets, x)
+    whole = make_algo("single")
+    found = []
+    for acting, nets, expected in (
+        (False, algo.nets, whole.nets),
+        (True, algo.ema_nets, whole.ema_nets),
+    ):
+        named = nets.state_dict()
+        expected.load_state_dict({name: fsdp.full(one) for name, one in named.items()})
+        before = verify.state_sums(algo)
+        with fsdp.whole(algo, acting=acting):
+            for _ in range(1 + 3 * group.rank()):  # ranks are alone
+                output = outputs(nets, x)
+        found.append(torch.equal(output, outputs(expected, x)))
+        found.append(fsdp.is_sharded(nets) and verify.state_sums(algo) == before)
+    algo.nets.train()
+    step(algo, x)
+    return (*found, fsdp.is_sharded(algo.nets))
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_ranks_validate_and_act_at_their_own_pace(world_size, ranks):
+    assert ranks.run(at_its_own_pace, world_size=world_size) == [(True,) * 5] * world_size
+
+
+def all_is_sharded() -> list:
+    algo = sharded_algo()
+    step(algo, torch.ones(2, 4))
+    optimizer = algo.optimizers["policy"]
+    held = [*algo.nets.parameters(), *algo.ema.shadow_params, *algo.ema_nets.parameters()]
+    held += [one.grad for one in algo.nets.parameters()]
+    held += [state[key] for state in optimizer.state.values() for key in ("exp_avg", "exp_avg_sq")]
+    assert set(map(id, host_algo.held_by(optimizer))) == set(map(id, algo.nets.parameters()))
+    assert {float(state["step"]) for state in optimizer.state.values()} == {2.0}
+    return [fsdp.is_sharded(one) for one in held]
+
+
+def test_nets_gradients_optimizer_and_averages_are_sharded(ranks):
+    for found in ranks.run(all_is_sharded):
+        assert found == [True] * 6 * 6
+
+
+def averages_of(kind: str, in_one_pass: bool, mode: str) -> list[torch.Tensor]:
+    """Collective: the averages after three steps of them, by each API."""
+    algo = make_algo("single")
+    for name, net in algo.nets["policy"].items():
+        parallel.parallelise(net, mode, name=f"policy.{name}")
+    if kind == "module":
+        algo.ema, algo.ema_nets = AveragedModel(algo.nets, power=0.75), None
+    elif kind == "ours":
+        algo.ema = AveragedParameters(algo.nets.parameters(), decay=0.9)
+    else:
+        algo.ema = EMAModel(parameters=algo.nets.parameters(), decay=0.9)
+    with ExitStack() as undo:
+        if in_one_pass:
+            assert ema.install(algo, undo)
+        if mode == "fsdp":
+            fsdp.shard(algo, SHARDED, "cpu")
+        for _ in range(3):
+            step(algo, torch.ones(2, 4))
+            given = algo.nets if kind == "module" else algo.nets.parameters()
+            algo.ema.step(given)
+            if kind != "module":
+                algo.ema.copy_to(algo.ema_nets.parameters())
+        nets = algo.ema.averaged_model if kind == "module" else algo.ema_nets
+        assert fsdp.is_sharded(nets) == (mode == "fsdp")
+        found = [*algo.ema.shadow_params, *nets.parameters()]
+        return [fsdp.full(one).detach().clone() for one in found]
+
+
+def averages_differ(kind: str, in_one_pass: bool) -> float:
+    sharded, whole = (averages_of(kind, in_one_pass, mode) for mode in ("fsdp", "ddp"))
+    return max(float((one - other).abs().max()) for one, other in zip(sharded, whole))
+
+
+@pytest.mark.parametrize("in_one_pass", [True, False])
+@pytest.mark.parametrize("kind", ["module", "ours", "diffusers"])
+def test_averages_of_parts_are_those_of_the_whole(kind, in_one_pass, ranks):
+    assert max(ranks.run(averages_differ, kind, in_one_pass)) < 1e-6
+
+
+def average_of_other_tensors() -> None:
+    algo = make_algo("single")
+    for name, net in algo.nets["policy"].items():
+        parallel.parallelise(net, "fsdp", name=f"policy.{name}")
+    algo.ema = Average(algo.nets)
+    algo.ema.shadow_params.pop()
+    fsdp.shard(algo, SHARDED, "cpu")
+
+
+@pytest.mark.bad_input
+def test_an_average_of_other_tensors_is_refused(ranks):
+    with pytest.raises(RankError, match="the average of SimpleNamespace .* cannot be sharded"):
+        ranks.run(average_of_other_tensors)
+
+
+def with_frozen_parameters() -> list:
+    """One parameter of a unit, and all of a net."""
+    algo = make_algo("single")
+    algo.nets["policy"]["frozen"] = nn.Linear(2, 2)
+    for name, net in algo.nets["policy"].items():
+        parallel.parallelise(net, "fsdp", name=f"policy.{name}")
+    algo.nets["policy"]["frozen"].requires_grad_(False)
+    algo.nets["policy"]["obs_encoder"].layer.bias.requires_grad_(False)
+    algo.ema = AveragedModel(algo.nets)
+    algo.ema_nets = None
+    with ExitStack() as undo:
+        ema.install(algo, undo)
+        fsdp.shard(algo, SHARDED, "cpu")
+        means = fsdp.GradientMeans(algo)
+        before = {name: fsdp.full(one).clone() for name, one in algo.nets.named_parameters()}
+        step(algo, torch.ones(2, 4))
+        assert means.complaints() == []
+        algo.ema.step(algo.nets)
+    with fsdp.whole(algo):
+        outputs(algo.nets.eval(), torch.ones(2, 4))
+    named = algo.nets.named_parameters()
+    return [name for name, one in named if torch.equal(before[name], fsdp.full(one))]
+
+
+def test_frozen_parameters_stay_as_they_are(ranks):
+    frozen = ["obs_encoder.layer.bias", "frozen.weight", "frozen.bias"]
+    assert ranks.run(with_frozen_parameters) == [[f"policy.{name}" for name in frozen]] * 2
+
+
+def on_a_backend_that_doubles() -> None:
+    send = torch.distributed.reduce_scatter_tensor
+
+    def doubled(output: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        work = send(output, *args, **kwargs)
+        output.mul_(2)
+        return work
+
+    with mock.patch.object(torch.distributed, "reduce_scatter_tensor", doubled):
+        sharded_algo()
+
+
+@pytest.mark.planted_fault
+def test_a_backend_that_adds_wrongly_is_found_before_training(ranks):
+    with pytest.raises(RankError, match="VerifyError: torch .* averages wrongly over gloo"):
+        ranks.run(on_a_backend_that_doubles)
+
+
+def with_a_parameter_of_no_dimension() -> None:
+    algo = make_algo("single")
+    for name, net in algo.nets["policy"].items():
+        parallel.parallelise(net, "fsdp", name=f"policy.{name}")
+    algo.nets["policy"]["obs_encoder"].scale = nn.Parameter(torch.tensor(1.0))
+    fsdp.shard(algo, SHARDED, "cpu")
+
+
+@pytest.mark.bad_input
+def test_what_torch_cannot_shard_is_named(ranks):
+    with pytest.raises(
+        RankError, match="WrapError: policy.obs_encoder .* cannot be sharded: .*scal"
+    ):
+        ranks.run(with_a_parameter_of_no_dimension)
+
+
+# ----- checksums of parts
+
+
+def sums_of_parts() -> tuple:
+    torch.manual_seed(0)
+    like = next(sharded_algo().nets.parameters())
+    whole = [
+        torch.randn(7, 3),
+        torch.randn(1),
+        torch.randn(300, 80),
+        torch.randn(5, 3).bfloat16(),
+        torch.arange(9),
+        torch.randn(0, 3),
+    ]
+    parts = [fsdp.shard_like(one, like) for one in whole]
+    expected = verify.checksums(whole)
+    mixed = verify.checksums([whole[0], *parts, parts[2]])
+    assert all(torch.equal(fsdp.full(part), one) for part, one in zip(parts, whole))
+    # Elements of two ranks' parts change places: the plain sum stays.
+    whole[0][[0, 6]] = whole[0][[6, 0]]
+    changed = verify.checksum(fsdp.shard_like(whole[0], like))
+    return mixed == [expected[0], *expected, expected[2]], changed == expected[0]
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_checksums_of_parts_add_up_to_those_of_the_whole(world_size, ranks):
+    assert ranks.run(sums_of_parts, world_size=world_size) == [(True, False)] * world_size
+
+
+def flipped_in_one_replica() -> list:
+    algo = sharded_algo(replace(SHARDED, fsdp_replicas=2))
+    before = verify.fingerprint(verify.state_sums(algo))
+    if group.rank() == 3:
+        fsdp.local(next(algo.nets.parameters()))[0, 0] += 1
+    after = verify.fingerprint(verify.state_sums(algo))
+    return group.gather_objects(before == after)
+
+
+def test_replicas_are_compared(ranks):
+    """Both ranks of the replica with the changed part see its other sum, and no others."""
+    found = ranks.run(flipped_in_one_replica, world_size=4)
+    assert found == [[True, True, False, False]] * 4
+
+
+# ----- units
+
+
+class Past(nn.Module):
+    """Calls a part past its call, and reads the weights of another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleDict({"inner": nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))})
+        self.attention = nn.MultiheadAttention(6, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.parts["inner"].forward(x)
+        return self.attention(x, x, x)[0]
+
+
+class Core(nn.Module):
+    """Has its layers under two names, as robomimic's image encoders do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = nn.Sequential(*(nn.Linear(4, 4) for _ in range(8)))
+        self.nets = nn.Sequential(self.backbone, nn.Flatten(), nn.Linear(4, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.nets(x)
+
+
+def test_units_are_modules_that_are_called():
+    past = Past()
+    assert fsdp.units(past) == [*past.parts["inner"]], "the attention, too, may be called past"
+    outer = nn.Sequential(past.attention)
+    assert fsdp.units(outer) == [past.attention], "whose parts are never called"
+    core = Core()
+    assert fsdp.units(core) == [*core.backbone, core.nets[2]]
+    half = nn.Sequential(core, *(nn.Linear(4, 4) for _ in range(40)))
+    assert fsdp.units(half)[0] is core, "parts with two names are in it alone"
+    assert fsdp.units(nn.Linear(3, 3)) == []
+
+
+def test_units_of_the_default_net_hold_at_most_a_quarter():
+    from robomimic.models.diffusion_policy_nets import ConditionalUnet1D
+
+    with torch.device("meta"):
+        net = ConditionalUnet1D(input_dim=7, global_cond_dim=64)
+    sizes = [sum(one.numel() for one in unit.parameters()) for unit in fsdp.units(net)]
+    total = sum(one.numel() for one in net.parameters())
+    assert max(sizes) <= total / 4 and min(sizes) >= total / 100
+    assert sum(sizes) >= 0.9 * total and len(sizes) < 20
+
+
+# ----- torch
+
+
+class EarlierModule:
+    """An FSDPModule without what later torches have."""
+
+
+@pytest.mark.parametrize(
+    "place, value, words",
+    [
+        ("fsdp.fully_shard", None, "has no torch.distributed.fsdp.fully_shard"),
+        ("fsdp.FSDPModule", EarlierModule, "earlier FSDP2, without set_reshard_after_forward"),
+        ("fsdp.distribute_tensor", lambda tensor: tensor, "earlier FSDP2, without src_data_rank"),
+        ("torch.cpu.Stream", object, "has FSDP2 on GPUs only"),
+    ],
+)
+def test_what_a_torch_lacks(place, value, words):
+    assert fsdp.why_not("cpu") is None and fsdp.why_not("cuda:0") is None
+    owner, name = {"fsdp": fsdp, "torch": torch.cpu}[place.split(".")[0]], place.split(".")[-1]
+    with mock.patch.object(owner, name, value):
+        assert words in fsdp.why_not("cpu")
+
+
+# ----- memory
+
+
+def bytes_of_a_rank(mode: str) -> int:
+    """Collective: bytes of all tensors of this process after a step of the default net."""
+    from robomimic.models.diffusion_policy_nets import ConditionalUnet1D
+
+    def take_step() -> None:
+        loss = (
+            nets["unet"](torch.zeros(1, 8, 7), torch.zeros(1), torch.zeros(1, 64)).square().mean()
+        )
+        backprop.update(nets, algo.optimizers["policy"], loss)
+        algo.ema.step(nets.parameters())
+
+    gc.collect()
+    before = tensor_bytes()
+    torch.manual_seed(0)
+    with ExitStack() as undo:
+        unet = parallel.parallelise(ConditionalUnet1D(7, 64), mode, name="unet")
+        nets = nn.ModuleDict({"unet": unet})
+        algo = SimpleNamespace(nets=nets)
+        algo.optimizers = {"policy": torch.optim.AdamW(nets.parameters())}
+        algo.ema = EMAModel(parameters=nets.parameters(), power=0.75, use_ema_warmup=True)
+        ema.install(algo, undo)
+        fused_optimizers.install(algo, undo)
+        if mode == "fsdp":
+            fsdp.shard(algo, SHARDED, "cpu")
+        else:
+            parallel.build(unet)
+        take_step()
+        gc.collect()
+        return tensor_bytes() - before
+
+
+def tensor_bytes() -> int:
+    storages = {}
+    for one in gc.get_objects():
+        if isinstance(one, torch.Tensor) and one.device.type == "cpu":
+            for tensor in (one, one.grad if one.is_leaf else None):
+                if tensor is not None:
+                    storage = fsdp.local(tensor).untyped_storage()
+                    storages[storage.data_ptr()] = storage.nbytes()
+    return sum(storages.values())
+
+
+@pytest.mark.parametrize("world_size", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_a_rank_keeps_its_share_of_the_default_net(world_size, ranks):
+    of_ddp = ranks.run(bytes_of_a_rank, "ddp", world_size=1, timeout=200)[0]
+    of_fsdp = ranks.run(bytes_of_a_rank, "fsdp", world_size=world_size, timeout=300)
+    print(of_ddp, of_fsdp)
+    assert max(of_fsdp) <= 1.05 * of_ddp / world_size
