@@ -106,7 +106,9 @@ def test_index_is_kept_and_made_again_when_files_change(stored, tmp_path, monkey
     assert np.array_equal(one.offset, two.offset)
     assert np.array_equal(one.actions.sqdiff, two.actions.sqdiff)
     other = find_fields(source.features, "x", CAMERAS, CAMERAS, ACTIONS[:1])
-    assert index_cache.fingerprint(source, fields) != index_cache.fingerprint(source, other)
+    assert index_cache.fingerprint(source.identity, fields) != index_cache.fingerprint(
+        source.identity, other
+    )
     (cached,) = tmp_path.glob("*.npz")
     (tmp_path / "plain").touch()  # others who share the folder may read it as any other file
     assert cached.stat().st_mode == (tmp_path / "plain").stat().st_mode

@@ -150,7 +150,7 @@ def datasets_from_config(
     for one in found:
         source, _, index, kept = one
         numbers, where = numbers_in_files(index, source), str(source.folder)
-        rows = split_validation(index, kept, fraction, where, source.episodes_per_file, numbers)
+        rows = split_validation(index, kept, fraction, where, source.episodes_of_source, numbers)
         train.append(made(one, rows[0], "train"))
         valid.append(made(one, rows[1], "valid"))
     return _together(train, entries, embeddings), _together(valid, entries, embeddings)

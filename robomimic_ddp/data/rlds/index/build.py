@@ -100,7 +100,8 @@ def missing_episodes(index: Index, source: Source) -> np.ndarray:
 
 
 def numbers_in_files(index: Index, source: Source) -> np.ndarray:
-    """The number of each episode's record in its file: int64, counted from 0.
+    """The number of each episode's record in its file, of the source for a prepared set: int64,
+    counted from 0.
 
     For files with episodes missing in the index, reads the lengths of the records. Raises DataError
     if such a file cannot be read.
@@ -110,6 +111,10 @@ def numbers_in_files(index: Index, source: Source) -> np.ndarray:
         rows = np.flatnonzero(index.file == file)
         if len(rows):
             numbers[rows] = np.searchsorted(record_offsets(source.files[file]), index.offset[rows])
+    for file, lost in source.left_out.items():
+        rows = index.file == file
+        every = np.arange(source.episodes_per_file[file] + len(lost))
+        numbers[rows] = np.setdiff1d(every, lost)[numbers[rows]]
     return numbers
 
 

@@ -9,7 +9,8 @@ import hashlib
 import json
 import logging
 import sys
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,13 @@ from robomimic_ddp.data.rlds.index.build import (
     make_index,
     missing_episodes,
 )
+from robomimic_ddp.data.rlds.index.records import record_offsets
 from robomimic_ddp.data.rlds.index.source import Source
 from robomimic_ddp.data.rlds.index.statistics import Index, Moments, merged
 from robomimic_ddp.data.rlds.schema.fields import Fields
 from robomimic_ddp.data.rlds.schema.filters import require_patterns
 from robomimic_ddp.distributed import group
+from robomimic_ddp.errors import DataError
 
 logger = logging.getLogger(__name__)
 INDEX_VERSION = 3
@@ -39,16 +42,11 @@ _MOST_THREADS = 8
 """More are limited by the disk."""
 
 
-def fingerprint(source: Source, fields: Fields, skip_corrupt: bool = False) -> str:
-    """Key of the index: a digest of files (names, sizes, version, checksums of some records),
-    fields and transform.
-    """
+def fingerprint(identity: Mapping[str, Any], fields: Fields, skip_corrupt: bool = False) -> str:
+    """Key of the index: a digest of `Source.identity`, fields and transform."""
     described = {
         "index": INDEX_VERSION,
-        "data\x20set": source.name,  # spelled as in existing caches
-        "files": [(path.name, size) for path, size in zip(source.files, source.sizes)],
-        "checksums": source.checksums,
-        "metadata": hashlib.sha256((source.folder / "features.json").read_bytes()).hexdigest(),
+        **identity,
         "actions": [(key, asdict(part)) for key, part in fields.actions.items()],
         "states": [(key, asdict(part)) for key, part in fields.low_dim.items()],
         "success": asdict(fields.success) if fields.success else None,
@@ -70,13 +68,20 @@ def load_index(
     rank. With `skip_corrupt` the main rank reports what is left out.
     """
     require_patterns([*fields.filters, fields.success])
-    path = (
-        array_cache.cache_folder(cache)
-        / f"{source.folder.parent.name}-{fingerprint(source, fields, skip_corrupt)}.npz"
-    )
+
+    def place(identity: Mapping[str, Any]) -> Path:
+        name = f"{source.folder.parent.name}-{fingerprint(identity, fields, skip_corrupt)}.npz"
+        return array_cache.cache_folder(cache) / name
+
+    path, notes = place(source.identity), source.prepared
     cached = array_cache.read(path, "index", _index_of) if group.is_main() else None
     if cached is not None and skip_corrupt and _may_be_repaired(cached, source, path):
         cached = None
+    if cached is None and group.is_main() and notes is not None:
+        of_source = array_cache.read(place(notes["source"]), "index", _index_of)
+        cached = None if of_source is None else _carried_over(of_source, source)
+        if cached is not None:
+            array_cache.keep(path, "index", _arrays(cached))
     index = group.broadcast_object(cached)
     if index is None:
         index = _made_together(source, fields, skip_corrupt)
@@ -86,6 +91,19 @@ def load_index(
     if lost:
         print(f"warning: {lost}", file=sys.stderr)
     return index
+
+
+def _carried_over(index: Index, source: Source) -> Index | None:
+    """The index of a prepared set from its source's; None if an episode is missing in either."""
+    try:
+        offsets = [record_offsets(file) for file in source.files]
+    except DataError:  # read again, with its reason
+        return None
+    counts = list(map(len, offsets))
+    found = np.bincount(index.file, minlength=len(counts)).tolist()
+    if source.left_out or not counts == found == list(source.episodes_per_file):
+        return None
+    return replace(index, offset=np.concatenate(offsets).astype(np.int64))
 
 
 def _made_together(source: Source, fields: Fields, skip_corrupt: bool) -> Index:
