@@ -176,8 +176,8 @@ class Source:
 
     @cached_property
     def left_out(self) -> dict[int, list[int]]:
-        """Of a prepared set: number of a file -> numbers of the records that only its source has, in
-        the source's file.
+        """Of a prepared set: number of a file -> numbers of the records in the source's file that
+        the prepared one lacks.
         """
         lost = (self.prepared or {"left_out": {}})["left_out"].get(SPLIT, {})
         return {int(file): numbers for file, numbers in lost.items()}
