@@ -20,8 +20,8 @@ from robomimic_ddp.data.rlds.index import prepared
 from robomimic_ddp.data.rlds.index.source import INFO_FILE, Source, is_rlds_folder
 from robomimic_ddp.data.rlds.pipeline.images import PictureSize
 from robomimic_ddp.data.rlds.schema.features import step_features
-from robomimic_ddp.distributed.atomic_files import atomic_open, must_be_written, not_saved
-from robomimic_ddp.errors import DataError, WriteError
+from robomimic_ddp.distributed.atomic_files import atomic_open, must_be_written
+from robomimic_ddp.errors import DataError
 
 INCOMPLETE = ".incomplete"
 SETTINGS, DONE = "prepare.json", "done"
@@ -186,14 +186,15 @@ class Job:
         done = {file: self.note_of(file) for file in self.files}
         if None in done.values():
             return is_rlds_folder(str(self.target))
-        try:
-            self._write_metadata(done)
-            for left in self.work.glob(".*.tmp"):  # of killed tasks
-                left.unlink(missing_ok=True)
-            self.work.rename(self.target)
-        except OSError as error:
-            if not is_rlds_folder(str(self.target)):  # else another task was faster
-                raise WriteError(not_saved(self.target, error)) from error
+        with must_be_written(self.target):
+            try:
+                self._write_metadata(done)
+                for left in self.work.glob(".*.tmp"):  # of killed tasks
+                    left.unlink(missing_ok=True)
+                self.work.rename(self.target)
+            except OSError as error:
+                if not is_rlds_folder(str(self.target)):  # else another task was faster
+                    raise OSError(error.errno, error.strerror) from error
         self.tidy()
         return True
 

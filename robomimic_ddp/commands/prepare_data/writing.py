@@ -31,11 +31,11 @@ from robomimic_ddp.data.rlds.schema.fields import Fields, Part
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow, traced_as_written
 from robomimic_ddp.distributed.atomic_files import (
     flush_folder,
-    not_saved,
+    must_be_written,
     remove_left_over,
     temporary_beside,
 )
-from robomimic_ddp.errors import DataError, WriteError
+from robomimic_ddp.errors import DataError
 
 _END = -1
 """The offset after the last record of a file."""
@@ -49,7 +49,7 @@ def write_all(job: Job, files: Sequence[RecordFile], add: Callable[[int], Any]) 
     """Writes the prepared `files` and notes each that is finished. add: takes the numbers of source
     bytes that were read. Raises DataError for a damaged file, WriteError.
     """
-    rows = _episodes(job, files).as_numpy_iterator()
+    rows = _episodes(job, files).as_numpy_iterator() if files else iter(())
     for file in files:
         job.finish(file, _write(job, file, rows, add))
 
@@ -95,8 +95,8 @@ def _episodes(job: Job, files: Sequence[RecordFile]) -> Any:
     """
     tf = import_tensorflow()
     names = tf.constant([str(file.path) for file in files])
-    fields = _fields(job)
-    parse = episode_parser(job.source.features, step_features_read(fields, with_images=True))
+    read_features = step_features_read(_fields(job), with_images=True)
+    parse = episode_parser(job.source.features, read_features)
 
     def places(file: Any) -> Any:
         def offsets(number: np.int64) -> np.ndarray:
@@ -119,6 +119,10 @@ def _episodes(job: Job, files: Sequence[RecordFile]) -> Any:
     def made(file: Any, offset: Any) -> tuple:
         raw = raw_records(names[file], offset).take(1).get_single_element()
         episode = parse(raw)
+        lengths = tf.stack([tf.shape(episode[name])[0] for name in read_features])
+        same = tf.debugging.assert_equal(lengths, lengths[0], "numbers of steps differ")
+        with tf.control_dependencies([same]):
+            raw = tf.identity(raw)
         images = (encoded(episode[name], job.stored[name]) for name in job.changed)
         return (offset, tf.constant(True), raw, *images)
 
@@ -169,10 +173,11 @@ def _record_writer(target: Path) -> Iterator[Callable[[bytes], Any]]:
     temporary, expected = temporary_beside(target), 0
 
     def checked(call: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            return call(*arguments)
-        except (tf.errors.OpError, OSError) as error:
-            raise WriteError(not_saved(target, error)) from error
+        with must_be_written(target):
+            try:
+                return call(*arguments)
+            except tf.errors.OpError as error:
+                raise OSError(error.message) from error
 
     def put(data: bytes) -> None:
         nonlocal expected
@@ -210,23 +215,21 @@ class Sample:
 
 
 def sample(job: Job) -> Sample:
-    """Encodes some images, spread over the dataset; the same for all tasks. Raises DataError."""
+    """Encodes some images, spread over the dataset; the same for all tasks. Raises DataError if
+    none can be read.
+    """
     files = [file for file in job.files if file.split == SPLIT and file.size]
     chosen = [files[n] for n in range(0, len(files), -(-len(files) // _SAMPLED_FILES) or 1)]
     read = written = 0.0
     psnr: list[float] = []
     for file in chosen:
-        for raw, episode in _first_records(job, file):
-            kept = {name: episode[name].numpy().tolist() for name in job.changed}
-            dropped = sum(sum(map(len, episode[name].numpy())) for name in job.dropped)
+        for raw, cameras, dropped in _first_records(job, file):
             read, written = read + len(raw), written + len(raw) - dropped
-            for name, images in kept.items():
-                step = -(-len(images) // _SAMPLED_FRAMES) or 1
-                tried = [_compared(job, name, data) for data in images[::step]]
-                psnr += [one for one, _ in tried]
-                share = sum(size for _, size in tried) / max(1, sum(map(len, images[::step])))
-                written -= sum(map(len, images)) * (1 - share)
-            if any(kept.values()) or not job.changed:
+            for images, tried in cameras:
+                psnr += [one for one, *_ in tried]
+                _, before, after = np.sum(tried, 0) if tried else (0, 1, 1)
+                written -= images * (1 - after / before)
+            if any(tried for _, tried in cameras) or not job.changed:
                 break
     if not read or (job.changed and not psnr):
         raise DataError(
@@ -237,24 +240,34 @@ def sample(job: Job) -> Sample:
     return Sample(written / read, found or None)
 
 
-def _first_records(job: Job, file: RecordFile) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """The first records of a file with their images. Raises DataError for a damaged one, unless
-    `skip_corrupt`.
+def _first_records(
+    job: Job, file: RecordFile
+) -> Iterator[tuple[bytes, list[tuple[int, list[tuple]]], int]]:
+    """The first records of a file; for each of `job.changed` its bytes, and some of its images as
+    `_compared`; and the bytes of dropped images. Leaves out damaged records: the writer names them.
     """
     tf = import_tensorflow()
     parse = episode_parser(job.source.features, sorted({*job.cameras, *job.dropped}))
+
+    def size(images: Any) -> int:
+        return sum(map(len, images.numpy()))
+
     for offset in record_offsets(file.path)[:_SAMPLED_RECORDS]:
-        try:
+        with suppress(tf.errors.OpError):
             raw = raw_records(str(file.path), np.int64(offset)).take(1).get_single_element()
-            yield raw.numpy(), parse(raw)
-        except tf.errors.OpError as error:
-            if not job.skip_corrupt:
-                raise _damaged(job, file, error) from error
+            episode = parse(raw)
+            cameras = []
+            for name in job.changed:
+                images = episode[name].numpy()
+                step = -(-len(images) // _SAMPLED_FRAMES) or 1
+                tried = [_compared(job, name, data) for data in images[::step]]
+                cameras.append((size(episode[name]), tried))
+            yield raw.numpy(), cameras, sum(size(episode[name]) for name in job.dropped)
 
 
-def _compared(job: Job, camera: str, data: bytes) -> tuple[float, int]:
-    """PSNR in dB of an image after encoding against the delivered pixels of the source, and the
-    encoded bytes.
+def _compared(job: Job, camera: str, data: bytes) -> tuple[float, int, int]:
+    """PSNR in dB of an image after encoding, against the delivered pixels of the source; its bytes
+    before and after.
     """
     tf = import_tensorflow()
     frame = decode_one(tf.constant(data), job.stored[camera], job.size)
@@ -262,7 +275,7 @@ def _compared(job: Job, camera: str, data: bytes) -> tuple[float, int]:
     back = tf.io.decode_image(encoded, channels=3, expand_animations=False)
     error = np.mean((frame.numpy().astype(np.float64) - back.numpy()) ** 2)
     psnr = 10 * np.log10(255**2 / error) if error else _HIGHEST_PSNR
-    return float(min(psnr, _HIGHEST_PSNR)), len(encoded.numpy())
+    return float(min(psnr, _HIGHEST_PSNR)), len(data), len(encoded.numpy())
 
 
 def _fields(job: Job) -> Fields:
