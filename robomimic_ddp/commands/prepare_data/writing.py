@@ -45,13 +45,18 @@ _HIGHEST_PSNR = 99.0
 """In dB, for an image whose pixels are equal."""
 
 
-def write_all(job: Job, files: Sequence[RecordFile], add: Callable[[int], Any]) -> None:
-    """Writes the prepared `files` and notes each that is finished. add: takes the numbers of source
-    bytes that were read. Raises DataError for a damaged file, WriteError.
+def write_all(job: Job, files: Sequence[RecordFile], add: Callable[[int], Any]) -> int:
+    """Writes the prepared `files` and notes each that is finished; returns the number of images
+    encoded. add: takes the numbers of source bytes that were read. Raises DataError for a damaged
+    file, WriteError.
     """
+    encoded = 0
     rows = _episodes(job, files).as_numpy_iterator() if files else iter(())
     for file in files:
-        job.finish(file, _write(job, file, rows, add))
+        note = _write(job, file, rows, add)
+        encoded += note.pop("images")
+        job.finish(file, note)
+    return encoded
 
 
 def _write(
@@ -59,7 +64,7 @@ def _write(
 ) -> dict[str, Any]:
     """Writes one file from the next of `rows`; returns its note."""
     tf = import_tensorflow()
-    written, number, left_out = 0, 0, []
+    written, number, encoded, left_out = 0, 0, 0, []
     with _record_writer(job.work / file.path.name) as put:
         while True:
             try:
@@ -72,6 +77,7 @@ def _write(
                 data = _rewritten(raw, dict(zip(job.changed, images)), job.dropped)
                 put(data)
                 written += len(data) + FRAMING_BYTES
+                encoded += sum(map(len, images))
             else:
                 left_out.append(number)
             number += 1
@@ -84,7 +90,7 @@ def _write(
             )
     kept = number - len(left_out)
     left_out += range(number, file.episodes)
-    return {"episodes": kept, "bytes": written, "left_out": left_out}
+    return {"episodes": kept, "bytes": written, "left_out": left_out, "images": encoded}
 
 
 @traced_as_written
