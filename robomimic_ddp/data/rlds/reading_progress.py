@@ -11,7 +11,7 @@ from typing import Any, Callable
 
 LINE_SECONDS = 30.0
 """Between two lines without a terminal."""
-_REPORTED_BYTES = 2**30
+_REPORTED_BYTES = 2**26
 """From here on the end has a line."""
 
 
@@ -19,7 +19,7 @@ _REPORTED_BYTES = 2**30
 def reading(what: str, total: int, share: str = "") -> Iterator[Callable[[int], Any]]:
     """For the block: a function that takes the numbers of bytes that were read, of `total`.
 
-    Prints to stderr: a bar or lines with an estimate of the time left, and at the end of 1 GiB or
+    Prints to stderr: a bar or lines with an estimate of the time left, and at the end of 64 MiB or
     more the bytes per second. share: what `total` is, for the last line.
     """
     from tqdm import tqdm
