@@ -13,13 +13,14 @@ from robomimic_ddp import cli
 from robomimic_ddp.commands.prepare_data import job as job_module
 from robomimic_ddp.commands.prepare_data import writing
 from robomimic_ddp.data.rlds import host_datasets
-from robomimic_ddp.data.rlds.index import cache, prepared
+from robomimic_ddp.data.rlds.index import cache, prepared, records
 from robomimic_ddp.data.rlds.loaders.make import make_loader
 from robomimic_ddp.data.rlds.pipeline.images import PictureSize, decode_one
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow, import_tensorflow_datasets
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.training import plan_summary
 from tests.ranks import bad_disks
+from tests.rlds import other_shapes
 from tests.rlds.conftest import CAMERAS, HEIGHT, STATES, WIDTH
 from tests.rlds.damages import DAMAGES, files_of, flip, no_picture, rewrite
 
@@ -133,6 +134,63 @@ def test_images_of_that_size_stay_as_they_are(stored, tmp_path):
         tf.nest.map_structure(np.testing.assert_array_equal, before, after)
     notes = prepared.read(target(tmp_path))
     assert notes["psnr"] is None and notes["dropped"] == [WRIST]
+
+
+def test_other_features_splits_and_encodings(tmp_path, capsys):
+    """PNG, images of any size, depth, a group with images only, and a second split."""
+    random, image = np.random.RandomState(0), tfds.features.Image
+    step = {
+        "views": {
+            "any": image(shape=(None, None, 3), encoding_format="png"),
+            "depth": image(shape=(8, 8, 1), encoding_format="png"),
+        },
+        "left": {"image": image(shape=(24, 32, 3), encoding_format="png")},
+        "state": tfds.features.Tensor(shape=(3,), dtype=np.float32),
+        "notes": tfds.features.Sequence(tfds.features.Text()),
+    }
+    about = {"steps": tfds.features.Dataset(step), "thumbnail": image(shape=(8, 8, 3))}
+
+    def pixels(*shape):
+        return random.randint(0, 256, shape).astype(np.uint8)
+
+    steps = [
+        {
+            "views": {"any": pixels(24 + number, 32, 3), "depth": pixels(8, 8, 1)},
+            "left": {"image": pixels(24, 32, 3)},
+            "state": random.normal(size=3).astype(np.float32),
+            "notes": ["a"] * number,
+        }
+        for number in range(3)
+    ]
+    examples = [{"steps": steps, "thumbnail": pixels(8, 8, 3)} for _ in range(6)]
+    features = tfds.features.FeaturesDict(about)
+    folder = other_shapes.write(tmp_path, "arm", features, examples, per_file=2)
+    info = json.loads((folder / "dataset_info.json").read_text())
+    (train,) = info["splits"]
+    info["splits"].append({**train, "name": "val", "shardLengths": ["2"]})
+    train["shardLengths"] = ["2", "2"]
+    (folder / "dataset_info.json").write_text(json.dumps(info))
+    (folder / "arm-train.tfrecord-00002").rename(folder / "arm-val.tfrecord-00000")
+    assert prepare(folder, tmp_path / "all") == 0
+    assert prepare(folder, tmp_path / "one", "--cameras", "left.image", "--quality", "100") == 0
+    notes = []
+    for name in ("all", "one"):
+        builder = tfds.builder_from_directory(str(tmp_path / name / "arm" / "1.0.0"))
+        lengths = {name: split.shard_lengths for name, split in builder.info.splits.items()}
+        assert lengths == {"train": [2, 2], "val": [2]}
+        for split in lengths:
+            for episode in builder.as_dataset(split):
+                rows = list(episode["steps"])
+                assert [len(row["notes"]) for row in rows] == [0, 1, 2]
+                assert all(row["left"]["image"].shape == (*SMALL, 3) for row in rows)
+                if name == "all":
+                    assert all(row["views"]["any"].shape == (*SMALL, 3) for row in rows)
+                    assert (rows[0]["views"]["depth"].numpy() == steps[0]["views"]["depth"]).all()
+                assert episode["thumbnail"].shape == (8, 8, 3)
+        assert ("views" in builder.info.features["steps"].feature) == (name == "all")
+        notes.append(builder.info.metadata[prepared.KEY])
+    assert notes[1]["dropped"] == ["views/any", "views/depth"] and not notes[0]["dropped"]
+    assert [one["psnr"]["frames"] for one in notes] == [12, 6]
 
 
 def test_a_dropped_camera_is_missed_only_by_who_asks_for_it(stored, tmp_path, make_config):
@@ -297,6 +355,23 @@ def test_a_full_disk_is_one_error(stored, made, tmp_path, capsys, monkeypatch):
         refused(capsys, out, stored.folder, said=("could not be saved", "full", "then try again"))
     assert prepare(stored.folder, out) == 0
     assert contents(target(out)) == contents(target(made))
+
+
+def test_a_source_that_cannot_be_read_is_one_error(stored, made, tmp_path, capsys, monkeypatch):
+    unreadable = files_of(stored.folder)[3]
+
+    def refusing(path, *words):
+        if path == unreadable:
+            raise OSError(5, "Input/output error")
+        return open(path, *words)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(records, "open", refusing, raising=False)
+        said = (str(unreadable), "Input/output error", "Copy that file again")
+        after = refused(capsys, tmp_path, stored.folder, said=said)
+    assert len([name for name in after if "tfrecord" in name and "done" not in name]) == 3
+    assert prepare(stored.folder, tmp_path) == 0
+    assert contents(target(tmp_path)) == contents(target(made))
 
 
 EARLY = [one for one in DAMAGES if one.words and not one.late and one.name != "nan state"]

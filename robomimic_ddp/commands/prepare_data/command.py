@@ -76,10 +76,9 @@ def run(command: str, args: argparse.Namespace) -> int:
             say(f"{job.target} is there already, prepared from {job.source.folder} like this.")
             return EXIT_DONE
         say(_headline(job))
-        notes = job.begun()
         found = writing.sample(job)
         _require_space(job, found.ratio, say)
-        job.begin(notes or job.notes(found.psnr))
+        job.begin(job.notes(found.psnr))
     except RobomimicDDPError as error:
         raise error.on_all_ranks() from error
     if job.is_complete():  # by other tasks, in the meantime

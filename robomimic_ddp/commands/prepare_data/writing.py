@@ -258,7 +258,10 @@ def _first_records(
     def size(images: Any) -> int:
         return sum(map(len, images.numpy()))
 
-    for offset in record_offsets(file.path)[:_SAMPLED_RECORDS]:
+    offsets: list[int] = []
+    with suppress(DataError):
+        offsets = record_offsets(file.path)
+    for offset in offsets[:_SAMPLED_RECORDS]:
         with suppress(tf.errors.OpError):
             raw = raw_records(str(file.path), np.int64(offset)).take(1).get_single_element()
             episode = parse(raw)
@@ -285,9 +288,13 @@ def _compared(job: Job, camera: str, data: bytes) -> tuple[float, int, int]:
 
 
 def _fields(job: Job) -> Fields:
-    """All step features that are kept, for parsing and for naming what is damaged."""
+    """The step features of a fixed shape that are kept, and the cameras, for parsing and for naming
+    what is damaged.
+    """
     steps = step_features(job.source.features, str(job.source.folder))
-    others = {name: Part(name, 0, 0) for name in steps if name not in {*job.cameras, *job.dropped}}
+    images = {*job.cameras, *job.dropped}
+    fixed = [name for name, one in steps.items() if None not in one.shape and name not in images]
+    others = {name: Part(name, 0, 0) for name in fixed}
     return Fields({name: name for name in job.cameras}, others, {}, {}, None, None)
 
 
