@@ -16,6 +16,7 @@ from robomimic_ddp.data.rlds import host_datasets
 from robomimic_ddp.data.rlds.index import cache, prepared, records
 from robomimic_ddp.data.rlds.loaders.make import make_loader
 from robomimic_ddp.data.rlds.pipeline.images import PictureSize, decode_one
+from robomimic_ddp.data.rlds.schema import spec
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow, import_tensorflow_datasets
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.training import plan_summary
@@ -187,6 +188,8 @@ def test_other_features_splits_and_encodings(tmp_path, capsys):
                     assert all(row["views"]["any"].shape == (*SMALL, 3) for row in rows)
                     assert (rows[0]["views"]["depth"].numpy() == steps[0]["views"]["depth"]).all()
                 assert episode["thumbnail"].shape == (8, 8, 3)
+        encoding = builder.info.features["steps"].feature["left"]["image"].encoding_format
+        assert encoding == "jpeg"
         assert ("views" in builder.info.features["steps"].feature) == (name == "all")
         notes.append(builder.info.metadata[prepared.KEY])
     assert notes[1]["dropped"] == ["views/any", "views/depth"] and not notes[0]["dropped"]
@@ -197,8 +200,11 @@ def test_a_dropped_camera_is_missed_only_by_who_asks_for_it(stored, tmp_path, ma
     words = ("--cameras", CAMERAS[0], "exterior_image_2_left", "--quality", "40")
     assert prepare(stored.folder, tmp_path / "out", *words) == 0
     where = {"data_path": str(tmp_path / "out"), "data_cache_dir": str(tmp_path / "cache")}
-    config = make_config(**where)
-    assert len(host_datasets.datasets_from_config(config, config.all_obs_keys)[0])
+    strict = (spec.FOLDER / "droid.yaml").read_text().replace("optional: true", "optional: false")
+    (tmp_path / "strict.yaml").write_text(strict)
+    for schema in ("droid", str(tmp_path / "strict.yaml")):
+        config = make_config(**where, rlds_schema=schema)
+        assert len(host_datasets.datasets_from_config(config, config.all_obs_keys)[0])
     config = make_config(**where, cameras=CAMERAS)
     with pytest.raises(DataError, match="prepared without the camera 'camera/image/hand"):
         host_datasets.datasets_from_config(config, config.all_obs_keys)
@@ -263,6 +269,22 @@ def test_a_truncated_file_is_written_again(stored, made, tmp_path, monkeypatch):
     monkeypatch.undo()
     assert prepare(stored.folder, tmp_path) == 0
     assert contents(target(tmp_path)) == contents(target(made))
+
+
+@pytest.mark.parametrize("place", [(writing, "_rewritten"), (job_module.Job, "_write_metadata")])
+def test_another_job_may_complete_it_first(stored, made, tmp_path, monkeypatch, place):
+    real = getattr(*place)
+
+    def overtaken(*arguments):
+        result = real(*arguments)
+        if not target(tmp_path).exists():
+            shutil.rmtree(tmp_path / "made_up")
+            shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+        return result
+
+    monkeypatch.setattr(*place, overtaken)
+    assert prepare(stored.folder, tmp_path) == 0
+    assert contents(tmp_path) == contents(made)
 
 
 @pytest.mark.parametrize("launcher", ["slurm", "torchrun"])

@@ -126,9 +126,7 @@ def _episodes(job: Job, files: Sequence[RecordFile]) -> Any:
         raw = raw_records(names[file], offset).take(1).get_single_element()
         episode = parse(raw)
         lengths = tf.stack([tf.shape(episode[name])[0] for name in read_features])
-        same = tf.debugging.assert_equal(lengths, lengths[0], "numbers of steps differ")
-        with tf.control_dependencies([same]):
-            raw = tf.identity(raw)
+        tf.debugging.assert_equal(lengths, lengths[0], "numbers of steps differ")
         images = (encoded(episode[name], job.stored[name]) for name in job.changed)
         return (offset, tf.constant(True), raw, *images)
 
@@ -176,7 +174,7 @@ def _record_writer(target: Path) -> Iterator[Callable[[bytes], Any]]:
     """
     tf = import_tensorflow()
     remove_left_over(target)
-    temporary, expected = temporary_beside(target), 0
+    temporary = temporary_beside(target)
 
     def checked(call: Callable[..., Any], *arguments: Any) -> Any:
         with must_be_written(target):
@@ -185,22 +183,15 @@ def _record_writer(target: Path) -> Iterator[Callable[[bytes], Any]]:
             except tf.errors.OpError as error:
                 raise OSError(error.message) from error
 
-    def put(data: bytes) -> None:
-        nonlocal expected
-        checked(out.write, data)
-        expected += len(data) + FRAMING_BYTES
-
     def publish() -> None:
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
-        if temporary.stat().st_size != expected:
-            raise OSError(f"{temporary.stat().st_size} of {expected} bytes were written")
         os.replace(temporary, target)
         flush_folder(target.parent)
 
     out = checked(tf.io.TFRecordWriter, str(temporary))
     try:
-        yield put
+        yield lambda data: checked(out.write, data)
         checked(out.close)
         checked(publish)
     except BaseException:
