@@ -437,12 +437,17 @@ def test_episodes_that_are_left_out_do_not_move_the_split(load, copy, tmp_path):
     assert left[0] <= whole[0] and left[1] <= whole[1]
 
 
-def test_inspect_data_shows_where_it_comes_from(stored, made, capsys):
+def test_inspect_data_shows_where_it_comes_from(stored, made, capsys, tmp_path):
     assert cli.main(["inspect-data", str(made / "made_up")]) == 0
     said = capsys.readouterr().out
     assert f"from {stored.folder} (" in said and "12x20, lanczos3, JPEG quality 95: PSNR" in said
     assert cli.main(["inspect-data", "--json", str(made / "made_up")]) == 0
     report = json.loads(capsys.readouterr().out)["prepared"]
+    assert prepare(stored.folder, tmp_path, "--filter", "bilinear", size=(150, 20)) == 0
+    words = [str(target(tmp_path)), "-o", str(tmp_path / "o")]
+    assert cli.main(["inspect-data", *words]) == 0
+    observation = json.loads((tmp_path / "o" / "config.json").read_text())["observation"]
+    assert observation["image_dim"] == [150, 20] and observation["image_filter"] == "bilinear"
     assert report["source"] == "made_up/1.0.0" and report["size"] == list(SMALL)
     (target(made) / "copy").mkdir()
     damaged = target(made) / "copy" / "metadata.json"
