@@ -304,6 +304,15 @@ def test_tasks_share_the_files(stored, made, tmp_path, monkeypatch, capsys, laun
     assert prepare(stored.folder, tmp_path) == 0  # a task that is started again
 
 
+def test_ranks_of_a_node_print_one_error(tmp_path, monkeypatch, capsys):
+    for rank in range(2):
+        names = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": 2}
+        for name, value in {**names, "MASTER_ADDR": "localhost", "MASTER_PORT": 1}.items():
+            monkeypatch.setenv(name, str(value))
+        assert prepare(tmp_path / "nothing", tmp_path) == 1
+        assert ("is no folder" in capsys.readouterr().err) == (rank == 0)
+
+
 def refused(capsys, destination, source, *words, said, **more):
     """The command fails with one error that has the words `said`, and changes nothing that was
     there.

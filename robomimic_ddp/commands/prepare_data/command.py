@@ -80,7 +80,9 @@ def run(command: str, args: argparse.Namespace) -> int:
         _require_space(job, found.ratio, say)
         job.begin(job.notes(found.psnr))
     except RobomimicDDPError as error:
-        raise error.on_all_ranks() from error
+        if launch.local_rank > 0:  # the node's first rank prints it
+            error.on_all_ranks()
+        raise
     if job.is_complete():  # by other tasks, in the meantime
         shutil.rmtree(job.work, ignore_errors=True)
         return EXIT_DONE
