@@ -47,6 +47,10 @@ COMMANDS = {
         "robomimic_ddp.commands.inspect_data.command",
         "show what a dataset contains; write sample frames and a config to begin with",
     ),
+    "prepare-data": Command(
+        "robomimic_ddp.commands.prepare_data.command",
+        "write an RLDS dataset with smaller images, at the size that training gets",
+    ),
     "doctor": Command(
         "robomimic_ddp.commands.doctor.command",
         "look over this machine, its packages and a job's config",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from robomimic_ddp.config.rlds_keys import DATA_FORMAT
 from robomimic_ddp.data.array_cache import DEFAULT_CACHE
 from robomimic_ddp.data.rlds import host_datasets
 from robomimic_ddp.data.rlds.index.statistics import QUANTILE_STEPS, Index
+from robomimic_ddp.distributed import group
+from robomimic_ddp.distributed.quiet_streams import quiet_stdout
 from robomimic_ddp.errors import EXIT_DONE, ConfigError
 
 QUANTILES = (0.01, 0.5, 0.99)
@@ -48,7 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
 
 
 def run(command: str, args: argparse.Namespace) -> int:
-    """Makes the index of the config's dataset, if it is not cached, and prints its statistics.
+    """Collective: makes the index of the config's dataset, if it is not cached; the main rank
+    prints its statistics.
 
     Raises ConfigError, DataError.
     """
@@ -63,13 +67,17 @@ def run(command: str, args: argparse.Namespace) -> int:
         train.setdefault(key, value)
     obs.setdefault("rgb", [])
     keys = sorted({*obs.rgb, *obs.get("low_dim", ())})
-    given = options.resolve({}, env.read_launch_env().option_texts, config.get("ddp") or {})
-    skip = given.values.skip_corrupt  # it has another index
-    for source, fields, index, kept in host_datasets.indices_from_config(config, keys, skip):
-        print(f"{source.folder}: {len(source.files)} files, {len(index.length)} episodes,", end=" ")
-        print(f"{len(kept)} of them used with {int(index.length[kept].sum())} steps")
-        print("\n".join(_table(fields, index, kept)))
-    print(f"quantiles: of {QUANTILE_STEPS} steps spread evenly over each episode")
+    launch = env.read_launch_env()
+    given = options.resolve({}, launch.option_texts, config.get("ddp") or {}).values
+    ranks = group.process_group("gloo", given.timeout, launch.restart_count)
+    skip = given.skip_corrupt  # it has another index
+    with ranks if launch.world_size > 1 else nullcontext(), quiet_stdout(launch.rank > 0):
+        for source, fields, index, kept in host_datasets.indices_from_config(config, keys, skip):
+            found = f"{len(source.files)} files, {len(index.length)} episodes"
+            steps = int(index.length[kept].sum())
+            print(f"{source.folder}: {found}, {len(kept)} of them used with {steps} steps")
+            print("\n".join(_table(fields, index, kept)))
+        print(f"quantiles: of {QUANTILE_STEPS} steps spread evenly over each episode")
     return EXIT_DONE
 
 

@@ -104,6 +104,27 @@ def read_launch_env(environ: Mapping[str, str] | None = None) -> LaunchEnv:
     )
 
 
+def task_of_job(launch: LaunchEnv, environ: Mapping[str, str] | None = None) -> tuple[int, int]:
+    """(number, count) of this process among those of a job that exchange nothing: the ranks of all
+    tasks of a Slurm array, from 0. Raises LaunchError for an array with gaps.
+    """
+    environ = os.environ if environ is None else environ
+    if "SLURM_ARRAY_TASK_ID" not in environ:
+        return launch.rank, launch.world_size
+    names = ("ID", "MIN", "STEP", "COUNT")
+    task, first, step, count = (
+        _integer(environ, f"SLURM_ARRAY_TASK_{name}", default=1) for name in names
+    )
+    number = (task - first) // max(1, step)
+    if not 0 <= number < count:
+        raise LaunchError(
+            f"SLURM_ARRAY_TASK_ID={task} does not fit an array of {count} tasks from {first} on: "
+            "each task has its share of the files by its number, so an array needs all of them. "
+            "Submit it as 0 to N-1; finished files are not written again."
+        )
+    return number * launch.world_size + launch.rank, count * launch.world_size
+
+
 def _is_last_attempt(environ: Mapping[str, str]) -> bool:
     left = (environ.get(f"TORCHELASTIC_{name}", "") for name in ("RESTART_COUNT", "MAX_RESTARTS"))
     return bool(environ.get("TORCHELASTIC_ERROR_FILE")) and len(set(left)) == 1

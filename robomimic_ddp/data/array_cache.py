@@ -65,5 +65,5 @@ def made_together(make: Callable[[], Value]) -> list[Value]:
         parts = group.gather_objects(own, within=waiting)
     for part in parts:
         if isinstance(part, DataError):
-            raise part
+            raise part.on_all_ranks()
     return parts

@@ -100,6 +100,10 @@ def _data(run: Any, loader: Any) -> Iterator[str]:
         said.append(f"{batches} batches of every rank in a pass")
     if said:
         yield f"data: {'; '.join(said)}"
+    dataset = getattr(loader, "dataset", None)
+    for one in getattr(dataset, "datasets", [dataset]):
+        if getattr(one, "prepared", None):
+            yield f"data: {one.name} is {one.prepared}"
 
 
 def _names(train: Any) -> Iterator[str]:

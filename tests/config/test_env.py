@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from robomimic_ddp import errors
 from robomimic_ddp.config import env
 from robomimic_ddp.config.env import read_launch_env
 
@@ -44,6 +45,21 @@ def test_torchrun_variables_are_read_and_left_alone():
 def test_slurm_variables_alone_are_no_launch():
     launch = read_launch_env({"SLURM_PROCID": "3", "SLURM_NTASKS": "8", "SLURM_LOCALID": "3"})
     assert not launch.launched and launch.world_size == 1
+
+
+def test_tasks_of_an_array_are_numbered_from_0():
+    LaunchEnv, LaunchError = env.LaunchEnv, errors.LaunchError
+
+    def task(number, count, launch=None):
+        names = {"ID": number, "COUNT": count, "MIN": 10, "STEP": 5}
+        environ = {f"SLURM_ARRAY_TASK_{name}": str(value) for name, value in names.items()}
+        return env.task_of_job(launch or LaunchEnv(), environ)
+
+    assert env.task_of_job(LaunchEnv(rank=1, world_size=4), {}) == (1, 4)
+    assert [task(number, 3) for number in (10, 15, 20)] == [(0, 3), (1, 3), (2, 3)]
+    assert task(15, 3, LaunchEnv(rank=1, world_size=4)) == (5, 12)
+    with pytest.raises(LaunchError, match="TASK_ID=25 does not fit an array of 3 tasks from 10"):
+        task(25, 3)
 
 
 def test_options_are_collected_in_lower_case():

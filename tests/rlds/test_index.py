@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import json
 import multiprocessing
+import os
 import shutil
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 
 from robomimic_ddp.data import array_cache
+from robomimic_ddp.data.rlds import reading_progress
 from robomimic_ddp.data.rlds.index import build, statistics
 from robomimic_ddp.data.rlds.index import cache as index_cache
 from robomimic_ddp.data.rlds.index.source import Source
@@ -59,13 +62,45 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_reading_shows_how_far_it_is_on_a_terminal(stored, monkeypatch):
+def test_reading_shows_how_far_it_is(stored, tmp_path, monkeypatch):
     source, fields = source_and_fields(stored.folder)
-    for stream, shown in ((Terminal(), True), (io.StringIO(), False)):
+    for number, (stream, shown) in enumerate(((Terminal(), True), (io.StringIO(), False))):
         monkeypatch.setattr("sys.stderr", stream)
-        build.make_index(source, fields, show_progress=True)
+        index_cache.load_index(source, fields, str(tmp_path / str(number)))
         assert ("index of made_up/1.0.0: 100%" in stream.getvalue()) == shown
-        assert (f"{len(LENGTHS)}/{len(LENGTHS)}" in stream.getvalue()) == shown
+        assert ("379k/379k" in stream.getvalue()) == shown
+    monkeypatch.setattr(reading_progress, "LINE_SECONDS", 0)
+    monkeypatch.setattr(reading_progress, "_REPORTED_BYTES", 1)
+    index_cache.load_index(source, fields, str(tmp_path / "lines"))
+    *lines, end = stream.getvalue().splitlines()
+    assert len(lines) == len(LENGTHS) and "MB/s of 0.000379 GB, 0:00:00 left" in lines[-1]
+    assert end.startswith("index of made_up/1.0.0: 0.000379 GB in 0:00:0") and "MB/s" in end
+
+
+def test_what_a_stopped_job_has_read_is_not_read_again(stored, tmp_path, monkeypatch, ranks):
+    """One file was read before, and is changed after that: it is read again."""
+    folder = shutil.copytree(stored.folder, tmp_path / "made_up" / "1.0.0")
+    source, fields = source_and_fields(folder)
+    whole, read, real = build.make_index(source, fields), [], index_cache.make_index
+
+    def stopping(source, fields, files, *more):
+        if len(read) == 4:
+            raise KeyboardInterrupt
+        read.append(files)
+        return real(source, fields, files, *more)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(index_cache, "_PART_BYTES", 1)
+        patched.setattr(index_cache, "make_index", stopping)
+        index_cache.load_index(source, fields, str(tmp_path / "cache"))
+    time.sleep(0.05)
+    os.utime(source.files[0])
+    before = set(sum(read, []))
+    found = ranks.run(index_of_ranks, str(folder), str(tmp_path / "cache"))
+    files = sorted(sum((files for files, _ in found), []))
+    assert files == sorted(set(range(len(source.files))) - before | {0})
+    assert all(same(index, whole) for _, index in found)
+    assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".npz"]
 
 
 def test_statistics_are_numpys(load, stored):
@@ -106,7 +141,9 @@ def test_index_is_kept_and_made_again_when_files_change(stored, tmp_path, monkey
     assert np.array_equal(one.offset, two.offset)
     assert np.array_equal(one.actions.sqdiff, two.actions.sqdiff)
     other = find_fields(source.features, "x", CAMERAS, CAMERAS, ACTIONS[:1])
-    assert index_cache.fingerprint(source, fields) != index_cache.fingerprint(source, other)
+    assert index_cache.fingerprint(source.identity, fields) != index_cache.fingerprint(
+        source.identity, other
+    )
     (cached,) = tmp_path.glob("*.npz")
     (tmp_path / "plain").touch()  # others who share the folder may read it as any other file
     assert cached.stat().st_mode == (tmp_path / "plain").stat().st_mode

@@ -99,9 +99,9 @@ def test_nothing_is_said_of_a_whole_data_set(make_config, tmp_path, capsys):
     one, _ = host_datasets.datasets_from_config(config, config.all_obs_keys, skip_corrupt=True)
     assert "skip_corrupt" not in capsys.readouterr().err
     two, _ = host_datasets.datasets_from_config(config, config.all_obs_keys)
-    assert one.digest == two.digest and index_cache.fingerprint(one.source, one.fields) in {
-        path.stem.partition("-")[2] for path in (tmp_path / "cache").iterdir()
-    }
+    assert one.digest == two.digest and index_cache.fingerprint(
+        one.source.identity, one.fields
+    ) in {path.stem.partition("-")[2] for path in (tmp_path / "cache").iterdir()}
 
 
 def indexed_on_rank(folder, cache):

@@ -51,7 +51,10 @@ def make(source: Source, schema: str, fit: Fit, sample: Sample, output: Path) ->
             "ddpm": {"enabled": False},
             "ddim": {"enabled": True, "num_train_timesteps": 100, "num_inference_timesteps": 10},
         },
-        "observation": _observation(fit, _picture_size(source, fit, sample)),
+        "observation": {
+            **_observation(fit, _picture_size(source, fit, sample)),
+            **({"image_filter": source.prepared["filter"]} if source.prepared else {}),
+        },
     }
 
 
@@ -98,7 +101,11 @@ def _observation(fit: Fit, size: list[int]) -> dict[str, Any]:
 
 
 def _picture_size(source: Source, fit: Fit, sample: Sample) -> list[int]:
-    """Height and width of delivered images: the smallest stored size, at most 128."""
+    """Height and width of delivered images: those of a prepared set, else the smallest stored size,
+    at most 128.
+    """
+    if source.prepared:
+        return source.prepared["size"]
     steps = step_features(source.features, str(source.folder))
     sizes = []
     for key in fit.suggested("cameras"):

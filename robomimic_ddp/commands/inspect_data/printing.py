@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from robomimic_ddp.data.rlds.index import prepared
+
 _LISTED = 4
 _WIDE = 1000
 
@@ -78,6 +80,8 @@ def _remarks(report: dict[str, Any]) -> Iterator[str]:
     if "use" in report:
         yield report["use"]
         return
+    if "prepared" in report:
+        yield from _prepared(report["prepared"])
     words = report["language"]
     if words["feature"]:
         yield f"instructions: {words['feature']}, {words['different']} different in what was read"
@@ -98,6 +102,16 @@ def _remarks(report: dict[str, Any]) -> Iterator[str]:
         yield from (f"{word}: {report[word]}" for word in ("train", "next") if word in report)
     else:
         yield "With -o DIR: a contact sheet of frames, and a config to train with."
+
+
+def _prepared(notes: dict[str, Any]) -> Iterator[str]:
+    yield f"prepared: by {notes['by']} from {notes['folder']} ({notes['fingerprint']})"
+    yield f"    {prepared.quality(notes)}"
+    if notes["dropped"]:
+        yield f"    dropped: {', '.join(notes['dropped'])}"
+    lost = sum(len(one) for split in notes["left_out"].values() for one in split.values())
+    if lost:
+        yield f"    {lost} damaged episodes of the source are left out"
 
 
 def _few(names: Sequence[str]) -> str:

@@ -174,6 +174,7 @@ def report_of(source: Source, sample: Sample) -> dict[str, Any]:
         "name": source.folder.parent.name,
         "version": source.folder.name,
         "splits": splits,
+        **_prepared(source),
         "steps": {
             name: _described(f)
             for name, f in sorted(flat_features(features["steps"].feature).items())
@@ -195,6 +196,12 @@ def report_of(source: Source, sample: Sample) -> dict[str, Any]:
             "examples": sorted(set(sample.texts))[:5],
         },
     }
+
+
+def _prepared(source: Source) -> dict[str, Any]:
+    """What `prepare-data` has noted, without the list of the source's files."""
+    notes = source.prepared
+    return {"prepared": {**notes, "source": notes["source"]["data\x20set"]}} if notes else {}
 
 
 def _there(file: Any) -> bool:

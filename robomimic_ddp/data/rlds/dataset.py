@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from robomimic_ddp.data.language.embeddings import Embeddings
-from robomimic_ddp.data.rlds.index import normalization
+from robomimic_ddp.data.rlds.index import normalization, prepared
 from robomimic_ddp.data.rlds.index.records import episode_parser, step_features_read
 from robomimic_ddp.data.rlds.index.source import Source
 from robomimic_ddp.data.rlds.index.statistics import Index, merged_statistics
@@ -91,6 +91,12 @@ class RLDSDataset:
     def name(self) -> str:
         """Its path, for messages."""
         return str(self.source.folder)
+
+    @property
+    def prepared(self) -> str | None:
+        """How its pixels differ from its source's, if `prepare-data` has written it."""
+        notes = self.source.prepared
+        return notes and prepared.described(notes, self.size.pixels, self.size.filter)
 
     def __repr__(self) -> str:
         shown = {

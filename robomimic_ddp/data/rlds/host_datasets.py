@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +151,7 @@ def datasets_from_config(
     for one in found:
         source, _, index, kept = one
         numbers, where = numbers_in_files(index, source), str(source.folder)
-        rows = split_validation(index, kept, fraction, where, source.episodes_per_file, numbers)
+        rows = split_validation(index, kept, fraction, where, source.episodes_of_source, numbers)
         train.append(made(one, rows[0], "train"))
         valid.append(made(one, rows[1], "valid"))
     return _together(train, entries, embeddings), _together(valid, entries, embeddings)
@@ -282,6 +283,20 @@ def _fields(
     image_keys: Sequence[str],
     action_keys: Sequence[str],
 ) -> Fields:
-    """The fields of a dataset; embeddings of instructions have none."""
+    """The fields of a dataset; embeddings of instructions have none. Cameras that `prepare-data`
+    has dropped may be missing, unless the run asks for them.
+    """
     where, obs_keys = str(source.folder), [key for key in obs_keys if key not in MODELS]
+    dropped = {name.replace("/", ".") for name in (source.prepared or {}).get("dropped", ())}
+    cameras = dict(schema.cameras)
+    for key, entry in schema.cameras.items():
+        if entry.feature.replace("/", ".") in dropped:
+            cameras[key] = replace(entry, optional=True)
+            if key in obs_keys:
+                raise DataError(
+                    f"{where} was prepared without the camera {key!r} ({entry.feature}). Prepare "
+                    "the source again with it (robomimic-ddp prepare-data --cameras), or take it "
+                    "out of the config."
+                )
+    schema = replace(schema, cameras=cameras)
     return find_fields(source.features, where, obs_keys, image_keys, action_keys, schema)

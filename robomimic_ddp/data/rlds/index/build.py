@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,14 +35,18 @@ _ALL = -1
 """`take(-1)` of tf.data: all."""
 
 
-def files_of_rank(source: Source, rank: int, world_size: int) -> list[int]:
-    """The numbers of the files that `rank` indexes, about the same number of bytes for each rank.
-    A file belongs to the rank that has its middle byte.
+def files_of_rank(
+    source: Source, rank: int, world_size: int, files: Sequence[int] | None = None
+) -> list[int]:
+    """The numbers of those of `files` (None: all) that `rank` indexes, about the same number of
+    bytes for each rank. A file belongs to the rank that has its middle byte.
     """
-    ends = np.cumsum(source.sizes, dtype=np.float64)
-    middles = ends - np.asarray(source.sizes) / 2
-    owner = np.minimum(middles * world_size / max(ends[-1], 1), world_size - 1e-9).astype(int)
-    return np.flatnonzero(owner == rank).tolist()
+    numbers = np.arange(len(source.sizes)) if files is None else np.asarray(files, np.int64)
+    sizes = np.asarray(source.sizes, np.float64)[numbers]
+    ends = np.cumsum(sizes)
+    middles, total = ends - sizes / 2, max(sizes.sum(), 1)
+    owner = np.minimum(middles * world_size / total, world_size - 1e-9).astype(int)
+    return numbers[owner == rank].tolist()
 
 
 def make_index(
@@ -50,21 +54,19 @@ def make_index(
     fields: Fields,
     files: Sequence[int] | None = None,
     threads: int = 2,
-    show_progress: bool = False,
     skip_corrupt: bool = False,
+    add: Callable[[int], Any] = lambda count: None,
 ) -> Index:
-    """Reads every record of the `files` of `source` (None: all). Raises DataError for a damaged or
-    short file, or an episode with NaN; with `skip_corrupt` such episodes are left out.
+    """Reads every record of the `files` of `source` (None: all), `threads` files at once. Raises
+    DataError for a damaged or short file, or an episode with NaN; with `skip_corrupt` such episodes
+    are left out. add: takes the numbers of bytes that were read.
     """
     files = list(range(len(source.files)) if files is None else files)
     tf = import_tensorflow()
 
-    def rows_of(numbers: Sequence[int]) -> list[tuple]:
-        rows = _episodes(source, fields, [(number, 0, _ALL) for number in numbers], threads)
-        return list(_with_bar(rows, source, numbers) if show_progress else rows)
-
     try:
-        rows = rows_of(files)
+        places = [(number, 0, _ALL) for number in files]
+        rows = list(_episodes(source, fields, places, threads, add=add))
     except tf.errors.OpError as error:
         if not skip_corrupt:
             paths = [source.files[number] for number in files]
@@ -74,6 +76,7 @@ def make_index(
     if not skip_corrupt:
         _require_whole(source, files, rows)
     index = _as_index(rows, fields)
+    index = index.taken(np.lexsort((index.offset, index.file)))
     if skip_corrupt:
         finite = [np.isfinite(kind.mean).all(1) for kind in (index.actions, index.states)]
         return index.taken(np.flatnonzero(finite[0] & finite[1]))
@@ -100,7 +103,8 @@ def missing_episodes(index: Index, source: Source) -> np.ndarray:
 
 
 def numbers_in_files(index: Index, source: Source) -> np.ndarray:
-    """The number of each episode's record in its file: int64, counted from 0.
+    """The number of each episode's record in its file, of the source for a prepared set: int64,
+    counted from 0.
 
     For files with episodes missing in the index, reads the lengths of the records. Raises DataError
     if such a file cannot be read.
@@ -110,6 +114,10 @@ def numbers_in_files(index: Index, source: Source) -> np.ndarray:
         rows = np.flatnonzero(index.file == file)
         if len(rows):
             numbers[rows] = np.searchsorted(record_offsets(source.files[file]), index.offset[rows])
+    for file, lost in source.left_out.items():
+        rows = index.file == file
+        every = np.arange(source.episodes_per_file[file] + len(lost))
+        numbers[rows] = np.setdiff1d(every, lost)[numbers[rows]]
     return numbers
 
 
@@ -127,14 +135,6 @@ def left_out(index: Index, source: Source) -> str | None:
         + ", ".join(files)
         + (f", and some of {more} more files" if more else "")
     )
-
-
-def _with_bar(rows: Iterable[tuple], source: Source, files: Sequence[int]) -> Iterable[tuple]:
-    """Adds a progress bar in a terminal."""
-    from tqdm import tqdm
-
-    total = sum(source.episodes_per_file[number] for number in files)
-    return tqdm(rows, f"index of {source.name}", total, unit="episode", disable=None)
 
 
 def _as_index(rows: list[tuple], fields: Fields) -> Index:
@@ -183,18 +183,21 @@ def _episodes(
     places: Sequence[tuple[int, int, int]],
     threads: int,
     skip: bool = False,
+    add: Callable[[int], Any] = lambda count: None,
 ) -> Iterator[tuple]:
-    """One row of numpy values per episode (see `Index`). places: file, byte offset and number of
-    records; with `skip` single records, skipped if their features are invalid.
+    """One row of numpy values per episode (see `Index`), in order within a file. places: file, byte
+    offset and number of records; with `skip` single records, skipped if their features are invalid.
     """
     if not len(places):
         return
     described = _described(source, fields, places, threads, skip)
-    offset, last = 0, None
+    next_offset: dict[tuple[int, int], int] = {}
     for file, start, size, *rest in described.as_numpy_iterator():
-        offset = int(start) if (file, start) != last else offset
+        place = int(file), int(start)
+        offset = next_offset.get(place, int(start))
         yield (file, np.int64(offset), *rest)
-        offset, last = offset + int(size) + FRAMING_BYTES, (file, start)
+        next_offset[place] = offset + int(size) + FRAMING_BYTES
+        add(int(size) + FRAMING_BYTES)
 
 
 @traced_as_written
@@ -242,6 +245,13 @@ def _described(
 
     numbers, starts, counts = (np.asarray(column, np.int64) for column in zip(*places))
     names = [str(source.files[number]) for number in numbers]
-    records = tf.data.Dataset.from_tensor_slices((numbers, names, starts, counts)).flat_map(read)
-    described = records.map(describe, num_parallel_calls=threads, deterministic=True).prefetch(2)
+    parallel = {"num_parallel_calls": threads, "deterministic": True}
+    records = tf.data.Dataset.from_tensor_slices((numbers, names, starts, counts))
+    records = records.interleave(read, cycle_length=threads, **parallel)
+    described = records.map(describe, **parallel).prefetch(2)
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    options.threading.private_threadpool_size = threads
+    options.threading.max_intra_op_parallelism = 1
+    described = described.with_options(options)
     return described.ignore_errors() if skip else described

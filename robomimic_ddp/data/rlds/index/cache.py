@@ -8,8 +8,11 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import shutil
 import sys
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +26,14 @@ from robomimic_ddp.data.rlds.index.build import (
     make_index,
     missing_episodes,
 )
+from robomimic_ddp.data.rlds.index.records import record_offsets
 from robomimic_ddp.data.rlds.index.source import Source
 from robomimic_ddp.data.rlds.index.statistics import Index, Moments, merged
+from robomimic_ddp.data.rlds.reading_progress import reading
 from robomimic_ddp.data.rlds.schema.fields import Fields
 from robomimic_ddp.data.rlds.schema.filters import require_patterns
 from robomimic_ddp.distributed import group
+from robomimic_ddp.errors import DataError
 
 logger = logging.getLogger(__name__)
 INDEX_VERSION = 3
@@ -35,20 +41,18 @@ INDEX_VERSION = 3
 ignored.
 """
 _GROUPS = ("actions", "states")
+_FILES = "files"
+_PART_BYTES = 2**30
+"""Of record files in a part of the index, which a stopped job does not read again."""
 _MOST_THREADS = 8
 """More are limited by the disk."""
 
 
-def fingerprint(source: Source, fields: Fields, skip_corrupt: bool = False) -> str:
-    """Key of the index: a digest of files (names, sizes, version, checksums of some records),
-    fields and transform.
-    """
+def fingerprint(identity: Mapping[str, Any], fields: Fields, skip_corrupt: bool = False) -> str:
+    """Key of the index: a digest of `Source.identity`, fields and transform."""
     described = {
         "index": INDEX_VERSION,
-        "data\x20set": source.name,  # spelled as in existing caches
-        "files": [(path.name, size) for path, size in zip(source.files, source.sizes)],
-        "checksums": source.checksums,
-        "metadata": hashlib.sha256((source.folder / "features.json").read_bytes()).hexdigest(),
+        **identity,
         "actions": [(key, asdict(part)) for key, part in fields.actions.items()],
         "states": [(key, asdict(part)) for key, part in fields.low_dim.items()],
         "success": asdict(fields.success) if fields.success else None,
@@ -65,41 +69,112 @@ def load_index(
     """Collective: the index from the main rank's cache folder, or a new one, which is stored there.
 
     Each rank reads its share of the files, and waits for the others without ddp.timeout. Several
-    jobs may do this at once: each writes a temporary file and renames it. Raises ConfigError for a
+    jobs may do this at once: each writes a temporary file and renames it. What a stopped job had
+    read is kept beside it in parts, and not read again. Raises ConfigError for a
     filter that TensorFlow cannot apply, and the DataError of the first rank that has one on every
     rank. With `skip_corrupt` the main rank reports what is left out.
     """
     require_patterns([*fields.filters, fields.success])
-    path = (
-        array_cache.cache_folder(cache)
-        / f"{source.folder.parent.name}-{fingerprint(source, fields, skip_corrupt)}.npz"
-    )
+
+    def place(identity: Mapping[str, Any]) -> Path:
+        name = f"{source.folder.parent.name}-{fingerprint(identity, fields, skip_corrupt)}.npz"
+        return array_cache.cache_folder(cache) / name
+
+    path, notes = place(source.identity), source.prepared
     cached = array_cache.read(path, "index", _index_of) if group.is_main() else None
     if cached is not None and skip_corrupt and _may_be_repaired(cached, source, path):
         cached = None
+    if cached is None and group.is_main() and notes is not None:
+        of_source = array_cache.read(place(notes["source"]), "index", _index_of)
+        cached = None if of_source is None else _carried_over(of_source, source)
+        if cached is not None:
+            array_cache.keep(path, "index", _arrays(cached))
     index = group.broadcast_object(cached)
     if index is None:
-        index = _made_together(source, fields, skip_corrupt)
+        parts = path.with_suffix(".parts")
+        index = _made_together(source, fields, skip_corrupt, parts)
         if group.is_main():
             array_cache.keep(path, "index", _arrays(index))
+        shutil.rmtree(parts, ignore_errors=True)
     lost = left_out(index, source) if skip_corrupt and group.is_main() else None
     if lost:
         print(f"warning: {lost}", file=sys.stderr)
     return index
 
 
-def _made_together(source: Source, fields: Fields, skip_corrupt: bool) -> Index:
-    """Collective: the index of all files, each rank reading its share."""
+def _carried_over(index: Index, source: Source) -> Index | None:
+    """The index of a prepared set from its source's; None if an episode is missing in either."""
+    try:
+        offsets = [record_offsets(file) for file in source.files]
+    except DataError:  # read again, with its reason
+        return None
+    counts = list(map(len, offsets))
+    found = np.bincount(index.file, minlength=len(counts)).tolist()
+    if source.left_out or not counts == found == list(source.episodes_per_file):
+        return None
+    return replace(index, offset=np.concatenate(offsets).astype(np.int64))
+
+
+def _made_together(source: Source, fields: Fields, skip_corrupt: bool, parts: Path) -> Index:
+    """Collective: the index of all files, each rank reading its share of those that are not among
+    the `parts` that a rank finds in its folder. Notes new parts there.
+    """
     if group.is_main():
         logger.info("reading %s for its index (%d files)", source.folder, len(source.files))
     cores = env.share_of_cores(env.own_cores(), group.cores_of_node())
+    kept = dict(_read_parts(parts, source))
+    seen = group.gather_objects(sorted(kept))
+    mine: list[tuple[int, ...]] = []
+    done: set[int] = set()
+    for rank, files in ((rank, files) for rank, those in enumerate(seen) for files in those):
+        if not done & set(files):
+            done |= set(files)
+            mine += [files] if rank == group.rank() else []
+    left = [number for number in range(len(source.files)) if number not in done]
+    own = files_of_rank(source, group.rank(), group.world_size(), left)
 
     def own_part() -> Index:
-        files = files_of_rank(source, group.rank(), group.world_size())
-        more = {"show_progress": group.is_main(), "skip_corrupt": skip_corrupt}
-        return make_index(source, fields, files, min(_MOST_THREADS, cores), **more)
+        found = [kept[files] for files in mine]
+        cut = _cut(source, own)
+        total = sum(source.sizes[number] for number in own)
+        ranks = f" by this rank, one of {len(seen)}" if len(seen) > 1 else ""
+        shown = reading(f"index of {source.name}", total, ranks) if group.is_main() else None
+        with shown or nullcontext(lambda count: None) as add:
+            for files in cut:
+                threads = min(_MOST_THREADS, cores)
+                found.append(make_index(source, fields, files, threads, skip_corrupt, add))
+                if len(cut) > 1:
+                    arrays = {**_arrays(found[-1]), _FILES: np.asarray(files)}
+                    array_cache.keep(parts / f"{files[0]}.npz", "part of the index", arrays)
+        return merged(found)
 
     return merged(array_cache.made_together(own_part))
+
+
+def _cut(source: Source, files: Sequence[int]) -> list[list[int]]:
+    """`files` in parts of about _PART_BYTES; at least one, perhaps empty."""
+    found: list[list[int]] = [[]]
+    size = 0
+    for number in files:
+        if size >= _PART_BYTES:
+            found.append([])
+            size = 0
+        found[-1].append(number)
+        size += source.sizes[number]
+    return found
+
+
+def _read_parts(parts: Path, source: Source) -> Iterator[tuple[tuple[int, ...], Index]]:
+    """(numbers of files, their index) of the parts that a stopped job has left, unless one of the
+    files has changed since.
+    """
+    for path in sorted(parts.glob("*.npz")):
+        with suppress(FileNotFoundError):  # another job has finished meanwhile
+            made = path.stat().st_mtime
+            arrays = array_cache.read(path, "part of the index", dict) or {_FILES: np.zeros(0, int)}
+            files = tuple(arrays.pop(_FILES).tolist())
+            if files and not any(_changed_since(source.files[number], made) for number in files):
+                yield files, _index_of(arrays)
 
 
 def _may_be_repaired(index: Index, source: Source, path: Path) -> bool:
@@ -108,7 +183,11 @@ def _may_be_repaired(index: Index, source: Source, path: Path) -> bool:
     """
     made = path.stat().st_mtime
     files = [source.files[number] for number in np.flatnonzero(missing_episodes(index, source))]
-    return any(file.is_file() and file.stat().st_ctime > made for file in files)
+    return any(_changed_since(file, made) for file in files)
+
+
+def _changed_since(file: Path, moment: float) -> bool:
+    return file.is_file() and file.stat().st_ctime > moment
 
 
 def _arrays(index: Index) -> dict[str, np.ndarray]:

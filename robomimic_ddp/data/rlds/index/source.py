@@ -6,6 +6,7 @@ TensorFlow is not imported until features are needed.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from robomimic_ddp.config import paths
+from robomimic_ddp.data.rlds.index import prepared
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow_datasets
 from robomimic_ddp.errors import DataError
 
@@ -153,9 +155,38 @@ class Source:
         return tuple(_last_bytes(path) for path in self.files[::step])
 
     @cached_property
+    def identity(self) -> dict[str, Any]:
+        """Name, files (names, sizes), checksums of some records, and digest of the features."""
+        return {
+            "data\x20set": self.name,  # spelled as in existing caches
+            "files": [[path.name, size] for path, size in zip(self.files, self.sizes)],
+            "checksums": list(self.checksums),
+            "metadata": hashlib.sha256((self.folder / "features.json").read_bytes()).hexdigest(),
+        }
+
+    @cached_property
+    def prepared(self) -> dict[str, Any] | None:
+        """The notes of `prepare-data`, if it has written this dataset (see `index.prepared`)."""
+        return prepared.read(self.folder)
+
+    @cached_property
     def episodes_per_file(self) -> tuple[int, ...]:
         """Number of episodes of each of `files`, by the metadata."""
         return tuple(self.builder.info.splits[SPLIT].shard_lengths)
+
+    @cached_property
+    def left_out(self) -> dict[int, list[int]]:
+        """Of a prepared set: number of a file -> numbers of the records in the source's file that
+        the prepared one lacks.
+        """
+        lost = (self.prepared or {"left_out": {}})["left_out"].get(SPLIT, {})
+        return {int(file): numbers for file, numbers in lost.items()}
+
+    @property
+    def episodes_of_source(self) -> list[int]:
+        """`episodes_per_file`, of the source for a prepared set."""
+        counts = enumerate(self.episodes_per_file)
+        return [count + len(self.left_out.get(file, ())) for file, count in counts]
 
 
 def _last_bytes(path: Path) -> str:

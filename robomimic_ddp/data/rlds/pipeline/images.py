@@ -59,27 +59,27 @@ def decode(
     `reduction`, for JPEG only.
     """
     tf = import_tensorflow()
-    fixed = None not in stored
-    if fixed:
-        stored = tuple(-(-pixels // scale) for pixels in stored)
     with tf.control_dependencies([counter.assign_add(tf.size(encoded, out_type=tf.int64))]):
         encoded = tf.identity(encoded)
-
-    def decode_one(data: Any) -> Any:
-        if scale > 1:
-            frame = tf.io.decode_jpeg(data, channels=3, ratio=scale)
-        else:  # as in tensorflow-datasets, for the same pixels
-            frame = tf.io.decode_image(data, channels=3, expand_animations=False)
-        if not fixed:
-            frame.set_shape([None, None, 3])
-            return plain_resize(frame, size.pixels, size.filter)
-        # One by one, so that a frame stays in the processor's cache, and its pixels do not depend
-        # on the batch.
-        return resize_frame(tf.ensure_shape(frame, (*stored, 3)), size.pixels, size.filter)
-
     return tf.map_fn(
-        decode_one,
+        lambda data: decode_one(data, stored, size, scale),
         encoded,
         fn_output_signature=tf.TensorSpec([*size.pixels, 3], tf.uint8),
         parallel_iterations=1,  # batches are made in parallel
     )
+
+
+def decode_one(data: Any, stored: tuple[int | None, ...], size: PictureSize, scale: int = 1) -> Any:
+    """TensorFlow: one of `decode`'s images, uint8 [height, width, 3]."""
+    tf = import_tensorflow()
+    if scale > 1:
+        frame = tf.io.decode_jpeg(data, channels=3, ratio=scale)
+    else:  # as in tensorflow-datasets, for the same pixels
+        frame = tf.io.decode_image(data, channels=3, expand_animations=False)
+    if None in stored:
+        frame.set_shape([None, None, 3])
+        return plain_resize(frame, size.pixels, size.filter)
+    # One by one, so that a frame stays in the processor's cache, and its pixels do not depend on
+    # the batch.
+    stored = tuple(-(-pixels // scale) for pixels in stored)
+    return resize_frame(tf.ensure_shape(frame, (*stored, 3)), size.pixels, size.filter)

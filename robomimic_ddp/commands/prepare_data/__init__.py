@@ -1,0 +1,1 @@
+"""`robomimic-ddp prepare-data SRC DEST`: writes a smaller RLDS dataset, at the delivered size."""

@@ -1,0 +1,266 @@
+"""What `prepare-data` writes, and where: its folder while it is written, and its metadata.
+
+Files are written into DEST/<name>/<version>.incomplete, each whole or not at all, with a note of
+what is in it. Who finishes the last one, of any task, adds the metadata and renames the folder. So
+tasks need not know of each other, and one that is killed is started again.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from robomimic_ddp import __version__
+from robomimic_ddp.data.rlds.index import prepared
+from robomimic_ddp.data.rlds.index.source import INFO_FILE, Source, is_rlds_folder
+from robomimic_ddp.data.rlds.pipeline.images import PictureSize
+from robomimic_ddp.data.rlds.schema.features import step_features
+from robomimic_ddp.distributed.atomic_files import atomic_open, must_be_written
+from robomimic_ddp.errors import DataError
+
+INCOMPLETE = ".incomplete"
+SETTINGS, DONE = "prepare.json", "done"
+"""In the incomplete folder: the notes of the set, and the folder of those of its files."""
+_COMPARED = ("size", "filter", "encoding", "quality", "cameras", "dropped")
+
+
+@dataclass(frozen=True)
+class RecordFile:
+    """A record file of the source: its split, number in that, path, and episodes by the metadata;
+    size: bytes, 0 for one that is missing.
+    """
+
+    split: str
+    number: int
+    path: Path
+    episodes: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Job:
+    """A prepared set. root: DEST; cameras, dropped: step features to keep and to drop; quality: of
+    JPEG; skip_corrupt: see `ddp.skip_corrupt`; threads: of this process.
+    """
+
+    source: Source
+    root: Path
+    size: PictureSize
+    quality: int
+    cameras: tuple[str, ...]
+    dropped: tuple[str, ...]
+    skip_corrupt: bool
+    threads: int
+
+    @cached_property
+    def target(self) -> Path:
+        """The folder of the prepared set: DEST/<name>/<version>, as the source's is called."""
+        folder, config = self.source.folder.absolute(), self.source.builder.info.config_name
+        levels = 3 if config and config == folder.parent.name else 2
+        return self.root.joinpath(*folder.parts[-levels:])
+
+    @property
+    def work(self) -> Path:
+        """The folder until the set is complete."""
+        return self.target.with_name(self.target.name + INCOMPLETE)
+
+    @cached_property
+    def stored(self) -> dict[str, tuple[int | None, ...]]:
+        """Height and width of each camera's images in the source."""
+        steps = step_features(self.source.features, str(self.source.folder))
+        return {name: tuple(steps[name].shape[:2]) for name in self.cameras}
+
+    @property
+    def changed(self) -> list[str]:
+        """The cameras whose images are encoded again: all but JPEGs that have the size already."""
+        steps = step_features(self.source.features, str(self.source.folder))
+        jpeg = {name for name in self.cameras if steps[name].encoding_format == "jpeg"}
+        return [n for n in self.cameras if n not in jpeg or self.stored[n] != self.size.pixels]
+
+    @cached_property
+    def files(self) -> list[RecordFile]:
+        """All record files of all splits. Raises DataError where one of split "train" is missing,
+        unless `skip_corrupt`.
+        """
+        self.source.files  # noqa: B018 - checks the split that training reads
+        found = []
+        for split, info in self.source.builder.info.splits.items():
+            for number, path in enumerate(map(Path, info.filepaths)):
+                size = path.stat().st_size if path.is_file() else 0
+                episodes = info.shard_lengths[number]
+                found.append(RecordFile(split, number, path, episodes, size))
+        return found
+
+    def notes(self, psnr: Mapping[str, Any] | None) -> dict[str, Any]:
+        """What `prepared` says of the set, but for `left_out`."""
+        identity = self.source.identity
+        return {
+            "format": prepared.FORMAT,
+            "by": f"robomimic-ddp {__version__}",
+            "source": identity,
+            "folder": str(self.source.folder.absolute()),
+            "fingerprint": prepared.fingerprint(identity),
+            "size": list(self.size.pixels),
+            "filter": self.size.filter,
+            "encoding": "jpeg",
+            "quality": self.quality,
+            "cameras": list(self.cameras),
+            "dropped": list(self.dropped),
+            "psnr": psnr,
+        }
+
+    def begun(self) -> dict[str, Any] | None:
+        """The notes of the incomplete folder, or None where there is none. Raises DataError if it
+        is another's.
+        """
+        try:
+            return json.loads((self.work / SETTINGS).read_bytes())
+        except FileNotFoundError:
+            if self.work.is_dir() and any(self.work.iterdir()):
+                raise _refused(self.work, "files that prepare-data has not written") from None
+            return None
+        except (OSError, ValueError) as error:
+            raise _refused(self.work, f"a {SETTINGS} that cannot be read ({error})") from error
+
+    def is_complete(self) -> bool:
+        """Whether the set is there, made as this job would make it. Raises DataError if something
+        else is, or a part of something else.
+        """
+        if self.target.exists() and self.target.samefile(self.source.folder):
+            raise DataError(
+                f"{self.target} is the source itself, which must stay as it is. Name another DEST."
+            )
+        found = prepared.read(self.target) if is_rlds_folder(str(self.target)) else None
+        if found is None:
+            if self.target.exists() and (not self.target.is_dir() or any(self.target.iterdir())):
+                raise _refused(self.target, "something that prepare-data has not written")
+            begun = self.begun()
+            if begun is not None:
+                self._require_same(begun, self.work)
+            return False
+        self._require_same(found, self.target)
+        return True
+
+    def _require_same(self, found: Mapping[str, Any], folder: Path) -> None:
+        """Raises DataError if `found` notes are of another source or of other settings."""
+        wanted = self.notes(None)
+        if found.get("fingerprint") != wanted["fingerprint"]:
+            raise _refused(folder, f"what was prepared from another source, {found.get('folder')}")
+        for key in _COMPARED:
+            if found.get(key) != wanted[key]:
+                raise _refused(
+                    folder, f"what was prepared with {key}={found.get(key)}, not {wanted[key]}"
+                )
+
+    def begin(self, notes: Mapping[str, Any]) -> None:
+        """Makes the incomplete folder. Raises WriteError."""
+        with must_be_written(self.work / SETTINGS):
+            (self.work / DONE).mkdir(parents=True, exist_ok=True)
+            with atomic_open(self.work / SETTINGS) as file:
+                json.dump(notes, file)
+
+    def note_of(self, file: RecordFile) -> dict[str, Any] | None:
+        """The note of a finished file, or None if it is not finished."""
+        try:
+            note = json.loads((self.work / DONE / f"{file.path.name}.json").read_bytes())
+            size = (self.work / file.path.name).stat().st_size
+        except (OSError, ValueError):
+            return None
+        return note if note["bytes"] == size else None
+
+    def finish(self, file: RecordFile, note: Mapping[str, Any]) -> None:
+        """Notes that `file` is written. Raises WriteError."""
+        path = self.work / DONE / f"{file.path.name}.json"
+        with must_be_written(path), atomic_open(path) as out:
+            json.dump(note, out)
+
+    def complete(self) -> bool:
+        """Adds the metadata and renames the folder, if all files are finished; whether the set is
+        complete. Several tasks may do this at once. Raises WriteError.
+        """
+        done = {file: self.note_of(file) for file in self.files}
+        if None in done.values():
+            return is_rlds_folder(str(self.target))
+        with must_be_written(self.target):
+            try:
+                self._write_metadata(done)
+                for left in self.work.glob(".*.tmp"):  # of killed tasks
+                    left.unlink(missing_ok=True)
+                self.work.rename(self.target)
+            except OSError as error:
+                if not is_rlds_folder(str(self.target)):  # else another task was faster
+                    raise OSError(error.errno, error.strerror) from error
+        self.tidy()
+        return True
+
+    def tidy(self) -> None:
+        """Removes from the complete set what was needed while it was written."""
+        shutil.rmtree(self.target / DONE, ignore_errors=True)
+        (self.target / SETTINGS).unlink(missing_ok=True)
+
+    def _write_metadata(self, done: Mapping[RecordFile, Any]) -> None:
+        folder, begun = self.source.folder, self.begun() or {}
+        features = json.loads((folder / "features.json").read_bytes())
+        self._change_features(features)
+        info = json.loads((folder / INFO_FILE).read_bytes())
+        line = f"Prepared by robomimic-ddp: images of {prepared.quality(begun)}."
+        info["description"] = f"{info.get('description', '')}\n{line}".strip()
+        info.pop("downloadSize", None)
+        left_out: dict[str, dict[str, list[int]]] = {}
+        for split in info["splits"]:
+            of_split = {f: note for f, note in done.items() if f.split == split["name"]}
+            split["shardLengths"] = [str(note["episodes"]) for note in of_split.values()]
+            split["numBytes"] = str(sum(note["bytes"] for note in of_split.values()))
+            lost = {str(f.number): n["left_out"] for f, n in of_split.items() if n["left_out"]}
+            left_out |= {split["name"]: lost} if lost else {}
+        metadata = _read_or(folder / prepared.INFO, {})
+        metadata[prepared.KEY] = {**begun, "left_out": left_out}
+        for name in folder.iterdir():  # such as the names of labels
+            if name.is_file() and name.suffix in (".txt", ".json"):
+                shutil.copyfile(name, self.work / name.name)
+        # INFO_FILE last: tensorflow-datasets reads a folder that has it.
+        whole = {"features.json": features, prepared.INFO: metadata, INFO_FILE: info}
+        for name, value in whole.items():
+            with atomic_open(self.work / name) as file:
+                json.dump(value, file, indent=None if name == prepared.INFO else 2)
+
+    def _change_features(self, features: Any) -> None:
+        """Sets the size of the kept cameras in a `features.json`, and takes out the others."""
+        steps = _children(features)["steps"]
+        for name in (*self.changed, *self.dropped):
+            *groups, leaf = name.split("/")
+            places = [_children(steps)]
+            for group in groups:
+                places.append(_children(places[-1][group]))
+            if name not in self.dropped:
+                image = places[-1][leaf]["image"]
+                image["shape"] = {"dimensions": [*map(str, self.size.pixels), "3"]}
+                image["encodingFormat"] = "jpeg"
+                continue
+            del places[-1][leaf]
+            for place, group in zip(reversed(places[:-1]), reversed(groups)):
+                if not _children(place[group]):
+                    del place[group]
+
+
+def _children(node: Any) -> Any:
+    """The features of a dict in a `features.json`, or of the steps of a dataset."""
+    while "featuresDict" not in node:
+        node = node["sequence"]["feature"]
+    return node["featuresDict"]["features"]
+
+
+def _read_or(path: Path, instead: Any) -> Any:
+    return json.loads(path.read_bytes()) if path.is_file() else instead
+
+
+def _refused(folder: Path, found: str) -> DataError:
+    return DataError(
+        f"{folder} has {found}. Nothing there was changed: name another DEST, or remove that "
+        "folder if it is not needed."
+    )

@@ -1,0 +1,75 @@
+"""What `robomimic-ddp prepare-data` notes in the sets that it writes, and what is read from that.
+
+A prepared set has the episodes of its source in the same files and order, with smaller images. Its
+`metadata.json`, which is `builder.info.metadata` of tensorflow-datasets, has under KEY:
+
+- format: FORMAT; source: `Source.identity`; folder, fingerprint: of the source;
+- size: [height, width]; filter: of `rlds_keys.IMAGE_FILTERS`; encoding, quality: of JPEG;
+- cameras, dropped: step features that were kept and dropped; psnr: mean, least (dB) and number of
+  frames of a sample, against the pixels before encoding, or None if no image was changed;
+- left_out: {split: {number of file: [numbers of records in the source's file]}}, damaged episodes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from robomimic_ddp.errors import DataError
+
+KEY = "robomimic_ddp_prepared"
+FORMAT = 1
+INFO = "metadata.json"
+"""The file of tensorflow-datasets' MetadataDict."""
+
+
+def read(folder: Path) -> dict[str, Any] | None:
+    """The notes of a prepared set, or None for any other. Raises DataError for notes that cannot be
+    read.
+    """
+    try:
+        notes = json.loads((folder / INFO).read_bytes()).get(KEY)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, AttributeError) as error:
+        raise DataError(
+            f"{folder / INFO} cannot be read: {error}. Copy or prepare the dataset again."
+        ) from error
+    if notes is not None and notes.get("format") != FORMAT:
+        raise DataError(
+            f"{folder} was prepared in format {notes.get('format')!r}, and format {FORMAT} is "
+            "expected. Use the robomimic-ddp that prepared it, or prepare it again."
+        )
+    return notes
+
+
+def fingerprint(identity: Mapping[str, Any]) -> str:
+    """Hex digest of a `Source.identity`."""
+    return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:24]
+
+
+def quality(notes: Mapping[str, Any]) -> str:
+    """How the pixels differ from the source's, for people."""
+    psnr, height, width = notes["psnr"], *notes["size"]
+    made = f"{height}x{width}, {notes['filter']}, JPEG quality {notes['quality']}"
+    if psnr is None:
+        return f"{made}: pixels are the source's"
+    return (
+        f"{made}: PSNR {psnr['mean']:.1f} dB against the resized source, {psnr['least']:.1f} dB at "
+        f"least, in {psnr['frames']} sampled frames"
+    )
+
+
+def described(notes: Mapping[str, Any], size: Sequence[int], image_filter: str) -> str:
+    """A line for a run that asks for images of `size` (height, width), resized by `image_filter`.
+    Says so if they are resized a second time, or by another filter.
+    """
+    line = f"prepared from {notes['source']['data set']} at {quality(notes)}"
+    if list(size) != notes["size"]:
+        line += f"; resized again to {size[0]}x{size[1]} (observation.image_dim)"
+    elif notes["psnr"] is not None and image_filter != notes["filter"]:
+        line += f"; not by observation.image_filter={image_filter}"
+    return line

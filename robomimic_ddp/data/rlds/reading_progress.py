@@ -1,0 +1,55 @@
+"""Progress of reading record files: a bar in a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Callable
+
+LINE_SECONDS = 30.0
+"""Between two lines without a terminal."""
+_REPORTED_BYTES = 2**26
+"""From here on the end has a line."""
+
+
+@contextmanager
+def reading(what: str, total: int, share: str = "") -> Iterator[Callable[[int], Any]]:
+    """For the block: a function that takes the numbers of bytes that were read, of `total`.
+
+    Prints to stderr: a bar or lines with an estimate of the time left, and at the end of 64 MiB or
+    more the bytes per second. share: what `total` is, for the last line.
+    """
+    from tqdm import tqdm
+
+    began = shown = time.monotonic()
+    read = 0
+    bar = tqdm(total=total, desc=what, unit="B", unit_scale=True, disable=None)
+
+    def add(count: int) -> None:
+        nonlocal read, shown
+        read += count
+        bar.update(count)
+        now = time.monotonic()
+        if bar.disable and now - shown >= LINE_SECONDS:
+            shown, left = now, (total - read) * (now - began) / read
+            rest = timedelta(seconds=round(left))
+            print(f"{what}: {_rate(read, now - began)} of {_size(total)}, {rest} left",
+                  file=sys.stderr, flush=True)  # fmt: skip
+
+    with bar:
+        yield add
+    if read >= _REPORTED_BYTES:
+        print(f"{what}: {_rate(read, time.monotonic() - began)}{share}", file=sys.stderr)
+
+
+def _rate(count: int, seconds: float) -> str:
+    return (
+        f"{_size(count)} in {timedelta(seconds=round(seconds))}, {count / seconds / 1e6:.0f} MB/s"
+    )
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.3g} GB"

@@ -1,0 +1,466 @@
+"""`prepare-data`: the same episodes with smaller images, and what may go wrong meanwhile."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from robomimic_ddp import cli
+from robomimic_ddp.commands.prepare_data import job as job_module
+from robomimic_ddp.commands.prepare_data import writing
+from robomimic_ddp.data.rlds import host_datasets
+from robomimic_ddp.data.rlds.index import cache, prepared, records
+from robomimic_ddp.data.rlds.loaders.make import make_loader
+from robomimic_ddp.data.rlds.pipeline.images import PictureSize, decode_one
+from robomimic_ddp.data.rlds.schema import spec
+from robomimic_ddp.data.rlds.tf_import import import_tensorflow, import_tensorflow_datasets
+from robomimic_ddp.errors import DataError
+from robomimic_ddp.training import plan_summary
+from tests.ranks import bad_disks
+from tests.rlds import other_shapes
+from tests.rlds.conftest import CAMERAS, HEIGHT, STATES, WIDTH
+from tests.rlds.damages import DAMAGES, files_of, flip, no_picture, rewrite
+
+tf, tfds = import_tensorflow(), import_tensorflow_datasets()
+SMALL = (12, 20)
+WRIST = "observation/wrist_image_left"
+KEPT = ("observation/exterior_image_1_left", "observation/exterior_image_2_left")
+TASKS = {f"SLURM_ARRAY_TASK_{key}": "1" for key in ("MIN", "STEP")}
+
+
+def prepare(source, destination, *words, size=SMALL):
+    """The exit code of the command."""
+    size = "x".join(map(str, size))
+    return cli.main(["prepare-data", str(source), str(destination), "--size", size, *words])
+
+
+def target(destination: Path) -> Path:
+    return destination / "made_up" / "1.0.0"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below `folder`."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def episodes(folder: Path) -> list[dict]:
+    """As plain tensorflow-datasets reads them, images still encoded."""
+    builder = tfds.builder_from_directory(str(folder))
+    decoders = {"steps": tfds.decode.SkipDecoding()}
+    return list(builder.as_dataset("train", decoders=decoders).as_numpy_iterator())
+
+
+@pytest.fixture(scope="module")
+def made(stored, tmp_path_factory) -> Path:
+    """The made-up set at half its size; the folder for train.data_path."""
+    root = tmp_path_factory.mktemp("prepared")
+    assert prepare(stored.folder, root) == 0
+    return root
+
+
+def test_images_are_the_loaders_and_everything_else_is_the_sources(stored, made):
+    source, small = episodes(stored.folder), episodes(target(made))
+    size = PictureSize(*SMALL)
+    assert len(source) == len(small) > 0
+    for before, after in zip(source, small):
+        for name in [name.rpartition("/")[2] for name in (*KEPT, WRIST)]:
+            old, new = (one["steps"]["observation"].pop(name) for one in (before, after))
+            pixels = [decode_one(tf.constant(data), (HEIGHT, WIDTH), size) for data in old]
+            assert [tf.io.encode_jpeg(p, quality=95).numpy() for p in pixels] == list(new)
+        tf.nest.map_structure(np.testing.assert_array_equal, before, after)
+    assert [f.name for f in files_of(target(made))] == [f.name for f in files_of(stored.folder)]
+    builders = [tfds.builder_from_directory(str(f)) for f in (stored.folder, target(made))]
+    lengths = [builder.info.splits["train"].shard_lengths for builder in builders]
+    assert lengths[0] == lengths[1]
+    step = next(iter(next(iter(builders[1].as_dataset("train")))["steps"]))
+    assert step["observation"]["wrist_image_left"].shape == (*SMALL, 3)
+    notes = builders[1].info.metadata[prepared.KEY]
+    assert notes["quality"] == 95 and notes["filter"] == "lanczos3" and notes["psnr"]["frames"] > 50
+    assert not {"prepare.json", "done"} & set(contents(target(made)))
+
+
+def test_octo_reads_it(made):
+    from tests.rlds.trajectories import Trajectories
+
+    builder = tfds.builder("made_up", data_dir=str(made))
+    found = list(Trajectories.from_rlds(builder, "train", False, 1).iterator())
+    image = found[3]["observation"]["exterior_image_1_left"][0]
+    assert tf.io.decode_image(image).shape == (*SMALL, 3)
+
+
+def test_order_and_numbers_are_the_sources(load, made, tmp_path):
+    changes = {"experiment": {"validate": True}, "validation_fraction": 0.3}
+    size = {"observation": {"image_dim": list(SMALL)}, "shuffle_buffer_size": 30}
+    of_source = load(**changes, **size)
+    of_small = load(**changes, **size, data_path=str(made), data_cache_dir=str(tmp_path))
+    for before, after in zip(of_source, of_small):
+        for rank in (0, 1):
+            loaders = [make_loader(one, 3, rank, 2, 7) for one in (before, after)]
+            for first, second in zip(*loaders, strict=True):
+                assert first["index"].tolist() == second["index"].tolist()
+                assert first["language"] == second["language"]
+                assert (first["actions"] == second["actions"]).all()
+                assert all((first["obs"][key] == second["obs"][key]).all() for key in STATES[:2])
+                images = [batch["obs"][CAMERAS[0]].float() for batch in (first, second)]
+                assert images[0].shape == images[1].shape and 0 < (images[0] - images[1]).std() < 25
+    assert of_source[0].prepared is None and "PSNR" in of_small[0].prepared
+
+
+def test_the_plan_says_how_pixels_differ(load, made):
+    def said(**observation):
+        train, _ = load(data_path=str(made), observation=observation)
+        loader = type("Loader", (), {"dataset": train})
+        run = type("Run", (), {"config": {}, "sharded_stream": False})
+        return [line for line in plan_summary._data(run, loader) if "PSNR" in line]
+
+    (line,) = said(image_dim=list(SMALL))
+    assert f"{target(made)} is prepared from made_up/1.0.0 at 12x20, lanczos3, JPEG" in line
+    assert "resized again" not in line and "not by" not in line
+    assert "not by observation.image_filter=bilinear" in said(
+        image_dim=list(SMALL), image_filter="bilinear"
+    )[0]  # fmt: skip
+    assert "resized again to 6x10" in said(image_dim=[6, 10])[0]
+
+
+def test_images_of_that_size_stay_as_they_are(stored, tmp_path):
+    assert prepare(stored.folder, tmp_path, "--cameras", *KEPT, size=(HEIGHT, WIDTH)) == 0
+    for before, after in zip(episodes(stored.folder), episodes(target(tmp_path))):
+        assert "wrist_image_left" not in after["steps"]["observation"]
+        del before["steps"]["observation"]["wrist_image_left"]
+        tf.nest.map_structure(np.testing.assert_array_equal, before, after)
+    notes = prepared.read(target(tmp_path))
+    assert notes["psnr"] is None and notes["dropped"] == [WRIST]
+
+
+def test_other_features_splits_and_encodings(tmp_path, capsys):
+    """PNG, images of any size, depth, a group with images only, and a second split."""
+    random, image = np.random.RandomState(0), tfds.features.Image
+    step = {
+        "views": {
+            "any": image(shape=(None, None, 3), encoding_format="png"),
+            "depth": image(shape=(8, 8, 1), encoding_format="png"),
+        },
+        "left": {"image": image(shape=(24, 32, 3), encoding_format="png")},
+        "state": tfds.features.Tensor(shape=(3,), dtype=np.float32),
+        "notes": tfds.features.Sequence(tfds.features.Text()),
+    }
+    about = {"steps": tfds.features.Dataset(step), "thumbnail": image(shape=(8, 8, 3))}
+
+    def pixels(*shape):
+        return random.randint(0, 256, shape).astype(np.uint8)
+
+    steps = [
+        {
+            "views": {"any": pixels(24 + number, 32, 3), "depth": pixels(8, 8, 1)},
+            "left": {"image": pixels(24, 32, 3)},
+            "state": random.normal(size=3).astype(np.float32),
+            "notes": ["a"] * number,
+        }
+        for number in range(3)
+    ]
+    examples = [{"steps": steps, "thumbnail": pixels(8, 8, 3)} for _ in range(6)]
+    features = tfds.features.FeaturesDict(about)
+    folder = other_shapes.write(tmp_path, "arm", features, examples, per_file=2)
+    info = json.loads((folder / "dataset_info.json").read_text())
+    (train,) = info["splits"]
+    info["splits"].append({**train, "name": "val", "shardLengths": ["2"]})
+    train["shardLengths"] = ["2", "2"]
+    (folder / "dataset_info.json").write_text(json.dumps(info))
+    (folder / "arm-train.tfrecord-00002").rename(folder / "arm-val.tfrecord-00000")
+    assert prepare(folder, tmp_path / "all") == 0
+    assert prepare(folder, tmp_path / "one", "--cameras", "left.image", "--quality", "100") == 0
+    notes = []
+    for name in ("all", "one"):
+        builder = tfds.builder_from_directory(str(tmp_path / name / "arm" / "1.0.0"))
+        lengths = {name: split.shard_lengths for name, split in builder.info.splits.items()}
+        assert lengths == {"train": [2, 2], "val": [2]}
+        for split in lengths:
+            for episode in builder.as_dataset(split):
+                rows = list(episode["steps"])
+                assert [len(row["notes"]) for row in rows] == [0, 1, 2]
+                assert all(row["left"]["image"].shape == (*SMALL, 3) for row in rows)
+                if name == "all":
+                    assert all(row["views"]["any"].shape == (*SMALL, 3) for row in rows)
+                    assert (rows[0]["views"]["depth"].numpy() == steps[0]["views"]["depth"]).all()
+                assert episode["thumbnail"].shape == (8, 8, 3)
+        encoding = builder.info.features["steps"].feature["left"]["image"].encoding_format
+        assert encoding == "jpeg"
+        assert ("views" in builder.info.features["steps"].feature) == (name == "all")
+        notes.append(builder.info.metadata[prepared.KEY])
+    assert notes[1]["dropped"] == ["views/any", "views/depth"] and not notes[0]["dropped"]
+    assert [one["psnr"]["frames"] for one in notes] == [12, 6]
+
+
+def test_a_dropped_camera_is_missed_only_by_who_asks_for_it(stored, tmp_path, make_config):
+    words = ("--cameras", CAMERAS[0], "exterior_image_2_left", "--quality", "40")
+    assert prepare(stored.folder, tmp_path / "out", *words) == 0
+    where = {"data_path": str(tmp_path / "out"), "data_cache_dir": str(tmp_path / "cache")}
+    strict = (spec.FOLDER / "droid.yaml").read_text().replace("optional: true", "optional: false")
+    (tmp_path / "strict.yaml").write_text(strict)
+    for schema in ("droid", str(tmp_path / "strict.yaml")):
+        config = make_config(**where, rlds_schema=schema)
+        assert len(host_datasets.datasets_from_config(config, config.all_obs_keys)[0])
+    config = make_config(**where, cameras=CAMERAS)
+    with pytest.raises(DataError, match="prepared without the camera 'camera/image/hand"):
+        host_datasets.datasets_from_config(config, config.all_obs_keys)
+
+
+def test_the_sources_index_carries_over(load, made, tmp_path, monkeypatch):
+    where = {"data_cache_dir": str(tmp_path)}
+    of_source, _ = load(**where)
+    with monkeypatch.context() as patched:
+        patched.setattr(cache, "make_index", None)
+        carried, _ = load(**where, data_path=str(made))
+        again, _ = load(**where, data_path=str(made))
+    fresh, _ = load(data_cache_dir=str(tmp_path / "other"), data_path=str(made))
+    for one in (carried, again):
+        for name, column in cache._arrays(fresh.index).items():
+            np.testing.assert_array_equal(cache._arrays(one.index)[name], column)
+    assert (of_source.index.offset != fresh.index.offset).any()
+
+
+@pytest.mark.parametrize("place", ["between files", "in a file", "before the end"])
+def test_a_stopped_job_continues_to_the_same_bytes(stored, made, tmp_path, monkeypatch, place):
+    calls, written = [0], []
+
+    class Killed(BaseException):
+        pass
+
+    def after(count, function):
+        def stopping(*arguments, **more):
+            calls[0] += 1
+            if calls[0] > count:
+                raise Killed
+            return function(*arguments, **more)
+
+        return stopping
+
+    where, name, count = {
+        "between files": (job_module.Job, "finish", 3),
+        "in a file": (writing, "_rewritten", 9),
+        "before the end": (job_module.Job, "_write_metadata", 0),
+    }[place]
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(where, name, after(count, getattr(where, name)))
+        prepare(stored.folder, tmp_path)
+    assert not target(tmp_path).exists()
+    work = tmp_path / "made_up" / "1.0.0.incomplete"
+    kept = {path.name for path in (work / "done").iterdir()}
+    assert len(kept) == {"between files": 3, "in a file": 4, "before the end": 7}[place]
+    write = writing._write
+    monkeypatch.setattr(writing, "_write", lambda job, file, *rest: (
+        written.append(f"{file.path.name}.json"), write(job, file, *rest))[1])  # fmt: skip
+    assert prepare(stored.folder, tmp_path) == 0
+    assert not kept & set(written) and len(written) == 7 - len(kept)
+    assert contents(target(tmp_path)) == contents(target(made)) and not work.exists()
+
+
+def test_a_truncated_file_is_written_again(stored, made, tmp_path, monkeypatch):
+    monkeypatch.setattr(job_module.Job, "complete", lambda job: False)
+    assert prepare(stored.folder, tmp_path) == 0
+    work = tmp_path / "made_up" / "1.0.0.incomplete"
+    files_of(work)[2].write_bytes(b"torn")
+    (work / ".made_up-train.tfrecord-00001.other-host-1-1.tmp").write_bytes(b"left over")
+    monkeypatch.undo()
+    assert prepare(stored.folder, tmp_path) == 0
+    assert contents(target(tmp_path)) == contents(target(made))
+
+
+@pytest.mark.parametrize("place", [(writing, "_rewritten"), (job_module.Job, "_write_metadata")])
+def test_another_job_may_complete_it_first(stored, made, tmp_path, monkeypatch, place):
+    real = getattr(*place)
+
+    def overtaken(*arguments):
+        result = real(*arguments)
+        if not target(tmp_path).exists():
+            shutil.rmtree(tmp_path / "made_up")
+            shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+        return result
+
+    monkeypatch.setattr(*place, overtaken)
+    assert prepare(stored.folder, tmp_path) == 0
+    assert contents(tmp_path) == contents(made)
+
+
+@pytest.mark.parametrize("launcher", ["slurm", "torchrun"])
+def test_tasks_share_the_files(stored, made, tmp_path, monkeypatch, capsys, launcher):
+    for task in range(3):
+        names = {"SLURM_ARRAY_TASK_ID": task + 1, "SLURM_ARRAY_TASK_COUNT": 3, **TASKS}
+        if launcher == "torchrun":
+            names = {"RANK": task, "WORLD_SIZE": 3, "LOCAL_RANK": task, "LOCAL_WORLD_SIZE": 3}
+            names |= {"MASTER_ADDR": "localhost", "MASTER_PORT": 1}
+        for name, value in names.items():
+            monkeypatch.setenv(name, str(value))
+        assert prepare(stored.folder, tmp_path) == 0
+        assert target(tmp_path).exists() == (task == 2)
+        said = capsys.readouterr().out
+        assert ("left to other tasks" in said) == (task < 2 and (launcher, task) != ("torchrun", 1))
+    assert contents(target(tmp_path)) == contents(target(made))
+    assert prepare(stored.folder, tmp_path) == 0  # a task that is started again
+
+
+def test_ranks_of_a_node_print_one_error(tmp_path, monkeypatch, capsys):
+    for rank in range(2):
+        names = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": 2}
+        for name, value in {**names, "MASTER_ADDR": "localhost", "MASTER_PORT": 1}.items():
+            monkeypatch.setenv(name, str(value))
+        assert prepare(tmp_path / "nothing", tmp_path) == 1
+        assert ("is no folder" in capsys.readouterr().err) == (rank == 0)
+
+
+def refused(capsys, destination, source, *words, said, **more):
+    """The command fails with one error that has the words `said`, and changes nothing that was
+    there.
+    """
+    before = contents(destination) if destination.exists() else {}
+    assert prepare(source, destination, *words, **more) == 1
+    error = capsys.readouterr().err
+    for word in said:
+        assert word in error, error
+    assert error.count("robomimic-ddp:") == 1 and "Traceback" not in error
+    after = contents(destination) if destination.exists() else {}
+    assert before.items() <= after.items()
+    assert not [name for name in after if name.endswith(".tmp")]
+    return after
+
+
+@pytest.fixture
+def small_copy(made, tmp_path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "out"))
+
+
+def test_another_destination_is_refused(stored, copy, small_copy, capsys):
+    said = ("prepared with quality=95, not 90", "name another DEST")
+    refused(capsys, small_copy, stored.folder, "--quality", "90", said=said)
+    said = ("prepared with size=[12, 20], not [6, 10]",)
+    refused(capsys, small_copy, stored.folder, said=said, size=(6, 10))
+    flip(4)(copy)
+    files_of(copy)[-1].write_bytes(files_of(copy)[-1].read_bytes() + bytes(16))
+    refused(capsys, small_copy, copy, said=("another source", str(stored.folder)))
+    refused(capsys, copy.parents[1], copy, said=("is the source itself",))
+    (target(small_copy) / "metadata.json").unlink()
+    refused(capsys, small_copy, stored.folder, said=("prepare-data has not written",))
+    shutil.rmtree(target(small_copy))
+    foreign = small_copy / "made_up" / "1.0.0.incomplete"
+    foreign.mkdir()
+    (foreign / "thesis.tex").touch()
+    refused(capsys, small_copy, stored.folder, said=("prepare-data has not written",))
+    (foreign / "prepare.json").write_text("{")
+    refused(capsys, small_copy, stored.folder, said=("cannot be read",))
+    notes = {"fingerprint": "other", "folder": "/else"}
+    (foreign / "prepare.json").write_text(json.dumps(notes))
+    refused(capsys, small_copy, stored.folder, said=("another source, /else",))
+
+
+def test_other_words_are_refused(stored, tmp_path, capsys):
+    refused(capsys, tmp_path, tmp_path / "nothing", said=("is no folder",))
+    refused(capsys, tmp_path, stored.folder, "--cameras", "left", said=("no camera 'left'",))
+    refused(capsys, tmp_path, stored.folder, "--schema", "bridge", said=("no camera",))
+    for words in (["--quality", "0"], ["--workers", "0"]):
+        assert prepare(stored.folder, tmp_path, *words) == 2
+    with pytest.raises(SystemExit):
+        prepare(stored.folder, tmp_path, size=(0, 5))
+    assert not contents(tmp_path)
+
+
+def test_a_full_disk_is_one_error(stored, made, tmp_path, capsys, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)._replace(free=10_000)
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "disk_usage", lambda _: usage)
+        assert not refused(capsys, tmp_path, stored.folder, said=("1e-05 GB free", "Nothing was"))
+    out = tmp_path / "out"
+    assert prepare(stored.folder, out, "--cameras", "no") == 1  # TensorFlow is loaded
+    capsys.readouterr()
+    with bad_disks.too_large(tmp_path):
+        assert prepare(stored.folder, out) == 1
+    error = capsys.readouterr().err
+    assert "00000 could not be saved" in error and "Nothing was written there" in error
+    assert not [name for name in contents(out) if "tfrecord" in name]
+    with monkeypatch.context() as patched:
+        patched.setattr(bad_disks.os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "full")))
+        refused(capsys, out, stored.folder, said=("could not be saved", "full", "then try again"))
+    assert prepare(stored.folder, out) == 0
+    assert contents(target(out)) == contents(target(made))
+
+
+def test_a_source_that_cannot_be_read_is_one_error(stored, made, tmp_path, capsys, monkeypatch):
+    unreadable = files_of(stored.folder)[3]
+
+    def refusing(path, *words):
+        if path == unreadable:
+            raise OSError(5, "Input/output error")
+        return open(path, *words)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(records, "open", refusing, raising=False)
+        said = (str(unreadable), "Input/output error", "Copy that file again")
+        after = refused(capsys, tmp_path, stored.folder, said=said)
+    assert len([name for name in after if "tfrecord" in name and "done" not in name]) == 3
+    assert prepare(stored.folder, tmp_path) == 0
+    assert contents(target(tmp_path)) == contents(target(made))
+
+
+EARLY = [one for one in DAMAGES if one.words and not one.late and one.name != "nan state"]
+
+
+@pytest.mark.parametrize("damage", EARLY, ids=lambda one: one.name)
+def test_damage_is_one_error_or_left_out(copy, tmp_path, capsys, damage):
+    damage.make(copy)
+    lost = set(damage.lost) | set(damage.replaced)
+    words = [word for word in damage.words if word != "rank 0" and "byte" not in word]
+    words = [word for word in words if ", step" not in word]
+    after = refused(capsys, tmp_path / "out", copy, said=words)
+    if damage.name != "missing file":
+        before = {name for name in after if "tfrecord" in name and "done" not in name}
+        assert len(before) == min(lost) // 2  # files before the damaged one are finished
+    assert prepare(copy, tmp_path / "out", "--skip-corrupt") == 0
+    assert f"{len(lost)} damaged episodes are left out" in capsys.readouterr().err
+    found = {one["episode_metadata"]["file_path"] for one in episodes(target(tmp_path / "out"))}
+    left = [number for number in range(14) if number not in lost]
+    assert len(found) == len(left)
+    assert all(any(f"{number:05d}" in path.decode() for path in found) for number in left)
+    for name, data in after.items():
+        if "tfrecord" in name and "done" not in name:
+            assert (target(tmp_path / "out") / Path(name).name).read_bytes() == data
+
+
+def test_episodes_that_are_left_out_do_not_move_the_split(load, copy, tmp_path):
+    def paths(dataset):
+        numbers = dataset.index.file[dataset.rows], dataset.index.texts[dataset.rows]
+        return set(zip(*map(np.ndarray.tolist, numbers)))
+
+    changes = {"experiment": {"validate": True}, "validation_fraction": 0.4}
+    changes |= {"success_only": False, "skip_unlabeled": False}
+    whole = [paths(one) for one in load(**changes)]
+    for file in (0, 1, 5):
+        rewrite(file, 0, no_picture)(copy) if file else flip(file)(copy)
+    assert prepare(copy, tmp_path / "out", "--skip-corrupt") == 0
+    where = {"data_path": str(tmp_path / "out"), "data_cache_dir": str(tmp_path / "cache")}
+    left = [paths(one) for one in load(**changes, **where)]
+    assert len(left[0] | left[1]) == 11
+    assert left[0] <= whole[0] and left[1] <= whole[1]
+
+
+def test_inspect_data_shows_where_it_comes_from(stored, made, capsys, tmp_path):
+    assert cli.main(["inspect-data", str(made / "made_up")]) == 0
+    said = capsys.readouterr().out
+    assert f"from {stored.folder} (" in said and "12x20, lanczos3, JPEG quality 95: PSNR" in said
+    assert cli.main(["inspect-data", "--json", str(made / "made_up")]) == 0
+    report = json.loads(capsys.readouterr().out)["prepared"]
+    assert prepare(stored.folder, tmp_path, "--filter", "bilinear", size=(150, 20)) == 0
+    words = [str(target(tmp_path)), "-o", str(tmp_path / "o")]
+    assert cli.main(["inspect-data", *words]) == 0
+    observation = json.loads((tmp_path / "o" / "config.json").read_text())["observation"]
+    assert observation["image_dim"] == [150, 20] and observation["image_filter"] == "bilinear"
+    assert report["source"] == "made_up/1.0.0" and report["size"] == list(SMALL)
+    (target(made) / "copy").mkdir()
+    damaged = target(made) / "copy" / "metadata.json"
+    damaged.write_text('{"robomimic_ddp_prepared": {"format": 2}}')
+    with pytest.raises(DataError, match="format 2, and format 1"):
+        prepared.read(damaged.parent)
+    shutil.rmtree(damaged.parent)
