@@ -150,6 +150,8 @@ def rlds_datasets(load_data_for_training: Callable) -> Callable:
                 "fast_decode": options.fast_decode,
                 "shuffle_per_rank": options.shuffle == "per_rank",
                 "language_model": options.language_model,
+                "cache": options.cache,
+                "cache_gb": options.cache_gb,
                 "device": run.plan.device,
             }
         return host_datasets.datasets_from_config(config, *args, **kwargs)

@@ -45,10 +45,7 @@ def fingerprint(source: Source, fields: Fields, skip_corrupt: bool = False) -> s
     """
     described = {
         "index": INDEX_VERSION,
-        "data\x20set": source.name,  # spelled as in existing caches
-        "files": [(path.name, size) for path, size in zip(source.files, source.sizes)],
-        "checksums": source.checksums,
-        "metadata": hashlib.sha256((source.folder / "features.json").read_bytes()).hexdigest(),
+        **identity(source),
         "actions": [(key, asdict(part)) for key, part in fields.actions.items()],
         "states": [(key, asdict(part)) for key, part in fields.low_dim.items()],
         "success": asdict(fields.success) if fields.success else None,
@@ -57,6 +54,16 @@ def fingerprint(source: Source, fields: Fields, skip_corrupt: bool = False) -> s
         "skip_corrupt": skip_corrupt,
     }
     return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:24]
+
+
+def identity(source: Source) -> dict[str, Any]:
+    """What differs between datasets on disk, and after one is prepared again: plain values."""
+    return {
+        "data\x20set": source.name,  # spelled as in existing caches
+        "files": [(path.name, size) for path, size in zip(source.files, source.sizes)],
+        "checksums": source.checksums,
+        "metadata": hashlib.sha256((source.folder / "features.json").read_bytes()).hexdigest(),
+    }
 
 
 def load_index(
