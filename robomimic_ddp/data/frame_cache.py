@@ -41,14 +41,12 @@ _LOOK_SECONDS = 0.2
 _IS_THERE = 1 << 32
 
 
-def cache_root(cache: str) -> Path | None:
-    """The folder that `ddp.cache` names, made if it is missing; None for `none`. Raises
+def cache_root(cache: str) -> tuple[Path, bool]:
+    """The folder that `ddp.cache` names, made if it is missing, and whether it is in memory. Raises
     DataError.
     """
-    if cache.lower() == NONE:
-        return None
-    root = paths.expanded(cache)
-    if cache.lower() == RAM:
+    root, in_memory = paths.expanded(cache), cache.lower() == RAM
+    if in_memory:
         root = Path(SHARED_MEMORY) / f"robomimic_ddp-{os.getuid()}"
         if not Path(SHARED_MEMORY).is_dir():
             raise DataError(
@@ -59,7 +57,7 @@ def cache_root(cache: str) -> Path | None:
         root.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         raise _unwritable(root, error) from error
-    return root
+    return root, in_memory
 
 
 class Column:
@@ -258,10 +256,17 @@ def fill(
     column. place: rank and number of ranks, which begin at different units and then help each
     other.
     """
+    from tqdm import tqdm
+
     unit_of = columns[0].starts // UNIT_STEPS
     units = np.unique(unit_of[_missing(columns, rows)])
     waiting, refused = deque(np.roll(units, -(place[0] * len(units) // place[1])).tolist()), 0
+    # In a terminal: of all processes together.
+    quiet = True if place[0] or not waiting else None
+    there = len(rows) - len(_missing(columns, rows))
+    bar = tqdm(None, "frame cache", len(rows), initial=there, unit="episode", disable=quiet)
     while waiting:
+        bar.update(len(rows) - len(_missing(columns, rows)) - bar.n)
         unit = waiting.popleft()
         in_unit = rows[unit_of[rows] == unit]
         wanting = [column for column in columns if len(column.missing(in_unit))]
@@ -278,6 +283,7 @@ def fill(
         refused += 1
         if refused >= len(waiting):  # others fill all that is left
             time.sleep(_LOOK_SECONDS)
+    bar.close()
 
 
 def _missing(columns: Sequence[Column], rows: np.ndarray) -> np.ndarray:

@@ -61,31 +61,28 @@ def add_cache(datasets: Sequence[RLDSDataset], cache: str, most_gib: float) -> N
     every rank the DataError of the first rank that has one: no room, no right to write, or an
     episode that cannot be decoded.
     """
-    root = frame_cache.cache_root(cache)
-    if root is None:
+    if cache.lower() == frame_cache.NONE:
         return
     place = group.rank(), group.world_size()
     threads = env.share_of_cores(env.own_cores(), group.cores_of_node())
 
     def open_all() -> None:
+        root, in_memory = frame_cache.cache_root(cache)
         for one in datasets:
             one.cached = _opened(one, root)
         needs = [(one.cached.columns, one.rows) for one in datasets]
-        in_memory = cache.lower() == frame_cache.RAM
         frame_cache.require_room(root, needs, most_gib, in_memory)
         frame_cache.forget_damaged(needs, place)
 
     def fill_all() -> None:
         for one in datasets:
             with ThreadPoolExecutor(threads) as pool:
-                maker = _Maker(one, pool)
-                frame_cache.fill(one.cached.columns, one.rows, maker.write, place)
-                maker.close()
+                frame_cache.fill(one.cached.columns, one.rows, _Maker(one, pool).write, place)
 
     array_cache.made_together(open_all)
     if group.is_main():
         size = sum(one.cached.bytes for one in datasets) / 2**30
-        logger.info("frame cache: %.2f GiB in %s; what is missing is decoded now", size, root)
+        logger.info("ddp.cache=%s: %.2f GiB; missing frames are decoded now", cache, size)
     array_cache.made_together(fill_all)
 
 
@@ -128,27 +125,11 @@ class _Maker:
     """Decodes episodes in `pool`, with the pipeline's own functions, and writes them."""
 
     def __init__(self, dataset: RLDSDataset, pool: ThreadPoolExecutor) -> None:
-        from tqdm import tqdm
-
-        self._dataset, self._pool, total = dataset, pool, len(dataset.rows)
-        # In a terminal, of all processes together: by what is in the columns.
-        quiet = None if group.is_main() else True
-        what = f"frame cache of {dataset.source.name}"
-        self._bar = tqdm(desc=what, total=total, initial=self._there(), disable=quiet)
+        self._dataset, self._pool = dataset, pool
 
     def write(self, rows: np.ndarray, columns: Sequence[Column]) -> Iterator[Sequence[int]]:
         """See `frame_cache.fill`."""
-        self._bar.update(self._there() - self._bar.n)
         return self._pool.map(lambda row: self._written(int(row), columns), rows)
-
-    def close(self) -> None:
-        """Ends the progress bar."""
-        self._bar.update(len(self._dataset.rows) - self._bar.n)
-        self._bar.close()
-
-    def _there(self) -> int:
-        rows = self._dataset.rows
-        return len(rows) - max(len(one.missing(rows)) for one in self._dataset.cached.columns)
 
     def _written(self, row: int, columns: Sequence[Column]) -> list[int]:
         cached, length = self._dataset.cached, int(self._dataset.index.length[row])
