@@ -10,6 +10,9 @@ time.
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import json
+import logging
 import mmap
 import os
 import shutil
@@ -20,13 +23,17 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from robomimic_ddp.config import env, paths
+from robomimic_ddp.data.array_cache import made_together
+from robomimic_ddp.distributed import group
 from robomimic_ddp.distributed.atomic_files import flush_folder
 from robomimic_ddp.errors import DataError
 
+logger = logging.getLogger(__name__)
 NONE, RAM = "none", "ram"
 SUFFIX = ".frames"
 SHARED_MEMORY = "/dev/shm"
@@ -36,6 +43,8 @@ CHECKED_BYTES = 2**26
 """Most that a rank reads of each column when it opens it, to compare checksums."""
 LARGEST_SHARE = 0.5
 """Of the machine's memory, without `ddp.cache_gb`."""
+_VERSION = 1
+"""Raised when what is stored changes. Old files are then ignored."""
 _GIB = 2**30
 _LOOK_SECONDS = 0.2
 _IS_THERE = 1 << 32
@@ -58,6 +67,12 @@ def cache_root(cache: str) -> tuple[Path, bool]:
     except (OSError, ValueError) as error:
         raise _unwritable(root, error) from error
     return root, in_memory
+
+
+def file_in(root: Path, name: str, described: dict[str, Any]) -> Path:
+    """The file of a column: its name and a digest of what it is made from, plain values."""
+    digest = hashlib.sha256(json.dumps({"version": _VERSION, **described}).encode()).hexdigest()
+    return root / f"{name.replace('/', '-')}-{digest[:24]}{SUFFIX}"
 
 
 class Column:
@@ -194,8 +209,45 @@ def _checksum(values: np.ndarray, damaged: np.ndarray) -> int:
     return zlib.crc32(damaged, zlib.crc32(values.reshape(-1).view(np.uint8))) | _IS_THERE
 
 
+Write = Callable[[np.ndarray, Sequence[Column]], Iterator[Sequence[int]]]
+"""write(rows, columns): writes episodes to these columns; yields the checksums of each, one per
+column.
+"""
 Needs = Sequence[tuple[Sequence[Column], np.ndarray]]
 """Pairs of columns, filled together, and the episodes that a run needs of them."""
+
+
+def fill_together(
+    cache: str,
+    most_gib: float,
+    opened: Callable[[Path], Iterator[tuple[Sequence[Column], np.ndarray, Write]]],
+) -> None:
+    """Collective: fills the columns that `opened(folder)` yields, with the episodes that the run
+    needs; with `ddp.cache=none` does nothing.
+
+    Every rank makes its share, and takes over what others leave, without a time limit. Raises on
+    every rank the DataError of the first rank that has one: no room, no right to write, or data
+    that cannot be read.
+    """
+    if cache.lower() == NONE:
+        return
+    place, parts = (group.rank(), group.world_size()), []
+
+    def open_all() -> None:
+        root, in_memory = cache_root(cache)
+        parts.extend(opened(root))
+        needs = [(columns, rows) for columns, rows, _ in parts]
+        require_room(root, needs, most_gib, in_memory)
+        forget_damaged(needs, place)
+
+    def fill_all() -> None:
+        for columns, rows, write in parts:
+            fill(columns, rows, write, place)
+
+    made_together(open_all)
+    if group.is_main():
+        logger.info("ddp.cache=%s: frames that are missing there are made now", cache)
+    made_together(fill_all)
 
 
 def size_of(needs: Needs) -> int:
@@ -247,14 +299,12 @@ def _bytes_on_disk(path: Path) -> int:
 def fill(
     columns: Sequence[Column],
     rows: np.ndarray,
-    write: Callable[[np.ndarray, Sequence[Column]], Iterator[Sequence[int]]],
+    write: Write,
     place: tuple[int, int],
 ) -> None:
     """Returns once the episodes `rows` are in all of `columns`, by this process or by others.
 
-    write(rows, columns): writes episodes to these columns; yields the checksums of each, one per
-    column. place: rank and number of ranks, which begin at different units and then help each
-    other.
+    place: rank and number of ranks, which begin at different units and then help each other.
     """
     from tqdm import tqdm
 

@@ -5,8 +5,6 @@ and jobs of the node.
 from __future__ import annotations
 
 import hashlib
-import json
-import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from robomimic_ddp.config import env
-from robomimic_ddp.data import array_cache, frame_cache
+from robomimic_ddp.data import frame_cache
 from robomimic_ddp.data.frame_cache import Column
 from robomimic_ddp.data.rlds.dataset import RLDSDataset
 from robomimic_ddp.data.rlds.index.cache import fingerprint, identity
@@ -29,10 +27,6 @@ from robomimic_ddp.data.rlds.schema.actions import action_vectors, part_values
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow
 from robomimic_ddp.distributed import group
 from robomimic_ddp.errors import DataError
-
-logger = logging.getLogger(__name__)
-_VERSION = 1
-"""Raised when what is stored changes. Old files are then ignored."""
 
 
 @dataclass(frozen=True)
@@ -55,35 +49,18 @@ class CachedFrames:
 
 def add_cache(datasets: Sequence[RLDSDataset], cache: str, most_gib: float) -> None:
     """Collective: sets `cached` of each of `datasets`, all of a run, whose `rows` are the episodes
-    to cache; with `ddp.cache=none` does nothing.
-
-    Every rank makes its share, and takes over what others leave, without a time limit. Raises on
-    every rank the DataError of the first rank that has one: no room, no right to write, or an
-    episode that cannot be decoded.
+    to cache; see `frame_cache.fill_together`.
     """
     if cache.lower() == frame_cache.NONE:
         return
-    place = group.rank(), group.world_size()
     threads = env.share_of_cores(env.own_cores(), group.cores_of_node())
 
-    def open_all() -> None:
-        root, in_memory = frame_cache.cache_root(cache)
+    def opened(root: Path) -> Iterator[tuple]:
         for one in datasets:
             one.cached = _opened(one, root)
-        needs = [(one.cached.columns, one.rows) for one in datasets]
-        frame_cache.require_room(root, needs, most_gib, in_memory)
-        frame_cache.forget_damaged(needs, place)
+            yield one.cached.columns, one.rows, _Maker(one, threads).write
 
-    def fill_all() -> None:
-        for one in datasets:
-            with ThreadPoolExecutor(threads) as pool:
-                frame_cache.fill(one.cached.columns, one.rows, _Maker(one, pool).write, place)
-
-    array_cache.made_together(open_all)
-    if group.is_main():
-        size = sum(one.cached.bytes for one in datasets) / 2**30
-        logger.info("ddp.cache=%s: %.2f GiB; missing frames are decoded now", cache, size)
-    array_cache.made_together(fill_all)
+    frame_cache.fill_together(cache, most_gib, opened)
 
 
 def _opened(dataset: RLDSDataset, root: Path) -> CachedFrames:
@@ -92,13 +69,11 @@ def _opened(dataset: RLDSDataset, root: Path) -> CachedFrames:
     digest, skip = hashlib.sha256(), dataset.options.skip_corrupt
     for part in (index.file, index.offset, index.length):
         digest.update(np.asarray(part, np.int64).tobytes())
-    lengths = np.asarray(index.length, np.int64)
-    known = {"version": _VERSION, "episodes": digest.hexdigest(), "skip_corrupt": skip}
+    known = {"episodes": digest.hexdigest(), "skip_corrupt": skip}
 
-    def column(name: str, item: tuple[int, ...], kind: type, **of_column: Any) -> Column:
-        key = hashlib.sha256(json.dumps({**known, **of_column}).encode()).hexdigest()[:24]
-        stem = f"{dataset.source.name.replace('/', '-')}-{name.replace('/', '.')}"
-        return Column(root / f"{stem}-{key}{frame_cache.SUFFIX}", lengths, item, kind)
+    def column(name: str, item: tuple[int, ...], kind: type, **more: Any) -> Column:
+        path = frame_cache.file_in(root, f"{dataset.source.name}-{name}", {**known, **more})
+        return Column(path, np.asarray(index.length, np.int64), item, kind)
 
     images = {
         key: column(
@@ -122,14 +97,15 @@ def _opened(dataset: RLDSDataset, root: Path) -> CachedFrames:
 
 
 class _Maker:
-    """Decodes episodes in `pool`, with the pipeline's own functions, and writes them."""
+    """Decodes episodes in threads, with the pipeline's own functions, and writes them."""
 
-    def __init__(self, dataset: RLDSDataset, pool: ThreadPoolExecutor) -> None:
-        self._dataset, self._pool = dataset, pool
+    def __init__(self, dataset: RLDSDataset, threads: int) -> None:
+        self._dataset, self._threads = dataset, threads
 
     def write(self, rows: np.ndarray, columns: Sequence[Column]) -> Iterator[Sequence[int]]:
-        """See `frame_cache.fill`."""
-        return self._pool.map(lambda row: self._written(int(row), columns), rows)
+        """See `frame_cache.Write`."""
+        with ThreadPoolExecutor(self._threads) as pool:
+            yield from pool.map(lambda row: self._written(int(row), columns), rows)
 
     def _written(self, row: int, columns: Sequence[Column]) -> list[int]:
         cached, length = self._dataset.cached, int(self._dataset.index.length[row])
