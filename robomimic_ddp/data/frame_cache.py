@@ -314,7 +314,9 @@ def fill(
     # In a terminal: of all processes together.
     quiet = True if place[0] or not waiting else None
     there = len(rows) - len(_missing(columns, rows))
-    bar = tqdm(None, "frame cache", len(rows), initial=there, unit="episode", disable=quiet)
+    bar = tqdm(
+        None, "frame cache", len(rows), initial=there, unit="episode", mininterval=2, disable=quiet
+    )
     while waiting:
         bar.update(len(rows) - len(_missing(columns, rows)) - bar.n)
         unit = waiting.popleft()
