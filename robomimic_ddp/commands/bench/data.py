@@ -48,12 +48,14 @@ def measure(
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["robomimic_ddp.commands.bench.data_loaders"])
-    loaders = [name for name in LOADERS if name != PREPARED or job.stored != job.target]
-    keys, started, first = [(world, name) for world in worlds for name in loaders], {}, {}
+    started, first = {}, {}
     try:
         with ProcessPoolExecutor(1, context) as once:
-            for name in loaders:
-                once.submit(write_if_missing, job.read_by(name)).result()
+            once.submit(write_if_missing, job).result()
+            loaders = [name for name in LOADERS if name != PREPARED or job.stored != job.target]
+            if PREPARED in loaders:
+                once.submit(write_if_missing, job.read_by(PREPARED), False).result()
+        keys = [(world, name) for world in worlds for name in loaders]
         with ExitStack() as stack:
             for key in keys:
                 started[key] = stack.enter_context(ProcessPoolExecutor(1, context))
@@ -125,7 +127,7 @@ def lines(job: DataJob, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
             f"{row['loader']:13} {row['world']:5} {row['frames_per_second']:9.0f} "
             f"{row['cpu_seconds_per_1000_frames']:10.3f} {row['decoded_over_delivered']:17.2f} "
             f"{row['peak_rss_mb']:6.0f} MB {row['first_batch_seconds']:9.2f} s "
-            f"{row['gpus_fed']:6.1f}"
+            f"{row['gpus_fed']:6.0f}"
         )
         over = row["ours_over_its"]
         if row["loader"] != "ours":

@@ -63,8 +63,8 @@ class DataJob:
         return Path(self.folder).expanduser() / name / VERSION
 
 
-def write_if_missing(job: DataJob) -> None:
-    """Writes the dataset of `job`, its index and its frame cache, if missing."""
+def write_if_missing(job: DataJob, cached: bool = True) -> None:
+    """Writes the dataset of `job`, its index and, with `cached`, its frame cache, if missing."""
     from robomimic_ddp.data.rlds.index.source import is_rlds_folder
     from robomimic_ddp.data.rlds.write import write_dataset
 
@@ -73,7 +73,7 @@ def write_if_missing(job: DataJob) -> None:
         root, name = str(job.path.parent.parent), job.path.parent.name
         files = max(2, job.episodes // 16)
         write_dataset(root, name, VERSION, episodes, job.episodes, files, STORED_CAMERAS)
-    open_dataset(job, cached=True)
+    open_dataset(job, cached)
 
 
 def open_dataset(job: DataJob, cached: bool = False) -> Any:
