@@ -207,6 +207,19 @@ class Options:
         "RLDS: whether `train.shuffle_buffer_size` is for all ranks together, or for each.",
         ("total", "per_rank"),
     )
+    cache: str = _option(
+        "none",
+        "`ram`, or a folder on a local disk, in which decoded frames are kept for all ranks and "
+        "jobs of the node; made by the first run, from then on nothing is decoded. RLDS, and HDF5 "
+        "with `train.hdf5_cache_mode=low_dim`.",
+    )
+    cache_gb: float = _option(
+        0.0,
+        "Most GiB of frames in the folder of `cache`; 0: what is free, of memory at most half of "
+        "the machine's.",
+        minimum=0,
+        maximum=1e6,
+    )
     verify: bool = _option(
         True, "Prove at run time that ranks agree where they must and differ where they must."
     )

@@ -137,11 +137,17 @@ def rlds_datasets(load_data_for_training: Callable) -> Callable:
 
     @functools.wraps(load_data_for_training)
     def wrapped(config: Any, *args: Any, **kwargs: Any) -> Any:
+        run = _run.current()
         if not host_config.uses_rlds(config):
-            return load_data_for_training(config, *args, **kwargs)
+            datasets = load_data_for_training(config, *args, **kwargs)
+            if run is not None and isinstance(datasets, tuple):
+                from robomimic_ddp.data.hdf5 import image_cache
+
+                options = run.options.values
+                image_cache.add_cache(datasets, options.cache, options.cache_gb)
+            return datasets
         from robomimic_ddp.data.rlds import host_datasets
 
-        run = _run.current()
         if run is not None:
             options = run.options.values
             kwargs = {
@@ -150,6 +156,8 @@ def rlds_datasets(load_data_for_training: Callable) -> Callable:
                 "fast_decode": options.fast_decode,
                 "shuffle_per_rank": options.shuffle == "per_rank",
                 "language_model": options.language_model,
+                "cache": options.cache,
+                "cache_gb": options.cache_gb,
                 "device": run.plan.device,
             }
         return host_datasets.datasets_from_config(config, *args, **kwargs)

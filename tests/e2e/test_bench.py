@@ -95,9 +95,13 @@ def test_loaders_and_what_they_count(tmp_path, capsys):
         decoded = row["decoded_over_delivered"]
         assert 1 < decoded <= 3 if read_too_much else decoded == 1.0
         assert row["frames_per_second"] > 0 and row["cpu_seconds_per_1000_frames"] > 0
+        gpus = 16 / (row["cpu_seconds_per_1000_frames"] / 1000 * job.frames_per_sample * 32)
+        assert row["gpus_fed"] == pytest.approx(gpus)
+        assert list(row["over_hosts"]) == (list(data.HOSTS) if row["loader"] in data.OURS else [])
         assert 50 < row["peak_rss_mb"] < 10_000 and row["first_batch_seconds"] > 0
     text = "\n".join(data.lines(job, rows))
     assert "20x36 (" in text and "to 12x16, bilinear; 6 episodes" in text and "skipping" in text
+    assert "ours_cached over skipping, 3 ranks, CPU: " in text
 
 
 def test_rows_are_written_after_each_size(tmp_path, monkeypatch):

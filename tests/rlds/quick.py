@@ -16,12 +16,14 @@ class Section(dict):
     __getattr__ = dict.__getitem__
 
 
-def quick_dataset(folder: Path, cache: str) -> Any:
-    """Collective: the train dataset of the made-up data in `folder`, one camera and one state."""
+def quick_dataset(folder: Path, index: str, **options: Any) -> Any:
+    """Collective: the train dataset of the made-up data in `folder`, one camera and one state.
+    options: of `datasets_from_config`.
+    """
     train = Section(
         data_path=str(folder.parent.parent),
         dataset_names=[folder.parent.name],
-        data_cache_dir=cache,
+        data_cache_dir=index,
         action_keys=list(ACTIONS),
         action_config={key: {"normalization": "min_max"} for key in ACTIONS},
         frame_stack=2,
@@ -35,4 +37,4 @@ def quick_dataset(folder: Path, cache: str) -> Any:
     config = Section(
         train=train, observation=observation, experiment=SimpleNamespace(validate=False)
     )
-    return host_datasets.datasets_from_config(config, [CAMERAS[0], STATES[0]])[0]
+    return host_datasets.datasets_from_config(config, [CAMERAS[0], STATES[0]], **options)[0]

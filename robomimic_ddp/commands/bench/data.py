@@ -17,11 +17,20 @@ from contextlib import ExitStack
 from typing import Any
 
 from robomimic_ddp.commands.bench import compare
-from robomimic_ddp.commands.bench.data_set import DataJob, bytes_per_frame, write_if_missing
+from robomimic_ddp.commands.bench.data_set import (
+    OURS,
+    PREPARED,
+    DataJob,
+    bytes_per_frame,
+    write_if_missing,
+)
 from robomimic_ddp.config import env
 from robomimic_ddp.errors import ConfigError
 
-LOADERS = ("ours", "host_shaped", "skipping", "jpeg_limit")
+HOSTS = ("host_shaped", "skipping")
+LOADERS = (*OURS, *HOSTS, "jpeg_limit")
+_NODE_CORES, _SAMPLES_PER_SECOND = 16, 32
+"""Of the column on GPUs: cores of a node, and what one GPU trains on."""
 _WARM_UP_SECONDS = 0.05
 _streams: list[Any] = []
 """In a loader's process: the loader."""
@@ -35,14 +44,18 @@ def measure(
     after one to warm up. Writes the dataset if it is missing.
 
     first_batch_seconds: until the first batch; ours_over_its: ratios over rounds of processor time
-    per frame, and of seconds per frame.
+    per frame, and of seconds per frame; over_hosts: processor time of ours over each host's loader.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["robomimic_ddp.commands.bench.data_loaders"])
-    keys, started, first = [(world, name) for world in worlds for name in LOADERS], {}, {}
+    started, first = {}, {}
     try:
         with ProcessPoolExecutor(1, context) as once:
             once.submit(write_if_missing, job).result()
+            loaders = [name for name in LOADERS if name != PREPARED or job.stored != job.target]
+            if PREPARED in loaders:
+                once.submit(write_if_missing, job.read_by(PREPARED), False).result()
+        keys = [(world, name) for world in worlds for name in loaders]
         with ExitStack() as stack:
             for key in keys:
                 started[key] = stack.enter_context(ProcessPoolExecutor(1, context))
@@ -73,6 +86,12 @@ def measure(
                 "processor": compare.ratio(cpus[world, "ours"], cpus[world, name]),
                 "clock": compare.ratio(walls[world, "ours"], walls[world, name]),
             },
+            "over_hosts": {
+                host: compare.ratio(cpus[world, name], cpus[world, host])
+                for host in (HOSTS if name in OURS else ())
+            },
+            "gpus_fed": _NODE_CORES
+            / (statistics.median(cpus[world, name]) * job.frames_per_sample * _SAMPLES_PER_SECOND),
             "rounds": rounds,
             "stored": list(job.stored),
             "target": list(job.target),
@@ -95,19 +114,28 @@ def lines(job: DataJob, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         f"windows over all ranks, {job.threads} threads, {rows[0]['rounds']} rounds"
     )
     yield (
-        f"{'loader':11} {'ranks':>5} {'frames/s':>9} {'CPU s/1000':>10} {'decoded/delivered':>17} "
-        f"{'peak RSS':>9} {'first batch':>11}   ours over it, CPU (95 %), by the clock (95 %)"
+        f"GPUs: how many {_NODE_CORES} cores feed at {_SAMPLES_PER_SECOND} samples/s each; "
+        f"{PREPARED}: stored as {target}"
+    )
+    yield (
+        f"{'loader':13} {'ranks':>5} {'frames/s':>9} {'CPU s/1000':>10} {'decoded/delivered':>17} "
+        f"{'peak RSS':>9} {'first batch':>11} {'GPUs':>6}   ours over it, CPU (95 %), by the clock "
+        "(95 %)"
     )
     for row in rows:
         line = (
-            f"{row['loader']:11} {row['world']:5} {row['frames_per_second']:9.0f} "
+            f"{row['loader']:13} {row['world']:5} {row['frames_per_second']:9.0f} "
             f"{row['cpu_seconds_per_1000_frames']:10.3f} {row['decoded_over_delivered']:17.2f} "
-            f"{row['peak_rss_mb']:6.0f} MB {row['first_batch_seconds']:9.2f} s"
+            f"{row['peak_rss_mb']:6.0f} MB {row['first_batch_seconds']:9.2f} s "
+            f"{row['gpus_fed']:6.0f}"
         )
         over = row["ours_over_its"]
         if row["loader"] != "ours":
             line += f"   {compare.shown(over['processor'])}, {compare.shown(over['clock'])}"
         yield line
+    for row in rows:
+        for host, found in row["over_hosts"].items():
+            yield f"{row['loader']} over {host}, {row['world']} ranks, CPU: {compare.shown(found)}"
 
 
 def start(job: DataJob, world: int, loader: str) -> float:

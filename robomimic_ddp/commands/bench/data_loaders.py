@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from robomimic_ddp.commands.bench.data_host import HostPipeline
-from robomimic_ddp.commands.bench.data_set import DataJob, open_dataset
+from robomimic_ddp.commands.bench.data_set import CACHED, OURS, DataJob, open_dataset
 from robomimic_ddp.config import env
 from robomimic_ddp.data.rlds.loaders.make import make_loader
 from robomimic_ddp.data.rlds.pipeline.resize import plain_resize
@@ -41,8 +41,8 @@ def make_stream(job: DataJob, loader: str, world: int) -> Stream:
     """
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # torch's, for read-only numpy arrays
-    if loader == "ours":
-        return _ours(job, world)
+    if loader in OURS:
+        return _ours(job.read_by(loader), world, loader == CACHED)
     options = import_tensorflow().data.Options()
     options.threading.private_threadpool_size = job.threads
     options.threading.max_intra_op_parallelism = 1
@@ -51,8 +51,9 @@ def make_stream(job: DataJob, loader: str, world: int) -> Stream:
     return _samples(job, options, world if loader == "skipping" else 1)
 
 
-def _ours(job: DataJob, world: int) -> Stream:
-    loader = make_loader(open_dataset(job), job.batch, 0, world, 1, cores=env.usable_cores())
+def _ours(job: DataJob, world: int, cached: bool) -> Stream:
+    dataset = open_dataset(job, cached)
+    loader = make_loader(dataset, job.batch, 0, world, 1, cores=env.usable_cores())
 
     def batches() -> Iterator[Any]:
         while True:
@@ -62,7 +63,7 @@ def _ours(job: DataJob, world: int) -> Stream:
         frames = loader.settled_frames()
         return frames["frames_decoded"] / frames["frames_delivered"]
 
-    ahead = loader.batching.prefetch + loader.batching.threads
+    ahead = loader.batching.prefetch + (1 if cached else loader.batching.threads)
     return Stream(batches(), job.batch * job.frames_per_sample, ahead, decoded_over_delivered)
 
 

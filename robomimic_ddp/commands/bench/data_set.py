@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,9 @@ import numpy as np
 
 from robomimic_ddp.data.rlds.pipeline.resize import DEFAULT_FILTER
 
+PREPARED, CACHED = "ours_prepared", "ours_cached"
+OURS = ("ours", PREPARED, CACHED)
+"""Our loader: as it is, on a dataset stored at the delivered size, and with `ddp.cache`."""
 VERSION = "1.0.0"
 DEFAULT_FOLDER = "~/.cache/robomimic_ddp/bench"
 STORED_CAMERAS = ("exterior_image_1_left", "exterior_image_2_left")
@@ -48,6 +51,10 @@ class DataJob:
         """Camera frames in one window."""
         return self.frame_stack * len(CAMERAS)
 
+    def read_by(self, loader: str) -> DataJob:
+        """The job that `loader` reads: another dataset for PREPARED."""
+        return replace(self, stored=self.target) if loader == PREPARED else self
+
     @property
     def path(self) -> Path:
         """The version folder of its dataset."""
@@ -56,8 +63,8 @@ class DataJob:
         return Path(self.folder).expanduser() / name / VERSION
 
 
-def write_if_missing(job: DataJob) -> None:
-    """Writes the dataset of `job` and its index, if missing."""
+def write_if_missing(job: DataJob, cached: bool = True) -> None:
+    """Writes the dataset of `job`, its index and, with `cached`, its frame cache, if missing."""
     from robomimic_ddp.data.rlds.index.source import is_rlds_folder
     from robomimic_ddp.data.rlds.write import write_dataset
 
@@ -66,14 +73,15 @@ def write_if_missing(job: DataJob) -> None:
         root, name = str(job.path.parent.parent), job.path.parent.name
         files = max(2, job.episodes // 16)
         write_dataset(root, name, VERSION, episodes, job.episodes, files, STORED_CAMERAS)
-    open_dataset(job)
+    open_dataset(job, cached)
 
 
-def open_dataset(job: DataJob) -> Any:
-    """The RLDSDataset of `job`, its index cached beside it."""
+def open_dataset(job: DataJob, cached: bool = False) -> Any:
+    """The RLDSDataset of `job`, its index and, with `cached`, its frames cached beside it."""
     from robomimic_ddp.data.rlds.dataset import LoadOptions, RLDSDataset
     from robomimic_ddp.data.rlds.index.cache import load_index
     from robomimic_ddp.data.rlds.index.source import Source
+    from robomimic_ddp.data.rlds.loaders.cached_frames import add_cache
     from robomimic_ddp.data.rlds.order.windows import WindowShape
     from robomimic_ddp.data.rlds.pipeline.images import PictureSize
     from robomimic_ddp.data.rlds.schema.fields import find_fields
@@ -87,7 +95,10 @@ def open_dataset(job: DataJob) -> Any:
     size = PictureSize(*job.target, job.filter)
     normalised = {key: {"normalization": "min_max"} for key in ACTIONS}
     options = LoadOptions(job.buffer, None, job.threads)
-    return RLDSDataset(source, fields, index, rows, rows, shape, size, normalised, options)
+    dataset = RLDSDataset(source, fields, index, rows, rows, shape, size, normalised, options)
+    if cached:
+        add_cache([dataset], str(Path(job.folder).expanduser() / "frames"), 0)
+    return dataset
 
 
 def bytes_per_frame(job: DataJob) -> float:

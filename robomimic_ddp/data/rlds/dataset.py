@@ -75,9 +75,12 @@ class RLDSDataset:
         """The datasets whose statistics are merged: all of a mixture."""
         self.embeddings: Sequence[Embeddings] = ()
         """Embeddings of the instructions, one for each observation key that is an embedding."""
+        self.cached: Any = None
+        """`loaders.cached_frames.CachedFrames` of the decoded frames, with `ddp.cache`."""
         every_count = shape.count(index.length)
         self._every_end = np.cumsum(every_count)
-        self._base = (self._every_end - every_count)[rows]
+        self._begin = self._every_end - every_count
+        self._base = self._begin[rows]
         self.windows_of_all = int(every_count.sum())
         """Windows of all episodes, used or not: one more than the largest `index`."""
         self._counts = every_count[rows]
@@ -114,9 +117,13 @@ class RLDSDataset:
 
     def episode_of(self, window: int) -> tuple[int, int]:
         """The row of the index and the step of the window with the number `window` (`index`)."""
-        row = int(np.searchsorted(self._every_end, window, "right"))
-        before = int(self._every_end[row - 1]) if row else 0
-        return row, int(window) - before + self.shape.first
+        row, step = self.episodes_of(np.array(window))
+        return int(row), int(step)
+
+    def episodes_of(self, windows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """`episode_of` for int64 arrays of any shape."""
+        row = np.searchsorted(self._every_end, windows, "right")
+        return row, windows - self._begin[row] + self.shape.first
 
     def describe_episode(self, row: int) -> str:
         """The file and record of episode `row` of the index, for messages."""

@@ -29,6 +29,7 @@ from robomimic_ddp.data.rlds.index.cache import load_index
 from robomimic_ddp.data.rlds.index.source import Source, find_dataset, is_rlds_folder
 from robomimic_ddp.data.rlds.index.splits import kept_episodes, split_validation
 from robomimic_ddp.data.rlds.index.statistics import Index
+from robomimic_ddp.data.rlds.loaders.cached_frames import add_cache
 from robomimic_ddp.data.rlds.mixture import RLDSMixture
 from robomimic_ddp.data.rlds.order.windows import WindowShape
 from robomimic_ddp.data.rlds.pipeline.images import PictureSize
@@ -127,14 +128,16 @@ def datasets_from_config(
     device: str = "cpu",
     fast_decode: bool = False,
     shuffle_per_rank: bool = False,
+    cache: str = "none",
+    cache_gb: float = 0,
 ) -> tuple[RLDSDataset | RLDSMixture, RLDSDataset | RLDSMixture | None]:
     """Collective: the train dataset, and with experiment.validate the validation one, of `config`.
 
     If the main rank has no cached index, the ranks share the reading of the datasets for it; an
     error of one is raised on all. skip_corrupt: count damaged episodes and leave them out.
     language_model: embeds the instructions on `device` if `obs_keys` name an embedding.
-    fast_decode, shuffle_per_rank: see the options `ddp.fast_decode` and `ddp.shuffle`. Raises
-    DataError, ConfigError.
+    fast_decode, shuffle_per_rank, cache, cache_gb: see the options `ddp.fast_decode`,
+    `ddp.shuffle`, `ddp.cache` and `ddp.cache_gb`. Raises DataError, ConfigError.
     """
     made = functools.partial(_dataset, config, skip_corrupt, fast_decode, shuffle_per_rank)
     entries = dataset_configs(config)
@@ -144,6 +147,7 @@ def datasets_from_config(
     everything = [made(one, one[3], "train") for one in found]
     if config.get("algo_name") == "diffusion_policy":
         _require_range(_together(everything, entries))
+    add_cache(everything, cache, cache_gb)
     if not config.experiment.validate:
         return _together(everything, entries, embeddings), None
     fraction = float(setting(config, "train.validation_fraction"))
@@ -154,6 +158,9 @@ def datasets_from_config(
         rows = split_validation(index, kept, fraction, where, source.episodes_of_source, numbers)
         train.append(made(one, rows[0], "train"))
         valid.append(made(one, rows[1], "valid"))
+    for one, parts in zip(everything, zip(train, valid)):
+        for part in parts:
+            part.cached = one.cached
     return _together(train, entries, embeddings), _together(valid, entries, embeddings)
 
 

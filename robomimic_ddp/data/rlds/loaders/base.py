@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from robomimic_ddp.data.rlds.dataset import RLDSDataset
+from robomimic_ddp.data.rlds.loaders.cached_batches import CachedBatches
 from robomimic_ddp.data.rlds.loaders.diagnose import Report, named_error
 from robomimic_ddp.data.rlds.loaders.prefetch import Prefetcher, moved
 from robomimic_ddp.data.rlds.order.read_plan import PassPlan
@@ -24,7 +25,11 @@ _SETTLING_SECONDS = 10.0
 
 
 def to_torch(batch: dict[str, Any], pin_memory: bool = False) -> dict[str, Any]:
-    """A batch of TensorFlow tensors as torch tensors in the same memory; `language` as str."""
+    """A batch of TensorFlow tensors as torch tensors in the same memory; `language` as str. One of
+    the frame cache as it is.
+    """
+    if isinstance(batch["actions"], torch.Tensor):
+        return batch
     tf = import_tensorflow()
 
     def convert(tensor: Any) -> torch.Tensor:
@@ -187,9 +192,11 @@ class RLDSLoader:
         counters: FrameCounters,
         groups: Callable[[int, int], np.ndarray] | None = None,
     ) -> Any:
-        """tf.data from the current position on; see `build`."""
-        settings, parts, place = self.dataset.settings, self._parts, self._place()
-        return build(settings, self._plan_of, parts, batching, counters, place, groups)
+        """Batches from the current position on, of tf.data (see `build`) or the frame cache."""
+        more = (self._plan_of, self._parts, batching, counters, self._place(), groups)
+        if self.dataset.cached is not None:
+            return CachedBatches(self.dataset, *more)
+        return build(self.dataset.settings, *more)
 
     _parts: int | None
     """Number of parts; None: endless."""

@@ -44,9 +44,18 @@ def window_bytes(dataset: RLDSDataset) -> float:
 
 def lines(loader: Any, ranks_on_node: int, machine_bytes: int) -> Iterator[str]:
     """The plan's line on the shuffle buffers of a train loader, and a warning if they are large for
-    the machine (`machine_bytes`; 0: unknown). Empty for other loaders.
+    the machine (`machine_bytes`; 0: unknown); or on the frame cache, which needs no buffers. Empty
+    for other loaders.
     """
     if not hasattr(loader, "shuffle_buffers"):
+        return
+    datasets = getattr(loader.dataset, "datasets", [loader.dataset])
+    caches = [dataset.cached for dataset in datasets if dataset.cached is not None]
+    if caches:
+        yield (
+            f"frame cache: {_readable(sum(one.bytes for one in caches))} of decoded frames in "
+            f"{caches[0].root}, for all ranks and jobs of this node; nothing is decoded"
+        )
         return
     buffers = list(loader.shuffle_buffers())
     windows = sum(count for count, _ in buffers)

@@ -98,14 +98,10 @@ class PassPlan:
         with the remaining windows of earlier records.
         """
         ends = self.pieces.ends
-        start = int(self.pieces.begins[self.cuts[number]])
-        stop = int(ends[self.cuts[number + 1] - 1])
-        leaving, places = self.shuffle.leaving(start, stop)
+        start, stop = self._stretch(number)
+        leaving, places, before = self._leaving(number, taken)
         entering = np.arange(start, stop)
-        before = self.shuffle.left_before(start)
         if taken:
-            passed_over, before = taken - before, taken
-            leaving, places = leaving[passed_over:], places[passed_over:]
             waiting, then = self.shuffle.waiting(taken)
             entering = np.concatenate([waiting, np.arange(then, stop)])
         piece = np.searchsorted(ends, entering, "right")
@@ -123,3 +119,25 @@ class PassPlan:
             np.append(0, np.searchsorted(places, limits, "left")),
             np.array(self.first_key + before),
         )
+
+    def windows(self, number: int, taken: int = 0) -> tuple[np.ndarray, int]:
+        """The dataset's numbers of the windows that leave in block `number`, in order, int64 [Q],
+        and `Block.first`; `taken`: see `block`.
+        """
+        leaving, _, before = self._leaving(number, taken)
+        return self.index(leaving), self.first_key + before
+
+    def _stretch(self, number: int) -> tuple[int, int]:
+        """The first window that block `number` reads, and the one after its last."""
+        last = self.cuts[number + 1] - 1
+        return int(self.pieces.begins[self.cuts[number]]), int(self.pieces.ends[last])
+
+    def _leaving(self, number: int, taken: int) -> tuple[np.ndarray, np.ndarray, int]:
+        """The windows that leave in block `number`, their places, and how many left before."""
+        start, stop = self._stretch(number)
+        leaving, places = self.shuffle.leaving(start, stop)
+        before = self.shuffle.left_before(start)
+        if taken:
+            passed_over, before = taken - before, taken
+            leaving, places = leaving[passed_over:], places[passed_over:]
+        return leaving, places, before
