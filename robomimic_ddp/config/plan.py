@@ -112,7 +112,7 @@ def make_plan(
     gpus = visible_gpus if use_cuda else 0
     mode = _mode(env, options, gpus)
     device = _device(env, mode, gpus)
-    batch = _batch_per_rank(options, batch_size, env.world_size)
+    per_rank = batch_per_rank(options, batch_size, env.world_size)
     if options.workers != "config":
         data_workers = workers_of_share(options.workers, cores // env.local_world_size)
     if options.workers != "auto":
@@ -128,8 +128,8 @@ def make_plan(
         backend=_backend(options, device),
         timeout_seconds=options.timeout,
         configured_batch=batch_size,
-        batch_per_rank=batch,
-        samples_per_step=batch * env.world_size * options.accumulate,
+        batch_per_rank=per_rank,
+        samples_per_step=per_rank * env.world_size * options.accumulate,
         lr_scaling=lr_scaling,
         visible_gpus=gpus,
         local_world_size=env.local_world_size,
@@ -203,7 +203,8 @@ def backend_for(device: str, asked: str = "auto") -> str:
     return "gloo" if asked == "gloo" or device == "cpu" else "cpu:gloo,cuda:nccl"
 
 
-def _batch_per_rank(options: Options, batch: int, world: int) -> int:
+def batch_per_rank(options: Options, batch: int, world: int) -> int:
+    """Samples of a rank and micro-batch. Raises PlanError for a `batch` that cannot be split."""
     if not isinstance(batch, int) or isinstance(batch, bool) or batch < 1:
         raise PlanError(f"train.batch_size={batch!r}: expected a whole number of at least 1.")
     if options.batch == "per_rank":

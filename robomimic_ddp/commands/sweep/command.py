@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         one.add_argument(
             "--metric",
             help="what trials are compared by, at its best epoch: rollout/Success_Rate, "
-            "rollout/Return, valid/Loss or train/Loss; default: the first that the config has",
+            "rollout/Return, valid/Loss or train/Loss; default: the first that all trials have",
         )
         one.add_argument("--prune", choices=("asha",), help="end trials that fall behind")
     run = action("run", "train what is left; any number of workers at once")
@@ -113,7 +113,8 @@ def _make(args: argparse.Namespace, directory: Path) -> int:
         ways = {"sampler": args.sampler, "trials": args.trials}
         count = study.new(directory, paths.expanded(args.config), searched, **ways, **chosen)
     made = study.Sweep(directory)
-    print(f"{count} trials, compared by {made.metric} (the best epoch). Train them with:")
+    trials = "1 trial" if count == 1 else f"{count} trials"
+    print(f"{trials}, compared by {made.metric} (the best epoch). Train with:")
     print(f"  robomimic-ddp sweep run {args.directory}")
     return EXIT_DONE
 

@@ -28,7 +28,7 @@ def live(worker: Any) -> Iterator[Show]:
         return
     from rich.live import Live
 
-    with Live(_table(worker), refresh_per_second=4) as view:
+    with Live(_table(worker), refresh_per_second=4, transient=True) as view:
 
         def show(line: str | None = None) -> None:
             if line is not None:
@@ -94,7 +94,7 @@ def lines(sweep: Sweep) -> Iterator[str]:
     short = _varied([values for values, _ in found])
     best = "highest" if sweep.maximizes else "lowest"
     yield f"{sweep.metric}, the {best} of a trial's epochs: mean and deviation over its seeds"
-    table = [(*short.values(), "mean", "deviation", "best", "trials", "best trial")]
+    table = [(*short.values(), "mean", "deviation", "best", "trials", "best is")]
     for values, entries in found:
         finals = _finals(entries)
         top = sweep.best(finals) if finals else None
@@ -106,12 +106,19 @@ def lines(sweep: Sweep) -> Iterator[str]:
                 _number(statistics.stdev(finals) if len(finals) > 1 else None),
                 _number(top),
                 ", ".join(f"{count} {state}" for state, count in states),
-                next((one.name for one in entries if finals and one.value == top), ""),
+                next((f"{one.index:03d}" for one in entries if finals and one.value == top), ""),
             )
         )
-    widths = [max(map(len, column)) for column in zip(*table)]
-    for row in table:
+    columns = list(zip(*table))
+    if all(len(entries) == 1 for _, entries in found):  # a mean and a deviation of one say nothing
+        del columns[len(short) : len(short) + 2]
+    widths = [max(map(len, column)) for column in columns]
+    for row in zip(*columns):
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()
+    best_mean = _finals(found[0][1])
+    if best_mean:
+        top = next(one for one in found[0][1] if one.value == sweep.best(best_mean))
+        yield f"best of the first line: {top.run() or top.folder}"
     yield from end(sweep)
 
 

@@ -317,7 +317,9 @@ def _place(slot: Slot) -> str:
 
 def _last_error(log: Path, code: int) -> str:
     """What a user should read first of a training that has failed."""
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-200:]
+    lines: list[str] = []
+    with suppress(OSError):  # somebody has removed it
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-200:]
     lines = [line.strip() for line in lines if line.strip()]
     errors = [line for line in lines if _ERROR.search(line)]
     ended = f"ended by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
