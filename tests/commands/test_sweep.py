@@ -346,6 +346,7 @@ def test_a_stopped_worker_stops_its_trials(make):
     entries = made.entries()
     assert [entry.state for entry in entries] == ["running", "running", "waiting"]
     assert (entries[0].run() / "requeue").exists()
+    assert report.summary(made) == "2 stopped, 1 waiting"
     assert worker(made.directory).run() == EXIT_DONE
     require_whole(made, 30)
 

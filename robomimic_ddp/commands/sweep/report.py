@@ -57,8 +57,15 @@ def _table(worker: Any) -> Any:
 
 def summary(sweep: Sweep) -> str:
     """How many trials are in each state."""
-    counts = Counter(entry.state.replace("fail", "failed") for entry in sweep.entries())
-    return ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
+    return _states(sweep.entries())
+
+
+def _states(entries: Sequence[Entry]) -> str:
+    counts = Counter(
+        "stopped" if entry.state == "running" and entry.has_stopped else entry.state
+        for entry in entries
+    )
+    return ", ".join(f"{n} {'failed' if s == 'fail' else s}" for s, n in sorted(counts.items()))
 
 
 def end(sweep: Sweep) -> Iterator[str]:
@@ -98,14 +105,13 @@ def lines(sweep: Sweep) -> Iterator[str]:
     for values, entries in found:
         finals = _finals(entries)
         top = sweep.best(finals) if finals else None
-        states = sorted(Counter(entry.state for entry in entries).items())
         table.append(
             (
                 *(space.shown(values.get(key, "-")) for key in short),
                 _number(statistics.fmean(finals) if finals else None),
                 _number(statistics.stdev(finals) if len(finals) > 1 else None),
                 _number(top),
-                ", ".join(f"{count} {state}" for state, count in states),
+                _states(entries),
                 next((f"{one.index:03d}" for one in entries if finals and one.value == top), ""),
             )
         )
