@@ -16,11 +16,12 @@ from typing import Any, Callable
 
 import psutil
 import pytest
+from optuna.trial import Trial
 from rich.console import Console
 
 from robomimic_ddp import checkpoint, cli
 from robomimic_ddp.commands.sweep import command, report, space, study
-from robomimic_ddp.commands.sweep.worker import Worker
+from robomimic_ddp.commands.sweep.worker import Job, Worker
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_STOPPED, EXIT_USAGE, UsageError
 from tests.commands import sweep_training
 from tests.commands.sweep_worker import worker
@@ -273,6 +274,26 @@ def test_trials_that_fall_behind_are_pruned(make):
     assert states == {1: "complete", 5: "pruned", 6: "pruned"}
     for entry in made.entries()[1:]:
         assert len(entry.curve("valid/Loss")) < 40 and (entry.run() / "requeue").exists()
+
+
+@pytest.mark.parametrize(("epochs", "pruned"), [(3, True), (4, False)])
+def test_nothing_is_pruned_after_its_last_epoch(epochs, pruned, make, monkeypatch):
+    """That would save no time."""
+    made = make("train.seed=1", "train.num_epochs=4", prune=True)
+    (entry,) = made.entries()
+    (entry.folder / "run").mkdir(parents=True)
+    lines = [{"epoch": at + 1, "phase": "valid", "log": {"Loss": 1.0}} for at in range(epochs)]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (entry.folder / "run" / "history.jsonl").write_text(text)
+    monkeypatch.setattr(Trial, "should_prune", lambda trial: len(reports(trial)) == epochs)
+    one = worker(made.directory)
+    job = Job(entry, one.slots[0], lock=-1, trial=made.begin(entry))
+    one._report(job, lambda line: None)
+    assert job.pruned is pruned and len(reports(job.trial)) == epochs
+
+
+def reports(trial: Trial) -> dict[int, float]:
+    return trial.storage.get_trial(trial._trial_id).intermediate_values
 
 
 def test_a_trial_that_was_pruned_is_not_resumed(make):

@@ -261,7 +261,7 @@ class Worker:
         new = {epoch: value for epoch, value in curve.items() if epoch not in known}
         for epoch, value in sorted(new.items()):
             job.trial.report(value, epoch)
-            if job.trial.should_prune():
+            if epoch < self.sweep.definition["epochs"] and job.trial.should_prune():
                 job.pruned = True
                 job.trial.set_user_attr(_PRUNED, epoch)  # Optuna would not decide it again
                 show(f"{job.entry.name}: pruned after epoch {epoch}")
