@@ -4,6 +4,7 @@ plan.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -42,6 +43,23 @@ class RunPlan:
     cores: int = 1
     notes: tuple = ()
     accumulate: int = 1
+    schedule: str = "steps"
+
+    @property
+    def batches_per_step(self) -> float:
+        """Batches of the config in one step: samples per step / train.batch_size."""
+        return self.samples_per_step / self.configured_batch
+
+    @property
+    def shortening(self) -> float:
+        """How many steps of the config one step stands for; 1 under ddp.schedule=steps."""
+        return self.batches_per_step if self.schedule == "samples" else 1.0
+
+    def steps_of(self, configured: int) -> int:
+        """Optimizer steps of an epoch for which the config has `configured` ones; the last of them
+        may bring more samples than are asked for.
+        """
+        return math.ceil(configured / self.shortening)
 
     @property
     def samples_per_rank(self) -> int:
@@ -137,6 +155,7 @@ def make_plan(
         cores=cores,
         notes=_too_many_workers(data_workers, env, options, cores) + lr_notes,
         accumulate=options.accumulate,
+        schedule=options.schedule,
     )
 
 

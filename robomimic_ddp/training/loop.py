@@ -150,6 +150,7 @@ def _start_training(
         _require_alike(run, model)
     chosen = step.effective(run.options, run.plan, bool(run.nets))
     run.steps = step.prepare(model, chosen, run.nets, run.undo)
+    step.shorten(model, run.plan.shortening, run.undo)
     # Averages share memory by now, and are read once.
     sums = _make_equal(model) if run.plan.several_ranks else None
     added = step.added_by_max(run.options, chosen, bool(run.nets))
