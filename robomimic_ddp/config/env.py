@@ -304,6 +304,13 @@ def wandb_mode() -> str | None:
     return os.environ.get("WANDB_MODE") or None
 
 
+def command_line() -> list[str]:
+    """The words that started this process, the interpreter first; [] before Python 3.10, which does
+    not keep them.
+    """
+    return list(getattr(sys, "orig_argv", ()))
+
+
 def variables() -> dict[str, str]:
     """A copy of this process's environment variables."""
     return dict(os.environ)

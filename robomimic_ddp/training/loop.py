@@ -69,7 +69,7 @@ def distributed(train: Callable) -> Callable:
             package = type(config).__module__.partition(".")[0]
             run.checkpoints = run.undo.enter_context(weights.read_on_cpu(package))
             try:
-                with run.stopper.scope():
+                with run.stopper.scope(), resume.told(run):
                     return train(*bound.args, **bound.kwargs)
             except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as error:
                 path = config.experiment.get("ckpt_path", None)

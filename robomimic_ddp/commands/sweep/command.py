@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
 from robomimic_ddp.commands.launch import arguments, devices, torchrun
 from robomimic_ddp.config import env, paths
-from robomimic_ddp.errors import EXIT_DONE, PatchError, UsageError
+from robomimic_ddp.errors import EXIT_DONE, EXIT_STOPPED, PatchError, UsageError
 
 _DIRECTORY = {"metavar": "DIR", "help": "folder of the sweep"}
 
@@ -139,7 +141,10 @@ def _run(args: argparse.Namespace, sweep: Any) -> int:
             f"{len(names)}."
         )
     slots = worker.make_slots(names, args.ranks_per_trial, args.slots)
-    return worker.Worker(sweep, slots, args.ranks_per_trial).run(args.retry_failed)
+    code = worker.Worker(sweep, slots, args.ranks_per_trial).run(args.retry_failed)
+    if code == EXIT_STOPPED:
+        print(f"Resume with:\n  robomimic-ddp {shlex.join(sys.argv[1:])}")
+    return code
 
 
 def _write_slurm(args: argparse.Namespace, directory: Path) -> None:
