@@ -8,18 +8,46 @@ code`, named in COMMANDS and imported only when it runs, so that `--help` stays 
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import io
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 from robomimic_ddp import __version__
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE, RobomimicDDPError, UsageError
 
+_WRONG_CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)")
+_WRONG_OPTION = re.compile(r"unrecognized arguments: (-[^\s=]*)")
+
 EXIT_INTERRUPTED = 130
 """128 + SIGINT, as shells report it."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Names the closest command, action or option for one that does not exist."""
+
+    def error(self, message: str) -> NoReturn:
+        word, known = "", []
+        if found := _WRONG_CHOICE.search(message):
+            word, known = found[1], re.findall(r"[\w/-]+", found[2])
+        elif found := _WRONG_OPTION.search(message):
+            word, known = found[1], list(_options(self))
+        close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+        super().error(f"{message}. Did you mean {close[0]}?" if close else message)
+
+
+def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """The options of a parser and of its subparsers."""
+    for action in parser._actions:
+        yield from action.option_strings
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in action.choices.values():
+                yield from _options(inner)
 
 
 @dataclass(frozen=True)
@@ -113,7 +141,7 @@ def _rank() -> int:
 
 def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     """The parser for this command line, with the arguments of the subcommand in `argv` only."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="robomimic-ddp",
         description="Retrofit a robomimic-style codebase to train on several GPUs under torchrun.",
     )
