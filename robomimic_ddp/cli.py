@@ -114,10 +114,12 @@ def _run(argv: list[str]) -> int:
         from robomimic_ddp.data.rlds.tf_import import keep_triton_first
 
         keep_triton_first()  # train.py of DROID's hosts imports TensorFlow before torchvision
-    elif isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(
-            errors="backslashreplace"
-        )  # paths may have characters of no encoding
+    else:
+        from robomimic_ddp.config import env
+
+        env.quiet_tensorflow()
+        if isinstance(sys.stdout, io.TextIOWrapper):  # paths may have characters of no encoding
+            sys.stdout.reconfigure(errors="backslashreplace")
     try:
         return importlib.import_module(COMMANDS[args.command].module).run(args.command, args)
     except RobomimicDDPError as error:

@@ -328,6 +328,11 @@ def quiet_tensorflow() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
+def tensorflow_is_quiet() -> bool:
+    """Whether this process wants no more than TensorFlow's errors."""
+    return os.environ.get("TF_CPP_MIN_LOG_LEVEL", "0") >= "2"
+
+
 def become(command: list[str], added: Mapping[str, str]) -> None:
     """Replaces this process by `command`, with the variables `added`. Does not return."""
     os.execvpe(command[0], command, {**os.environ, **added})
