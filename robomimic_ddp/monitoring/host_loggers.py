@@ -26,7 +26,7 @@ from robomimic_ddp.errors import RobomimicDDPError
 
 DATA_LOGGER_SWITCHES = ("log_tb", "log_wandb")
 WANDB_ID = "wandb_run_id"
-"""File in the folder of logs: a resumed run goes on with its wandb run."""
+"""File in the folder of logs: a resumed run continues its wandb run."""
 
 
 class QuietLog:
