@@ -58,6 +58,8 @@ class Command:
     summary: str
 
 
+_LAUNCH = "launch"
+"""Has the parser of `scripts/train_multi_gpu.sh`."""
 COMMANDS = {
     "status": Command(
         "robomimic_ddp.patches.commands", "list the host's seams and what apply would do"
@@ -67,32 +69,42 @@ COMMANDS = {
     "revert": Command(
         "robomimic_ddp.patches.commands", "give back the host's files, byte for byte"
     ),
-    "stats": Command(
-        "robomimic_ddp.commands.stats",
-        "compute the statistics of a config's RLDS data ahead of training",
-    ),
-    "inspect-data": Command(
-        "robomimic_ddp.commands.inspect_data.command",
-        "show what a dataset contains; write sample frames and a config to begin with",
-    ),
-    "doctor": Command(
-        "robomimic_ddp.commands.doctor.command",
-        "look over this machine, its packages and a job's config",
-    ),
-    "watch": Command("robomimic_ddp.commands.watch", "show a live table of a run's ranks"),
-    "ckpt": Command("robomimic_ddp.commands.ckpt", "show, convert or average checkpoints"),
     "run": Command(
         "robomimic_ddp.patches.commands", "run a program of the host's with the edits in memory"
     ),
-    "bench": Command(
-        "robomimic_ddp.commands.bench.command", "measure training steps and data loading"
+    _LAUNCH: Command(
+        "robomimic_ddp.commands.launch.__main__",
+        "start torchrun, as scripts/train_multi_gpu.sh does",
     ),
     "sweep": Command(
         "robomimic_ddp.commands.sweep.command", "train many configs, one on each GPU, and compare"
     ),
+    "watch": Command("robomimic_ddp.commands.watch", "show a live table of a run's ranks"),
+    "doctor": Command(
+        "robomimic_ddp.commands.doctor.command",
+        "look over this machine, its packages and a job's config",
+    ),
+    "inspect-data": Command(
+        "robomimic_ddp.commands.inspect_data.command",
+        "show a dataset; write sample frames and a config to begin with",
+    ),
+    "stats": Command(
+        "robomimic_ddp.commands.stats",
+        "compute the statistics of a config's RLDS data ahead of training",
+    ),
+    "ckpt": Command("robomimic_ddp.commands.ckpt", "show, convert or average checkpoints"),
     "plot": Command(
         "robomimic_ddp.commands.plot", "draw loss, learning rate and speed of training runs"
     ),
+    "bench": Command(
+        "robomimic_ddp.commands.bench.command", "measure training steps and data loading"
+    ),
+}
+_GROUPS = {
+    "patch": ("status", "diff", "apply", "revert"),
+    "run": ("run", _LAUNCH, "sweep", "watch"),
+    "inspect": ("doctor", "inspect-data", "stats", "ckpt", "plot"),
+    "measure": ("bench",),
 }
 
 
@@ -109,6 +121,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: list[str]) -> int:
+    if argv[:1] == [_LAUNCH]:
+        return importlib.import_module(COMMANDS[_LAUNCH].module).main(argv[1:])
     args = _parser(argv).parse_args(argv)
     if args.command == "run":
         from robomimic_ddp.data.rlds.tf_import import keep_triton_first
@@ -146,14 +160,23 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     parser = _Parser(
         prog="robomimic-ddp",
         description="Retrofit a robomimic-style codebase to train on several GPUs under torchrun.",
+        epilog="\n".join(_help_lines()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"robomimic-ddp {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     named = next((word for word in argv if not word.startswith("-")), None)
     for name, command in COMMANDS.items():
-        subparser = subparsers.add_parser(
-            name, help=command.summary, description=f"{command.summary}."
-        )
+        subparser = subparsers.add_parser(name, description=f"{command.summary}.")
         if name == named:
             importlib.import_module(command.module).add_arguments(subparser, name)
     return parser
+
+
+def _help_lines() -> Iterator[str]:
+    """The commands by what they are for."""
+    for title, names in _GROUPS.items():
+        yield f"{title}:"
+        yield from (f"  {name:<14}{COMMANDS[name].summary}" for name in names)
+        yield ""
+    yield "robomimic-ddp COMMAND --help describes a command."

@@ -58,7 +58,10 @@ def test_version_and_help_in_a_process_of_their_own(tmp_path):
     assert run_command("--version", cwd=tmp_path).stdout == f"robomimic-ddp {__version__}\n"
     done = run_command("--help", cwd=tmp_path)
     assert done.returncode == 0
-    assert all(name in done.stdout for name in cli.COMMANDS)
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    listed = [line.split()[0] for line in lines if line.startswith("  ")]
+    assert [listed.count(name) for name in cli.COMMANDS] == [1] * len(cli.COMMANDS)
 
 
 @pytest.mark.bad_input
