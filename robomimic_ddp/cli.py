@@ -168,7 +168,7 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     named = next((word for word in argv if not word.startswith("-")), None)
     for name, command in COMMANDS.items():
         subparser = subparsers.add_parser(name, description=f"{command.summary}.")
-        if name == named:
+        if name == named != _LAUNCH:
             importlib.import_module(command.module).add_arguments(subparser, name)
     return parser
 
