@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, PatchError
@@ -44,11 +45,11 @@ def _status(args: argparse.Namespace) -> int:
     if args.json:
         print(report.as_json(examination, entries, faults, _uncommitted(examination.host)))
         return EXIT_REFUSED if examination.blocked else EXIT_DONE
-    print(f"host: {examination.host.package}\n\n{report.table(examination)}\n")
+    print(f"host: {examination.host.package}\n\n{_table(examination)}\n")
     if examination.blocked:
         print(report.problems(examination), end="\n\n")
     if faults:
-        print(report.faults(faults), end="\n\n")
+        print(report.faults(faults, report.terminal_width()), end="\n\n")
     print(_sentence(examination))
     _tell_of_uncommitted(examination.host)
     if entries:
@@ -57,6 +58,12 @@ def _status(args: argparse.Namespace) -> int:
             "gives back."
         )
     return EXIT_REFUSED if examination.blocked else EXIT_DONE
+
+
+def _table(examination: Examination, fresh: Collection[tuple[str, str]] = ()) -> str:
+    from robomimic_ddp.patches import report
+
+    return report.table(examination, fresh, report.terminal_width())
 
 
 def _sentence(examination: Examination) -> str:
@@ -115,7 +122,7 @@ def _diff(args: argparse.Namespace) -> int:
 
 
 def _apply(args: argparse.Namespace) -> int:
-    from robomimic_ddp.patches import changes, engine, report
+    from robomimic_ddp.patches import changes, engine
     from robomimic_ddp.patches.outcomes import Applied
 
     examination, fixers = _examine(args)
@@ -133,14 +140,14 @@ def _apply(args: argparse.Namespace) -> int:
         print(f"{package}: everything is in place already; nothing was written.")
         return EXIT_DONE
     if args.check or args.dry_run:
-        print(f"host: {package}\n\n{report.table(examination)}\n\n{_sentence(examination)}")
+        print(f"host: {package}\n\n{_table(examination)}\n\n{_sentence(examination)}")
         _tell_of_uncommitted(examination.host)
         return EXIT_REFUSED if args.check else EXIT_DONE
     after = engine.confirm(examination, fixers)
     _tell_of_uncommitted(examination.host)
     changes.apply(examination)
     fresh = {(f.fixer.name, f.path) for f in examination.findings if isinstance(f.outcome, Applied)}
-    print(f"host: {package}\n\n{report.table(after, fresh)}\n")
+    print(f"host: {package}\n\n{_table(after, fresh)}\n")
     print(
         f"{len(examination.patches)} files written. See the lines with git diff; take them back "
         "with robomimic-ddp revert."

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
+import textwrap
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
@@ -11,6 +14,8 @@ from robomimic_ddp.patches.known_faults import KnownFault
 from robomimic_ddp.patches.outcomes import AlreadyApplied, Applied, NotPresent, Unrecognised
 from robomimic_ddp.patches.refusal import Refusal
 
+_WIDE = 140
+"""Columns that the table needs."""
 _WORDS = {
     Applied: "can be patched",
     AlreadyApplied: "patched",
@@ -20,9 +25,13 @@ _WORDS = {
 """Which of status's classes an outcome is; whole hosts may be "already distributed"."""
 
 
-def table(examination: Examination, fresh: Collection[tuple[str, str]] = ()) -> str:
+def table(
+    examination: Examination,
+    fresh: Collection[tuple[str, str]] = (),
+    width: int | None = None,
+) -> str:
     """One line a finding: seam, fixer, where ("utils/log_utils.py:21,40"), outcome. `fresh`:
-    (fixer, file) applied just now.
+    (fixer, file) applied just now. Within `width` columns, if it is small, without the seam.
     """
     rows = [("SEAM", "FIXER", "WHERE", "OUTCOME")]
     if examination.refusal is not None:
@@ -43,11 +52,41 @@ def table(examination: Examination, fresh: Collection[tuple[str, str]] = ()) -> 
         lines = ",".join(str(line) for line in finding.outcome.lines)
         where = f"{finding.path}:{lines}" if lines else finding.path
         rows.append((finding.fixer.seam, finding.fixer.name, where, outcome))
+    if width is not None and width < _WIDE:
+        return "\n".join(_narrow(row[1:], width) for row in rows)
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     return "\n".join(
         "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths)), row[3]])
         for row in rows
     )
+
+
+def _narrow(row: Sequence[str], width: int) -> str:
+    """Fixer and place, and the outcome beside them, or below where it is longer."""
+    name, where, outcome = row
+    line = f"{name:<19}  {where:<32}"
+    if len(line) + 2 + len(outcome) <= width:
+        return f"{line}  {outcome}"
+    return "\n".join([line.rstrip(), *wrapped(outcome, width, "    ")])
+
+
+def wrapped(text: str, width: int | None, indent: str = "") -> list[str]:
+    """`text` in lines of `width` (None: as it is), all of them indented."""
+    if width is None:
+        return [indent + text]
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal that is printed to; None where the output goes elsewhere."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def problems(examination: Examination) -> str:
@@ -57,11 +96,11 @@ def problems(examination: Examination) -> str:
     return "\n".join(_problem(examination.host.package, one) for one in examination.problems)
 
 
-def faults(known: Sequence[KnownFault]) -> str:
+def faults(known: Sequence[KnownFault], width: int | None = None) -> str:
     """The host's own faults, one a line under a heading; "" if none is known."""
     if not known:
         return ""
-    lines = "\n".join(f"  {fault}" for fault in known)
+    lines = "\n".join(line for fault in known for line in wrapped(str(fault), width, "  "))
     return f"faults of the host's own, which robomimic-ddp leaves as they are:\n{lines}"
 
 

@@ -18,8 +18,9 @@ from robomimic_ddp.distributed import entry_point as entry
 from robomimic_ddp.distributed.atomic_files import copyfile, open_on_main
 from robomimic_ddp.distributed.main_rank import agree, ask, main_rank_only
 from robomimic_ddp.errors import ApiVersionError, RobomimicDDPError
-from robomimic_ddp.monitoring.host_loggers import data_logger, print_logger
-from robomimic_ddp.training import host_config, resume
+from robomimic_ddp.monitoring import host_loggers
+from robomimic_ddp.monitoring.host_loggers import print_logger
+from robomimic_ddp.training import host_config, resume, run
 from robomimic_ddp.training.data_loaders import (
     rlds_datasets,
     rlds_env_metadata,
@@ -73,6 +74,14 @@ load_from = dotlist.load_from
 overrides = dotlist.overrides
 prepare_config = host_config.prepare_config
 restored = resume.restored
+
+
+def data_logger(cls: type) -> type:
+    """Decorates the host's DataLogger, see `monitoring/host_loggers.py`; wandb's config gets the
+    plan.
+    """
+    return host_loggers.data_logger(cls, run.facts)
+
 
 _OF_HYDRA = {
     "GlobalHydra": "hydra.core.global_hydra",

@@ -8,18 +8,46 @@ code`, named in COMMANDS and imported only when it runs, so that `--help` stays 
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import io
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 from robomimic_ddp import __version__
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE, RobomimicDDPError, UsageError
 
+_WRONG_CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)")
+_WRONG_OPTION = re.compile(r"unrecognized arguments: (-[^\s=]*)")
+
 EXIT_INTERRUPTED = 130
 """128 + SIGINT, as shells report it."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Names the closest command, action or option for one that does not exist."""
+
+    def error(self, message: str) -> NoReturn:
+        word, known = "", []
+        if found := _WRONG_CHOICE.search(message):
+            word, known = found[1], re.findall(r"[\w/-]+", found[2])
+        elif found := _WRONG_OPTION.search(message):
+            word, known = found[1], list(_options(self))
+        close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+        super().error(f"{message}. Did you mean {close[0]}?" if close else message)
+
+
+def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """The options of a parser and of its subparsers."""
+    for action in parser._actions:
+        yield from action.option_strings
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in action.choices.values():
+                yield from _options(inner)
 
 
 @dataclass(frozen=True)
@@ -30,6 +58,8 @@ class Command:
     summary: str
 
 
+_LAUNCH = "launch"
+"""Has the parser of `scripts/train_multi_gpu.sh`."""
 COMMANDS = {
     "status": Command(
         "robomimic_ddp.patches.commands", "list the host's seams and what apply would do"
@@ -39,36 +69,46 @@ COMMANDS = {
     "revert": Command(
         "robomimic_ddp.patches.commands", "give back the host's files, byte for byte"
     ),
-    "stats": Command(
-        "robomimic_ddp.commands.stats",
-        "compute the statistics of a config's RLDS data ahead of training",
+    "run": Command(
+        "robomimic_ddp.patches.commands", "run a program of the host's with the edits in memory"
+    ),
+    _LAUNCH: Command(
+        "robomimic_ddp.commands.launch.__main__",
+        "start torchrun, as scripts/train_multi_gpu.sh does",
+    ),
+    "sweep": Command(
+        "robomimic_ddp.commands.sweep.command", "train many configs, one on each GPU, and compare"
+    ),
+    "watch": Command("robomimic_ddp.commands.watch", "show a live table of a run's ranks"),
+    "doctor": Command(
+        "robomimic_ddp.commands.doctor.command",
+        "look over this machine, its packages and a job's config",
     ),
     "inspect-data": Command(
         "robomimic_ddp.commands.inspect_data.command",
-        "show what a dataset contains; write sample frames and a config to begin with",
+        "show a dataset; write sample frames and a config to begin with",
+    ),
+    "stats": Command(
+        "robomimic_ddp.commands.stats",
+        "compute the statistics of a config's RLDS data ahead of training",
     ),
     "prepare-data": Command(
         "robomimic_ddp.commands.prepare_data.command",
         "write an RLDS dataset with smaller images, at the size that training gets",
     ),
-    "doctor": Command(
-        "robomimic_ddp.commands.doctor.command",
-        "look over this machine, its packages and a job's config",
-    ),
-    "watch": Command("robomimic_ddp.commands.watch", "show a live table of a run's ranks"),
     "ckpt": Command("robomimic_ddp.commands.ckpt", "show, convert or average checkpoints"),
-    "run": Command(
-        "robomimic_ddp.patches.commands", "run a program of the host's with the edits in memory"
+    "plot": Command(
+        "robomimic_ddp.commands.plot", "draw loss, learning rate and speed of training runs"
     ),
     "bench": Command(
         "robomimic_ddp.commands.bench.command", "measure training steps and data loading"
     ),
-    "sweep": Command(
-        "robomimic_ddp.commands.sweep.command", "train many configs, one on each GPU, and compare"
-    ),
-    "plot": Command(
-        "robomimic_ddp.commands.plot", "draw loss, learning rate and speed of training runs"
-    ),
+}
+_GROUPS = {
+    "patch": ("status", "diff", "apply", "revert"),
+    "run": ("run", _LAUNCH, "sweep", "watch"),
+    "inspect": ("doctor", "inspect-data", "stats", "prepare-data", "ckpt", "plot"),
+    "measure": ("bench",),
 }
 
 
@@ -85,15 +125,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: list[str]) -> int:
+    if argv[:1] == [_LAUNCH]:
+        return importlib.import_module(COMMANDS[_LAUNCH].module).main(argv[1:])
     args = _parser(argv).parse_args(argv)
     if args.command == "run":
         from robomimic_ddp.data.rlds.tf_import import keep_triton_first
 
         keep_triton_first()  # train.py of DROID's hosts imports TensorFlow before torchvision
-    elif isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(
-            errors="backslashreplace"
-        )  # paths may have characters of no encoding
+    else:
+        from robomimic_ddp.config import env
+
+        env.quiet_tensorflow()
+        if isinstance(sys.stdout, io.TextIOWrapper):  # paths may have characters of no encoding
+            sys.stdout.reconfigure(errors="backslashreplace")
     try:
         return importlib.import_module(COMMANDS[args.command].module).run(args.command, args)
     except RobomimicDDPError as error:
@@ -117,17 +161,26 @@ def _rank() -> int:
 
 def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     """The parser for this command line, with the arguments of the subcommand in `argv` only."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="robomimic-ddp",
         description="Retrofit a robomimic-style codebase to train on several GPUs under torchrun.",
+        epilog="\n".join(_help_lines()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"robomimic-ddp {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     named = next((word for word in argv if not word.startswith("-")), None)
     for name, command in COMMANDS.items():
-        subparser = subparsers.add_parser(
-            name, help=command.summary, description=f"{command.summary}."
-        )
-        if name == named:
+        subparser = subparsers.add_parser(name, description=f"{command.summary}.")
+        if name == named != _LAUNCH:
             importlib.import_module(command.module).add_arguments(subparser, name)
     return parser
+
+
+def _help_lines() -> Iterator[str]:
+    """The commands by what they are for."""
+    for title, names in _GROUPS.items():
+        yield f"{title}:"
+        yield from (f"  {name:<14}{COMMANDS[name].summary}" for name in names)
+        yield ""
+    yield "robomimic-ddp COMMAND --help describes a command."

@@ -5,6 +5,7 @@ rollouts, if any, of one or several runs.
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,14 @@ from robomimic_ddp.errors import EXIT_DONE, DataError
 from robomimic_ddp.monitoring import history
 
 SUCCESS = "Success_Rate"
+AXES = {
+    "epochs": "epoch",
+    "steps": "optimizer steps",
+    "samples": "samples, all ranks",
+    "hours": "hours of training and validation",
+}
+_SMOOTHED_FROM = 30
+"""A curve of fewer points is drawn as it is."""
 _LOGARITHMIC = 3
 """Ratio of the largest to the smallest loss from which on the axis is logarithmic."""
 COLOURS = ("#2a6fdb", "#e07b39", "#2f9e5f", "#b04ac0", "#c23b3b", "#5b6b7a")
@@ -25,17 +34,42 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     parser.add_argument(
         "-o", "--output", default="curves.png", help="the picture; its ending chooses the format"
     )
+    parser.add_argument(
+        "--x",
+        choices=tuple(AXES),
+        help="what the x axis counts; default: epochs, or samples where runs have other numbers of "
+        "them in a step",
+    )
+    parser.add_argument(
+        "--smooth",
+        type=_share,
+        default=0.6,
+        metavar="W",
+        help=f"weight of the past in losses of {_SMOOTHED_FROM} epochs or more, which are drawn "
+        "faintly, too; 0: none; default 0.6",
+    )
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"{text}: expected 0 or more, and less than 1")
+    return value
 
 
 def run(command: str, args: argparse.Namespace) -> int:
     """Draws the figure; returns the exit code. Raises DataError for runs without a history."""
-    plot(args.runs, args.output)
+    plot(args.runs, args.output, args.x, args.smooth)
     print(f"curves drawn to {args.output}")
     return EXIT_DONE
 
 
-def plot(run_directories: Sequence[str], output: str) -> None:
-    """Draws the runs' histories into the image `output` (the suffix chooses the format)."""
+def plot(
+    run_directories: Sequence[str], output: str, x: str | None = None, smooth: float = 0.0
+) -> None:
+    """Draws the runs' histories into the image `output` (the suffix chooses the format). x: one of
+    AXES, None: see `--x`; smooth: the weight of the past in losses.
+    """
     plt = figures.pyplot()
 
     runs = [(Path(folder), history.read(Path(folder))) for folder in run_directories]
@@ -44,24 +78,29 @@ def plot(run_directories: Sequence[str], output: str) -> None:
             raise DataError(
                 f"{folder}: its history has no training epoch yet; wait for the first one to end."
             )
+    if x is None:
+        x = "epochs" if len({_samples_per_step(records) for _, records in runs}) == 1 else "samples"
     count = 3 + any(record["phase"] == "rollout" for _, records in runs for record in records)
     figure, axes = plt.subplots(1, count, figsize=(4.7 * count, 4.2), constrained_layout=True)
     loss, rate, speed, *success = axes
-    for (folder, records), colour in zip(runs, COLOURS * len(runs)):
+    for number, ((folder, records), colour) in enumerate(zip(runs, COLOURS * len(runs))):
+        at = places(records, x)
         name = _label(folder, runs)
         trained, valid = (name, None) if len(runs) > 1 else ("train", "validation")
-        _line(loss, records, "train", "Loss", label=trained, color=colour)
-        _line(loss, records, "valid", "Loss", label=valid, color=colour, linestyle="--")
-        _rates(rate, records, name, colour)
+        style = {"color": colour, "smooth": smooth}
+        _line(loss, at, records, "train", "Loss", label=trained, **style)
+        _line(loss, at, records, "valid", "Loss", label=valid, linestyle="--", **style)
+        width = 1.5 + 1.5 * (len(runs) - 1 - number)  # runs with equal rates show beside each other
+        _rates(rate, at, records, name if len(runs) > 1 else "", color=colour, linewidth=width)
         train = [record for record in records if record["phase"] == "train"]
         speed.plot(
-            [r["epoch"] for r in train],
+            [at[r["epoch"]] for r in train],
             [r.get("samples_per_second", 0.0) for r in train],
             marker="o" if len(train) < 3 else None,
             color=colour,
         )
         if success:
-            _successes(success[0], records, name, colour)
+            _successes(success[0], at, records, name, colour)
     has_valid = any(record["phase"] == "valid" for _, records in runs for record in records)
     lines = " (dashed: validation)" if has_valid and len(runs) > 1 else ""
     for axes, title in (
@@ -69,9 +108,9 @@ def plot(run_directories: Sequence[str], output: str) -> None:
         (rate, "learning rate"),
         (speed, "samples per second, all ranks"),
     ):
-        finish(axes, title)
+        finish(axes, title, AXES[x], whole=x == "epochs")
     if success:
-        finish(success[0], "success of rollouts")
+        finish(success[0], "success of rollouts", AXES[x], whole=x == "epochs")
         success[0].set_ylim(-0.03, 1.03)
     least, most = loss.dataLim.intervaly
     if 0 < _LOGARITHMIC * least < most:
@@ -80,6 +119,43 @@ def plot(run_directories: Sequence[str], output: str) -> None:
         loss.yaxis.set_minor_formatter(_some_plain_numbers)
     speed.set_ylim(bottom=0)
     figures.save(figure, output)
+
+
+def places(records: list, x: str) -> dict[int, float]:
+    """Epoch -> its place on the axis `x`: what the run had done of it at the epoch's end."""
+    if x == "epochs":
+        return {record["epoch"]: record["epoch"] for record in records}
+    at, sum_of_epoch = {}, Counter()
+    for record in records:
+        if x == "hours":
+            sum_of_epoch[record["epoch"]] += record.get("seconds", 0.0) / 3600
+        elif record["phase"] == "train":
+            done = record.get("steps", 0) if x == "steps" else _samples(record)
+            sum_of_epoch[record["epoch"]] += done
+    total = 0.0
+    for epoch in sorted({record["epoch"] for record in records}):
+        total += sum_of_epoch[epoch]
+        at[epoch] = total
+    return at
+
+
+def _samples(record: dict) -> float:
+    """Of a train epoch; earlier versions wrote its speed only."""
+    return record.get("samples", record["samples_per_second"] * record.get("seconds", 0.0))
+
+
+def _samples_per_step(records: list) -> int:
+    newest = [record for record in records if record["phase"] == "train"][-1]
+    return round(_samples(newest) / max(1, newest.get("steps", 1)))
+
+
+def smoothed(values: Sequence[float], weight: float) -> list[float]:
+    """The mean of each value and those before it, each by `weight` lighter than the next."""
+    found, total, weights = [], 0.0, 0.0
+    for value in values:
+        total, weights = weight * total + value, weight * weights + 1
+        found.append(total / weights)
+    return found
 
 
 def _plain_number(value: float, _: int = 0) -> str:
@@ -101,26 +177,34 @@ def _label(folder: Path, runs: list) -> str:
     )
 
 
-def _line(axes: Any, records: list, phase: str, key: str, **style: Any) -> None:
+def _line(
+    axes: Any, at: dict, records: list, phase: str, key: str, smooth: float = 0.0, **style: Any
+) -> None:
     points = [
-        (record["epoch"], record["log"][key])
+        (at[record["epoch"]], record["log"][key])
         for record in records
         if record["phase"] == phase and key in record["log"]
     ]
-    if points:
-        axes.plot(*zip(*points), marker="o" if len(points) < 3 else None, **style)
+    if not points:
+        return
+    x, y = zip(*points)
+    if smooth and len(points) >= _SMOOTHED_FROM:
+        axes.plot(x, y, **{**style, "label": None, "alpha": 0.25})
+        y = smoothed(y, smooth)
+    axes.plot(x, y, marker="o" if len(points) < 3 else None, **style)
 
 
-def _rates(axes: Any, records: list, name: str, colour: str) -> None:
+def _rates(axes: Any, at: dict, records: list, name: str, **style: Any) -> None:
+    """`name`: of the run, "" where there is one."""
     keys = sorted(
         {key for record in records for key in record["log"] if key.startswith("Optimizer/")}
     )
     for key in keys:
-        label = None if len(keys) == 1 else f"{name} {key[len('Optimizer/') :]}"
-        _line(axes, records, "train", key, label=label, color=colour)
+        label = name if len(keys) == 1 else f"{name} {key[len('Optimizer/') :]}".strip()
+        _line(axes, at, records, "train", key, label=label or None, **style)
 
 
-def _successes(axes: Any, records: list, name: str, colour: str) -> None:
+def _successes(axes: Any, at: dict, records: list, name: str, colour: str) -> None:
     """One line for each environment with rollouts."""
     rollouts = [record for record in records if record["phase"] == "rollout"]
     environments = list(dict.fromkeys(record.get("env") for record in rollouts))
@@ -128,17 +212,17 @@ def _successes(axes: Any, records: list, name: str, colour: str) -> None:
         own = [record for record in rollouts if record.get("env") == environment]
         label = None if len(environments) == 1 else f"{name} {environment}"
         style = ("-", "--", ":", "-.")[number % 4]
-        _line(axes, own, "rollout", SUCCESS, label=label, color=colour, linestyle=style)
+        _line(axes, at, own, "rollout", SUCCESS, label=label, color=colour, linestyle=style)
 
 
-def finish(axes: Any, title: str, across: str | None = "epoch") -> None:
-    """Title, grid and legend; `across` names the whole numbers of the x axis, None: it has names
-    for its values, and needs no legend.
+def finish(axes: Any, title: str, across: str | None = "epoch", whole: bool = True) -> None:
+    """Title, grid and legend; `across` names the numbers of the x axis (`whole` ones), None: it has
+    names for its values, and needs no legend.
     """
     axes.set_title(title, fontsize=11)
     if across is not None:
         axes.set_xlabel(across)
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.get_major_locator().set_params(integer=whole)
     axes.yaxis.set_major_formatter(_plain_number)
     axes.grid(alpha=0.25)
     for side in ("top", "right"):

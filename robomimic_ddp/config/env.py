@@ -325,6 +325,13 @@ def wandb_mode() -> str | None:
     return os.environ.get("WANDB_MODE") or None
 
 
+def command_line() -> list[str]:
+    """The words that started this process, the interpreter first; [] before Python 3.10, which does
+    not keep them.
+    """
+    return list(getattr(sys, "orig_argv", ()))
+
+
 def variables() -> dict[str, str]:
     """A copy of this process's environment variables."""
     return dict(os.environ)
@@ -340,6 +347,11 @@ def prefer_deterministic_cublas() -> None:
 def quiet_tensorflow() -> None:
     """Silences TensorFlow's start-up messages in this process, unless the user set a log level."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+def tensorflow_is_quiet() -> bool:
+    """Whether this process wants no more than TensorFlow's errors."""
+    return os.environ.get("TF_CPP_MIN_LOG_LEVEL", "0") >= "2"
 
 
 def become(command: list[str], added: Mapping[str, str]) -> None:

@@ -35,10 +35,12 @@ def auto_rule(parameters: int, fine_tuning: bool) -> str:
     return "sqrt" if parameters >= AUTO_SQRT_FROM_PARAMETERS else "linear"
 
 
-def describe(before: float, after: float, rule: str, by_rule: Mapping[str, float]) -> str:
+def describe(
+    before: float, after: float, rule: str, by_rule: Mapping[str, float], chosen: bool = True
+) -> str:
     """One line: the learning rate before and after scaling, and with each other rule.
 
-    `by_rule`: the result of `factors`.
+    `by_rule`: the result of `factors`. chosen: whether somebody has chosen the rule.
     """
     change = f"{before:g}, as configured"
     if before != after:
@@ -46,4 +48,5 @@ def describe(before: float, after: float, rule: str, by_rule: Mapping[str, float
     if by_rule["linear"] == 1:
         return f"learning rate: {change}"
     choices = ", ".join(f"{name} {before * factor:g}" for name, factor in by_rule.items())
-    return f"learning rate: {change}; ddp.lr_scaling={rule}, of: {choices}"
+    differs = "" if chosen else " (the default here; scripts/train_multi_gpu.sh scales by linear)"
+    return f"learning rate: {change}; ddp.lr_scaling={rule}{differs}, of: {choices}"

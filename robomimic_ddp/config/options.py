@@ -71,6 +71,13 @@ class Options:
         "linear under 100 M parameters, sqrt from there, none when fine-tuning from a checkpoint.",
         ("none", "linear", "sqrt", "auto"),
     )
+    schedule: str = _option(
+        "steps",
+        "An epoch of `experiment.epoch_every_n_steps` has as many steps on every number of ranks, "
+        "or as many `samples`: then N ranks finish in 1/N of the steps, and warm-up and "
+        "learning-rate schedules that count steps shorten alike.",
+        ("steps", "samples"),
+    )
     preset: str = _option(
         "fast",
         "`fast`: the host's steps in fewer operations, equal but for rounding; `safe`: its own "

@@ -4,6 +4,7 @@ plan.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -58,6 +59,23 @@ class RunPlan:
     cores: int = 1
     notes: tuple = ()
     accumulate: int = 1
+    schedule: str = "steps"
+
+    @property
+    def batches_per_step(self) -> float:
+        """Batches of the config in one step: samples per step / train.batch_size."""
+        return self.samples_per_step / self.configured_batch
+
+    @property
+    def shortening(self) -> float:
+        """How many steps of the config one step stands for; 1 under ddp.schedule=steps."""
+        return self.batches_per_step if self.schedule == "samples" else 1.0
+
+    def steps_of(self, configured: int) -> int:
+        """Optimizer steps of an epoch for which the config has `configured` ones; the last of them
+        may bring more samples than are asked for.
+        """
+        return math.ceil(configured / self.shortening)
 
     @property
     def samples_per_rank(self) -> int:
@@ -132,7 +150,7 @@ def make_plan(
     device = _device(env, mode, gpus)
     if mode == "fsdp":
         _require_shardable(resolved, env.world_size, device, fsdp_lacks)
-    batch = _batch_per_rank(options, batch_size, env.world_size)
+    per_rank = batch_per_rank(options, batch_size, env.world_size)
     if options.workers != "config":
         data_workers = workers_of_share(options.workers, cores // env.local_world_size)
     if options.workers != "auto":
@@ -148,8 +166,8 @@ def make_plan(
         backend=_backend(options, device),
         timeout_seconds=options.timeout,
         configured_batch=batch_size,
-        batch_per_rank=batch,
-        samples_per_step=batch * env.world_size * options.accumulate,
+        batch_per_rank=per_rank,
+        samples_per_step=per_rank * env.world_size * options.accumulate,
         lr_scaling=lr_scaling,
         visible_gpus=gpus,
         local_world_size=env.local_world_size,
@@ -157,6 +175,7 @@ def make_plan(
         cores=cores,
         notes=_too_many_workers(data_workers, env, options, cores) + lr_notes,
         accumulate=options.accumulate,
+        schedule=options.schedule,
     )
 
 
@@ -259,7 +278,8 @@ def backend_for(device: str, asked: str = "auto") -> str:
     return "gloo" if asked == "gloo" or device == "cpu" else "cpu:gloo,cuda:nccl"
 
 
-def _batch_per_rank(options: Options, batch: int, world: int) -> int:
+def batch_per_rank(options: Options, batch: int, world: int) -> int:
+    """Samples of a rank and micro-batch. Raises PlanError for a `batch` that cannot be split."""
     if not isinstance(batch, int) or isinstance(batch, bool) or batch < 1:
         raise PlanError(f"train.batch_size={batch!r}: expected a whole number of at least 1.")
     if options.batch == "per_rank":

@@ -2,9 +2,9 @@
 each environment, written by the main rank.
 
 A line has epoch, phase ("train", "valid" or "rollout") and the host's log; training and validation
-also have steps, seconds and samples_per_second (over all ranks; 0 for validation, where ranks may
-have unequal shares), rollouts the environment's name as env. In a resumed epoch, steps are those of
-the whole epoch, seconds and samples_per_second those of this job.
+also have steps, samples, seconds and samples_per_second (over all ranks; 0 for validation, where
+ranks may have unequal shares), rollouts the environment's name as env. In a resumed epoch, steps
+and samples are those of the whole epoch, seconds and samples_per_second those of this job.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ def recorded(
             "epoch": bound.arguments.get("epoch"),
             "phase": "valid" if validate else "train",
             "steps": steps,
+            "samples": 0 if validate else steps * samples_per_step(),
             "seconds": seconds,
             "samples_per_second": 0.0 if validate else speed,
             "log": dict(result[0] if isinstance(result, tuple) else result),

@@ -12,8 +12,10 @@ import inspect
 import os
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import Any, Callable
 
 from robomimic_ddp.config import env
@@ -23,6 +25,8 @@ from robomimic_ddp.distributed.quiet_streams import KeepWarnings, LogFile, Tee
 from robomimic_ddp.errors import RobomimicDDPError
 
 DATA_LOGGER_SWITCHES = ("log_tb", "log_wandb")
+WANDB_ID = "wandb_run_id"
+"""File in the folder of logs: a resumed run continues its wandb run."""
 
 
 class QuietLog:
@@ -86,12 +90,12 @@ def print_logger(cls: type) -> type:
     return cls
 
 
-def data_logger(cls: type) -> type:
+def data_logger(cls: type, facts: Callable[[], dict[str, Any]] = dict) -> type:
     """Decorates the host's DataLogger(log_dir, config, log_tb, log_wandb), changed in place.
 
     On the main rank wandb follows WANDB_MODE, needs no entity, and switches to offline at the first
-    failure. On others TensorBoard and wandb are off; `record`, `get_stats` and `close` work on this
-    rank's values.
+    failure; a resumed run continues its wandb run, whose config has `facts()`. On others
+    TensorBoard and wandb are off; `record`, `get_stats` and `close` work on this rank's values.
     """
     host_init = cls.__init__  # type: ignore[misc]
     signature = inspect.signature(host_init)
@@ -110,7 +114,11 @@ def data_logger(cls: type) -> type:
                 )
             call.arguments.update(dict.fromkeys(found, False))
         package = cls.__module__.partition(".")[0]
-        with _wandb_as_asked(package) if call.arguments.get("log_wandb") else nullcontext():
+        asked: AbstractContextManager = nullcontext()
+        if call.arguments.get("log_wandb"):
+            added = {**_wandb_id(call.arguments.get("log_dir")), "config": facts()}
+            asked = _wandb_as_asked(package, added)
+        with asked:
             host_init(*call.args, **call.kwargs)
 
     cls.__init__ = __init__  # type: ignore[misc]
@@ -143,11 +151,22 @@ def _without_dead_writer(method: Callable) -> Callable:
     return wrapped
 
 
+def _wandb_id(log_dir: Any) -> dict[str, Any]:
+    """Arguments of `wandb.init`: the run of `log_dir`, {} where its id cannot be kept."""
+    try:
+        file = Path(log_dir) / WANDB_ID
+        if not file.exists():
+            file.write_text(uuid.uuid4().hex[:8], encoding="utf-8")
+        return {"id": file.read_text(encoding="utf-8").strip(), "resume": "allow"}
+    except (OSError, TypeError, UnicodeDecodeError):
+        return {}
+
+
 @contextmanager
-def _wandb_as_asked(package: str) -> Iterator[None]:
+def _wandb_as_asked(package: str, added: Mapping[str, Any]) -> Iterator[None]:
     """For the block: `wandb.init` uses WANDB_MODE if it is set, the account's default entity, and
     mode offline if it fails (no network, no login). Hosts require an entity, and try nine times, 30
-    s apart.
+    s apart. `added`: arguments that the host leaves out.
     """
     try:
         import wandb
@@ -159,6 +178,8 @@ def _wandb_as_asked(package: str) -> Iterator[None]:
     def init(*args: Any, **kwargs: Any) -> Any:
         kwargs["entity"] = kwargs.get("entity") or None
         kwargs["mode"] = env.wandb_mode() or kwargs.get("mode")
+        kwargs["config"] = {**added["config"], **(kwargs.get("config") or {})}
+        kwargs = {**added, **kwargs}
         try:
             return plain_init(*args, **kwargs)
         except Exception as error:

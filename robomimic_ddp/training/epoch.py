@@ -50,9 +50,20 @@ def epoch_log(run_epoch: Callable) -> Callable:
             with epoch.weights(), step_hooks.installed(call.arguments["model"], epoch.hooks()):
                 return epoch.finished(over_ranks(*args, **kwargs))
 
-    return history.recorded(
+    recorded = history.recorded(
         watched, _directory_to_write, lambda: _run.current().plan.samples_per_step, _part
     )
+
+    @functools.wraps(run_epoch)
+    def as_long_as_planned(*args: Any, **kwargs: Any) -> Any:
+        run = _run.current()
+        call = signature.bind(*args, **kwargs)
+        steps = call.arguments.get("num_steps")
+        if run is not None and steps is not None and not call.arguments.get("validate"):
+            call.arguments["num_steps"] = run.plan.steps_of(steps)
+        return recorded(*call.args, **call.kwargs)
+
+    return as_long_as_planned
 
 
 def _part() -> Any:

@@ -70,7 +70,7 @@ def distributed(train: Callable) -> Callable:
             package = type(config).__module__.partition(".")[0]
             run.checkpoints = run.undo.enter_context(weights.read_on_cpu(package))
             try:
-                with run.stopper.scope():
+                with run.stopper.scope(), resume.told(run):
                     return train(*bound.args, **bound.kwargs)
             except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as error:
                 path = config.experiment.get("ckpt_path", None)
@@ -151,6 +151,7 @@ def _start_training(
         _require_alike(run, model)
     chosen = step.effective(run.options, run.plan, bool(run.nets))
     run.steps = step.prepare(model, chosen, run.nets, run.undo)
+    step.shorten(model, run.plan.shortening, run.undo)
     # Averages share memory by now, and are read once.
     sums = _make_equal(model) if run.plan.several_ranks else None
     added = step.added_by_max(run.options, chosen, bool(run.nets))

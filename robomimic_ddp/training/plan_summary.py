@@ -22,7 +22,9 @@ def lines(run: Any) -> Iterator[str]:
     """
     yield run.plan.describe(in_parallel=run.trains_in_parallel)
     for pair in dict.fromkeys(run.learning_rates):
-        yield learning_rate.describe(*pair, run.plan.lr_scaling, run.plan.lr_choices)
+        rules = (run.plan.lr_scaling, run.plan.lr_choices)
+        chosen = run.options.sources["lr_scaling"] != "default"
+        yield learning_rate.describe(*pair, *rules, chosen)
     loader = run.loaders.get("train")
     yield from _schedule(run, loader)
     yield from _data(run, loader)
@@ -49,16 +51,18 @@ def _schedule(run: Any, loader: Any) -> Iterator[str]:
     epochs = run.last_epoch or _at(run.config, "train.num_epochs")
     if epochs is None:
         return
-    steps = _at(run.config, "experiment.epoch_every_n_steps") or _length(loader)
+    configured = _at(run.config, "experiment.epoch_every_n_steps")
+    steps = run.plan.steps_of(configured) if configured else _length(loader)
     of = "" if steps is None else f" of {steps} step(s)"
     rates = {
         name: entry["learning_rate"]
         for name, entry in (_at(run.config, "algo.optim_params") or {}).items()
         if isinstance(entry, Mapping) and isinstance(entry.get("learning_rate"), Mapping)
     }
-    decays = {name: _decay(rate) for name, rate in rates.items()}
+    decays = {name: _decay(rate, run.plan.shortening) for name, rate in rates.items()}
     said = ", ".join(f"{name}: {decay}" for name, decay in decays.items())
     yield f"schedule: {epochs} epoch(s){of}{f'; learning rate of {said}' if said else ''}"
+    yield from _length_of_run(run.plan, configured)
     moving = [
         name
         for name, rate in rates.items()
@@ -71,11 +75,24 @@ def _schedule(run: Any, loader: Any) -> Iterator[str]:
         )
 
 
-def _decay(rate: Mapping[str, Any]) -> str:
+def _length_of_run(plan: Any, configured: int | None) -> Iterator[str]:
+    """What more samples in a step mean for the number of steps."""
+    more = f"{plan.batches_per_step:g}"
+    if plan.shortening != 1:
+        steps = f"{configured} -> {plan.steps_of(configured)}" if configured else f"1/{more} of the"
+        yield f"schedule: ddp.schedule=samples: {steps} steps in an epoch, as many samples"
+    elif plan.several_ranks and configured and plan.batches_per_step > 1:
+        yield (
+            f"schedule: {plan.world_size} ranks: {more} x the samples per step, the same number of "
+            f"steps; ddp.schedule=samples finishes in 1/{more}"
+        )
+
+
+def _decay(rate: Mapping[str, Any], shortening: float) -> str:
     """Describes the schedule in the section `learning_rate` of an optimizer."""
     kind, at = rate.get("scheduler_type", _HOSTS_SCHEDULE), list(rate.get("epoch_schedule") or ())
     if kind == "cosine":
-        return f"cosine after {rate.get('warmup_steps', 0)} steps of warm-up"
+        return f"cosine after {rate.get('warmup_steps', 0) / shortening:g} steps of warm-up"
     if not at:
         return _CONSTANT
     until = "down to" if kind == "linear" else "times"

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from robomimic_ddp import checkpoint
-from robomimic_ddp.config import env
+from robomimic_ddp.config import env, relaunch
 from robomimic_ddp.distributed import atomic_files, group, host_algo, main_rank, tree_collectives
-from robomimic_ddp.errors import CheckpointError, DataError, Stopped
+from robomimic_ddp.errors import CheckpointError, DataError, LaunchError, Stopped
 from robomimic_ddp.monitoring import history
 from robomimic_ddp.training import host_config
 from robomimic_ddp.training import run as _run
@@ -72,6 +73,37 @@ def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> bool
             "random streams, the place in the data and best values start over"
         )
     return by_host
+
+
+@contextmanager
+def told(run: _run.Run) -> Iterator[None]:
+    """If the block fails after a state was saved, and torchrun does not start the ranks again by
+    itself, the main rank prints how to resume.
+    """
+    try:
+        yield
+    except Exception as error:
+        launch, _ = _started_by()
+        directory, restarts = run.directory, launch.elastic and not launch.shown_by_launcher
+        refused = isinstance(error, (CheckpointError, Stopped))
+        saved = directory is not None and (directory / checkpoint.STATE).exists()
+        if saved and not restarts and not refused:
+            what = f"the run in {directory} can be resumed from its last saved state"
+            print(how_to(what), file=sys.stderr)
+        raise
+
+
+def how_to(what: str) -> str:
+    """`what`, and the command that resumes this process's run."""
+    return f"{what}. Resume with:\n  {relaunch.resume_command(*_started_by())}"
+
+
+def _started_by() -> tuple[env.LaunchEnv, list[str]]:
+    """The launch environment and the words that started this process, as far as known."""
+    try:
+        return env.read_launch_env(), env.command_line()
+    except LaunchError:  # somebody has changed the launcher's variables since
+        return env.LaunchEnv(), []
 
 
 def forget_requeue(found: checkpoint.Found | None) -> None:

@@ -182,6 +182,21 @@ def current() -> Run | None:
     return _current.get()
 
 
+def facts() -> dict[str, Any]:
+    """What a tracker should know of the present run beside the host's config; {} outside a run."""
+    run = current()
+    if run is None:
+        return {}
+    package = type(run.config).__module__.partition(".")[0]
+    known = {
+        "version": robomimic_ddp.__version__,
+        "plan": asdict(run.plan),
+        "options": asdict(run.options.values),
+        "git_commit": verify.commit(host_seams.package_folder(package)),
+    }
+    return {"robomimic_ddp": known}
+
+
 @contextmanager
 def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Run]:
     """Collective under a launcher: plans the run, joins the process group, and leaves it on a clean

@@ -62,6 +62,7 @@ def differences(
     for name in sorted(set(options) & set(saved["options"]) - {"resume"}):
         if saved["options"][name] != checkpoint.plain(options[name]):
             yield Difference(f"ddp.{name}: {saved['options'][name]} -> {options[name]}", False)
+    yield from _of_schedule(saved, run.plan)
     yield from _of_windows(saved, run.loaders.get("train"))
     before = saved.get("defines")
     if before is None:
@@ -86,6 +87,19 @@ def differences(
         yield from _of_numbers(f"data{where}", old["items"], new["items"], in_pass)
     if old["files"] != new["files"]:
         yield Difference("data: the bytes of its files have changed", False)
+
+
+def _of_schedule(saved: Mapping[str, Any], plan: Any) -> Iterator[Difference]:
+    """Steps that stand for another number of samples: the learning rate would jump."""
+    before, now = saved["options"].get("schedule", "steps"), plan.schedule
+    samples = saved["samples_per_step"], plan.samples_per_step
+    if "samples" in (before, now) and (before != now or samples[0] != samples[1]):
+        yield Difference(
+            f"ddp.schedule={before} with {samples[0]} samples per step -> {now} with {samples[1]}: "
+            "epochs and learning-rate schedules of another length. Resume with the same option and "
+            "as many samples per step (ranks x batch)",
+            True,
+        )
 
 
 def _of_numbers(what: str, old: Mapping, new: Mapping, wrong: bool) -> Iterator[Difference]:

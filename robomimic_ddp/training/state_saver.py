@@ -173,6 +173,7 @@ class Keeper:
             where = f"in the midst of epoch {self.finished + 1}, which is lost"
             content = {"stopped": where, "signal": run.stopper.heard, "saved": saved}
             checkpoint.write_requeue(run.directory, content)
+            print(resume.how_to(f"stopped {where} ({run.stopper.heard})"), flush=True)
 
     def _stop(self, where: str) -> None:
         run = self.run
@@ -184,7 +185,7 @@ class Keeper:
                 checkpoint.write_requeue(run.directory, content)
             except OSError as error:
                 print(f"warning: no requeue marker in {run.directory}: {error}", file=sys.stderr)
-            print(f"stopped {where} ({heard}); resume it with ddp.resume=true")
+            print(resume.how_to(f"stopped {where} ({heard})"))
         group.barrier()  # nobody leaves before the file is whole
         group.leave()
         raise Stopped()

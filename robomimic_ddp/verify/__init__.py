@@ -8,7 +8,7 @@ be equal by chance; the states of differently seeded ranks differ by constructio
 
 from __future__ import annotations
 
-from robomimic_ddp.verify.code_versions import software
+from robomimic_ddp.verify.code_versions import commit, software
 from robomimic_ddp.verify.comparison import require_equal
 from robomimic_ddp.verify.structure import (
     require_same_structure,
@@ -23,6 +23,7 @@ __all__ = [
     "Verifier",
     "checksum",
     "checksums",
+    "commit",
     "fingerprint",
     "require_equal",
     "require_same_structure",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,6 +31,19 @@ def software(host_package: str | None) -> dict[str, str]:
     if folder is not None:
         found[f"the host's code ({host_package})"] = source_digest(folder)
     return found
+
+
+def commit(folder: Path | None) -> str | None:
+    """The git commit that the package in `folder` belongs to; None where git does not know it."""
+    if folder is None:
+        return None
+    git = ["git", "-C", str(folder)]
+    options: dict = {"capture_output": True, "text": True, "timeout": 10, "check": True}
+    try:
+        subprocess.run([*git, "ls-files", "--error-unmatch", "__init__.py"], **options)
+        return subprocess.run([*git, "rev-parse", "HEAD"], **options).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
 
 
 def source_digest(folder: Path) -> str:

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from robomimic_ddp import cli
 from robomimic_ddp.commands.launch import arguments, devices, summary, torchrun
 from robomimic_ddp.commands.launch.__main__ import main
 from robomimic_ddp.errors import ConfigError, UsageError
@@ -271,6 +272,14 @@ def test_the_command_holds_the_path_to_a_checkout(config, capsys, monkeypatch):
         command = capsys.readouterr().out.partition("command: ")[2]
         assert command.startswith(f"PYTHONPATH={shlex.quote(path)} ") == shown
         assert shown or "PYTHONPATH" not in command
+
+
+def test_it_is_a_command_too(config, capsys):
+    words = ["--config", config(), "--dry-run", "--", "train.batch_size=8"]
+    assert (main(words), cli.main(["launch", *words])) == (0, 0)
+    lines = capsys.readouterr().out.splitlines()
+    commands = [line.split()[-3:] for line in lines if line.startswith("command: ")]
+    assert len(commands) == 2 and commands[0] == commands[1]  # ports differ
 
 
 def test_errors_are_one_line(config, capsys):

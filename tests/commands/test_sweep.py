@@ -16,11 +16,12 @@ from typing import Any, Callable
 
 import psutil
 import pytest
+from optuna.trial import Trial
 from rich.console import Console
 
 from robomimic_ddp import checkpoint, cli
 from robomimic_ddp.commands.sweep import command, report, space, study
-from robomimic_ddp.commands.sweep.worker import Worker
+from robomimic_ddp.commands.sweep.worker import Job, Worker
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_STOPPED, EXIT_USAGE, UsageError
 from tests.commands import sweep_training
 from tests.commands.sweep_worker import worker
@@ -81,6 +82,7 @@ def test_values_and_ranges(words, values):
     [
         (["train.seed"], "expected KEY=VALUE"),
         (["train.seed="], "an empty value"),
+        (["train.seed=1,2,"], "an empty value"),
         (["train.seed=1,,2"], "train.seed=1,,2: "),
         (["train.seed=1,1"], "1 is there twice"),
         (["train.seed=1", "train.seed=2"], "train.seed is given twice"),
@@ -112,11 +114,22 @@ def test_names_are_made_of_the_values():
         (["train.num_epochs=5,none"], EXIT_REFUSED, "train.num_epochs='none'"),
         (["ddp.precision=fp32,fp8"], EXIT_REFUSED, "ddp.precision='fp8'"),
         ([], EXIT_USAGE, "no values to try"),
+        (["train.batch_size=4,-1"], EXIT_REFUSED, "train.batch_size=-1: expected a whole number"),
+        (
+            ["train.batch_size=uniform(1,8)", "--sampler", "random", "--trials", "2"],
+            EXIT_REFUSED,
+            "train.batch_size=1.0: expected a whole number",
+        ),
+        (
+            ["experiment.validate=true,false", "--metric", "valid/Loss"],
+            EXIT_USAGE,
+            "experiment.validate is false for some trials",
+        ),
         (["train.seed=1", "--metric", "valid/loss"], EXIT_USAGE, "Did you mean valid/Loss?"),
         (
             ["train.seed=1", "--metric", "rollout/Success_Rate"],
             EXIT_USAGE,
-            "experiment.rollout.enabled is false",
+            "experiment.rollout.enabled is false for all trials",
         ),
         (["train.seed=log(1,2)"], EXIT_USAGE, "train.seed is a range"),
         (["train.seed=1", "--trials", "3"], EXIT_USAGE, "--trials is given"),
@@ -134,6 +147,10 @@ def test_nothing_is_made_of_what_could_not_be_trained(words, code, said, config,
     error = capsys.readouterr().err
     assert said in error and len(error.splitlines()) == 1
     assert not (tmp_path / "sweep").exists()
+
+
+def test_trials_are_compared_by_what_all_of_them_have(make):
+    assert make("experiment.rollout.enabled=true,false").metric == "valid/Loss"
 
 
 def test_a_folder_has_one_sweep(make, config, tmp_path, capsys):
@@ -215,7 +232,8 @@ def test_trials_of_a_grid_on_two_slots(make, capsys, tmp_path):
     assert sweep("show", made.directory) == EXIT_DONE
     shown = capsys.readouterr().out.splitlines()
     assert shown[1].split()[:4] == ["learning_rate", "mean", "deviation", "best"]
-    assert shown[2].split()[:6] == ["0.0001", "0.5", "0.25", "0.25", "3", "complete"]
+    assert shown[2].split() == ["0.0001", "0.5", "0.25", "0.25", "3", "complete", "000"]
+    assert shown[4] == f"best of the first line: {made.entries()[0].run()}"
     assert sweep("plot", made.directory, "-o", tmp_path / "sweep.png") == EXIT_DONE
     assert (tmp_path / "sweep.png").stat().st_size > 10_000
     assert worker(made.directory).run() == EXIT_DONE, "nothing is left to do"
@@ -256,6 +274,26 @@ def test_trials_that_fall_behind_are_pruned(make):
     assert states == {1: "complete", 5: "pruned", 6: "pruned"}
     for entry in made.entries()[1:]:
         assert len(entry.curve("valid/Loss")) < 40 and (entry.run() / "requeue").exists()
+
+
+@pytest.mark.parametrize(("epochs", "pruned"), [(3, True), (4, False)])
+def test_nothing_is_pruned_after_its_last_epoch(epochs, pruned, make, monkeypatch):
+    """That would save no time."""
+    made = make("train.seed=1", "train.num_epochs=4", prune=True)
+    (entry,) = made.entries()
+    (entry.folder / "run").mkdir(parents=True)
+    lines = [{"epoch": at + 1, "phase": "valid", "log": {"Loss": 1.0}} for at in range(epochs)]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (entry.folder / "run" / "history.jsonl").write_text(text)
+    monkeypatch.setattr(Trial, "should_prune", lambda trial: len(reports(trial)) == epochs)
+    one = worker(made.directory)
+    job = Job(entry, one.slots[0], lock=-1, trial=made.begin(entry))
+    one._report(job, lambda line: None)
+    assert job.pruned is pruned and len(reports(job.trial)) == epochs
+
+
+def reports(trial: Trial) -> dict[int, float]:
+    return trial.storage.get_trial(trial._trial_id).intermediate_values
 
 
 def test_a_trial_that_was_pruned_is_not_resumed(make):
@@ -329,6 +367,7 @@ def test_a_stopped_worker_stops_its_trials(make):
     entries = made.entries()
     assert [entry.state for entry in entries] == ["running", "running", "waiting"]
     assert (entries[0].run() / "requeue").exists()
+    assert report.summary(made) == "2 stopped, 1 waiting"
     assert worker(made.directory).run() == EXIT_DONE
     require_whole(made, 30)
 
@@ -354,6 +393,11 @@ def test_the_real_generators_output_is_imported(config, tmp_path, capsys):
     }
     assert worker(made.directory).run() == EXIT_DONE
     require_whole(made)
+    assert sweep("show", made.directory) == EXIT_DONE
+    table = capsys.readouterr().out.splitlines()
+    columns = ["learning_rate", "actor_layer_dims", "gmm", "hidden_dim", "best", "trials", "best"]
+    heading = next(line for line in table if line.startswith(columns[0]))
+    assert heading.split()[:7] == columns and len(heading) <= 80
     files = [str(path) for path in sorted(tmp_path.glob("test_*.json"))]
     assert sweep("import", tmp_path / "files", *files) == EXIT_DONE
     assert len(study.Sweep(tmp_path / "files").entries()) == 8

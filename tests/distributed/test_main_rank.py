@@ -11,6 +11,7 @@ import shutil
 import signal
 import stat
 import sys
+from functools import partial
 from types import SimpleNamespace
 from unittest import mock
 
@@ -330,10 +331,10 @@ def test_closing_a_stream_of_ours_leaves_the_real_one_open(make):
     kept.write("still open")
 
 
-def wandb_logger(macros):
+def wandb_logger(macros, facts=dict):
     """Shaped as the host's: it insists on an entity and tries again, with pauses."""
 
-    @host_loggers.data_logger
+    @partial(host_loggers.data_logger, facts=facts)
     class DataLogger:
         def __init__(self, log_dir, log_tb=True, log_wandb=False):
             self.wandb, self.pauses = None, 0
@@ -366,8 +367,8 @@ def wandb_logger(macros):
 def test_wandb_does_as_it_is_asked_and_never_waits(asked, fail_in, expected, monkeypatch, capsys):
     modes = []
 
-    def init(entity, dir, mode):
-        assert entity is None
+    def init(entity, dir, mode, config):
+        assert entity is None and config == {}
         modes.append(mode)
         if mode in fail_in:
             raise ConnectionError("no network")
@@ -383,3 +384,17 @@ def test_wandb_does_as_it_is_asked_and_never_waits(asked, fail_in, expected, mon
     assert (logger.wandb, logger.pauses, modes) == (expected[-1], 0, expected)
     assert (f"wandb log is {expected[-1]}" in capsys.readouterr().err) == (len(expected) > 1)
     assert fake.init is init and macros.WANDB_ENTITY is None
+
+
+def test_a_resumed_run_has_its_wandb_run_and_the_plan(monkeypatch, tmp_path):
+    macros = SimpleNamespace(WANDB_ENTITY="lab")
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **given: given))
+    other = tmp_path / "other"
+    other.mkdir()
+    given = [
+        wandb_logger(macros, lambda: {"robomimic_ddp": {"plan": 4}})(folder, log_wandb=True).wandb
+        for folder in (tmp_path, tmp_path, other, tmp_path / "missing")
+    ]
+    assert given[0]["id"] == given[1]["id"] != given[2]["id"] and len(given[0]["id"]) == 8
+    assert all(one["resume"] == "allow" for one in given[:3]) and "id" not in given[3]
+    assert all(one["config"] == {"robomimic_ddp": {"plan": 4}} for one in given)

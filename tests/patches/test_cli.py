@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from robomimic_ddp import __version__, cli
+from robomimic_ddp.patches import report
 from tests.patches.support import CHECKOUT, run_command, snapshot
 
 SEAM = "utils/train_utils.py"
@@ -57,7 +58,10 @@ def test_version_and_help_in_a_process_of_their_own(tmp_path):
     assert run_command("--version", cwd=tmp_path).stdout == f"robomimic-ddp {__version__}\n"
     done = run_command("--help", cwd=tmp_path)
     assert done.returncode == 0
-    assert all(name in done.stdout for name in cli.COMMANDS)
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    listed = [line.split()[0] for line in lines if line.startswith("  ")]
+    assert [listed.count(name) for name in cli.COMMANDS] == [1] * len(cli.COMMANDS)
 
 
 @pytest.mark.bad_input
@@ -67,6 +71,12 @@ def test_version_and_help_in_a_process_of_their_own(tmp_path):
         ([], "COMMAND"),
         (["retrofit"], "invalid choice"),
         (["apply", "--fast"], "unrecognized arguments"),
+        (["aply"], "Did you mean apply?"),
+        (["statu"], "Did you mean status?"),
+        (["apply", "--chekc", "{host}"], "Did you mean --check?"),
+        (["ckpt", "sho"], "Did you mean show?"),
+        (["sweep", "shwo"], "Did you mean show?"),
+        (["sweep", "run", "somewhere", "--rank-per-trail", "2"], "Did you mean --ranks-per-trial?"),
         (["status", "/no/such/folder"], "no such file or folder"),
         (["status", __file__], "is a file"),
         (["apply", str(CHECKOUT / "tests")], "no robomimic-style package"),
@@ -77,6 +87,19 @@ def test_wrong_usage_is_two(command, host, arguments, words):
     code, out, err = command(*(argument.format(host=host) for argument in arguments))
     assert (code, out) == (2, "")
     assert words in err
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_status_is_readable_on_a_terminal(command, host, width, monkeypatch):
+    whole = command("status", str(host))[1]
+    monkeypatch.setattr(report, "terminal_width", lambda: width)
+    code, out, _ = command("status", str(host))
+    lines = out.splitlines()
+    assert code == 0 and max(len(line) for line in lines[1:]) <= width
+    table = whole[whole.index("SEAM") : whole.index("\n\n", whole.index("SEAM"))]
+    names = [line.split("  ")[-3].strip() for line in table.splitlines() if "not" not in line]
+    assert all(name in out for name in names)
+    assert " ".join(out.split()).count("not present:") == whole.count("not present:") > 0
 
 
 def test_the_whole_way_in_processes_of_their_own(host, tmp_path):

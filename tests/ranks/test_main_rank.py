@@ -207,7 +207,7 @@ def test_other_ranks_show_stderr_and_nothing_else(ranks, tmp_path):
 
 def test_one_set_of_data_logs(ranks, tmp_path):
     assert ranks.run(record_data, str(tmp_path)) == [(3.0, ["tb", "wandb"]), (4.0, [])]
-    assert sorted(os.listdir(tmp_path)) == ["tb", "wandb"]
+    assert sorted(os.listdir(tmp_path)) == ["tb", "wandb", "wandb_run_id"]
 
 
 def test_a_data_logger_that_cannot_be_switched_off_is_a_clear_error(ranks):

@@ -32,6 +32,7 @@ from robomimic_ddp.training.step import (
     activation_checkpointing,
     compile,
     convolutions,
+    schedule,
     sync_batchnorm,
 )
 from tests.configs import make_config, write_config
@@ -80,6 +81,8 @@ def name_of(owner: Any) -> str | None:
         return "its nets"
     if isinstance(owner, torch.optim.Optimizer):
         return "its optimizers"
+    if hasattr(owner, "get_last_lr"):
+        return "its schedules"
     if hasattr(owner, "copy_to"):
         return "its average"
     if type(owner).__module__.startswith("robomimic_ddp"):
@@ -245,7 +248,24 @@ def main_rank_with_a_sharded_algorithm(folder: Path) -> None:
         main_rank.main_rank_only(lambda model: None)(algo)
 
 
+def schedules_of_steps(folder: Path) -> None:
+    kinds = torch.optim.lr_scheduler
+    for make in (
+        lambda one: kinds.LambdaLR(one, lambda step: 1.0),
+        lambda one: kinds.MultiStepLR(one, [2]),
+        lambda one: kinds.LinearLR(one),
+        lambda one: kinds.CosineAnnealingLR(one, 4),
+    ):
+        made = make(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0))
+        algo = SimpleNamespace(
+            lr_schedulers={"policy": made}, step_lr_schedulers_every_batch={"policy": True}
+        )
+        with contextlib.ExitStack() as undo:
+            schedule.shorten(algo, 2, undo)
+
+
 RARE = (
+    schedules_of_steps,
     config_from_a_pipe,
     directory_of_a_taken_name,
     checkpoint_reader,

@@ -40,10 +40,13 @@ def test_every_decision_has_a_line():
         "mode: DistributedDataParallel, 8 rank(s), main rank on cuda:0, 4 visible GPU(s)",
         "devices: cuda:0 to cuda:3, 4 rank(s) on each of 2 node(s); gradients over NCCL",
         "batch: 4 per rank x 8 = 32 samples per step (train.batch_size=4)",
-        "learning rate: 0.0001, as configured; ddp.lr_scaling=none, of: none 0.0001, "
+        "learning rate: 0.0001, as configured; ddp.lr_scaling=none (the default here; "
+        "scripts/train_multi_gpu.sh scales by linear), of: none 0.0001, "
         "linear 0.0008, sqrt 0.000282843",
         "schedule: 20 epoch(s) of 100 step(s); learning rate of policy: cosine after 500 steps of "
         "warm-up",
+        "schedule: 8 ranks: 8 x the samples per step, the same number of steps; "
+        "ddp.schedule=samples finishes in 1/8",
         "data: /data/0.hdf5, /data/1.hdf5, /data/2.hdf5 and 2 more",
         "memory: 6 parameters x 20 bytes (weight, gradient, Adam's moments, average) = 120 B on "
         "each rank with one device or DDP; with FSDP over 8 ranks 15 B and up to 12 B for gathered "
@@ -68,6 +71,17 @@ def test_every_decision_has_a_line():
 )
 def test_schedules(schedule, words):
     assert words in run_of(config(schedule)).describe()
+
+
+def test_the_number_of_steps():
+    cosine = config({"scheduler_type": "cosine", "warmup_steps": 500})
+    text = run_of(cosine, schedule="samples").describe()
+    assert "20 epoch(s) of 13 step(s); learning rate of policy: cosine after 62.5 steps" in text
+    assert "ddp.schedule=samples: 100 -> 13 steps in an epoch, as many samples" in text
+    for same in ({"ranks": 1, "on_node": 1}, {"batch": "global", "ranks": 4}):
+        for schedule in ("steps", "samples"):
+            text = run_of(cosine, schedule=schedule, **same).describe()
+            assert "20 epoch(s) of 100 step(s)" in text and "ddp.schedule" not in text
 
 
 @pytest.mark.parametrize("per_batch", [True, False])

@@ -10,7 +10,7 @@ import torch
 
 from robomimic_ddp import checkpoint
 from robomimic_ddp.config import options
-from robomimic_ddp.errors import Stopped
+from robomimic_ddp.errors import CheckpointError, Stopped
 from robomimic_ddp.monitoring import history
 from robomimic_ddp.training import compression, resume
 from robomimic_ddp.training import run as _run
@@ -107,6 +107,34 @@ def test_a_marker_is_left_where_there_is_something_to_resume(saved, tmp_path):
     made.leave_marker()
 
 
+@pytest.mark.parametrize("saved", [True, False])
+@pytest.mark.parametrize(
+    ("error", "restarts_left", "is_told"),
+    [
+        (ValueError("no luck"), None, True),
+        (ValueError("no luck"), "0", True),
+        (ValueError("no luck"), "2", False),
+        (CheckpointError("another run"), None, False),
+    ],
+)
+def test_a_failure_says_how_to_resume(
+    error, restarts_left, is_told, saved, tmp_path, capsys, monkeypatch
+):
+    """Unless nothing was saved, torchrun does it by itself, or it was resuming that failed."""
+    if restarts_left is not None:
+        launch = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost"}
+        names = ("RUN_ID", "ERROR_FILE", "RESTART_COUNT")
+        elastic = {f"TORCHELASTIC_{name}": "0" for name in names}
+        for name, text in {**launch, "MASTER_PORT": "1", **elastic}.items():
+            monkeypatch.setenv(name, text)
+        monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", restarts_left)
+    if saved:
+        (tmp_path / checkpoint.STATE).touch()
+    with pytest.raises(type(error)), resume.told(SimpleNamespace(directory=tmp_path)):
+        raise error
+    assert ("can be resumed" in capsys.readouterr().err) is (is_told and saved)
+
+
 @pytest.mark.parametrize(
     "heard, signal", [("SIGUSR1", "SIGUSR1"), (None, "a signal to another rank")]
 )
@@ -120,7 +148,8 @@ def test_a_stop_leaves_a_marker_and_says_how_to_resume(heard, signal, tmp_path, 
         made._stop("after epoch 3")
     content = json.loads((tmp_path / checkpoint.REQUEUE_NAME).read_text())
     assert content == {"stopped": "after epoch 3", "signal": signal, "saved": {"epoch": 3}}
-    assert f"stopped after epoch 3 ({signal})" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"stopped after epoch 3 ({signal}). Resume with:\n  ROBOMIMIC_DDP_RESUME=true" in said
     made.run.directory = tmp_path / "gone"
     with pytest.raises(Stopped):
         made._stop("after epoch 3")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
 from robomimic_ddp.commands.launch import arguments, devices, torchrun
 from robomimic_ddp.config import env, paths
-from robomimic_ddp.errors import EXIT_DONE, PatchError, UsageError
+from robomimic_ddp.errors import EXIT_DONE, EXIT_STOPPED, PatchError, UsageError
 
 _DIRECTORY = {"metavar": "DIR", "help": "folder of the sweep"}
 
@@ -57,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         one.add_argument(
             "--metric",
             help="what trials are compared by, at its best epoch: rollout/Success_Rate, "
-            "rollout/Return, valid/Loss or train/Loss; default: the first that the config has",
+            "rollout/Return, valid/Loss or train/Loss; default: the first that all trials have",
         )
         one.add_argument("--prune", choices=("asha",), help="end trials that fall behind")
     run = action("run", "train what is left; any number of workers at once")
@@ -113,7 +115,8 @@ def _make(args: argparse.Namespace, directory: Path) -> int:
         ways = {"sampler": args.sampler, "trials": args.trials}
         count = study.new(directory, paths.expanded(args.config), searched, **ways, **chosen)
     made = study.Sweep(directory)
-    print(f"{count} trials, compared by {made.metric} (the best epoch). Train them with:")
+    trials = "1 trial" if count == 1 else f"{count} trials"
+    print(f"{trials}, compared by {made.metric} (the best epoch). Train with:")
     print(f"  robomimic-ddp sweep run {args.directory}")
     return EXIT_DONE
 
@@ -138,7 +141,10 @@ def _run(args: argparse.Namespace, sweep: Any) -> int:
             f"{len(names)}."
         )
     slots = worker.make_slots(names, args.ranks_per_trial, args.slots)
-    return worker.Worker(sweep, slots, args.ranks_per_trial).run(args.retry_failed)
+    code = worker.Worker(sweep, slots, args.ranks_per_trial).run(args.retry_failed)
+    if code == EXIT_STOPPED:
+        print(f"Resume with:\n  robomimic-ddp {shlex.join(sys.argv[1:])}")
+    return code
 
 
 def _write_slurm(args: argparse.Namespace, directory: Path) -> None:

@@ -28,7 +28,7 @@ def live(worker: Any) -> Iterator[Show]:
         return
     from rich.live import Live
 
-    with Live(_table(worker), refresh_per_second=4) as view:
+    with Live(_table(worker), refresh_per_second=4, transient=True) as view:
 
         def show(line: str | None = None) -> None:
             if line is not None:
@@ -57,8 +57,15 @@ def _table(worker: Any) -> Any:
 
 def summary(sweep: Sweep) -> str:
     """How many trials are in each state."""
-    counts = Counter(entry.state.replace("fail", "failed") for entry in sweep.entries())
-    return ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
+    return _states(sweep.entries())
+
+
+def _states(entries: Sequence[Entry]) -> str:
+    counts = Counter(
+        "stopped" if entry.state == "running" and entry.has_stopped else entry.state
+        for entry in entries
+    )
+    return ", ".join(f"{n} {'failed' if s == 'fail' else s}" for s, n in sorted(counts.items()))
 
 
 def end(sweep: Sweep) -> Iterator[str]:
@@ -94,24 +101,30 @@ def lines(sweep: Sweep) -> Iterator[str]:
     short = _varied([values for values, _ in found])
     best = "highest" if sweep.maximizes else "lowest"
     yield f"{sweep.metric}, the {best} of a trial's epochs: mean and deviation over its seeds"
-    table = [(*short.values(), "mean", "deviation", "best", "trials", "best trial")]
+    table = [(*short.values(), "mean", "deviation", "best", "trials", "best is")]
     for values, entries in found:
         finals = _finals(entries)
         top = sweep.best(finals) if finals else None
-        states = sorted(Counter(entry.state for entry in entries).items())
         table.append(
             (
                 *(space.shown(values.get(key, "-")) for key in short),
                 _number(statistics.fmean(finals) if finals else None),
                 _number(statistics.stdev(finals) if len(finals) > 1 else None),
                 _number(top),
-                ", ".join(f"{count} {state}" for state, count in states),
-                next((one.name for one in entries if finals and one.value == top), ""),
+                _states(entries),
+                next((f"{one.index:03d}" for one in entries if finals and one.value == top), ""),
             )
         )
-    widths = [max(map(len, column)) for column in zip(*table)]
-    for row in table:
+    columns = list(zip(*table))
+    if all(len(entries) == 1 for _, entries in found):  # a mean and a deviation of one say nothing
+        del columns[len(short) : len(short) + 2]
+    widths = [max(map(len, column)) for column in columns]
+    for row in zip(*columns):
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()
+    best_mean = _finals(found[0][1])
+    if best_mean:
+        top = next(one for one in found[0][1] if one.value == sweep.best(best_mean))
+        yield f"best of the first line: {top.run() or top.folder}"
     yield from end(sweep)
 
 

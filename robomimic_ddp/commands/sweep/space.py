@@ -13,6 +13,7 @@ from typing import Any
 from robomimic_ddp.config import options, tree, validate
 from robomimic_ddp.config.dotlist import parse_dotlist
 from robomimic_ddp.config.entry_options import notes_of
+from robomimic_ddp.config.plan import batch_per_rank
 from robomimic_ddp.errors import ConfigError, UsageError
 
 SEED = "train.seed"
@@ -65,7 +66,7 @@ def _values(word: str, text: str) -> list:
         values = parse_dotlist([f"values=[{text}]"])["values"]
     except ConfigError as error:
         raise UsageError(f"{word}: its values cannot be read: {error}") from error
-    if not values or None in values and "null" not in text:
+    if not values or text.rstrip().endswith(",") or None in values and "null" not in text:
         raise UsageError(f"{word}: an empty value. Expected KEY=VALUE,VALUE,...")
     texts = [json.dumps(value) for value in values]
     twice = [one for one in texts if texts.count(one) > 1]
@@ -107,17 +108,19 @@ def checked(file: Path, settings: Mapping[str, Any]) -> Any:
             "Python that trains."
         ) from error
     notes = notes_of(config)
-    options.resolve(notes.command_line_options, {}, notes.file_options)
+    resolved = options.resolve(notes.command_line_options, {}, notes.file_options)
     validate.require_possible(config)
+    batch_per_rank(resolved.values, config.train.batch_size, 1)
     return config
 
 
-def metric_of(asked: str | None, config: Any) -> str:
-    """The metric to compare trials by: `asked`, or the first that the config's runs have. Raises
-    UsageError for an unknown one, and for one that these runs would not have.
+def metric_of(asked: str | None, configs: Sequence[Any]) -> str:
+    """The metric to compare trials by: `asked`, or the first that the runs of all configs have.
+    Raises UsageError for an unknown one, and for one that some of these runs would not have.
     """
-    values = dict(tree.named(config))
-    has = [name for name in METRICS if values.get(_SWITCHES.get(name.partition("/")[0], ""), True)]
+    each = [dict(tree.named(config)) for config in configs]
+    switches = {name: _SWITCHES.get(name.partition("/")[0], "") for name in METRICS}
+    has = [name for name in METRICS if all(one.get(switches[name], True) for one in each)]
     if asked is None:
         return has[0]
     if asked not in METRICS:
@@ -125,9 +128,10 @@ def metric_of(asked: str | None, config: Any) -> str:
         hint = f" Did you mean {close[0]}?" if close else ""
         raise UsageError(f"--metric {asked}: expected one of {', '.join(METRICS)}.{hint}")
     if asked not in has:
-        switch = _SWITCHES[asked.partition("/")[0]]
+        switch = switches[asked]
+        which = "some" if any(one.get(switch, True) for one in each) else "all"
         raise UsageError(
-            f"--metric {asked}: {switch} is false in the config, so no trial would have it. Set "
+            f"--metric {asked}: {switch} is false for {which} trials, which would not have it. Set "
             f"{switch}=true, or compare by {', '.join(has)}."
         )
     return asked

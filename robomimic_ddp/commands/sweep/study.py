@@ -258,9 +258,9 @@ def new(
     definition = {
         "space": searched,
         "sampler": sampler,
-        "metric": space.metric_of(metric, configs[0]),
+        "metric": space.metric_of(metric, configs),
         "prune": prune,
-        "epochs": configs[0].train.num_epochs,
+        "epochs": max(config.train.num_epochs for config in configs),
         "imported": False,
     }
     queue: list[tuple[dict, dict]] = []
@@ -286,7 +286,6 @@ def import_files(
     files = [file for one in given for file in ([one] if one.endswith(".json") else _named_in(one))]
     settings = [json_config.read_json(file, "") for file in files]
     configs = [space.checked(paths.expanded(file), {}) for file in files]
-    metrics = [space.metric_of(metric, config) for config in configs]
     named = [{k: v for k, v in tree.named(one) if k not in _NO_VALUE} for one in settings]
     keys = [key for key in {k: 0 for one in named for k in one} if not key.startswith("meta.")]
     varied = [
@@ -302,7 +301,7 @@ def import_files(
     definition = {
         "space": {"config": list(range(len(files)))},
         "sampler": "grid",
-        "metric": metric or max(metrics, key=list(space.METRICS).index),
+        "metric": space.metric_of(metric, configs),
         "prune": prune,
         "epochs": max(config.train.num_epochs for config in configs),
         "imported": True,

@@ -261,7 +261,7 @@ class Worker:
         new = {epoch: value for epoch, value in curve.items() if epoch not in known}
         for epoch, value in sorted(new.items()):
             job.trial.report(value, epoch)
-            if job.trial.should_prune():
+            if epoch < self.sweep.definition["epochs"] and job.trial.should_prune():
                 job.pruned = True
                 job.trial.set_user_attr(_PRUNED, epoch)  # Optuna would not decide it again
                 show(f"{job.entry.name}: pruned after epoch {epoch}")
@@ -317,7 +317,9 @@ def _place(slot: Slot) -> str:
 
 def _last_error(log: Path, code: int) -> str:
     """What a user should read first of a training that has failed."""
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-200:]
+    lines: list[str] = []
+    with suppress(OSError):  # somebody has removed it
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-200:]
     lines = [line.strip() for line in lines if line.strip()]
     errors = [line for line in lines if _ERROR.search(line)]
     ended = f"ended by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

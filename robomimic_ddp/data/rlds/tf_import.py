@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import logging
+import os
+import re
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import lru_cache, wraps
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import ModuleType
 from typing import Any, Callable, TypeVar
 
+from robomimic_ddp.config import env
 from robomimic_ddp.errors import DataError
 
+_STDERR = 2
+_STARTUP_LINE = re.compile(
+    rb"[IW]\d{4} |WARNING: All log messages before absl|To enable the follow"
+)
 Function = TypeVar("Function", bound=Callable[..., Any])
 _INSTALL = 'Install the extra: pip install ".[rlds]" in robomimic-ddp\'s checkout.'
 
@@ -25,7 +34,8 @@ def import_tensorflow() -> Any:
     """
     import_triton_first()
     try:
-        import tensorflow as tf
+        with without_startup_lines() if env.tensorflow_is_quiet() else nullcontext():
+            import tensorflow as tf
     except ImportError as error:
         raise DataError(
             f"RLDS data is read with TensorFlow, which cannot be imported: {error}. {_INSTALL}"
@@ -47,6 +57,27 @@ def import_tensorflow() -> Any:
     # Graph-building chatter is not for users; errors come as exceptions.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     return tf
+
+
+@contextmanager
+def without_startup_lines() -> Iterator[None]:
+    """Leaves out what TensorFlow's libraries write to stderr while they are loaded, which no log
+    level prevents. Other text appears after the block.
+    """
+    sys.stderr.flush()
+    kept = os.dup(_STDERR)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), _STDERR)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(kept, _STDERR)
+            os.close(kept)
+            file.seek(0)
+            for line in file:
+                if not _STARTUP_LINE.match(line):
+                    os.write(_STDERR, line)
 
 
 def traced_as_written(function: Function) -> Function:

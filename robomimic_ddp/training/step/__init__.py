@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from robomimic_ddp.distributed.comm_hooks import Communication, communicate
 from robomimic_ddp.training.step.presets import Prepared, added_by_max, effective, prepare
+from robomimic_ddp.training.step.schedule import shorten
 
 __all__ = [
     "Communication",
@@ -12,4 +13,5 @@ __all__ = [
     "communicate",
     "effective",
     "prepare",
+    "shorten",
 ]

@@ -1,0 +1,32 @@
+"""The command that resumes a run."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from robomimic_ddp.config.env import OPTION_PREFIX, LaunchEnv
+
+_UNBUFFERED = "-u"
+"""torchrun starts its ranks with it."""
+_RESUME = ("ddp.resume=", "resume=")
+
+
+def resume_command(launch: LaunchEnv, words: Sequence[str]) -> str:
+    """What to type to resume the process that `launch` describes; `words` started it
+    (`env.command_line`).
+
+    Options in its environment are repeated. Several nodes and launchers other than torchrun have
+    addresses and flags of which a rank knows nothing: then it is what to add to their command.
+    """
+    options = {name.upper(): text for name, text in launch.option_texts.items()}
+    added = [
+        f"{OPTION_PREFIX}{name}={shlex.quote(text)}"
+        for name, text in sorted({**options, "RESUME": "true"}.items())
+    ]
+    program = [word for word in words[1:] if word != _UNBUFFERED and not word.startswith(_RESUME)]
+    one_node = launch.elastic and launch.world_size == launch.local_world_size
+    if not program or (launch.launched and not one_node):
+        return f"{' '.join(added)}, before the same command (on several nodes: on each of them)"
+    start = ["torchrun", "--standalone", f"--nproc_per_node={launch.world_size}"]
+    return " ".join([*added, shlex.join([*(start if one_node else ["python"]), *program])])

@@ -1,0 +1,56 @@
+"""`ddp.schedule=samples`: schedules that count steps take as many samples as configured."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import ExitStack
+from typing import Any, Callable
+
+from torch.optim import lr_scheduler
+
+from robomimic_ddp.config.swapped import swapped
+from robomimic_ddp.distributed import host_algo
+from robomimic_ddp.errors import PlanError
+
+_STEPS = {lr_scheduler.LinearLR: "total_iters", lr_scheduler.CosineAnnealingLR: "T_max"}
+
+
+def shorten(algo: Any, factor: float, undo: ExitStack) -> None:
+    """Schedules that the host of `algo` steps after every batch come to each place after 1/`factor`
+    of the steps. Those that it steps after every epoch stay. Raises PlanError for a schedule whose
+    length cannot be found.
+    """
+    if factor == 1:
+        return
+    for _, part in host_algo.parts(algo):
+        of_batches = getattr(part, "step_lr_schedulers_every_batch", None) or {}
+        for name, members in (getattr(part, "lr_schedulers", None) or {}).items():
+            if of_batches.get(name):
+                for one in members if isinstance(members, (list, tuple)) else [members]:
+                    _shorten(one, factor, undo)
+
+
+def _shorten(schedule: Any, factor: float, undo: ExitStack) -> None:
+    if schedule is None:
+        return
+    if isinstance(schedule, lr_scheduler.LambdaLR):
+        name = "lr_lambdas"
+        value: Any = [_faster(one, factor) for one in schedule.lr_lambdas]
+    elif isinstance(schedule, lr_scheduler.MultiStepLR):
+        name, value = "milestones", Counter()
+        for step, times in schedule.milestones.items():
+            value[round(step / factor)] += times
+    elif type(schedule) in _STEPS:
+        name = _STEPS[type(schedule)]
+        value = max(1, round(getattr(schedule, name) / factor))
+    else:
+        raise PlanError(
+            f"ddp.schedule=samples cannot shorten {type(schedule).__name__}, which the host steps "
+            "after every batch: its length is not known. Use ddp.schedule=steps, and shorten it in "
+            "the config."
+        ).on_all_ranks()
+    undo.enter_context(swapped(schedule, name, value))
+
+
+def _faster(rate: Callable[[float], float], factor: float) -> Callable[[int], float]:
+    return lambda step: rate(step * factor)

@@ -1,0 +1,54 @@
+"""The command that resumes a run, as a user would have to type it."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from robomimic_ddp.config import env
+from robomimic_ddp.config.env import LaunchEnv
+from robomimic_ddp.config.relaunch import resume_command
+
+WORDS = ["/env/bin/python3", "-u", "-m", "robomimic.scripts.train", "--config", "my cfg.json"]
+TORCHRUN = {"launched": True, "elastic": True, "world_size": 4, "local_world_size": 4}
+
+
+@pytest.mark.parametrize(
+    ("launch", "words", "expected"),
+    [
+        ({}, WORDS, "python -m robomimic.scripts.train --config 'my cfg.json'"),
+        (
+            TORCHRUN,
+            [*WORDS, "ddp.resume=false"],
+            "torchrun --standalone --nproc_per_node=4 -m robomimic.scripts.train "
+            "--config 'my cfg.json'",
+        ),
+        (
+            TORCHRUN,
+            ["python", "-u", "train.py"],
+            "torchrun --standalone --nproc_per_node=4 train.py",
+        ),
+    ],
+)
+def test_one_node(launch, words, expected):
+    assert resume_command(LaunchEnv(**launch), words) == f"ROBOMIMIC_DDP_RESUME=true {expected}"
+
+
+def test_options_in_the_environment_are_repeated():
+    launch = LaunchEnv(option_texts={"resume": "auto", "lr_scaling": "sqrt"})
+    expected = "ROBOMIMIC_DDP_LR_SCALING=sqrt ROBOMIMIC_DDP_RESUME=true python train.py"
+    assert resume_command(launch, ["python", "train.py"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("launch", "words"),
+    [({**TORCHRUN, "world_size": 8}, WORDS), ({**TORCHRUN, "elastic": False}, WORDS), ({}, [])],
+)
+def test_what_a_rank_cannot_know(launch, words):
+    said = resume_command(LaunchEnv(**launch), words)
+    assert said.startswith("ROBOMIMIC_DDP_RESUME=true, before the same command")
+
+
+def test_the_words_of_this_process():
+    assert env.command_line() == list(getattr(sys, "orig_argv", []))
