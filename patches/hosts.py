@@ -139,7 +139,7 @@ def _package_below(given: Path, shown: str) -> Path:
         for marks, what in _OTHERS:
             if any((folder / mark).exists() for mark in marks):
                 raise UsageError(
-                    f"{folder} holds no robomimic-style package: it {what}. robomimic-ddp edits "
+                    f"{folder} contains no robomimic-style package: it {what}. robomimic-ddp edits "
                     "robomimic, DROID's policy learning and forks of them."
                 )
     hint = next((f" {up} is one: did you mean that?" for up in given.parents if is_package(up)), "")
