@@ -9,6 +9,7 @@ from robomimic_ddp.config.options import markdown_table
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
+FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
 def test_the_options_that_it_names_have_these_defaults() -> None:
@@ -31,3 +32,31 @@ def test_the_set_up_commands_exist() -> None:
     for command in ("scripts/demo.sh", "scripts/test.sh"):
         assert command in first_screen
         assert (ROOT / command).stat().st_mode & 0o111, f"{command} is not executable"
+
+
+def marks(page: Path) -> dict[str, object]:
+    """What two languages of a page share: commands, code, links, and the shape of the rest."""
+    lines = page.read_text(encoding="utf-8").splitlines()
+    text = "\n".join(lines)
+    commands = [re.sub(r"\s+#.*", "", line) for line in lines if line.startswith("    ")]
+    return {
+        "commands": commands,
+        "blocks": FENCED.findall(text),
+        "headings": [line.partition(" ")[0] for line in lines if line.startswith("#")],
+        "rows of tables": [line.count("|") for line in lines if line.startswith("|")],
+        "items": sum(line.startswith("- ") for line in lines),
+        "code": sorted(set(re.findall(r"`([^`\n]+)`", FENCED.sub("", text)))),
+        "links": sorted(set(re.findall(r"\]\((\S+?)\)", text)) - {"README.md", "README.zh-CN.md"}),
+    }
+
+
+def test_the_chinese_page_says_the_same() -> None:
+    english, chinese = marks(README), marks(ROOT / "README.zh-CN.md")
+    for name, found in english.items():
+        assert chinese[name] == found, name
+
+
+def test_a_translation_that_lags_behind_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(README.read_text().replace("`ddp.cache`", "the cache"))
+    assert marks(page)["code"] != marks(README)["code"]
