@@ -155,7 +155,11 @@ def make_plan(
         local_world_size=env.local_world_size,
         data_workers=data_workers,
         cores=cores,
-        notes=_too_many_workers(data_workers, env, options, cores) + lr_notes,
+        notes=(
+            *_too_many_workers(data_workers, env, options, cores),
+            *_without_effect(mode, options),
+            *lr_notes,
+        ),
         accumulate=options.accumulate,
     )
 
@@ -217,6 +221,15 @@ def _require_shardable(
             f"{asked} is not possible: {reason}. Leave the option at its default, or train with "
             "ddp.mode=ddp."
         )
+
+
+def _without_effect(mode: str, options: Options) -> Iterator[str]:
+    for name, field in FIELDS.items():
+        if mode != "fsdp" and name.startswith("fsdp_") and getattr(options, name) != field.default:
+            yield (
+                f"warning: ddp.{name}={str(getattr(options, name)).lower()} has no effect, since "
+                "nets are not sharded; ddp.mode=fsdp shards them"
+            )
 
 
 def local_device(env: LaunchEnv, gpus: int) -> str:

@@ -128,6 +128,13 @@ def test_contradictions(env, gpus, options, error, words):
         assert word in str(caught.value)
 
 
+@pytest.mark.parametrize("mode, noted", [("ddp", True), ("auto", True), ("fsdp", False)])
+def test_options_of_fsdp_without_its_mode_are_noted(mode, noted):
+    text = planned(launched(0, 4), 4, mode=mode, fsdp_replicas=2).describe()
+    assert ("warning: ddp.fsdp_replicas=2 has no effect" in text) == noted
+    assert "fsdp_reshard" not in text
+
+
 SHARDED = "with ddp.mode=fsdp is not possible"
 
 
