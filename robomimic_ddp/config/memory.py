@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 
-STATE_BYTES = 20
-"""Of a parameter in fp32: weight 4, gradient 4, Adam's two moments 8, average (EMA) 4."""
-_GATHERED_BYTES = 2
-"""FSDP's units have at most a quarter of a net, and one is whole at a time, with its gradients."""
+STATE_BYTES, AVERAGE_BYTES = 16, 4
+"""Of a parameter in fp32: weight 4, gradient 4, Adam's two moments 8; and of each average (EMA)."""
+_GATHERED_BYTES = 4
+"""FSDP's units have at most a quarter of a net, with 1 byte a parameter for each of these: a unit's
+weights, its gradients, their copy that is sent, and the weights of the unit that comes next.
+Validation needs 4, too: all weights of the nets.
+"""
 _START_BYTES = 8
 """Before they are sharded, weights and average are whole on each rank."""
 _SHARE = 1 / 2
@@ -24,24 +27,27 @@ def parameters_of(text: str) -> int:
     return number
 
 
-def describe(parameters: int, shards: int, gpu_bytes: int | None = None) -> str:
+def describe(parameters: int, shards: int, gpu_bytes: int | None = None, averages: int = 1) -> str:
     """Estimates for one device, DDP and FSDP over `shards` ranks, and which the policy needs.
 
-    gpu_bytes: the memory of one GPU, or None where there is none.
+    gpu_bytes: the memory of one GPU, or None where there is none; averages: the number of copies of
+    averaged weights.
     """
-    whole, gathered = parameters * STATE_BYTES, parameters * _GATHERED_BYTES
+    state = STATE_BYTES + AVERAGE_BYTES * averages
+    whole, gathered = parameters * state, parameters * _GATHERED_BYTES
+    average = ("", ", average", ", average twice")[averages]
     line = (
-        f"{_short(parameters)} parameters x {STATE_BYTES} bytes (weight, gradient, Adam's moments, "
-        f"average) = {_bytes(whole)} on each rank with one device or DDP; with FSDP over {shards} "
-        f"ranks {_bytes(whole / shards)} and up to {_bytes(gathered)} for gathered weights; "
-        "activations come on top"
+        f"{_short(parameters)} parameters x {state} bytes (weight, gradient, Adam's moments"
+        f"{average}) = {_bytes(whole)} on each rank with one device or DDP; with FSDP over "
+        f"{shards} ranks {_bytes(whole / shards)} and up to {_bytes(gathered)} for what is whole "
+        "for a moment; activations come on top"
     )
     if gpu_bytes is None:
         return f"{line}. ddp.mode=fsdp is worth it where DDP's is more than half of a GPU"
     of = f"half of a GPU with {_bytes(gpu_bytes)}"
-    if fits(parameters, 1, gpu_bytes):
+    if fits(parameters, 1, gpu_bytes, averages):
         return f"{line}. DDP's is less than {of}: ddp.mode=fsdp would cost time and is not needed"
-    if fits(parameters, shards, gpu_bytes):
+    if fits(parameters, shards, gpu_bytes, averages):
         return f"{line}. DDP's is more than {of}: ddp.mode=fsdp is worth it"
     if parameters * _START_BYTES > gpu_bytes:
         start = f"{_bytes(parameters * _START_BYTES)} before it is sharded"
@@ -49,10 +55,11 @@ def describe(parameters: int, shards: int, gpu_bytes: int | None = None) -> str:
     return f"{line}. Both are more than {of}: ddp.mode=fsdp needs more ranks, or ddp.fsdp_offload"
 
 
-def fits(parameters: int, shards: int, gpu_bytes: int) -> bool:
+def fits(parameters: int, shards: int, gpu_bytes: int, averages: int = 1) -> bool:
     """Whether the state leaves half of a GPU to activations; one shard is DDP, or one device."""
+    state = STATE_BYTES + AVERAGE_BYTES * averages
     gathered = _GATHERED_BYTES if shards > 1 else 0
-    trains = parameters * (STATE_BYTES / shards + gathered) <= gpu_bytes * _SHARE
+    trains = parameters * (state / shards + gathered) <= gpu_bytes * _SHARE
     return trains and parameters * _START_BYTES <= gpu_bytes
 
 

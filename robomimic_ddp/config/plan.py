@@ -173,7 +173,11 @@ def make_plan(
         local_world_size=env.local_world_size,
         data_workers=data_workers,
         cores=cores,
-        notes=_too_many_workers(data_workers, env, options, cores) + lr_notes,
+        notes=(
+            *_too_many_workers(data_workers, env, options, cores),
+            *_without_effect(mode, options),
+            *lr_notes,
+        ),
         accumulate=options.accumulate,
         schedule=options.schedule,
     )
@@ -194,7 +198,7 @@ def _mode(env: LaunchEnv, options: Options, gpus: int) -> str:
         raise PlanError(
             "mode fsdp with one rank: found WORLD_SIZE 1 or none, and there is nothing to shard "
             "over. Start one process for each GPU: torchrun --nproc_per_node=NUMBER_OF_GPUS -m "
-            "MODULE ..., or drop the mode."
+            "MODULE ... (in a sweep: --ranks-per-trial NUMBER_OF_GPUS), or drop the mode."
         )
     if asked == "auto":
         return "dp" if gpus >= 2 and not env.launched else "single"
@@ -236,6 +240,15 @@ def _require_shardable(
             f"{asked} is not possible: {reason}. Leave the option at its default, or train with "
             "ddp.mode=ddp."
         )
+
+
+def _without_effect(mode: str, options: Options) -> Iterator[str]:
+    for name, field in FIELDS.items():
+        if mode != "fsdp" and name.startswith("fsdp_") and getattr(options, name) != field.default:
+            yield (
+                f"warning: ddp.{name}={str(getattr(options, name)).lower()} has no effect, since "
+                "nets are not sharded; ddp.mode=fsdp shards them"
+            )
 
 
 def local_device(env: LaunchEnv, gpus: int) -> str:

@@ -44,7 +44,11 @@ def _state(run: Any) -> str:
     device = torch.device(run.plan.device)
     on_gpu = device.type == "cuda" and torch.cuda.is_available()
     gpu_bytes = torch.cuda.get_device_properties(device).total_memory if on_gpu else None
-    return memory.describe(parameters, shards, gpu_bytes)
+    # Those of preset safe are the host's: a list and a net of averages, each in its own memory.
+    averages = 2 if run.options.values.preset == "safe" else 1
+    if _at(run.config, "algo.ema.enabled") is False:
+        averages = 0
+    return memory.describe(parameters, shards, gpu_bytes, averages)
 
 
 def _schedule(run: Any, loader: Any) -> Iterator[str]:

@@ -118,7 +118,7 @@ def test_mode_override(env, gpus, asked, mode):
         ),
         (launched(0, 2), 0, {"backend": "nccl"}, PlanError, ["nccl", "CPU"]),
         (launched(0, 1), 1, {"mode": "fsdp"}, PlanError, ["mode fsdp with one rank", "torchrun"]),
-        (LaunchEnv(), 4, {"mode": "fsdp"}, PlanError, ["mode fsdp with one rank"]),
+        (LaunchEnv(), 4, {"mode": "fsdp"}, PlanError, ["with one rank", "--ranks-per-trial"]),
     ],
 )
 def test_contradictions(env, gpus, options, error, words):
@@ -126,6 +126,13 @@ def test_contradictions(env, gpus, options, error, words):
         planned(env, gpus, **options)
     for word in words:
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("mode, noted", [("ddp", True), ("auto", True), ("fsdp", False)])
+def test_options_of_fsdp_without_its_mode_are_noted(mode, noted):
+    text = planned(launched(0, 4), 4, mode=mode, fsdp_replicas=2).describe()
+    assert ("warning: ddp.fsdp_replicas=2 has no effect" in text) == noted
+    assert "fsdp_reshard" not in text
 
 
 SHARDED = "with ddp.mode=fsdp is not possible"

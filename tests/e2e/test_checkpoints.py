@@ -119,7 +119,7 @@ def test_weights_start_another_run(
         ("plain", "ddp"),
         ("ddp", "dp"),
         *((mode, "plain") for mode in SHARDED),
-        *(("plain", mode) for mode in SHARDED),
+        *(pytest.param("plain", mode, marks=pytest.mark.slow) for mode in SHARDED),
     ],
 )
 def test_the_optimizer_goes_on(

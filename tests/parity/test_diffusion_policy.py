@@ -62,7 +62,7 @@ CASES = {
         "diffusion_policy", accumulate=2, options=(("static_graph", True),)
     ),
     "2 micro-batches, images, random crops": Case("diffusion_policy_crops", accumulate=2),
-    "sharded": Case("diffusion_policy", options=SHARDED),
+    "sharded, clipped": Case("diffusion_policy", max_grad_norm=0.2, options=SHARDED),
     "sharded, images": Case("diffusion_policy_images", options=SHARDED),
     "sharded, 3 micro-batches": Case("diffusion_policy", accumulate=3, options=SHARDED),
     "sharded, images, checkpointed": Case(
@@ -79,7 +79,7 @@ CASES = {
 
 
 SLOW = {
-    "sharded",
+    "sharded, clipped, 3 ranks",
     "sharded, 3 micro-batches",
     "sharded, images, checkpointed",
     "sharded, clipped, preset safe",

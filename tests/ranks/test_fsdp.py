@@ -73,7 +73,7 @@ def at_its_own_pace() -> tuple:
     return (*found, fsdp.is_sharded(algo.nets))
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("world_size", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_ranks_validate_and_act_at_their_own_pace(world_size, ranks):
     assert ranks.run(at_its_own_pace, world_size=world_size) == [(True,) * 5] * world_size
 

@@ -36,6 +36,7 @@ def trained(pool: RankPool, host: Host, make: ConfigMaker, folder: Path, **ddp: 
     return run_directory(output), text
 
 
+@pytest.mark.slow
 def test_the_run_is_that_of_ddp(
     host_ranks: RankPool, host_copy: Host, config_file: ConfigMaker, tmp_path: Path
 ) -> None:

@@ -169,9 +169,8 @@ def test_micro_batches_go_on_inside_an_epoch_to_the_bit(
 
 
 @NEEDS_FSDP
-@pytest.mark.parametrize(
-    "plan", ["0@SIGUSR1:4", pytest.param("all@5", marks=pytest.mark.slow)], ids=["stop", "kill"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", ["0@SIGUSR1:4", "all@5"], ids=["stop", "kill"])
 def test_sharded_ranks_go_on_to_the_bit(
     plan: str, host_copy: Host, host_ranks: RankPool, config: Any, tmp_path: Path
 ) -> None:

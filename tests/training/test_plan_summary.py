@@ -49,13 +49,21 @@ def test_every_decision_has_a_line():
         "ddp.schedule=samples finishes in 1/8",
         "data: /data/0.hdf5, /data/1.hdf5, /data/2.hdf5 and 2 more",
         "memory: 6 parameters x 20 bytes (weight, gradient, Adam's moments, average) = 120 B on "
-        "each rank with one device or DDP; with FSDP over 8 ranks 15 B and up to 12 B for gathered "
-        "weights; activations come on top. ddp.mode=fsdp is worth it where DDP's is more than half "
-        "of a GPU",
+        "each rank with one device or DDP; with FSDP over 8 ranks 15 B and up to 24 B for what is "
+        "whole for a moment; activations come on top. ddp.mode=fsdp is worth it where DDP's is "
+        "more than half of a GPU",
         "precision: bf16",
         "preset: fast (fused optimizer)",
     ):
         assert lines.count(expected) == 1, (expected, lines)
+
+
+@pytest.mark.parametrize(
+    "preset, ema, state", [("fast", {}, 20), ("safe", {}, 24), ("safe", {"enabled": False}, 16)]
+)
+def test_memory_is_that_of_the_runs_averages(preset, ema, state):
+    present = run_of({"algo": {"ema": ema}}, preset=preset)
+    assert f"memory: 6 parameters x {state} bytes" in present.describe()
 
 
 @pytest.mark.parametrize(
