@@ -94,7 +94,7 @@ COMMANDS = {
     ),
     "prepare-data": Command(
         "robomimic_ddp.commands.prepare_data.command",
-        "write an RLDS dataset with smaller images, at the size that training gets",
+        "write an RLDS dataset with images of the trained size",
     ),
     "ckpt": Command("robomimic_ddp.commands.ckpt", "show, convert or average checkpoints"),
     "plot": Command(

@@ -124,7 +124,7 @@ def test_without_a_path_a_checkout_that_python_would_not_import_is_not_passed_ov
         monkeypatch.chdir(folder)
         code, out, err = command(name)
         assert (code, out) == (2, "")
-        assert str(installed) in err and str(mine) in err and "Say which" in err
+        assert str(installed) in err and str(mine) in err and "Name one of them: PATH" in err
     assert snapshot(tmp_path) == before
     monkeypatch.chdir(installed.parent)
     assert command(name)[0] == 0

@@ -34,7 +34,7 @@ IN_TURN: list[dict[str, Any]] = [
     {"channels_last": True},
     {"activation_checkpointing": True},
     {"accumulate": 2},
-    {"batch": "global", "lr_scaling": "linear", "timeout": 60, "backend": "nccl"},
+    {"batch": "global", "schedule": "samples", "timeout": 60, "backend": "nccl"},
     {"comm": "fp16"},
     {"comm": "bf16"},
     {"comm": "powersgd", "powersgd_rank": 1, "powersgd_start": 3},
@@ -42,7 +42,7 @@ IN_TURN: list[dict[str, Any]] = [
     {"static_graph": True},
     {"find_unused_parameters": True, "buffer_sync": "true", "sync_batchnorm": "true"},
     {"deterministic": True, "debug": True, "debug_interval": 1},
-    {"workers": "1", "prefetch": 3, "pin_memory": "true"},
+    {"workers": "1", "prefetch": 3, "pin_memory": "true", "lr_scaling": "linear"},
     {"workers": "1", "persistent_workers": True, "pin_memory": "false"},
     {"verify": False},
 ]
@@ -52,7 +52,17 @@ RLDS = {
     **{"precision": "bf16", "comm": "powersgd", "powersgd_start": 3, "prefetch": 1},
     **{"shuffle": "per_rank", "fast_decode": "true", "skip_corrupt": "true"},
 }
+CACHED = {"cache_gb": 1}
+"""And `cache`, a folder."""
+SHARDED: list[dict[str, Any]] = [
+    {"mode": "fsdp", "verify": False},
+    {"mode": "fsdp", "verify": False, "precision": "bf16", "fsdp_reshard": False},
+    {"mode": "fsdp", "verify": False, "fsdp_offload": True},
+]
+"""Without the proof: pretend GPUs compute nothing, and the start-up probe looks at numbers."""
 ELSEWHERE = {
+    "cache": "in a folder, below",
+    "fsdp_replicas": "needs four ranks",
     "mode": "DDP here, DataParallel below",
     "resume": "by the host's flag, below",
     "trust_checkpoint": "looks at a file before anything is on a GPU",
@@ -61,7 +71,7 @@ ELSEWHERE = {
 
 
 def test_each_option_is_here():
-    run = {name for options in [*IN_TURN, RLDS] for name in options}
+    run = {name for options in [*IN_TURN, RLDS, CACHED, *SHARDED] for name in options}
     assert run | set(ELSEWHERE) == set(Options.__dataclass_fields__)
 
 
@@ -79,6 +89,7 @@ def require_well(result, processes, gpus, options: list[Mapping[str, Any]]):
         measured = given.get("accumulate", 1) * (SAMPLED + 1)
         waits = zero.waits[measured:] + one.waits[measured:]
         fast = given.get("preset") != "safe" and given.get("pin_memory") != "false"
+        fast = fast and "fsdp_offload" not in given
         assert not fast or max(waits) <= MOST_WAITS, (given, waits)
 
 
@@ -139,10 +150,23 @@ def test_ddp_for_each_optimizer(job, config_file, tmp_path):
 
 
 def test_rlds(job, demo_dataset, tmp_path):
-    config = make_rlds_config(demo_dataset, tmp_path / "runs", CHANGES)
-    config = write_config(tmp_path / "config.json", config)
-    words = f"load_from={config}", *(f"ddp.{name}={text}" for name, text in RLDS.items())
-    require_well(*job("robomimic.scripts.train_rlds", *words), [0, 1], [RLDS])
+    cached, words = {**CACHED, "cache": str(tmp_path / "cache")}, []
+    for number, given in enumerate((RLDS, cached)):
+        config = make_rlds_config(demo_dataset, tmp_path / f"runs{number}", CHANGES)
+        config = write_config(tmp_path / f"config{number}.json", config)
+        words += [THEN] * bool(words)
+        words += [f"load_from={config}", *(f"ddp.{name}={text}" for name, text in given.items())]
+    require_well(*job("robomimic.scripts.train_rlds", *words), [0, 1], [RLDS, cached])
+
+
+def test_sharded_nets(job, config_file, tmp_path):
+    config = json.loads(config_file("diffusion_policy_crops", CHANGES).read_text())
+    words = in_turn(tmp_path, config, SHARDED)
+    result, processes = job("robomimic.scripts.train", *words)
+    require_well(result, processes, [0, 1], SHARDED)
+    for training in processes[0].trainings:
+        sent = {call.split()[0] for call in training.nccl}
+        assert {"all_gather", "reduce_scatter"} <= sent
 
 
 def test_data_parallel_in_a_plain_process(job, config_file):

@@ -121,8 +121,9 @@ def test_a_rest_that_fills_no_batch_is_none(load):
 
 def differences_from(position, loader):
     """What makes it wrong to resume at `position` with `loader`."""
-    saved = {"options": {}, "ranks": [{"data": position}]}
-    run = SimpleNamespace(options=options.resolve({}), loaders={"train": loader})
+    saved = {"options": {}, "samples_per_step": 4, "ranks": [{"data": position}]}
+    plan = SimpleNamespace(schedule="steps", samples_per_step=4)
+    run = SimpleNamespace(options=options.resolve({}), loaders={"train": loader}, plan=plan)
     return [one.text for one in run_fingerprint.differences(saved, {}, run) if one.wrong]
 
 
