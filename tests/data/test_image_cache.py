@@ -21,7 +21,6 @@ MODES = (image_cache.CACHE_MODE, "all", None)
 
 def datasets(path, mode=image_cache.CACHE_MODE, filters=("train", "valid"), **changes):
     """The host's datasets of the filter keys."""
-    pytest.importorskip("robomimic")
     import robomimic.utils.obs_utils as ObsUtils
     from robomimic.utils.dataset import SequenceDataset
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from robomimic_ddp.config import env, options, paths
 from robomimic_ddp.config.rlds_keys import DEFAULTS, IMAGE_FILTERS
+from robomimic_ddp.data.rlds.reading_progress import gb, reading
 from robomimic_ddp.errors import EXIT_DONE, DataError, RobomimicDDPError, UsageError
 
 QUALITY = 95
@@ -67,7 +68,6 @@ def run(command: str, args: argparse.Namespace) -> int:
     task, tasks = env.task_of_job(launch)
     say = print if launch.rank == 0 else lambda *_: None
     from robomimic_ddp.commands.prepare_data import writing
-    from robomimic_ddp.data.rlds.reading_progress import reading
 
     try:
         job = _job(args, launch)
@@ -147,8 +147,9 @@ def _cameras(
     kept = set(pictures)
     if names or schema:
         asked = [known.get(name, name) for name in names or known]
-        found = [place_of(name, pictures) or place_of(f"observation.{name}", pictures)
-                 for name in asked]  # fmt: skip
+        found = [
+            place_of(name, pictures) or place_of(f"observation.{name}", pictures) for name in asked
+        ]
         missing = [name for name, place in zip(asked, found) if place is None]
         if missing and (names or len(missing) == len(found)):
             raise DataError(
@@ -169,10 +170,10 @@ def _require_space(job: Any, ratio: float, say: Any) -> None:
     needed = sum(left) * ratio
     folder = next(one for one in (job.work, *job.work.parents) if one.is_dir())
     free = shutil.disk_usage(folder).free
-    say(f"about {_gb(needed)} to write ({ratio:.0%} of {_gb(sum(left))}); {_gb(free)} are free")
+    say(f"about {gb(needed)} to write ({ratio:.0%} of {gb(sum(left))}); {gb(free)} are free")
     if needed * _SPARE > free:
         raise DataError(
-            f"{folder} has {_gb(free)} free, and about {_gb(needed * _SPARE)} are needed for the "
+            f"{folder} has {gb(free)} free, and about {gb(needed * _SPARE)} are needed for the "
             f"{len(left)} files that are left. Nothing was written. Free disk space, name another "
             "DEST, drop cameras (--cameras), or lower --size or --quality."
         )
@@ -197,7 +198,7 @@ def _report(job: Any) -> None:
     if lost:
         print(f"warning: {lost} damaged episodes are left out", file=sys.stderr)
     size = sum(file.stat().st_size for file in job.target.iterdir())
-    print(f"{job.target}: {_gb(size)}; {prepared.quality(notes)}")
+    print(f"{job.target}: {gb(size)}; {prepared.quality(notes)}")
     print(f"train with train.data_path={job.root.absolute()}")
 
 
@@ -207,10 +208,6 @@ def _unfinished(job: Any) -> str:
         f"this task's files are finished; {left} of {len(job.files)} are left to other tasks. The "
         "last one completes the set. If none is running any more, run the command again."
     )
-
-
-def _gb(count: float) -> str:
-    return f"{count / 1e9:.3g} GB"
 
 
 def _size(text: str) -> tuple[int, int]:

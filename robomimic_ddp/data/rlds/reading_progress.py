@@ -36,8 +36,8 @@ def reading(what: str, total: int, share: str = "") -> Iterator[Callable[[int], 
         if bar.disable and now - shown >= LINE_SECONDS:
             shown, left = now, (total - read) * (now - began) / read
             rest = timedelta(seconds=round(left))
-            print(f"{what}: {_rate(read, now - began)} of {_size(total)}, {rest} left",
-                  file=sys.stderr, flush=True)  # fmt: skip
+            line = f"{what}: {_rate(read, now - began)} of {gb(total)}, {rest} left"
+            print(line, file=sys.stderr, flush=True)
 
     with bar:
         yield add
@@ -46,10 +46,9 @@ def reading(what: str, total: int, share: str = "") -> Iterator[Callable[[int], 
 
 
 def _rate(count: int, seconds: float) -> str:
-    return (
-        f"{_size(count)} in {timedelta(seconds=round(seconds))}, {count / seconds / 1e6:.0f} MB/s"
-    )
+    return f"{gb(count)} in {timedelta(seconds=round(seconds))}, {count / seconds / 1e6:.0f} MB/s"
 
 
-def _size(count: int) -> str:
+def gb(count: float) -> str:
+    """A number of bytes for people."""
     return f"{count / 1e9:.3g} GB"
