@@ -47,6 +47,8 @@ _VERSION = 1
 """Raised when what is stored changes. Old files are then ignored."""
 _GIB = 2**30
 _LOOK_SECONDS = 0.2
+LONGEST_WAIT = 300.0
+"""Seconds without a new episode after which a unit is filled in spite of another process's lock."""
 _IS_THERE = 1 << 32
 
 
@@ -304,7 +306,8 @@ def fill(
 ) -> None:
     """Returns once the episodes `rows` are in all of `columns`, by this process or by others.
 
-    place: rank and number of ranks, which begin at different units and then help each other.
+    place: rank and number of ranks, which begin at different units and then help each other. A
+    process that is suspended keeps its locks: after LONGEST_WAIT its work is done again.
     """
     from tqdm import tqdm
 
@@ -313,17 +316,20 @@ def fill(
     waiting, refused = deque(np.roll(units, -(place[0] * len(units) // place[1])).tolist()), 0
     # In a terminal: of all processes together.
     quiet = True if place[0] or not waiting else None
-    there = len(rows) - len(_missing(columns, rows))
-    bar = tqdm(
-        None, "frame cache", len(rows), initial=there, unit="episode", mininterval=2, disable=quiet
-    )
+    left, since = len(_missing(columns, rows)), time.monotonic()
+    there, every = len(rows) - left, {"unit": "episode", "mininterval": 2}
+    bar = tqdm(None, "frame cache", len(rows), initial=there, disable=quiet, **every)
     while waiting:
-        bar.update(len(rows) - len(_missing(columns, rows)) - bar.n)
+        before, left = left, len(_missing(columns, rows))
+        bar.update(before - left)
+        if left != before:
+            since = time.monotonic()
         unit = waiting.popleft()
         in_unit = rows[unit_of[rows] == unit]
         wanting = [column for column in columns if len(column.missing(in_unit))]
         try:
-            if all(column.lock(unit) for column in wanting):
+            overdue = time.monotonic() - since > LONGEST_WAIT
+            if all(column.lock(unit) for column in wanting) or overdue:
                 refused, todo = 0, _missing(columns, in_unit)
                 for column, found in zip(wanting, zip(*write(todo, wanting))):
                     column.note(todo, found)

@@ -89,20 +89,38 @@ def test_two_processes_share_the_work(tmp_path):
     assert all(made) and sorted(made[0] + made[1]) == ROWS.tolist(), made
 
 
-def test_what_a_killed_process_has_made_is_kept(tmp_path):
-    """The other process waits for its unit, and takes it over."""
+def suspended(tmp_path):
+    """A process that has filled one unit, and is suspended within the second."""
 
-    def dies(row):
+    def stops(row):
         if row == 3:
             os.kill(os.getpid(), signal.SIGSTOP)
 
     def job():
-        frame_cache.fill([column(tmp_path)], ROWS, writer([], dies), (0, 1))
+        frame_cache.fill([column(tmp_path)], ROWS, writer([], stops), (0, 1))
 
     stopped = fork.Process(target=job)
     stopped.start()
     while len(column(tmp_path).missing(ROWS[:2])):
         time.sleep(0.01)
+    return stopped
+
+
+def test_a_suspended_process_holds_nobody_up(tmp_path, monkeypatch):
+    stopped, made, one = suspended(tmp_path), [], column(tmp_path)
+    monkeypatch.setattr(frame_cache, "LONGEST_WAIT", 0.5)
+    try:
+        frame_cache.fill([one], ROWS, writer(made), (0, 1))
+    finally:
+        os.kill(stopped.pid, signal.SIGKILL)
+        stopped.join(PATIENCE)
+    assert made == [4, 5, 2, 3]
+    require_whole(one)
+
+
+def test_what_a_killed_process_has_made_is_kept(tmp_path):
+    """The other process waits for its unit, and takes it over."""
+    stopped = suspended(tmp_path)
     made, one, begun = [], column(tmp_path), time.monotonic()
     killer = fork.Process(target=lambda: (time.sleep(0.5), os.kill(stopped.pid, signal.SIGKILL)))
     killer.start()
