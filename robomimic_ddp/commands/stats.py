@@ -56,17 +56,7 @@ def run(command: str, args: argparse.Namespace) -> int:
 
     Raises ConfigError, DataError.
     """
-    config = _sections(read_json(args.path, ""))
-    train = config.setdefault("train", _Section())
-    for key, value in (("data_path", args.data_path), ("data_cache_dir", args.cache)):
-        if value is not None:
-            train[key] = value
-    _require_rlds(config, args.path)
-    obs = config.observation.modalities.obs
-    for key, value in _HOST_DEFAULTS.items():
-        train.setdefault(key, value)
-    obs.setdefault("rgb", [])
-    keys = sorted({*obs.rgb, *obs.get("low_dim", ())})
+    config, keys = training_config(args.path, data_path=args.data_path, data_cache_dir=args.cache)
     launch = env.read_launch_env()
     given = options.resolve({}, launch.option_texts, config.get("ddp") or {}).values
     ranks = group.process_group("gloo", given.timeout, launch.restart_count)
@@ -79,6 +69,21 @@ def run(command: str, args: argparse.Namespace) -> int:
             print("\n".join(_table(fields, index, kept)))
         print(f"quantiles: of {QUANTILE_STEPS} steps spread evenly over each episode")
     return EXIT_DONE
+
+
+def training_config(path: str, **changes: Any) -> tuple[Any, list[str]]:
+    """The config of a run on RLDS data, in JSON, with `changes` of its section `train` (None: as it
+    is), and its observation keys. Raises ConfigError.
+    """
+    config = _sections(read_json(path, ""))
+    train = config.setdefault("train", _Section())
+    train.update({key: value for key, value in changes.items() if value is not None})
+    _require_rlds(config, path)
+    obs = config.observation.modalities.obs
+    for key, value in _HOST_DEFAULTS.items():
+        train.setdefault(key, value)
+    obs.setdefault("rgb", [])
+    return config, sorted({*obs.rgb, *obs.get("low_dim", ())})
 
 
 def _sections(value: Any) -> Any:

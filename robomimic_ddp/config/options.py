@@ -218,7 +218,7 @@ class Options:
         "none",
         "`ram`, or a folder on a local disk, in which decoded frames are kept for all ranks and "
         "jobs of the node; made by the first run, from then on nothing is decoded. RLDS, and HDF5 "
-        "with `train.hdf5_cache_mode=low_dim`.",
+        "unless `train.hdf5_cache_mode=all`.",
     )
     cache_gb: float = _option(
         0.0,

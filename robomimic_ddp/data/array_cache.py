@@ -39,9 +39,7 @@ def read(path: Path, what: str, made_of: Callable[[dict[str, np.ndarray]], Value
 def keep(path: Path, what: str, arrays: dict[str, Any]) -> None:
     """Replaces the file in one step, where that can be done; several jobs may do so at once."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_open(path, "wb") as file:
-            np.savez(file, **arrays)
+        write(path, arrays)
     except OSError as error:
         logger.warning(
             "the %s %s cannot be kept (%s): every run will make it again, which may take as long "
@@ -50,6 +48,13 @@ def keep(path: Path, what: str, arrays: dict[str, Any]) -> None:
             path,
             error,
         )
+
+
+def write(path: Path, arrays: dict[str, Any]) -> None:
+    """Replaces the file in one step. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_open(path, "wb") as file:
+        np.savez(file, **arrays)
 
 
 def made_together(make: Callable[[], Value]) -> list[Value]:

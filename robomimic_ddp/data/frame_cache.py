@@ -91,6 +91,7 @@ class Column:
         self._flags = steps * self._item
         self._sums = -(-(self._flags + steps) // 8) * 8
         size = self._sums + 8 * len(lengths)
+        self._made_of = path, lengths, item, kind
         self._file, self._writable = _opened(path, size)
         mapped = mmap.mmap(self._file, size, access=mmap.ACCESS_READ)
         self.values = np.frombuffer(mapped, kind, self._flags // np.dtype(kind).itemsize)
@@ -101,6 +102,9 @@ class Column:
     def __del__(self) -> None:
         with suppress(AttributeError, OSError):
             os.close(self._file)
+
+    def __reduce__(self) -> tuple:
+        return Column, self._made_of  # a data worker that is spawned opens the file itself
 
     def missing(self, rows: np.ndarray) -> np.ndarray:
         """Those of the episodes `rows` that are not there."""

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from robomimic_ddp.config import env, learning_rate, memory, paths
+from robomimic_ddp.data import frame_cache
 from robomimic_ddp.data.rlds.loaders import buffer_memory
 
 _NAMED_SETS = 3
@@ -28,6 +29,7 @@ def lines(run: Any) -> Iterator[str]:
     loader = run.loaders.get("train")
     yield from _schedule(run, loader)
     yield from _data(run, loader)
+    yield from _frame_cache(run)
     yield from buffer_memory.lines(loader, run.plan.local_world_size, env.machine_memory())
     if run.nets:
         yield f"memory: {_state(run)}"
@@ -121,10 +123,34 @@ def _data(run: Any, loader: Any) -> Iterator[str]:
         said.append(f"{batches} batches of every rank in a pass")
     if said:
         yield f"data: {'; '.join(said)}"
-    dataset = getattr(loader, "dataset", None)
-    for one in getattr(dataset, "datasets", [dataset]):
+    for one in _parts(loader):
         if getattr(one, "prepared", None):
             yield f"data: {one.name} is {one.prepared}"
+
+
+def _frame_cache(run: Any) -> Iterator[str]:
+    if run.options.values.cache.lower() == frame_cache.NONE or not run.loaders:
+        return
+    datasets = [one for loader in run.loaders.values() for one in _parts(loader)]
+    caches = {id(found): found for one in datasets if (found := getattr(one, "cached", None))}
+    size = sum(one.bytes for one in caches.values())
+    if size:
+        yield (
+            f"frame cache: {buffer_memory.readable(size)} of decoded frames in "
+            f"{next(iter(caches.values())).root}, for all ranks and jobs of this node; nothing is "
+            "decoded"
+        )
+    else:
+        yield (
+            f"warning: ddp.cache={run.options.values.cache} is not used: it has the frames of RLDS "
+            "data, and HDF5 images that are not in memory (train.hdf5_cache_mode=low_dim or null)"
+        )
+
+
+def _parts(loader: Any) -> list[Any]:
+    """The datasets of a loader: several of a mixture."""
+    dataset = getattr(loader, "dataset", None)
+    return list(getattr(dataset, "datasets", [dataset]))
 
 
 def _names(train: Any) -> Iterator[str]:

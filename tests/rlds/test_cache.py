@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from robomimic_ddp.config.options import resolve
 from robomimic_ddp.data import frame_cache
 from robomimic_ddp.data.rlds import host_datasets
 from robomimic_ddp.data.rlds.loaders import base, buffer_memory
@@ -14,6 +16,7 @@ from robomimic_ddp.data.rlds.loaders.cached_frames import add_cache
 from robomimic_ddp.data.rlds.loaders.make import make_loader
 from robomimic_ddp.distributed import group
 from robomimic_ddp.errors import DataError
+from robomimic_ddp.training import plan_summary
 from tests.rlds.conftest import CAMERAS, STATES
 from tests.rlds.damages import DAMAGES, rewrite
 from tests.rlds.quick import quick_dataset
@@ -176,7 +179,9 @@ def test_two_ranks_fill_it_together_and_are_refused_together(ranks, stored, fold
         assert all(torch.equal(a["obs"][CAMERAS[0]], b) for a, b in zip(wanted, frames))
     cached = quick_dataset(stored.folder, str(stored.cache), cache=str(folder))
     loader = make_loader(cached, 3, 0, 1, 7)
-    (line,) = buffer_memory.lines(loader, 1, 1)
+    assert not list(buffer_memory.lines(loader, 1, 1))
+    run = SimpleNamespace(loaders={"train": loader}, options=resolve({"cache": str(folder)}))
+    (line,) = plan_summary._frame_cache(run)
     assert line.startswith("frame cache: ") and f"in {folder}, for all ranks" in line
 
 

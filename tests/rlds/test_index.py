@@ -197,7 +197,7 @@ def store_often(path):
     )
     array_cache.logger.warning = lambda *_: sys.exit(1)  # what could not be kept
     for _ in range(15):
-        array_cache.keep(Path(path), "index", index_cache._arrays(index))
+        array_cache.keep(Path(path), "index", index_cache.arrays_of(index))
 
 
 def test_jobs_that_store_at_once_never_show_a_torn_index(tmp_path):

@@ -219,9 +219,96 @@ def test_the_sources_index_carries_over(load, made, tmp_path, monkeypatch):
         again, _ = load(**where, data_path=str(made))
     fresh, _ = load(data_cache_dir=str(tmp_path / "other"), data_path=str(made))
     for one in (carried, again):
-        for name, column in cache._arrays(fresh.index).items():
-            np.testing.assert_array_equal(cache._arrays(one.index)[name], column)
+        for name, column in cache.arrays_of(fresh.index).items():
+            np.testing.assert_array_equal(cache.arrays_of(one.index)[name], column)
     assert (of_source.index.offset != fresh.index.offset).any()
+
+
+@pytest.fixture
+def config_file(make_config, tmp_path) -> Path:
+    """A training config on the made-up set, as a file."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(make_config()))
+    return path
+
+
+def require_index(load, root, tmp_path, monkeypatch, **more):
+    """The first run on the prepared set reads no record for its index, which is the usual one."""
+    where = {"data_path": str(root), "data_cache_dir": str(tmp_path / "cache"), **more}
+    with monkeypatch.context() as patched:
+        patched.setattr(cache, "make_index", None)
+        found, _ = load(**where)
+    shutil.rmtree(target(root) / cache.IN_SET)
+    fresh, _ = load(**where)
+    for name, column in cache.arrays_of(fresh.index).items():
+        np.testing.assert_array_equal(cache.arrays_of(found.index)[name], column)
+
+
+@pytest.mark.parametrize("tasks", [1, 3])
+def test_the_index_is_made_in_the_same_pass(
+    stored, load, config_file, tmp_path, monkeypatch, tasks
+):
+    """Also by several tasks, with more threads, and after a kill in the middle of a file."""
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*_):
+        raise Killed
+
+    words, put = ("--config", str(config_file), "--workers", "3"), writing._rewritten
+    left = iter([put] * 9 + [killed])
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(writing, "_rewritten", lambda *a: next(left)(*a))
+        prepare(stored.folder, tmp_path, *words)
+    for task in range(tasks):
+        names = {"SLURM_ARRAY_TASK_ID": task + 1, "SLURM_ARRAY_TASK_COUNT": tasks, **TASKS}
+        for name, value in names.items() if tasks > 1 else ():
+            monkeypatch.setenv(name, str(value))
+        assert prepare(stored.folder, tmp_path, *words) == 0
+    assert prepared.read(target(tmp_path))["dropped"] == [WRIST], "the config's cameras are kept"
+    require_index(load, tmp_path, tmp_path, monkeypatch)
+
+
+def test_files_without_a_part_of_the_index_are_written_again(
+    stored, load, config_file, tmp_path, monkeypatch
+):
+    """A job that was begun without --config."""
+    with monkeypatch.context() as patched:
+        patched.setattr(job_module.Job, "complete", lambda job: False)
+        assert prepare(stored.folder, tmp_path, "--cameras", *KEPT) == 0
+    assert prepare(stored.folder, tmp_path, "--config", str(config_file)) == 0
+    require_index(load, tmp_path, tmp_path, monkeypatch)
+    assert prepare(stored.folder, tmp_path, "--config", str(config_file)) == 0
+
+
+def test_an_index_of_a_set_with_episodes_left_out(copy, load, config_file, tmp_path, monkeypatch):
+    flip(4)(copy)
+    words = ("--config", str(config_file), "--skip-corrupt")
+    assert prepare(copy, tmp_path, *words) == 0
+    require_index(load, tmp_path, tmp_path, monkeypatch)
+
+
+def test_an_index_serves_runs_that_read_the_same(load, stored, config_file, tmp_path):
+    assert prepare(stored.folder, tmp_path, "--config", str(config_file)) == 0
+    where = {"data_path": str(tmp_path), "data_cache_dir": str(tmp_path / "cache")}
+    other, _ = load(**where, states=STATES)
+    assert other.index.states.mean.shape[1] == 14 and (tmp_path / "cache").is_dir()
+
+
+def test_a_config_that_does_not_fit_is_one_error(stored, config_file, tmp_path, capsys):
+    def refused_with(config, *words, said, code):
+        config_file.write_text(json.dumps(config))
+        assert prepare(stored.folder, tmp_path, "--config", str(config_file), *words) == code
+        error = capsys.readouterr().err
+        assert said in error and "Traceback" not in error and not (tmp_path / "made_up").exists()
+
+    config = json.loads(config_file.read_text())
+    lost = "which --cameras or --schema leaves out"
+    refused_with(config, "--cameras", WRIST, said=lost, code=2)
+    refused_with({"train": {"data_format": "hdf5"}}, said="for RLDS data", code=1)
+    config["train"]["dataset_names"] = ["droid"]
+    refused_with(config, said="does not have the dataset 'made_up'", code=1)
 
 
 @pytest.mark.parametrize("place", ["between files", "in a file", "before the end"])

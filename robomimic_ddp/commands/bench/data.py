@@ -115,7 +115,7 @@ def lines(job: DataJob, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     )
     yield (
         f"GPUs: how many {_NODE_CORES} cores feed at {_SAMPLES_PER_SECOND} samples/s each; "
-        f"{PREPARED}: stored as {target}"
+        f"{PREPARED}: prepare-data's, at {target}"
     )
     yield (
         f"{'loader':13} {'ranks':>5} {'frames/s':>9} {'CPU s/1000':>10} {'decoded/delivered':>17} "

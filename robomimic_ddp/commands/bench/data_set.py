@@ -31,7 +31,7 @@ _ROAM = 96
 class DataJob:
     """Dataset and batches of all loaders of a run. stored, target: (height, width) of images on
     disk and in batches; filter: for resizing; buffer: windows in the shuffle buffers of all ranks;
-    threads: of each process.
+    threads: of each process; prepared: read what `prepare-data` makes of the dataset.
     """
 
     folder: str
@@ -45,6 +45,7 @@ class DataJob:
     frame_stack: int = 2
     buffer: int = 2000
     seq_length: int = 16
+    prepared: bool = False
 
     @property
     def frames_per_sample(self) -> int:
@@ -52,15 +53,22 @@ class DataJob:
         return self.frame_stack * len(CAMERAS)
 
     def read_by(self, loader: str) -> DataJob:
-        """The job that `loader` reads: another dataset for PREPARED."""
-        return replace(self, stored=self.target) if loader == PREPARED else self
+        """The job of `loader`, which reads another dataset if it is PREPARED."""
+        return replace(self, prepared=loader == PREPARED)
 
     @property
     def path(self) -> Path:
         """The version folder of its dataset."""
         height, width = self.stored
         name = f"bench_{height}x{width}_{self.episodes}x{self.steps}"
-        return Path(self.folder).expanduser() / name / VERSION
+        return self.root / name / VERSION
+
+    @property
+    def root(self) -> Path:
+        """The folder of its dataset."""
+        height, width = self.target
+        folder = Path(self.folder).expanduser()
+        return folder / f"prepared_{height}x{width}_{self.filter}" if self.prepared else folder
 
 
 def write_if_missing(job: DataJob, cached: bool = True) -> None:
@@ -68,12 +76,32 @@ def write_if_missing(job: DataJob, cached: bool = True) -> None:
     from robomimic_ddp.data.rlds.index.source import is_rlds_folder
     from robomimic_ddp.data.rlds.write import write_dataset
 
-    if not is_rlds_folder(str(job.path)):
+    if job.prepared:
+        _prepare(job)
+    elif not is_rlds_folder(str(job.path)):
         episodes = made_up_episodes(job.episodes, job.steps, *job.stored)
         root, name = str(job.path.parent.parent), job.path.parent.name
         files = max(2, job.episodes // 16)
         write_dataset(root, name, VERSION, episodes, job.episodes, files, STORED_CAMERAS)
     open_dataset(job, cached)
+
+
+def _prepare(job: DataJob) -> None:
+    """Makes the dataset of `job` as `prepare-data` does, from the one that is not prepared."""
+    from robomimic_ddp.commands.prepare_data import job as prepare_data
+    from robomimic_ddp.commands.prepare_data import writing
+    from robomimic_ddp.commands.prepare_data.command import QUALITY
+    from robomimic_ddp.data.rlds.index.source import Source
+    from robomimic_ddp.data.rlds.pipeline.images import PictureSize
+
+    source, size = Source(replace(job, prepared=False).path), PictureSize(*job.target, job.filter)
+    cameras = tuple(f"observation/{name}" for name in STORED_CAMERAS)
+    made = prepare_data.Job(source, job.root, size, QUALITY, cameras, (), False, job.threads)
+    if not made.is_complete():
+        made.begin(made.notes(writing.sample(made).psnr))
+        left = [file for file in made.files if made.note_of(file) is None]
+        writing.write_all(made, left, lambda count: None)
+        made.complete()
 
 
 def open_dataset(job: DataJob, cached: bool = False) -> Any:

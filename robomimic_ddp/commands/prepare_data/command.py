@@ -42,6 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     )
     parser.add_argument("--schema", help="keep its cameras; default: all cameras of the dataset")
     parser.add_argument(
+        "--config",
+        metavar="JSON",
+        help="a training config: keep its cameras, and make its index and statistics meanwhile",
+    )
+    parser.add_argument(
         "--quality", type=int, default=QUALITY, help="of JPEG, 1 to 100; default %(default)s"
     )
     parser.add_argument(
@@ -110,6 +115,8 @@ def run(command: str, args: argparse.Namespace) -> int:
 def _job(args: argparse.Namespace, launch: env.LaunchEnv) -> Any:
     from robomimic_ddp.commands.inspect_data import survey
     from robomimic_ddp.commands.prepare_data.job import Job
+    from robomimic_ddp.commands.stats import training_config
+    from robomimic_ddp.data.rlds import host_datasets
     from robomimic_ddp.data.rlds.index.source import Source
     from robomimic_ddp.data.rlds.pipeline.images import PictureSize
 
@@ -125,10 +132,22 @@ def _job(args: argparse.Namespace, launch: env.LaunchEnv) -> Any:
     if reason is not None:
         raise UsageError(f"{args.destination!r} cannot be written to: {reason}.")
     source = Source(survey.find(path), skip_missing=skip)
-    kept, dropped = _cameras(source, args.cameras, args.schema)
+    fields, names = None, args.cameras
+    if args.config:
+        config, keys = training_config(args.config)
+        fields = host_datasets.fields_from_config(config, source, keys)
+        names = names or (None if args.schema else list(fields.images.values()) or None)
+    kept, dropped = _cameras(source, names, args.schema)
+    if fields:
+        lost = [key for key, place in fields.images.items() if place not in kept]
+        if lost:
+            raise UsageError(
+                f"{args.config} trains with {lost[0]!r} ({fields.images[lost[0]]}), which "
+                "--cameras or --schema leaves out. Name it too, or leave them out."
+            )
     threads = args.workers or max(1, env.usable_cores() // launch.local_world_size)
     size = PictureSize(*args.size, args.filter)
-    return Job(source, root, size, args.quality, kept, dropped, skip, threads)
+    return Job(source, root, size, args.quality, kept, dropped, skip, threads, fields)
 
 
 def _cameras(

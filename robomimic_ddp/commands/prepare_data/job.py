@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from robomimic_ddp import __version__
-from robomimic_ddp.data.rlds.index import prepared
-from robomimic_ddp.data.rlds.index.source import INFO_FILE, Source, is_rlds_folder
+from robomimic_ddp.data import array_cache
+from robomimic_ddp.data.rlds.index import cache, prepared
+from robomimic_ddp.data.rlds.index.build import as_index
+from robomimic_ddp.data.rlds.index.source import INFO_FILE, SPLIT, Source, is_rlds_folder
+from robomimic_ddp.data.rlds.index.statistics import merged
 from robomimic_ddp.data.rlds.pipeline.images import PictureSize
 from robomimic_ddp.data.rlds.schema.features import step_features
+from robomimic_ddp.data.rlds.schema.fields import Fields
 from robomimic_ddp.distributed.atomic_files import atomic_open, must_be_written
 from robomimic_ddp.errors import DataError
 
@@ -45,7 +49,8 @@ class RecordFile:
 @dataclass(frozen=True)
 class Job:
     """A prepared set. root: DEST; cameras, dropped: step features to keep and to drop; quality: of
-    JPEG; skip_corrupt: see `ddp.skip_corrupt`; threads: of this process.
+    JPEG; skip_corrupt: see `ddp.skip_corrupt`; threads: of this process; fields: what the runs read
+    that the set gets an index for, or None.
     """
 
     source: Source
@@ -56,6 +61,7 @@ class Job:
     dropped: tuple[str, ...]
     skip_corrupt: bool
     threads: int
+    fields: Fields | None = None
 
     @cached_property
     def target(self) -> Path:
@@ -165,17 +171,31 @@ class Job:
                 json.dump(notes, file)
 
     def note_of(self, file: RecordFile) -> dict[str, Any] | None:
-        """The note of a finished file, or None if it is not finished."""
+        """The note of a finished file, or None if it is not finished, or has no part of the index
+        though one is made.
+        """
         try:
             note = json.loads((self.work / DONE / f"{file.path.name}.json").read_bytes())
             size = (self.work / file.path.name).stat().st_size
         except (OSError, ValueError):
             return None
-        return note if note["bytes"] == size else None
+        whole = note["bytes"] == size and (self.fields is None or self._part(file).is_file())
+        return note if whole else None
 
-    def finish(self, file: RecordFile, note: Mapping[str, Any]) -> None:
-        """Notes that `file` is written. Raises WriteError."""
+    def _part(self, file: RecordFile) -> Path:
+        """The part of the index of `file` while the set is written."""
+        made = cache.fingerprint(self.source.identity, self.fields)
+        return self.work / DONE / f"{file.path.name}.{made}.npz"
+
+    def finish(
+        self, file: RecordFile, note: Mapping[str, Any], described: Sequence[tuple] = ()
+    ) -> None:
+        """Notes that `file` is written, and its rows of the index. Raises WriteError."""
         path = self.work / DONE / f"{file.path.name}.json"
+        if self.fields is not None:
+            with must_be_written(self._part(file)):
+                part = as_index(described, self.fields)
+                array_cache.write(self._part(file), cache.arrays_of(part))
         with must_be_written(path), atomic_open(path) as out:
             json.dump(note, out)
 
@@ -189,12 +209,16 @@ class Job:
         with must_be_written(self.target):
             try:
                 self._write_metadata(done)
+                self._write_index()
                 for left in self.work.glob(".*.tmp"):  # of killed tasks
                     left.unlink(missing_ok=True)
                 self.work.rename(self.target)
             except OSError as error:
                 if not is_rlds_folder(str(self.target)):  # else another task was faster
                     raise OSError(error.errno, error.strerror) from error
+            except DataError:
+                if not is_rlds_folder(str(self.target)):
+                    raise
         self.tidy()
         return True
 
@@ -202,6 +226,14 @@ class Job:
         """Removes from the complete set what was needed while it was written."""
         shutil.rmtree(self.target / DONE, ignore_errors=True)
         (self.target / SETTINGS).unlink(missing_ok=True)
+
+    def _write_index(self) -> None:
+        files = [file for file in self.files if file.split == SPLIT]
+        parts = [cache.read(self._part(file)) for file in files] if self.fields else [None]
+        if self.fields and all(parts):  # a run makes it otherwise
+            name = f"{self.target.parent.name}/{self.target.name}"
+            written = Source(self.work, self.skip_corrupt), name, self.fields
+            cache.write_in_set(self.work, *written, merged(parts))
 
     def _write_metadata(self, done: Mapping[RecordFile, Any]) -> None:
         folder, begun = self.source.folder, self.begun() or {}

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from robomimic_ddp.commands.prepare_data.job import Job, RecordFile
+from robomimic_ddp.data.rlds.index.build import describer
 from robomimic_ddp.data.rlds.index.records import (
     FRAMING_BYTES,
     damaged_data,
@@ -53,22 +54,24 @@ def write_all(job: Job, files: Sequence[RecordFile], add: Callable[[int], Any]) 
     encoded = 0
     rows = _episodes(job, files).as_numpy_iterator() if files else iter(())
     for file in files:
-        note = _write(job, file, rows, add)
+        note, described = _write(job, file, rows, add)
         encoded += note.pop("images")
-        job.finish(file, note)
+        job.finish(file, note, described)
     return encoded
 
 
 def _write(
     job: Job, file: RecordFile, rows: Iterator[tuple], add: Callable[[int], Any]
-) -> dict[str, Any]:
-    """Writes one file from the next of `rows`; returns its note."""
+) -> tuple[dict[str, Any], list[tuple]]:
+    """Writes one file from the next of `rows`; returns its note, and its rows of the index, if the
+    job makes one.
+    """
     tf = import_tensorflow()
-    written, number, encoded, left_out = 0, 0, 0, []
+    written, number, encoded, left_out, described = 0, 0, 0, [], []
     with _record_writer(job.work / file.path.name) as put:
         while True:
             try:
-                offset, good, raw, *images = next(rows)
+                offset, good, raw, *images, in_index = next(rows)
             except tf.errors.OpError as error:
                 raise _damaged(job, file, error) from error
             if offset == _END:
@@ -76,6 +79,7 @@ def _write(
             if good:
                 data = _rewritten(raw, dict(zip(job.changed, images)), job.dropped)
                 put(data)
+                described.append((file.number, written, *in_index))
                 written += len(data) + FRAMING_BYTES
                 encoded += sum(map(len, images))
             else:
@@ -90,16 +94,23 @@ def _write(
             )
     kept = number - len(left_out)
     left_out += range(number, file.episodes)
-    return {"episodes": kept, "bytes": written, "left_out": left_out, "images": encoded}
+    note = {"episodes": kept, "bytes": written, "left_out": left_out, "images": encoded}
+    return note, described
 
 
 @traced_as_written
 def _episodes(job: Job, files: Sequence[RecordFile]) -> Any:
     """tf.data of the episodes of `files`, in order: byte offset, whether it can be read, the
-    record, and the new images of each of `job.changed`, string [T]. After the last one of a file
-    the offset is _END.
+    record, the new images of each of `job.changed`, string [T], and the row of `describer`, empty
+    without `job.fields`. After the last one of a file the offset is _END.
     """
     tf = import_tensorflow()
+    describe = describer(job.source, job.fields) if job.fields else lambda raw: ()
+    of_nothing = tf.function(describe).get_concrete_function(tf.TensorSpec([], tf.string))
+    of_nothing = tf.nest.map_structure(
+        lambda one: tf.zeros([size or 0 for size in one.shape], one.dtype),
+        of_nothing.structured_outputs,
+    )
     names = tf.constant([str(file.path) for file in files])
     read_features = step_features_read(_fields(job), with_images=True)
     parse = episode_parser(job.source.features, read_features)
@@ -128,11 +139,11 @@ def _episodes(job: Job, files: Sequence[RecordFile]) -> Any:
         lengths = tf.stack([tf.shape(episode[name])[0] for name in read_features])
         tf.debugging.assert_equal(lengths, lengths[0], "numbers of steps differ")
         images = (encoded(episode[name], job.stored[name]) for name in job.changed)
-        return (offset, tf.constant(True), raw, *images)
+        return (offset, tf.constant(True), raw, *images, describe(raw))
 
     def row(file: Any, offset: Any) -> tuple:
         none = [tf.zeros([0], tf.string)] * len(job.changed)
-        nothing = (offset, tf.constant(False), tf.constant(""), *none)
+        nothing = (offset, tf.constant(False), tf.constant(""), *none, of_nothing)
 
         def read() -> tuple:
             if job.skip_corrupt:

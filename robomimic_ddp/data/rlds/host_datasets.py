@@ -38,7 +38,7 @@ from robomimic_ddp.data.rlds.schema.config import setting
 from robomimic_ddp.data.rlds.schema.features import step_features
 from robomimic_ddp.data.rlds.schema.fields import Fields, find_fields, held_keys
 from robomimic_ddp.data.rlds.schema.spec import DEFAULT, Schema, load_schema
-from robomimic_ddp.errors import DataError
+from robomimic_ddp.errors import ConfigError, DataError
 
 __all__ = [
     "dataset_configs",
@@ -243,11 +243,9 @@ def indices_from_config(
     that pass the filters. Raises DataError, ConfigError.
     """
     train = config.train
-    image_keys = [key for key in config.observation.modalities.obs.rgb if key in obs_keys]
     for entry in dataset_configs(config):
         source = Source(Path(entry["path"]), skip_missing=skip_corrupt)
-        schema = load_schema(entry["schema"])
-        fields = _fields(source, schema, obs_keys, image_keys, train.action_keys)
+        fields = _fields_of_run(config, source, entry["schema"], obs_keys)
         cache = setting(config, "train.data_cache_dir")
         index = load_index(source, fields, cache, skip_corrupt)
         kept = kept_episodes(
@@ -260,6 +258,26 @@ def indices_from_config(
             fields.success,
         )
         yield source, fields, index, kept
+
+
+def fields_from_config(config: Any, source: Source, obs_keys: Sequence[str]) -> Fields:
+    """What a run with `config` reads of the dataset `source`, wherever that is; it is found among
+    train.dataset_names by its name. Raises DataError, ConfigError.
+    """
+    settings.check(config)
+    names, name = settings.dataset_names(config), source.folder.parent.name
+    if name not in names:
+        raise ConfigError(
+            f"train.dataset_names={list(names)} does not have the dataset {name!r} of "
+            f"{source.folder}. Give the config of runs that train on it."
+        )
+    schema = settings.schema_names(config)[names.index(name)]
+    return _fields_of_run(config, source, schema, obs_keys)
+
+
+def _fields_of_run(config: Any, source: Source, schema: str, obs_keys: Sequence[str]) -> Fields:
+    image_keys = [key for key in config.observation.modalities.obs.rgb if key in obs_keys]
+    return _fields(source, load_schema(schema), obs_keys, image_keys, config.train.action_keys)
 
 
 def _window_shape(train: Any) -> WindowShape:

@@ -75,13 +75,18 @@ def make_index(
         rows = [row for number in files for row in _readable(source, fields, number, threads)]
     if not skip_corrupt:
         _require_whole(source, files, rows)
-    index = _as_index(rows, fields)
+    index = as_index(rows, fields)
     index = index.taken(np.lexsort((index.offset, index.file)))
     if skip_corrupt:
-        finite = [np.isfinite(kind.mean).all(1) for kind in (index.actions, index.states)]
-        return index.taken(np.flatnonzero(finite[0] & finite[1]))
+        return index.taken(finite(index))
     _check_finite(index, source)
     return index
+
+
+def finite(index: Index) -> np.ndarray:
+    """The rows of episodes without NaN and infinity, int64."""
+    kinds = (index.actions, index.states)
+    return np.flatnonzero(np.all([np.isfinite(kind.mean).all(1) for kind in kinds], 0))
 
 
 def _readable(source: Source, fields: Fields, number: int, threads: int) -> list[tuple]:
@@ -137,8 +142,8 @@ def left_out(index: Index, source: Source) -> str | None:
     )
 
 
-def _as_index(rows: list[tuple], fields: Fields) -> Index:
-    """The rows of `_episodes` as columns."""
+def as_index(rows: Sequence[tuple], fields: Fields) -> Index:
+    """Rows (file, offset, and what `describer` returns) as columns."""
     if rows:
         columns = [np.stack(column) for column in zip(*rows)]
     else:
@@ -212,10 +217,36 @@ def _described(
     in place of the second number.
     """
     tf = import_tensorflow()
+    describe = describer(source, fields)
+
+    def read(number: Any, name: Any, start: Any, count: Any) -> Any:
+        records = raw_records(name, start).take(count)
+        return records.map(lambda raw: (number, start, tf.strings.length(raw), raw))
+
+    def with_row(number: Any, start: Any, size: Any, raw: Any) -> tuple:
+        return number, start, size, *describe(raw)
+
+    numbers, starts, counts = (np.asarray(column, np.int64) for column in zip(*places))
+    names = [str(source.files[number]) for number in numbers]
+    parallel = {"num_parallel_calls": threads, "deterministic": True}
+    records = tf.data.Dataset.from_tensor_slices((numbers, names, starts, counts))
+    records = records.interleave(read, cycle_length=threads, **parallel)
+    described = records.map(with_row, **parallel).prefetch(2)
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    options.threading.private_threadpool_size = threads
+    options.threading.max_intra_op_parallelism = 1
+    described = described.with_options(options)
+    return described.ignore_errors() if skip else described
+
+
+def describer(source: Source, fields: Fields) -> Callable[[Any], tuple]:
+    """A graph function: a serialized episode -> its row of the index, without file and offset."""
+    tf = import_tensorflow()
     names = {*step_features_read(fields, False), *fields.judged}
     parse = episode_parser(source.features, sorted(names))
 
-    def describe(file: Any, start: Any, size: Any, serialized: Any) -> tuple:
+    def describe(serialized: Any) -> tuple:
         episode = parse(serialized)
         actions = action_vectors(episode, fields.actions)
         length = tf.shape(actions)[0]
@@ -232,26 +263,7 @@ def _described(
         success = passes(fields.success, episode) if fields.success else tf.constant(True)
         passed = [passes(one, episode) for one in fields.filters]
         passed = tf.stack(passed) if passed else tf.zeros([0], tf.bool)
-        known = (file, start, size, length, labelled, success, texts, passed)
-        known += (sampled_steps(actions),)
+        known = (length, labelled, success, texts, passed, sampled_steps(actions))
         return (*known, *moments(actions), *moments(state))
 
-    def read(number: Any, name: Any, start: Any, count: Any) -> Any:
-        return (
-            raw_records(name, start)
-            .take(count)
-            .map(lambda raw: (number, start, tf.strings.length(raw), raw))
-        )
-
-    numbers, starts, counts = (np.asarray(column, np.int64) for column in zip(*places))
-    names = [str(source.files[number]) for number in numbers]
-    parallel = {"num_parallel_calls": threads, "deterministic": True}
-    records = tf.data.Dataset.from_tensor_slices((numbers, names, starts, counts))
-    records = records.interleave(read, cycle_length=threads, **parallel)
-    described = records.map(describe, **parallel).prefetch(2)
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    options.threading.private_threadpool_size = threads
-    options.threading.max_intra_op_parallelism = 1
-    described = described.with_options(options)
-    return described.ignore_errors() if skip else described
+    return describe

@@ -22,12 +22,13 @@ from robomimic_ddp.config import env
 from robomimic_ddp.data import array_cache
 from robomimic_ddp.data.rlds.index.build import (
     files_of_rank,
+    finite,
     left_out,
     make_index,
     missing_episodes,
 )
 from robomimic_ddp.data.rlds.index.records import record_offsets
-from robomimic_ddp.data.rlds.index.source import Source
+from robomimic_ddp.data.rlds.index.source import NAME, Source
 from robomimic_ddp.data.rlds.index.statistics import Index, Moments, merged
 from robomimic_ddp.data.rlds.reading_progress import reading
 from robomimic_ddp.data.rlds.schema.fields import Fields
@@ -42,6 +43,8 @@ ignored.
 """
 _GROUPS = ("actions", "states")
 _FILES = "files"
+IN_SET = "index"
+"""The folder of a prepared set with the indices that `prepare-data` has made."""
 _PART_BYTES = 2**30
 """Of record files in a part of the index, which a stopped job does not read again."""
 _MOST_THREADS = 8
@@ -80,26 +83,45 @@ def load_index(
         name = f"{source.folder.parent.name}-{fingerprint(identity, fields, skip_corrupt)}.npz"
         return array_cache.cache_folder(cache) / name
 
-    path, notes = place(source.identity), source.prepared
-    cached = array_cache.read(path, "index", _index_of) if group.is_main() else None
-    if cached is not None and skip_corrupt and _may_be_repaired(cached, source, path):
-        cached = None
+    path, notes, cached = place(source.identity), source.prepared, None
+    for kept in (path, source.folder / IN_SET / path.name) if group.is_main() else ():
+        if cached is None:
+            cached = read(kept)
+            if cached is not None and skip_corrupt and _may_be_repaired(cached, source, kept):
+                cached = None
     if cached is None and group.is_main() and notes is not None:
-        of_source = array_cache.read(place(notes["source"]), "index", _index_of)
+        of_source = read(place(notes["source"]))
         cached = None if of_source is None else _carried_over(of_source, source)
         if cached is not None:
-            array_cache.keep(path, "index", _arrays(cached))
+            array_cache.keep(path, "index", arrays_of(cached))
     index = group.broadcast_object(cached)
     if index is None:
         parts = path.with_suffix(".parts")
         index = _made_together(source, fields, skip_corrupt, parts)
         if group.is_main():
-            array_cache.keep(path, "index", _arrays(index))
+            array_cache.keep(path, "index", arrays_of(index))
         shutil.rmtree(parts, ignore_errors=True)
     lost = left_out(index, source) if skip_corrupt and group.is_main() else None
     if lost:
         print(f"warning: {lost}", file=sys.stderr)
     return index
+
+
+def read(path: Path) -> Index | None:
+    """The index in a file, or None where there is none that can be used."""
+    return array_cache.read(path, "index", _index_of)
+
+
+def write_in_set(folder: Path, source: Source, name: str, fields: Fields, index: Index) -> None:
+    """Writes `index` into the `folder` of a prepared set, where `load_index` finds it once the
+    folder is that of the dataset `name`. source: the same folder. Raises OSError.
+    """
+    identity = {**source.identity, NAME: name}
+    whole = finite(index)
+    for skip_corrupt in (False, True) if len(whole) == len(index.file) else (True,):
+        made = fingerprint(identity, fields, skip_corrupt)
+        file = folder / IN_SET / f"{name.partition('/')[0]}-{made}.npz"
+        array_cache.write(file, arrays_of(index.taken(whole)))
 
 
 def _carried_over(index: Index, source: Source) -> Index | None:
@@ -144,7 +166,7 @@ def _made_together(source: Source, fields: Fields, skip_corrupt: bool, parts: Pa
                 threads = min(_MOST_THREADS, cores)
                 found.append(make_index(source, fields, files, threads, skip_corrupt, add))
                 if len(cut) > 1:
-                    arrays = {**_arrays(found[-1]), _FILES: np.asarray(files)}
+                    arrays = {**arrays_of(found[-1]), _FILES: np.asarray(files)}
                     array_cache.keep(parts / f"{files[0]}.npz", "part of the index", arrays)
         return merged(found)
 
@@ -190,7 +212,7 @@ def _changed_since(file: Path, moment: float) -> bool:
     return file.is_file() and file.stat().st_ctime > moment
 
 
-def _arrays(index: Index) -> dict[str, np.ndarray]:
+def arrays_of(index: Index) -> dict[str, np.ndarray]:
     """The columns by their stored names: "episode.file", "actions.mean", ..."""
     columns = {f"episode.{name}": value for name, value in vars(index).items()}
     for kind in _GROUPS:

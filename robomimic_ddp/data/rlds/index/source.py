@@ -20,6 +20,8 @@ from robomimic_ddp.errors import DataError
 
 INFO_FILE = "dataset_info.json"
 SPLIT = "train"
+NAME = "data\x20set"
+"""Key of the name in `Source.identity`, spelled as in existing caches."""
 _CHECKED, _CHECKSUM_BYTES = 64, 4
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 
@@ -158,7 +160,7 @@ class Source:
     def identity(self) -> dict[str, Any]:
         """Name, files (names, sizes), checksums of some records, and digest of the features."""
         return {
-            "data\x20set": self.name,  # spelled as in existing caches
+            NAME: self.name,
             "files": [[path.name, size] for path, size in zip(self.files, self.sizes)],
             "checksums": list(self.checksums),
             "metadata": hashlib.sha256((self.folder / "features.json").read_bytes()).hexdigest(),

@@ -44,33 +44,28 @@ def window_bytes(dataset: RLDSDataset) -> float:
 
 def lines(loader: Any, ranks_on_node: int, machine_bytes: int) -> Iterator[str]:
     """The plan's line on the shuffle buffers of a train loader, and a warning if they are large for
-    the machine (`machine_bytes`; 0: unknown); or on the frame cache, which needs no buffers. Empty
-    for other loaders.
+    the machine (`machine_bytes`; 0: unknown). Empty for other loaders, and with the frame cache,
+    which needs no buffers.
     """
-    if not hasattr(loader, "shuffle_buffers"):
-        return
-    datasets = getattr(loader.dataset, "datasets", [loader.dataset])
-    caches = [dataset.cached for dataset in datasets if dataset.cached is not None]
-    if caches:
-        yield (
-            f"frame cache: {_readable(sum(one.bytes for one in caches))} of decoded frames in "
-            f"{caches[0].root}, for all ranks and jobs of this node; nothing is decoded"
-        )
+    datasets = getattr(loader, "dataset", None)
+    datasets = getattr(datasets, "datasets", [datasets])
+    if not hasattr(loader, "shuffle_buffers") or all(one.cached for one in datasets):
         return
     buffers = list(loader.shuffle_buffers())
     windows = sum(count for count, _ in buffers)
     expected = ranks_on_node * sum(count * size for count, size in buffers)
     yield (
         f"shuffle buffers: {windows} windows per rank x {ranks_on_node} rank(s) on this node, "
-        f"about {_readable(expected)} of encoded frames"
+        f"about {readable(expected)} of encoded frames"
     )
     if machine_bytes and expected > LARGEST_SHARE * machine_bytes:
         yield (
             f"warning: that is {expected / machine_bytes:.0%} of this machine's "
-            f"{_readable(machine_bytes)}, and the ranks may be ended for lack of memory: lower "
+            f"{readable(machine_bytes)}, and the ranks may be ended for lack of memory: lower "
             "train.shuffle_buffer_size"
         )
 
 
-def _readable(size: float) -> str:
+def readable(size: float) -> str:
+    """A number of bytes for people."""
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
