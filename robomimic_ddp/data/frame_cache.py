@@ -57,6 +57,11 @@ def cache_root(cache: str) -> tuple[Path, bool]:
     DataError.
     """
     root, in_memory = paths.expanded(cache), cache.lower() == RAM
+    if not in_memory and os.sep not in cache:
+        raise DataError(
+            f"ddp.cache={cache}: expected none, ram, or a folder's path with a {os.sep!r}, so that "
+            "no misspelt word makes a folder, such as /scratch/frames."
+        )
     if in_memory:
         root = Path(SHARED_MEMORY) / f"robomimic_ddp-{os.getuid()}"
         if not Path(SHARED_MEMORY).is_dir():
@@ -97,7 +102,6 @@ class Column:
         self.values = np.frombuffer(mapped, kind, self._flags // np.dtype(kind).itemsize)
         self.values = self.values.reshape(steps, *item)
         self.damaged = np.frombuffer(mapped, bool, steps, self._flags)
-        self._found = np.frombuffer(mapped, np.uint64, len(lengths), self._sums)
 
     def __del__(self) -> None:
         with suppress(AttributeError, OSError):
@@ -108,7 +112,13 @@ class Column:
 
     def missing(self, rows: np.ndarray) -> np.ndarray:
         """Those of the episodes `rows` that are not there."""
-        return rows[self._found[rows] == 0]
+        return rows[self._found()[rows] == 0]
+
+    def _found(self) -> np.ndarray:
+        """The checksum of each episode, uint64 [E], 0 for one that is not there."""
+        # Not through the map: in full shared memory, reading what is not there ends the process.
+        data = os.pread(self._file, 8 * len(self.lengths), self._sums)
+        return np.frombuffer(data, np.uint64)
 
     def bytes_of(self, rows: np.ndarray) -> int:
         """Bytes of the episodes `rows`."""
@@ -118,18 +128,19 @@ class Column:
         """Compares the checksums of a random CHECKED_BYTES of the episodes `rows`, of all if one
         differs; forgets those that differ, and returns their number.
         """
-        there = np.random.default_rng().permutation(rows[self._found[rows] != 0])
+        found = self._found()
+        there = np.random.default_rng().permutation(rows[found[rows] != 0])
         some = there[np.cumsum(self.lengths[there]) * (self._item + 1) <= CHECKED_BYTES]
-        if all(map(self._is_whole, some)):
+        if all(self._checksum(row) == int(found[row]) for row in some):
             return 0
-        bad = [row for row in there if not self._is_whole(row)]
+        bad = [row for row in there if self._checksum(row) != int(found[row])]
         self._require_writable(f"{len(bad)} of its episodes are damaged")
         self._note(bad, [0] * len(bad))
         return len(bad)
 
-    def _is_whole(self, row: int) -> bool:
+    def _checksum(self, row: int) -> int:
         steps = slice(self.starts[row], self.starts[row] + self.lengths[row])
-        return _checksum(self.values[steps], self.damaged[steps]) == int(self._found[row])
+        return _checksum(self.values[steps], self.damaged[steps])
 
     def lock(self, unit: int) -> bool:
         """Whether no other process fills `unit`; locks it then, until `unlock` or this process

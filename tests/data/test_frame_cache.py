@@ -6,6 +6,7 @@ import errno
 import multiprocessing
 import os
 import signal
+import subprocess
 import time
 
 import numpy as np
@@ -156,8 +157,8 @@ def test_a_sample_of_a_large_column_is_compared_and_all_of_it_if_one_differs(
 ):
     one = column(tmp_path)
     frame_cache.fill([one], ROWS, writer([]), (0, 1))
-    looked, real = [], Column._is_whole
-    monkeypatch.setattr(Column, "_is_whole", lambda *a: looked.append(a[1]) or real(*a))
+    looked, real = [], Column._checksum
+    monkeypatch.setattr(Column, "_checksum", lambda *a: looked.append(a[1]) or real(*a))
     monkeypatch.setattr(frame_cache, "CHECKED_BYTES", 60)
     frame_cache.forget_damaged([([one], ROWS)], (0, 1))
     assert 1 <= len(looked) < len(ROWS)
@@ -227,6 +228,45 @@ def test_a_full_disk_is_one_error_and_what_is_there_is_kept(tmp_path, monkeypatc
     assert made == [2, 3, 4, 5]
 
 
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system in memory of 1 MiB, as a container's /dev/shm."""
+    if (
+        os.geteuid()
+        or subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=1m", "none", tmp_path], stderr=subprocess.DEVNULL
+        ).returncode
+    ):
+        pytest.skip("file systems cannot be mounted here")
+    yield tmp_path
+    subprocess.run(["umount", "--lazy", tmp_path], check=True)
+
+
+def test_full_shared_memory_is_one_error(small_disk):
+    """Not SIGBUS, which ends a process that reads what is not there through its map."""
+    lengths = np.full(4000, 10)
+    (small_disk / "other").write_bytes(bytes(2**19))
+
+    def values(rows, columns):
+        for row in rows:
+            yield [
+                one.write(row, np.ones((10, 100), np.uint8), np.zeros(10, bool)) for one in columns
+            ]
+
+    def job():
+        one = Column(small_disk / f"one{frame_cache.SUFFIX}", lengths, (100,), np.uint8)
+        with pytest.raises(DataError, match="of them new, and 0.00 GiB are free"):
+            frame_cache.require_room(small_disk, [([one], np.arange(4000))], 0, False)
+        with pytest.raises(DataError, match="cannot be written: .*No space left"):
+            frame_cache.fill([one], np.arange(4000), values, (0, 1))
+        again = Column(one.path, lengths, (100,), np.uint8)
+        assert 0 < len(again.missing(np.arange(4000))) == len(one.missing(np.arange(4000)))
+
+    process = fork.Process(target=job)
+    process.start(), process.join(PATIENCE)
+    assert process.exitcode == 0
+
+
 def test_a_folder_that_may_only_be_read_serves_what_it_has(tmp_path, monkeypatch):
     frame_cache.fill([column(tmp_path)], ROWS, writer([]), (0, 1))
     real = os.open
@@ -255,6 +295,11 @@ def test_folders(tmp_path, monkeypatch):
     for bad in ("file", "a\0b"):
         with pytest.raises(DataError, match="cannot be written"):
             frame_cache.cache_root(str(tmp_path / bad))
+    monkeypatch.chdir(tmp_path)
+    for word in ("", "true", "rma", "disk"):
+        with pytest.raises(DataError, match=f"ddp.cache={word}: expected none, ram, or a folder"):
+            frame_cache.cache_root(word)
+    assert not (tmp_path / "true").exists()
 
 
 def test_a_machine_without_shared_memory(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -374,6 +375,24 @@ def test_another_job_may_complete_it_first(stored, made, tmp_path, monkeypatch, 
     assert contents(tmp_path) == contents(made)
 
 
+def test_of_two_jobs_that_begin_at_once_with_other_settings_one_is_refused(
+    stored, tmp_path, monkeypatch, capsys
+):
+    real = writing.sample
+
+    def another_begins(job):
+        found = real(job)
+        if job.quality == 95:
+            replace(job, quality=90).begin(replace(job, quality=90).notes(None))
+        return found
+
+    monkeypatch.setattr(writing, "sample", another_begins)
+    assert prepare(stored.folder, tmp_path) == 1
+    assert "prepared with quality=90, not 95" in capsys.readouterr().err
+    assert not [name for name in contents(tmp_path) if "tfrecord" in name]
+    assert prepare(stored.folder, tmp_path, "--quality", "90") == 0
+
+
 @pytest.mark.parametrize("launcher", ["slurm", "torchrun"])
 def test_tasks_share_the_files(stored, made, tmp_path, monkeypatch, capsys, launcher):
     for task in range(3):
@@ -450,8 +469,17 @@ def test_other_words_are_refused(stored, tmp_path, capsys):
     refused(capsys, tmp_path, stored.folder, "--schema", "bridge", said=("no camera",))
     for words in (["--quality", "0"], ["--workers", "0"]):
         assert prepare(stored.folder, tmp_path, *words) == 2
-    with pytest.raises(SystemExit):
-        prepare(stored.folder, tmp_path, size=(0, 5))
+    for size in ((0, 5), (5,), (5, 5, 3), ("five", 5), (-5, 5), (5.5, 5)):
+        with pytest.raises(SystemExit):
+            prepare(stored.folder, tmp_path, size=size)
+    assert "expected height x width" in capsys.readouterr().err
+    assert prepare(stored.folder, tmp_path, size=(1200, 20)) == 2
+    assert "more pixels than any camera" in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    for bad in ("file", "file/below"):
+        assert prepare(stored.folder, tmp_path / bad) == 2
+        assert "cannot be written to" in capsys.readouterr().err
+    (tmp_path / "file").unlink()
     assert not contents(tmp_path)
 
 
@@ -539,11 +567,11 @@ def test_inspect_data_shows_where_it_comes_from(stored, made, capsys, tmp_path):
     assert f"from {stored.folder} (" in said and "12x20, lanczos3, JPEG quality 95: PSNR" in said
     assert cli.main(["inspect-data", "--json", str(made / "made_up")]) == 0
     report = json.loads(capsys.readouterr().out)["prepared"]
-    assert prepare(stored.folder, tmp_path, "--filter", "bilinear", size=(150, 20)) == 0
+    assert prepare(stored.folder, tmp_path, "--filter", "bilinear", size=(40, 20)) == 0
     words = [str(target(tmp_path)), "-o", str(tmp_path / "o")]
     assert cli.main(["inspect-data", *words]) == 0
     observation = json.loads((tmp_path / "o" / "config.json").read_text())["observation"]
-    assert observation["image_dim"] == [150, 20] and observation["image_filter"] == "bilinear"
+    assert observation["image_dim"] == [40, 20] and observation["image_filter"] == "bilinear"
     assert report["source"] == "made_up/1.0.0" and report["size"] == list(SMALL)
     (target(made) / "copy").mkdir()
     damaged = target(made) / "copy" / "metadata.json"

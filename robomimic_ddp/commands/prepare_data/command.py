@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import shutil
 import sys
 import time
@@ -147,7 +148,16 @@ def _job(args: argparse.Namespace, launch: env.LaunchEnv) -> Any:
             )
     threads = args.workers or max(1, env.usable_cores() // launch.local_world_size)
     size = PictureSize(*args.size, args.filter)
-    return Job(source, root, size, args.quality, kept, dropped, skip, threads, fields)
+    job = Job(source, root, size, args.quality, kept, dropped, skip, threads, fields)
+    most = max(math.inf if None in one else math.prod(one) for one in job.stored.values())
+    if math.prod(size.pixels) > most:
+        stored = ", ".join(f"{name} {one[0]}x{one[1]}" for name, one in job.stored.items())
+        raise UsageError(
+            f"--size {args.size[0]}x{args.size[1]} has more pixels than any camera of "
+            f"{source.folder} ({stored}): the set would be larger, and no better. Give "
+            "observation.image_dim of the runs, height first; a run enlarges images itself."
+        )
+    return job
 
 
 def _cameras(
@@ -211,6 +221,7 @@ def _headline(job: Any) -> str:
 
 def _report(job: Any) -> None:
     from robomimic_ddp.data.rlds.index import prepared
+    from robomimic_ddp.data.rlds.index.cache import IN_SET
 
     notes = prepared.read(job.target) or {}
     lost = sum(len(one) for split in notes["left_out"].values() for one in split.values())
@@ -218,6 +229,8 @@ def _report(job: Any) -> None:
         print(f"warning: {lost} damaged episodes are left out", file=sys.stderr)
     size = sum(file.stat().st_size for file in job.target.iterdir())
     print(f"{job.target}: {gb(size)}; {prepared.quality(notes)}")
+    if (job.target / IN_SET).is_dir():
+        print(f"{job.target / IN_SET}: index and statistics for the keys of the config")
     print(f"train with train.data_path={job.root.absolute()}")
 
 

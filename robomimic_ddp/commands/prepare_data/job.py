@@ -8,6 +8,7 @@ tasks need not know of each other, and one that is killed is started again.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from robomimic_ddp.data.rlds.index.statistics import merged
 from robomimic_ddp.data.rlds.pipeline.images import PictureSize
 from robomimic_ddp.data.rlds.schema.features import step_features
 from robomimic_ddp.data.rlds.schema.fields import Fields
-from robomimic_ddp.distributed.atomic_files import atomic_open, must_be_written
+from robomimic_ddp.distributed.atomic_files import atomic_open, must_be_written, temporary_beside
 from robomimic_ddp.errors import DataError
 
 INCOMPLETE = ".incomplete"
@@ -164,11 +165,23 @@ class Job:
                 )
 
     def begin(self, notes: Mapping[str, Any]) -> None:
-        """Makes the incomplete folder. Raises WriteError."""
-        with must_be_written(self.work / SETTINGS):
+        """Makes the incomplete folder, if there is none. Raises WriteError, and DataError if a job
+        with other settings was faster.
+        """
+        path = self.work / SETTINGS
+        with must_be_written(path):
             (self.work / DONE).mkdir(parents=True, exist_ok=True)
-            with atomic_open(self.work / SETTINGS) as file:
-                json.dump(notes, file)
+            if not path.exists():
+                temporary = temporary_beside(path)
+                try:
+                    with atomic_open(temporary) as file:
+                        json.dump(notes, file)
+                    _publish_once(temporary, path)
+                finally:
+                    temporary.unlink(missing_ok=True)
+        begun = self.begun()
+        if begun is not None:
+            self._require_same(begun, self.work)
 
     def note_of(self, file: RecordFile) -> dict[str, Any] | None:
         """The note of a finished file, or None if it is not finished, or has no part of the index
@@ -278,6 +291,16 @@ class Job:
             for place, group in zip(reversed(places[:-1]), reversed(groups)):
                 if not _children(place[group]):
                     del place[group]
+
+
+def _publish_once(temporary: Path, path: Path) -> None:
+    """Gives the file its name, unless that is taken."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        pass
+    except OSError:  # a file system without links
+        os.replace(temporary, path)
 
 
 def _children(node: Any) -> Any:
