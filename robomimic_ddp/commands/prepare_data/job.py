@@ -197,8 +197,11 @@ class Job:
 
     def _part(self, file: RecordFile) -> Path:
         """The part of the index of `file` while the set is written."""
-        made = cache.fingerprint(self.source.identity, self.fields)
-        return self.work / DONE / f"{file.path.name}.{made}.npz"
+        return self.work / DONE / f"{file.path.name}.{self._index}.npz"
+
+    @cached_property
+    def _index(self) -> str:
+        return cache.fingerprint(self.source.identity, self.fields)
 
     def finish(
         self, file: RecordFile, note: Mapping[str, Any], described: Sequence[tuple] = ()
