@@ -165,23 +165,23 @@ class Job:
                 )
 
     def begin(self, notes: Mapping[str, Any]) -> None:
-        """Makes the incomplete folder, if there is none. Raises WriteError, and DataError if a job
-        with other settings was faster.
+        """Makes the incomplete folder, with `notes`. Raises WriteError, and DataError if a job with
+        other settings was faster.
         """
         path = self.work / SETTINGS
         with must_be_written(path):
             (self.work / DONE).mkdir(parents=True, exist_ok=True)
-            if not path.exists():
-                temporary = temporary_beside(path)
-                try:
-                    with atomic_open(temporary) as file:
-                        json.dump(notes, file)
-                    _publish_once(temporary, path)
-                finally:
-                    temporary.unlink(missing_ok=True)
-        begun = self.begun()
-        if begun is not None:
-            self._require_same(begun, self.work)
+            temporary = temporary_beside(path)
+            try:
+                with atomic_open(temporary) as file:
+                    json.dump(notes, file)
+                _publish_once(temporary, path)
+                begun = self.begun()
+                if begun is not None:
+                    self._require_same(begun, self.work)
+                    os.replace(temporary, path)
+            finally:
+                temporary.unlink(missing_ok=True)
 
     def note_of(self, file: RecordFile) -> dict[str, Any] | None:
         """The note of a finished file, or None if it is not finished, or has no part of the index
