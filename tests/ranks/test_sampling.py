@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, WeightedRandomSampler, get_worker_info
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from robomimic_ddp.data.sampling import train_loader, valid_loader
 from robomimic_ddp.distributed import group
@@ -59,13 +58,6 @@ def run_passes(make, num_workers, kwargs, passes=2):
     return indices, noise, digests, loader.samples_delivered
 
 
-def weighted_pass(num_workers):
-    weights = np.concatenate([np.full(7, 20.0), np.full(SIZE - 7, 1.0)])
-    np.random.seed(group.rank())
-    sampler = WeightedRandomSampler(weights, num_samples=8000)
-    return run_passes(train_loader, num_workers, {"sampler": sampler, "shuffle": False}, passes=1)
-
-
 def early_stops(num_workers):
     """The host with epoch_every_n_steps: a new iterator at each epoch, left before its end."""
     kwargs = {"dataset": Samples(), "batch_size": 4, "shuffle": True, "num_workers": num_workers}
@@ -104,21 +96,6 @@ def test_every_validation_sample_comes_once(ranks, num_workers):
         assert sorted(union) == list(range(SIZE))
     assert results[0][0][0] == results[0][0][1]  # the same order at every epoch
     assert [result[3] for result in results] == [48, 46]
-
-
-def test_three_ranks_need_not_divide_the_data(ranks):
-    results = ranks.run(run_passes, valid_loader, 0, {"shuffle": False}, world_size=3)
-    union = [index for result in results for index in flat(result[0][0])]
-    assert sorted(union) == list(range(SIZE))
-
-
-def test_a_weighted_draw_is_shared_and_keeps_its_shares(ranks):
-    results = ranks.run(weighted_pass, 0)
-    expected = 7 * 20 / (7 * 20 + 40)
-    for result in results:
-        drawn = np.asarray(flat(result[0][0]))
-        assert abs(np.mean(drawn < 7) - expected) < 0.04  # six standard deviations of 4,000 draws
-    assert results[0][0] != results[1][0]
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
