@@ -8,19 +8,8 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from robomimic_ddp.data.sampling import train_loader, valid_loader
 from robomimic_ddp.distributed import group
-from tests.ranks.pool import RankPool
 
 SIZE = 47
-
-
-@pytest.fixture(scope="module")
-def ranks():
-    """Ranks that have run nothing else: a data worker is forked from one, and what other tests have
-    loaded and left there (threads of TensorFlow, their locks) need not survive that.
-    """
-    pool = RankPool()
-    yield pool
-    pool.close()
 
 
 class Samples(Dataset):
@@ -75,8 +64,8 @@ def flat(batches):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_training_passes_are_disjoint_full_and_reshuffled(ranks, num_workers):
-    results = ranks.run(run_passes, train_loader, num_workers, {"shuffle": True})
+def test_training_passes_are_disjoint_full_and_reshuffled(own_ranks, num_workers):
+    results = own_ranks.run(run_passes, train_loader, num_workers, {"shuffle": True})
     (first, noise0, digest0, count0), (second, noise1, digest1, count1) = results
     for number in range(2):
         assert [len(batch) for batch in first[number] + second[number]] == [4] * 10
@@ -89,8 +78,8 @@ def test_training_passes_are_disjoint_full_and_reshuffled(ranks, num_workers):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_every_validation_sample_comes_once(ranks, num_workers):
-    results = ranks.run(run_passes, valid_loader, num_workers, {"shuffle": True})
+def test_every_validation_sample_comes_once(own_ranks, num_workers):
+    results = own_ranks.run(run_passes, valid_loader, num_workers, {"shuffle": True})
     for number in range(2):
         union = [index for result in results for index in flat(result[0][number])]
         assert sorted(union) == list(range(SIZE))
@@ -99,7 +88,7 @@ def test_every_validation_sample_comes_once(ranks, num_workers):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_an_epoch_that_ends_inside_a_pass_is_followed_by_the_next_pass(ranks, num_workers):
-    for epochs, delivered in ranks.run(early_stops, num_workers):
+def test_an_epoch_that_ends_inside_a_pass_is_followed_by_the_next_pass(own_ranks, num_workers):
+    for epochs, delivered in own_ranks.run(early_stops, num_workers):
         assert delivered == 3 * 2 * 4
         assert len({tuple(flat(epoch)) for epoch in epochs}) == 3
