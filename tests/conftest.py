@@ -66,9 +66,9 @@ def _guarded_state() -> dict[str, str]:
     return state
 
 
-FIRST = ("e2e", "pretend_cuda", "faults", "parity", "rlds", "bad_input", "ranks")
-"""Folders in the order in which xdist deals out their files: long ones first, so that no core waits
-for a long one at the end.
+FIRST = ("pretend_cuda", "e2e", "faults", "parity", "rlds", "bad_input", "ranks")
+"""Folders in the order in which xdist deals out their files, those with real jobs (marked e2e) from
+every folder before: long ones first, so that no core waits for a long one at the end.
 """
 
 
@@ -86,7 +86,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Orders files as `FIRST` says, and leaves tests marked slow to --all, or to a command that
     names their file.
     """
-    items.sort(key=lambda item: _rank_of(item.path.parent.name))
+    items.sort(key=_place)
     if config.getoption("--all"):
         return
     named = {Path(word.split("::")[0]).name for word in config.invocation_params.args if word}
@@ -97,5 +97,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in set(left_out)]
 
 
-def _rank_of(folder: str) -> int:
-    return FIRST.index(folder) if folder in FIRST else len(FIRST)
+def _place(item: pytest.Item) -> tuple[bool, int]:
+    marks, folder = getattr(item.module, "pytestmark", []), item.path.parent.name
+    jobs = any(mark.name == "e2e" for mark in (marks if isinstance(marks, list) else [marks]))
+    return not jobs, FIRST.index(folder) if folder in FIRST else len(FIRST)

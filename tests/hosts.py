@@ -158,7 +158,7 @@ def environment(host: Host | None, added: Mapping[str, str] | None = None) -> di
 
 
 def torchrun(
-    host: Host,
+    host: Host | None,
     module: str,
     *arguments: object,
     ranks: int = 2,

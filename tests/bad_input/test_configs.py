@@ -202,19 +202,12 @@ VALUES = tuple(
 
 OPTIONS = (
     Case("option: unknown", dotlist("ddp.colour=red"), ("ddp.colour is not an option", "mode")),
-    Case("option: near miss", dotlist("ddp.lr_scalin=sqrt"), ("Did you mean ddp.lr_scaling?",)),
     Case(
         "option: bad value", dotlist("ddp.lr_scaling=cubic"), ("ddp.lr_scaling='cubic'", "linear")
     ),
     Case("option: nested", dotlist("ddp.batch.size=3"), ("ddp.batch=", "per_rank | global")),
     Case("option: no section", dotlist("ddp=fast"), ("ddp='fast'", "section of options")),
     Case("option: bad value in the file", changed(ddp={"timeout": "x"}), ("ddp.timeout='x'",)),
-    Case(
-        "option: unknown in the environment",
-        dotlist(),
-        ("ROBOMIMIC_DDP_LR_SCALIN", "Did you mean ROBOMIMIC_DDP_LR_SCALING?"),
-        environ={"ROBOMIMIC_DDP_LR_SCALIN": "sqrt"},
-    ),
     Case(
         "option: bad value in the environment",
         dotlist(),

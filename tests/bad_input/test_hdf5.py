@@ -11,7 +11,6 @@ from tests.bad_input.conftest import rows
 from tests.bad_input.table import Case, Outcome, Place, require_one_clear_error
 
 pytestmark = [pytest.mark.bad_input, pytest.mark.timeout(580)]
-NOT_CACHED = {"hdf5_cache_mode": "low_dim"}
 
 
 def data(change: Callable[[Any], Any] | None = None, *more: str, **train: Any):

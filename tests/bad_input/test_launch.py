@@ -60,29 +60,6 @@ ENVIRONMENT = (
 
 MODES = (
     launch("dp under torchrun", ("mode dp", "WORLD_SIZE=4"), **MAIN, ROBOMIMIC_DDP_MODE="dp"),
-    launch(
-        "single under torchrun",
-        ("mode single", "WORLD_SIZE=4"),
-        **MAIN,
-        ROBOMIMIC_DDP_MODE="single",
-    ),
-    launch(
-        "NCCL on the CPU",
-        ("ddp.backend=nccl", "runs on the CPU"),
-        **MAIN,
-        ROBOMIMIC_DDP_BACKEND="nccl",
-    ),
-    Case(
-        "launch: ddp without a launcher",
-        lambda place: [f"load_from={place.config()}", "ddp.mode=ddp"],
-        ("mode ddp in a plain python process", "torchrun --nproc_per_node"),
-    ),
-    Case(
-        "launch: global batch below the ranks",
-        lambda place: [f"load_from={place.config()}", "ddp.batch=global", "train.batch_size=3"],
-        ("train.batch_size=3", "4 ranks", "Use 4"),
-        {**RANKS, **MAIN},
-    ),
     Case(
         "launch: global batch that does not split",
         lambda place: [f"load_from={place.config()}", "ddp.batch=global", "train.batch_size=6"],

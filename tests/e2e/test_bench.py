@@ -53,6 +53,7 @@ def test_several_ranks(tmp_path):
     assert set(rows[2]["times"]) == {"host", "hand_written_ddp"}
 
 
+@pytest.mark.slow
 def test_ddp_of_one_rank_computes_as_the_host_by_hand_and_as_ours():
     """Ours in a group of one is what `--device cuda` measures over NCCL."""
     variants = [step.Variant(step.HOST), step.Variant(step.BY_HAND)]

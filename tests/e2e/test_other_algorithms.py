@@ -9,16 +9,15 @@ import pytest
 from tests.configs import VARIANTS
 from tests.hosts import FINISHED, python, require_clean, torchrun
 from tests.runs import epoch_logs, run_directory
+from tests.tiers import slow_but
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
 
-ALWAYS = ("bc_rnn_gmm", "hbc", "cql")
 OTHERS = [name for name, (algo, _) in VARIANTS.items() if algo != "diffusion_policy"]
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in OTHERS if name not in ALWAYS]
 
 
-@pytest.mark.parametrize("variant", [*ALWAYS, *SLOW])
+@pytest.mark.parametrize("variant", slow_but({"hbc", "cql"}, OTHERS))
 def test_two_ranks_train_one_model(variant, host_copy, config_file, tmp_path):
     """CQL steps its temperature after a plain backward()."""
     tuned = {"algo": {"critic": {"target_q_gap": 5.0}}} if variant == "cql" else {}

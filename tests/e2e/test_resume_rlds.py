@@ -14,11 +14,9 @@ from typing import Any
 
 import pytest
 
-from robomimic_ddp.checkpoint import STATE
-from robomimic_ddp.checkpoint.state_file import read_file
 from tests.configs import make_rlds_config, write_config
 from tests.hosts import FINISHED, Host, Result, torchrun
-from tests.runs import run_directory, state_differences
+from tests.runs import newest, state_differences
 
 pytest.importorskip("tensorflow_datasets", reason="the extra [rlds] is not installed")
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
@@ -39,10 +37,6 @@ def job(host: Host, folder: Path, data: Path, plan: str, *more: str, **options: 
 def require_finished(result: Result) -> None:
     assert result.returncode == 0, result
     assert not result.leftovers and FINISHED in result.stdout, result
-
-
-def newest(folder: Path) -> dict[str, Any]:
-    return read_file(run_directory(folder / "runs") / STATE)
 
 
 def windows(folder: Path, rank: int, attempt: str = "0") -> list[int]:

@@ -12,11 +12,9 @@ import psutil
 import pytest
 
 from robomimic_ddp.distributed import rendezvous
-from tests.hosts import ROOT, environment, run
+from tests.hosts import ROOT, environment, torchrun
 
 pytestmark = [pytest.mark.e2e, pytest.mark.planted_fault, pytest.mark.timeout(300)]
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
-LAUNCH = [*TORCHRUN, *rendezvous.on_this_machine()]
 
 
 def root_cause_of(result) -> str:
@@ -33,7 +31,7 @@ def require_no_other_failure(result) -> None:
 @pytest.mark.parametrize("attempt", range(3))
 def test_the_failing_rank_is_named_with_its_traceback(attempt):
     """A race of tenths of a second before: hence several attempts."""
-    result = run(None, *LAUNCH, "-m", "tests.e2e.racing", "fails", "1")
+    result = torchrun(None, "tests.e2e.racing", "fails", "1")
     assert "rank      : 1" in root_cause_of(result)
     message = "rank 1: error: ValueError: planted on purpose\n  Traceback (most recent call last)"
     assert message in root_cause_of(result)
@@ -45,7 +43,7 @@ def test_the_failing_rank_is_named_with_its_traceback(attempt):
 
 def test_what_every_rank_meets_is_shown_whole_once():
     """The first that says so shows its traceback, another one line."""
-    result = run(None, *LAUNCH, "-m", "tests.e2e.racing", "all fail", "1")
+    result = torchrun(None, "tests.e2e.racing", "all fail", "1")
     assert "planted on purpose" in root_cause_of(result)
     require_no_other_failure(result)
     shown = result.stderr.partition("=====")[0]
@@ -63,7 +61,7 @@ def test_what_every_rank_meets_is_shown_whole_once():
     ],
 )
 def test_failures_that_look_like_something_else_are_recorded_too(what, words):
-    result = run(None, *LAUNCH, "-m", "tests.e2e.racing", what, "1")
+    result = torchrun(None, "tests.e2e.racing", what, "1")
     assert "rank      : 1" in root_cause_of(result)
     assert words in root_cause_of(result)
     assert "rank 1: stopped" not in result.stderr
@@ -74,7 +72,8 @@ def test_workers_end_when_torchrun_was_killed(moment):
     """kill -9: the agent cannot end its workers any more, so they must notice. Early: while they
     import, before anybody looks at the agent.
     """
-    command = [*LAUNCH, "-m", "tests.e2e.waiting", moment]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
+    command = [*launch, *rendezvous.on_this_machine(), "-m", "tests.e2e.waiting", moment]
     agent = subprocess.Popen(
         command, cwd=ROOT, env=environment(None), stdout=subprocess.PIPE, text=True
     )

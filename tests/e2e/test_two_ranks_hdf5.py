@@ -15,6 +15,7 @@ from tests.configs import ConfigMaker
 from tests.datasets import CAMERA, LOW_DIM
 from tests.hosts import FINISHED, Host, Result, require_clean, require_soon, torchrun
 from tests.runs import checkpoints, digests, epoch_logs, load, run_directory
+from tests.tiers import slow_but
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
@@ -132,13 +133,15 @@ def test_images_stay_as_they_are_stored_until_on_the_device(trained: Any) -> Non
         assert all((kind == "torch.uint8") == (key == CAMERA) for key, kind in moved.items())
 
 
+FAULTS = (
+    *("datasets@1", "construction@1", "data@1", "step@1", "backward@1", "log@1", "epoch_end@0"),
+    *("validation@1", "save@1", "save@0"),
+)
+
+
 @pytest.mark.planted_fault
 @pytest.mark.parametrize(
-    "fault",
-    [
-        *("datasets@1", "construction@1", "data@1", "step@1", "backward@1", "log@1"),
-        *("epoch_end@0", "validation@1", "save@1", "save@0"),
-    ],
+    "fault", slow_but({"datasets@1", "step@1", "log@1", "validation@1", "save@0"}, FAULTS)
 )
 def test_a_fault_on_one_rank_ends_the_job_and_is_the_root_cause(
     fault: str, host_copy: Host, config_file: ConfigMaker, tmp_path: Path

@@ -1,12 +1,13 @@
 """The planted faults: what goes wrong, when, and what the message must say.
 
-`@fault(title, at=moment, says=[...])` on a function of a ToyJob; it is called on every rank at
-that moment. BAD is the rank on which things go wrong where they do on one only.
+`@fault(moment, words)` on a function of a ToyJob, which every rank calls at that moment, or with
+`@fault_on_one` rank BAD alone.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 import tempfile
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
@@ -37,12 +38,25 @@ class Fault(NamedTuple):
 CATALOGUE: dict[str, Fault] = {}
 
 
-def fault(title: str, at: str, says: list, **before: Callable) -> Callable:
+def fault(at: str, says: list, **before: Callable) -> Callable:
     """Adds the decorated function to the catalogue. `before`: what it needs at earlier moments."""
 
     def add(plant: Callable) -> Callable:
-        assert title not in CATALOGUE
-        CATALOGUE[title] = Fault({**before, at: plant}, tuple(says))
+        CATALOGUE[plant.__name__.replace("_", " ")] = Fault({**before, at: plant}, tuple(says))
+        return plant
+
+    return add
+
+
+def fault_on_one(at: str, says: list, **before: Callable) -> Callable:
+    """As `fault`, of a function that rank BAD alone calls; the error must name that rank."""
+
+    def add(plant: Callable) -> Callable:
+        def planted(job: Any) -> None:
+            if job.rank == BAD:
+                plant(job)
+
+        fault(at, [*says, ODD], **before)(functools.wraps(plant)(planted))
         return plant
 
     return add
@@ -60,15 +74,14 @@ def optimizer(job: Any) -> Any:
 
 
 @fault(
-    "a net is trained through forward",
-    at="step",
-    says=[
+    "step",
+    [
         "first step",
         "gradient of nets.policy.noise_pred_net",
         "policy.noise_pred_net was never called in training mode",
     ],
 )
-def through_forward(job):
+def a_net_is_trained_through_forward(job):
     def loss(batch):
         seen = policy(job)["obs_encoder"](batch["obs"])
         return policy(job)["noise_pred_net"].forward(seen).pow(2).mean()
@@ -76,12 +89,8 @@ def through_forward(job):
     job.loss = loss
 
 
-@fault(
-    "a net is trained through another method",
-    at="step",
-    says=["gradient of nets.policy.obs_encoder", "policy.obs_encoder was never called"],
-)
-def through_a_method(job):
+@fault("step", ["gradient of nets.policy.obs_encoder", "policy.obs_encoder was never called"])
+def a_net_is_trained_through_another_method(job):
     def loss(batch):
         seen = policy(job)["obs_encoder"].encode(batch["obs"])
         return policy(job)["noise_pred_net"](seen).pow(2).mean()
@@ -89,192 +98,130 @@ def through_a_method(job):
     job.loss = loss
 
 
-@fault(
-    "a DDP of the host's own is trained through .module",
-    at="construction",
-    says=["policy.noise_pred_net is a DistributedDataParallel", EVERYWHERE],
-)
-def through_module(job):
+@fault("construction", ["policy.noise_pred_net is a DistributedDataParallel", EVERYWHERE])
+def a_ddp_of_the_hosts_own_is_trained_through_module(job):
     head = policy(job)["noise_pred_net"]
     policy(job)["noise_pred_net"] = DistributedDataParallel(nn.Sequential(*head))
 
 
-@fault(
-    "DataParallel inside DDP",
-    at="construction",
-    says=["policy.noise_pred_net.0 is a DataParallel", EVERYWHERE],
-)
-def data_parallel_inside(job):
+@fault("construction", ["policy.noise_pred_net.0 is a DataParallel", EVERYWHERE])
+def data_parallel_inside_ddp(job):
     policy(job)["noise_pred_net"][0] = nn.DataParallel(policy(job)["noise_pred_net"][0])
 
 
 @fault(
-    "a net is left in eval()",
-    at="epoch begins",
-    says=["WrapError", "net policy.obs_encoder received a gradient on rank", "set_train()"],
+    "epoch begins",
+    ["WrapError", "net policy.obs_encoder received a gradient on rank", "set_train()"],
 )
-def left_in_eval(job):
+def a_net_is_left_in_eval(job):
     policy(job)["obs_encoder"].eval()
 
 
 @fault(
-    "a net is left in eval() on one rank",
-    at="epoch begins",
-    says=["before the first training forward", "mode of policy.obs_encoder", ODD, "eval"],
+    "epoch begins", ["before the first training forward", "mode of policy.obs_encoder", ODD, "eval"]
 )
-def left_in_eval_on_one_rank(job):
+def a_net_is_left_in_eval_on_one_rank(job):
     policy(job)["obs_encoder"].train(job.rank != BAD)
 
 
-@fault(
-    "DDP's no_sync is left on",
-    at="epoch begins",
-    says=["policy.noise_pred_net is inside DDP's no_sync()", EVERYWHERE],
-)
-def no_sync(job):
+@fault("epoch begins", ["policy.noise_pred_net is inside DDP's no_sync()", EVERYWHERE])
+def no_sync_of_ddp_is_left_on(job):
     parallel.state_of(policy(job)["noise_pred_net"]).parallel.require_backward_grad_sync = False
 
 
 # ----- nets and parameters that are not what was made parallel
 
 
-@fault(
-    "a parameter outside the wrapped nets",
-    at="construction",
-    says=["nets.extra.weight", "outside the nets", "3 different models", EVERYWHERE],
-)
-def parameter_outside(job):
+@fault("construction", ["nets.extra.weight", "outside the nets", "3 different models", EVERYWHERE])
+def a_parameter_outside_the_wrapped_nets(job):
     job.algo.nets["extra"] = nn.Linear(2, 2)
 
 
-@fault(
-    "a parameter outside the wrapped nets on one rank",
-    at="construction",
-    says=["nets.extra.weight", "outside the nets", ODD],
-)
-def parameter_outside_on_one_rank(job):
-    if job.rank == BAD:
-        job.algo.nets["extra"] = nn.Linear(2, 2)
+@fault_on_one("construction", ["nets.extra.weight", "outside the nets"])
+def a_parameter_outside_the_wrapped_nets_on_one_rank(job):
+    job.algo.nets["extra"] = nn.Linear(2, 2)
 
 
-@fault(
-    "a net is replaced by a plain one after wrapping",
-    at="epoch begins",
-    says=["nets.policy.noise_pred_net.0.weight", "outside the nets", EVERYWHERE],
-)
-def replaced(job):
+@fault("epoch begins", ["nets.policy.noise_pred_net.0.weight", "outside the nets", EVERYWHERE])
+def a_net_is_replaced_by_a_plain_one_after_wrapping(job):
     policy(job)["noise_pred_net"] = copy.deepcopy(policy(job)["noise_pred_net"])
 
 
-@fault(
-    "a net is replaced by a plain one after wrapping, on one rank",
-    at="epoch begins",
-    says=["nets.policy.noise_pred_net.0.weight", "outside the nets", ODD],
-)
-def replaced_on_one_rank(job):
-    if job.rank == BAD:
-        replaced(job)
+@fault_on_one("epoch begins", ["nets.policy.noise_pred_net.0.weight", "outside the nets"])
+def a_net_is_replaced_by_a_plain_one_after_wrapping_on_one_rank(job):
+    a_net_is_replaced_by_a_plain_one_after_wrapping(job)
 
 
-@fault(
-    "all nets are replaced on one rank",
-    at="epoch begins",
-    says=["the ranks are at different places", "first step of optimizer policy", ODD],
+@fault_on_one(
+    "epoch begins", ["the ranks are at different places", "first step of optimizer policy"]
 )
-def all_replaced_on_one_rank(job):
-    if job.rank == BAD:
-        job.algo.nets["policy"] = copy.deepcopy(job.algo.nets["policy"])
+def all_nets_are_replaced_on_one_rank(job):
+    job.algo.nets["policy"] = copy.deepcopy(job.algo.nets["policy"])
 
 
 @fault(
-    "a net is replaced by a parallel one, which no optimizer holds",
-    at="epoch begins",
-    says=["optimizer policy updates 4 parameter(s) that are in none of the model's nets"],
+    "epoch begins", ["optimizer policy updates 4 parameter(s) that are in none of the model's nets"]
 )
-def replaced_by_a_parallel_net(job):
+def a_net_is_replaced_by_a_parallel_one_which_no_optimizer_holds(job):
     plain = copy.deepcopy(policy(job)["noise_pred_net"])
     policy(job)["noise_pred_net"] = api.parallel(plain)
 
 
-@fault(
-    "a parameter is added after training began",
-    at="epoch begins",
-    says=["policy.noise_pred_net.late was added, replaced or unfrozen", EVERYWHERE],
-)
-def added_later(job):
+@fault("epoch begins", ["policy.noise_pred_net.late was added, replaced or unfrozen", EVERYWHERE])
+def a_parameter_is_added_after_training_began(job):
     late = nn.Parameter(torch.zeros(4))
     policy(job)["noise_pred_net"].register_parameter("late", late)
     optimizer(job).add_param_group({"params": [late]})
 
 
 @fault(
-    "a parameter is unfrozen after training began",
-    at="epoch begins",
-    says=["policy.noise_pred_net.2.bias was added, replaced or unfrozen", EVERYWHERE],
+    "epoch begins",
+    ["policy.noise_pred_net.2.bias was added, replaced or unfrozen", EVERYWHERE],
     construction=lambda job: policy(job)["noise_pred_net"][2].bias.requires_grad_(False),
 )
-def unfrozen_later(job):
+def a_parameter_is_unfrozen_after_training_began(job):
     policy(job)["noise_pred_net"][2].bias.requires_grad_(True)
 
 
-@fault(
-    "a parameter is frozen on one rank only",
-    at="construction",
-    says=["kind of nets.policy.obs_encoder.layer.weight", "frozen float32", ODD],
-)
-def frozen_on_one_rank(job):
+@fault("construction", ["kind of nets.policy.obs_encoder.layer.weight", "frozen float32", ODD])
+def a_parameter_is_frozen_on_one_rank_only(job):
     policy(job)["obs_encoder"].layer.weight.requires_grad_(job.rank != BAD)
 
 
 @fault(
-    "a parameter is frozen on one rank only, after training began",
-    at="epoch begins",
-    says=["first training forward", "kind of nets.policy.obs_encoder.layer.weight", ODD],
+    "epoch begins", ["first training forward", "kind of nets.policy.obs_encoder.layer.weight", ODD]
 )
-def frozen_later_on_one_rank(job):
-    frozen_on_one_rank(job)
+def a_parameter_is_frozen_on_one_rank_only_after_training_began(job):
+    a_parameter_is_frozen_on_one_rank_only(job)
 
 
-@fault(
-    "another dtype on one rank",
-    at="construction",
-    says=["kind of nets.policy.obs_encoder.grid", "frozen float64", ODD],
-)
-def other_dtype(job):
-    if job.rank == BAD:
-        job.algo.nets.double()
+@fault_on_one("construction", ["kind of nets.policy.obs_encoder.grid", "frozen float64"])
+def another_dtype_on_one_rank(job):
+    job.algo.nets.double()
 
 
-@fault(
-    "another net size on one rank",
-    at="construction",
-    says=["kind of nets.policy.noise_pred_net.2.bias", "[5]", ODD],
-)
-def other_shape(job):
-    if job.rank == BAD:
-        policy(job)["noise_pred_net"][2].bias.data = torch.zeros(5)
+@fault_on_one("construction", ["kind of nets.policy.noise_pred_net.2.bias", "[5]"])
+def another_net_size_on_one_rank(job):
+    policy(job)["noise_pred_net"][2].bias.data = torch.zeros(5)
 
 
 # ----- weights, averages, buffers
 
 
 @fault(
-    "one rank loads another checkpoint",
-    at="construction",
-    says=["after loading a checkpoint", "nets.policy.obs_encoder.layer.weight", ODD, "same file"],
+    "construction",
+    ["after loading a checkpoint", "nets.policy.obs_encoder.layer.weight", ODD, "same file"],
 )
-def other_checkpoint(job):
+def one_rank_loads_another_checkpoint(job):
     if job.rank == BAD:
         policy(job)["obs_encoder"].layer.weight.data.mul_(2)
     run.current().fine_tuning = True
 
 
 @fault(
-    "one rank loads another optimizer state",
-    at="construction",
-    says=["after loading a checkpoint", "optimizer policy: exp_avg of nets.policy", ODD],
+    "construction", ["after loading a checkpoint", "optimizer policy: exp_avg of nets.policy", ODD]
 )
-def other_optimizer_state(job):
+def one_rank_loads_another_optimizer_state(job):
     for parameter in job.algo.nets.parameters():
         optimizer(job).state[parameter] = {
             "step": torch.tensor(5.0),
@@ -283,186 +230,108 @@ def other_optimizer_state(job):
         }
 
 
-@fault(
-    "one rank loads weights after the epochs began",
-    at="epoch ends",
-    says=["end of epoch 1", "nets.policy.obs_encoder.layer.weight", ODD],
-)
-def loaded_later(job):
-    if job.rank == BAD:
-        job.algo.nets.load_state_dict(job.algo.ema_nets.state_dict())
+@fault_on_one("epoch ends", ["end of epoch 1", "nets.policy.obs_encoder.layer.weight"])
+def one_rank_loads_weights_after_the_epochs_began(job):
+    job.algo.nets.load_state_dict(job.algo.ema_nets.state_dict())
 
 
-@fault(
-    "not-a-number in the parameters of one rank",
-    at="epoch ends",
-    says=["end of epoch 1", "nets.policy.noise_pred_net.2.bias", ODD],
-)
-def not_a_number(job):
-    if job.rank == BAD:
-        policy(job)["noise_pred_net"][2].bias.data[0] = float("nan")
+@fault_on_one("epoch ends", ["end of epoch 1", "nets.policy.noise_pred_net.2.bias"])
+def not_a_number_in_the_parameters_of_one_rank(job):
+    policy(job)["noise_pred_net"][2].bias.data[0] = float("nan")
 
 
-@fault(
-    "a zero of the other sign on one rank",
-    at="epoch ends",
-    says=["end of epoch 1", "nets.policy.noise_pred_net.2.bias", ODD],
-)
-def negative_zero(job):
+@fault("epoch ends", ["end of epoch 1", "nets.policy.noise_pred_net.2.bias", ODD])
+def a_zero_of_the_other_sign_on_one_rank(job):
     policy(job)["noise_pred_net"][2].bias.data[0] = -0.0 if job.rank == BAD else 0.0
 
 
-@fault(
-    "the average is stepped on one rank only",
-    at="stepped",
-    says=["end of epoch 1", "ema.optimization_step", "rank 0: 4", ODD],
-)
-def average_on_one_rank(job):
+@fault("stepped", ["end of epoch 1", "ema.optimization_step", "rank 0: 4", ODD])
+def the_average_is_stepped_on_one_rank_only(job):
     if job.rank == BAD and job.step_number == 1:
         job.algo.ema.step(job.algo.nets, job.algo.ema_nets)
 
 
-@fault(
-    "the average decays differently on one rank",
-    at="stepped",
-    says=["end of epoch 1", "ema_nets.policy", ODD],
-)
-def other_decay(job):
-    if job.rank == BAD:
-        for averaged in job.algo.ema_nets.parameters():
-            averaged.mul_(0.999)
+@fault_on_one("stepped", ["end of epoch 1", "ema_nets.policy"])
+def the_average_decays_differently_on_one_rank(job):
+    for averaged in job.algo.ema_nets.parameters():
+        averaged.mul_(0.999)
 
 
-@fault(
-    "a buffer is written on one rank, with ddp.buffer_sync off",
-    at="stepped",
-    says=["end of epoch 1", "buffer nets.policy.obs_encoder.grid", "changed", ODD],
+@fault_on_one(
+    "stepped",
+    ["end of epoch 1", "buffer nets.policy.obs_encoder.grid", "changed"],
     config=lambda job: job.options.update(buffer_sync="false"),  # else DDP heals it, by copying
 )
-def buffer_written(job):
-    if job.rank == BAD:
-        policy(job)["obs_encoder"].grid.add_(0.1)
+def a_buffer_is_written_on_one_rank_with_buffer_sync_off(job):
+    policy(job)["obs_encoder"].grid.add_(0.1)
 
 
 # ----- steps, gradients, schedules
 
 
-@fault(
-    "one rank skips a step",
-    at="backward",
-    says=["end of epoch 1", "optimizer policy step", "rank 1: (3, 3)", ODD],
-)
-def skipped_step(job):
+@fault("backward", ["end of epoch 1", "optimizer policy step", "rank 1: (3, 3)", ODD])
+def one_rank_skips_a_step(job):
     job.skip_step = job.rank == BAD and job.step_number == 2
 
 
-@fault(
-    "one rank takes a step more",
-    at="epoch ends",
-    says=["end of epoch 1", "optimizer policy step", "rank 1: (5, 5)", ODD],
-)
-def one_step_more(job):
-    if job.rank == BAD:
-        optimizer(job).step()
+@fault_on_one("epoch ends", ["end of epoch 1", "optimizer policy step", "rank 1: (5, 5)"])
+def one_rank_takes_a_step_more(job):
+    optimizer(job).step()
 
 
-@fault(
-    "gradients are clipped on one rank only",
-    at="backward",
-    says=["first step of optimizer policy", "gradient of nets.policy", ODD],
-)
-def clipped_on_one_rank(job):
-    if job.rank == BAD:
-        nn.utils.clip_grad_norm_(job.algo.nets.parameters(), 1e-3)
+@fault_on_one("backward", ["first step of optimizer policy", "gradient of nets.policy"])
+def gradients_are_clipped_on_one_rank_only(job):
+    nn.utils.clip_grad_norm_(job.algo.nets.parameters(), 1e-3)
 
 
-@fault(
-    "gradients are changed on one rank at a later step",
-    at="backward",
-    says=["end of epoch 1", "nets.policy.noise_pred_net.2.bias", ODD],
-)
-def changed_later(job):
+@fault("backward", ["end of epoch 1", "nets.policy.noise_pred_net.2.bias", ODD])
+def gradients_are_changed_on_one_rank_at_a_later_step(job):
     if job.rank == BAD and job.step_number == 2:
         policy(job)["noise_pred_net"][2].bias.grad += 1e-3
 
 
-@fault(
-    "another learning rate on one rank",
-    at="construction",
-    says=["before the first step", "optimizer policy learning rates", "0.02", ODD],
-)
-def other_learning_rate(job):
-    if job.rank == BAD:
-        optimizer(job).param_groups[0]["lr"] = 2e-2
+@fault_on_one("construction", ["before the first step", "optimizer policy learning rates", "0.02"])
+def another_learning_rate_on_one_rank(job):
+    optimizer(job).param_groups[0]["lr"] = 2e-2
 
 
-@fault(
-    "a schedule's step is dropped on one rank",
-    at="stepped",
-    says=["end of epoch 1", "optimizer policy learning rates", ODD],
-)
-def dropped_schedule(job):
+@fault("stepped", ["end of epoch 1", "optimizer policy learning rates", ODD])
+def a_schedules_step_is_dropped_on_one_rank(job):
     job.skip_schedule = job.rank == BAD and job.step_number == 1
 
 
-@fault(
-    "another weight decay on one rank",
-    at="construction",
-    says=["optimizer policy, group 0: weight_decay", ODD],
-)
-def other_weight_decay(job):
-    if job.rank == BAD:
-        optimizer(job).param_groups[0]["weight_decay"] = 0.5
+@fault_on_one("construction", ["optimizer policy, group 0: weight_decay"])
+def another_weight_decay_on_one_rank(job):
+    optimizer(job).param_groups[0]["weight_decay"] = 0.5
 
 
-@fault(
-    "an optimizer that does not hold a net",
-    at="construction",
-    says=["no optimizer has a parameter of policy.obs_encoder", EVERYWHERE],
-)
-def net_without_optimizer(job):
+@fault("construction", ["no optimizer has a parameter of policy.obs_encoder", EVERYWHERE])
+def an_optimizer_that_does_not_hold_a_net(job):
     job.algo.optimizers = {"policy": torch.optim.AdamW(policy(job)["noise_pred_net"].parameters())}
     job.algo.lr_schedulers = {}
 
 
-@fault(
-    "an optimizer with its parameters in another order on one rank",
-    at="construction",
-    says=["optimizer policy, group 0: parameters", ODD],
-)
-def other_order_of_parameters(job):
-    if job.rank == BAD:
-        optimizer(job).param_groups[0]["params"].reverse()
+@fault_on_one("construction", ["optimizer policy, group 0: parameters"])
+def an_optimizer_with_its_parameters_in_another_order_on_one_rank(job):
+    optimizer(job).param_groups[0]["params"].reverse()
 
 
 # ----- random streams
 
 
-@fault(
-    "the same seed for noise",
-    at="epoch begins",
-    says=["first step", "torch's random state", "[0, 1, 2]", "re-seeds torch"],
-)
-def same_noise(job):
+@fault("epoch begins", ["first step", "torch's random state", "[0, 1, 2]", "re-seeds torch"])
+def the_same_seed_for_noise(job):
     torch.manual_seed(3)
 
 
-@fault(
-    "the same seed for noise on two of three ranks, later in the epoch",
-    at="step",
-    says=["end of epoch 1", "torch's random state", "[0, 2]"],
-)
-def same_noise_later(job):
+@fault("step", ["end of epoch 1", "torch's random state", "[0, 2]"])
+def the_same_seed_for_noise_on_two_of_three_ranks_later_in_the_epoch(job):
     if job.step_number == 2 and job.rank != BAD:
         torch.manual_seed(3)
 
 
-@fault(
-    "the same seed for augmentation at every step",
-    at="step",
-    says=["numpy's and Python's random state", "re-seeds numpy"],
-)
-def same_augmentation(job):
+@fault("step", ["numpy's and Python's random state", "re-seeds numpy"])
+def the_same_seed_for_augmentation_at_every_step(job):
     import random
 
     np.random.seed(job.step_number)
@@ -472,21 +341,13 @@ def same_augmentation(job):
 # ----- data
 
 
-@fault(
-    "the same data shard on all ranks",
-    at="loader",
-    says=["the share of the data", "[0, 1, 2]", "same samples"],
-)
-def same_shard(job):
+@fault("loader", ["the share of the data", "[0, 1, 2]", "same samples"])
+def the_same_data_shard_on_all_ranks(job):
     job.loader = loader_as(job, rank=0, seed=SEED)
 
 
-@fault(
-    "another shuffle seed on one rank",
-    at="loader",
-    says=["the order of the present pass", ODD, "Seed it with train.seed"],
-)
-def other_shuffle(job):
+@fault("loader", ["the order of the present pass", ODD, "Seed it with train.seed"])
+def another_shuffle_seed_on_one_rank(job):
     job.loader = loader_as(job, rank=job.rank, seed=SEED + (job.rank == BAD))
 
 
@@ -501,54 +362,31 @@ def loader_as(job: Any, rank: int, seed: int) -> Any:
     )
 
 
-@fault(
-    "a shorter dataset on one rank",
-    at="data",
-    says=["train dataset: number of samples", "rank 1: 90", ODD],
-)
-def shorter_data(job):
-    if job.rank == BAD:
-        job.dataset.rows = job.dataset.rows[:90]
+@fault_on_one("data", ["train dataset: number of samples", "rank 1: 90"])
+def a_shorter_dataset_on_one_rank(job):
+    job.dataset.rows = job.dataset.rows[:90]
 
 
-@fault(
-    "an unequal number of batches",
-    at="loader",
-    says=["train loader: number of batches", "rank 1: 7", ODD],
-)
-def fewer_batches(job):
-    if job.rank == BAD:
-        job.loader.sampler.size -= 3 * BATCH
+@fault_on_one("loader", ["train loader: number of batches", "rank 1: 7"])
+def an_unequal_number_of_batches(job):
+    job.loader.sampler.size -= 3 * BATCH
 
 
-@fault(
-    "other bytes in the data file of one rank",
-    at="data",
-    says=["train dataset: bytes of its files", ODD],
-)
-def other_file(job):
+@fault("data", ["train dataset: bytes of its files", ODD])
+def other_bytes_in_the_data_file_of_one_rank(job):
     job.folder = tempfile.TemporaryDirectory()
     file = Path(job.folder.name) / "data.hdf5"
     file.write_bytes(bytes(50_000) if job.rank != BAD else bytes(49_999) + b"x")
     job.dataset.hdf5_path = str(file)
 
 
-@fault(
-    "other normalisation statistics on one rank",
-    at="data",
-    says=["train dataset: action_normalization_stats", ODD],
-)
-def other_statistics(job):
-    if job.rank == BAD:
-        job.dataset.action_normalization_stats["actions"]["scale"] *= 1.001
+@fault_on_one("data", ["train dataset: action_normalization_stats"])
+def other_normalisation_statistics_on_one_rank(job):
+    job.dataset.action_normalization_stats["actions"]["scale"] *= 1.001
 
 
-@fault(
-    "one rank trains on one batch over and over",
-    at="epoch begins",
-    says=["end of epoch 1", "all 4 batches of the epoch were the same samples", ODD],
-)
-def repeated_batch(job):
+@fault("epoch begins", ["end of epoch 1", "all 4 batches of the epoch were the same samples", ODD])
+def one_rank_trains_on_one_batch_over_and_over(job):
     kept = []
 
     def change(batch):
@@ -558,53 +396,31 @@ def repeated_batch(job):
     job.change_batch = change
 
 
-@fault(
-    "one rank leaves samples of a batch out",
-    at="epoch begins",
-    says=["number of training samples in the epoch", "rank 1: 12", ODD],
-)
-def smaller_batches(job):
-    if job.rank == BAD:
-        job.change_batch = lambda batch: {key: value[:3] for key, value in batch.items()}
+@fault_on_one("epoch begins", ["number of training samples in the epoch", "rank 1: 12"])
+def one_rank_leaves_samples_of_a_batch_out(job):
+    job.change_batch = lambda batch: {key: value[:3] for key, value in batch.items()}
 
 
 # ----- the job
 
 
-@fault(
-    "another config on one rank",
-    at="config",
-    says=["at start", "config train.seed", ODD, "same code, config, options"],
-)
-def other_config(job):
+@fault("config", ["at start", "config train.seed", ODD, "same code, config, options"])
+def another_config_on_one_rank(job):
     job.config.train["seed"] = SEED + (job.rank == BAD)
 
 
-@fault(
-    "another option on one rank",
-    at="config",
-    says=["at start", "option bucket_mb", ODD],
-)
-def other_option(job):
+@fault("config", ["at start", "option bucket_mb", ODD])
+def another_option_on_one_rank(job):
     job.options = {"bucket_mb": 5} if job.rank == BAD else {}
 
 
-@fault(
-    "another version of our code on one rank",
-    at="config",
-    says=["at start", "robomimic_ddp version", "0.0.7", ODD],
-)
-def other_version(job):
-    if job.rank == BAD:
-        robomimic_ddp.__version__ = "0.0.7"
+@fault_on_one("config", ["at start", "robomimic_ddp version", "0.0.7"])
+def another_version_of_our_code_on_one_rank(job):
+    robomimic_ddp.__version__ = "0.0.7"
 
 
-@fault(
-    "another arithmetic on one rank",
-    at="construction",
-    says=["torch.get_float32_matmul_precision()", "medium", ODD],
-)
-def other_precision(job):
+@fault("construction", ["torch.get_float32_matmul_precision()", "medium", ODD])
+def another_arithmetic_on_one_rank(job):
     torch.set_float32_matmul_precision("medium" if job.rank == BAD else "highest")
 
 
@@ -634,12 +450,11 @@ class Reading(nn.Sequential):
 
 
 @fault(
-    "a net that could only be sharded as one unit",
-    at="construction",
+    "construction",
+    ["WrapError", "policy.noise_pred_net (Alone) cannot be sharded", "would be one unit"],
     config=sharded,
-    says=["WrapError", "policy.noise_pred_net (Alone) cannot be sharded", "would be one unit"],
 )
-def one_unit(job):
+def a_net_that_could_only_be_sharded_as_one_unit(job):
     replace_head(job, Alone())
 
 
@@ -652,26 +467,24 @@ def replace_head(job: Any, head: nn.Module) -> None:
 
 
 @fault(
-    "a forward reads a sharded weight past its part's call",
-    at="construction",
+    "construction",
+    ["WrapError", "policy.noise_pred_net computes with a sharded weight"],
     config=sharded,
-    says=["WrapError", "policy.noise_pred_net computes with a sharded weight"],
 )
-def reads_a_sharded_weight(job):
+def a_forward_reads_a_sharded_weight_past_its_parts_call(job):
     replace_head(job, Reading(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4)))
 
 
 @fault(
-    "FSDP sums gradients in place of their mean",
-    at="epoch begins",
-    config=sharded,
-    says=[
+    "epoch begins",
+    [
         "first step of optimizer policy",
         "gradient of nets.policy.noise_pred_net.0.weight, reduced by FSDP, is not the mean",
         EVERYWHERE,
     ],
+    config=sharded,
 )
-def summed_gradients(job):
+def fsdp_sums_gradients_in_place_of_their_mean(job):
     for part in policy(job)["noise_pred_net"].modules():
         if hasattr(part, "set_gradient_divide_factor"):
             part.set_force_sum_reduction_for_comms(True)
@@ -679,42 +492,34 @@ def summed_gradients(job):
 
 
 @fault(
-    "FSDP's gradient sync is left off",
-    at="epoch begins",
+    "epoch begins",
+    ["gradient of nets.policy.obs_encoder.layer.weight, reduced by FSDP, is not the mean"],
     config=sharded,
-    says=["gradient of nets.policy.obs_encoder.layer.weight, reduced by FSDP, is not the mean"],
 )
-def unsynchronised_shards(job):
+def gradient_sync_of_fsdp_is_left_off(job):
     policy(job)["obs_encoder"].set_requires_gradient_sync(False)
 
 
 @fault(
-    "an optimizer has a parameter outside every unit",
-    at="construction",
+    "construction",
+    ["WrapError", "optimizer policy updates nets.extra.weight [2, 2], which is outside every"],
     config=sharded,
-    says=["WrapError", "optimizer policy updates nets.extra.weight [2, 2], which is outside every"],
 )
-def outside_every_unit(job):
+def an_optimizer_has_a_parameter_outside_every_unit(job):
     job.algo.nets["extra"] = nn.Linear(2, 2)
     optimizer(job).add_param_group({"params": list(job.algo.nets["extra"].parameters())})
 
 
-@fault(
-    "a parameter is added after sharding",
-    at="epoch begins",
-    config=sharded,
-    says=["policy.obs_encoder.extra was added", EVERYWHERE],
-)
-def added_after_sharding(job):
+@fault("epoch begins", ["policy.obs_encoder.extra was added", EVERYWHERE], config=sharded)
+def a_parameter_is_added_after_sharding(job):
     policy(job)["obs_encoder"].extra = nn.Parameter(torch.ones(2))
 
 
 @fault(
-    "a sharded net is called outside validation and rollouts",
-    at="stepped",
+    "stepped",
+    ["WrapError", "net policy.obs_encoder was called in eval() or under no_grad() on rank"],
     config=sharded,
-    says=["WrapError", "net policy.obs_encoder was called in eval() or under no_grad() on rank"],
 )
-def called_alone(job):
+def a_sharded_net_is_called_outside_validation_and_rollouts(job):
     with torch.no_grad():
         policy(job)["obs_encoder"](torch.ones(2, 4))

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
-from robomimic_ddp.distributed import rendezvous
 from tests.faults.toy_run import STEPS
-from tests.hosts import run
+from tests.hosts import torchrun
 
 pytestmark = [pytest.mark.planted_fault, pytest.mark.timeout(300)]
-LAUNCH = [sys.executable, "-m", "torch.distributed.run", *rendezvous.on_this_machine()]
 
 
 def test_a_step_more_on_one_rank_names_it_and_ends_the_job():
     """The others are at the step log, which the rank with the step more waits for in DDP."""
-    result = run(None, *LAUNCH, "--nproc_per_node=3", "-m", "tests.faults.late_rank", timeout=120)
+    result = torchrun(None, "tests.faults.late_rank", ranks=3, timeout=120)
     assert result.returncode != 0 and not result.timed_out and not result.leftovers, result
     # Whose time is up first says it: rank 1, which waits in DDP, or one of the others.
     waited = "for at least 10 s (ddp.timeout)."

@@ -23,6 +23,7 @@ from tests.parity.comparison import distances
 from tests.parity.reference import train_for_all_ranks
 from tests.parity.training import Job, train_on_rank
 from tests.runs import digests
+from tests.tiers import slow_but
 
 pytestmark = [pytest.mark.parity, pytest.mark.timeout(300)]
 STEPS = 12
@@ -106,7 +107,11 @@ def test_ranks_equal_one_process_with_all_batches(name, world, make_job, host_ra
         assert largest(found)[0] <= (EXACT if double else ROUNDED), found
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+FIRST = {VARIANTS[one.variant][0]: name for name, one in reversed(ALGORITHMS.items())}
+"""Algorithm -> the first of its variants."""
+
+
+@pytest.mark.parametrize("name", slow_but(FIRST.values(), ALGORITHMS))
 def test_without_synchronisation_it_fails(name, make_job, host_ranks, reference_of):
     """Every net; CQL's two numbers (log_...) go their way by the same sign of another gradient."""
     apart, _ = host_ranks.run(train_apart, make_job(name, double=True, verify=False), timeout=120)

@@ -17,6 +17,7 @@ from tests.configs import merged
 from tests.parity.comparison import CHANGES, PARTS, STEPS, faults, largest_and_mean, require_parity
 from tests.parity.reference import train_for_all_ranks
 from tests.parity.training import Job, train_on_rank
+from tests.tiers import slow_but
 
 pytestmark = [pytest.mark.parity, pytest.mark.timeout(300)]
 
@@ -124,9 +125,7 @@ def reference_of(host_ranks):
     return reference
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in CASES]
-)
+@pytest.mark.parametrize("name", slow_but({*CASES} - SLOW, CASES))
 def test_ranks_equal_one_process_with_all_batches(name, make_job, host_ranks, reference_of):
     case = CASES[name]
     job = make_job(case, {"accumulate": case.accumulate, **dict(case.options)})

@@ -9,12 +9,6 @@ instead of averaging.
 from __future__ import annotations
 
 import copy
-import functools
-import importlib.util
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
 
 import pytest
 import torch
@@ -23,40 +17,10 @@ from torch import nn
 from robomimic_ddp.checkpoint import weights
 from robomimic_ddp.config.options import Options
 from robomimic_ddp.distributed import group, parallel
+from tests.averages import of_host
 from tests.ranks.toy import Encoder
 
 pytestmark = pytest.mark.parity
-OLD_DIFFUSERS = "diffusers==0.11.1"
-
-
-@pytest.fixture(scope="session")
-def old_training_utils() -> str:
-    """Path of diffusers 0.11.1's training_utils.py (it needs only torch and numpy), unpacked beside
-    the suite.
-    """
-    return str(Path(unpacked().name, "diffusers", "training_utils.py"))
-
-
-@functools.cache  # each file that imports the fixture would unpack it once more
-def unpacked() -> tempfile.TemporaryDirectory:
-    folder = tempfile.TemporaryDirectory(prefix="old_diffusers")
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "-q",
-            "--no-deps",
-            "--target",
-            folder.name,
-            OLD_DIFFUSERS,
-        ],
-        check=True,
-        capture_output=True,
-        timeout=300,
-    )
-    return folder
 
 
 def build(mode: str, module_key: bool) -> nn.ModuleDict:
@@ -84,15 +48,9 @@ def unwrapped(module_key: bool) -> nn.ModuleDict:
 
 def averager(old_api: str | None, nets: nn.Module):
     """(step function, function that returns the averaged state dict) of either diffusers API."""
+    ema = of_host(nets, old_api)
     if old_api is not None:
-        spec = importlib.util.spec_from_file_location("old_training_utils", old_api)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        ema = module.EMAModel(model=nets, power=0.75)
         return ema.step, lambda: ema.averaged_model.state_dict()
-    from diffusers.training_utils import EMAModel
-
-    ema = EMAModel(parameters=nets.parameters(), power=0.75, use_ema_warmup=True)
     copied = copy.deepcopy(nets).requires_grad_(False)
 
     def step(new: nn.Module) -> None:

@@ -16,7 +16,6 @@ from tests.configs import make_rlds_config, merged, write_config
 from tests.parity.comparison import CHANGES, STEPS, faults, require_parity
 from tests.parity.reference import train_for_all_ranks
 from tests.parity.training import Job, train_on_rank
-from tests.ranks.pool import RankPool
 
 pytestmark = [pytest.mark.parity, pytest.mark.timeout(300)]
 BATCH = 8
@@ -28,14 +27,6 @@ def job(demo_dataset: Path, host_copy, tmp_path: Path) -> Job:
     config = make_rlds_config(demo_dataset, tmp_path / "runs", changes)
     settings = write_config(tmp_path / "config.json", config)
     return Job(str(host_copy.folder), str(settings), STEPS)
-
-
-@pytest.fixture(scope="module")
-def own_ranks():
-    """Not the session's pool: TensorFlow's threads would stay in workers that later tests fork."""
-    pool = RankPool()
-    yield pool
-    pool.close()
 
 
 def test_two_ranks_equal_one_process_with_both_batches(job, own_ranks):

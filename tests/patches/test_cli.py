@@ -197,16 +197,6 @@ def test_revert_of_a_host_without_a_record(host, command):
     assert (code, "nothing to do" in out) == (0, True)
 
 
-@pytest.mark.bad_input
-def test_a_read_only_file_is_one_message(host, command):
-    os.chmod(host / SEAM, 0o444)
-    before = snapshot(host)
-    code, out, err = command("apply", host)
-    assert (code, out) == (1, "")
-    assert "read-only" in err
-    assert snapshot(host) == before
-
-
 def test_a_reader_that_stops_reading_is_no_error(host, tmp_path):
     done = subprocess.run(
         f"{sys.executable} -m robomimic_ddp diff {host} | head -1",

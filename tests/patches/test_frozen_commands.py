@@ -102,19 +102,6 @@ def test_the_five_classes_of_status(host, command):
     ]
 
 
-def test_the_five_classes_in_words(host, command):
-    out = command("status", host)[1]
-    assert "can be patched" in out and "not present: no file with 'DataParallel'" in out
-    command("apply", host, "--only", "cuda_device")
-    out = command("status", host)[1]
-    assert "  patched" in next(line for line in out.splitlines() if "torch_utils.py:6 " in line)
-    (host / "scripts/train_mine.py").write_text(
-        "from accelerate import Accelerator\nAccelerator()\n"
-    )
-    out = command("status", host)[1]
-    assert "scripts/train_mine.py:2  already distributed: accelerate" in out
-
-
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from robomimic_ddp.patches import manifest
-from tests.patches.support import CHECKOUT, snapshot, write_host
+from tests.patches.support import CHECKOUT, snapshot
 
 EDITED = "utils/torch_utils.py"
 
@@ -159,36 +159,6 @@ def test_the_host_given_by_a_link(host, tmp_path, command):
     assert command("apply", tmp_path / "link")[0] == 0
     assert command("revert", host)[0] == 0
     assert snapshot(host) == before
-
-
-@pytest.mark.bad_input
-def test_a_read_only_folder_is_one_message_with_the_way_around(host, command):
-    before = snapshot(host)
-    os.chmod(host / "scripts", 0o555)
-    try:
-        code, out, err = command("apply", host)
-    finally:
-        os.chmod(host / "scripts", 0o755)
-    assert (code, out) == (1, "")
-    assert "Nothing was written" in err and "-m robomimic_ddp run MODULE" in err
-    assert snapshot(host) == before
-
-
-@pytest.mark.bad_input
-@pytest.mark.parametrize("name", ["status", "diff", "apply", "revert"])
-def test_several_hosts_no_host_no_path_no_folder(tmp_path, command, name):
-    (tmp_path / "empty").mkdir()
-    packages = [write_host(tmp_path / "several" / folder) for folder in ("a", "b")]
-    for path, words in (
-        (tmp_path / "several", str(packages[1])),
-        (tmp_path / "empty", "no robomimic-style package"),
-        (tmp_path / "missing", "no such file or folder"),
-        (packages[0] / "scripts/train.py", "is a file"),
-        ("", "unset variable"),
-    ):
-        code, out, err = command(name, path)
-        assert (code, out) == (2, "")
-        assert words in err and "Traceback" not in err
 
 
 @pytest.mark.parametrize("name", ["status", "apply", "revert"])

@@ -47,29 +47,6 @@ def test_a_virtual_environment_is_passed_over(tmp_path):
 
 
 @pytest.mark.bad_input
-def test_several_are_listed(tmp_path):
-    packages = [write_host(tmp_path / name) for name in ("one", "two")]
-    with pytest.raises(UsageError) as caught:
-        find_host(str(tmp_path))
-    assert all(str(package) in str(caught.value) for package in packages)
-
-
-@pytest.mark.bad_input
-def test_no_host_no_folder_no_such_path(tmp_path, host):
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "file").touch()
-    for name, words in (
-        ("empty", "no robomimic-style package"),
-        ("file", "is a file"),
-        ("missing", "no such file or folder"),
-    ):
-        with pytest.raises(UsageError, match=words):
-            find_host(str(tmp_path / name))
-    with pytest.raises(UsageError, match=f"{host} is one: did you mean that"):
-        find_host(str(host / "algo"))
-
-
-@pytest.mark.bad_input
 @pytest.mark.parametrize(
     ("mark", "said"),
     [

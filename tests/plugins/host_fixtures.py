@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Callable
@@ -60,6 +62,29 @@ def host_ranks() -> Iterator[Any]:
     pool = RankPool()
     yield pool
     pool.close()
+
+
+@pytest.fixture(scope="module")
+def own_ranks() -> Iterator[Any]:
+    """New workers: others have imported another host by then, or have TensorFlow's threads, which a
+    data worker that is forked does not survive.
+    """
+    from tests.ranks.pool import RankPool
+
+    pool = RankPool()
+    yield pool
+    pool.close()
+
+
+@pytest.fixture(scope="session")
+def old_training_utils(once: Callable[..., Path]) -> str:
+    """Path of diffusers 0.11.1's training_utils.py, which needs only torch and numpy."""
+
+    def install(folder: Path) -> None:
+        words = ["pip", "install", "-q", "--no-deps", "--target", folder, "diffusers==0.11.1"]
+        subprocess.run([sys.executable, "-m", *words], check=True, capture_output=True, timeout=300)
+
+    return str(once("old-diffusers", install) / "diffusers" / "training_utils.py")
 
 
 @pytest.fixture(scope="session")

@@ -46,6 +46,15 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
+@pytest.fixture
+def place(fault, request, tmp_path):
+    """Where the fault can be had."""
+    if fault in DISK_FAULTS:
+        return request.getfixturevalue("small_disk")
+    (tmp_path / "run").mkdir()
+    return tmp_path / "run"
+
+
 def epochs(directory, fault):
     """Epoch 1 is saved, epoch 2 meets the fault, epoch 3 is saved."""
     errors = io.StringIO()
@@ -61,26 +70,15 @@ def epochs(directory, fault):
     return errors.getvalue(), saved, left
 
 
-def check_epochs(ranks, directory, fault):
-    (warned, saved, left), (of_other, *_) = ranks.run(epochs, directory, fault)
+@pytest.mark.parametrize("fault", [*DISK_FAULTS, *FOLDER_FAULTS])
+def test_a_state_on_a_faulty_disk_or_in_a_faulty_folder(ranks, place, fault):
+    (warned, saved, left), (of_other, *_) = ranks.run(epochs, place, fault)
     assert warned.count("warning:") == 1 and of_other == ""
     assert "could not be saved" in warned and WORDS[fault] in warned
     assert "The next try is at the next epoch's end" in warned
     assert saved == 1 and not [name for name in left if name.endswith(".tmp")]
-    assert read_file(directory / STATE)["epoch"] == 3
-    assert read_file(directory / PREVIOUS)["epoch"] == 1
-
-
-@pytest.mark.parametrize("fault", DISK_FAULTS)
-def test_a_state_on_a_faulty_disk(ranks, small_disk, fault):
-    check_epochs(ranks, small_disk, fault)
-
-
-@pytest.mark.parametrize("fault", FOLDER_FAULTS)
-def test_a_state_in_a_faulty_folder(ranks, tmp_path, fault):
-    folder = tmp_path / "run"
-    folder.mkdir()
-    check_epochs(ranks, folder, fault)
+    assert read_file(place / STATE)["epoch"] == 3
+    assert read_file(place / PREVIOUS)["epoch"] == 1
 
 
 def better_each_time(directory):
@@ -115,25 +113,14 @@ def host_saves(directory, fault):
         save_model()
 
 
-def check_host_saves(ranks, folder, fault):
-    weights.save({"epoch": 1}, folder / "last.pth")
+@pytest.mark.parametrize("fault", [*DISK_FAULTS, *FOLDER_FAULTS])
+def test_the_hosts_save(ranks, place, fault):
+    weights.save({"epoch": 1}, place / "last.pth")
     with pytest.raises(RankError) as caught:
-        ranks.run(host_saves, folder, fault)
+        ranks.run(host_saves, place, fault)
     told = caught.value.by_rank[0]
     assert "CheckpointError" in told and WORDS[fault] in told and "last.pth" in told
-    assert torch.load(folder / "last.pth") == {"epoch": 1}
-
-
-@pytest.mark.parametrize("fault", DISK_FAULTS)
-def test_the_hosts_save_on_a_faulty_disk(ranks, small_disk, fault):
-    check_host_saves(ranks, small_disk, fault)
-
-
-@pytest.mark.parametrize("fault", FOLDER_FAULTS)
-def test_the_hosts_save_in_a_faulty_folder(ranks, tmp_path, fault):
-    folder = tmp_path / "run"
-    folder.mkdir()
-    check_host_saves(ranks, folder, fault)
+    assert torch.load(place / "last.pth") == {"epoch": 1}
 
 
 def whole_epochs(directory, fault):
@@ -159,25 +146,14 @@ def whole_epochs(directory, fault):
     return errors.getvalue()
 
 
-def check_whole_epochs(ranks, directory, fault):
-    warned, of_other = ranks.run(whole_epochs, directory, fault)
+@pytest.mark.parametrize("fault", [*DISK_FAULTS, vanished, too_large])
+def test_whole_epochs(ranks, place, fault):
+    warned, of_other = ranks.run(whole_epochs, place, fault)
     assert of_other == ""
     for text in ("could not be saved", "lacks an epoch's log", "ddp.json could not be written"):
         assert text in warned
     assert warned.count("lacks an epoch's log") == warned.count("ddp.json could not") == 1
-    found = [record["epoch"] for record in history.read(directory)]
+    found = [record["epoch"] for record in history.read(place)]
     assert found in ([1, 4], [1, 2, 3, 4])  # a quota may leave room for a line
-    record = json.loads((directory / "ddp.json").read_text())
+    record = json.loads((place / "ddp.json").read_text())
     assert record["outcome"]["steps"] == 4 and record["saved"]["epoch"] == 4
-
-
-@pytest.mark.parametrize("fault", DISK_FAULTS)
-def test_whole_epochs_on_a_faulty_disk(ranks, small_disk, fault):
-    check_whole_epochs(ranks, small_disk, fault)
-
-
-@pytest.mark.parametrize("fault", [vanished, too_large])
-def test_whole_epochs_in_a_faulty_folder(ranks, tmp_path, fault):
-    folder = tmp_path / "run"
-    folder.mkdir()
-    check_whole_epochs(ranks, folder, fault)

@@ -4,6 +4,7 @@ every sample comes once, but for what fills no batch.
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from tests.ranks.test_keeper import running
 from tests.ranks.test_metrics import Algo
 from tests.ranks.toy import make_algo
 from tests.rlds.conftest import stored  # noqa: F401
+from tests.tiers import slow_but
 
 SIZE = 97
 
@@ -78,12 +80,14 @@ def joined(found):
     return [index for seen, _ in found for index in seen], found[0][1]
 
 
-@pytest.mark.parametrize("kind", ["hdf5", "rlds"])
-@pytest.mark.parametrize(
-    ("before", "after"), [((2, 4), (3, 4)), ((3, 2), (2, 2)), ((2, 4), (2, 3)), ((2, 4), (2, 4))]
-)
-@pytest.mark.parametrize("stop_after", [1, 5, "all"])
-def test_every_sample_once(kind, before, after, stop_after, ranks, tmp_path, request):
+PLACES = [((2, 4), (3, 4)), ((3, 2), (2, 2)), ((2, 4), (2, 3)), ((2, 4), (2, 4))]
+CASES = list(itertools.product(["hdf5", "rlds"], PLACES, [1, 5, "all"]))
+"""Of RLDS a few are fast: tests/rlds/test_positions.py has the places in a pass, in one process."""
+FAST = [*CASES[: len(CASES) // 2], ("rlds", PLACES[0], 5), ("rlds", PLACES[2], "all")]
+
+
+@pytest.mark.parametrize(("kind", "places", "stop_after"), slow_but(map(str, FAST), CASES))
+def test_every_sample_once(kind, places, stop_after, ranks, tmp_path, request):
     folder = str(request.getfixturevalue("stored").folder) if kind == "rlds" else ""
     cache = str(tmp_path / "cache")
 
@@ -91,7 +95,7 @@ def test_every_sample_once(kind, before, after, stop_after, ranks, tmp_path, req
         call = (tmp_path, kind, folder, cache, batch, stop, go_on)
         return joined(ranks.run(epoch, *call, world_size=world, timeout=115.0))
 
-    (world, batch), (world_after, batch_after) = before, after
+    (world, batch), (world_after, batch_after) = places
     if stop_after == "all":
         stop_after = len(run(world, batch, None, False)[0]) // (world * batch)
         left_over = True

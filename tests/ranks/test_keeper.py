@@ -22,11 +22,11 @@ from tests.versions import NEEDS_CPU_FP16
 
 
 @contextlib.contextmanager
-def running(directory, found=None):
+def running(directory, found=None, **asked):
     """A run of this rank, as `api.distributed` starts it; only the main rank knows the folder."""
     rank, world = group.rank(), group.world_size()
     launch = LaunchEnv(True, rank, world, rank, world)
-    resolved = options.resolve()
+    resolved = options.resolve(asked)
     made = plan.make_plan(launch, resolved, visible_gpus=0, use_cuda=False, batch_size=4)
     run = _run.Run(made, resolved, 7, False, resume=Resume(found))
     run.learning_rates = [(0.1, 0.1)]

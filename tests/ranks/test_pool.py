@@ -39,10 +39,6 @@ def hang_on(rank):
     group.barrier()
 
 
-def exit_quietly():
-    sys.exit(0)
-
-
 def fail_to_join():
     """As a rank whose peer left while it was joining: torch has counted a group that never was."""
     if os.environ["RANK"] == "1":
@@ -169,24 +165,11 @@ def test_failures_in_a_row_do_not_spoil_each_other(ranks):
         assert ranks.run(rank_and_sum, 1.0)[1] == (1, 2, 2.0)
 
 
-def test_sys_exit_is_a_failure(ranks):
-    with pytest.raises(RankError, match="SystemExit"):
-        ranks.run(exit_quietly)
-
-
 def test_a_task_leaves_nothing_behind(ranks, tmp_path):
     first = ranks.run(leak_everything, str(tmp_path))
     second = ranks.run(look_around)
     assert [seen[:2] for seen in second] == [(None, os.getcwd())] * 2
     assert [seen[2] for seen in second] == first
-
-
-def test_ranks_can_form_their_own_group_from_launcher_variables(ranks):
-    assert ranks.run(own_group, process_group=False) == [[0, 1], [0, 1]]
-
-
-def test_results_may_be_tensors(ranks):
-    assert [t.tolist() for t in ranks.run(torch.ones, 2)] == [[1.0, 1.0]] * 2
 
 
 def test_the_group_is_kept_for_each_world_size(ranks):

@@ -12,17 +12,15 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from robomimic_ddp.checkpoint import STATE, Found, Resume, state_file
+from robomimic_ddp.checkpoint import STATE, Found, state_file
 from robomimic_ddp.checkpoint.state_file import read_file
-from robomimic_ddp.config import options, plan
-from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.options import Options
 from robomimic_ddp.distributed import comm_hooks, group, host_algo, parallel, rng, tree_collectives
 from robomimic_ddp.errors import PlanError
-from robomimic_ddp.training import run as _run
 from robomimic_ddp.training import state_saver, step
 from tests.ranks import toy
 from tests.ranks.pool import RankError
+from tests.ranks.test_keeper import running
 from tests.ranks.toy import make_algo
 from tests.versions import gloo_sends_bf16
 
@@ -112,28 +110,11 @@ def test_every_kind_of_communication_tells_its_bytes(ranks, comm, words):
     assert told[0] == told[1] and told[0].startswith("gradients: ") and words in told[0]
 
 
-@contextlib.contextmanager
-def running(directory, found, **changes):
-    rank, world = group.rank(), group.world_size()
-    asked = {"comm": "powersgd", "powersgd_start": START, "powersgd_rank": 1, **changes}
-    resolved = options.resolve(asked)
-    launch = LaunchEnv(True, rank, world, rank, world)
-    made = plan.make_plan(launch, resolved, visible_gpus=0, use_cuda=False, batch_size=4)
-    run = _run.Run(made, resolved, 7, False, resume=Resume(found))
-    run.learning_rates = [(0.1, 0.1)]
-    if group.is_main():
-        run.begin_record(directory)
-    token = _run._current.set(run)
-    try:
-        yield run
-    finally:
-        _run._current.reset(token)
-
-
 def train(directory, epochs, found=None, **changes):
     """Collective: what api.epochs does; (digest of the weights, errors left, what was said)."""
     printed = io.StringIO()
-    with running(directory, found, **changes) as run, contextlib.redirect_stdout(printed):
+    asked = {"comm": "powersgd", "powersgd_start": START, "powersgd_rank": 1, **changes}
+    with running(directory, found, **asked) as run, contextlib.redirect_stdout(printed):
         algo = make_algo()
         run.communication = compressed(algo, **changes)
         rng.seed_streams(7, group.rank())

@@ -230,14 +230,6 @@ def test_shards_become_other_shards_and_whole_nets(
             assert all(one[0] == two[0] and same_bits(one[1], two[1]) for one, two in pairs)
 
 
-@pytest.fixture
-def own_ranks():
-    """Not the session's, whose workers have imported another host."""
-    pool = RankPool()
-    yield pool
-    pool.close()
-
-
 def test_auto_after_a_kill_in_the_first_epoch_to_the_bit(
     host_copy: Host, host_ranks: RankPool, config: Any, tmp_path: Path
 ) -> None:

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, WeightedRandomSampler, get_worker_info
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from robomimic_ddp.data.sampling import train_loader, valid_loader
 from robomimic_ddp.distributed import group
-from tests.ranks.pool import RankPool
 
 SIZE = 47
-
-
-@pytest.fixture(scope="module")
-def ranks():
-    """Ranks that have run nothing else: a data worker is forked from one, and what other tests have
-    loaded and left there (threads of TensorFlow, their locks) need not survive that.
-    """
-    pool = RankPool()
-    yield pool
-    pool.close()
 
 
 class Samples(Dataset):
@@ -59,13 +47,6 @@ def run_passes(make, num_workers, kwargs, passes=2):
     return indices, noise, digests, loader.samples_delivered
 
 
-def weighted_pass(num_workers):
-    weights = np.concatenate([np.full(7, 20.0), np.full(SIZE - 7, 1.0)])
-    np.random.seed(group.rank())
-    sampler = WeightedRandomSampler(weights, num_samples=8000)
-    return run_passes(train_loader, num_workers, {"sampler": sampler, "shuffle": False}, passes=1)
-
-
 def early_stops(num_workers):
     """The host with epoch_every_n_steps: a new iterator at each epoch, left before its end."""
     kwargs = {"dataset": Samples(), "batch_size": 4, "shuffle": True, "num_workers": num_workers}
@@ -83,8 +64,8 @@ def flat(batches):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_training_passes_are_disjoint_full_and_reshuffled(ranks, num_workers):
-    results = ranks.run(run_passes, train_loader, num_workers, {"shuffle": True})
+def test_training_passes_are_disjoint_full_and_reshuffled(own_ranks, num_workers):
+    results = own_ranks.run(run_passes, train_loader, num_workers, {"shuffle": True})
     (first, noise0, digest0, count0), (second, noise1, digest1, count1) = results
     for number in range(2):
         assert [len(batch) for batch in first[number] + second[number]] == [4] * 10
@@ -97,8 +78,8 @@ def test_training_passes_are_disjoint_full_and_reshuffled(ranks, num_workers):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_every_validation_sample_comes_once(ranks, num_workers):
-    results = ranks.run(run_passes, valid_loader, num_workers, {"shuffle": True})
+def test_every_validation_sample_comes_once(own_ranks, num_workers):
+    results = own_ranks.run(run_passes, valid_loader, num_workers, {"shuffle": True})
     for number in range(2):
         union = [index for result in results for index in flat(result[0][number])]
         assert sorted(union) == list(range(SIZE))
@@ -106,23 +87,8 @@ def test_every_validation_sample_comes_once(ranks, num_workers):
     assert [result[3] for result in results] == [48, 46]
 
 
-def test_three_ranks_need_not_divide_the_data(ranks):
-    results = ranks.run(run_passes, valid_loader, 0, {"shuffle": False}, world_size=3)
-    union = [index for result in results for index in flat(result[0][0])]
-    assert sorted(union) == list(range(SIZE))
-
-
-def test_a_weighted_draw_is_shared_and_keeps_its_shares(ranks):
-    results = ranks.run(weighted_pass, 0)
-    expected = 7 * 20 / (7 * 20 + 40)
-    for result in results:
-        drawn = np.asarray(flat(result[0][0]))
-        assert abs(np.mean(drawn < 7) - expected) < 0.04  # six standard deviations of 4,000 draws
-    assert results[0][0] != results[1][0]
-
-
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_an_epoch_that_ends_inside_a_pass_is_followed_by_the_next_pass(ranks, num_workers):
-    for epochs, delivered in ranks.run(early_stops, num_workers):
+def test_an_epoch_that_ends_inside_a_pass_is_followed_by_the_next_pass(own_ranks, num_workers):
+    for epochs, delivered in own_ranks.run(early_stops, num_workers):
         assert delivered == 3 * 2 * 4
         assert len({tuple(flat(epoch)) for epoch in epochs}) == 3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 from collections import OrderedDict
 from types import SimpleNamespace
 
@@ -15,7 +14,8 @@ from torch import nn
 from robomimic_ddp.checkpoint import plain, restore_model, state_file
 from robomimic_ddp.distributed import group, rng
 from robomimic_ddp.errors import CheckpointError
-from tests.parity.test_ema import build, old_training_utils  # noqa: F401
+from tests.averages import of_host
+from tests.parity.test_ema import build
 from tests.runs import captured
 
 SCHEDULES = {
@@ -44,15 +44,8 @@ def make(mode, module_key, old_api, schedule, optimizer="AdamW"):
         steps=0,
         action_check_done=False,
     )
-    if old_api is not None:
-        spec = importlib.util.spec_from_file_location("old_training_utils", old_api)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        algo.ema = module.EMAModel(model=nets, power=0.75)
-    else:
-        from diffusers.training_utils import EMAModel
-
-        algo.ema = EMAModel(parameters=nets.parameters(), power=0.75, use_ema_warmup=True)
+    algo.ema = of_host(nets, old_api)
+    if old_api is None:
         algo.ema_nets = copy.deepcopy(nets).requires_grad_(False)
     return algo
 
@@ -102,7 +95,7 @@ def steps_and_resumed(folder, mode, *kind):
 @pytest.mark.parametrize("api", ["model=", "parameters="])
 @pytest.mark.parametrize("module_key", [False, True])
 @pytest.mark.parametrize("mode", ["single", "dp"])
-def test_one_process(api, module_key, mode, old_training_utils, tmp_path):  # noqa: F811
+def test_one_process(api, module_key, mode, old_training_utils, tmp_path):
     old_api = old_training_utils if api == "model=" else None
     with rng.kept():
         whole, resumed, at_once = steps_and_resumed(tmp_path, mode, module_key, old_api, "lambda")
@@ -125,7 +118,7 @@ def test_optimizers(optimizer, tmp_path):
 
 @pytest.mark.parametrize("api", ["model=", "parameters="])
 @pytest.mark.parametrize("module_key", [False, True])
-def test_two_ranks(api, module_key, old_training_utils, ranks, tmp_path):  # noqa: F811
+def test_two_ranks(api, module_key, old_training_utils, ranks, tmp_path):
     old_api = old_training_utils if api == "model=" else None
     (whole0, resumed0, one0), (whole1, resumed1, one1) = ranks.run(
         steps_and_resumed, tmp_path, "ddp", module_key, old_api, "cosine"

@@ -9,8 +9,6 @@ import torch
 
 from robomimic_ddp import verify
 from robomimic_ddp.distributed import group, host_algo, rng
-from robomimic_ddp.errors import WrapError
-from tests.ranks.pool import RankError
 from tests.ranks.toy import loss_of, make_algo, step
 
 
@@ -26,27 +24,6 @@ def test_parameters_stay_equal_while_losses_differ(ranks, encoder_has_parameters
     (losses0, parameters0), (losses1, parameters1) = ranks.run(train, encoder_has_parameters)
     assert parameters0 == parameters1
     assert losses0 != losses1
-
-
-def averaged_gradient():
-    algo = make_algo()
-    x = torch.full((2, 4), 1.0 + group.rank())
-    torch.manual_seed(5)  # the same noise everywhere: the mean over ranks can be computed by hand
-    loss_of(algo, x).backward()
-    reduced = algo.nets["policy"]["obs_encoder"].layer.weight.grad.clone()
-    by_hand = []
-    for value in (1.0, 2.0):
-        plain = make_algo(mode="single")
-        torch.manual_seed(5)
-        loss_of(plain, torch.full((2, 4), value)).backward()
-        by_hand.append(plain.nets["policy"]["obs_encoder"].layer.weight.grad)
-    return torch.allclose(reduced, sum(by_hand) / 2, atol=1e-7), torch.allclose(
-        reduced, by_hand[group.rank()]
-    )
-
-
-def test_the_gradient_is_the_mean_over_ranks(ranks):
-    assert ranks.run(averaged_gradient) == [(True, False), (True, False)]
 
 
 def main_rank_validates_alone():
@@ -65,18 +42,6 @@ def main_rank_validates_alone():
 
 def test_one_rank_may_run_the_net_alone_in_eval_and_under_no_grad(ranks):
     assert ranks.run(main_rank_validates_alone) == [True, True]
-
-
-def train_in_eval():
-    algo = make_algo()
-    algo.nets["policy"]["obs_encoder"].eval()
-    step(algo, torch.randn(4, 4))
-
-
-def test_a_gradient_through_a_net_left_in_eval_names_the_net(ranks):
-    with pytest.raises(RankError, match="net policy.obs_encoder received a gradient") as caught:
-        ranks.run(train_in_eval)
-    assert WrapError.__name__ in str(caught.value)
 
 
 def unequal_start():

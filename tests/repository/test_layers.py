@@ -209,10 +209,3 @@ def test_import_loads_no_heavy_package() -> None:
     assert done.returncode == 0, done.stderr
     assert heavy_modules(done.stderr) == set()
     assert heavy_modules(run_python("-X", "importtime", "-c", "import numpy").stderr) == {"numpy"}
-
-
-def test_help_loads_no_heavy_package() -> None:
-    done = run_python("-X", "importtime", "-m", "robomimic_ddp", "--help")
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert "apply" in done.stdout
-    assert heavy_modules(done.stderr) == set()

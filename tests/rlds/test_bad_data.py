@@ -10,7 +10,7 @@ import pytest
 from robomimic_ddp.data.rlds import host_datasets
 from robomimic_ddp.data.rlds.index.source import Source, find_dataset
 from robomimic_ddp.data.rlds.loaders.make import make_loader
-from robomimic_ddp.errors import ConfigError, DataError
+from robomimic_ddp.errors import DataError
 from tests.rlds.conftest import FAILED, made_up_episode
 
 pytestmark = pytest.mark.bad_input
@@ -21,15 +21,6 @@ def message(call, *arguments, error=DataError, **keywords):
     with pytest.raises(error) as caught:
         call(*arguments, **keywords)
     return str(caught.value)
-
-
-def test_missing_folder_data_set_and_version(stored, tmp_path):
-    root = stored.folder.parent.parent
-    assert "train.data_path" in message(find_dataset, str(tmp_path / "none"), "made_up")
-    assert "made_up" in message(find_dataset, str(root), "droid")
-    text = message(find_dataset, str(root), "made_up", "9.9.9")
-    assert "9.9.9" in text and "1.0.0" in text
-    assert "train.data_path" in message(find_dataset, "", "made_up")
 
 
 def test_newest_version_is_chosen_by_number_not_by_letter(stored, tmp_path):
@@ -81,17 +72,6 @@ def test_no_episode_after_the_filters(config_of):
     assert "none of the 2 episodes" in text and "train.success_only" in text
 
 
-def test_impossible_values_are_refused(make_config):
-    text = message(
-        host_datasets.dataset_configs,
-        make_config(dataset_names=["made_up", "other"]),
-        error=ConfigError,
-    )
-    assert "one number of at least 0 for each of the 2 dataset(s)" in text
-    config = make_config(observation={"image_dim": [0, 64]})
-    assert "image_dim" in message(host_datasets.dataset_configs, config, error=ConfigError)
-
-
 def test_no_rlds_data_set_at_all(tmp_path):
     import tensorflow_datasets as tfds
 
@@ -108,8 +88,3 @@ def test_no_rlds_data_set_at_all(tmp_path):
 
     source = Source(tmp_path)
     assert "no RLDS dataset" in message(find_fields, source.features, "flat", [], [], [])
-
-
-def test_metadata_that_cannot_be_read(copy):
-    (copy / "dataset_info.json").write_text("{")
-    assert "metadata" in message(lambda: Source(copy).features)

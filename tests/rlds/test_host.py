@@ -76,6 +76,7 @@ def test_other_names_are_found_without_a_table(load):
     assert batch["actions"].shape[-1] == 7
 
 
+@pytest.mark.slow
 def test_the_hosts_policy_trains_on_a_batch(load, make_config, modalities):
     """uint8 frames reach the host's own conversion, and its range check of actions passes."""
     algo_factory = pytest.importorskip("robomimic.algo").algo_factory
@@ -114,7 +115,9 @@ def test_keys_need_neither_torch_nor_tensorflow():
     assert all(name.split(".")[0] in ("train", "observation") for name in DEFAULTS)
 
 
-@pytest.mark.parametrize("first", ["tensorflow", "torchvision"])
+@pytest.mark.parametrize(
+    "first", [pytest.param("tensorflow", marks=pytest.mark.slow), "torchvision"]
+)
 def test_tensorflow_and_torchvision_live_together(first):
     """In either order: loaded the wrong way round, their LLVMs end the process (canary)."""
     ours = "from robomimic_ddp.data.rlds.tf_import import import_tensorflow; import_tensorflow()"

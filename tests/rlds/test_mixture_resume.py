@@ -12,24 +12,14 @@ from typing import Any
 
 import pytest
 
-from robomimic_ddp.checkpoint import STATE
-from robomimic_ddp.checkpoint.state_file import read_file
 from tests.configs import make_rlds_config, write_config
 from tests.ranks.hosted import train_on_rank
 from tests.ranks.pool import RankPool
 from tests.rlds.test_mixtures import FIRST, WEIGHTS, small  # noqa: F401
-from tests.runs import run_directory, state_differences
+from tests.runs import newest, state_differences
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(500)]
 BATCH, EPOCHS, EPOCH_STEPS, SIGNALLED = 4, 5, 4, 10
-
-
-@pytest.fixture(scope="module")
-def own_ranks():
-    """Not the session's pool: TensorFlow's threads would stay in workers that later tests fork."""
-    pool = RankPool()
-    yield pool
-    pool.close()
 
 
 def job(pool: RankPool, host: Any, folder: Path, plan: str, *more: str, ranks: int = 2) -> list:
@@ -43,10 +33,6 @@ def windows(folder: Path, ranks: int) -> list[list[int]]:
     """The windows of each batch that the ranks have trained on in a job."""
     files = [folder / "happened" / f"windows{rank}.jsonl" for rank in range(ranks)]
     return [json.loads(line)[1] for file in files for line in file.read_text().splitlines()]
-
-
-def newest(folder: Path) -> dict[str, Any]:
-    return read_file(run_directory(folder / "runs") / STATE)
 
 
 @pytest.fixture(scope="module")

@@ -210,12 +210,6 @@ def test_a_pattern_that_only_python_knows_is_no_damage():
 
 
 @pytest.mark.bad_input
-def test_an_unknown_schema_names_the_known_ones():
-    with pytest.raises(ConfigError, match="bridge, droid"):
-        load_schema("brigde")
-
-
-@pytest.mark.bad_input
 @pytest.mark.parametrize(
     ("changes", "parts"),
     [

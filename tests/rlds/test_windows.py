@@ -205,13 +205,6 @@ def test_subsample_caps_every_episode(load):
     assert picked[0] != picked[1] != picked[2]
 
 
-def test_filters_are_options(load):
-    everything, _ = load(success_only=False, skip_unlabeled=False)
-    assert len(everything) == sum(LENGTHS)
-    rows = delivered_in_a_pass(everything, batch_size=5)
-    assert "" in {row["language"] for row in rows.values()}
-
-
 def test_states_alone_need_no_camera(load):
     train, _ = load(cameras=())
     loader = make_loader(train, 4, 0, 1, 0)

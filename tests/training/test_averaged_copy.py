@@ -5,7 +5,6 @@ both, and no diffusers at all.
 from __future__ import annotations
 
 import copy
-import importlib.util
 import inspect
 import subprocess
 import sys
@@ -20,7 +19,8 @@ from robomimic_ddp.checkpoint import restore_model
 from robomimic_ddp.distributed import host_algo
 from robomimic_ddp.errors import WrapError
 from robomimic_ddp.training.step import ema
-from tests.parity.test_ema import build, old_training_utils  # noqa: F401
+from tests.averages import diffusers_average
+from tests.parity.test_ema import build
 from tests.runs import captured
 
 SETTINGS = [{"power": 0.75}, {"power": 0.5, "update_after_step": 3, "inv_gamma": 2.0}, {}]
@@ -44,14 +44,7 @@ def move(net, seed):
 
 def theirs(api, net, old, **settings):
     """diffusers' own: 0.11.1 for "model=", the installed one for "parameters="."""
-    if api == "parameters=":
-        from diffusers.training_utils import EMAModel
-
-        return EMAModel(parameters=net.parameters(), **settings)
-    spec = importlib.util.spec_from_file_location("old_training_utils", old)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.EMAModel(model=net, **settings)
+    return diffusers_average(net, old if api == "model=" else None, **settings)
 
 
 def ours(api, net, **settings):
@@ -67,7 +60,7 @@ def counters(average):
 @pytest.mark.parametrize("settings", SETTINGS, ids=["power", "more", "defaults"])
 @pytest.mark.parametrize("api", ["model=", "parameters=", "parameters= with warm-up"])
 @pytest.mark.parametrize("module_key", [False, True])
-def test_the_bits_of_diffusers(api, module_key, settings, old_training_utils):  # noqa: F811
+def test_the_bits_of_diffusers(api, module_key, settings, old_training_utils):
     api, _, warm = api.partition(" with ")
     settings = {**settings, "use_ema_warmup": True} if warm else settings
     net = nets(module_key)
@@ -103,7 +96,7 @@ def signatures(kind):
 
 
 @pytest.mark.parametrize("api", ["model=", "parameters="])
-def test_takes_whatever_the_class_takes_that_it_stands_for(api, old_training_utils):  # noqa: F811
+def test_takes_whatever_the_class_takes_that_it_stands_for(api, old_training_utils):
     expected = signatures(type(theirs(api, nets(), old_training_utils)))
     expected.pop("save_pretrained", None)  # for diffusers' own models, which hosts' nets are not
     mine = type(ours(api, nets()))
@@ -209,7 +202,7 @@ def test_counters_are_saved_and_restored(api):
 
 
 @pytest.mark.parametrize("api", ["model=", "parameters="])
-def test_a_state_of_diffusers_own_average_goes_on_in_ours(api, old_training_utils):  # noqa: F811
+def test_a_state_of_diffusers_own_average_goes_on_in_ours(api, old_training_utils):
     net = nets()
     algo = SimpleNamespace(nets=net, ema=theirs(api, net, old_training_utils, power=0.75))
     for number in range(3):

@@ -7,7 +7,6 @@ number in another place, and earlier roundings fade with the average.
 from __future__ import annotations
 
 import copy
-import importlib.util
 import sys
 from contextlib import ExitStack
 from types import SimpleNamespace
@@ -18,7 +17,8 @@ import torch
 from robomimic_ddp.errors import WrapError
 from robomimic_ddp.training.step import ema as averaging
 from robomimic_ddp.training.step.averaged_copy import averaged_copy
-from tests.parity.test_ema import build, old_training_utils  # noqa: F401
+from tests.averages import of_host
+from tests.parity.test_ema import build
 
 STEPS = 25
 CLOSE = {"rtol": 1e-6, "atol": 2e-7}
@@ -30,16 +30,9 @@ def make(old_api, module_key):
     nets = build("single", module_key)
     next(nets.parameters()).requires_grad_(False)
     model = SimpleNamespace(nets=nets)
+    model.ema = of_host(nets, old_api)
     if old_api is None:
-        from diffusers.training_utils import EMAModel
-
-        model.ema = EMAModel(parameters=nets.parameters(), power=0.75, use_ema_warmup=True)
         model.ema_nets = copy.deepcopy(nets).requires_grad_(False)
-    else:
-        spec = importlib.util.spec_from_file_location("diffusers_old.training_utils", old_api)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        model.ema = module.EMAModel(model=nets, power=0.75)
     return model
 
 
@@ -67,7 +60,7 @@ def state(model):
 
 @pytest.mark.parametrize("api", ["model=", "parameters="])
 @pytest.mark.parametrize("module_key", [False, True])
-def test_as_diffusers_does_it(api, module_key, old_training_utils):  # noqa: F811
+def test_as_diffusers_does_it(api, module_key, old_training_utils):
     old_api = old_training_utils if api == "model=" else None
     plain, quick = make(old_api, module_key), make(old_api, module_key)
     attributes = set(vars(quick.ema))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 from contextlib import ExitStack, nullcontext
@@ -170,12 +169,6 @@ def test_curves_of_two_runs_become_a_picture(tmp_path):
         folders.append(str(folder))
     plot.plot(folders, str(tmp_path / "curves.png"))
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_a_run_without_an_epoch_cannot_be_drawn(tmp_path):
-    (tmp_path / history.FILE_NAME).write_text(json.dumps({"epoch": 1, "phase": "valid"}) + "\n")
-    with pytest.raises(DataError, match="no training epoch yet"):
-        plot.plot([str(tmp_path)], str(tmp_path / "curves.png"))
 
 
 def test_a_well_known_failure_ends_with_its_remedy(monkeypatch, capfd):
