@@ -1,19 +1,214 @@
-"""`python -m scripts.pictures` draws docs/images/pass.png with the sampler itself."""
+"""`python -m scripts.pictures [NAME...]` draws the pictures of docs/images, all or those named.
+
+Each shows what a command prints or draws about runs on generated data, which are trained first:
+some ten minutes in all on two CPU cores. `scripts/demo.sh` makes demo.gif.
+"""
 
 from __future__ import annotations
 
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from contextlib import contextmanager
+from functools import cached_property
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
-from robomimic_ddp.commands import figures
+from PIL import Image
+from rich.console import Console, Group
+from rich.table import Table
+from rich.terminal_theme import TerminalTheme
+from rich.text import Text
+
+from robomimic_ddp.commands import figures, plot, watch
+from robomimic_ddp.config import env
 from robomimic_ddp.data.sampling.order import order_of
 from robomimic_ddp.data.sampling.sampler import ShardedSampler
+from robomimic_ddp.monitoring import heartbeat
+from scripts.demo import simulator
+from scripts.demo.demonstrations import write_demo_dataset
+from scripts.demo.job import CHECKOUT
+from scripts.notebooks import STAMP
 
-IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
+IMAGES = CHECKOUT / "docs" / "images"
 SAMPLES, RANKS, BATCH = 20, 3, 2
-COLOURS = ("#2563eb", "#d97706", "#16a34a")
+COLUMNS, MOST_COLOURS = 92, 128
+EPISODES, EPOCHS, STEPS = 60, 6, 20
+RATE, RATES = "algo.optim_params.policy.learning_rate.initial", ("0.0025", "0.00025")
+TWO_RANKS = ("runs/two_ranks/*", "2 ranks")
+DIFF = {"algo/diffusion_policy.py": "parallel(", "scripts/train.py": "train_loader("}
+DIFF |= {"utils/train_utils.py": "main_rank_only"}
+"""Of each file the hunk with these words is shown."""
+CONTEXT = 2
+CALLOUTS = {"mode": 1, "batch": 2, "learning rate": 3, "schedule": 4, "data": 5, "memory": 6}
+CALLOUTS |= {"preset": 7, "run directory": 8}
+"""The number at the plan's lines that begin so; docs/how_it_works.md explains them."""
+GREY, RED, GREEN, BLUE = "#8b98a9", "#5c2b1d", "#14405c", "#56b4e9"
+_ANSI = [(30, 41, 59), (240, 113, 70), (86, 180, 140), (230, 180, 60), (86, 180, 233)]
+_ANSI += [(214, 140, 190), (90, 200, 200), (226, 232, 240)]
+THEME = TerminalTheme((17, 24, 39), (226, 232, 240), _ANSI, _ANSI)
+FONTS = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
+SVG = """<svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
+<style>
+.{unique_id}-matrix {{ font: {char_height}px """
+SVG += FONTS
+SVG += """ }}
+.{unique_id}-title {{ font: bold 18px sans-serif }}
+{styles}
+</style>
+<defs>
+<clipPath id="{unique_id}-clip-terminal">
+<rect width="{terminal_width}" height="{terminal_height}" />
+</clipPath>
+{lines}
+</defs>
+{chrome}
+<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
+{backgrounds}
+<g class="{unique_id}-matrix">
+{matrix}
+</g>
+</g>
+</svg>
+"""
 
 
-def draw_passes() -> None:
+def draw_terminal(name: str, title: str, *shown: Any) -> None:
+    """Writes docs/images/`name`.svg: a terminal with what rich would print. Its text stays text, in
+    the font that the reader has.
+    """
+    console = Console(
+        record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, highlight=False
+    )
+    for one in (*shown, ""):  # an empty last line, since rich cuts the feet of letters there
+        console.print(one)
+    svg = console.export_svg(title=title, theme=THEME, code_format=SVG, unique_id=name)
+    (IMAGES / f"{name}.svg").write_text(
+        "\n".join(line.rstrip() for line in svg.splitlines()) + "\n"
+    )
+
+
+def command_line(text: str) -> Text:
+    """The line that a user types."""
+    return Text.assemble(("$ ", BLUE), (text, "bold"))
+
+
+def shrink(path: Path) -> None:
+    """Fewer colours, for a smaller PNG."""
+    with Image.open(path) as picture:
+        few = picture.convert("RGB").quantize(MOST_COLOURS, dither=Image.Dither.NONE)
+    few.save(path, optimize=True)
+
+
+class Stage:
+    """A folder with generated data, hosts, and runs made as they are needed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environment = env.child_environment([str(folder / "host"), str(CHECKOUT)])
+        self.screens: list[list[dict[str, Any]]] = []
+
+    def ours(self, *words: str, **settings: Any) -> str:
+        """What `robomimic-ddp` prints in the folder, with the folder's path taken out."""
+        return self._shown([sys.executable, "-m", "robomimic_ddp", *words], **settings)
+
+    def _shown(self, command: list[str], **settings: Any) -> str:
+        done = subprocess.run(
+            command,
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            **settings,
+        )
+        if done.returncode != 0:
+            raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")
+        return self.relative(done.stdout)
+
+    def relative(self, text: str) -> str:
+        """Without the folder's path and the present time in run folders."""
+        return re.sub(r"\b20\d{12}\b", STAMP, text.replace(f"{self.folder}/", ""))
+
+    @cached_property
+    def plain(self) -> str:
+        """The folder of a host that is not edited."""
+        package = metadata.distribution("praxis-robomimic").locate_file("robomimic")
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(str(package), self.folder / "my_robomimic", ignore=ignored)
+        return "my_robomimic"
+
+    @cached_property
+    def config(self) -> str:
+        """A short training on generated data, with an edited host on the path."""
+        shutil.copytree(self.folder / self.plain, self.folder / "host" / "robomimic")
+        self.ours("apply", "--with", "unet_config", "host/robomimic")
+        write_demo_dataset(self.folder / "data", EPISODES, 0, 4, 90, 160)
+        made = json.loads((CHECKOUT / "configs" / "demo.json").read_text())
+        made["train"] |= {"data_path": str(self.folder / "data"), "num_epochs": EPOCHS}
+        made["train"] |= {"output_dir": str(self.folder / "runs"), "batch_size": 16}
+        made["train"]["data_cache_dir"] = str(self.folder / "cache")
+        made["experiment"]["epoch_every_n_steps"] = STEPS
+        (self.folder / "cfg.json").write_text(json.dumps(made))
+        return "cfg.json"
+
+    @cached_property
+    def two_ranks(self) -> str:
+        """What a training on two ranks printed; fills `screens` of `watch` on the way."""
+        launcher = ["torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m"]
+        words = ["robomimic.scripts.train_rlds", f"load_from={self.config}"]
+        command = [sys.executable, "-m", *launcher, *words, "experiment.name=two_ranks"]
+        log = self.folder / "two_ranks.txt"
+        with open(log, "w") as file:
+            settings = {"cwd": self.folder, "env": self.environment, "stdout": file, "stderr": file}
+            process = subprocess.Popen(command, **settings)
+        try:
+            while not (found := [*self.folder.glob("runs/two_ranks/*/history.jsonl")]):
+                if process.poll() is not None:
+                    break
+                time.sleep(0.5)
+            else:
+                self._watch(found[0].parent)
+            if process.wait() != 0:
+                raise SystemExit(f"the training failed:\n{log.read_text()[-3000:]}")
+        finally:
+            process.kill()
+        return log.read_text()
+
+    def _watch(self, run: Path) -> None:
+        """One screen while both ranks train, one after a rank was suspended."""
+        self.screens.append(self._beats(run))
+        suspended = self.screens[0][1]["pid"]
+        os.kill(suspended, signal.SIGSTOP)
+        try:
+            time.sleep(watch.STUCK_SECONDS + 10)
+            self.screens.append(self._beats(run))
+        finally:
+            os.kill(suspended, signal.SIGCONT)
+
+    def _beats(self, run: Path) -> list[dict[str, Any]]:
+        beats, _ = heartbeat.look(run)
+        now = time.time()
+        return [{**one, "host": "node0", "seen": now - one["time"]} for one in beats]
+
+    @cached_property
+    def sweep(self) -> str:
+        """A finished sweep over two learning rates and two seeds."""
+        words = ["--config", self.config, "train.seed=1,2", f"{RATE}={','.join(RATES)}"]
+        self.ours("sweep", "new", "lr", *words)
+        self.ours("sweep", "run", "lr", "--slots", "2")
+        return "lr"
+
+
+def draw_pass(stage: Stage) -> None:
     """The first two passes of a small dataset over three ranks."""
     plt = figures.pyplot()
     figure, axes = plt.subplots(2, 1, figsize=(8.2, 3.6), dpi=110, constrained_layout=True)
@@ -29,24 +224,149 @@ def draw_passes() -> None:
             for place, sample in enumerate(share):
                 kept = place < steps * BATCH
                 across = place % BATCH * 0.47 + place // BATCH * 1.1
-                colour = COLOURS[rank] if kept else "#d1d5db"
+                colour = plot.COLOURS[rank] if kept else "#d1d5db"
                 axis.add_patch(plt.Rectangle((across, -rank), 0.43, 0.8, color=colour))
-                style = {"ha": "center", "va": "center", "color": "white", "fontsize": 10}
+                style = {"ha": "center", "va": "center", "color": "white", "fontsize": 12}
                 axis.text(across + 0.215, 0.4 - rank, str(sample), **style)
-            axis.text(-0.15, 0.4 - rank, f"rank {rank}", ha="right", va="center")
+            axis.text(-0.08, 0.4 - rank, f"rank {rank}", ha="right", va="center", fontsize=11)
         taken = {sample for share in shares for sample in share[: steps * BATCH]}
         left = sorted({*range(SAMPLES)} - taken)
         axis.set_title(
             f"pass {number}: {steps} steps of {RANKS} x {BATCH} samples; left out: "
             f"{', '.join(map(str, left))}",
             loc="left",
-            fontsize=10,
+            fontsize=11,
         )
-        axis.set_xlim(-0.9, steps * 1.1 + 0.4)
+        axis.set_xlim(-0.45, steps * 1.1 - 0.1)
         axis.set_ylim(1 - RANKS - 0.1, 0.9)
         axis.axis("off")
     figures.save(figure, str(IMAGES / "pass.png"))
+    shrink(IMAGES / "pass.png")
+
+
+def draw_apply(stage: Stage) -> None:
+    """Three of the edits, as `diff` prints them."""
+    edits = stage.ours("diff", stage.plain)
+    shown: list[Any] = [command_line(f"robomimic-ddp diff ~/{stage.plain}"), ""]
+    for name, words in DIFF.items():
+        (part,) = re.findall(rf"^\+\+\+ b/{name}\n(.*?)(?=^diff|\Z)", edits, re.M | re.S)
+        hunks = re.split(r"^(?=@@)", part, flags=re.M)
+        head, *lines = next(one for one in hunks if words in one).splitlines()
+        changed = [at for at, line in enumerate(lines) if line[0] in "+-"]
+        near = lines[max(0, changed[0] - CONTEXT) : changed[-1] + CONTEXT + 1]
+        near = [line for line in near if line.strip()]
+        shown += [Text(f"+++ b/{name}", style="bold"), *map(_diff_line, [head, *near]), ""]
+    draw_terminal("apply", "robomimic-ddp diff: three of the edits", *shown[:-1])
+
+
+def _diff_line(line: str) -> Text:
+    style = {"+": f"on {GREEN}", "-": f"on {RED}"}.get(line[0], GREY)
+    line = line if len(line) <= COLUMNS else line[: COLUMNS - 4] + " ..."
+    return Text(line.ljust(COLUMNS), style=style, no_wrap=True)
+
+
+def draw_plan(stage: Stage) -> None:
+    """The plan that a run prints, with numbers that docs/how_it_works.md explains."""
+    printed = stage.relative(stage.two_ranks)
+    plan = printed[printed.index("mode: ") :]
+    plan = plan[: plan.index("\n", plan.index("run directory: "))]
+    table = Table.grid(padding=(0, 1))
+    numbered = set()
+    for line in plan.splitlines():
+        key, _, rest = line.partition(": ")
+        number = CALLOUTS.get(key, "")
+        mark = (
+            Text(f" {number} ", style="bold #111827 on #e6b43c") if number not in numbered else ""
+        )
+        numbered.add(number)
+        table.add_row(mark if number else "", Text.assemble((f"{key}: ", BLUE), rest))
+    command = "torchrun --nproc_per_node=2 -m robomimic.scripts.train_rlds load_from=cfg.json"
+    draw_terminal("plan", "the plan", command_line(command), "", table)
+
+
+def draw_watch(stage: Stage) -> None:
+    """`watch`: both ranks train; then one of them does not answer."""
+    _ = stage.two_ranks
+    shown: list[Any] = [command_line("robomimic-ddp watch runs/demo/" + STAMP), ""]
+    for beats in stage.screens:
+        at = [{**one, "time": time.time() - one["seen"]} for one in beats]
+        shown += [watch._table(at), ""]
+    shown[4:4] = [Text("... and after one rank has been suspended:", style=GREY), ""]
+    draw_terminal("watch", "robomimic-ddp watch", Group(*shown[:-1]))
+
+
+def draw_curves(stage: Stage) -> None:
+    """`plot` of a run on one rank, a trial of the sweep, and of the one on two, over samples."""
+    _ = stage.two_ranks
+    runs = []
+    for pattern, name in ((f"{stage.sweep}/trials/*seed_1*{RATES[0]}*/*", "1 rank"), TWO_RANKS):
+        (found,) = stage.folder.glob(f"{pattern}/history.jsonl")
+        runs.append(f"named/{name}/run")
+        shutil.copytree(found.parent, stage.folder / runs[-1])
+    stage.ours("plot", *runs, "-o", str(IMAGES / "curves.png"))
+    shrink(IMAGES / "curves.png")
+
+
+def draw_sweep(stage: Stage) -> None:
+    """The table and the figure of a sweep."""
+    shown = stage.ours("sweep", "show", stage.sweep).splitlines()
+    lines = [
+        Text(line, style=GREY if number in (0, len(shown)) else "")
+        for number, line in enumerate(shown)
+    ]
+    draw_terminal(
+        "sweep", "robomimic-ddp sweep", command_line("robomimic-ddp sweep show lr"), *lines
+    )
+    stage.ours("sweep", "plot", stage.sweep, "-o", str(IMAGES / "sweep.png"))
+    shrink(IMAGES / "sweep.png")
+
+
+def draw_contact_sheet(stage: Stage) -> None:
+    """`inspect-data` on the demo's data, in a light that suits people."""
+    with _lit():
+        write_demo_dataset(stage.folder / "lit", 2, 0, 1)
+    stage.ours("inspect-data", "lit", "-o", "sheet")
+    shutil.copy(stage.folder / "sheet" / "contact_sheet.png", IMAGES)
+    shrink(IMAGES / "contact_sheet.png")
+
+
+@contextmanager
+def _lit() -> Iterable[None]:
+    names = ("TABLE_COLOUR", "FLOOR_COLOUR", "TOOL_COLOUR", "BLOCK_COLOUR")
+    names += ("OPEN_COLOUR", "CLOSED_COLOUR")
+    scene, block, gripper = simulator.LIT
+    before = [getattr(simulator, name) for name in names]
+    for name, colour in zip(names, (*scene, block, *gripper)):
+        setattr(simulator, name, colour)
+    try:
+        yield
+    finally:
+        for name, colour in zip(names, before):
+            setattr(simulator, name, colour)
+
+
+PICTURES: dict[str, Callable[[Stage], None]] = {
+    "pass": draw_pass,
+    "apply": draw_apply,
+    "contact_sheet": draw_contact_sheet,
+    "plan": draw_plan,
+    "watch": draw_watch,
+    "sweep": draw_sweep,
+    "curves": draw_curves,
+}
+
+
+def main(names: list[str]) -> None:
+    """Draws the named pictures, or all."""
+    unknown = {*names} - {*PICTURES}
+    if unknown:
+        raise SystemExit(f"no such picture: {', '.join(unknown)}; there are {', '.join(PICTURES)}.")
+    with tempfile.TemporaryDirectory(prefix="pictures_") as folder:
+        stage = Stage(Path(folder))
+        for name in names or PICTURES:
+            print(f"{name} ...", flush=True)
+            PICTURES[name](stage)
 
 
 if __name__ == "__main__":
-    draw_passes()
+    main(sys.argv[1:])

@@ -25,7 +25,12 @@ _SMOOTHED_FROM = 30
 """A curve of fewer points is drawn as it is."""
 _LOGARITHMIC = 3
 """Ratio of the largest to the smallest loss from which on the axis is logarithmic."""
-COLOURS = ("#2a6fdb", "#e07b39", "#2f9e5f", "#b04ac0", "#c23b3b", "#5b6b7a")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+"""Okabe and Ito's, which people of any colour vision tell apart."""
+_PANELS = (("loss", "rate"), ("loss", "speed")), (("loss", "success"), ("rate", "speed"))
+"""Without rollouts, and with them."""
+_WIDER, _WIDEST = 2.5, 7.5
+"""Points from a run's line of learning rates to the next, and from the first one to the last."""
 
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
@@ -80,9 +85,10 @@ def plot(
             )
     if x is None:
         x = "epochs" if len({_samples_per_step(records) for _, records in runs}) == 1 else "samples"
-    count = 3 + any(record["phase"] == "rollout" for _, records in runs for record in records)
-    figure, axes = plt.subplots(1, count, figsize=(4.7 * count, 4.2), constrained_layout=True)
-    loss, rate, speed, *success = axes
+    acted = any(record["phase"] == "rollout" for _, records in runs for record in records)
+    panels = {"figsize": (10, 6), "constrained_layout": True, "width_ratios": (6, 5 + acted)}
+    figure, axes = plt.subplot_mosaic(_PANELS[acted], **panels)
+    loss, rate, speed, success = map(axes.get, ("loss", "rate", "speed", "success"))
     for number, ((folder, records), colour) in enumerate(zip(runs, COLOURS * len(runs))):
         at = places(records, x)
         name = _label(folder, runs)
@@ -90,7 +96,9 @@ def plot(
         style = {"color": colour, "smooth": smooth}
         _line(loss, at, records, "train", "Loss", label=trained, **style)
         _line(loss, at, records, "valid", "Loss", label=valid, linestyle="--", **style)
-        width = 1.5 + 1.5 * (len(runs) - 1 - number)  # runs with equal rates show beside each other
+        # Runs with equal rates show beside each other.
+        wider = min(_WIDER, _WIDEST / max(1, len(runs) - 1))
+        width = 1.5 + wider * (len(runs) - 1 - number)
         _rates(rate, at, records, name if len(runs) > 1 else "", color=colour, linewidth=width)
         train = [record for record in records if record["phase"] == "train"]
         speed.plot(
@@ -99,24 +107,24 @@ def plot(
             marker="o" if len(train) < 3 else None,
             color=colour,
         )
-        if success:
-            _successes(success[0], at, records, name, colour)
+        if success is not None:
+            _successes(success, at, records, name, colour)
     has_valid = any(record["phase"] == "valid" for _, records in runs for record in records)
     lines = " (dashed: validation)" if has_valid and len(runs) > 1 else ""
-    for axes, title in (
+    for panel, title in (
         (loss, f"loss, mean over ranks{lines}"),
         (rate, "learning rate"),
         (speed, "samples per second, all ranks"),
+        (success, "success of rollouts"),
     ):
-        finish(axes, title, AXES[x], whole=x == "epochs")
-    if success:
-        finish(success[0], "success of rollouts", AXES[x], whole=x == "epochs")
-        success[0].set_ylim(-0.03, 1.03)
+        if panel is not None:
+            finish(panel, title, AXES[x], whole=x == "epochs")
+    if success is not None:
+        success.set_ylim(-0.03, 1.03)
     least, most = loss.dataLim.intervaly
     if 0 < _LOGARITHMIC * least < most:
-        loss.set_yscale("log")
-        loss.yaxis.set_major_formatter(_plain_number)
-        loss.yaxis.set_minor_formatter(_some_plain_numbers)
+        logarithmic(loss)
+    rate.set_ylim(bottom=0)
     speed.set_ylim(bottom=0)
     figures.save(figure, output)
 
@@ -158,7 +166,18 @@ def smoothed(values: Sequence[float], weight: float) -> list[float]:
     return found
 
 
+def logarithmic(axes: Any) -> None:
+    """A logarithmic y axis with plain numbers."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(_plain_number)
+    axes.yaxis.set_minor_formatter(_some_plain_numbers)
+
+
 def _plain_number(value: float, _: int = 0) -> str:
+    """Such as 0.05, 20k and 1.5M."""
+    for unit, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= 10 * unit or (suffix != "k" and abs(value) >= unit):
+            return f"{value / unit:g}{suffix}"
     return f"{value:g}"
 
 
@@ -223,6 +242,7 @@ def finish(axes: Any, title: str, across: str | None = "epoch", whole: bool = Tr
     if across is not None:
         axes.set_xlabel(across)
         axes.xaxis.get_major_locator().set_params(integer=whole)
+        axes.xaxis.set_major_formatter(_plain_number)
     axes.yaxis.set_major_formatter(_plain_number)
     axes.grid(alpha=0.25)
     for side in ("top", "right"):

@@ -19,6 +19,8 @@ HOST_BAR = "custom_tqdm"
 LINE_SECONDS = 30.0
 """Between two lines without a terminal."""
 _RATE = "Optimizer/"
+_BAR = "{desc}: {percentage:3.0f}%|{bar:6}| {n_fmt}/{total_fmt} {remaining} left{postfix}"
+"""Short, so that 80 columns have speed, loss and learning rate."""
 
 
 class Progress(StepHook):
@@ -57,6 +59,7 @@ class Progress(StepHook):
             from tqdm import tqdm
 
             shown = {"desc": self.title, "unit": "step", "file": terminal, "dynamic_ncols": True}
+            shown["bar_format"] = None if self.total is None else _BAR
             self._bar = tqdm(total=self.total, initial=self.done_before, **shown)
         return iterable
 

@@ -8,17 +8,20 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
-from robomimic_ddp.commands import figures
+from robomimic_ddp.commands import figures, plot
 from robomimic_ddp.distributed.atomic_files import atomic_open
 from scripts.demo.simulator import ReachSimulator
 
 SHOWN = 4
 """Episodes in each panel, two in a row."""
-TILE, GAP, TITLE = (168, 104), 4, 26
+TILE, GAP, BETWEEN, TITLE = (140, 124), 4, 16, 30
 PANEL = (2 * TILE[0] + GAP, TITLE + 2 * TILE[1] + GAP)
-FRAME_MS, LAST_FRAME_MS = 90, 2500
+CURVE = 230
+"""Columns of the loss. All of it is as wide as a README: 2 x (PANEL + BETWEEN) + CURVE pixels."""
+FRAME_MS, FIRST_FRAME_MS, LAST_FRAME_MS = 90, 700, 3000
 COLOURS = 96
-PAPER, INK, SUCCESS, FAILURE = (255, 255, 255), (31, 41, 55), (22, 163, 74), (220, 38, 38)
+PAPER, INK, SUCCESS, FAILURE = (255, 255, 255), (31, 41, 55), (0, 114, 178), (213, 94, 0)
+"""Anyone can tell blue from orange; a mark repeats it."""
 TITLES = {"before": "before training", "after": "after training"}
 
 
@@ -39,8 +42,15 @@ class Film:
         if number < len(self.pictures):
             return self.pictures[number]
         last = self.pictures[-1].copy()
-        colour = SUCCESS if self.simulator.success else FAILURE
-        ImageDraw.Draw(last).rectangle((0, 0, TILE[0] - 1, TILE[1] - 1), outline=colour, width=4)
+        draw, success = ImageDraw.Draw(last), self.simulator.success
+        colour = SUCCESS if success else FAILURE
+        draw.rectangle((0, 0, TILE[0] - 1, TILE[1] - 1), outline=colour, width=4)
+        draw.rectangle((TILE[0] - 28, 0, TILE[0] - 1, 27), fill=colour)
+        strokes = (
+            [((6, 14), (12, 20), (22, 8))] if success else [((8, 8), (20, 20)), ((8, 20), (20, 8))]
+        )
+        for stroke in strokes:
+            draw.line([(TILE[0] - 28 + x, y) for x, y in stroke], PAPER, 4, joint="curve")
         return last
 
 
@@ -60,7 +70,7 @@ def draw(
     frames = [_frame(films, rates, curve, number) for number in range(length)]
     palette = frames[-1].quantize(COLOURS)
     first, *others = (frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames)
-    durations = [FRAME_MS] * len(others) + [LAST_FRAME_MS]
+    durations = [FIRST_FRAME_MS, *[FRAME_MS] * (len(others) - 1), LAST_FRAME_MS]
     with atomic_open(path, "wb") as file:
         first.save(file, "GIF", save_all=True, append_images=others, duration=durations, loop=0)
 
@@ -68,13 +78,12 @@ def draw(
 def _frame(
     films: Mapping[str, Sequence[Film]], rates: Mapping[str, float], curve: Image.Image, number: int
 ) -> Image.Image:
-    width = (PANEL[0] + 3 * GAP) * len(TITLES) + curve.width
+    width = (PANEL[0] + BETWEEN) * len(TITLES) + curve.width
     frame = Image.new("RGB", (width, PANEL[1]), PAPER)
     for column, (key, title) in enumerate(TITLES.items()):
-        left = column * (PANEL[0] + 3 * GAP)
-        text = f"{title}: success {rates['success_' + key]:.0%}"
-        font = ImageFont.load_default(15)
-        ImageDraw.Draw(frame).text((left + 2, 3), text, INK, font)
+        left = column * (PANEL[0] + BETWEEN)
+        text = f"{title}: {rates['success_' + key]:.0%} succeed"
+        ImageDraw.Draw(frame).text((left + 2, 3), text, INK, ImageFont.load_default(18))
         for place, film in enumerate(films[key]):
             row, across = divmod(place, 2)
             corner = (left + across * (TILE[0] + GAP), TITLE + row * (TILE[1] + GAP))
@@ -86,12 +95,14 @@ def _frame(
 def _curve(losses: Sequence[float]) -> Image.Image:
     """The loss over epochs, as tall as a panel."""
     plt = figures.pyplot()
-    figure, axis = plt.subplots(figsize=(3.0, PANEL[1] / 100), dpi=100, constrained_layout=True)
-    axis.plot(range(1, len(losses) + 1), losses, color="#2563eb", linewidth=2)
-    axis.set_yscale("log")
-    axis.set_title("training loss", fontsize=11)
-    axis.set_xlabel("epoch", fontsize=9)
-    axis.tick_params(labelsize=8)
+    size = (CURVE / 100, PANEL[1] / 100)
+    figure, axis = plt.subplots(figsize=size, dpi=100, constrained_layout=True)
+    axis.plot(range(1, len(losses) + 1), losses, color=plot.COLOURS[0], linewidth=2.5)
+    plot.logarithmic(axis)
+    axis.set_title("training loss", fontsize=12)
+    axis.set_xlabel("epoch", fontsize=11)
+    axis.tick_params(labelsize=10)
+    axis.grid(alpha=0.25)
     axis.spines[["top", "right"]].set_visible(False)
     with io.BytesIO() as file:
         figure.savefig(file, format="png")

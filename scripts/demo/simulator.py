@@ -28,6 +28,9 @@ LIT = (
     ((37, 99, 235), (22, 163, 74)),
 )
 """The same colours for people: of table, floor and tool; of the block; of the gripper."""
+FINGER, SHADOW = (0.016, 0.012, 0.05), 0.025
+"""In that light: a finger's sides and the radius of the tool's shadow."""
+_CIRCLE = np.linspace(0, 2 * np.pi, 24)
 
 
 class ReachSimulator:
@@ -85,15 +88,22 @@ class ReachSimulator:
         return {name: np.asarray(picture) for name, picture in views.items()}
 
     def portrait(self, width: int, height: int) -> Image.Image:
-        """The first exterior view in a light that suits people."""
+        """The first exterior view in a light that suits people, with the tool's shadow."""
         scene, block, gripper = LIT
         colours = scene, block, gripper[self.gripper > 0.5]
-        large = self._exterior(CAMERAS[0], (3 * width, 3 * height), *colours)
+        large = self._exterior(CAMERAS[0], (3 * width, 3 * height), *colours, lit=True)
         return large.resize((width, height), Image.Resampling.BOX)
 
     def _exterior(
-        self, camera: tuple, size: tuple[int, int], scene: tuple, block: tuple, gripper: tuple
+        self,
+        camera: tuple,
+        size: tuple[int, int],
+        scene: tuple,
+        block: tuple,
+        gripper: tuple,
+        lit: bool = False,
     ) -> Image.Image:
+        """lit: with the tool's shadow, and fingers that close."""
         table, floor, tool = scene
         picture = Image.new("RGB", size, floor)
         draw = ImageDraw.Draw(picture)
@@ -111,9 +121,20 @@ class ReachSimulator:
             draw.polygon(_flat(top), colour)
 
         draw.polygon(_flat(seen(TABLE)), table)
+        if lit:
+            around = SHADOW * np.stack([np.cos(_CIRCLE), np.sin(_CIRCLE), 0 * _CIRCLE], 1)
+            darker = tuple(channel * 3 // 4 for channel in table)
+            draw.polygon(_flat(seen(self.tip * [1, 1, 0] + around)), darker)
         box(self.block - BLOCK_HALF, self.block + BLOCK_HALF, block)
         box(self.tip - [0.01, 0.01, 0.0], self.tip + [0.01, 0.01, 0.4], tool)
-        _disc(draw, seen([self.tip])[0], 0.03 * size[1], gripper)
+        if not lit:
+            _disc(draw, seen([self.tip])[0], 0.03 * size[1], gripper)
+            return picture
+        low, high = np.array(FINGER) / -2, np.array(FINGER) / 2
+        box(self.tip + low * [1, 8, 0.4], self.tip + high * [1, 8, 0.4], tool)
+        for side in (-1, 1):
+            finger = self.tip + [0, side * (0.04 - 0.025 * self.gripper), low[2]]
+            box(finger + low, finger + high, gripper)
         return picture
 
     def _wrist(self, gripper: tuple) -> Image.Image:

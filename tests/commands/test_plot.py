@@ -87,3 +87,16 @@ def test_a_weight_that_would_leave_nothing(tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
         cli.main(["plot", str(tmp_path), "--smooth", "1"])
     assert ended.value.code == EXIT_USAGE and "less than 1" in capsys.readouterr().err
+
+
+def test_numbers_of_an_axis_are_short():
+    shown = {0.00025: "0.00025", 20.0: "20", 5000.0: "5000", 64e3: "64k", 1.5e6: "1.5M", 0: "0"}
+    assert {value: plot._plain_number(value) for value in shown} == shown
+
+
+def test_many_runs_have_lines_of_legible_width(drawn, tmp_path):
+    runs = [history(tmp_path / str(number) / "1", 8) for number in range(6)]
+    plot.plot(runs, str(tmp_path / "six.png"))
+    widths = [style["linewidth"] for _, y, style in drawn if y[0] == 1e-4]
+    assert len({*widths}) == 6 and widths == sorted(widths, reverse=True) and widths[0] < 10
+    assert len({style["color"] for _, y, style in drawn if y[0] == 1e-4}) == 6

@@ -6,6 +6,7 @@ import fcntl
 import io
 import os
 import re
+import select
 import struct
 import sys
 import termios
@@ -128,10 +129,11 @@ def test_a_host_without_that_bar_is_left_alone():
     assert progress_bar.bar_module(run_epoch) is LogUtils
 
 
-def test_the_bar_fits_the_terminal_that_is_not_standard_output(monkeypatch):
+@pytest.mark.parametrize(("columns", "seen"), [(60, "samples/s"), (80, "loss 0.25, lr 0.0001")])
+def test_the_bar_fits_the_terminal_that_is_not_standard_output(columns, seen, monkeypatch):
     """The host puts its PrintLogger there, and tqdm asks nothing else for its width."""
     main, side = os.openpty()
-    fcntl.ioctl(main, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
+    fcntl.ioctl(main, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     with open(side, "w", closefd=True) as terminal:
         logger = SimpleNamespace(write=terminal.write, flush=terminal.flush, terminal=terminal)
         monkeypatch.setattr(sys, "stdout", logger)
@@ -140,9 +142,13 @@ def test_the_bar_fits_the_terminal_that_is_not_standard_output(monkeypatch):
             display.step({"Loss": 0.25, "Optimizer/policy0_lr": 1e-4}, None)
         display._bar.refresh()
         display.close()
-        drawn = os.read(main, 10000).decode()
+        drawn = ""
+        while seen not in drawn and select.select([main], [], [], 10.0)[0]:  # it comes in parts
+            drawn += os.read(main, 10000).decode()
     os.close(main)
-    assert "epoch 3" in drawn and max(map(len, re.split("[\r\n]+", drawn))) <= 60
+    lines = re.split("[\r\n]+", drawn.replace("\x1b[A", ""))
+    assert max(map(len, lines)) <= columns
+    assert any("epoch 3: 100%" in line and " left" in line and seen in line for line in lines)
 
 
 def test_other_ranks_draw_no_bar_of_the_hosts(capsys):

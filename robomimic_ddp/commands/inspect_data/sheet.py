@@ -31,7 +31,7 @@ def draw(source: Source, sample: Sample, path: Path) -> None:
         for camera, frames in episode.items()
     ]
     height, width = rows[0][2][0][1].shape[:2] if rows else (1, 1)
-    tall = _FRAME_INCHES * min(1.5, height / width) + 0.45
+    tall = _FRAME_INCHES * min(1.5, height / width) + 0.5
     figure, axes = plt.subplots(
         max(1, len(rows)),
         SHEET_FRAMES,
@@ -55,7 +55,7 @@ def _row(line: Any, episode: str, camera: str, frames: list) -> None:
     for column, (axis, (step, frame)) in enumerate(zip(line, frames)):
         axis.imshow(frame)
         label = f"{episode}\n{camera}, step {step}" if column == 0 else f"step {step}"
-        axis.set_title(label, fontsize=7, loc="left")
+        axis.set_title(label, fontsize=9, loc="left")
 
 
 def _title(source: Source, sample: Sample) -> str:
