@@ -16,9 +16,7 @@ from robomimic_ddp.patches.writing import Change, remove_remnants, write_all
 
 @dataclass(frozen=True)
 class Reverted:
-    """What a revert did: files given back, files removed, and (edited file, copy of the user's
-    version).
-    """
+    """Files given back, files removed, and (edited file, copy of the user's version)."""
 
     restored: tuple[str, ...]
     removed: tuple[str, ...]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from robomimic_ddp.patches.hosts import Host
-from robomimic_ddp.patches.outcomes import AlreadyApplied, AnyFixer, Outcome
+from robomimic_ddp.patches.outcomes import AlreadyApplied, Fixer, Outcome
 from robomimic_ddp.patches.refusal import Refusal
 
 
@@ -13,16 +13,14 @@ from robomimic_ddp.patches.refusal import Refusal
 class Finding:
     """What one fixer answered about one file (`path` relative to the package)."""
 
-    fixer: AnyFixer
+    fixer: Fixer
     path: str
     outcome: Outcome
 
 
 @dataclass(frozen=True)
 class FilePatch:
-    """A file's bytes before (None: there is no such file) and after; `path` relative to the
-    package.
-    """
+    """A file's bytes before (None: no such file) and after; `path` relative to the package."""
 
     path: str
     before: bytes | None
@@ -31,9 +29,7 @@ class FilePatch:
 
 @dataclass(frozen=True)
 class Examination:
-    """All that is known of a host before anything is written. With `problems`, nothing may be
-    written.
-    """
+    """All that is known of a host before anything is written. `problems` forbid writing."""
 
     host: Host
     findings: tuple[Finding, ...]

@@ -1,5 +1,4 @@
-"""Faults of hosts' own that the retrofit would be blamed for. `status` names them; nothing edits
-them unasked.
+"""Faults of hosts' own that the retrofit would be blamed for: `status` names them.
 
 Each is recognised by the code that fails, not by the repository it is in.
 """

@@ -1,7 +1,5 @@
-"""Line numbers of edited code as they are in the unedited file, which is the one on disk.
-
-Tracebacks, debuggers and `inspect` read the file on disk: edited code that is compiled from memory
-would show them lines that are not there.
+"""Line numbers of edited code as they are in the unedited file on disk, which tracebacks, debuggers
+and `inspect` read.
 """
 
 from __future__ import annotations

@@ -43,9 +43,7 @@ def digest(data: bytes) -> str:
 
 
 def load(package: Path) -> dict[str, Entry]:
-    """The manifest of the host; empty if there is none. Raises PatchError if it is damaged or
-    newer.
-    """
+    """The manifest; empty if there is none. Raises PatchError if it is damaged or newer."""
     path = package / NAME
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

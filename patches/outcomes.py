@@ -84,7 +84,7 @@ class Fixer:
     and its bytes contain each of `words` (default: those of `within`), where "a|b" is either. They
     must contain them after the edit as well, or the construct would not be found again. `note` is
     what users of the edit must know, shown with its outcome; `absent` is the reason in words where
-    no file matches.
+    no file matches. `adds`: the text of a file (the one of `files`) that hosts may lack.
     """
 
     seam: str
@@ -95,11 +95,12 @@ class Fixer:
     words: tuple[str, ...] = ()
     done: tuple[str, ...] = ()
     missing: str = ""
-    required: bool = True
+    required: bool = False
     default: bool = True
     name: str = ""
     note: str = ""
     absent: str = ""
+    adds: str = ""
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -109,20 +110,3 @@ class Fixer:
     def may_apply_to(self, data: bytes) -> bool:
         """The cheap text filter: whether a file with these bytes is worth parsing."""
         return all(any(one.encode() in data for one in word.split("|")) for word in self.marks)
-
-
-@dataclass(frozen=True)
-class AddedFile:
-    """A file that hosts may lack: `text` at `path` (relative to the package folder)."""
-
-    seam: str
-    path: str
-    text: str
-    by_hand: str
-    required: bool = True
-    default: bool = True
-    name: str = ""
-    note: str = ""
-
-
-AnyFixer = Union[Fixer, AddedFile]

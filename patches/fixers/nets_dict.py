@@ -24,9 +24,7 @@ NETS = ("obs_encoder", "noise_pred_net")
 
 
 def find(source: Source, module: cst.Module) -> list[Found]:
-    """`"obs_encoder": net` becomes `"obs_encoder": DDPUtils.parallel(net)`, likewise
-    `noise_pred_net` and any further net beside them.
-    """
+    """`"obs_encoder": net` becomes `"obs_encoder": DDPUtils.parallel(net)`, as other nets there."""
     found, seen = [], set()
     for module_dict in calls(source, module, "torch.nn.ModuleDict"):
         items = _items(source, module_dict)
@@ -77,9 +75,7 @@ def _is_dict(value: cst.BaseExpression) -> bool:
 
 
 def _bound_to_data_parallel(source: Source, module_dict: cst.Call) -> set[str]:
-    """Names for a net in DataParallel, and for functions that put one there, seen from the
-    function that makes `module_dict`.
-    """
+    """Names for nets in DataParallel, and for functions that put one there, near `module_dict`."""
     names = set()
     for function in walk(source.module, cst.FunctionDef):
         if _in_data_parallel(source, function) and not _holds(function, module_dict):
@@ -164,7 +160,6 @@ FIXER = Fixer(
     "write DDPUtils.parallel(net) around each net where it is put into self.nets",
     words=("ModuleDict", "noise_pred|diffusers|parallel("),
     missing="the nets are put into DataParallel, see data_parallel",
-    required=False,
     absent="no file with 'ModuleDict' and 'noise_pred' or 'diffusers', so no diffusion policy of a "
     "known shape; nets of other algorithms need no edit, their optimizers synchronise them",
 )

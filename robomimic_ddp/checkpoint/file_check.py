@@ -119,9 +119,7 @@ def _is_broken(tensor: torch.Tensor) -> bool:
 
 
 def does_not_fit(path: Any, error: BaseException) -> CheckpointError | None:
-    """The CheckpointError for an `error` of loading `path` into the host's model; None if it is
-    another error.
-    """
+    """The CheckpointError for an `error` of loading `path` into the model; None for another."""
     text = str(error)
     remedy = (
         "Use the config that it was trained with (the same observations, action keys and net "

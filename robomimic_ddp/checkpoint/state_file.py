@@ -188,9 +188,8 @@ def digest(nest: Any) -> str:
 
 
 def export_digest(directory: Path) -> str | None:
-    """Digest of the host's `last.pth`, from the checksums in its archive; None without one.
-
-    Reads no contents, and loads no pickled object.
+    """Digest of the checksums in the archive of the host's `last.pth`; None without one. Reads no
+    contents.
     """
     try:
         with zipfile.ZipFile(directory / "last.pth") as archive:

@@ -92,9 +92,7 @@ def _load_on_cpu(load: Any, file: Any, map_location: Any = None, *args: Any, **m
 
 
 def release(read: list[dict]) -> None:
-    """Frees the weights that `read_on_cpu` has loaded: the host's `train()` keeps the
-    dictionary.
-    """
+    """Frees the weights in the dictionaries of `read_on_cpu`, which the host's train() keeps."""
     while read:
         found = read.pop()
         if isinstance(found, dict):

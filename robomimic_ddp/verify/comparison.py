@@ -87,9 +87,8 @@ def odd_ranks(values: list) -> list[int]:
 
 
 def require_equal(what: str, items: Mapping[str, Hashable], cause: str = "") -> None:
-    """Collective: raises VerifyError on all ranks, with the first item that differs and the ranks.
-
-    items: name -> value with a stable repr; what, cause: start and end of the message.
+    """Collective: raises VerifyError on all ranks, with the first item that differs. items: name ->
+    value with a stable repr; what, cause: start and end of the message.
     """
     Evidence(what, equal=dict(items), hints={"": cause}).require()
 

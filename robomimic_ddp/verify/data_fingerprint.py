@@ -57,9 +57,7 @@ def _statistics(dataset: Any, name: str) -> Any:
 
 
 def length(sized: Any) -> int | None:
-    """`len(sized)`; None if it has none, or if it raises: that of DROID's RLDS dataset uses a name
-    that is not imported.
-    """
+    """`len(sized)`; None without one, or if it raises, as that of DROID's RLDS dataset does."""
     try:
         return len(sized)
     except Exception:

@@ -58,8 +58,7 @@ class Verifier:
 
     def start(self, sums: Mapping[str, tuple[int, int]] | None = None) -> None:
         """Collective: equal data, weights, optimizers and counters, different random streams.
-
-        `sums`: of `state_sums`, where nothing was written to the model since.
+        `sums`: of `state_sums`, if the model is unchanged since.
         """
         evidence = Evidence("before the first step", hints=HINTS)
         evidence.equal.update(data_fingerprint.loader_items(self.train_loader))

@@ -27,10 +27,7 @@ MOST_EPISODES = 2000
 
 
 def check(config: Any) -> None:
-    """Raises DataError or ConfigError for a dataset of `config.train.data` that cannot be read.
-
-    Not collective: one rank validates for all.
-    """
+    """Raises DataError or ConfigError for an unreadable dataset. One rank checks for all."""
     train, validate = config.train, bool(config.experiment.get("validate", False))
     filters = [train.get("hdf5_filter_key", None)]
     valid_key = train.get(VALIDATION_KEY, None)

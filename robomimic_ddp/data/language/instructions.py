@@ -83,9 +83,7 @@ class LanguageModel:
         return model(**kwargs) if output is None else output
 
     def _encode(self, model: Any, inputs: Mapping, keys: list[tuple]) -> Any:
-        """The output for `inputs`; only rows that are not cached go through the model. None if the
-        output has no rows.
-        """
+        """The output; only new rows go through the model. None if the output has no rows."""
         wanted = {key: index for index, key in enumerate(keys) if key not in self._rows}
         if wanted:
             rows = torch.tensor(list(wanted.values()))

@@ -1,7 +1,4 @@
-"""Language models that hosts load while their files are imported (DistilBERT, CLIP).
-
-At that point no rank has a device, every process pays for the model, and most training needs none.
-"""
+"""Language models that hosts load while their files are imported, before a rank has a device."""
 
 from __future__ import annotations
 

@@ -135,9 +135,7 @@ class RLDSDataset:
         """None: the order comes from the loader, not from a sampler of indices."""
 
     def get_action_stats(self) -> OrderedDict:
-        """{action key: n, and mean, sqdiff, min, max float64 [1, D]} over all steps, in the host's
-        form.
-        """
+        """{action key: n, and mean, sqdiff, min, max float64 [1, D]} over all steps."""
         merged = self._merged("actions")
         parts = {
             name: split_by_key(value, self.fields.actions)
@@ -150,15 +148,11 @@ class RLDSDataset:
         )
 
     def get_action_normalization_stats(self) -> OrderedDict:
-        """{action key: {"scale", "offset"}}, float32 [1, D]: what the host needs to undo the
-        normalisation.
-        """
+        """{action key: {"scale", "offset"}}, float32 [1, D], of the normalisation."""
         return normalization.action_normalization(self.get_action_stats(), self.action_config)
 
     def get_obs_normalization_stats(self) -> dict[str, dict[str, np.ndarray]]:
-        """{obs key: {"scale", "offset"}}, float32 [1, ...]: mean and deviation of states; cameras
-        are left as they are.
-        """
+        """{obs key: {"scale", "offset"}}, float32 [1, ...]; 1 and 0 for cameras."""
         stats = normalization.state_normalization(
             self._merged("states"), self.fields.low_dim_shapes
         )

@@ -1,7 +1,4 @@
-"""What edited hosts call for RLDS data: metadata, entries of train.data, datasets of a run.
-
-The host is not imported at module level.
-"""
+"""What edited hosts call for RLDS data. The host is not imported at module level."""
 
 from __future__ import annotations
 
@@ -56,9 +53,7 @@ _ROUNDING = 1e-4
 
 def dataset_configs(config: Any) -> list[dict[str, Any]]:
     """The entries of `config.train.data`, one per dataset with a weight above 0: path, weight,
-    schema, image_dim. Raises DataError, ConfigError.
-
-    Reads folder names only.
+    schema, image_dim. Reads folder names only. Raises DataError, ConfigError.
     """
     settings.check(config)
     root, version = setting(config, "train.data_path"), setting(config, "train.dataset_version")

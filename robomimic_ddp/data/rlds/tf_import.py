@@ -28,9 +28,8 @@ _INSTALL = 'Install the extra: pip install ".[rlds]" in robomimic-ddp\'s checkou
 
 @lru_cache(maxsize=1)
 def import_tensorflow() -> Any:
-    """The `tensorflow` module, without GPUs: its allocator would take the policy's memory.
-
-    Raises DataError if TensorFlow is missing, or has already initialised a GPU in this process.
+    """The `tensorflow` module, without GPUs, whose memory the policy needs. Raises DataError if it
+    is missing, or has already initialised a GPU in this process.
     """
     import_triton_first()
     try:
@@ -132,9 +131,7 @@ class _AfterTriton(SourceFileLoader):
 
 @lru_cache(maxsize=1)
 def import_tensorflow_datasets() -> Any:
-    """The `tensorflow_datasets` module, with TensorFlow imported as above before it. Raises
-    DataError.
-    """
+    """The `tensorflow_datasets` module, imported after TensorFlow. Raises DataError."""
     import_tensorflow()
     try:
         import tensorflow_datasets as tfds

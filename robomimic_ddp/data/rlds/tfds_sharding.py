@@ -53,10 +53,7 @@ def make_sharded(
 
 
 def require_datasets(data_path: str, names: Sequence[str]) -> None:
-    """Raises DataError for a dataset that is not in the folder `data_path`.
-
-    Addresses such as gs://... are not checked.
-    """
+    """Raises DataError for a dataset that is not in the folder `data_path` (unless gs://...)."""
     if "://" in data_path:
         return
     for name in names:
@@ -66,9 +63,7 @@ def require_datasets(data_path: str, names: Sequence[str]) -> None:
 
 
 class _Shares:
-    """What is read while a pipeline is built. own: datasets of this rank's shard; whole: of all
-    episodes.
-    """
+    """What is read while a pipeline is built; own: this rank's shards; whole: all episodes."""
 
     def __init__(self, tf: Any, tfds: Any, rank: int, world_size: int) -> None:
         self.tf, self.tfds = tf, tfds

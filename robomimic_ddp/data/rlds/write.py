@@ -57,9 +57,7 @@ def droid_features(height: int, width: int, cameras: Sequence[str] = CAMERAS) ->
 def droid_example(
     episode: dict[str, Any], index: int, encode: Any, cameras: Sequence[str] = CAMERAS
 ) -> dict[str, Any]:
-    """An episode (`steps`, `success`, `language`) as one example; `encode` turns [T, H, W, 3] into
-    JPEG bytes.
-    """
+    """An episode as one example; `encode` turns [T, H, W, 3] into JPEG bytes."""
     steps, success = episode["steps"], episode["success"]
     encoded = {
         camera: encode(np.stack([step["observation"][camera] for step in steps]))
@@ -88,9 +86,7 @@ def droid_example(
 
 
 def jpeg_encoder() -> Any:
-    """A function uint8 [T, H, W, 3] -> list of T open files of JPEG bytes, encoded on several
-    threads.
-    """
+    """A function uint8 [T, H, W, 3] -> T open files of JPEG bytes, encoded on several threads."""
     import io
 
     tf = import_tensorflow()

@@ -6,10 +6,7 @@ from typing import Any
 
 
 class JoinedLoaders:
-    """Behaves as the first loader, and saves and restores the position of each.
-
-    The host iterates over the loaders themselves.
-    """
+    """Behaves as the first loader, and saves and restores the position of each."""
 
     def __init__(self, before: Any, loader: Any) -> None:
         """Adds `loader` to `before`, which is a loader or a `JoinedLoaders`."""

@@ -61,11 +61,8 @@ def valid_loader(
     seed: int,
     batch_size_per_rank: int,
 ) -> Any:
-    """The validation loader for the DataLoader arguments `kwargs` of the host.
-
-    On one rank `make_loader(**kwargs)`. On several a `ShardedValidLoader`: every sample once over
-    all ranks, in batches of at most `batch_size_per_rank`. `seed` must be equal on all ranks.
-    Raises `DataError` as `train_loader` does, except for a small dataset.
+    """As `train_loader`, for validation: every sample once over all ranks, in batches of at most
+    `batch_size_per_rank` (a `ShardedValidLoader`); the dataset may be small.
     """
     if world_size == 1:
         _require_one_batch(kwargs, "validation")

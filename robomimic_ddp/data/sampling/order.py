@@ -100,11 +100,7 @@ def _only_draws_weights(sampler: Any) -> bool:
 
 
 def _generator(seed: int, number: int) -> np.random.RandomState:
-    """The generator of pass `number`.
-
-    RandomState, not Generator: numpy guarantees that its streams never change, so the order is the
-    same under another numpy.
-    """
+    """The generator of pass `number`: RandomState, whose streams never change."""
     entropy = np.random.SeedSequence([seed % 2**64, number])
     return np.random.RandomState(np.random.MT19937(entropy))
 

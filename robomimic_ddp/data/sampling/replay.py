@@ -50,9 +50,7 @@ class _Recorded:
         return hashlib.sha256(self.given[:count].tobytes()).hexdigest()
 
     def history(self, iterations: int | None = None) -> list[int] | None:
-        """What `bring_to` needs to repeat the first `iterations` (None: all); None for a stateless
-        sampler.
-        """
+        """What `bring_to` needs to repeat the first `iterations` (None: all), or None."""
         return None if is_stateless(self.sampler) else self.taken[:iterations]
 
     def bring_to(self, taken: list[int]) -> None:
@@ -220,9 +218,7 @@ class _Iteration:
         self._iterator = iter(self.loader)
 
     def _is_begun_at(self, position: dict[str, Any]) -> bool:
-        """Whether the host has already started this iteration, of a stateful sampler that workers
-        have advanced.
-        """
+        """Whether the host has begun this iteration already, of a stateful sampler."""
         recorded, history = self.recorded, position.get("iterations")
         if recorded is None or history is None or self.batches:
             return False

@@ -58,10 +58,8 @@ class ShardedSampler(Sampler):
             yield int(index)
 
     def digest(self, count: int | None = None) -> str:
-        """Hex SHA-256 of this rank's first `count` (None: all) indices of the current pass.
-
-        Before the first pass this draws it, and the next iteration delivers it. Shares of a uniform
-        order differ between ranks; those of a weighted order may be equal by chance.
+        """Hex SHA-256 of this rank's first `count` (None: all) indices of the current pass. Before
+        the first pass this draws it, and the next iteration delivers it.
         """
         self._begin_if_none()
         return hashlib.sha256(self._share[:count].tobytes()).hexdigest()

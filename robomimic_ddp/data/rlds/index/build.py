@@ -208,9 +208,7 @@ def _described(
     threads: int,
     skip: bool,
 ) -> Any:
-    """tf.data of the rows of `_episodes`, with the offset of the place and then the record's size
-    in place of the second number.
-    """
+    """tf.data of `_episodes`' rows: the place's offset, then the record's size, in second place."""
     tf = import_tensorflow()
     names = {*step_features_read(fields, False), *fields.judged}
     parse = episode_parser(source.features, sorted(names))

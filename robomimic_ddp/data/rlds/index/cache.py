@@ -37,9 +37,7 @@ from robomimic_ddp.errors import DataError
 
 logger = logging.getLogger(__name__)
 INDEX_VERSION = 3
-"""Raised when the stored data, or how an action is computed, changes. Old caches are then
-ignored.
-"""
+"""Raised when the stored data, or how an action is computed, changes: old caches are ignored."""
 _GROUPS = ("actions", "states")
 _FILES = "files"
 _PART_BYTES = 2**30

@@ -40,9 +40,7 @@ def action_normalization(
 def state_normalization(
     merged: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, dict[str, np.ndarray]]:
-    """Statistics [1, S] of the concatenated states -> {key: {"scale", "offset"}}, [1,
-    *shape] each.
-    """
+    """Statistics [1, S] of the joined states -> {key: {"scale", "offset"}}, [1, *shape] each."""
     deviation = np.sqrt(merged["sqdiff"] / merged["n"]) + STATE_DEVIATION_MARGIN
     stats, start = {}, 0
     for key, shape in shapes.items():

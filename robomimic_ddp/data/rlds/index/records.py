@@ -19,9 +19,7 @@ READ_BUFFER_BYTES = 262_144
 
 
 def raw_records(file: Any, offset: Any) -> Any:
-    """tf.data of the serialized episodes of `file` (string scalar) from byte `offset` (int64
-    scalar).
-    """
+    """tf.data of the serialized episodes of `file` (string) from byte `offset` (int64) on."""
     tf = import_tensorflow()
     # tf.data.TFRecordDataset has no offset.
     variant = tf.raw_ops.TFRecordDatasetV2(
@@ -97,9 +95,8 @@ def _first_fault(
 
 
 def whole_records(file: Path) -> list[int]:
-    """The byte offsets of the records of `file` whose checksums are correct.
-
-    A damaged record is skipped by its length; if that is damaged too, the rest of the file is lost.
+    """The byte offsets of the records of `file` whose checksums are correct. A damaged one is
+    skipped by its length; if that is damaged too, the rest of the file is lost.
     """
     tf = import_tensorflow()
     found = []
@@ -127,9 +124,7 @@ def record_offsets(file: Path) -> list[int]:
 
 
 def bad_picture(pictures: Mapping[str, Any], features: Any) -> str | None:
-    """Decodes `pictures`, {step feature: bytes [T]}; names the first that is no image of its
-    declared size, or None.
-    """
+    """The first of `pictures`, {step feature: bytes [T]}, not of its declared size; or None."""
     tf = import_tensorflow()
     steps = flat_features(features["steps"].feature)
     for place, frames in pictures.items():

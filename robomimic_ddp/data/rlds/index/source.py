@@ -1,5 +1,4 @@
-"""Finds a dataset prepared by tensorflow-datasets, and reads its metadata: version, features,
-files.
+"""Finds a dataset prepared by tensorflow-datasets, and reads its metadata.
 
 TensorFlow is not imported until features are needed.
 """
@@ -30,9 +29,8 @@ def is_rlds_folder(path: str | None) -> bool:
 
 
 def find_dataset(data_path: str, name: str, version: str | None = None) -> Path:
-    """The folder of dataset `name`: `data_path/name/version` (None: the newest version).
-
-    `data_path` may also be the folder of the dataset or of a version. Raises DataError.
+    """The folder of dataset `name`: `data_path/name/version` (None: the newest version), or
+    `data_path` itself. Raises DataError.
     """
     root = paths.expanded(data_path)
     if not data_path or not root.is_dir():
@@ -86,9 +84,7 @@ def _describe_versions(parent: Path) -> str:
 
 @dataclass(frozen=True)
 class Source:
-    """One dataset on disk. skip_missing: missing files raise no error; readers count their
-    episodes.
-    """
+    """One dataset on disk. skip_missing: missing files are no error, but counted."""
 
     folder: Path
     skip_missing: bool = False
@@ -176,9 +172,7 @@ class Source:
 
     @cached_property
     def left_out(self) -> dict[int, list[int]]:
-        """Of a prepared set: number of a file -> numbers of the records in the source's file that
-        the prepared one lacks.
-        """
+        """Of a prepared set: number of a file -> numbers of records that it lacks."""
         lost = (self.prepared or {"left_out": {}})["left_out"].get(SPLIT, {})
         return {int(file): numbers for file, numbers in lost.items()}
 

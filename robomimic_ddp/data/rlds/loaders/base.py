@@ -25,9 +25,7 @@ _SETTLING_SECONDS = 10.0
 
 
 def to_torch(batch: dict[str, Any], pin_memory: bool = False) -> dict[str, Any]:
-    """A batch of TensorFlow tensors as torch tensors in the same memory; `language` as str. One of
-    the frame cache as it is.
-    """
+    """TensorFlow's batch as torch tensors in the same memory; the frame cache's as it is."""
     if isinstance(batch["actions"], torch.Tensor):
         return batch
     tf = import_tensorflow()
@@ -173,9 +171,7 @@ class RLDSLoader:
         return delivered
 
     def _filled(self, rows: int) -> dict[str, Any]:
-        """Replaces a batch without a readable window: `rows` times this rank's next
-        readable one.
-        """
+        """In place of a lost batch: `rows` times this rank's next readable window."""
         if self._spare is None or self._spare[0] < self.samples_delivered:
             counters = FrameCounters()
             counters.decoded = self._counters.decoded

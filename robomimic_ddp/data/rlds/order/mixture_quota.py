@@ -35,9 +35,7 @@ class Quotas:
         self._lock = threading.Lock()
 
     def of(self, batch: int) -> np.ndarray:
-        """Windows of each dataset in batch number `batch`, int64 [D], which sums to the
-        batch size.
-        """
+        """Windows of each dataset in batch number `batch`, int64 [D]; sum: the batch size."""
         self._extend(lambda: len(self._ends) > batch + 1)
         return self._ends[batch + 1] - self._ends[batch]
 
@@ -74,10 +72,8 @@ class Quotas:
                 self._ends = self._table[: count + _AT_ONCE]
 
     def _next(self, given: list[int]) -> list[int]:
-        """Largest-remainder apportionment of the next batch.
-
-        In Python numbers, several times as fast as numpy for a few datasets: windows of a small
-        share are thousands of batches apart.
+        """Largest-remainder apportionment of the next batch, in Python numbers: for a few datasets
+        several times as fast as numpy.
         """
         total = sum(given) + self.batch_size
         due = [weight * total - number for weight, number in zip(self._plain_weights, given)]

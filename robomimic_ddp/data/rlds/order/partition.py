@@ -82,9 +82,7 @@ class Pieces:
         )
 
     def at(self, windows: np.ndarray) -> Pieces:
-        """Only the `windows` of the sequence, int64 [N], ascending, in as few pieces as
-        possible.
-        """
+        """Only the `windows` of the sequence, int64 [N] ascending, in the fewest pieces."""
         piece = np.searchsorted(self.ends, windows, "right")
         inside = self.start[piece] + windows - self.begins[piece]
         new = np.ones(len(windows), bool)

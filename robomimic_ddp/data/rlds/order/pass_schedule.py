@@ -79,9 +79,7 @@ class PassSchedule:
         first_pass: int,
         segments: Sequence[tuple[Segment, int]],
     ) -> PassSchedule:
-        """The schedule of the last of `segments`: pairs of a segment and the batches taken by each
-        rank.
-        """
+        """The schedule of the last of `segments`, pairs of a segment and each rank's batches."""
         (segment, batches), *later = segments
         schedule = cls(file_of_episode, windows, seed, segment, first_pass)
         for segment, more in later:

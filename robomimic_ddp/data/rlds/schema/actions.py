@@ -21,10 +21,8 @@ def convert_part(values: Any, part: Part, math: Any) -> Any:
 
 
 def part_values(steps: Mapping[str, Any], part: Part) -> Any:
-    """TensorFlow: step features {name: [T, ...]} -> the part's numbers, float32 [T, part.size].
-
-    Converted in the stored precision and cast at the end: float32 sines of float64 angles would
-    already differ.
+    """TensorFlow: step features {name: [T, ...]} -> the part's numbers, float32 [T, part.size]:
+    cast after conversion, since float32 sines of float64 angles would differ.
     """
     tf = import_tensorflow()
     values = steps[part.source]
@@ -36,9 +34,7 @@ def part_values(steps: Mapping[str, Any], part: Part) -> Any:
 
 
 def action_vectors(steps: Mapping[str, Any], parts: Mapping[str, Part]) -> Any:
-    """TensorFlow: step features {name: [T, ...]} -> raw actions float32 [T, A], parts in the order
-    of `parts`.
-    """
+    """TensorFlow: step features {name: [T, ...]} -> raw actions float32 [T, A], as in `parts`."""
     tf = import_tensorflow()
     return tf.concat([part_values(steps, part) for part in parts.values()], axis=-1)
 

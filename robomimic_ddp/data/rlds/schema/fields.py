@@ -33,9 +33,7 @@ OF_EPISODE = "episode:"
 
 @dataclass(frozen=True)
 class Part:
-    """Elements [start, stop) of the flattened step feature `source`; `rotation`: (from, to)
-    formats, or None.
-    """
+    """Elements [start, stop) of the flattened step feature `source`; rotation: (from, to)."""
 
     source: str
     start: int
@@ -122,10 +120,8 @@ def find_fields(
 
 
 def _require_entries(schema: Schema, steps: Mapping[str, Any], where: str) -> None:
-    """Raises DataError that names all entries that the dataset lacks or that do not fit.
-
-    Entries that the run does not use count too: a misspelt feature would silently leave an action
-    or a camera out of the policy.
+    """Raises DataError that names all entries that the dataset lacks or that do not fit, unused
+    ones too: a misspelt feature would silently leave an action or a camera out of the policy.
     """
     wanted = [
         (section, key, entry)
@@ -246,9 +242,7 @@ def _find_language(schema: Schema, steps: Mapping[str, Any], where: str) -> str 
 def _find_filter(
     one: Filter | None, features: Any, steps: Mapping[str, Any], where: str, schema: str
 ) -> Filter | None:
-    """The filter with its feature as `episode_parser` names it; None for an optional filter whose
-    feature is missing.
-    """
+    """The filter with its feature as `episode_parser` names it; None if optional and missing."""
     if one is None:
         return None
     whole = episode_features(features)
