@@ -24,16 +24,14 @@ from robomimic_ddp.data.rlds.order.windows import WindowShape, pick_offsets, win
 from robomimic_ddp.data.rlds.pipeline.images import PictureSize, reduction
 from robomimic_ddp.data.rlds.pipeline.settings import WindowSettings
 from robomimic_ddp.data.rlds.schema.actions import split_by_key
-from robomimic_ddp.data.rlds.schema.fields import Fields, flat_features
+from robomimic_ddp.data.rlds.schema.features import flat_features
+from robomimic_ddp.data.rlds.schema.fields import Fields
 
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """Config of the loader; see `rlds_keys.DEFAULTS`.
-
-    host_batch_size: train.batch_size, in which validation steps are counted (None: the rank's batch
-    size). skip_corrupt: see `ddp.skip_corrupt`. shuffle_per_rank: shuffle_buffer_size is for each
-    rank, not for all together.
+    """Config of the loader; see `rlds_keys.DEFAULTS`, `ddp.skip_corrupt`, and `ddp.shuffle` for
+    shuffle_per_rank. host_batch_size: train.batch_size, in which validation steps are counted.
     """
 
     shuffle_buffer_size: int = 100_000
@@ -45,10 +43,8 @@ class LoadOptions:
 
 
 class RLDSDataset:
-    """Windows of the episodes `rows` of a dataset, without frames. Equal on all ranks.
-
-    all_rows: episodes of training and validation, which the statistics cover, so that both are
-    normalised alike and stay within bounds.
+    """Windows of the episodes `rows` of a dataset, without frames. Equal on all ranks. all_rows:
+    the episodes that statistics cover, so that training and validation are normalised alike.
     """
 
     is_rlds = True

@@ -1,8 +1,7 @@
 """Shards episodes over ranks in hosts with a pipeline over tensorflow-datasets (octo, dlimp).
 
-While such a pipeline is built, `DatasetBuilder.as_dataset` reads this rank's shard of a split, by
-`tfds.even_splits`. Shards have equal numbers of episodes, so that none is trained more often; they
-are disjoint, complete, and fixed for the run, however the host shuffles.
+While it is built, `DatasetBuilder.as_dataset` reads this rank's shard of a split, by
+`tfds.even_splits`: disjoint, complete, fixed for the run, however the host shuffles.
 """
 
 from __future__ import annotations
@@ -33,9 +32,8 @@ def make_sharded(
 ) -> Any:
     """`make_dataset(*args, **kwargs)`, reading only this rank's episodes of each tfds dataset.
 
-    divide_buffer: divide the keyword `shuffle_buffer_size` by the number of ranks. Split "all" is
-    read whole: octo's statistics come from it. Raises DataError for a split of fewer episodes than
-    ranks, and if the call would compute statistics of a shard, or train on all.
+    divide_buffer: the keyword `shuffle_buffer_size` by the ranks. Raises DataError for fewer
+    episodes than ranks, and if the call would compute statistics of a shard, or train on all.
     """
     import tensorflow as tf
     import tensorflow_datasets as tfds

@@ -103,11 +103,8 @@ def missing_episodes(index: Index, source: Source) -> np.ndarray:
 
 
 def numbers_in_files(index: Index, source: Source) -> np.ndarray:
-    """The number of each episode's record in its file, of the source for a prepared set: int64,
-    counted from 0.
-
-    For files with episodes missing in the index, reads the lengths of the records. Raises DataError
-    if such a file cannot be read.
+    """The number of each episode's record in its file, of the source for a prepared set: int64 from
+    0. Reads lengths in files with missing episodes. Raises DataError if one cannot be read.
     """
     numbers = np.arange(len(index.file)) - np.searchsorted(index.file, index.file)
     for file in np.flatnonzero(missing_episodes(index, source)):

@@ -29,9 +29,7 @@ def is_rlds_folder(path: str | None) -> bool:
 
 
 def find_dataset(data_path: str, name: str, version: str | None = None) -> Path:
-    """The folder of dataset `name`: `data_path/name/version` (None: the newest version), or
-    `data_path` itself. Raises DataError.
-    """
+    """`data_path/name/version` (None: the newest), or `data_path` itself. Raises DataError."""
     root = paths.expanded(data_path)
     if not data_path or not root.is_dir():
         raise DataError(
@@ -60,7 +58,8 @@ def find_dataset(data_path: str, name: str, version: str | None = None) -> Path:
             f"dataset {name!r} in {root} is not ready: found {_describe_versions(parent)}. A "
             f"dataset is read once its version folder contains {INFO_FILE}; finish preparing it."
         )
-    return parent / version if version else max(found, key=_version_number)
+    newest = max(found, key=lambda folder: [int(part) for part in folder.name.split(".")])
+    return parent / version if version else newest
 
 
 def _version_folders(parent: Path) -> list[Path]:
@@ -69,10 +68,6 @@ def _version_folders(parent: Path) -> list[Path]:
         for folder in parent.iterdir()
         if _VERSION.fullmatch(folder.name) and is_rlds_folder(str(folder))
     ]
-
-
-def _version_number(folder: Path) -> tuple[int, ...]:
-    return tuple(int(part) for part in folder.name.split("."))
 
 
 def _describe_versions(parent: Path) -> str:

@@ -126,15 +126,10 @@ class RLDSLoader:
         return counts
 
     def _as_torch(self, raw: dict[str, Any]) -> dict[str, Any]:
-        """A batch of the pipeline as tensors, with the embeddings of its instructions if they are
-        known. Thread-safe: encodes nothing (see Embeddings.of).
-        """
+        """A batch as tensors, with known embeddings. Thread-safe: encodes nothing."""
         batch = to_torch(raw, self.batching.pin_memory)
-        return self._embedded(batch) if self._is_known(batch) else batch
-
-    def _is_known(self, batch: dict[str, Any]) -> bool:
         known = all(made.knows(batch["language"]) for made in self.dataset.embeddings)
-        return known and not self._is_lost(batch)
+        return self._embedded(batch) if known and not self._is_lost(batch) else batch
 
     def _embedded(self, batch: dict[str, Any]) -> dict[str, Any]:
         for made in self.dataset.embeddings:

@@ -14,10 +14,8 @@ _SIZE_BITS = 20
 
 
 class Quotas:
-    """Windows of each of D datasets in each batch of `batch_size` windows.
-
-    After any number of batches each dataset has its share by `weights`, to within two windows.
-    given: windows of each before batch 0, of whole batches.
+    """Windows of each of D datasets in each batch: by `weights`, to within two windows after any
+    number of batches. given: windows of each before batch 0, of whole batches.
     """
 
     def __init__(
@@ -45,9 +43,7 @@ class Quotas:
         return self._ends[batch]
 
     def groups(self, number: int, first: int, count: int) -> np.ndarray:
-        """The batch of each of `count` windows of dataset `number` from window `first` on, as
-        ascending codes, int64 [count]; see `group_size`.
-        """
+        """The batch of each of `count` windows from `first` on, as ascending codes: int64."""
         start = int(self.given[number]) + first
         self._extend(lambda: self._ends[-1, number] >= start + count)
         ends = self._ends[:, number]
@@ -72,9 +68,7 @@ class Quotas:
                 self._ends = self._table[: count + _AT_ONCE]
 
     def _next(self, given: list[int]) -> list[int]:
-        """Largest-remainder apportionment of the next batch, in Python numbers: for a few datasets
-        several times as fast as numpy.
-        """
+        """Largest-remainder apportionment; Python numbers are faster for a few datasets."""
         total = sum(given) + self.batch_size
         due = [weight * total - number for weight, number in zip(self._plain_weights, given)]
         quota = [math.floor(max(number, 0.0)) for number in due]

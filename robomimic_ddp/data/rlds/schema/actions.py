@@ -27,7 +27,7 @@ def part_values(steps: Mapping[str, Any], part: Part) -> Any:
     tf = import_tensorflow()
     values = steps[part.source]
     if values.shape.rank != 2:
-        values = tf.reshape(values, [tf.shape(values)[0], _size(values.shape[1:])])
+        values = tf.reshape(values, [tf.shape(values)[0], values.shape[1:].num_elements()])
     if part.rotation and not values.dtype.is_floating:
         values = tf.cast(values, tf.float64)
     return tf.cast(convert_part(values, part, tf), tf.float32)
@@ -45,8 +45,3 @@ def split_by_key(vectors: np.ndarray, parts: Mapping[str, Part]) -> dict[str, np
     return {
         key: vectors[..., end - part.size : end] for (key, part), end in zip(parts.items(), ends)
     }
-
-
-def _size(shape: Any) -> int:
-    """Number of elements of a known shape."""
-    return int(np.prod([int(number) for number in shape], dtype=np.int64))
