@@ -24,10 +24,9 @@ HINTS = {"kind of": _ALIKE, "the parallel nets": _ALIKE, "optimizer": _ALIKE}
 
 
 def require_same_structure(algo: Any) -> None:
-    """Collective: every rank has the same nets, of which the retrofit synchronises every
-    trainable parameter. Comes before weights are made equal, which needs equal shapes.
-
-    Raises VerifyError on all ranks; also with `ddp.verify` off, since nothing else would notice.
+    """Collective: every rank has the same nets, of which the retrofit synchronises every trainable
+    parameter. Raises VerifyError on all ranks; also with `ddp.verify` off, since nothing else would
+    notice.
     """
     evidence = Evidence("before weights are made equal", equal=structure_items(algo), hints=HINTS)
     evidence.complaints = [*nested(algo), *uncovered(algo)]
