@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, PatchError
 
 if TYPE_CHECKING:
-    from robomimic_ddp.patches.examination import Examination
     from robomimic_ddp.patches.hosts import Host
+    from robomimic_ddp.patches.outcomes import Examination
 
 _PATH_HELP = (
     "the host: a repository, or its package folder (default: the robomimic that Python imports)"
@@ -67,8 +67,11 @@ def _add_program(parser: argparse.ArgumentParser) -> None:
 
 def run(command: str, args: argparse.Namespace) -> int:
     """Runs `command`; returns the exit code. Raises RobomimicDDPError."""
-    commands = {"status": _status, "diff": _diff, "apply": _apply, "revert": _revert, "run": _run}
-    return commands[command](args)
+    if command == "run":
+        from robomimic_ddp.patches.running import run_edited
+
+        return run_edited(args)
+    return {"status": _status, "diff": _diff, "apply": _apply, "revert": _revert}[command](args)
 
 
 def _examine(args: argparse.Namespace) -> tuple[Examination, list]:
@@ -119,12 +122,6 @@ def _sentence(examination: Examination) -> str:
     }
     meaning = meanings.get(examination.state, f"apply would edit {files}.")
     return f"{examination.state}: {meaning}"
-
-
-def _run(args: argparse.Namespace) -> int:
-    from robomimic_ddp.patches import running
-
-    return running.run_edited(args)
 
 
 def _uncommitted(host: Host) -> list[str] | None:

@@ -1,8 +1,6 @@
 """Runs the fixers over a host: findings, problems, and the bytes that each file would have.
 
-`examine` reads and decides, and writes nothing: status, diff, apply and import-time patching are
-four uses of it. All fixers of a file share one parsed module, and only files that pass a cheap text
-filter are parsed.
+`examine` writes nothing. Only files that pass a cheap text filter are parsed, once for all fixers.
 """
 
 from __future__ import annotations
@@ -15,12 +13,14 @@ from typing import Any
 from robomimic_ddp.errors import PatchError
 from robomimic_ddp.patches import entries
 from robomimic_ddp.patches.edits import api_calls, definition
-from robomimic_ddp.patches.examination import Examination, FilePatch, Finding
 from robomimic_ddp.patches.hosts import Host
 from robomimic_ddp.patches.outcomes import (
     AlreadyApplied,
     Applied,
     Edit,
+    Examination,
+    FilePatch,
+    Finding,
     Fixer,
     NotPresent,
     Outcome,
@@ -85,9 +85,7 @@ def patch_file(
 
 
 def confirm(examination: Examination, fixers: Iterable[Fixer]) -> Examination:
-    """The examination of the patched text. Raises PatchError if it asks for another edit: apply
-    twice must equal apply once.
-    """
+    """The examination of the patched text. Raises PatchError if that needs another edit."""
     patched = {patch.path: patch.after for patch in examination.patches}
     after = examine(replace(examination.host, patched=patched), fixers)
     if after.patches or after.blocked:
@@ -162,7 +160,8 @@ def _problems(findings: list[Finding]) -> tuple[Finding, ...]:
 
 def _half_patched(findings: list[Finding], uses: list[entries.Use]) -> Iterator[Finding]:
     """Train scripts that are patched, with a helper that is not."""
-    patched = {(one.fixer.name, one.path) for one in findings if _is_patched(one)}
+    kinds = (Applied, AlreadyApplied)
+    patched = {(one.fixer.name, one.path) for one in findings if isinstance(one.outcome, kinds)}
     fixers = {finding.fixer.name: finding.fixer for finding in findings}
     for use in uses:
         fixer = fixers.get(entries.HELPERS[use.name])
@@ -175,7 +174,3 @@ def _half_patched(findings: list[Finding], uses: list[entries.Use]) -> Iterator[
                 "not: each rank would do alone what all do together"
             )
             yield Finding(fixer, use.script, Unrecognised(use.line, why, fixer.by_hand))
-
-
-def _is_patched(finding: Finding) -> bool:
-    return isinstance(finding.outcome, (Applied, AlreadyApplied))

@@ -9,9 +9,7 @@ _SECONDS = 20
 
 
 def uncommitted(root: Path, ours: frozenset[Path] = frozenset()) -> list[str] | None:
-    """Files that git calls changed or new in the checkout whose top is `root`, without `ours` (both
-    absolute); None where git has no answer.
-    """
+    """Changed and new files of the checkout `root`, without `ours` (absolute); None without git."""
     # The host's own git configuration may name a program as file-system monitor: not run by us.
     command = ["git", "-c", "core.fsmonitor=false", "-C", str(root), "status", "--porcelain", "-z"]
     try:

@@ -15,8 +15,8 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 
-from robomimic_ddp.patches.examination import Examination, FilePatch
 from robomimic_ddp.patches.lines import compile_as
+from robomimic_ddp.patches.outcomes import Examination, FilePatch
 
 
 class EditedLoader(SourceFileLoader):
@@ -81,9 +81,7 @@ class EditingFinder(MetaPathFinder):
 
 
 def install(examination: Examination) -> EditingFinder:
-    """Puts the edits in force for later imports. Warns (RuntimeWarning) of modules imported before,
-    whose edits have no effect.
-    """
+    """Edits later imports. Warns (RuntimeWarning) of modules imported before, left unedited."""
     assert not examination.blocked, "a blocked examination must not be put in force"
     package = examination.host.package
     for patch in examination.patches:

@@ -89,10 +89,8 @@ class Host:
 
 
 def find_host(path: str | None) -> Host:
-    """The host at `path`: the package folder, or a folder with it up to three levels below.
-
-    Without a path: the importable robomimic (not imported here), unless the current folder contains
-    another. Raises UsageError for none or several.
+    """The host at `path`: the package folder, or a folder with it up to three levels below; without
+    a path the importable robomimic, unless the current folder contains another. Raises UsageError.
     """
     if path is None:
         package = _importable()

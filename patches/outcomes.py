@@ -1,10 +1,13 @@
-"""What a fixer is, and the four answers it can give about a file."""
+"""What a fixer is, the four answers it can give about a file, and all that is known of a host."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Union
+
+from robomimic_ddp.patches.hosts import Host
+from robomimic_ddp.patches.refusal import Refusal
 
 if TYPE_CHECKING:
     import libcst as cst
@@ -14,10 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Edit:
-    """One change to one node of a parsed file.
-
-    `change` is given the node with the edits inside it already made, so that edits may be nested (a
-    decorator on `train` and a call within it), and returns what takes the node's place.
+    """One change to one node of a parsed file. `change` is given the node with the edits inside it
+    made already, and returns what takes its place: edits may be nested.
     """
 
     node: cst.CSTNode
@@ -110,3 +111,47 @@ class Fixer:
     def may_apply_to(self, data: bytes) -> bool:
         """The cheap text filter: whether a file with these bytes is worth parsing."""
         return all(any(one.encode() in data for one in word.split("|")) for word in self.marks)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one fixer answered about one file (`path` relative to the package)."""
+
+    fixer: Fixer
+    path: str
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class FilePatch:
+    """A file's bytes before (None: no such file) and after; `path` relative to the package."""
+
+    path: str
+    before: bytes | None
+    after: bytes
+
+
+@dataclass(frozen=True)
+class Examination:
+    """All that is known of a host before anything is written. `problems` forbid writing."""
+
+    host: Host
+    findings: tuple[Finding, ...]
+    patches: tuple[FilePatch, ...] = ()
+    refusal: Refusal | None = None
+    problems: tuple[Finding, ...] = ()
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the host cannot be retrofitted as it is."""
+        return self.refusal is not None or bool(self.problems)
+
+    @property
+    def state(self) -> str:
+        """One of "already distributed", "blocked", "patched", "partly patched" or "not patched"."""
+        if self.blocked:
+            return "already distributed" if self.refusal else "blocked"
+        kinds = {type(finding.outcome) for finding in self.findings}
+        if not self.patches and AlreadyApplied in kinds:
+            return "patched"
+        return "partly patched" if AlreadyApplied in kinds else "not patched"

@@ -33,9 +33,10 @@ def find(source: Source, module: cst.Module) -> list[Found]:
         wrapped, bare = _bound_to_data_parallel(source, module_dict), []
         for key, net in ((key, net) for key, value in items for net in _alternatives(value)):
             seen.add(key)
+            name = dotted(net.func if isinstance(net, cst.Call) else net).rpartition(".")[2]
             if api_calls(source, net, "parallel"):
                 found += [net] if len(getattr(net, "args", ())) == 1 else []
-            elif not any(calls(source, net, *DATA_PARALLEL)) and _stands_for(net) not in wrapped:
+            elif not any(calls(source, net, *DATA_PARALLEL)) and name not in wrapped:
                 bare.append(net)
         around = _around(source, module_dict, bare)
         if around is not None:
@@ -104,11 +105,6 @@ def _around(
 def _in_data_parallel(source: Source, node: cst.CSTNode) -> list[cst.Call]:
     """Calls that put a net into DataParallel, or did before `apply`."""
     return [*calls(source, node, *DATA_PARALLEL), *keyed_calls(source, node)]
-
-
-def _stands_for(net: cst.BaseExpression) -> str:
-    """The name that a value is, or that it is a call of; else ""."""
-    return dotted(net.func if isinstance(net, cst.Call) else net).rpartition(".")[2]
 
 
 def _scope(source: Source, node: cst.CSTNode) -> cst.CSTNode:
