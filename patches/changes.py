@@ -8,17 +8,14 @@ from pathlib import Path
 
 from robomimic_ddp.errors import PatchError
 from robomimic_ddp.patches import manifest
-from robomimic_ddp.patches.examination import Examination
 from robomimic_ddp.patches.hosts import Host
-from robomimic_ddp.patches.outcomes import AlreadyApplied
+from robomimic_ddp.patches.outcomes import AlreadyApplied, Examination
 from robomimic_ddp.patches.writing import Change, remove_remnants, write_all
 
 
 @dataclass(frozen=True)
 class Reverted:
-    """What a revert did: files given back, files removed, and (edited file, copy of the user's
-    version).
-    """
+    """Files given back, files removed, and (edited file, copy of the user's version)."""
 
     restored: tuple[str, ...]
     removed: tuple[str, ...]
@@ -49,11 +46,9 @@ def apply(examination: Examination) -> None:
 
 
 def revert(host: Host, force: bool = False) -> Reverted:
-    """Gives back the bytes of every file in the manifest, removes the added ones, then the
-    manifest.
-
-    Raises PatchError naming the files that were edited since the apply; with `force` their present
-    version is kept beside them as `<file>.edited`.
+    """Gives back the bytes of every file in the manifest, removes the added ones and the manifest.
+    Raises PatchError naming files edited since the apply; with `force` they are kept as
+    `<file>.edited`.
     """
     entries = manifest.load(host.package)
     if not entries:

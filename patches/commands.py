@@ -11,21 +11,67 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, PatchError
-from robomimic_ddp.patches.arguments import add_arguments
 
 if TYPE_CHECKING:
-    from robomimic_ddp.patches.examination import Examination
     from robomimic_ddp.patches.hosts import Host
+    from robomimic_ddp.patches.outcomes import Examination
 
-__all__ = ["add_arguments", "run"]
+_PATH_HELP = (
+    "the host: a repository, or its package folder (default: the robomimic that Python imports)"
+)
+_FIXER_HELP = "a fixer or a seam as `status` lists them; may be repeated"
+
+
+def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
+    """Declares the arguments of `command` on its own parser. A test freezes them."""
+    if command == "run":
+        _add_program(parser)
+    else:
+        parser.add_argument("path", nargs="?", metavar="PATH", help=_PATH_HELP)
+    if command == "revert":
+        parser.add_argument(
+            "--force",
+            action="store_true",
+            help="revert files that were edited since too, keeping a copy of each (FILE.edited)",
+        )
+        return
+    for word, help_text in (
+        ("only", "run nothing but FIXER"),
+        ("with", "run FIXER too, which is off by default"),
+        ("without", "leave FIXER out"),
+    ):
+        listed = {"action": "append", "default": [], "metavar": "FIXER", "dest": f"{word}_fixers"}
+        parser.add_argument(f"--{word}", **listed, help=f"{help_text}: {_FIXER_HELP}")
+    if command == "status":
+        parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    if command == "apply":
+        parser.add_argument(
+            "--dry-run", action="store_true", help="say what would be done; write nothing"
+        )
+        parser.add_argument(
+            "--check", action="store_true", help="exit 1 unless all is applied; write nothing"
+        )
+
+
+def _add_program(parser: argparse.ArgumentParser) -> None:
+    is_module = "PROGRAM is a module even if a file is so named"
+    parser.add_argument("-m", dest="module", action="store_true", help=is_module)
+    parser.add_argument("--host", metavar="PATH", help=_PATH_HELP)
+    parser.add_argument(
+        "program", metavar="PROGRAM", help="a module (robomimic.scripts.train), or a file (*.py)"
+    )
+    parser.add_argument(
+        "arguments", metavar="...", nargs=argparse.REMAINDER, help="the program's own arguments"
+    )
 
 
 def run(command: str, args: argparse.Namespace) -> int:
-    """Runs `command` and returns the exit code. Raises RobomimicDDPError for what the user must
-    know.
-    """
-    commands = {"status": _status, "diff": _diff, "apply": _apply, "revert": _revert, "run": _run}
-    return commands[command](args)
+    """Runs `command`; returns the exit code. Raises RobomimicDDPError."""
+    if command == "run":
+        from robomimic_ddp.patches.running import run_edited
+
+        return run_edited(args)
+    return {"status": _status, "diff": _diff, "apply": _apply, "revert": _revert}[command](args)
 
 
 def _examine(args: argparse.Namespace) -> tuple[Examination, list]:
@@ -76,12 +122,6 @@ def _sentence(examination: Examination) -> str:
     }
     meaning = meanings.get(examination.state, f"apply would edit {files}.")
     return f"{examination.state}: {meaning}"
-
-
-def _run(args: argparse.Namespace) -> int:
-    from robomimic_ddp.patches import running
-
-    return running.run_edited(args)
 
 
 def _uncommitted(host: Host) -> list[str] | None:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from robomimic_ddp.patches.examination import Examination, FilePatch
+from robomimic_ddp.patches.outcomes import Examination, FilePatch
 
 _CONTEXT_LINES = 3
 

@@ -108,10 +108,8 @@ def put_after(source: Source, node: cst.BaseExpression, function: str, first: st
 
 
 def wrap(source: Source, node: cst.BaseExpression, function: str, *more: str) -> Edit:
-    """`node` becomes `DDPUtils.<function>(node, *more)`, where `more` is source text of names.
-
-    Parentheses around an operation become the call's, or stay outside where a keyword touches them
-    (`if(a):`).
+    """`node` becomes `DDPUtils.<function>(node, *more)`, where `more` is source text of names. Its
+    parentheses become the call's, or stay outside where a keyword touches them (`if(a):`).
     """
     touched = source.before(node).isalnum()
 

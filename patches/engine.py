@@ -1,8 +1,6 @@
 """Runs the fixers over a host: findings, problems, and the bytes that each file would have.
 
-`examine` reads and decides, and writes nothing: status, diff, apply and import-time patching are
-four uses of it. All fixers of a file share one parsed module, and only files that pass a cheap text
-filter are parsed.
+`examine` writes nothing. Only files that pass a cheap text filter are parsed, once for all fixers.
 """
 
 from __future__ import annotations
@@ -15,14 +13,14 @@ from typing import Any
 from robomimic_ddp.errors import PatchError
 from robomimic_ddp.patches import entries
 from robomimic_ddp.patches.edits import api_calls, definition
-from robomimic_ddp.patches.examination import Examination, FilePatch, Finding
 from robomimic_ddp.patches.hosts import Host
 from robomimic_ddp.patches.outcomes import (
-    AddedFile,
     AlreadyApplied,
-    AnyFixer,
     Applied,
     Edit,
+    Examination,
+    FilePatch,
+    Finding,
     Fixer,
     NotPresent,
     Outcome,
@@ -32,7 +30,7 @@ from robomimic_ddp.patches.refusal import find_refusal
 from robomimic_ddp.patches.source import Source, SourceError
 
 
-def examine(host: Host, fixers: Iterable[AnyFixer]) -> Examination:
+def examine(host: Host, fixers: Iterable[Fixer]) -> Examination:
     """Runs `fixers` over the host as it is."""
     refusal = find_refusal(host)
     if refusal is not None:
@@ -41,11 +39,10 @@ def examine(host: Host, fixers: Iterable[AnyFixer]) -> Examination:
     by_file: dict[str, list[Fixer]] = defaultdict(list)
     findings, patches = [], []
     for fixer in fixers:
-        if isinstance(fixer, AddedFile):
-            outcome, after = _added(host, fixer)
-            findings.append(Finding(fixer, fixer.path, outcome))
-            if isinstance(outcome, Applied):
-                patches.append(FilePatch(fixer.path, None, after))
+        if fixer.adds:
+            outcome, patch = _added(host, fixer)
+            findings.append(Finding(fixer, patch.path, outcome))
+            patches += [patch] if isinstance(outcome, Applied) else []
             continue
         paths = host.files(fixer.files)
         if entries.TRAIN_UTILS in fixer.files:  # what is true of it is true of others with helpers
@@ -72,9 +69,7 @@ def examine(host: Host, fixers: Iterable[AnyFixer]) -> Examination:
 def patch_file(
     path: str, data: bytes, fixers: Sequence[Fixer], traits: frozenset[str] = frozenset()
 ) -> tuple[list[Outcome], FilePatch]:
-    """One file's outcomes, in the order of `fixers`, and its patch (before == after: nothing to
-    edit).
-    """
+    """One file's outcomes, in the order of `fixers`, and its patch (before == after: no edit)."""
     try:
         source = Source(path, data, traits)
     except SourceError as error:
@@ -89,12 +84,8 @@ def patch_file(
     return outcomes, FilePatch(path, data, after)
 
 
-def confirm(examination: Examination, fixers: Iterable[AnyFixer]) -> Examination:
-    """The examination of the patched text: it must ask for no further edit, or the fixers
-    contradict themselves.
-
-    This is our own check, made before anything is written, that apply twice equals apply once.
-    """
+def confirm(examination: Examination, fixers: Iterable[Fixer]) -> Examination:
+    """The examination of the patched text. Raises PatchError if that needs another edit."""
     patched = {patch.path: patch.after for patch in examination.patches}
     after = examine(replace(examination.host, patched=patched), fixers)
     if after.patches or after.blocked:
@@ -132,26 +123,24 @@ def _outcome(source: Source, fixer: Fixer) -> Outcome:
     return AlreadyApplied(lines) if done else NotPresent(fixer.missing)
 
 
-def _added(host: Host, fixer: AddedFile) -> tuple[Outcome, bytes]:
-    """The outcome, and the bytes of the file that is added where it is `Applied`."""
-    folder, before = fixer.path.rpartition("/")[0], host.read(fixer.path)
-    neighbours = [path for path in host.files((f"{folder}/*.py",)) if path != fixer.path]
-    crlf = any(b"\r\n" in (host.read(path) or b"") for path in neighbours)
-    after = fixer.text.replace("\n", "\r\n" if crlf else "\n").encode()
-    if before is None and not neighbours:
-        return Unrecognised(0, f"the host has no {folder}/", fixer.by_hand), after
+def _added(host: Host, fixer: Fixer) -> tuple[Outcome, FilePatch]:
+    """The outcome, and the patch that adds the file where it is `Applied`."""
+    (path,) = fixer.files
+    before, folder = host.read(path), path.rpartition("/")[0]
+    neighbours = [one for one in host.files((f"{folder}/*.py",)) if one != path]
+    crlf = any(b"\r\n" in (host.read(one) or b"") for one in neighbours)
+    patch = FilePatch(path, None, fixer.adds.replace("\n", "\r\n" if crlf else "\n").encode())
     if before is None:
-        return Applied((), (1,)), after
+        missing = Unrecognised(0, f"the host has no {folder}/", fixer.by_hand)
+        return Applied((), (1,)) if neighbours else missing, patch
     if b"robomimic_ddp" in before:
-        return AlreadyApplied((1,)), after
+        return AlreadyApplied((1,)), patch
     reason = "the host has one, which is patched like its other train scripts"
-    return NotPresent(reason), after
+    return NotPresent(reason), patch
 
 
 def _problems(findings: list[Finding]) -> tuple[Finding, ...]:
-    """Findings that forbid writing: constructs in unknown forms, and required seams found
-    nowhere.
-    """
+    """Findings that forbid writing: unknown forms, and required seams found nowhere."""
     problems = [
         finding
         for finding in findings
@@ -171,7 +160,8 @@ def _problems(findings: list[Finding]) -> tuple[Finding, ...]:
 
 def _half_patched(findings: list[Finding], uses: list[entries.Use]) -> Iterator[Finding]:
     """Train scripts that are patched, with a helper that is not."""
-    patched = {(one.fixer.name, one.path) for one in findings if _is_patched(one)}
+    kinds = (Applied, AlreadyApplied)
+    patched = {(one.fixer.name, one.path) for one in findings if isinstance(one.outcome, kinds)}
     fixers = {finding.fixer.name: finding.fixer for finding in findings}
     for use in uses:
         fixer = fixers.get(entries.HELPERS[use.name])
@@ -184,7 +174,3 @@ def _half_patched(findings: list[Finding], uses: list[entries.Use]) -> Iterator[
                 "not: each rank would do alone what all do together"
             )
             yield Finding(fixer, use.script, Unrecognised(use.line, why, fixer.by_hand))
-
-
-def _is_patched(finding: Finding) -> bool:
-    return isinstance(finding.outcome, (Applied, AlreadyApplied))

@@ -9,14 +9,11 @@ _SECONDS = 20
 
 
 def uncommitted(root: Path, ours: frozenset[Path] = frozenset()) -> list[str] | None:
-    """Files at or below `root` (absolute) that git calls changed or new, as it prints them, those
-    of `ours` (absolute) left out; None where git has no answer.
-    """
+    """Changed and new files of the checkout `root`, without `ours` (absolute); None without git."""
     # The host's own git configuration may name a program as file-system monitor: not run by us.
     command = ["git", "-c", "core.fsmonitor=false", "-C", str(root), "status", "--porcelain", "-z"]
     try:
         done = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=True)
-        top = _top(root)
     except (OSError, subprocess.SubprocessError):
         return None
     words = iter(done.stdout.decode("utf-8", "replace").split("\0"))
@@ -24,12 +21,6 @@ def uncommitted(root: Path, ours: frozenset[Path] = frozenset()) -> list[str] | 
     for word in words:
         if word[:1] in ("R", "C"):
             next(words, None)  # where it was before
-        if word and top / word[3:] not in ours:
+        if word and root / word[3:] not in ours:
             changed.append(word[3:])
     return changed
-
-
-def _top(root: Path) -> Path:
-    command = ["git", "-C", str(root), "rev-parse", "--show-toplevel"]
-    done = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=True)
-    return Path(done.stdout.decode("utf-8", "replace").rstrip("\n"))

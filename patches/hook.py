@@ -1,8 +1,6 @@
-"""The edits at import time: the host's modules are compiled from edited text, and no file is
-touched.
+"""The edits at import time: the host's modules are compiled from edited text; no file is touched.
 
-No byte code is read or written for edited modules, so an unedited run never picks up an edited
-module, nor the other way round.
+No byte code is read or written for them, so unedited runs never pick up an edited module.
 """
 
 from __future__ import annotations
@@ -17,8 +15,8 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 
-from robomimic_ddp.patches.examination import Examination, FilePatch
 from robomimic_ddp.patches.lines import compile_as
+from robomimic_ddp.patches.outcomes import Examination, FilePatch
 
 
 class EditedLoader(SourceFileLoader):
@@ -28,10 +26,7 @@ class EditedLoader(SourceFileLoader):
         super().__init__(name, path)
         self.patch = patch
 
-    def get_code(self, fullname: str) -> CodeType:
-        return self.code()
-
-    def code(self) -> CodeType:
+    def get_code(self, fullname: str = "") -> CodeType:
         """The edited code; lines are numbered as in the file on disk."""
         before, after = self.patch.before, self.patch.after
         if before is None:  # there is no file: tracebacks find its lines here
@@ -86,10 +81,7 @@ class EditingFinder(MetaPathFinder):
 
 
 def install(examination: Examination) -> EditingFinder:
-    """Puts the edits of an examination without problems in force for imports from now on.
-
-    Warns (RuntimeWarning) of modules that were imported before, whose edits have no effect.
-    """
+    """Edits later imports. Warns (RuntimeWarning) of modules imported before, left unedited."""
     assert not examination.blocked, "a blocked examination must not be put in force"
     package = examination.host.package
     for patch in examination.patches:

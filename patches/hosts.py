@@ -42,9 +42,7 @@ class Host:
     patched: Mapping[str, bytes] = field(default_factory=dict)
 
     def files(self, patterns: tuple[str, ...]) -> list[str]:
-        """Files that match any of the glob `patterns`; patterns and answers relative to the
-        package.
-        """
+        """Files that match any of the glob `patterns`; both relative to the package."""
         matches = (path for pattern in patterns for path in self.package.glob(pattern))
         found = {path for path in matches if path.is_file()}
         plain = {path.resolve() for path in found if not path.is_symlink()}
@@ -56,9 +54,8 @@ class Host:
         return sorted(names)
 
     def target(self, path: str) -> Path:
-        """The file that `path` (relative to the package) is or links to, absolute.
-
-        Raises PatchError if that is outside the host: an edit would change another tree too.
+        """The file that `path` (relative to the package) is or links to, absolute. Raises
+        PatchError outside the host: an edit would change another tree too.
         """
         target = (self.package / path).resolve()
         if not any(folder in target.parents for folder in (self.package, self.root)):
@@ -70,9 +67,7 @@ class Host:
         return target
 
     def read(self, path: str) -> bytes | None:
-        """The bytes of a file of the package, or None if there is none. Raises PatchError if
-        unreadable.
-        """
+        """The bytes of a file of the package, or None. Raises PatchError if unreadable."""
         if path in self.patched:
             return self.patched[path]
         try:
@@ -94,11 +89,8 @@ class Host:
 
 
 def find_host(path: str | None) -> Host:
-    """The host at `path`: the package folder itself, or a folder with it up to three levels below.
-
-    Without a path: the robomimic that Python would import, found without importing it, unless the
-    current folder contains another. Raises UsageError, which says what was looked for and where, if
-    there is none or more than one.
+    """The host at `path`: the package folder, or a folder with it up to three levels below; without
+    a path the importable robomimic, unless the current folder contains another. Raises UsageError.
     """
     if path is None:
         package = _importable()

@@ -31,11 +31,8 @@ def top_level_imports(module: cst.Module) -> Iterator[cst.ImportAlias]:
 
 
 def with_api_import(module: cst.Module) -> cst.Module:
-    """`module` with our import after its last robomimic import at top level.
-
-    Only imports above the first function or class count: our decorators are read when those are
-    made. A file that imports no robomimic takes it after its last import, one without imports after
-    its docstring.
+    """`module` with our import after its last robomimic import at top level, else after its last
+    import or docstring. It stands above the first function or class, whose decorators may need it.
     """
     after = {"robomimic": -1, "import": -1, "head": -1}
     for index, line in enumerate(module.body):

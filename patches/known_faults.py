@@ -1,5 +1,4 @@
-"""Faults of hosts' own that the retrofit would be blamed for. `status` names them; nothing edits
-them unasked.
+"""Faults of hosts' own that the retrofit would be blamed for: `status` names them.
 
 Each is recognised by the code that fails, not by the repository it is in.
 """
@@ -209,12 +208,10 @@ def _nodes(host: Host, pattern: str, kind: type, word: bytes = b"") -> Iterator[
 
 def _run_epoch(host: Host) -> ast.FunctionDef:
     """The last one at top level, as Python sees it; an empty one where there is none."""
-    functions = [node for node in parsed(host.read(_TRAIN_UTILS)).body if _is_run_epoch(node)]
+    nodes = parsed(host.read(_TRAIN_UTILS)).body
+    functions = [node for node in nodes if getattr(node, "name", "") == "run_epoch"]
+    functions = [node for node in functions if isinstance(node, ast.FunctionDef)]
     return functions[-1] if functions else ast.parse("def run_epoch(): pass").body[0]
-
-
-def _is_run_epoch(node: ast.stmt) -> bool:
-    return isinstance(node, ast.FunctionDef) and node.name == "run_epoch"
 
 
 def _is_module_nets(node: ast.AST) -> bool:

@@ -1,14 +1,9 @@
-"""Line numbers of edited code as they are in the unedited file, which is the one on disk.
-
-Tracebacks, debuggers and `inspect` read the file on disk: edited code that is compiled from memory
-would show them lines that are not there.
-"""
+"""Line numbers of edited code as on disk, for tracebacks, debuggers and `inspect`."""
 
 from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Mapping
 from types import CodeType
 
 from robomimic_ddp.patches.python import syntax_tree
@@ -20,7 +15,12 @@ def compile_as(before: bytes, after: bytes, path: str) -> CodeType:
     original = original_lines(before, after)
     for node in ast.walk(tree):
         if hasattr(node, "lineno"):
-            _move(node, original)
+            (start, same), (end, same_end) = original[node.lineno], original[node.end_lineno]
+            node.lineno, node.end_lineno = start, end
+            if not (
+                same and same_end
+            ):  # columns of another text would misplace a traceback's marks
+                node.col_offset, node.end_col_offset = 0, 0
     # dont_inherit: this file's own `from __future__` lines are no business of the host's.
     return compile(tree, path, "exec", dont_inherit=True)
 
@@ -40,11 +40,3 @@ def original_lines(before: bytes, after: bytes) -> dict[int, tuple[int, bool]]:
             line = min(old_start + index - new_start, last)
             lines[index + 1] = (min(line + 1, max(len(old), 1)), tag == "equal")
     return lines
-
-
-def _move(node: ast.AST, original: Mapping[int, tuple[int, bool]]) -> None:
-    start, same = original[node.lineno]
-    end, same_end = original[node.end_lineno]
-    node.lineno, node.end_lineno = start, end
-    if not (same and same_end):  # columns of another text would put the traceback's marks wrong
-        node.col_offset, node.end_col_offset = 0, 0

@@ -1,8 +1,7 @@
 """The record, in the host, of what was edited: enough to give back every byte without git.
 
-`.robomimic_ddp.json` in the package folder has, per file, the hash of what we wrote, the
-original's bytes (compressed), or that there was no file, and the names of our api that it uses: a
-run on several ranks looks for them (`host_seams`).
+`.robomimic_ddp.json` has, per file, the hash of what we wrote, the original's bytes (or none), and
+the names of our api that it uses: a run on several ranks looks for them (`host_seams`).
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from robomimic_ddp.errors import PatchError
-from robomimic_ddp.patches.examination import FilePatch
+from robomimic_ddp.patches.outcomes import FilePatch
 from robomimic_ddp.patches.python import api_names
 
 NAME = ".robomimic_ddp.json"
@@ -43,9 +42,7 @@ def digest(data: bytes) -> str:
 
 
 def load(package: Path) -> dict[str, Entry]:
-    """The manifest of the host; empty if there is none. Raises PatchError if it is damaged or
-    newer.
-    """
+    """The manifest; empty if there is none. Raises PatchError if it is damaged or newer."""
     path = package / NAME
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -82,10 +79,8 @@ def dump(entries: dict[str, Entry]) -> bytes:
 def record(
     entries: dict[str, Entry], patches: Iterable[FilePatch], held_edits: Iterable[str]
 ) -> dict[str, Entry]:
-    """The manifest after `patches`. `held_edits`: files that held edits of ours before.
-
-    A file that the user has changed since we last wrote it keeps its entry, whose hash it no longer
-    has, so that a revert will stop and name it and not lose the change.
+    """The manifest after `patches`. `held_edits`: files that held edits of ours before. A file that
+    the user has changed since keeps its entry, so that a revert will stop and name it.
     """
     held = set(held_edits)
     updated = dict(entries)

@@ -1,10 +1,13 @@
-"""What a fixer is, and the four answers it can give about a file."""
+"""What a fixer is, the four answers it can give about a file, and all that is known of a host."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Union
+
+from robomimic_ddp.patches.hosts import Host
+from robomimic_ddp.patches.refusal import Refusal
 
 if TYPE_CHECKING:
     import libcst as cst
@@ -14,10 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Edit:
-    """One change to one node of a parsed file.
-
-    `change` is given the node with the edits inside it already made, so that edits may be nested (a
-    decorator on `train` and a call within it), and returns what takes the node's place.
+    """One change to one node of a parsed file. `change` is given the node with the edits inside it
+    made already, and returns what takes its place: edits may be nested.
     """
 
     node: cst.CSTNode
@@ -84,7 +85,7 @@ class Fixer:
     and its bytes contain each of `words` (default: those of `within`), where "a|b" is either. They
     must contain them after the edit as well, or the construct would not be found again. `note` is
     what users of the edit must know, shown with its outcome; `absent` is the reason in words where
-    no file matches.
+    no file matches. `adds`: the text of a file (the one of `files`) that hosts may lack.
     """
 
     seam: str
@@ -95,11 +96,12 @@ class Fixer:
     words: tuple[str, ...] = ()
     done: tuple[str, ...] = ()
     missing: str = ""
-    required: bool = True
+    required: bool = False
     default: bool = True
     name: str = ""
     note: str = ""
     absent: str = ""
+    adds: str = ""
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -112,17 +114,44 @@ class Fixer:
 
 
 @dataclass(frozen=True)
-class AddedFile:
-    """A file that hosts may lack: `text` at `path` (relative to the package folder)."""
+class Finding:
+    """What one fixer answered about one file (`path` relative to the package)."""
 
-    seam: str
+    fixer: Fixer
     path: str
-    text: str
-    by_hand: str
-    required: bool = True
-    default: bool = True
-    name: str = ""
-    note: str = ""
+    outcome: Outcome
 
 
-AnyFixer = Union[Fixer, AddedFile]
+@dataclass(frozen=True)
+class FilePatch:
+    """A file's bytes before (None: no such file) and after; `path` relative to the package."""
+
+    path: str
+    before: bytes | None
+    after: bytes
+
+
+@dataclass(frozen=True)
+class Examination:
+    """All that is known of a host before anything is written. `problems` forbid writing."""
+
+    host: Host
+    findings: tuple[Finding, ...]
+    patches: tuple[FilePatch, ...] = ()
+    refusal: Refusal | None = None
+    problems: tuple[Finding, ...] = ()
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the host cannot be retrofitted as it is."""
+        return self.refusal is not None or bool(self.problems)
+
+    @property
+    def state(self) -> str:
+        """One of "already distributed", "blocked", "patched", "partly patched" or "not patched"."""
+        if self.blocked:
+            return "already distributed" if self.refusal else "blocked"
+        kinds = {type(finding.outcome) for finding in self.findings}
+        if not self.patches and AlreadyApplied in kinds:
+            return "patched"
+        return "partly patched" if AlreadyApplied in kinds else "not patched"

@@ -10,9 +10,8 @@ API_MODULE = "robomimic_ddp.api"
 
 
 def syntax_tree(data: bytes, path: str = "<host>") -> ast.Module:
-    """The tree of `data`. The host's own faults (invalid escapes) are not ours to warn of.
-
-    Raises SyntaxError, or ValueError for bytes that cannot be source text.
+    """The tree of `data`, without warnings of the host's own faults (invalid escapes). Raises
+    SyntaxError, or ValueError for bytes that cannot be source text.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -82,9 +82,7 @@ class Refusal:
 
 
 def find_refusal(host: Host) -> Refusal | None:
-    """The host's own way of running several ranks, or None. Comments and unused imports do not
-    count.
-    """
+    """The host's own way of running several ranks, or None. Unused imports do not count."""
     uses, trees = [], {}
     for path in host.files(("**/*.py",)):
         data = host.read(path) or b""

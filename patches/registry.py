@@ -1,6 +1,4 @@
-"""Finds the fixers: every module of `fixers/` whose name has no leading underscore has one
-FIXER, or FIXERS by name.
-"""
+"""Finds the fixers: each module of `fixers/` has one FIXER, or FIXERS by name."""
 
 from __future__ import annotations
 
@@ -13,11 +11,11 @@ from functools import cache
 
 from robomimic_ddp.errors import UsageError
 from robomimic_ddp.patches import fixers
-from robomimic_ddp.patches.outcomes import AnyFixer
+from robomimic_ddp.patches.outcomes import Fixer
 
 
 @cache
-def all_fixers() -> dict[str, AnyFixer]:
+def all_fixers() -> dict[str, Fixer]:
     """Every fixer by its name (its file's, or its key in the file's table), sorted."""
     found = {}
     for module in pkgutil.iter_modules(fixers.__path__):
@@ -29,11 +27,9 @@ def all_fixers() -> dict[str, AnyFixer]:
 
 def select(
     only: Iterable[str] = (), with_: Iterable[str] = (), without: Iterable[str] = ()
-) -> list[AnyFixer]:
-    """The fixers to run: those on by default, or just `only`; plus `with_`, less `without`.
-
-    A name may be that of a fixer or of a seam (all its fixers). Raises UsageError for an unknown
-    one.
+) -> list[Fixer]:
+    """The fixers to run: those on by default, or just `only`; plus `with_`, less `without`: names
+    of fixers or of seams (all their fixers). Raises UsageError for an unknown one.
     """
     known = all_fixers()
     chosen = _expand(only) or {name for name, fixer in known.items() if fixer.default}

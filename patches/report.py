@@ -9,9 +9,15 @@ import textwrap
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from robomimic_ddp.patches.examination import Examination, Finding
 from robomimic_ddp.patches.known_faults import KnownFault
-from robomimic_ddp.patches.outcomes import AlreadyApplied, Applied, NotPresent, Unrecognised
+from robomimic_ddp.patches.outcomes import (
+    AlreadyApplied,
+    Applied,
+    Examination,
+    Finding,
+    NotPresent,
+    Unrecognised,
+)
 from robomimic_ddp.patches.refusal import Refusal
 
 _WIDE = 140

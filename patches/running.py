@@ -1,8 +1,4 @@
-"""`robomimic-ddp run MODULE-or-FILE ARGUMENTS`: a program of the host's with the edits in memory.
-
-torchrun --nproc_per_node=4 -m robomimic_ddp run robomimic.scripts.train --config cfg.json
-python -m robomimic_ddp run robomimic.scripts.train --config cfg.json
-"""
+"""`robomimic-ddp run MODULE-or-FILE ARGUMENTS`: a program of the host's, edited in memory."""
 
 from __future__ import annotations
 
@@ -100,7 +96,7 @@ def _spec(name: str) -> ModuleSpec | None:
 def _run_file(file: Path, finder, arguments: list[str]) -> None:
     loader = finder.loader(file)
     if loader:
-        code = loader.code()
+        code = loader.get_code()
     else:
         code = compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
     exec(code, _new_main(str(file), arguments).__dict__)

@@ -1,6 +1,4 @@
-"""One file of the host: parsed once, its names resolved on demand, written back with our lines
-only.
-"""
+"""One file of the host: parsed once, names resolved on demand, written back with our lines only."""
 
 from __future__ import annotations
 
@@ -31,9 +29,7 @@ Node = TypeVar("Node", bound=cst.CSTNode)
 
 
 class SourceError(PatchError):
-    """The file cannot be parsed, or could not be written back to the byte; `line` is 1-based, 0 if
-    unknown.
-    """
+    """The file cannot be parsed or written back to the byte; `line` is 1-based, 0 if unknown."""
 
     def __init__(self, message: str, line: int = 0) -> None:
         super().__init__(message)
@@ -41,9 +37,7 @@ class SourceError(PatchError):
 
 
 class Source:
-    """A parsed file. `path` is relative to the package folder, `traits` are the host's (see
-    `hosts`).
-    """
+    """A parsed file. `path` is relative to the package folder; `traits` are the host's."""
 
     def __init__(self, path: str, data: bytes, traits: frozenset[str] = frozenset()) -> None:
         self.path = path
@@ -80,9 +74,7 @@ class Source:
 
     def names(self, node: cst.CSTNode) -> frozenset[str]:
         """Dotted names that `node` may stand for, through imports and scopes:
-        {"torch.nn.DataParallel"}.
-
-        A name that nothing in the file binds stands for itself; an expression that is no name for
+        {"torch.nn.DataParallel"}. An unbound name stands for itself, another expression for
         nothing.
         """
         text = dotted(node)

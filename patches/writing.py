@@ -12,6 +12,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -140,10 +141,8 @@ class _Staged:
         kept, self.former = self.former, None
         if kept is None:
             return ""
-        try:
+        with suppress(OSError):
             kept = kept.rename(kept.with_name(f"{kept.name[1:-4]}.former"))
-        except OSError:
-            pass
         return f" (the former ones are in {kept.name})"
 
     def clean(self) -> None:
@@ -184,7 +183,5 @@ def _inode(path: Path) -> int | None:
 
 
 def _remove(path: Path) -> None:
-    try:
+    with suppress(OSError):  # a read-only file system: the next command tries again
         path.unlink(missing_ok=True)
-    except OSError:
-        pass  # a read-only file system: the next command tries again

@@ -1,4 +1,1 @@
-"""The fixers, by theme: a table FIXERS a file, or one FIXER, which then has the file's name.
-
-`registry` finds them.
-"""
+"""The fixers, by theme: a file has a table FIXERS, or one FIXER with the file's name."""

@@ -70,5 +70,4 @@ FIXER = Fixer(
     "make it with DDPUtils.averaged_copy(model=nets, ...), with EMAModel's arguments",
     words=("EMAModel", "diffusers"),
     missing="no EMAModel is called",
-    required=False,
 )

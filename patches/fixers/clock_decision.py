@@ -19,10 +19,9 @@ LOGICAL = (cst.BooleanOperation, cst.Comparison, cst.UnaryOperation)
 
 
 def find(source: Source, train: cst.FunctionDef) -> Iterator[Found]:
-    """`check = <comparison of times>` becomes `check = DDPUtils.agree(<comparison of times>)`.
-
-    `config.x is not None and <comparison>` keeps its first part outside: ranks have one config, so
-    all of them come to the agreement, or none.
+    """`check = <comparison of times>` becomes `check = DDPUtils.agree(<comparison of times>)`. In
+    `config.x is not None and <comparison>` the first part stays outside: it is the same on all
+    ranks.
     """
     done = api_calls(source, train, "agree")
     agreed = {comparison for call in done for comparison in walk(call, cst.Comparison)}
@@ -97,5 +96,4 @@ FIXER = Fixer(
     within="def train",
     words=("def train(", "time"),
     missing="train() decides nothing from the clock",
-    required=False,
 )

@@ -42,9 +42,7 @@ def _replacements(source: Source, module: cst.Module) -> Iterator[Found]:
 
 def _overrides(source: Source, module: cst.Module) -> Iterator[Found]:
     """`compose(..., overrides=words)` becomes `compose(..., overrides=DDPUtils.overrides(words))`.
-
-    (`@hydra.main` reads the command line by itself: there, options come from the environment or the
-    config file.)
+    (`@hydra.main` reads the command line by itself.)
     """
     for call in calls(source, module, *COMPOSE):
         words = argument(call, 1, "overrides")
@@ -79,7 +77,6 @@ FIXERS = {
         words=("load_from", "OmegaConf"),
         done=("load_from",),
         missing="no file given as load_from= replaces a configuration",
-        required=False,
     ),
     # An entry of the host's own that composes with Hydra, which knows no ddp.*.
     "overrides": Fixer(
@@ -90,7 +87,6 @@ FIXERS = {
         words=("hydra|robomimic_ddp", "compose"),
         done=("overrides",),
         missing="Hydra composes nothing from the command line",
-        required=False,
     ),
     # The host's config is locked, and the file that it is made from may contain keys of ours.
     "prepare_config": Fixer(
@@ -102,5 +98,6 @@ FIXERS = {
         words=("config_factory",),
         done=("prepare_config",),
         missing='no config_factory(external["algo_name"])',
+        required=True,
     ),
 }

@@ -20,9 +20,8 @@ LIBRARIES = {"octo", "dlimp"}
 
 
 def _loaders(purpose: str) -> Callable[[Source, cst.FunctionDef], Iterator[Found]]:
-    """DataLoader calls for `purpose` ("train" or "valid") go to `DDPUtils.<purpose>_loader`.
-
-    The variable that it is assigned to decides; then the dataset.
+    """DataLoader calls for `purpose` ("train" or "valid", by the assigned variable, then the
+    dataset) go to `DDPUtils.<purpose>_loader`.
     """
 
     def find(source: Source, train: cst.FunctionDef) -> Iterator[Found]:
@@ -49,7 +48,7 @@ def _purpose(nodes: Iterable[cst.CSTNode]) -> str:
     return "" if is_valid == is_train else "valid" if is_valid else "train"
 
 
-def _loader(purpose: str, missing: str, required: bool) -> Fixer:
+def _loader(purpose: str, required: bool) -> Fixer:
     return Fixer(
         f"{purpose} loader",
         TRAIN_SCRIPTS,
@@ -57,7 +56,7 @@ def _loader(purpose: str, missing: str, required: bool) -> Fixer:
         f"make the loader with DDPUtils.{purpose}_loader(...); it takes the same arguments",
         within="def train",
         done=(f"{purpose}_loader",),
-        missing=missing,
+        missing=f"train() makes no DataLoader for {purpose} data",
         required=required,
     )
 
@@ -73,8 +72,8 @@ def _pipelines(source: Source, train: cst.FunctionDef) -> Iterator[Found]:
 
 
 FIXERS = {
-    "train_loader": _loader("train", "train() makes no DataLoader for train data", required=True),
-    "valid_loader": _loader("valid", "train() makes no DataLoader for valid data", required=False),
+    "train_loader": _loader("train", required=True),
+    "valid_loader": _loader("valid", required=False),
     # Hosts with their own tf.data pipeline; whatever the host does with what it reads stays.
     "sharded_pipeline": Fixer(
         "RLDS",
@@ -85,7 +84,6 @@ FIXERS = {
         words=(MAKER,),
         done=("sharded",),
         missing=f"train() does not call octo's {MAKER}",
-        required=False,
         note="each rank reads its share of the episodes, the same for the whole run; a redraw for "
         "each pass and resuming at the exact place are promised for robomimic-ddp's own loader "
         "only",

@@ -80,5 +80,4 @@ FIXER = Fixer(
     "write DDPUtils.parallel(net, module_key=True) where the net is put into DataParallel",
     words=("DataParallel|module_key=True",),
     missing="no net is put into DataParallel",
-    required=False,
 )

@@ -19,8 +19,7 @@ def _decorator(
     name: str, seam: str, files: tuple[str, ...], target: str, what: str, decorator: str = ""
 ) -> Fixer:
     """`@DDPUtils.<decorator>` on `target` ("def name" or "class name"), which `what` describes.
-
-    Seams of RLDS are left alone in hosts of the DROID family, which read RLDS datasets themselves.
+    Hosts with traits READS_RLDS keep their own seams of RLDS.
     """
     decorator = decorator or name
 
@@ -108,6 +107,7 @@ FIXERS = {
         _on_train,
         "decorate the function train(config, device, ...) with @DDPUtils.distributed",
         within="def train",
+        required=True,
     ),
     # The log that it returns is the mean over all ranks' samples.
     "epoch_log": Fixer(
@@ -117,5 +117,6 @@ FIXERS = {
         "decorate the function that runs an epoch and returns its log with @DDPUtils.epoch_log",
         words=("def run_epoch",),
         missing="no function run_epoch at top level",
+        required=True,
     ),
 }

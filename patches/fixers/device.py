@@ -43,9 +43,7 @@ def _moves(source: Source, module: cst.Module) -> Iterator[Found]:
 
 
 def _models(source: Source, module: cst.Module) -> Iterator[Found]:
-    """`AutoModel.from_pretrained(` at the file's top level becomes
-    `DDPUtils.language_model(AutoModel.from_pretrained)(`; tokenizers stay.
-    """
+    """`AutoModel.from_pretrained(` at top level becomes `DDPUtils.language_model(...)(`."""
     for statement in module.body:
         if isinstance(statement, (cst.FunctionDef, cst.ClassDef)):
             continue
@@ -62,10 +60,8 @@ def _models(source: Source, module: cst.Module) -> Iterator[Found]:
 
 
 def _conversions(source: Source, module: cst.Module) -> list[Found]:
-    """`to_device(to_float(batch), device)` becomes `to_float(to_device(batch, device))`.
-
-    As float32, uint8 images would be four times as many bytes to copy. The order does not change a
-    bit of the result.
+    """`to_device(to_float(batch), device)` becomes `to_float(to_device(batch, device))`, the same
+    bits: as float32, uint8 images would be four times as many bytes to copy.
     """
     found, moves_first = [], False
     for function in walk(module, cst.FunctionDef):
@@ -118,6 +114,7 @@ FIXERS = {
         within="def get_torch_device",
         done=("cuda_device",),
         missing="get_torch_device names no CUDA device",
+        required=True,
     ),
     "to_cuda": Fixer(
         "device",
@@ -127,7 +124,6 @@ FIXERS = {
         words=(".to(", "cuda"),
         done=("cuda_device",),
         missing="nothing is sent to 'cuda'",
-        required=False,
     ),
     # Every process would load it while it imports the file, wanted or not.
     "language_model": Fixer(
@@ -137,7 +133,6 @@ FIXERS = {
         "load it with DDPUtils.language_model(AutoModel.from_pretrained)(...)",
         words=("from_pretrained", "transformers"),
         missing="no language model is loaded while the file is imported",
-        required=False,
     ),
     "float_on_device": Fixer(
         "images",
@@ -146,6 +141,5 @@ FIXERS = {
         "write TensorUtils.to_float(TensorUtils.to_device(batch, device))",
         words=("noise_pred_net", "def process_batch_for_training(", "to_float(", "to_device("),
         missing="no batch is converted to float and then moved",
-        required=False,
     ),
 }

@@ -78,7 +78,6 @@ FIXERS = {
         words=("def get_exp_dir(",),
         done=("ask",),
         missing="nothing is asked",
-        required=False,
     ),
     # A crash leaves the previous checkpoint readable.
     "atomic_save": Fixer(
@@ -88,7 +87,6 @@ FIXERS = {
         "write the checkpoint with DDPUtils.save(params, path)",
         within="def save_model",
         missing="save_model does not call torch.save",
-        required=False,
     ),
     # Of several ranks all but the first would find nothing left to move, or half of a copy.
     "copyfile": Fixer(
@@ -99,7 +97,6 @@ FIXERS = {
         within="def train",
         done=("copyfile", "main_rank_only"),
         missing="train() copies, moves and removes no file",
-        required=False,
     ),
     # last.pth to last_bak.pth: what other ranks would copy is not there yet.
     "helper_copies": Fixer(
@@ -111,7 +108,6 @@ FIXERS = {
         done=("copyfile",),
         missing="no helper copies a file",
         absent="no helper copies a file",
-        required=False,
     ),
     # config.json: atomically.
     "open_on_main": Fixer(
@@ -122,6 +118,5 @@ FIXERS = {
         within="def train",
         done=("open_on_main",),
         missing="train() opens no file for writing",
-        required=False,
     ),
 }

@@ -24,9 +24,7 @@ NETS = ("obs_encoder", "noise_pred_net")
 
 
 def find(source: Source, module: cst.Module) -> list[Found]:
-    """`"obs_encoder": net` becomes `"obs_encoder": DDPUtils.parallel(net)`, likewise
-    `noise_pred_net` and any further net beside them.
-    """
+    """`"obs_encoder": net` becomes `"obs_encoder": DDPUtils.parallel(net)`, as other nets there."""
     found, seen = [], set()
     for module_dict in calls(source, module, "torch.nn.ModuleDict"):
         items = _items(source, module_dict)
@@ -35,9 +33,10 @@ def find(source: Source, module: cst.Module) -> list[Found]:
         wrapped, bare = _bound_to_data_parallel(source, module_dict), []
         for key, net in ((key, net) for key, value in items for net in _alternatives(value)):
             seen.add(key)
+            name = dotted(net.func if isinstance(net, cst.Call) else net).rpartition(".")[2]
             if api_calls(source, net, "parallel"):
                 found += [net] if len(getattr(net, "args", ())) == 1 else []
-            elif not any(calls(source, net, *DATA_PARALLEL)) and _stands_for(net) not in wrapped:
+            elif not any(calls(source, net, *DATA_PARALLEL)) and name not in wrapped:
                 bare.append(net)
         around = _around(source, module_dict, bare)
         if around is not None:
@@ -77,9 +76,7 @@ def _is_dict(value: cst.BaseExpression) -> bool:
 
 
 def _bound_to_data_parallel(source: Source, module_dict: cst.Call) -> set[str]:
-    """Names for a net in DataParallel, and for functions that put one there, seen from the
-    function that makes `module_dict`.
-    """
+    """Names for nets in DataParallel, and for functions that put one there, near `module_dict`."""
     names = set()
     for function in walk(source.module, cst.FunctionDef):
         if _in_data_parallel(source, function) and not _holds(function, module_dict):
@@ -108,11 +105,6 @@ def _around(
 def _in_data_parallel(source: Source, node: cst.CSTNode) -> list[cst.Call]:
     """Calls that put a net into DataParallel, or did before `apply`."""
     return [*calls(source, node, *DATA_PARALLEL), *keyed_calls(source, node)]
-
-
-def _stands_for(net: cst.BaseExpression) -> str:
-    """The name that a value is, or that it is a call of; else ""."""
-    return dotted(net.func if isinstance(net, cst.Call) else net).rpartition(".")[2]
 
 
 def _scope(source: Source, node: cst.CSTNode) -> cst.CSTNode:
@@ -164,7 +156,6 @@ FIXER = Fixer(
     "write DDPUtils.parallel(net) around each net where it is put into self.nets",
     words=("ModuleDict", "noise_pred|diffusers|parallel("),
     missing="the nets are put into DataParallel, see data_parallel",
-    required=False,
     absent="no file with 'ModuleDict' and 'noise_pred' or 'diffusers', so no diffusion policy of a "
     "known shape; nets of other algorithms need no edit, their optimizers synchronise them",
 )

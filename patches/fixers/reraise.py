@@ -56,5 +56,4 @@ FIXER = Fixer(
     within="def main",
     words=("def main(", "except"),
     missing="no handler in main hides the error of train",
-    required=False,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from robomimic_ddp.patches.outcomes import AddedFile
+from robomimic_ddp.patches.outcomes import Fixer
 
 TEXT = '''"""
 Train a policy from a config json and options of the form key=value, which win over the json.
@@ -16,10 +16,10 @@ if __name__ == "__main__":
     main()
 '''
 
-FIXER = AddedFile(
-    seam="entry",
-    path="scripts/train_rlds.py",
-    text=TEXT,
-    by_hand="start training with `torchrun -m robomimic_ddp.train_rlds` in place of this script",
-    required=False,
+FIXER = Fixer(
+    "entry",
+    ("scripts/train_rlds.py",),
+    lambda source, module: (),
+    "start training with `torchrun -m robomimic_ddp.train_rlds` in place of this script",
+    adds=TEXT,
 )

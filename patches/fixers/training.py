@@ -23,9 +23,8 @@ BEST = ("best_valid_loss", "best_return", "best_success_rate")
 
 
 def _loop(source: Source, train: cst.FunctionDef) -> Iterator[Found]:
-    """`for epoch in range(...)` becomes `for epoch in DDPUtils.epochs(range(...), model)`.
-
-    The loop is the outermost one that calls `run_epoch`; the model is what it hands to `run_epoch`.
+    """`for epoch in range(...)`, the outermost loop that calls `run_epoch`, becomes `for epoch in
+    DDPUtils.epochs(range(...), model)` with the model that `run_epoch` is given.
     """
     loop = next((loop for loop in walk(train, cst.For) if any(_run_epoch_calls(loop))), None)
     if loop is None:
@@ -144,6 +143,7 @@ FIXERS = {
         _loop,
         "write the epoch loop as: for epoch in DDPUtils.epochs(range(...), model)",
         within="def train",
+        required=True,
     ),
     # Kept with the run's state.
     "restored": Fixer(
@@ -154,7 +154,6 @@ FIXERS = {
         within="def train",
         words=("def train(", "best_"),
         missing=f"train() has no variable {', '.join(BEST)}: a resumed run forgets the best so far",
-        required=False,
     ),
     # Where the optimizer is made: scaled as the plan says.
     "scale_lr": Fixer(
@@ -163,6 +162,7 @@ FIXERS = {
         _rates,
         "pass the initial learning rate through DDPUtils.scale_lr(lr)",
         within="def optimizer_from_optim_params",
+        required=True,
     ),
     # CQL makes those of its two weights by hand.
     "own_optimizer_lr": Fixer(
@@ -172,7 +172,6 @@ FIXERS = {
         "pass the initial learning rate through DDPUtils.scale_lr(lr)",
         words=("lr=", "learning_rate"),
         missing="no optimizer of torch is made with a learning rate of optim_params",
-        required=False,
     ),
     # A statistic of the rank's batch weighs its loss.
     "over_ranks": Fixer(
@@ -182,6 +181,5 @@ FIXERS = {
         "write it as alpha / DDPUtils.over_ranks(q.abs().mean().detach())",
         words=("alpha", "abs(", "mean("),
         missing="no weight of a loss is alpha divided by a mean over the batch",
-        required=False,
     ),
 }

@@ -1,8 +1,7 @@
 """The sizes of the diffusion policy's U-Net: `algo.unet` of the config, which hosts declare and
 never read.
 
-Off by default, because it changes the net: hosts train 67 million parameters whatever the config
-says.
+Off by default, because it changes the net that hosts train whatever the config says.
 """
 
 from __future__ import annotations
@@ -68,6 +67,7 @@ FIXER = Fixer(
     "to the net",
     words=(UNET, "self.algo_config"),
     missing=f"no method makes a {UNET}",
+    required=True,
     default=False,
     note="checkpoints of nets of other sizes than the host's own load in hosts with this edit only",
 )

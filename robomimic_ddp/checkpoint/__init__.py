@@ -26,28 +26,3 @@ from robomimic_ddp.checkpoint.state_file import (
     require_complete,
     write,
 )
-
-__all__ = [
-    "BEST",
-    "PREVIOUS",
-    "RECORD_NAME",
-    "REQUEUE_NAME",
-    "STATE",
-    "DirectoryInUse",
-    "Found",
-    "Resume",
-    "capture_model",
-    "export_digest",
-    "find_job",
-    "find_run",
-    "job_name",
-    "plain",
-    "read",
-    "read_record",
-    "relative_paths",
-    "require_complete",
-    "restore_model",
-    "take",
-    "write",
-    "write_requeue",
-]

@@ -43,15 +43,13 @@ def _capture_part(part: Any) -> dict[str, Any]:
         if name in ("nets", "ema_nets") and isinstance(module, nn.Module)
     }
     for name in STATEFUL:
-        state[name] = tree.mapped(_state_dict, held.get(name))
+        state[name] = tree.mapped(
+            lambda one: one.state_dict() if hasattr(one, "state_dict") else None, held.get(name)
+        )
     if held.get("ema") is not None:
         state["ema"] = _capture_average(held["ema"])
     state["numbers"] = numbers(part)
     return state
-
-
-def _state_dict(held: Any) -> Any:
-    return held.state_dict() if hasattr(held, "state_dict") else None
 
 
 def _capture_average(ema: Any) -> dict[str, Any]:

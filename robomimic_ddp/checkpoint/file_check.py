@@ -48,9 +48,7 @@ _REMEDY = "Check experiment.ckpt_path, or set it to null to train from the begin
 
 def check(path: Any, algo_name: str, trusted: bool = False) -> None:
     """Raises CheckpointError if `path` is no checkpoint of this algorithm, or, unless `trusted`,
-    contains more than tensors, plain values and the host's config.
-
-    Not collective. Reads the whole file.
+    contains more than tensors, plain values and the host's config. Reads the whole file.
     """
     file = Path(os.path.expanduser(str(path)))
     shown = f"experiment.ckpt_path={path}"
@@ -119,9 +117,7 @@ def _is_broken(tensor: torch.Tensor) -> bool:
 
 
 def does_not_fit(path: Any, error: BaseException) -> CheckpointError | None:
-    """The CheckpointError for an `error` of loading `path` into the host's model; None if it is
-    another error.
-    """
+    """The CheckpointError for an `error` of loading `path` into the model; None for another."""
     text = str(error)
     remedy = (
         "Use the config that it was trained with (the same observations, action keys and net "
@@ -162,10 +158,8 @@ def _is_legacy(file: Path, shown: str) -> bool:
 
 
 def read_known(file: Path, shown: str) -> Any:
-    """The contents of a checkpoint of tensors, plain values and the host's config.
-
-    Raises CheckpointError, which names it as `shown`, for a damaged file and for one with other
-    objects, which could run any program. Memory-maps tensors if possible.
+    """The contents of a checkpoint, memory-mapped if possible. Raises CheckpointError, which names
+    it as `shown`, for a damaged file and for one with objects that could run any program.
     """
     from torch._weights_only_unpickler import _get_allowed_globals  # private: needed here only
 
@@ -214,9 +208,7 @@ def _legacy_globals(file: Path) -> Iterator[str]:
 
 
 def globals_of(pickled: bytes | IO[bytes]) -> list[str]:
-    """ "module.name" of all globals of a pickle, without running it; "?" for a computed name. Reads
-    a file to the end of its next pickle.
-    """
+    """ "module.name" of all globals of the next pickle, which is not run; "?" if computed."""
     found: list[str] = []
     texts: list[str] = []  # the last two on the stack
     memo: dict[int, str | None] = {}

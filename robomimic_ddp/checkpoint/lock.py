@@ -31,9 +31,7 @@ _taken: list[tuple[int, os.stat_result]] = []
 
 
 def _leave_to_parent() -> None:
-    """Closes the locks in a forked child, such as a data worker, which may outlive its parent.
-    Newer versions of filelock do so too.
-    """
+    """Closes the locks in a forked child, which may outlive us; new filelocks do so too."""
     while _taken:
         descriptor, file = _taken.pop()
         with suppress(OSError):
@@ -101,9 +99,7 @@ def _beat(directory: Path) -> dict[str, Any] | None:
 
 
 def _silence_needed(beat: dict[str, Any] | None) -> float:
-    """Seconds without a heartbeat after which a run counts as dead once we have its lock. 0 on the
-    same node, where the kernel releases locks.
-    """
+    """Seconds of silence after which a run whose lock we have is dead; 0 on the same node."""
     if beat is None or beat.get("finished") or beat.get("host") == env.host_name():
         return 0.0
     if time.time() - beat["time"] > _STALE_SECONDS:
@@ -115,10 +111,8 @@ def _in_use(directory: Path, beat: dict[str, Any] | None) -> DirectoryInUse:
     who = "another process, which has shown no heartbeat there"
     if beat is not None:
         age = max(0.0, time.time() - beat["time"])
-        who = (
-            f"process {beat.get('pid')} on {beat.get('host')}, whose last heartbeat is {age:.0f} s "
-            "old"
-        )
+        who = f"process {beat.get('pid')} on {beat.get('host')}, "
+        who += f"whose last heartbeat is {age:.0f} s old"
     return DirectoryInUse(
         f"{directory} is in use by {who}. Two jobs in one run directory would overwrite each "
         "other's states by turns. Wait until that job has ended, or stop it (robomimic-ddp watch "

@@ -22,10 +22,8 @@ from robomimic_ddp.errors import CheckpointError
 
 def restore_model(algo: Any, state: Mapping[str, Any]) -> None:
     """Collective where `state` is lent or nets are sharded: puts what `capture_model` returned into
-    `algo`. Parameters and buffers are overwritten in place, so that optimizers and parallel nets
-    keep seeing them.
-
-    Raises CheckpointError, naming the part, where the model is another one.
+    `algo`, in place, so that optimizers and parallel nets keep seeing the tensors. Raises
+    CheckpointError, naming the part, where the model is another one.
     """
     found = dict(host_algo.parts(algo))
     _require_same_names("parts of the algorithm", found, state)

@@ -50,9 +50,8 @@ def job_name(launch: LaunchEnv) -> str | None:
     """A name that all attempts of one torchrun job share, and other jobs do not; None without
     torchrun.
 
-    The run id, which is unique for each job. Without --rdzv_id all jobs have the same: then also
-    the agent's host and process id (such a job has one rendezvous, so the main rank stays on its
-    node).
+    The run id; without --rdzv_id, which leaves the same to all jobs, with the agent's host and
+    process id: such a job has one rendezvous, so the main rank stays on its node.
     """
     if launch.run_id is None:
         return None
@@ -76,12 +75,11 @@ def find_job(experiment: Path, job: str | None) -> Found | None:
 
 
 def find_run(experiment: Path, host_resumes: bool, required: bool = True) -> Found | None:
-    """Main rank: the newest run below `experiment` that can be resumed.
+    """Main rank: the newest run below `experiment` that can be resumed, also by the host's
+    `last.pth` if the host can (`host_resumes`).
 
-    `host_resumes`: whether the host can resume from its `last.pth`. If there is none, raises
-    CheckpointError or, unless `required`, returns the newest run that has begun and has saved
-    nothing, or None. Unless `required`, a run that ended before its first state is such a run even
-    if the host wrote a `last.pth`: from there only the weights could be resumed.
+    If there is none, raises CheckpointError or, unless `required`, returns the newest run that has
+    begun and saved nothing (a `last.pth` of its first epoch does not count), or None.
     """
     for directory in _newest_first(experiment):
         if state_file.exists(directory):
@@ -126,9 +124,7 @@ def _paths(directory: Path, record: dict) -> tuple:
 
 
 def read_record(directory: Path) -> dict | None:
-    """The `ddp.json` of a run directory, or None. Warns if it cannot be read beside a state of
-    ours.
-    """
+    """The `ddp.json` of a run directory, or None. Warns if it is unreadable beside a state."""
     path = directory / RECORD_NAME
     try:
         record = json.loads(paths.regular(path).read_text(encoding="utf-8"))

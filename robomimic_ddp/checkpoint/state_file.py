@@ -31,11 +31,9 @@ class NotOurState(CheckpointError):
 
 
 def write(directory: Path, state: dict[str, Any], best: bool) -> list[str]:
-    """Main rank: writes `state` as the newest file, and keeps the one before as the previous one;
-    `best`: also as the best. The newest file is complete at every instant.
-
-    Returns a line for each older copy that could not be replaced. Raises CheckpointError, and
-    leaves the files unchanged, if the newest cannot be written.
+    """Main rank: writes `state` as the newest file, complete at every instant, and keeps the one
+    before; `best`: also as the best. Returns a line for each older copy that could not be replaced.
+    Raises CheckpointError, and leaves the files unchanged, if the newest cannot be written.
     """
     sealed = {"format": FORMAT, "digest": digest(state), "state": state}
     newest = directory / STATE
@@ -84,10 +82,8 @@ def exists(directory: Path) -> bool:
 
 
 def read(directory: Path) -> tuple[dict[str, Any], list[str]]:
-    """Main rank: the newest complete state, and notes on skipped files.
-
-    Renames a damaged newest file to ddp_state_damaged.pth, so that it never becomes the previous
-    one. Raises CheckpointError if no file is complete, and for one of a newer version.
+    """Main rank: the newest complete state, and notes on skipped files. Renames a damaged newest
+    file, so that it never becomes the previous one. Raises CheckpointError if none can be used.
     """
     notes = []
     for name in (STATE, PREVIOUS):
@@ -115,9 +111,7 @@ def read(directory: Path) -> tuple[dict[str, Any], list[str]]:
 
 
 def job_of(directory: Path) -> str | None:
-    """The job that wrote the newest complete state in the directory; None if there is none, or an
-    earlier version wrote it. Reads the whole file.
-    """
+    """The job of the newest complete state, or None. Reads the whole file."""
     for name in (STATE, PREVIOUS):
         if os.path.lexists(directory / name):
             with suppress(CheckpointError):
@@ -127,9 +121,7 @@ def job_of(directory: Path) -> str | None:
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """The state in the file at `path`. Raises CheckpointError for a damaged or incomplete file, and
-    NotOurState for one of a newer format.
-    """
+    """The state in the file. Raises CheckpointError if damaged, NotOurState if newer."""
     if path.is_symlink() and not path.exists():
         raise CheckpointError(
             f"{path} is a link to {os.readlink(path)}, where there is no file (is that disk "
@@ -188,10 +180,7 @@ def digest(nest: Any) -> str:
 
 
 def export_digest(directory: Path) -> str | None:
-    """Digest of the host's `last.pth`, from the checksums in its archive; None without one.
-
-    Reads no contents, and loads no pickled object.
-    """
+    """Digest of the host's `last.pth`, by its archive's checksums alone; None without one."""
     try:
         with zipfile.ZipFile(directory / "last.pth") as archive:
             records = sorted((info.filename, info.CRC, info.file_size) for info in archive.filelist)

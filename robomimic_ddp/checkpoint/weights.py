@@ -24,11 +24,9 @@ _WRITER_TEXTS = ("PytorchStreamWriter", "inline_container", "unexpected pos", "i
 
 
 def save(obj: Any, path: Any) -> None:
-    """`torch.save`, atomically.
-
-    The temporary file has the final name, in a temporary folder, since torch writes the file's name
-    into the archive: the bytes are those of `torch.save(obj, path)`. Raises CheckpointError, and
-    keeps the old file, for a full disk, or a missing or read-only folder.
+    """`torch.save`, atomically, with the same bytes: torch writes the file's name into the archive,
+    so the temporary file has it, in a temporary folder. Raises CheckpointError, and keeps the old
+    file, for a full disk, or a missing or read-only folder.
     """
     target = Path(os.path.realpath(path))
     atomic_files.remove_left_over(target)
@@ -92,9 +90,7 @@ def _load_on_cpu(load: Any, file: Any, map_location: Any = None, *args: Any, **m
 
 
 def release(read: list[dict]) -> None:
-    """Frees the weights that `read_on_cpu` has loaded: the host's `train()` keeps the
-    dictionary.
-    """
+    """Frees the weights in the dictionaries of `read_on_cpu`, which the host's train() keeps."""
     while read:
         found = read.pop()
         if isinstance(found, dict):

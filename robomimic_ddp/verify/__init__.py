@@ -17,17 +17,3 @@ from robomimic_ddp.verify.structure import (
 )
 from robomimic_ddp.verify.tensor_checksums import checksum, checksums, fingerprint
 from robomimic_ddp.verify.verifier import NOT_PROVEN, Verifier
-
-__all__ = [
-    "NOT_PROVEN",
-    "Verifier",
-    "checksum",
-    "checksums",
-    "commit",
-    "fingerprint",
-    "require_equal",
-    "require_same_structure",
-    "require_same_weights",
-    "software",
-    "state_sums",
-]

@@ -47,9 +47,7 @@ def commit(folder: Path | None) -> str | None:
 
 
 def source_digest(folder: Path) -> str:
-    """Digest of the names and bytes of every .py file below `folder`, without robomimic's
-    `macros_private.py`, which has settings of the machine.
-    """
+    """Digest of names and bytes of .py files below `folder` but `*_private.py` (macros)."""
     digest = hashlib.blake2b(digest_size=8)
     for path in sorted(_sources(str(folder))):
         digest.update(os.path.relpath(path, folder).encode() + b"\0")

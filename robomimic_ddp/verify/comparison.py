@@ -32,11 +32,10 @@ class _Summary(NamedTuple):
 
 @dataclass
 class Evidence:
-    """One rank's part of a comparison at the place `when`.
-
-    equal: name -> a value with a stable repr that must be equal on all ranks; the first name that
-    differs is reported, so causes come before effects. complaints: faults that this rank finds by
-    itself. hints: prefix of a name -> why such items may differ; the longest prefix counts.
+    """One rank's part of a comparison at the place `when`. equal: name -> a value with a stable
+    repr, the same on all ranks; the first that differs is reported, so causes come before effects.
+    complaints: faults that this rank finds by itself. hints: prefix of a name (the longest counts)
+    -> why such items may differ.
     """
 
     when: str
@@ -46,9 +45,7 @@ class Evidence:
     hints: dict[str, str] = field(default_factory=dict)
 
     def require(self) -> None:
-        """Collective: raises VerifyError on all ranks, with the first difference and the ranks, or
-        with their places if ranks are at different ones.
-        """
+        """Collective: raises VerifyError on all ranks: other places, or the first difference."""
         text = repr(list(self.equal.items())).encode()
         digest = hashlib.blake2b(text, digest_size=16).digest()
         values = tuple(one.value for one in self.different)
@@ -87,9 +84,8 @@ def odd_ranks(values: list) -> list[int]:
 
 
 def require_equal(what: str, items: Mapping[str, Hashable], cause: str = "") -> None:
-    """Collective: raises VerifyError on all ranks, with the first item that differs and the ranks.
-
-    items: name -> value with a stable repr; what, cause: start and end of the message.
+    """Collective: raises VerifyError on all ranks, with the first item that differs. items: name ->
+    value with a stable repr; what, cause: start and end of the message.
     """
     Evidence(what, equal=dict(items), hints={"": cause}).require()
 

@@ -46,20 +46,15 @@ def loader_items(loader: Any) -> dict[str, Hashable]:
 def statistics(dataset: Any) -> dict[str, Any]:
     """Name -> normalisation statistics of the dataset, or None."""
     names = ("action_normalization_stats", "obs_normalization_stats")
-    return {name: _statistics(dataset, name) for name in names}
-
-
-def _statistics(dataset: Any, name: str) -> Any:
-    held = getattr(dataset, name, None)
-    if held is None and hasattr(dataset, "is_rlds"):  # ours: from the index
-        return getattr(dataset, f"get_{name}", lambda: None)()
-    return held
+    found = {name: getattr(dataset, name, None) for name in names}
+    for name in names if hasattr(dataset, "is_rlds") else ():  # ours: from the index
+        if found[name] is None:
+            found[name] = getattr(dataset, f"get_{name}", lambda: None)()
+    return found
 
 
 def length(sized: Any) -> int | None:
-    """`len(sized)`; None if it has none, or if it raises: that of DROID's RLDS dataset uses a name
-    that is not imported.
-    """
+    """`len(sized)`; None without one, or if it raises, as that of DROID's RLDS dataset does."""
     try:
         return len(sized)
     except Exception:

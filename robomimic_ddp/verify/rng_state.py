@@ -29,9 +29,7 @@ class Streams(NamedTuple):
 
     @classmethod
     def now(cls) -> Streams:
-        """The current states: torch's generators of the CPU and the current CUDA device; numpy's
-        and Python's global ones.
-        """
+        """Of torch's CPU and current CUDA generators, numpy's and Python's global ones."""
         states = [torch.get_rng_state()]
         if torch.cuda.is_initialized():
             states.append(torch.cuda.get_rng_state())

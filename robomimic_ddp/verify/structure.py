@@ -24,10 +24,9 @@ HINTS = {"kind of": _ALIKE, "the parallel nets": _ALIKE, "optimizer": _ALIKE}
 
 
 def require_same_structure(algo: Any) -> None:
-    """Collective: every rank has the same nets, of which the retrofit synchronises every
-    trainable parameter. Comes before weights are made equal, which needs equal shapes.
-
-    Raises VerifyError on all ranks; also with `ddp.verify` off, since nothing else would notice.
+    """Collective: every rank has the same nets, of which the retrofit synchronises every trainable
+    parameter. Raises VerifyError on all ranks; also with `ddp.verify` off, since nothing else would
+    notice.
     """
     evidence = Evidence("before weights are made equal", equal=structure_items(algo), hints=HINTS)
     evidence.complaints = [*nested(algo), *uncovered(algo)]
@@ -35,9 +34,8 @@ def require_same_structure(algo: Any) -> None:
 
 
 def require_same_weights(algo: Any) -> None:
-    """Collective: for a model that was loaded; equal weights and optimizer state on all ranks.
-
-    Comes before weights are made equal, which would hide that a rank loaded another file.
+    """Collective: equal weights and optimizer state of a loaded model on all ranks. Comes before
+    weights are made equal, which would hide that a rank loaded another file.
     """
     named = [*host_algo.named_state(algo), *host_algo.named_optimizer_state(algo)]
     counters = host_algo.counters(algo)
@@ -169,9 +167,7 @@ def _averaged_by(optimizer: Any) -> list:
 
 
 def foreign(algo: Any) -> Iterator[str]:
-    """Complaints about optimizers with parameters of nets which were replaced, and about
-    parallel nets without an optimizer.
-    """
+    """Complaints: optimizers with parameters of replaced nets, parallel nets without optimizer."""
     mine = {id(parameter) for _, parameter in host_algo.named_parameters(algo)}
     held: set[int] = set()
     for name, optimizer in host_algo.named_optimizers(algo):

@@ -86,11 +86,10 @@ def _sums(
 def _of_rows(
     words: torch.Tensor, buffers: dict[torch.device, torch.Tensor]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sum of the words, and of each times its position. `buffers` has one chunk of memory for all
-    tensors of a device.
+    """Sum of the words, and of each times its position. `buffers`: a chunk of memory for each
+    device.
 
-    Words are in rows of _ROW. A position is that of the row and that in it, so the sums of rows and
-    columns suffice, and no word is multiplied.
+    Rows have _ROW words: with sums of rows and of columns no word is multiplied.
     """
     device, count = words.device, words.numel()
     chunk = _CHUNK_CPU if device.type == "cpu" else _CHUNK_GPU
@@ -116,10 +115,8 @@ def _by_position(values: torch.Tensor) -> torch.Tensor:
 
 
 def _words(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor's bits in the order of its elements, as int32 words if the size allows.
-
-    64-bit words would be faster and worse: sums are modulo 2**64, in which two changes of the
-    highest bit, a float's sign, cancel.
+    """The tensor's bits in the order of its elements, as int32 words if the size allows. In sums of
+    64-bit words two changes of the highest bit, a float's sign, would cancel.
     """
     flat = tensor.contiguous().reshape(-1).view(torch.uint8)
     if flat.storage_offset() % 4:  # a slice may start anywhere; int32 words must be aligned

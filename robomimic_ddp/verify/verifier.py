@@ -30,11 +30,13 @@ SETTINGS = ("get_default_dtype", "get_float32_matmul_precision")
 """Getters of torch's settings that change the arithmetic of a whole process."""
 
 
-class Verifier:
+class Verifier(step_hooks.StepHook):
     """Checks one training run: `start` before the first step; then `epoch_begin` and `epoch_end`
     around each epoch; `stop` at last. In between it looks by itself: before an epoch's first
     training forward, and at the first step of each optimizer.
     """
+
+    place = "verify"
 
     def __init__(self, algo: Any, train_loader: Any = None) -> None:
         self.algo = algo
@@ -58,8 +60,7 @@ class Verifier:
 
     def start(self, sums: Mapping[str, tuple[int, int]] | None = None) -> None:
         """Collective: equal data, weights, optimizers and counters, different random streams.
-
-        `sums`: of `state_sums`, where nothing was written to the model since.
+        `sums`: of `state_sums`, if the model is unchanged since.
         """
         evidence = Evidence("before the first step", hints=HINTS)
         evidence.equal.update(data_fingerprint.loader_items(self.train_loader))
@@ -76,8 +77,7 @@ class Verifier:
             self._means = fsdp.GradientMeans(self.algo)
         for name, optimizer in host_algo.named_optimizers(self.algo):
             self._watch_steps(name, optimizer)
-        hook = _TrainedBatches(self)
-        self._undo.enter_context(step_hooks.installed(self.algo, [hook]))
+        self._undo.enter_context(step_hooks.installed(self.algo, [self]))
 
     def stop(self) -> None:
         """Takes every watch away again."""
@@ -172,10 +172,12 @@ class Verifier:
         first, last = self._streams[0], self._streams[-1]
         return last.different(others_too=first.others_digest() != last.others_digest())
 
-    def before_batch(self) -> None:
+    def batch(self, batch: Any) -> None:
         """Collective before an epoch's first training batch, where optimizers average gradients."""
-        if self._before_batch is not None:
-            self._before_batch()
+        if host_algo.is_training(self.algo):
+            if self._before_batch is not None:
+                self._before_batch()
+            self.trained.see(batch)
 
     def _disarm(self) -> None:
         self._before_batch = None
@@ -230,17 +232,3 @@ class Verifier:
         ]
         evidence.require()
         self.proven.update(gradients_equal=True, noise_differs=True)
-
-
-class _TrainedBatches(step_hooks.StepHook):
-    """Shows the verifier the batches that the nets are trained on."""
-
-    place = "verify"
-
-    def __init__(self, verifier: Verifier) -> None:
-        self.verifier = verifier
-
-    def batch(self, batch: Any) -> None:
-        if host_algo.is_training(self.verifier.algo):
-            self.verifier.before_batch()
-            self.verifier.trained.see(batch)

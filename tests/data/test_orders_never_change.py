@@ -85,7 +85,7 @@ def test_orders_of_map_style_data():
         assert order_of(data, *given, 5)(0).dtype == np.int64
     kwargs = {"dataset": data, "batch_size": 2, "shuffle": True}
     loader = train_loader(DataLoader, kwargs, rank=1, world_size=2, seed=5, batch_size_per_rank=2)
-    loader.next_pass = 2
+    loader.sampler.next_pass = 2
     assert [batch.tolist() for batch in loader] == [
         [UNIFORM[1], UNIFORM[3]],
         [UNIFORM[5], UNIFORM[7]],

@@ -334,7 +334,7 @@ def test_workers_are_seeded_by_rank_and_pass():
         alike.append((first, loader.loader.generator.initial_seed()))
     assert alike[0] == alike[1]
     resumed = loaders(train_loader, 40, 2, 4, seed=5, shuffle=True)[1]
-    resumed.next_pass = 2
+    resumed.sampler.next_pass = 2
     list(resumed)
     assert resumed.loader.generator.initial_seed() == seeds[-1] and resumed.next_pass == 3
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from robomimic_ddp.patches import engine, hosts, registry
-from robomimic_ddp.patches.examination import Examination
+from robomimic_ddp.patches.outcomes import Examination
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 

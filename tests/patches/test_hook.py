@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from robomimic_ddp.patches import hook
-from robomimic_ddp.patches.examination import Examination, FilePatch
 from robomimic_ddp.patches.hosts import Host
+from robomimic_ddp.patches.outcomes import Examination, FilePatch
 from tests.patches.support import snapshot
 
 PLAIN = "def answer():\n    return 1\n\n\ndef fail():\n    raise ValueError(1)\n"

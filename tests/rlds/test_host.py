@@ -10,6 +10,7 @@ import pytest
 
 from robomimic_ddp.config.rlds_keys import DEFAULTS
 from robomimic_ddp.data.rlds import host_datasets
+from robomimic_ddp.data.rlds.index.source import is_rlds_folder
 from robomimic_ddp.data.rlds.loaders.make import make_loader
 from robomimic_ddp.errors import DataError
 from tests.rlds.conftest import ACTIONS, CAMERAS, STATES, WIDTH
@@ -28,8 +29,8 @@ def test_metadata_is_what_the_host_expects(make_config, modalities, stored):
     config = make_config(observation={"image_dim": [12, 20]})
     modalities(config)
     (entry,) = host_datasets.dataset_configs(config)
-    assert host_datasets.is_rlds_folder(entry["path"]) and entry["path"] == str(stored.folder)
-    assert not host_datasets.is_rlds_folder(str(stored.folder.parent))
+    assert is_rlds_folder(entry["path"]) and entry["path"] == str(stored.folder)
+    assert not is_rlds_folder(str(stored.folder.parent))
     meta = host_datasets.env_metadata(entry["path"])
     assert meta["env_name"] == "made_up" and set(meta) == {"env_name", "type", "env_kwargs"}
     shapes = host_datasets.shape_metadata(entry, config.train.action_keys, config.all_obs_keys)

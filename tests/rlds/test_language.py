@@ -10,7 +10,8 @@ import torch
 
 from robomimic_ddp.config.options import resolve
 from robomimic_ddp.data.language import embeddings as language
-from robomimic_ddp.data.language.instructions import LanguageModel
+from robomimic_ddp.data.language.encoder import MODELS
+from robomimic_ddp.data.language.lazy_model import LanguageModel
 from robomimic_ddp.data.rlds import host_datasets
 from robomimic_ddp.data.rlds.loaders.make import make_loader
 from robomimic_ddp.data.rlds.loaders.prefetch import Prefetcher
@@ -87,7 +88,7 @@ def load_with(make_config):
     return make
 
 
-@pytest.mark.parametrize("key", sorted(language.MODELS))
+@pytest.mark.parametrize("key", sorted(MODELS))
 def test_batches_hold_each_instructions_embedding(load_with, model, tmp_path, counted, key):
     dataset = load_with(model, tmp_path, key)
     encoded, loaded = counted

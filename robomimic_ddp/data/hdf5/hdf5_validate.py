@@ -27,10 +27,7 @@ MOST_EPISODES = 2000
 
 
 def check(config: Any) -> None:
-    """Raises DataError or ConfigError for a dataset of `config.train.data` that cannot be read.
-
-    Not collective: one rank validates for all.
-    """
+    """Raises DataError or ConfigError for an unreadable dataset. One rank checks for all."""
     train, validate = config.train, bool(config.experiment.get("validate", False))
     filters = [train.get("hdf5_filter_key", None)]
     valid_key = train.get(VALIDATION_KEY, None)
@@ -133,7 +130,7 @@ class _File:
                 f"training and {self.filters[1]!r} for validation. Split it again."
             )
         names = list(dict.fromkeys(name for part in chosen for name in part))
-        for name in _spread(names):
+        for name in names[:: max(1, len(names) // MOST_EPISODES)]:
             self._check_episode(file, name)
 
     def _check_env_args(self, file: Structure) -> None:
@@ -232,8 +229,3 @@ def _keys(file: Structure, episode: str) -> Iterator[str]:
             yield key
         else:
             yield from (f"{key}/{inner}" for inner in inside)
-
-
-def _spread(names: Sequence[str]) -> list[str]:
-    step = max(1, len(names) // MOST_EPISODES)
-    return list(names[::step])

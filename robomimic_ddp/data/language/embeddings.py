@@ -1,9 +1,8 @@
 """Embeddings of instructions: each distinct text goes through the language model once, and is
 cached.
 
-A text is encoded alone, without padding, so that its embedding depends only on the model and the
-text. DROID's encoding is the sum of the last hidden states, as its code computes it for one text;
-robomimic's is CLIP's text embedding, of texts padded to 25 tokens.
+A text is encoded alone, so that its embedding depends only on the model and the text: DROID's is
+the sum of the last hidden states, robomimic's CLIP's text embedding, padded to 25 tokens.
 """
 
 from __future__ import annotations
@@ -17,10 +16,9 @@ import numpy as np
 import torch
 
 from robomimic_ddp.data import array_cache
-from robomimic_ddp.data.language.encoder import AUTO, MODELS, Encoder
+from robomimic_ddp.data.language.encoder import Encoder
 from robomimic_ddp.distributed import group
 
-__all__ = ["AUTO", "MODELS", "Embeddings", "Encoder", "make_embeddings"]
 logger = logging.getLogger(__name__)
 
 
@@ -41,10 +39,8 @@ class Embeddings:
         return all(text in self._rows for text in texts)
 
     def of(self, texts: Sequence[str], frames: int) -> torch.Tensor:
-        """float32 [B, frames, width]: the texts' embeddings, the same for each frame.
-
-        Encodes unknown texts. Call it from the thread that trains: constructing a model draws from
-        the process's random streams, which are restored.
+        """float32 [B, frames, width], the same for each frame. Encodes unknown texts: call it from
+        the thread that trains, since constructing a model draws from random streams, then restored.
         """
         distinct, place = np.unique(np.array(texts, object), return_inverse=True)
         rows = torch.stack([self._row(text) for text in distinct.tolist()])
@@ -60,11 +56,9 @@ class Embeddings:
 def make_embeddings(
     key: str, model: str, texts: Sequence[str], cache: Path, device: str = "cpu"
 ) -> Embeddings:
-    """Collective: the embeddings of `texts`, which are equal on all ranks, by the `Encoder` of
-    `model` and `key`.
-
-    Embeddings in the main rank's folder `cache` are not computed; each rank computes its share of
-    the rest, and gets all. Raises the DataError of the first rank that has one on every rank.
+    """Collective: the embeddings of `texts`, which are equal on all ranks. Each rank computes its
+    share of those that the main rank's folder `cache` lacks, and gets all. Raises the DataError of
+    the first rank that has one on every rank.
     """
     texts = sorted(set(texts))
     encoder: Any = None

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from robomimic_ddp.config import paths
-from robomimic_ddp.data.language.instructions import LanguageModel, unavailable
+from robomimic_ddp.data.language.lazy_model import LanguageModel, unavailable
 from robomimic_ddp.distributed.rng import kept
 
 AUTO = "auto"
@@ -38,12 +38,10 @@ class Encoder:
         self.device = device
         self._config = self._get("AutoConfig")
         self._clip = str(getattr(self._config, "model_type", "")).startswith("clip")
+        self._class = "CLIPTextModelWithProjection" if self._clip else "AutoModel"
+        self._of_text = getattr(self._config, "text_config", self._config)
         self._tokenizer: Any = None
         self.unload()
-
-    @property
-    def _class(self) -> str:
-        return "CLIPTextModelWithProjection" if self._clip else "AutoModel"
 
     def _get(self, kind: str) -> Any:
         try:
@@ -58,11 +56,6 @@ class Encoder:
     def width(self) -> int:
         """Size of an embedding, from the model's configuration alone."""
         return int(self._config.projection_dim if self._clip else self._of_text.hidden_size)
-
-    @property
-    def _of_text(self) -> Any:
-        """The text part of the configuration."""
-        return getattr(self._config, "text_config", self._config)
 
     def fingerprint(self) -> str:
         """Identifies the model: by the contents of a local folder, else by its commit."""

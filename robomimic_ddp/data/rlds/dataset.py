@@ -24,16 +24,14 @@ from robomimic_ddp.data.rlds.order.windows import WindowShape, pick_offsets, win
 from robomimic_ddp.data.rlds.pipeline.images import PictureSize, reduction
 from robomimic_ddp.data.rlds.pipeline.settings import WindowSettings
 from robomimic_ddp.data.rlds.schema.actions import split_by_key
-from robomimic_ddp.data.rlds.schema.fields import Fields, flat_features
+from robomimic_ddp.data.rlds.schema.features import flat_features
+from robomimic_ddp.data.rlds.schema.fields import Fields
 
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """Config of the loader; see `rlds_keys.DEFAULTS`.
-
-    host_batch_size: train.batch_size, in which validation steps are counted (None: the rank's batch
-    size). skip_corrupt: see `ddp.skip_corrupt`. shuffle_per_rank: shuffle_buffer_size is for each
-    rank, not for all together.
+    """Config of the loader; see `rlds_keys.DEFAULTS`, `ddp.skip_corrupt`, and `ddp.shuffle` for
+    shuffle_per_rank. host_batch_size: train.batch_size, in which validation steps are counted.
     """
 
     shuffle_buffer_size: int = 100_000
@@ -45,10 +43,8 @@ class LoadOptions:
 
 
 class RLDSDataset:
-    """Windows of the episodes `rows` of a dataset, without frames. Equal on all ranks.
-
-    all_rows: episodes of training and validation, which the statistics cover, so that both are
-    normalised alike and stay within bounds.
+    """Windows of the episodes `rows` of a dataset, without frames. Equal on all ranks. all_rows:
+    the episodes that statistics cover, so that training and validation are normalised alike.
     """
 
     is_rlds = True
@@ -135,9 +131,7 @@ class RLDSDataset:
         """None: the order comes from the loader, not from a sampler of indices."""
 
     def get_action_stats(self) -> OrderedDict:
-        """{action key: n, and mean, sqdiff, min, max float64 [1, D]} over all steps, in the host's
-        form.
-        """
+        """{action key: n, and mean, sqdiff, min, max float64 [1, D]} over all steps."""
         merged = self._merged("actions")
         parts = {
             name: split_by_key(value, self.fields.actions)
@@ -150,15 +144,11 @@ class RLDSDataset:
         )
 
     def get_action_normalization_stats(self) -> OrderedDict:
-        """{action key: {"scale", "offset"}}, float32 [1, D]: what the host needs to undo the
-        normalisation.
-        """
+        """{action key: {"scale", "offset"}}, float32 [1, D], of the normalisation."""
         return normalization.action_normalization(self.get_action_stats(), self.action_config)
 
     def get_obs_normalization_stats(self) -> dict[str, dict[str, np.ndarray]]:
-        """{obs key: {"scale", "offset"}}, float32 [1, ...]: mean and deviation of states; cameras
-        are left as they are.
-        """
+        """{obs key: {"scale", "offset"}}, float32 [1, ...]; 1 and 0 for cameras."""
         stats = normalization.state_normalization(
             self._merged("states"), self.fields.low_dim_shapes
         )

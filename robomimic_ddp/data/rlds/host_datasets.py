@@ -1,11 +1,7 @@
-"""What edited hosts call for RLDS data: metadata, entries of train.data, datasets of a run.
-
-The host is not imported at module level.
-"""
+"""What edited hosts call for RLDS data. The host is not imported at module level."""
 
 from __future__ import annotations
 
-import functools
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -16,17 +12,12 @@ import numpy as np
 
 from robomimic_ddp.config import paths
 from robomimic_ddp.data.array_cache import cache_folder
-from robomimic_ddp.data.language.embeddings import (
-    AUTO,
-    MODELS,
-    Embeddings,
-    Encoder,
-    make_embeddings,
-)
+from robomimic_ddp.data.language.embeddings import Embeddings, make_embeddings
+from robomimic_ddp.data.language.encoder import AUTO, MODELS, Encoder
 from robomimic_ddp.data.rlds.dataset import LoadOptions, RLDSDataset
 from robomimic_ddp.data.rlds.index.build import numbers_in_files
 from robomimic_ddp.data.rlds.index.cache import load_index
-from robomimic_ddp.data.rlds.index.source import Source, find_dataset, is_rlds_folder
+from robomimic_ddp.data.rlds.index.source import Source, find_dataset
 from robomimic_ddp.data.rlds.index.splits import kept_episodes, split_validation
 from robomimic_ddp.data.rlds.index.statistics import Index
 from robomimic_ddp.data.rlds.loaders.cached_frames import add_cache
@@ -40,15 +31,6 @@ from robomimic_ddp.data.rlds.schema.fields import Fields, find_fields, held_keys
 from robomimic_ddp.data.rlds.schema.spec import DEFAULT, Schema, load_schema
 from robomimic_ddp.errors import ConfigError, DataError
 
-__all__ = [
-    "dataset_configs",
-    "datasets_from_config",
-    "env_metadata",
-    "indices_from_config",
-    "is_rlds_folder",
-    "shape_metadata",
-]
-
 GYM_TYPE = 2
 """robomimic.envs.env_base.EnvType.GYM_TYPE, which needs no simulator."""
 _ROUNDING = 1e-4
@@ -56,9 +38,7 @@ _ROUNDING = 1e-4
 
 def dataset_configs(config: Any) -> list[dict[str, Any]]:
     """The entries of `config.train.data`, one per dataset with a weight above 0: path, weight,
-    schema, image_dim. Raises DataError, ConfigError.
-
-    Reads folder names only.
+    schema, image_dim. Reads folder names only. Raises DataError, ConfigError.
     """
     settings.check(config)
     root, version = setting(config, "train.data_path"), setting(config, "train.dataset_version")
@@ -90,9 +70,7 @@ def shape_metadata(
     language_model: str = AUTO,
 ) -> dict[str, Any]:
     """The result of the host's get_shape_metadata_from_dataset for an entry of `dataset_configs`.
-
-    language_model: see `ddp.language_model`; its width is needed if a key is an embedding. The
-    host's ObsUtils must be initialised. Not collective; reads metadata only. Raises DataError.
+    The host's ObsUtils must be initialised. Not collective; reads metadata only. Raises DataError.
     """
     import robomimic.utils.obs_utils as ObsUtils
 
@@ -139,8 +117,23 @@ def datasets_from_config(
     fast_decode, shuffle_per_rank, cache, cache_gb: see the options `ddp.fast_decode`,
     `ddp.shuffle`, `ddp.cache` and `ddp.cache_gb`. Raises DataError, ConfigError.
     """
-    made = functools.partial(_dataset, config, skip_corrupt, fast_decode, shuffle_per_rank)
-    entries = dataset_configs(config)
+    entries, train = dataset_configs(config), config.train
+    options = LoadOptions(
+        int(setting(config, "train.shuffle_buffer_size")),
+        setting(config, "train.subsample_length"),
+        setting(config, "train.num_parallel_calls"),
+        int(train.batch_size),
+        skip_corrupt,
+        shuffle_per_rank,
+    )
+    size = PictureSize(*settings.image_dim(config), settings.image_filter(config), fast_decode)
+
+    def made(one: tuple, rows: np.ndarray, role: str) -> RLDSDataset:
+        shape = _window_shape(train)
+        source, fields, index, kept = one
+        more = (shape, size, train.action_config, options, role)
+        return RLDSDataset(source, fields, index, rows, kept, *more)
+
     found = list(indices_from_config(config, obs_keys, skip_corrupt))
     _require_alike(found)
     embeddings = _embeddings(config, found, obs_keys, language_model, device)
@@ -151,44 +144,17 @@ def datasets_from_config(
     if not config.experiment.validate:
         return _together(everything, entries, embeddings), None
     fraction = float(setting(config, "train.validation_fraction"))
-    train, valid = [], []
+    trained, valid = [], []
     for one in found:
         source, _, index, kept = one
         numbers, where = numbers_in_files(index, source), str(source.folder)
         rows = split_validation(index, kept, fraction, where, source.episodes_of_source, numbers)
-        train.append(made(one, rows[0], "train"))
+        trained.append(made(one, rows[0], "train"))
         valid.append(made(one, rows[1], "valid"))
-    for one, parts in zip(everything, zip(train, valid)):
+    for one, parts in zip(everything, zip(trained, valid)):
         for part in parts:
             part.cached = one.cached
-    return _together(train, entries, embeddings), _together(valid, entries, embeddings)
-
-
-def _dataset(
-    config: Any,
-    skip_corrupt: bool,
-    fast_decode: bool,
-    shuffle_per_rank: bool,
-    found: tuple[Source, Fields, Index, np.ndarray],
-    rows: np.ndarray,
-    role: str,
-) -> RLDSDataset:
-    """The episodes `rows` of a dataset that `indices_from_config` has found."""
-    source, fields, index, kept = found
-    train = config.train
-    options = LoadOptions(
-        int(setting(config, "train.shuffle_buffer_size")),
-        setting(config, "train.subsample_length"),
-        setting(config, "train.num_parallel_calls"),
-        int(train.batch_size),
-        skip_corrupt,
-        shuffle_per_rank,
-    )
-    size = PictureSize(*settings.image_dim(config), settings.image_filter(config), fast_decode)
-    return RLDSDataset(
-        source, fields, index, rows, kept, _window_shape(train), size, train.action_config,
-        options, role,
-    )  # fmt: skip
+    return _together(trained, entries, embeddings), _together(valid, entries, embeddings)
 
 
 def _embeddings(
@@ -200,9 +166,8 @@ def _embeddings(
         if fields.language is None:
             raise DataError(
                 f"{source.folder} has no instructions, and the observation key {keys[0]!r} is "
-                "their "
-                "embedding. Take the key out of the config, or name the feature that has them as "
-                "`language` in a schema of your own (train.rlds_schema)."
+                "their embedding. Take the key out of the config, or name the feature that has "
+                "them as `language` in a schema of your own (train.rlds_schema)."
             )
     texts = [text for _, _, index, kept in found if keys for text in index.instructions(kept)]
     cache = cache_folder(setting(config, "train.data_cache_dir"))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,10 +11,10 @@ from robomimic_ddp.data.rlds.dataset import RLDSDataset
 
 
 class RLDSMixture:
-    """Datasets `datasets` with `weights`. Equal on all ranks.
+    """Datasets with `weights`. Equal on all ranks.
 
-    Each dataset has separate, exact passes; one that is small for its weight is repeated more
-    often. Numbers of windows (`index`) are consecutive over the datasets.
+    Each has separate, exact passes; one that is small for its weight is repeated. Windows (`index`)
+    are numbered over all datasets, and `get_...` are RLDSDataset's, over the steps of all.
     """
 
     is_rlds = True
@@ -47,17 +47,7 @@ class RLDSMixture:
         parts = "\n".join(repr(dataset) for dataset in self.datasets)
         return "RLDSMixture (\n\t" + "\n\t".join(lines) + f"\n)\n{parts}"
 
-    def get_dataset_sampler(self) -> None:
-        """None: the order comes from the loader, not from a sampler of indices."""
-
-    def get_action_stats(self) -> OrderedDict:
-        """As RLDSDataset's, over the steps of all datasets."""
-        return self.datasets[0].get_action_stats()
-
-    def get_action_normalization_stats(self) -> OrderedDict:
-        """As RLDSDataset's, over the steps of all datasets."""
-        return self.datasets[0].get_action_normalization_stats()
-
-    def get_obs_normalization_stats(self) -> dict[str, dict[str, np.ndarray]]:
-        """As RLDSDataset's, over the steps of all datasets."""
-        return self.datasets[0].get_obs_normalization_stats()
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("get_"):
+            raise AttributeError(name)
+        return getattr(self.datasets[0], name)

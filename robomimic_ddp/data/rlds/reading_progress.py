@@ -17,10 +17,8 @@ _REPORTED_BYTES = 2**26
 
 @contextmanager
 def reading(what: str, total: int, share: str = "") -> Iterator[Callable[[int], Any]]:
-    """For the block: a function that takes the numbers of bytes that were read, of `total`.
-
-    Prints to stderr: a bar or lines with an estimate of the time left, and at the end of 64 MiB or
-    more the bytes per second. share: what `total` is, for the last line.
+    """For the block: a function that takes numbers of bytes that were read, of `total`. Prints
+    progress to stderr, and at the end of 64 MiB or more the speed. share: what `total` is.
     """
     from tqdm import tqdm
 

@@ -8,7 +8,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import lru_cache, wraps
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
@@ -28,9 +28,8 @@ _INSTALL = 'Install the extra: pip install ".[rlds]" in robomimic-ddp\'s checkou
 
 @lru_cache(maxsize=1)
 def import_tensorflow() -> Any:
-    """The `tensorflow` module, without GPUs: its allocator would take the policy's memory.
-
-    Raises DataError if TensorFlow is missing, or has already initialised a GPU in this process.
+    """The `tensorflow` module, without GPUs, whose memory the policy needs. Raises DataError if it
+    is missing, or has already initialised a GPU in this process.
     """
     import_triton_first()
     try:
@@ -45,15 +44,12 @@ def import_tensorflow() -> Any:
     except RuntimeError as error:
         raise DataError(
             "TensorFlow has already taken a GPU in this process, whose memory the policy needs. "
-            "Import robomimic_ddp before code that runs TensorFlow, or hide the GPUs from that "
-            "code."
+            "Import robomimic_ddp before code that runs TensorFlow, or hide GPUs from that code."
         ) from error
-    try:
+    with suppress(RuntimeError):  # TensorFlow has already started: its pools cannot change
         # The pipelines have private thread pools, sized by the ranks of the node.
         tf.config.threading.set_intra_op_parallelism_threads(1)
         tf.config.threading.set_inter_op_parallelism_threads(2)
-    except RuntimeError:
-        pass  # TensorFlow has already started: its pools cannot change
     # Graph-building chatter is not for users; errors come as exceptions.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     return tf
@@ -97,10 +93,8 @@ def import_triton_first() -> None:
     """Imports triton before TensorFlow: with tensorflow-cpu 2.21 and torch 2.12 the other order,
     also by way of torchvision, is a segmentation fault.
     """
-    try:
+    with suppress(ImportError):  # torch without triton
         import triton  # noqa: F401
-    except ImportError:
-        pass  # torch without triton
 
 
 def keep_triton_first() -> None:
@@ -132,15 +126,12 @@ class _AfterTriton(SourceFileLoader):
 
 @lru_cache(maxsize=1)
 def import_tensorflow_datasets() -> Any:
-    """The `tensorflow_datasets` module, with TensorFlow imported as above before it. Raises
-    DataError.
-    """
+    """The `tensorflow_datasets` module, imported after TensorFlow. Raises DataError."""
     import_tensorflow()
     try:
         import tensorflow_datasets as tfds
     except ImportError as error:
         raise DataError(
-            f"RLDS data is read with tensorflow-datasets, which cannot be imported: {error}. "
-            f"{_INSTALL}"
+            f"RLDS data needs tensorflow-datasets, which cannot be imported: {error}. {_INSTALL}"
         ) from error
     return tfds

@@ -1,8 +1,7 @@
 """Shards episodes over ranks in hosts with a pipeline over tensorflow-datasets (octo, dlimp).
 
-While such a pipeline is built, `DatasetBuilder.as_dataset` reads this rank's shard of a split, by
-`tfds.even_splits`. Shards have equal numbers of episodes, so that none is trained more often; they
-are disjoint, complete, and fixed for the run, however the host shuffles.
+While it is built, `DatasetBuilder.as_dataset` reads this rank's shard of a split, by
+`tfds.even_splits`: disjoint, complete, fixed for the run, however the host shuffles.
 """
 
 from __future__ import annotations
@@ -33,9 +32,8 @@ def make_sharded(
 ) -> Any:
     """`make_dataset(*args, **kwargs)`, reading only this rank's episodes of each tfds dataset.
 
-    divide_buffer: divide the keyword `shuffle_buffer_size` by the number of ranks. Split "all" is
-    read whole: octo's statistics come from it. Raises DataError for a split of fewer episodes than
-    ranks, and if the call would compute statistics of a shard, or train on all.
+    divide_buffer: the keyword `shuffle_buffer_size` by the ranks. Raises DataError for fewer
+    episodes than ranks, and if the call would compute statistics of a shard, or train on all.
     """
     import tensorflow as tf
     import tensorflow_datasets as tfds
@@ -53,10 +51,7 @@ def make_sharded(
 
 
 def require_datasets(data_path: str, names: Sequence[str]) -> None:
-    """Raises DataError for a dataset that is not in the folder `data_path`.
-
-    Addresses such as gs://... are not checked.
-    """
+    """Raises DataError for a dataset that is not in the folder `data_path` (unless gs://...)."""
     if "://" in data_path:
         return
     for name in names:
@@ -66,9 +61,7 @@ def require_datasets(data_path: str, names: Sequence[str]) -> None:
 
 
 class _Shares:
-    """What is read while a pipeline is built. own: datasets of this rank's shard; whole: of all
-    episodes.
-    """
+    """What is read while a pipeline is built; own: this rank's shards; whole: all episodes."""
 
     def __init__(self, tf: Any, tfds: Any, rank: int, world_size: int) -> None:
         self.tf, self.tfds = tf, tfds

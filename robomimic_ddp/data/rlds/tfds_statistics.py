@@ -1,8 +1,7 @@
 """Computes octo's dataset statistics once, and not on every rank.
 
-octo's `get_dataset_statistics(dataset, hash_dependencies, save_dir)` reads the whole dataset, and
-writes a JSON file beside it, in place. Several ranks would each read everything, and might read a
-file that another is still writing.
+Its `get_dataset_statistics` reads the whole dataset, and writes a JSON file beside it, in place,
+which another rank might read meanwhile.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from types import ModuleType
 from typing import Any, Callable
 
@@ -28,14 +27,10 @@ ITS_OWN = "hash_dependencies"
 
 @contextmanager
 def computed_once() -> Iterator[None]:
-    """For the block, applies `once` to `get_dataset_statistics` of octo and of every loaded module
-    with a copy. Not collective.
-    """
+    """For the block, `once` for each loaded copy of octo's function. Not collective."""
     import_tensorflow()  # before octo does, for the order of imports
-    try:
+    with suppress(ImportError):  # no octo, or a broken one: the host reports it
         importlib.import_module("octo.data.dataset")
-    except ImportError:
-        pass  # no octo, or a broken one: the host reports it
     with ExitStack() as stack:
         for module in _holders():
             stack.enter_context(swapped(module, NAME, once(getattr(module, NAME))))
@@ -52,10 +47,8 @@ def _holders() -> list[ModuleType]:
 
 
 def once(function: Callable) -> Callable:
-    """`function`, computed on the main rank while the others wait, without a time limit.
-
-    The wrapper is collective: every rank gets the main rank's value or error, the others as a
-    DataError.
+    """`function`, computed on the main rank. The wrapper is collective, without a time limit: every
+    rank gets the main rank's value or error, the others as a DataError.
     """
 
     @functools.wraps(function)

@@ -57,9 +57,7 @@ def droid_features(height: int, width: int, cameras: Sequence[str] = CAMERAS) ->
 def droid_example(
     episode: dict[str, Any], index: int, encode: Any, cameras: Sequence[str] = CAMERAS
 ) -> dict[str, Any]:
-    """An episode (`steps`, `success`, `language`) as one example; `encode` turns [T, H, W, 3] into
-    JPEG bytes.
-    """
+    """An episode as one example; `encode` turns [T, H, W, 3] into JPEG bytes."""
     steps, success = episode["steps"], episode["success"]
     encoded = {
         camera: encode(np.stack([step["observation"][camera] for step in steps]))
@@ -88,9 +86,7 @@ def droid_example(
 
 
 def jpeg_encoder() -> Any:
-    """A function uint8 [T, H, W, 3] -> list of T open files of JPEG bytes, encoded on several
-    threads.
-    """
+    """A function uint8 [T, H, W, 3] -> T open files of JPEG bytes, encoded on several threads."""
     import io
 
     tf = import_tensorflow()
@@ -114,22 +110,30 @@ def write_dataset(
     files: int,
     cameras: Sequence[str] = CAMERAS,
 ) -> Path:
-    """Writes `count` episodes into at least `files` files under `data_path/name/version`; returns
-    that folder.
+    """Writes `count` episodes into at least `files` files; returns `data_path/name/version`, which
+    it replaces.
 
     Each episode is a dict with `steps` (DROID-shaped, images as uint8 arrays), `success` and
-    `language`. Writes beside the folder and renames at the end, so that a folder under its final
-    name is complete. Replaces an existing dataset of that version.
+    `language`. Renames at the end: a folder under its final name is complete.
     """
     tfds = import_tensorflow_datasets()
     final = paths.expanded(data_path) / name / version
     folder = final.with_name(f"{version}.incomplete{os.getpid()}")
     folder.mkdir(parents=True)
+    identity = tfds.core.dataset_info.DatasetIdentity(
+        name=name, version=tfds.core.Version(version), data_dir=str(folder), module_name=__name__
+    )
     encode, writer, index = jpeg_encoder(), None, -1
     for index, episode in enumerate(episodes):
         if writer is None:
-            per_file = max(1, count // files)
-            writer = _writer(tfds, folder, name, version, episode, per_file, cameras)
+            size = episode["steps"][0]["observation"][cameras[0]].shape[:2]
+            info = tfds.core.DatasetInfo(
+                builder=identity,
+                description="Episodes in DROID's schema, as robomimic-ddp writes them.",
+                features=droid_features(*size, cameras),
+            )
+            writer = tfds.core.SequentialWriter(info, max_examples_per_shard=max(1, count // files))
+            writer.initialize_splits(["train"])
         writer.add_examples({"train": [droid_example(episode, index, encode, cameras)]})
     if index + 1 != count:
         raise ValueError(
@@ -139,26 +143,3 @@ def write_dataset(
     shutil.rmtree(final, ignore_errors=True)
     folder.rename(final)
     return final
-
-
-def _writer(
-    tfds: Any,
-    folder: Path,
-    name: str,
-    version: str,
-    episode: dict,
-    per_file: int,
-    cameras: Sequence[str],
-) -> Any:
-    height, width = episode["steps"][0]["observation"][cameras[0]].shape[:2]
-    identity = tfds.core.dataset_info.DatasetIdentity(
-        name=name, version=tfds.core.Version(version), data_dir=str(folder), module_name=__name__
-    )
-    info = tfds.core.DatasetInfo(
-        builder=identity,
-        description="Episodes in DROID's schema, as robomimic-ddp writes them.",
-        features=droid_features(height, width, cameras),
-    )
-    writer = tfds.core.SequentialWriter(info, max_examples_per_shard=per_file)
-    writer.initialize_splits(["train"])
-    return writer

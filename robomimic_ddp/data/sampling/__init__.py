@@ -2,22 +2,9 @@
 
 from __future__ import annotations
 
-from robomimic_ddp.data.sampling.iterable import StreamLoader
-from robomimic_ddp.data.sampling.joined_loaders import JoinedLoaders
 from robomimic_ddp.data.sampling.loaders import train_loader, valid_loader
 from robomimic_ddp.data.sampling.order import order_of
 from robomimic_ddp.data.sampling.replay import ReplayedLoader
 from robomimic_ddp.data.sampling.sampler import ShardedSampler
 from robomimic_ddp.data.sampling.sharded_loader import ShardedLoader, ShardedValidLoader
-
-__all__ = [
-    "ReplayedLoader",
-    "ShardedLoader",
-    "ShardedSampler",
-    "ShardedValidLoader",
-    "StreamLoader",
-    "JoinedLoaders",
-    "order_of",
-    "train_loader",
-    "valid_loader",
-]
+from robomimic_ddp.data.sampling.wrapped import JoinedLoaders, StreamLoader

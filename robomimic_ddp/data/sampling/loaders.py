@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Callable
 
 from torch.utils.data import IterableDataset
 
-from robomimic_ddp.data.sampling.iterable import StreamLoader
-from robomimic_ddp.data.sampling.order import Order, fixed, order_of
+from robomimic_ddp.data.sampling.order import Order, order_of
 from robomimic_ddp.data.sampling.sampler import ShardedSampler
 from robomimic_ddp.data.sampling.sharded_loader import ShardedLoader, ShardedValidLoader
+from robomimic_ddp.data.sampling.wrapped import StreamLoader
 from robomimic_ddp.errors import DataError
 
 
@@ -23,13 +24,12 @@ def train_loader(
     batch_size_per_rank: int,
     stream_is_sharded: bool = False,
 ) -> Any:
-    """The training loader for the DataLoader arguments `kwargs` of the host.
+    """The training loader for the DataLoader arguments `kwargs` of the host; on one rank the host's
+    own.
 
-    On one rank `make_loader(**kwargs)`. On several, each rank gets batches of `batch_size_per_rank`
-    samples from its shard of every pass; all ranks get the same number of full batches, whatever
-    `drop_last` says. `seed` must be equal on all ranks. `stream_is_sharded`: an IterableDataset is
-    already split over ranks. Raises `DataError` for fewer samples than one global batch, another
-    IterableDataset, a `batch_sampler`, disabled batching, or a sampler that cannot be split.
+    On several, each rank gets full batches of `batch_size_per_rank` from its shard of every pass,
+    equally many. `seed`: equal on all ranks. `stream_is_sharded`: of an IterableDataset. Raises
+    DataError for fewer samples than one global batch, and for what cannot be split.
     """
     if world_size == 1:
         _require_one_batch(kwargs, "training")
@@ -61,25 +61,21 @@ def valid_loader(
     seed: int,
     batch_size_per_rank: int,
 ) -> Any:
-    """The validation loader for the DataLoader arguments `kwargs` of the host.
-
-    On one rank `make_loader(**kwargs)`. On several a `ShardedValidLoader`: every sample once over
-    all ranks, in batches of at most `batch_size_per_rank`. `seed` must be equal on all ranks.
-    Raises `DataError` as `train_loader` does, except for a small dataset.
+    """As `train_loader`, for validation: every sample once over all ranks, in batches of at most
+    `batch_size_per_rank` (a `ShardedValidLoader`); the dataset may be small.
     """
     if world_size == 1:
         _require_one_batch(kwargs, "validation")
         return make_loader(**kwargs)
     order, size = _order_and_size(kwargs, seed)
-    return ShardedValidLoader(
-        make_loader,
-        kwargs,
-        fixed(order),
-        size,
-        rank=rank,
-        world_size=world_size,
-        batch_size_per_rank=batch_size_per_rank,
-    )
+    order = lru_cache(maxsize=1)(order)  # pass 0 at every epoch: losses are comparable
+
+    def of_first(total: int) -> ShardedLoader:
+        places = {"rank": rank, "world_size": world_size}
+        sampler = ShardedSampler(lambda _: order(0)[:total], total, **places, drop_last=False)
+        return ShardedLoader(make_loader, kwargs, sampler, batch_size_per_rank, drop_last=False)
+
+    return ShardedValidLoader(kwargs["dataset"], size, int(kwargs.get("batch_size", 1)), of_first)
 
 
 def _require_one_batch(kwargs: dict[str, Any], role: str) -> None:

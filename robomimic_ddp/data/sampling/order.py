@@ -1,15 +1,12 @@
 """The order of one pass over a dataset, the same on every rank.
 
 An *order* is a function `draw(pass_number) -> int64 array of dataset indices` over all ranks. It
-replaces the sampler of the host's DataLoader: the same distribution, drawn from a seed that all
-ranks share.
+has the distribution of the host's sampler, drawn from a seed that all ranks share.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Callable
 
 import numpy as np
@@ -22,6 +19,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from robomimic_ddp.distributed import rng
 from robomimic_ddp.errors import CheckpointError, DataError
 
 Order = Callable[[int], np.ndarray]
@@ -58,18 +56,6 @@ def order_of(dataset: Any, sampler: Any, shuffle: bool | None, seed: int) -> Ord
     return _iterated(sampler, seed)
 
 
-def fixed(order: Order) -> Order:
-    """Pass 0 of `order` at every pass, so that validation losses of epochs are comparable."""
-    drawn: list[np.ndarray] = []
-
-    def draw(number: int) -> np.ndarray:
-        if not drawn:
-            drawn.append(order(0))
-        return drawn[0]
-
-    return draw
-
-
 def another_order(what: str, sampler: Any) -> CheckpointError:
     """The error if a pass cannot be resumed in its middle, since its order has changed."""
     name = "the shuffled dataset" if sampler is None else f"the sampler {type(sampler).__name__}"
@@ -100,11 +86,7 @@ def _only_draws_weights(sampler: Any) -> bool:
 
 
 def _generator(seed: int, number: int) -> np.random.RandomState:
-    """The generator of pass `number`.
-
-    RandomState, not Generator: numpy guarantees that its streams never change, so the order is the
-    same under another numpy.
-    """
+    """The generator of pass `number`: RandomState, whose streams never change."""
     entropy = np.random.SeedSequence([seed % 2**64, number])
     return np.random.RandomState(np.random.MT19937(entropy))
 
@@ -158,7 +140,11 @@ def _iterated(sampler: Any, seed: int) -> Order:
         return last[1]
 
     def iterated(number: int) -> np.ndarray:
-        with _seeded_streams(int(_generator(seed, number).randint(2**31))):
+        word = int(_generator(seed, number).randint(2**31))
+        with rng.kept():
+            random.seed(word)
+            np.random.seed(word)
+            torch.manual_seed(word)
             indices = np.fromiter((int(index) for index in sampler), dtype=np.int64)
         if len(indices) != len(sampler):
             raise DataError(
@@ -169,22 +155,3 @@ def _iterated(sampler: Any, seed: int) -> Order:
         return indices
 
     return draw
-
-
-@contextmanager
-def _seeded_streams(seed: int) -> Iterator[None]:
-    """For the block, seeds the global random streams of Python, numpy and torch (CPU)."""
-    python_state, numpy_state, torch_state = (
-        random.getstate(),
-        np.random.get_state(),
-        torch.get_rng_state(),
-    )
-    try:
-        random.seed(seed)
-        np.random.seed(seed)
-        torch.manual_seed(seed)
-        yield
-    finally:
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)
-        torch.set_rng_state(torch_state)

@@ -13,13 +13,16 @@ from typing import Any
 from torch.utils.data import BatchSampler, IterableDataset
 
 from robomimic_ddp.data.sampling.order import another_order, is_stateless
+from robomimic_ddp.data.sampling.wrapped import Wrapped
 from robomimic_ddp.distributed import rng
 
 _WHOLE = -1
 
 
-class _Recorded:
+class _Recorded(Wrapped):
     """The host's sampler; records how far each iteration went, and the newest one's indices."""
+
+    wraps = ("sampler",)
 
     def __init__(self, sampler: Any) -> None:
         self.sampler = sampler
@@ -40,25 +43,16 @@ class _Recorded:
             yield index
         self.taken[number] = _WHOLE
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "sampler":
-            raise AttributeError(name)
-        return getattr(self.sampler, name)
-
     def digest(self, count: int) -> str:
         """Digest of the first `count` indices of the newest iteration."""
         return hashlib.sha256(self.given[:count].tobytes()).hexdigest()
 
     def history(self, iterations: int | None = None) -> list[int] | None:
-        """What `bring_to` needs to repeat the first `iterations` (None: all); None for a stateless
-        sampler.
-        """
+        """What `bring_to` needs to repeat the first `iterations` (None: all), or None."""
         return None if is_stateless(self.sampler) else self.taken[:iterations]
 
     def bring_to(self, taken: list[int]) -> None:
-        """Iterates the sampler until it has had iterations of these lengths. The global random
-        streams are restored.
-        """
+        """Iterates the sampler until it has had iterations of these lengths; keeps the streams."""
         with rng.kept():
             for count in taken[len(self.taken) :]:
                 for _ in self if count == _WHOLE else islice(self, count):
@@ -73,13 +67,11 @@ def _number(index: Any) -> int:
         return zlib.crc32(repr(index).encode())
 
 
-class ReplayedLoader:
-    """Iterates the host's DataLoader `loader`, and records where each iteration started.
+class ReplayedLoader(Wrapped):
+    """Iterates the host's DataLoader `loader`, whose sampler draws from the global random streams.
 
-    The host's sampler draws from the global random streams when an iteration starts. To restore a
-    position in that iteration, the streams are set back, a new iteration is started, and the
-    delivered batches are skipped. A stateful sampler is first iterated as often as it was. Other
-    attributes are those of `loader`.
+    To restore a position, the streams are set back, a new iteration starts, and delivered batches
+    are skipped. A stateful sampler is first iterated as often as it was.
     """
 
     def __init__(self, loader: Any) -> None:
@@ -100,11 +92,6 @@ class ReplayedLoader:
         iteration = _Iteration(self.loader, self._recorded, position)
         self._last = weakref.ref(iteration)
         return iteration
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "loader":  # unpickling, or a failed constructor
-            raise AttributeError(name)
-        return getattr(self.loader, name)
 
     def let_go(self) -> None:
         """The host has dropped its iterator (see ShardedLoader)."""
@@ -220,9 +207,7 @@ class _Iteration:
         self._iterator = iter(self.loader)
 
     def _is_begun_at(self, position: dict[str, Any]) -> bool:
-        """Whether the host has already started this iteration, of a stateful sampler that workers
-        have advanced.
-        """
+        """Whether the host has begun this iteration already, of a stateful sampler."""
         recorded, history = self.recorded, position.get("iterations")
         if recorded is None or history is None or self.batches:
             return False

@@ -11,7 +11,7 @@ from torch.utils.data import Sampler
 from robomimic_ddp.data.sampling.order import Order
 
 TELLING_INDICES = 10
-_TOLD = 5
+_SHOWN = 5
 
 
 class ShardedSampler(Sampler):
@@ -58,19 +58,16 @@ class ShardedSampler(Sampler):
             yield int(index)
 
     def digest(self, count: int | None = None) -> str:
-        """Hex SHA-256 of this rank's first `count` (None: all) indices of the current pass.
-
-        Before the first pass this draws it, and the next iteration delivers it. Shares of a uniform
-        order differ between ranks; those of a weighted order may be equal by chance.
+        """Hex SHA-256 of this rank's first `count` (None: all) indices of the current pass. Before
+        the first pass this draws it, and the next iteration delivers it.
         """
         self._begin_if_none()
         return hashlib.sha256(self._share[:count].tobytes()).hexdigest()
 
     def telling_digest(self) -> str | None:
-        """`digest()`, or None where another rank's may be equal by chance.
-
-        A draw with replacement repeats a sequence with d distinct indices with a probability of at
-        most d ** -d: from 10 on below 1e-9.
+        """`digest()`, or None where another rank's may be equal by chance: a draw repeats a
+        sequence with d distinct indices with a probability of at most d ** -d, from 10 on below
+        1e-9.
         """
         digest = self.digest()
         # The beginning suffices for most data, and is cheap for any size.
@@ -88,7 +85,7 @@ class ShardedSampler(Sampler):
     def holding(self) -> str:
         """Describes this rank's share of the current pass."""
         self._begin_if_none()
-        first = ", ".join(str(index) for index in self._share[:_TOLD])
+        first = ", ".join(str(index) for index in self._share[:_SHOWN])
         return f"{len(self._share)} samples, the first of them {first or 'none'}"
 
     def order_digest(self) -> str:

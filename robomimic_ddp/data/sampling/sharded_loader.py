@@ -8,20 +8,24 @@ from typing import Any, Callable
 import numpy as np
 import torch
 
-from robomimic_ddp.data.sampling.order import Order, another_order
+from robomimic_ddp.data.sampling.order import another_order
 from robomimic_ddp.data.sampling.sampler import ShardedSampler
+from robomimic_ddp.data.sampling.wrapped import Wrapped
 
 
-class ShardedLoader:
+class ShardedLoader(Wrapped):
     """One rank's batches of every pass; each iteration is the next pass.
 
     Iterates the DataLoader `loader`, which has every argument of the host but sampler, shuffle,
-    batch size and drop_last; other attributes (`dataset`, `batch_size`, ...) are the DataLoader's.
+    batch size and drop_last. Other attributes are the DataLoader's (`dataset`, `batch_size`, ...)
+    and the sampler's (`order_digest`, `telling_digest`, `holding`, `each_sample_once`, ...).
 
     samples_delivered: samples of this rank delivered so far, over all passes, without prefetched
     ones. seed: worker processes are seeded from (seed, rank, pass) and not from the global random
     stream, which a resumed iteration then leaves alone; None: as torch does it.
     """
+
+    wraps = ("loader", "sampler")
 
     def __init__(
         self,
@@ -73,8 +77,7 @@ class ShardedLoader:
         """The host has dropped its iterator: the next one is of the next pass, whatever was left.
 
         Must be called: an iterator made while StopIteration is handled, as in hosts, is in a
-        reference cycle with that exception and stays alive until garbage collection. A run that
-        was stopped after an epoch's last step resumes with an empty iteration.
+        reference cycle with that exception and stays alive until garbage collection.
         """
         self._begun = None
         if self.sampler.next_offset:
@@ -96,11 +99,9 @@ class ShardedLoader:
         return (sampler.size - begun) // sampler.world_size // self.loader.batch_size
 
     def go_to(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
-        """Resumes at a `position` of a run with `world_size` ranks; returns a line for the user.
-
-        On another number of ranks the rest of the pass is split again. Without a usable position
-        (the run had one rank, and the host's sampler) pass number `epoch` starts, which no earlier
-        epoch has drawn from. Raises CheckpointError if the order of the pass differs.
+        """Resumes at a `position` of a run with any number of ranks; returns a line for the user.
+        Without one (the run had one rank, and the host's sampler) pass number `epoch` starts, which
+        no earlier epoch has drawn from. Raises CheckpointError if the order of the pass differs.
         """
         sampler = self.sampler
         if position is None or position.get("kind") != "pass":
@@ -116,90 +117,34 @@ class ShardedLoader:
             f"{sampler.size} samples{split}"
         )
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "loader":  # unpickling, or a failed constructor
-            raise AttributeError(name)
-        return getattr(self.loader, name)
-
-    @property
-    def next_pass(self) -> int:
-        """Number of the pass that the next iteration delivers; set it to resume."""
-        return self.sampler.next_pass
-
-    @next_pass.setter
-    def next_pass(self, number: int) -> None:
-        self.sampler.next_pass = number
-
     def index_stream_digest(self, count: int | None = None) -> str:
         """Hex digest of this rank's first `count` (None: all) indices of the current pass."""
         return self.sampler.digest(count)
 
-    def holding(self) -> str:
-        """Describes this rank's share of the current pass."""
-        return self.sampler.holding()
-
-    def telling_digest(self) -> str | None:
-        """The digest of this rank's pass, or None if ranks may agree by chance (tiny data)."""
-        return self.sampler.telling_digest()
-
-    def order_digest(self) -> str:
-        """Hex digest of all ranks' indices of the current pass, in order: equal on every rank."""
-        return self.sampler.order_digest()
-
-    @property
-    def each_sample_once(self) -> bool:
-        """Whether this rank's share of the current pass has no sample twice."""
-        return self.sampler.each_sample_once
-
 
 class ShardedValidLoader:
-    """The validation samples in one order, split over ranks; nothing is padded or repeated.
-
-    The order is the same at every epoch, so that validation losses are comparable: the host's
-    shuffle or sampler, drawn once from the seed. A rank may have no batch.
+    """The validation samples in one order, the same at every epoch (so that losses are comparable),
+    split over ranks; nothing is padded or repeated. A rank may have no batch.
     """
 
     def __init__(
-        self,
-        make_loader: Callable[..., Any],
-        kwargs: dict[str, Any],
-        order: Order,
-        size: int,
-        *,
-        rank: int,
-        world_size: int,
-        batch_size_per_rank: int,
+        self, dataset: Any, size: int, host_batch_size: int, of: Callable[[int], ShardedLoader]
     ) -> None:
-        self.dataset = kwargs["dataset"]
-        self.size = size
-        self.host_batch_size = int(kwargs.get("batch_size", 1))
-        self._make_loader, self._kwargs, self._order = make_loader, kwargs, order
-        self._rank, self._world_size = rank, world_size
-        self._batch_size_per_rank = batch_size_per_rank
+        """size: samples; of: makes this rank's loader of the first samples of the order."""
+        self.dataset, self.size, self.host_batch_size = dataset, size, host_batch_size
+        # `of` must not refer to this object: if the garbage collector frees a loader with
+        # persistent workers, it waits 5 s for each worker.
+        self._of = of
         self._loaders: dict[int, ShardedLoader] = {}
 
     def limited(self, num_steps: int | None) -> ShardedLoader:
-        """This rank's share of the first min(num_steps x configured batch size, size) samples.
-
-        None: of all samples. The configured batch size is the host's, so that `num_steps` selects
-        the same number of samples at every world size.
+        """This rank's share of the first min(num_steps x configured batch size, size) samples;
+        None: of all. The configured batch size is the host's: the same samples at every world size.
         """
         wanted = self.size if num_steps is None else num_steps * self.host_batch_size
         total = min(wanted, self.size)
         if total not in self._loaders:
-            # No `self` in the closure: if the garbage collector frees a loader with persistent
-            # workers, it waits 5 s for each worker.
-            order = self._order
-            sampler = ShardedSampler(
-                lambda number: order(number)[:total],
-                total,
-                rank=self._rank,
-                world_size=self._world_size,
-                drop_last=False,
-            )
-            self._loaders[total] = ShardedLoader(
-                self._make_loader, self._kwargs, sampler, self._batch_size_per_rank, drop_last=False
-            )
+            self._loaders[total] = self._of(total)
         return self._loaders[total]
 
     def __len__(self) -> int:

@@ -15,10 +15,8 @@ _OF_WORKERS = ("persistent_workers", "prefetch_factor", "multiprocessing_context
 def loader_arguments(
     kwargs: dict[str, Any], options: Options, workers: int, on_gpu: bool, role: str
 ) -> dict[str, Any]:
-    """`kwargs` overridden by the options that are not at their default.
-
-    workers: of this rank, as planned; validation gets at most one, as in hosts. An IterableDataset
-    of the host keeps its number: each further worker would read all of it again.
+    """`kwargs` overridden by the options that are not at their default. workers: of this rank. An
+    IterableDataset keeps its number: each further worker would read all of it again.
     """
     made = dict(kwargs)
     if options.workers != "config" and not isinstance(kwargs["dataset"], IterableDataset):

@@ -108,11 +108,8 @@ def missing_episodes(index: Index, source: Source) -> np.ndarray:
 
 
 def numbers_in_files(index: Index, source: Source) -> np.ndarray:
-    """The number of each episode's record in its file, of the source for a prepared set: int64,
-    counted from 0.
-
-    For files with episodes missing in the index, reads the lengths of the records. Raises DataError
-    if such a file cannot be read.
+    """The number of each episode's record in its file, of the source for a prepared set: int64 from
+    0. Reads lengths in files with missing episodes. Raises DataError if one cannot be read.
     """
     numbers = np.arange(len(index.file)) - np.searchsorted(index.file, index.file)
     for file in np.flatnonzero(missing_episodes(index, source)):
@@ -213,9 +210,7 @@ def _described(
     threads: int,
     skip: bool,
 ) -> Any:
-    """tf.data of the rows of `_episodes`, with the offset of the place and then the record's size
-    in place of the second number.
-    """
+    """tf.data of `_episodes`' rows: the place's offset, then the record's size, in second place."""
     tf = import_tensorflow()
     describe = describer(source, fields)
 

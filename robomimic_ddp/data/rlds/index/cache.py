@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +39,7 @@ from robomimic_ddp.errors import DataError
 
 logger = logging.getLogger(__name__)
 INDEX_VERSION = 3
-"""Raised when the stored data, or how an action is computed, changes. Old caches are then
-ignored.
-"""
+"""Raised when the stored data, or how an action is computed, changes: old caches are ignored."""
 _GROUPS = ("actions", "states")
 _FILES = "files"
 IN_SET = "index"
@@ -175,21 +174,13 @@ def _made_together(source: Source, fields: Fields, skip_corrupt: bool, parts: Pa
 
 def _cut(source: Source, files: Sequence[int]) -> list[list[int]]:
     """`files` in parts of about _PART_BYTES; at least one, perhaps empty."""
-    found: list[list[int]] = [[]]
-    size = 0
-    for number in files:
-        if size >= _PART_BYTES:
-            found.append([])
-            size = 0
-        found[-1].append(number)
-        size += source.sizes[number]
-    return found
+    before = np.cumsum([0, *(source.sizes[number] for number in files)])
+    part = dict(zip(files, (before // _PART_BYTES).tolist()))
+    return [list(group) for _, group in groupby(files, part.get)] or [[]]
 
 
 def _read_parts(parts: Path, source: Source) -> Iterator[tuple[tuple[int, ...], Index]]:
-    """(numbers of files, their index) of the parts that a stopped job has left, unless one of the
-    files has changed since.
-    """
+    """(numbers of files, index) of a stopped job's parts whose files have not changed since."""
     for path in sorted(parts.glob("*.npz")):
         with suppress(FileNotFoundError):  # another job has finished meanwhile
             made = path.stat().st_mtime

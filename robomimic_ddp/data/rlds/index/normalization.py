@@ -25,10 +25,7 @@ def action_normalization(
     stats: Mapping[str, Mapping[str, np.ndarray]], action_config: Mapping[str, Any]
 ) -> OrderedDict:
     """{action key: min, max, mean, sqdiff [1, D], n} -> {action key: {"scale", "offset"}}, float32
-    [1, D] each.
-
-    normalised = (raw - offset) / scale. `action_config[key]["normalization"]` is None, "min_max" or
-    "gaussian".
+    [1, D] each: normalised = (raw - offset) / scale.
     """
     result = OrderedDict()
     for key, values in stats.items():
@@ -40,9 +37,7 @@ def action_normalization(
 def state_normalization(
     merged: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, dict[str, np.ndarray]]:
-    """Statistics [1, S] of the concatenated states -> {key: {"scale", "offset"}}, [1,
-    *shape] each.
-    """
+    """Statistics [1, S] of the joined states -> {key: {"scale", "offset"}}, [1, *shape] each."""
     deviation = np.sqrt(merged["sqdiff"] / merged["n"]) + STATE_DEVIATION_MARGIN
     stats, start = {}, 0
     for key, shape in shapes.items():
@@ -79,11 +74,8 @@ def _scale_and_offset(
 def vectors(
     normalization: Mapping[str, Mapping[str, np.ndarray]], action_config: Mapping[str, Any]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For whole action vectors: scale, offset and the largest magnitude allowed afterwards, float32
-    [A] each.
-
-    Hosts assert -1 <= action <= 1. Under min_max only rounding can exceed it, so the limit is 1
-    there, else infinity.
+    """Scale, offset and largest magnitude of whole action vectors, float32 [A] each. Hosts assert
+    -1 <= action <= 1, which under min_max only rounding exceeds: 1 there, else infinity.
     """
     scale = np.concatenate([entry["scale"][0] for entry in normalization.values()])
     offset = np.concatenate([entry["offset"][0] for entry in normalization.values()])

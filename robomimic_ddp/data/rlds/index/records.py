@@ -9,7 +9,8 @@ from typing import Any, Callable
 import numpy as np
 
 from robomimic_ddp.config import paths
-from robomimic_ddp.data.rlds.schema.fields import OF_EPISODE, Fields, flat_features
+from robomimic_ddp.data.rlds.schema.features import episode_features, flat_features
+from robomimic_ddp.data.rlds.schema.fields import OF_EPISODE, Fields
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow, import_tensorflow_datasets
 from robomimic_ddp.errors import DataError
 
@@ -19,9 +20,7 @@ READ_BUFFER_BYTES = 262_144
 
 
 def raw_records(file: Any, offset: Any) -> Any:
-    """tf.data of the serialized episodes of `file` (string scalar) from byte `offset` (int64
-    scalar).
-    """
+    """tf.data of the serialized episodes of `file` (string) from byte `offset` (int64) on."""
     tf = import_tensorflow()
     # tf.data.TFRecordDataset has no offset.
     variant = tf.raw_ops.TFRecordDatasetV2(
@@ -50,7 +49,7 @@ def episode_parser(features: Any, names: Sequence[str]) -> Callable[[Any], dict[
     steps = flat_features(features["steps"].feature)
     of_episode = [name[len(OF_EPISODE) :] for name in names if name.startswith(OF_EPISODE)]
     of_steps = [name for name in names if not name.startswith(OF_EPISODE)]
-    whole = flat_features({name: features[name] for name in features if name != "steps"})
+    whole = episode_features(features)
     wanted: dict[str, Any] = _nested({name: whole[name] for name in of_episode})
     wanted["steps"] = tfds.features.Dataset(_nested({name: steps[name] for name in of_steps}))
     subset = tfds.features.FeaturesDict(wanted)
@@ -79,9 +78,7 @@ def _nested(flat: dict[str, Any]) -> dict[str, Any]:
 def _first_fault(
     files: Iterable[Path], fault: Callable[[Any], str | None], between: str = ": "
 ) -> str | None:
-    """Reads whole files with their checksums: names the first record that cannot be read, or for
-    which `fault` returns a text; else None.
-    """
+    """Names the first record with a wrong checksum, or a text of `fault`; else None."""
     tf = import_tensorflow()
     for file in files:
         number = -1
@@ -97,9 +94,8 @@ def _first_fault(
 
 
 def whole_records(file: Path) -> list[int]:
-    """The byte offsets of the records of `file` whose checksums are correct.
-
-    A damaged record is skipped by its length; if that is damaged too, the rest of the file is lost.
+    """The byte offsets of the records of `file` whose checksums are correct. A damaged one is
+    skipped by its length; if that is damaged too, the rest of the file is lost.
     """
     tf = import_tensorflow()
     found = []
@@ -127,9 +123,7 @@ def record_offsets(file: Path) -> list[int]:
 
 
 def bad_picture(pictures: Mapping[str, Any], features: Any) -> str | None:
-    """Decodes `pictures`, {step feature: bytes [T]}; names the first that is no image of its
-    declared size, or None.
-    """
+    """The first of `pictures`, {step feature: bytes [T]}, not of its declared size; or None."""
     tf = import_tensorflow()
     steps = flat_features(features["steps"].feature)
     for place, frames in pictures.items():

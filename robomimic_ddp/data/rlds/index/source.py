@@ -1,5 +1,4 @@
-"""Finds a dataset prepared by tensorflow-datasets, and reads its metadata: version, features,
-files.
+"""Finds a dataset prepared by tensorflow-datasets, and reads its metadata.
 
 TensorFlow is not imported until features are needed.
 """
@@ -32,10 +31,7 @@ def is_rlds_folder(path: str | None) -> bool:
 
 
 def find_dataset(data_path: str, name: str, version: str | None = None) -> Path:
-    """The folder of dataset `name`: `data_path/name/version` (None: the newest version).
-
-    `data_path` may also be the folder of the dataset or of a version. Raises DataError.
-    """
+    """`data_path/name/version` (None: the newest), or `data_path` itself. Raises DataError."""
     root = paths.expanded(data_path)
     if not data_path or not root.is_dir():
         raise DataError(
@@ -64,7 +60,8 @@ def find_dataset(data_path: str, name: str, version: str | None = None) -> Path:
             f"dataset {name!r} in {root} is not ready: found {_describe_versions(parent)}. A "
             f"dataset is read once its version folder contains {INFO_FILE}; finish preparing it."
         )
-    return parent / version if version else max(found, key=_version_number)
+    newest = max(found, key=lambda folder: [int(part) for part in folder.name.split(".")])
+    return parent / version if version else newest
 
 
 def _version_folders(parent: Path) -> list[Path]:
@@ -73,10 +70,6 @@ def _version_folders(parent: Path) -> list[Path]:
         for folder in parent.iterdir()
         if _VERSION.fullmatch(folder.name) and is_rlds_folder(str(folder))
     ]
-
-
-def _version_number(folder: Path) -> tuple[int, ...]:
-    return tuple(int(part) for part in folder.name.split("."))
 
 
 def _describe_versions(parent: Path) -> str:
@@ -88,9 +81,7 @@ def _describe_versions(parent: Path) -> str:
 
 @dataclass(frozen=True)
 class Source:
-    """One dataset on disk. skip_missing: missing files raise no error; readers count their
-    episodes.
-    """
+    """One dataset on disk. skip_missing: missing files are no error, but counted."""
 
     folder: Path
     skip_missing: bool = False
@@ -178,9 +169,7 @@ class Source:
 
     @cached_property
     def left_out(self) -> dict[int, list[int]]:
-        """Of a prepared set: number of a file -> numbers of the records in the source's file that
-        the prepared one lacks.
-        """
+        """Of a prepared set: number of a file -> numbers of records that it lacks."""
         lost = (self.prepared or {"left_out": {}})["left_out"].get(SPLIT, {})
         return {int(file): numbers for file, numbers in lost.items()}
 

@@ -63,12 +63,10 @@ def split_validation(
     per_file: Sequence[int],
     numbers: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`kept` rows -> (train rows, validation rows). Validation has the episodes with the smallest
-    hashes: the `fraction` of all `per_file` episodes of the files, before filters.
-
-    So an episode's split does not depend on world size, filters, or other damaged episodes.
-    numbers: each row's number in its file. Each split has at least one episode. Raises DataError
-    for a single episode.
+    """`kept` rows -> (train rows, validation rows), at least one each. Validation has the episodes
+    with the smallest hashes, the `fraction` of all `per_file` episodes before filters: an episode's
+    split depends on neither world size, filters, nor damaged episodes. numbers: each row's number
+    in its file. Raises DataError for a single episode.
     """
     if not 0 < fraction < 1:
         raise DataError(f"train.validation_fraction={fraction}: a share between 0 and 1 is needed.")

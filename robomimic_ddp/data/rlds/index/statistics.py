@@ -21,10 +21,8 @@ class Moments:
     max: np.ndarray
 
     def merged(self, lengths: np.ndarray, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """The statistics of all steps of the episodes `rows`: n, and mean, sqdiff, min, max as [1,
-        D].
-
-        Exact merging of the parts (Chan, Golub, LeVeque 1979), as the host merges its trajectories.
+        """Of all steps of the episodes `rows`: n, and mean, sqdiff, min, max as [1, D], merged
+        exactly (Chan, Golub, LeVeque 1979), as the host does.
         """
         n = lengths[rows].astype(np.float64)[:, None]
         mean = (self.mean[rows] * n).sum(0) / n.sum()
@@ -137,9 +135,7 @@ def sampled_steps(actions: Any) -> Any:
 
 
 def moments(values: Any) -> tuple:
-    """TensorFlow: [T, D] -> mean, sqdiff, min, max, float64 [D] each; zeros and infinities for T =
-    0.
-    """
+    """TensorFlow: [T, D] -> mean, sqdiff, min, max, float64 [D]; zeros and infinities for T = 0."""
     tf = import_tensorflow()
     values = tf.cast(values, tf.float64)
     n = tf.cast(tf.maximum(tf.shape(values)[0], 1), tf.float64)

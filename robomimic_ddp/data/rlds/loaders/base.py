@@ -25,9 +25,7 @@ _SETTLING_SECONDS = 10.0
 
 
 def to_torch(batch: dict[str, Any], pin_memory: bool = False) -> dict[str, Any]:
-    """A batch of TensorFlow tensors as torch tensors in the same memory; `language` as str. One of
-    the frame cache as it is.
-    """
+    """TensorFlow's batch as torch tensors in the same memory; the frame cache's as it is."""
     if isinstance(batch["actions"], torch.Tensor):
         return batch
     tf = import_tensorflow()
@@ -128,15 +126,10 @@ class RLDSLoader:
         return counts
 
     def _as_torch(self, raw: dict[str, Any]) -> dict[str, Any]:
-        """A batch of the pipeline as tensors, with the embeddings of its instructions if they are
-        known. Thread-safe: encodes nothing (see Embeddings.of).
-        """
+        """A batch as tensors, with known embeddings. Thread-safe: encodes nothing."""
         batch = to_torch(raw, self.batching.pin_memory)
-        return self._embedded(batch) if self._is_known(batch) else batch
-
-    def _is_known(self, batch: dict[str, Any]) -> bool:
         known = all(made.knows(batch["language"]) for made in self.dataset.embeddings)
-        return known and not self._is_lost(batch)
+        return self._embedded(batch) if known and not self._is_lost(batch) else batch
 
     def _embedded(self, batch: dict[str, Any]) -> dict[str, Any]:
         for made in self.dataset.embeddings:
@@ -173,9 +166,7 @@ class RLDSLoader:
         return delivered
 
     def _filled(self, rows: int) -> dict[str, Any]:
-        """Replaces a batch without a readable window: `rows` times this rank's next
-        readable one.
-        """
+        """In place of a lost batch: `rows` times this rank's next readable window."""
         if self._spare is None or self._spare[0] < self.samples_delivered:
             counters = FrameCounters()
             counters.decoded = self._counters.decoded

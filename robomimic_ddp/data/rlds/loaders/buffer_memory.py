@@ -9,7 +9,7 @@ import numpy as np
 
 from robomimic_ddp.data.rlds.dataset import RLDSDataset
 from robomimic_ddp.data.rlds.index.records import FRAMING_BYTES
-from robomimic_ddp.data.rlds.schema.fields import flat_features
+from robomimic_ddp.data.rlds.schema.features import flat_features
 
 LARGEST_SHARE = 0.5
 """Of the machine's memory: nets, page cache and TensorFlow's buffers need the rest."""

@@ -52,9 +52,7 @@ def named_error(
     dataset: RLDSDataset, rows: Iterable[int], error: Exception, doing: str
 ) -> DataError:
     """The DataError for TensorFlow's `error` while `doing` something with the episodes `rows`.
-
-    Reads those again, and all of a small dataset if none of them is damaged. Limited in time: other
-    ranks wait for the end of the job.
+    Reads these again, then all of a small dataset, in limited time, since other ranks wait.
     """
     source, deadline = dataset.source, time.monotonic() + SEARCH_SECONDS
     for row in rows:

@@ -28,9 +28,8 @@ def make_loader(
     """The loader of `rank` for the role of `dataset`, "train" or "valid". Not collective.
 
     batch_size: in windows; seed: equal on all ranks; cores: this rank's (None: a share of the
-    machine's); device: a train loader delivers batches on this CUDA device, copied while the batch
-    before trains. A mixture divides buffer and threads by the weights. Raises DataError for fewer
-    windows than one step needs.
+    machine's); device: for train batches on CUDA. Raises DataError for fewer windows than a step
+    needs.
     """
     cores = cores or max(1, env.usable_cores() // world_size)
     mixed, trains = isinstance(dataset, RLDSMixture), dataset.role == "train"

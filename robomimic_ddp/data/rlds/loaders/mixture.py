@@ -28,8 +28,9 @@ class _MixtureLoader:
         rank: int,
         world_size: int,
         members: list[Any],
+        pin_memory: bool = False,
     ) -> None:
-        self.dataset, self.batch_size = dataset, batch_size
+        self.dataset, self.batch_size, self._pin_memory = dataset, batch_size, pin_memory
         self.rank, self.world_size, self.members = rank, world_size, members
 
     def __getattr__(self, name: str) -> Any:
@@ -53,23 +54,12 @@ class _MixtureLoader:
 
 
 class MixtureTrainLoader(_MixtureLoader):
-    """One rank's endless stream. `Quotas` gives the windows of each dataset in a batch, the same on
-    every rank, so that ranks are always in the same pass of each dataset.
-
-    `len` and an `iter` cover as many windows as the mixture has.
+    """One rank's endless stream, with the windows of each dataset by `Quotas`, so that ranks are
+    always in the same pass of each. `len` and an `iter` cover as many windows as the mixture has.
     """
 
-    def __init__(
-        self,
-        dataset: RLDSMixture,
-        batch_size: int,
-        rank: int,
-        world_size: int,
-        members: list[Any],
-        pin_memory: bool = False,
-    ) -> None:
-        super().__init__(dataset, batch_size, rank, world_size, members)
-        self._pin_memory = pin_memory
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self._batches, self._left = 0, len(self)
         self._share_out([0] * len(self.members))
 
@@ -113,9 +103,7 @@ class MixtureTrainLoader(_MixtureLoader):
         return self._left
 
     def go_to(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
-        """Resumes each dataset at a `position` of a run with any number of ranks and any weights; a
-        new dataset starts. Returns lines for the user.
-        """
+        """Resumes each dataset at its `position`, or starts it. Returns lines for the user."""
         if position is None or position.get("kind") != _KIND:
             return "data: the first pass of each dataset begins"
         said = []

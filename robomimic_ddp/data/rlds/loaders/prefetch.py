@@ -16,11 +16,9 @@ MOVED = ("obs", "actions", "pad_mask")
 
 
 class Prefetcher:
-    """Reads one batch ahead, in a thread. Errors are raised by `next_of`.
-
-    convert: a raw batch -> the batch, called in the thread, with `device` as its current CUDA
-    device: a new thread's is the first, on which pinning memory would open a context for every
-    rank.
+    """Reads one batch ahead, in a thread. Errors are raised by `next_of`. convert: a raw batch ->
+    the batch, with `device` as the thread's CUDA device: pinning on the default would open a
+    context.
     """
 
     def __init__(self, convert: Callable[[Any], Any], device: torch.device | None = None) -> None:

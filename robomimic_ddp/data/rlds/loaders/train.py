@@ -25,10 +25,8 @@ _MOST_NAMES = 4
 
 
 class RLDSTrainLoader(RLDSLoader):
-    """One rank's endless stream, in passes. Each `iter` continues it, up to the end of the pass.
-
-    Every rank takes the same number of full batches in a pass (`len`); remaining windows start the
-    next pass. Hosts iterate again at every epoch, of any length: no window is lost.
+    """One rank's endless stream. Each `iter` continues it, up to the end of the pass, which has the
+    same number of full batches on every rank (`len`). Remaining windows start the next pass.
     """
 
     each_sample_once = True
@@ -129,10 +127,8 @@ class RLDSTrainLoader(RLDSLoader):
 
     def go_to(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
         """Resumes at a `position` of a run with any number of ranks; returns a line for the user.
-
-        The order is a pure function of (seed, pass, position). With the same ranks, batch size and
-        buffer it resumes at the exact window. Otherwise the rest of the pass is split again: no
-        window is lost or repeated. Only records with windows in the shuffle buffer are read again.
+        With the same ranks, batch size and buffer at the exact window; else the rest of the pass is
+        split again. Only records with windows in the shuffle buffer are read again.
         """
         if position is None or position.get("kind") != _KIND:
             return "data: the first pass begins"

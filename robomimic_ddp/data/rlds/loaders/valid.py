@@ -26,11 +26,8 @@ class Limited:
         return {}
 
     def limited(self, num_steps: int | None) -> Any:
-        """The loader of min(num_steps x configured batch size, all) windows over all ranks.
-
-        None: all windows. The configured batch size is train.batch_size, so that `num_steps`
-        selects the same number of windows for every world size. A mixture's windows are spread over
-        its datasets by size.
+        """The loader of min(num_steps x train.batch_size, all) windows over all ranks: the same
+        windows for every world size. None: all. A mixture's are spread over its datasets by size.
         """
         if num_steps is None:
             return self
@@ -48,11 +45,8 @@ class Limited:
 
 
 class RLDSValidLoader(Limited, RLDSLoader):
-    """One rank's share of the validation windows, the same at every `iter`.
-
-    Shares are disjoint, and have all windows, or `most_windows` spread evenly over the episodes. A
-    rank may have none. The last batch may be short. Windows are shuffled, so that the first batches
-    are a fair sample.
+    """One rank's share of the validation windows, the same at every `iter`: disjoint, of all
+    windows or of `most_windows` spread evenly over the episodes, shuffled. A rank may have none.
     """
 
     _parts = 1

@@ -14,10 +14,8 @@ _SIZE_BITS = 20
 
 
 class Quotas:
-    """Windows of each of D datasets in each batch of `batch_size` windows.
-
-    After any number of batches each dataset has its share by `weights`, to within two windows.
-    given: windows of each before batch 0, of whole batches.
+    """Windows of each of D datasets in each batch: by `weights`, to within two windows after any
+    number of batches. given: windows of each before batch 0, of whole batches.
     """
 
     def __init__(
@@ -35,9 +33,7 @@ class Quotas:
         self._lock = threading.Lock()
 
     def of(self, batch: int) -> np.ndarray:
-        """Windows of each dataset in batch number `batch`, int64 [D], which sums to the
-        batch size.
-        """
+        """Windows of each dataset in batch number `batch`, int64 [D]; sum: the batch size."""
         self._extend(lambda: len(self._ends) > batch + 1)
         return self._ends[batch + 1] - self._ends[batch]
 
@@ -47,9 +43,7 @@ class Quotas:
         return self._ends[batch]
 
     def groups(self, number: int, first: int, count: int) -> np.ndarray:
-        """The batch of each of `count` windows of dataset `number` from window `first` on, as
-        ascending codes, int64 [count]; see `group_size`.
-        """
+        """The batch of each of `count` windows from `first` on, as ascending codes: int64."""
         start = int(self.given[number]) + first
         self._extend(lambda: self._ends[-1, number] >= start + count)
         ends = self._ends[:, number]
@@ -74,11 +68,7 @@ class Quotas:
                 self._ends = self._table[: count + _AT_ONCE]
 
     def _next(self, given: list[int]) -> list[int]:
-        """Largest-remainder apportionment of the next batch.
-
-        In Python numbers, several times as fast as numpy for a few datasets: windows of a small
-        share are thousands of batches apart.
-        """
+        """Largest-remainder apportionment; Python numbers are faster for a few datasets."""
         total = sum(given) + self.batch_size
         due = [weight * total - number for weight, number in zip(self._plain_weights, given)]
         quota = [math.floor(max(number, 0.0)) for number in due]

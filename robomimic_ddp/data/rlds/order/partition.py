@@ -25,10 +25,8 @@ FILE_ORDER, EPISODE_ORDER, PIECE_ORDER, WINDOW_PICK, SHUFFLE = range(5)
 
 @dataclass(frozen=True)
 class Pieces:
-    """A sequence of windows: concatenated parts of episodes; int64 [P] each.
-
-    episode: row of the table of episodes; start, stop: the range [start, stop) of that episode's
-    windows of pass `number`.
+    """A sequence of windows as parts of episodes, int64 [P] each. episode: row of the table; start,
+    stop: the range [start, stop) of that episode's windows of pass `number`.
     """
 
     episode: np.ndarray
@@ -82,9 +80,7 @@ class Pieces:
         )
 
     def at(self, windows: np.ndarray) -> Pieces:
-        """Only the `windows` of the sequence, int64 [N], ascending, in as few pieces as
-        possible.
-        """
+        """Only the `windows` of the sequence, int64 [N] ascending, in the fewest pieces."""
         piece = np.searchsorted(self.ends, windows, "right")
         inside = self.start[piece] + windows - self.begins[piece]
         new = np.ones(len(windows), bool)
@@ -131,10 +127,8 @@ def windows_given(before: int, rank: int, world_size: int) -> int:
 
 
 def stretch(before: int, after: int, rank: int, world_size: int) -> tuple[int, int]:
-    """The range [start, stop) of `rank` in the sequence of the windows `before` to `after` of all
-    ranks.
-
-    Needs a window per rank if `before` is not 0; the loader requires a batch per rank.
+    """The range [start, stop) of `rank` in the windows `before` to `after` of all ranks, at least
+    one for each rank if `before` is not 0.
     """
     assert after - before >= world_size or before == 0, (before, after, world_size)
 

@@ -48,9 +48,7 @@ class Share:
 
 
 class PassSchedule:
-    """The schedule of one segment.
-
-    file_of_episode, windows: int64 [E], each episode's file and its windows in a pass. rest: what
+    """The schedule of one segment. file_of_episode, windows: int64 [E], of each episode. rest: what
     the segment before left of its pass (None: the whole of `first_pass`).
     """
 
@@ -79,9 +77,7 @@ class PassSchedule:
         first_pass: int,
         segments: Sequence[tuple[Segment, int]],
     ) -> PassSchedule:
-        """The schedule of the last of `segments`: pairs of a segment and the batches taken by each
-        rank.
-        """
+        """The schedule of the last of `segments`, pairs of a segment and each rank's batches."""
         (segment, batches), *later = segments
         schedule = cls(file_of_episode, windows, seed, segment, first_pass)
         for segment, more in later:
@@ -123,11 +119,8 @@ class PassSchedule:
         return self._rows[part]
 
     def share(self, part: int, rank: int) -> Share:
-        """What `rank` reads of `part`: disjoint over ranks, which read all of it together.
-
-        Each rank has another random order of records, so that successive windows are not neighbours
-        in a file. Pieces of one record that an earlier segment has begun stay together, so that it
-        is read once.
+        """What `rank` reads of `part`, disjoint over ranks, in another random order of records on
+        each, so that successive windows are not neighbours. Pieces of one record stay together.
         """
         world, drawn = self.segment.world_size, self.first_pass + part
         before = self.given_before(part)

@@ -94,9 +94,7 @@ class PassPlan:
         return int(np.searchsorted(begins, then - 1, "right")) - 1
 
     def block(self, number: int, taken: int = 0) -> Block:
-        """Block `number`. `taken`: for the block of `block_of(taken)`, without these windows, and
-        with the remaining windows of earlier records.
-        """
+        """Block `number`. `taken`: for that of `block_of(taken)`, only what is left there."""
         ends = self.pieces.ends
         start, stop = self._stretch(number)
         leaving, places, before = self._leaving(number, taken)

@@ -43,9 +43,7 @@ class Shuffle:
         return min(place, self.count) - int(np.count_nonzero(places >= place))
 
     def leaving(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """The windows that leave at the places [start, stop), in order, and these places: int64
-        [N].
-        """
+        """The windows that leave at the places [start, stop), in order; their places: int64 [N]."""
         first, keys, places = self._around(start, stop)
         chosen = np.flatnonzero((places >= start) & (places < stop))
         chosen = chosen[np.argsort(keys[chosen], kind="stable")]

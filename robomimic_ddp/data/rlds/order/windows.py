@@ -62,10 +62,8 @@ def picked_windows(numbers: Any, count: Any, taken: Any, offset: Any) -> Any:
 
 
 def window_indices(steps: Any, length: Any, shape: WindowShape, math: Any) -> tuple[Any, ...]:
-    """For windows at `steps` [N] of an episode of `length` steps; `math` is numpy or TensorFlow.
-
-    Returns obs steps [N, To], action steps [N, To-1+Tp] and their mask (True: inside the episode),
-    same shape.
+    """For windows at `steps` [N] of an episode of `length` steps: obs steps [N, To], action steps
+    [N, To-1+Tp] and their mask, True inside the episode. `math`: numpy or TensorFlow.
     """
     acted = steps[:, None] - (shape.frame_stack - 1) + np.arange(shape.actions)[None]
     inside = (acted >= 0) & (acted < length)

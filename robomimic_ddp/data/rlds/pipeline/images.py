@@ -54,9 +54,7 @@ def decode(
     encoded: Any, stored: tuple[int | None, ...], size: PictureSize, counter: Any, scale: int = 1
 ) -> Any:
     """TensorFlow: JPEG or PNG bytes [N] -> uint8 [N, height, width, 3]; adds N to `counter`.
-
-    stored: (height, width) of the feature, or None: frames are then resized one by one; scale: see
-    `reduction`, for JPEG only.
+    stored: (height, width) of the feature; scale: see `reduction`.
     """
     tf = import_tensorflow()
     with tf.control_dependencies([counter.assign_add(tf.size(encoded, out_type=tf.int64))]):

@@ -1,8 +1,7 @@
 """Iterators over tf.data that end before Python does.
 
-tf.data prefetches in C++ threads, which call Python for plans (`graph`). If such a thread needs the
-interpreter while that is finalised, the process aborts ("terminate called without an active
-exception") or hangs.
+Its C++ threads call Python for plans (`graph`): while that is finalised, they would abort or hang
+the process.
 """
 
 from __future__ import annotations

@@ -29,10 +29,7 @@ def plain_resize(frames: Any, target: tuple[int, int], name: str) -> Any:
 
 
 def resize_frame(frame: Any, target: tuple[int, int], name: str) -> Any:
-    """TensorFlow: uint8 [h, w, 3] of a known size -> uint8 [*target, 3]; a faster `plain_resize`.
-
-    A frame of size `target` is unchanged.
-    """
+    """TensorFlow: a faster `plain_resize` of [h, w, 3] of a known size."""
     tf = import_tensorflow()
     height, width, colours = frame.shape
     high, wide = target
@@ -56,8 +53,6 @@ def _filtered(frames: Any, target: tuple[int, int], name: str) -> Any:
 
 
 def _whole(values: Any) -> Any:
-    """TensorFlow: float32 in 0 to 255 -> uint8, rounded half to even as tf.round, by the rounding
-    of a sum, which is cheaper.
-    """
+    """TensorFlow: float32 in 0 to 255 -> uint8 as by tf.round, by a sum's rounding: cheaper."""
     tf = import_tensorflow()
     return tf.cast(tf.bitcast(values + _WHOLE, tf.int32), tf.uint8)

@@ -39,9 +39,7 @@ class WindowSettings:
 
 @dataclass(frozen=True)
 class Batching:
-    """shuffle_buffer: in windows, 1 for none; threads: that decode; prefetch: batches made ahead;
-    pin_memory: for copies to a CUDA device.
-    """
+    """shuffle_buffer: windows, 1 for none; threads: for decoding; prefetch: batches."""
 
     batch_size: int
     shuffle_buffer: int

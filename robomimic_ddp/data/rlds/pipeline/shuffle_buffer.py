@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from robomimic_ddp.data.rlds.pipeline.settings import WindowSettings
@@ -11,8 +12,7 @@ from robomimic_ddp.data.rlds.tf_import import import_tensorflow
 class Store:
     """Created inside a tf.data function: each iterator has a separate store, freed with it.
 
-    One table of encoded frames for each camera, one of instructions, one of numbers (states,
-    actions, mask), with one row per window. A separate table for frames saves two copies of them.
+    A table for each camera, one of instructions, one of numbers, with a row per window.
     """
 
     def __init__(self, settings: WindowSettings) -> None:
@@ -21,7 +21,7 @@ class Store:
         self._shape = shape
         self._states = {key: tuple(size) for key, size in fields.low_dim_shapes.items()}
         self._actions = fields.action_size
-        sizes = [shape.frame_stack * _product(size) for size in self._states.values()]
+        sizes = [shape.frame_stack * math.prod(size) for size in self._states.values()]
         self._split = [*sizes, shape.actions * self._actions, shape.actions]
         self._frames = {key: self._table(tf.string, shape.frame_stack) for key in fields.images}
         self._language = self._table(tf.string, 1)
@@ -79,10 +79,3 @@ class Store:
             removed = tf.raw_ops.LookupTableRemoveV2(table_handle=table, keys=keys)
         with tf.control_dependencies([removed]):
             return tf.identity(found)
-
-
-def _product(size: tuple[int, ...]) -> int:
-    total = 1
-    for number in size:
-        total *= number
-    return total

@@ -38,9 +38,8 @@ def finished(
     batch: dict[str, Any],
     note: Callable[[np.ndarray], None],
 ) -> dict[str, Any]:
-    """TensorFlow: `finish(batch)` for a batch of encoded windows, with failing rows replaced.
-
-    `note(index)` is called with the numbers of the replaced windows, int64 [N].
+    """TensorFlow: `finish(batch)` for a batch of encoded windows, with failing rows replaced. note:
+    called with the numbers of the replaced windows, int64 [N].
     """
     tf = import_tensorflow()
     rows = tf.shape(batch["index"], tf.int64)[0]
@@ -90,9 +89,7 @@ def is_empty(batch: dict[str, Any]) -> bool:
 
 
 def first_readable(windows: Iterable[dict[str, Any]], where: str) -> tuple[int, dict[str, Any]]:
-    """The number and value of the first readable one of `windows`, batches of one row. Raises
-    DataError if there is none.
-    """
+    """Number and value of the first readable of `windows`, batches of one row. Raises DataError."""
     for number, window in enumerate(windows):
         if not is_empty(window):
             return number, window

@@ -21,24 +21,20 @@ def convert_part(values: Any, part: Part, math: Any) -> Any:
 
 
 def part_values(steps: Mapping[str, Any], part: Part) -> Any:
-    """TensorFlow: step features {name: [T, ...]} -> the part's numbers, float32 [T, part.size].
-
-    Converted in the stored precision and cast at the end: float32 sines of float64 angles would
-    already differ.
+    """TensorFlow: step features {name: [T, ...]} -> the part's numbers, float32 [T, part.size]:
+    cast after conversion, since float32 sines of float64 angles would differ.
     """
     tf = import_tensorflow()
     values = steps[part.source]
     if values.shape.rank != 2:
-        values = tf.reshape(values, [tf.shape(values)[0], _size(values.shape[1:])])
+        values = tf.reshape(values, [tf.shape(values)[0], values.shape[1:].num_elements()])
     if part.rotation and not values.dtype.is_floating:
         values = tf.cast(values, tf.float64)
     return tf.cast(convert_part(values, part, tf), tf.float32)
 
 
 def action_vectors(steps: Mapping[str, Any], parts: Mapping[str, Part]) -> Any:
-    """TensorFlow: step features {name: [T, ...]} -> raw actions float32 [T, A], parts in the order
-    of `parts`.
-    """
+    """TensorFlow: step features {name: [T, ...]} -> raw actions float32 [T, A], as in `parts`."""
     tf = import_tensorflow()
     return tf.concat([part_values(steps, part) for part in parts.values()], axis=-1)
 
@@ -49,8 +45,3 @@ def split_by_key(vectors: np.ndarray, parts: Mapping[str, Part]) -> dict[str, np
     return {
         key: vectors[..., end - part.size : end] for (key, part), end in zip(parts.items(), ends)
     }
-
-
-def _size(shape: Any) -> int:
-    """Number of elements of a known shape."""
-    return int(np.prod([int(number) for number in shape], dtype=np.int64))

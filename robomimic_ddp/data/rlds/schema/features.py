@@ -1,7 +1,4 @@
-"""Finds the features of a dataset by name.
-
-Names are slash-separated here ("observation/wrist_image_left"); schemas and errors may write dots.
-"""
+"""Finds the features of a dataset by name: slashes here, slashes or dots in schemas and errors."""
 
 from __future__ import annotations
 

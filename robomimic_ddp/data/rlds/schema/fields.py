@@ -1,8 +1,7 @@
 """What a run reads of a dataset: entries of a schema, found among its features and validated.
 
-Names of features are slash-separated here ("observation/wrist_image_left"); schemas and errors may
-write dots. A host key that is not in the schema is a name of a feature: "gripper" or
-"state/gripper" finds `observation/gripper` or `observation/state/gripper`.
+A key that is not in the schema is a name of a feature: "state/gripper" finds
+`observation/state/gripper`.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from typing import Any
 
 from robomimic_ddp.data.rlds.schema.features import (
     episode_features,
-    flat_features,
     is_number,
     is_picture,
     listed,
@@ -26,16 +24,13 @@ from robomimic_ddp.data.rlds.schema.rotations import SIZES
 from robomimic_ddp.data.rlds.schema.spec import Entry, Filter, Schema, load_schema
 from robomimic_ddp.errors import DataError
 
-__all__ = ["OF_EPISODE", "Fields", "Part", "find_fields", "find_part", "flat_features", "held_keys"]
 OF_EPISODE = "episode:"
 """Prefix of features of the whole episode in the result of `records.episode_parser`."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Elements [start, stop) of the flattened step feature `source`; `rotation`: (from, to)
-    formats, or None.
-    """
+    """Elements [start, stop) of the flattened step feature `source`; rotation: (from, to)."""
 
     source: str
     start: int
@@ -86,10 +81,8 @@ def find_fields(
     action_keys: Sequence[str],
     schema: Schema | None = None,
 ) -> Fields:
-    """Where `features` of a dataset have `obs_keys` (images: those in `image_keys`) and
-    `action_keys`, by `schema` (None: DROID's).
-
-    `where` names the dataset in errors. Raises DataError for a key that the dataset lacks, and for
+    """Where `features` of the dataset `where` have `obs_keys` (images: `image_keys`) and
+    `action_keys`, by `schema` (None: DROID's). Raises DataError for a key that it lacks, and for
     every name of the schema that it lacks, requested or not, unless `optional`.
     """
     schema = schema or load_schema()
@@ -100,32 +93,28 @@ def find_fields(
     for key in obs_keys:
         entry = _entry(key, known.get(key), steps, where, schema.name)
         if key in image_keys:
-            place = place_of(entry.feature, steps) or ""
-            images[key] = _check_image(key, place, steps[place], where)
+            images[key] = _find_image(key, entry, steps, where)
         else:
             low_dim[key], shapes[key] = find_part(key, entry, steps, where)
     actions = {key: _find_action(key, steps, where, schema) for key in action_keys}
+    success, *filters = (
+        _find_filter(one, features, steps, where, schema.name)
+        for one in (schema.success, *schema.filters)
+    )
     return Fields(
         images,
         low_dim,
         shapes,
         actions,
         _find_language(schema, steps, where),
-        _find_filter(schema.success, features, steps, where, schema.name),
-        tuple(
-            filter(
-                None,
-                (_find_filter(one, features, steps, where, schema.name) for one in schema.filters),
-            )
-        ),
+        success,
+        tuple(filter(None, filters)),
     )
 
 
 def _require_entries(schema: Schema, steps: Mapping[str, Any], where: str) -> None:
-    """Raises DataError that names all entries that the dataset lacks or that do not fit.
-
-    Entries that the run does not use count too: a misspelt feature would silently leave an action
-    or a camera out of the policy.
+    """Raises DataError that names all entries that the dataset lacks or that do not fit, unused
+    ones too: a misspelt feature would silently leave an action or a camera out of the policy.
     """
     wanted = [
         (section, key, entry)
@@ -147,8 +136,7 @@ def _require_entries(schema: Schema, steps: Mapping[str, Any], where: str) -> No
         )
     for section, key, entry in wanted:
         if section == "cameras":
-            place = place_of(entry.feature, steps) or ""
-            _check_image(key, place, steps[place], where)
+            _find_image(key, entry, steps, where)
         else:
             find_part(key, entry, steps, where)
 
@@ -179,9 +167,7 @@ def _entry(
 def find_part(
     key: str, entry: Entry, steps: Mapping[str, Any], where: str
 ) -> tuple[Part, tuple[int, ...]]:
-    """The numbers of an entry whose feature the dataset has, and the shape of one frame of them.
-    Raises DataError if they do not fit the feature.
-    """
+    """An entry's numbers and the shape of one frame. Raises DataError if they do not fit."""
     place = place_of(entry.feature, steps)
     assert place is not None, entry
     feature = steps[place]
@@ -246,9 +232,7 @@ def _find_language(schema: Schema, steps: Mapping[str, Any], where: str) -> str 
 def _find_filter(
     one: Filter | None, features: Any, steps: Mapping[str, Any], where: str, schema: str
 ) -> Filter | None:
-    """The filter with its feature as `episode_parser` names it; None for an optional filter whose
-    feature is missing.
-    """
+    """The filter with its feature as `episode_parser` names it; None if optional and missing."""
     if one is None:
         return None
     whole = episode_features(features)
@@ -272,9 +256,10 @@ def _find_filter(
     return Filter(OF_EPISODE * (held is whole) + place, one.test, one.value, one.optional)
 
 
-def _check_image(key: str, place: str, feature: Any, where: str) -> str:
-    shape, kind = tuple(feature.shape), type(feature).__name__
-    if not is_picture(feature):
+def _find_image(key: str, entry: Entry, steps: Mapping[str, Any], where: str) -> str:
+    place = place_of(entry.feature, steps) or ""
+    if not is_picture(steps[place]):
+        shape, kind = tuple(steps[place].shape), type(steps[place]).__name__
         raise DataError(
             f"{where}: {key!r} is a camera (`cameras` of the schema, or "
             f"observation.modalities.obs.rgb), but `steps/{place}` is a {kind} feature of shape "

@@ -13,9 +13,7 @@ from robomimic_ddp.errors import ConfigError
 
 
 def passes(one: Filter, episode: Mapping[str, Any]) -> Any:
-    """TensorFlow: bool scalar, for an `episode` of `records.episode_parser`. For a step feature the
-    last step counts; an episode without steps fails.
-    """
+    """TensorFlow: bool scalar. Of a step feature the last step counts; without steps: False."""
     tf = import_tensorflow()
     value = episode[one.feature]
     if not one.feature.startswith(OF_EPISODE):

@@ -52,9 +52,8 @@ def require_format(name: Any, where: str) -> str:
 
 
 def convert(values: Any, source: str, target: str, math: Any) -> Any:
-    """Rotations [..., size of source] -> [..., size of target], in the dtype of `values`.
-
-    `math` is numpy or TensorFlow. A quaternion or 6-D vector of length 0 gives NaN.
+    """Rotations [..., size of source] -> [..., size of target], in the dtype of `values`. `math` is
+    numpy or TensorFlow. A vector of length 0 gives NaN.
     """
     if source == target:
         return values

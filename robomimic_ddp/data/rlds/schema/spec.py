@@ -93,9 +93,7 @@ def load_schema(name: str = DEFAULT) -> Schema:
     if not path.is_file():
         raise ConfigError(
             f"train.rlds_schema={name!r}: neither a file nor one of the package's schemas "
-            f"({', '.join(packaged())}). `robomimic-ddp inspect-data DATA_SET -o DIR` writes one "
-            "to "
-            "begin with."
+            f"({', '.join(packaged())}). `robomimic-ddp inspect-data DATA_SET -o DIR` writes one."
         )
     return parse_schema(_read(path), str(path))
 
@@ -177,9 +175,7 @@ def _entry(value: Any, where: str) -> Entry:
             or not 0 <= columns[0] < columns[1]
         ):
             raise ConfigError(
-                f"{where}: columns={columns!r}: expected [first, end], such as [0, 3] for the "
-                "first "
-                "three."
+                f"{where}: columns={columns!r}: expected [first, end]; the first three: [0, 3]."
             )
     if of is not None and (type(of) is not int or of < 1):
         raise ConfigError(f"{where}: of={of!r}: expected the length of the feature, such as 7.")

@@ -1,0 +1,77 @@
+"""Loaders around other loaders: a stream that is already split over ranks, and several as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+
+class Wrapped:
+    """Attributes that it lacks are those of its attributes `wraps`, the first that has it."""
+
+    wraps: tuple[str, ...] = ("loader",)
+
+    def __getattr__(self, name: str) -> Any:
+        *others, last = self.wraps
+        if name in self.wraps:  # unpickling, or a failed constructor
+            raise AttributeError(name)
+        for other in others:
+            if hasattr(getattr(self, other), name):
+                return getattr(getattr(self, other), name)
+        return getattr(getattr(self, last), name)
+
+
+class StreamLoader(Wrapped):
+    """The train loader of an IterableDataset: batches of this rank's stream.
+
+    Ranks' streams may have unequal lengths: hosts that take a fixed number of steps per epoch, and
+    restart a stream that has ended, stay in step.
+
+    samples_delivered: samples of this rank delivered so far, without prefetched ones.
+    """
+
+    def __init__(self, loader: Any, world_size: int) -> None:
+        self.loader = loader
+        self.samples_delivered = 0
+        self._world_size = world_size
+
+    def __len__(self) -> int:
+        """Global batches in the dataset's length, which is that of the whole data."""
+        return len(self.loader.dataset) // (self.loader.batch_size * self._world_size)
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self.loader:  # drop_last: every batch is full
+            self.samples_delivered += self.loader.batch_size
+            yield batch
+
+
+class JoinedLoaders(Wrapped):
+    """Several train loaders whose batches the host, which iterates over them, joins into one.
+
+    Behaves as the first, and saves and restores the position of each.
+    """
+
+    def __init__(self, before: Any, loader: Any) -> None:
+        """Adds `loader` to `before`, which is a loader or a `JoinedLoaders`."""
+        self.loaders = [*getattr(before, "loaders", [before]), loader]
+        self.loader = self.loaders[0]
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def let_go(self) -> None:
+        """Calls `let_go` of each loader that has it; see `ShardedLoader.let_go`."""
+        for loader in self.loaders:
+            getattr(loader, "let_go", lambda: None)()
+
+    def position(self) -> dict[str, Any]:
+        """The position of the first loader, with those of the others under "others"."""
+        first, *others = [loader.position() for loader in self.loaders]
+        return {**first, "others": others}
+
+    def go_to(self, position: dict[str, Any] | None, world_size: int, epoch: int) -> str:
+        """Moves each loader to its position. One without a saved position starts a new pass."""
+        places = [position, *(position or {}).get("others", [])]
+        places += [None] * (len(self.loaders) - len(places))
+        pairs = zip(self.loaders, places)
+        return "\n".join(loader.go_to(place, world_size, epoch) for loader, place in pairs)
