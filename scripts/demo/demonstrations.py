@@ -1,4 +1,5 @@
-"""The demo task's dataset: `python -m scripts.demo.demonstrations DIR EPISODES SEED`.
+"""The demo task's dataset: `python -m scripts.demo.demonstrations DIR EPISODES SEED` in RLDS, or
+FILE.hdf5 in place of DIR in robomimic's format.
 
 Its scripted expert is noisy, and sometimes wrong on purpose, as human demonstrations are.
 """
@@ -21,6 +22,7 @@ SENTENCES = (
     *("reach the yellow block", "touch the block"),
     *("close the gripper on the yellow block", "move to the block and grasp it"),
 )
+HDF5_KEYS = ("cartesian_position", "gripper_position", "exterior_image_1_left")
 FAILING, WORDLESS = 0.15, 0.15
 """Shares of episodes that aim beside the block, and of episodes without a language instruction."""
 
@@ -87,5 +89,36 @@ def count_written(out: Path) -> int:
     return sum(int(length) for length in split["shardLengths"])
 
 
+def write_hdf5(out: Path, count: int, seed: int, height: int = 48, width: int = 80) -> Path:
+    """Writes the same episodes to the file `out` in robomimic's format: states [T, D] in float64,
+    one camera [T, height, width, 3] in uint8, actions [T, 7] within [-1, 1]. Every tenth episode
+    is the filter key "valid", the others "train". A file `out` is complete.
+    """
+    import h5py
+
+    names = [f"demo_{index}" for index in range(count)]
+    unfinished = out.with_suffix(".incomplete")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with h5py.File(unfinished, "w") as file:
+        data, total = file.create_group("data"), 0
+        data.attrs["env_args"] = json.dumps({"env_name": NAME, "type": 2, "env_kwargs": {}})
+        for index, name in enumerate(names):
+            steps = record_episode(seed, index, height, width)["steps"]
+            group, ends = data.create_group(name), np.arange(len(steps)) == len(steps) - 1
+            group.attrs["num_samples"] = len(steps)
+            group["actions"] = np.clip([step["action"] for step in steps], -1.0, 1.0)
+            group["rewards"], group["dones"] = ends.astype(np.float64), ends.astype(np.int64)
+            for key in HDF5_KEYS:
+                group[f"obs/{key}"] = np.stack([step["observation"][key] for step in steps])
+            total += len(steps)
+        data.attrs["total"] = total
+        file["mask/valid"] = np.array(names[::10], dtype="S")
+        file["mask/train"] = np.array(sorted({*names} - {*names[::10]}), dtype="S")
+    unfinished.replace(out)
+    return out
+
+
 if __name__ == "__main__":
-    write_demo_dataset(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    destination = Path(sys.argv[1]).expanduser()
+    write = write_hdf5 if destination.suffix == ".hdf5" else write_demo_dataset
+    print(f"{sys.argv[2]} episodes are in {write(destination, int(sys.argv[2]), int(sys.argv[3]))}")

@@ -99,6 +99,16 @@ def test_the_api_page_has_every_name_with_its_docstring(site: Path) -> None:
     assert "Collective: the main rank" in page
 
 
+def test_a_search_for_resume_finds_the_page_and_code_can_be_copied(site: Path) -> None:
+    text = (site / "searchindex.js").read_text(encoding="utf-8")
+    index = json.loads(text.removeprefix("Search.setIndex(").removesuffix(")"))
+    titled, mentioned = index["titleterms"]["resum"], index["terms"]["resum"]  # the word's stem
+    assert index["docnames"].index("checkpoints") in titled
+    assert index["docnames"].index("index") in mentioned
+    page = (site / "index.html").read_text(encoding="utf-8")
+    assert "copybutton.js" in page and (site / "_static" / "copybutton.js").is_file()
+
+
 def test_links_of_the_site_lead_somewhere(site: Path) -> None:
     pages = {path: Anchors(path) for path in site.rglob("*.html")}
     inside = 0
@@ -210,7 +220,8 @@ def test_commands_run(page: Path, home: Path) -> None:
 
 def training_commands() -> list[str]:
     """The commands of all pages that train, each kind once: on two ranks, and a small batch."""
-    found = [line for page in TEXTS for line in commands(page) if program_of(line) in TRAINING]
+    pages = [page for page in TEXTS if page.name != "examples.md"]  # test_examples.py runs its
+    found = [line for page in pages for line in commands(page) if program_of(line) in TRAINING]
     small = (re.sub(r"batch_size=\d+", "batch_size=4", line) for line in found)
     ranks = (re.sub(r"--nproc_per_node=\d+", "--nproc_per_node=2", line) for line in small)
     return sorted({re.sub(r"[^\s=]*(cfg|config)\.json", "cfg.json", line) for line in ranks})

@@ -19,7 +19,7 @@ from robomimic_ddp.data import array_cache
 from robomimic_ddp.data.rlds import reading_progress
 from robomimic_ddp.data.rlds.index import build, statistics
 from robomimic_ddp.data.rlds.index import cache as index_cache
-from robomimic_ddp.data.rlds.index.source import Source
+from robomimic_ddp.data.rlds.index.source import Source, find_dataset
 from robomimic_ddp.data.rlds.schema.fields import find_fields
 from robomimic_ddp.data.rlds.write import write_dataset
 from tests.rlds.conftest import (
@@ -53,6 +53,15 @@ def test_index_says_what_the_files_hold(stored):
         size = int.from_bytes(data[start : start + 8], "little")
         record = data[start + 12 : start + 12 + size]
         assert stored.episodes[row]["file_path"].encode() in record
+
+
+def test_a_renamed_dataset_is_read(stored, tmp_path):
+    """As droid_100 is, whose files keep the name that it was prepared under (docs/droid.md)."""
+    shutil.copytree(stored.folder, tmp_path / "droid" / "1.0.0")
+    folder = find_dataset(str(tmp_path), "droid")
+    source, fields = source_and_fields(folder)
+    assert source.name == "droid/1.0.0" and not source.files[0].name.startswith("droid")
+    assert build.make_index(source, fields).length.tolist() == list(LENGTHS)
 
 
 class Terminal(io.StringIO):
