@@ -109,8 +109,8 @@ class _Epoch:
         """The hooks of the epoch's steps."""
         options = self.run.options.values
         yield self.pace
-        if options.debug and not self.validates:
-            interval = int(options.debug_interval)
+        if options.kind("debug") == "true" and not self.validates:
+            interval = options.number("debug")
             yield debug.Printer(self.run.debugged, interval, self.run.plan.device)
         if self.run.pulse is not None and not self.validates:
             yield heartbeat.HeartbeatHook(self.run.pulse, self.number)
