@@ -251,6 +251,12 @@ class Options:
     verify: bool = _option(
         True, "Prove at run time that ranks agree where they must and differ where they must."
     )
+    log: str = _option(
+        "full",
+        "`compact`: one line in place of the config that hosts print at their start; it is in "
+        "`config.json` of the run directory.",
+        ("full", "compact"),
+    )
     debug: str = _option(
         "false",
         "Every rank prints what it has and reads, and a line at its first step and every 100 "

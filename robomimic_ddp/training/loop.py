@@ -57,6 +57,9 @@ def distributed(train: Callable) -> Callable:
                     run.undo.enter_context(env.rendering_on(chosen.index))
             if "device" in bound.arguments:
                 bound.arguments["device"] = chosen
+            run.print_beginning()
+            if run.options.values.log == "compact":
+                run.undo.enter_context(host_config.printed_in_one_line(config))
             host_resumes = resume.decide(config, run, asked, can_resume)
             if can_resume:
                 bound.arguments["resume"] = host_resumes

@@ -16,6 +16,16 @@ _HOSTS_SCHEDULE = "multistep"
 """robomimic's default."""
 
 
+def beginning(run: Any) -> Iterator[str]:
+    """What is decided before the host prints anything, reads data and makes nets; the whole plan
+    comes before training.
+    """
+    yield "\n============= robomimic-ddp: plan ============="
+    yield run.plan.describe()
+    yield from _length_of_run(run.plan, _at(run.config, "experiment.epoch_every_n_steps"))
+    yield "learning rate, data, memory and run directory: in the whole plan, before training\n"
+
+
 def lines(run: Any) -> Iterator[str]:
     """Mode, ranks and devices, batch, workers, learning rate, schedule, data, precision and run
     directory of a `run.Run`, as far as known.
@@ -36,6 +46,8 @@ def lines(run: Any) -> Iterator[str]:
         yield run.steps.line
     if run.directory is not None:
         yield f"run directory: {run.directory}"
+        if run.options.values.log == "compact":
+            yield f"config: {run.directory / 'config.json'}"
 
 
 def _state(run: Any) -> str:

@@ -26,7 +26,7 @@ from robomimic_ddp.checkpoint import RECORD_NAME, Resume, run_record
 from robomimic_ddp.config import dotlist, entry_options, env, host_seams, options, plan, tree
 from robomimic_ddp.distributed import atomic_files, fsdp, group, parallel, rng, signals
 from robomimic_ddp.errors import PatchError
-from robomimic_ddp.monitoring import heartbeat, progress_bar
+from robomimic_ddp.monitoring import heartbeat, node_lines, progress_bar
 from robomimic_ddp.training import plan_summary, step
 
 logger = logging.getLogger(__name__)
@@ -72,6 +72,8 @@ class Run:
     stopper: signals.Stopper = field(default_factory=signals.Stopper)
     pulse: heartbeat.Pulse | None = None
     """Tells what this rank is doing, once the run directory is known."""
+    node_lines: node_lines.NodeLines | None = None
+    """Speaks for this node, once the ranks have met."""
     steps: step.Prepared | None = None
     """How the model takes its steps; None before training."""
     communication: step.Communication | None = None
@@ -114,6 +116,11 @@ class Run:
         """The block that is printed once before training."""
         return "\n".join(plan_summary.lines(self))
 
+    def print_beginning(self) -> None:
+        """On the main rank: what is known before the host prints anything."""
+        if group.is_main():
+            print("\n".join(plan_summary.beginning(self)), flush=True)
+
     def begin_record(self, directory: Path, place: Mapping[str, Any] | None = None) -> None:
         """Main rank: writes `ddp.json` into the run directory, with the options, their sources and
         the plan. `place`: what a restart needs to find the directory again. Raises WriteError.
@@ -147,6 +154,8 @@ class Run:
 
     def end_pulse(self, error: BaseException | None) -> None:
         """Tells how the run has ended on this rank: by `error`, or well."""
+        if self.node_lines is not None:
+            self.node_lines.ended(error)
         if self.pulse is not None:
             self.pulse.stop(error)
 
@@ -238,6 +247,8 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
                 run.core_share = env.share_of_cores(env.own_cores(), of_node)
                 if not launch.tells_node:
                     run.plan = plan_of(replace(launch, local_world_size=len(of_node)))
+                run.node_lines = node_lines.NodeLines(run.plan, launch.node, launch.nodes)
+                run.node_lines.joined(launch.restart_count)
                 _require_same_job(config, run)
                 share_workers(run)
             if not group.is_main():
