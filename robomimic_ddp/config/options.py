@@ -277,7 +277,7 @@ class Options:
 
 FIELDS = {field.name: field for field in dataclasses.fields(Options)}
 _FORMER = {"powersgd_rank": ("comm", "powersgd"), "debug_interval": ("debug", "true")}
-"""Options that were of their own: the option and its value whose number they are now."""
+"""Options of earlier versions: the option and the value whose number they are now."""
 
 
 @dataclass(frozen=True)
