@@ -26,7 +26,7 @@ from robomimic_ddp.checkpoint import RECORD_NAME, Resume, run_record
 from robomimic_ddp.config import dotlist, entry_options, env, host_seams, options, plan, tree
 from robomimic_ddp.distributed import atomic_files, fsdp, group, parallel, rng, signals
 from robomimic_ddp.errors import PatchError
-from robomimic_ddp.monitoring import heartbeat, node_lines, progress_bar
+from robomimic_ddp.monitoring import heartbeat, node_lines, pictures, progress_bar
 from robomimic_ddp.training import plan_summary, step
 
 logger = logging.getLogger(__name__)
@@ -72,6 +72,8 @@ class Run:
     stopper: signals.Stopper = field(default_factory=signals.Stopper)
     pulse: heartbeat.Pulse | None = None
     """Tells what this rank is doing, once the run directory is known."""
+    pictures: pictures.Pictures | None = None
+    """Main rank: draws into the host's logs, where there are any."""
     node_lines: node_lines.NodeLines | None = None
     """Speaks for this node, once the ranks have met."""
     steps: step.Prepared | None = None
@@ -189,6 +191,13 @@ _current: ContextVar[Run | None] = ContextVar("robomimic_ddp_run", default=None)
 def current() -> Run | None:
     """The run whose `train()` is executing, or None (evaluation scripts, notebooks)."""
     return _current.get()
+
+
+def draw_into(logger: Any) -> None:
+    """Pictures of the present run go to `logger`, the host's DataLogger."""
+    run = current()
+    if run is not None and group.is_main():
+        run.pictures = pictures.Pictures(logger, skips_batch=run.resume.found is not None)
 
 
 def facts() -> dict[str, Any]:
