@@ -116,7 +116,7 @@ def _decay(rate: Mapping[str, Any], shortening: float) -> str:
 
 
 def _data(run: Any, loader: Any) -> Iterator[str]:
-    names = list(_names(_at(run.config, "train")))
+    names = list(paths.datasets(_at(run.config, "train")))
     more = f" and {len(names) - _NAMED_SETS} more" if len(names) > _NAMED_SETS else ""
     said = [", ".join(names[:_NAMED_SETS]) + more] if names else []
     if run.sharded_stream:
@@ -137,19 +137,6 @@ def _data(run: Any, loader: Any) -> Iterator[str]:
     for one in getattr(dataset, "datasets", [dataset]):
         if getattr(one, "prepared", None):
             yield f"data: {one.name} is {one.prepared}"
-
-
-def _names(train: Any) -> Iterator[str]:
-    """Paths of the datasets of a host's config; RLDS: folder and names."""
-    if isinstance(train, Mapping) and train.get("data_path") and train.get("dataset_names"):
-        folder = paths.expanded(train["data_path"])
-        yield from (str(folder / str(name)) for name in train["dataset_names"])
-        return
-    data = train.get("data") if isinstance(train, Mapping) else None
-    for entry in [data] if isinstance(data, (str, Mapping)) else data or ():
-        path = entry.get("path") if isinstance(entry, Mapping) else entry
-        if path:
-            yield str(paths.expanded(path))
 
 
 def _length(sized: Any) -> int | None:
