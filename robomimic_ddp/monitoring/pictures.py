@@ -31,13 +31,13 @@ class Pictures(StepHook):
     place = "pictures"
 
     def __init__(self, logger: Any, skips_batch: bool) -> None:
-        self.logger, self.done, self.epoch = logger, skips_batch, 0
+        self.logger, self.drawn, self.epoch = logger, skips_batch, 0
 
     def batch(self, batch: Any) -> None:
         """Draws the first batch that it sees, a row of samples for each camera."""
-        if self.done:
+        if self.drawn:
             return
-        self.done = True
+        self.drawn = True
         obs = batch.get("obs") if isinstance(batch, Mapping) else None
         takes_images = "data_type" in inspect.signature(self.logger.record).parameters
         for name, row in rows(obs) if obs and takes_images else ():

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from robomimic_ddp import api
-from robomimic_ddp.monitoring import pictures
+from robomimic_ddp.monitoring import pictures, step_hooks
 from robomimic_ddp.training import epoch, run
 
 NHWC = np.arange(2 * 3 * 16 * 12 * 3, dtype=np.uint8).reshape(2, 3, 16, 12, 3)
@@ -83,9 +83,12 @@ def test_images_of_a_batch_are_a_row_for_each_camera():
 
 def test_the_first_batch_and_videos_are_logged_once(present, wandb, video, tmp_path, capsys):
     logger = present.logger(str(tmp_path), config_of("one"), log_tb=True, log_wandb=True)
-    for _ in range(2):
-        present.pictures.epoch = 3
-        present.pictures.batch({"obs": {"camera": torch.from_numpy(NHWC)}})
+    host = SimpleNamespace(process_batch_for_training=lambda batch: batch, log_info=dict)
+    present.pictures.epoch = 3
+    with step_hooks.installed(host, [present.pictures]):
+        for _ in range(2):
+            host.process_batch_for_training({"obs": {"camera": torch.from_numpy(NHWC)}})
+            assert host.log_info({"Loss": 1.0}) == {"Loss": 1.0}
 
     def rollout_with_stats(policy, envs, num_episodes, epoch=None):
         return {"lift": {"Return": 1.0}}, {"lift": str(video)}
