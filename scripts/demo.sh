@@ -7,6 +7,8 @@
 set -euo pipefail
 checkout="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 source "$checkout/scripts/lib/environment.sh"
+trap 'echo "stopped while .venv was made: the same command finishes it, then the demo" >&2; exit 130' INT TERM
 make_environment "$checkout" robomimic,rlds,test
+trap - INT TERM
 cd "$checkout"
 exec "$environment_python" -m scripts.demo --root "$checkout/runs/demo" "$@"

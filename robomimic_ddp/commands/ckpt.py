@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from robomimic_ddp.checkpoint import RECORD_NAME, file_check, require_complete, weights
-from robomimic_ddp.config import paths
+from robomimic_ddp.config import options, paths
 from robomimic_ddp.errors import EXIT_DONE, CheckpointError, UsageError
 
 WRAPPED = "module"
@@ -116,7 +116,7 @@ def described(content: Mapping[str, Any], path: Any, keys: bool = False) -> Iter
             f"per step; save {state['save_id']}"
         )
         yield f"best so far: {state['best'] or 'nothing'}"
-        yield f"options: {json.dumps(state['options'], sort_keys=True)}"
+        yield _options(state["options"])
         yield f"host: {state.get('host', 'not noted')}"
     else:
         config = _config(content)
@@ -138,6 +138,17 @@ def described(content: Mapping[str, Any], path: Any, keys: bool = False) -> Iter
         yield f"also: {', '.join(others)}"
 
 
+def _options(saved: Mapping[str, Any]) -> str:
+    """The options that were set, as on a command line."""
+    given = options.in_present_words(saved).items()
+    changed = [
+        f"ddp.{name}={str(value).lower() if isinstance(value, bool) else value}"
+        for name, value in sorted(given)
+        if name not in options.FIELDS or value != options.FIELDS[name].default
+    ]
+    return f"options: {' '.join(changed) or 'all at their defaults'}"
+
+
 def _of_run(path: Path) -> Iterator[str]:
     """Lines from `ddp.json` of the run directory of a host's checkpoint."""
     for folder in list(path.absolute().parents)[:2]:
@@ -148,7 +159,7 @@ def _of_run(path: Path) -> Iterator[str]:
                 f"of the run in {folder}: host {record.get('host', 'not noted')}, "
                 f"{plan['world_size']} rank(s), {plan['samples_per_step']} samples per step"
             )
-            yield f"options: {json.dumps(record['options'], sort_keys=True)}"
+            yield _options(record["options"])
             return
         except (OSError, ValueError, KeyError, TypeError):
             continue  # no run of ours, or another file

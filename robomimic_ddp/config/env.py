@@ -40,7 +40,8 @@ class LaunchEnv:
     launched: whether a launcher exported RANK, WORLD_SIZE and LOCAL_RANK; if not, the process is
     rank 0 of 1. tells_node: whether it exported LOCAL_WORLD_SIZE; if not, the ranks of this node
     must be counted, and `local_world_size` is a lower bound. error_file: where torchrun reads why a
-    rank failed; shown_by_launcher: whether torchrun prints it, since no restart is left. run_id,
+    rank failed; node, nodes: number of this node, from 0, and how many, where torchrun says it;
+    shown_by_launcher: whether torchrun prints it, since no restart is left. run_id,
     restart_count: torchrun's job id and number of restarts. option_texts: option names in lower
     case -> unparsed text of ROBOMIMIC_DDP_<NAME>. SLURM_* alone is no launcher: interactive shells
     of a cluster export them too.
@@ -57,6 +58,8 @@ class LaunchEnv:
     error_file: str | None = None
     shown_by_launcher: bool = False
     run_id: str | None = None
+    node: int | None = None
+    nodes: int | None = None
     cuda_visible_devices: str | None = None
     option_texts: Mapping[str, str] = field(default_factory=dict)
 
@@ -100,6 +103,8 @@ def read_launch_env(environ: Mapping[str, str] | None = None) -> LaunchEnv:
         error_file=environ.get("TORCHELASTIC_ERROR_FILE") or None,
         shown_by_launcher=_is_last_attempt(environ),
         run_id=environ.get("TORCHELASTIC_RUN_ID"),
+        node=_integer(environ, "GROUP_RANK") if "GROUP_RANK" in environ else None,
+        nodes=_integer(environ, "GROUP_WORLD_SIZE", default=0) or None,
         **common,
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,12 +23,17 @@ def _option(
     minimum: float | None = None,
     maximum: float | None = None,
     or_count: bool = False,
+    numbered: dict[str, tuple[int, int, int]] | None = None,
+    advanced: bool = False,
 ) -> Any:
     """`maximum`: beyond it nothing useful is left, and other libraries overflow or hang.
     `or_count`: beside its choices the option takes a whole number of at least 0, as text.
+    `numbered`: choices that may be followed by a number, as in `powersgd:4`, with its default,
+    least and most. `advanced`: for the second table.
     """
     metadata = {"help": help, "choices": choices, "or_count": or_count}
     metadata |= {"minimum": minimum, "maximum": maximum}
+    metadata |= {"numbered": numbered or {}, "advanced": advanced}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -48,6 +53,7 @@ class Options:
         "auto",
         "Process-group backend; `auto` is NCCL for CUDA tensors and gloo for the rest.",
         ("auto", "nccl", "gloo"),
+        advanced=True,
     )
     timeout: float = _option(
         1800.0, "Seconds that a rank waits for the others in a collective.", minimum=1, maximum=2e6
@@ -98,7 +104,7 @@ class Options:
         ("false", "true", "reduce-overhead"),
     )
     channels_last: bool = _option(
-        False, "Weights of two-dimensional convolutions are channels last in memory."
+        False, "Weights of two-dimensional convolutions are channels last in memory.", advanced=True
     )
     activation_checkpointing: bool = _option(
         False,
@@ -108,31 +114,35 @@ class Options:
     comm: str = _option(
         "none",
         "Gradients travel between ranks in 16 bits (half the bytes), or by PowerSGD as two thin "
-        "factors of each matrix, by torch's own hooks.",
+        "factors of each matrix, by torch's own hooks; `powersgd:4`: factors of 4 columns.",
         ("none", "fp16", "bf16", "powersgd"),
+        numbered={"powersgd": (2, 1, 4096)},
     )
-    powersgd_rank: int = _option(2, "Columns of PowerSGD's factors.", minimum=1, maximum=4096)
     powersgd_start: int = _option(
         1000,
         "Steps of the run with whole gradients before PowerSGD begins.",
         minimum=2,
         maximum=1e12,
+        advanced=True,
     )
     bucket_mb: float = _option(
-        25.0, "Size of DDP's gradient buckets, in MiB.", minimum=0.1, maximum=1e6
+        25.0, "Size of DDP's gradient buckets, in MiB.", minimum=0.1, maximum=1e6, advanced=True
     )
-    gradient_as_bucket_view: bool = _option(True, "Gradients share the memory of DDP's buckets.")
+    gradient_as_bucket_view: bool = _option(
+        True, "Gradients share the memory of DDP's buckets.", advanced=True
+    )
     static_graph: bool = _option(
-        False, "Tell DDP that every step uses the same parameters in the same order."
+        False, "Tell DDP that every step uses the same parameters in the same order.", advanced=True
     )
     find_unused_parameters: bool = _option(
-        False, "Let DDP search each step for parameters that got no gradient."
+        False, "Let DDP search each step for parameters that got no gradient.", advanced=True
     )
     buffer_sync: str = _option(
         "auto",
         "DDP copies the main rank's buffers to all ranks before each training forward; `auto`: of "
         "nets whose forward may change them (BatchNorm).",
         ("auto", "true", "false"),
+        advanced=True,
     )
     fsdp_replicas: int = _option(
         1,
@@ -140,14 +150,18 @@ class Options:
         "follow each other share one.",
         minimum=1,
         maximum=100_000,
+        advanced=True,
     )
     fsdp_reshard: bool = _option(
         True,
         "With `mode=fsdp`: units are sharded again after their forward and gathered once more in "
         "the backward pass: less memory, more messages.",
+        advanced=True,
     )
     fsdp_offload: bool = _option(
-        False, "With `mode=fsdp` on GPUs: shards and the optimizer's step are on the CPU."
+        False,
+        "With `mode=fsdp` on GPUs: shards and the optimizer's step are on the CPU.",
+        advanced=True,
     )
     sync_batchnorm: str = _option(
         "auto",
@@ -172,15 +186,19 @@ class Options:
         "Batches are in pinned memory; `auto`: as the host says, and where training is on a GPU "
         "with a preset other than `safe`.",
         ("auto", "true", "false"),
+        advanced=True,
     )
     persistent_workers: bool = _option(
-        False, "Data workers live on from pass to pass; their random streams then do, too."
+        False,
+        "Data workers live on from pass to pass; their random streams then do, too.",
+        advanced=True,
     )
     prefetch: int = _option(
         0,
         "Batches that each data worker, or the RLDS pipeline, makes ahead; 0: 2.",
         minimum=0,
         maximum=1000,
+        advanced=True,
     )
     resume: str = _option(
         "false",
@@ -192,6 +210,7 @@ class Options:
         False,
         "Load `experiment.ckpt_path` though it asks for more than tensors, plain values and the "
         "host's config: it can run any program.",
+        advanced=True,
     )
     skip_corrupt: bool = _option(
         False,
@@ -213,6 +232,7 @@ class Options:
         "total",
         "RLDS: whether `train.shuffle_buffer_size` is for all ranks together, or for each.",
         ("total", "per_rank"),
+        advanced=True,
     )
     cache: str = _option(
         "none",
@@ -226,29 +246,49 @@ class Options:
         "the machine's.",
         minimum=0,
         maximum=1e6,
+        advanced=True,
     )
     verify: bool = _option(
         True, "Prove at run time that ranks agree where they must and differ where they must."
     )
-    debug: bool = _option(
-        False, "Every rank prints what it has and reads, and a line at its first step and later."
+    log: str = _option(
+        "full",
+        "`compact`: one line in place of the config that hosts print at their start; it is in "
+        "`config.json` of the run directory.",
+        ("full", "compact"),
     )
-    debug_interval: float = _option(
-        100.0, "Steps between a rank's lines of `debug`.", minimum=1, maximum=1e12
+    debug: str = _option(
+        "false",
+        "Every rank prints what it has and reads, and a line at its first step and every 100 "
+        "steps; `true:10`: every 10 steps.",
+        ("false", "true"),
+        numbered={"true": (100, 1, 10**12)},
     )
+
+    def kind(self, name: str) -> str:
+        """The value of a numbered option without its number."""
+        return getattr(self, name).partition(":")[0]
+
+    def number(self, name: str) -> int:
+        """The number of a numbered option, of a kind that has one."""
+        kind, _, number = getattr(self, name).partition(":")
+        return int(number or FIELDS[name].metadata["numbered"][kind][0])
 
 
 FIELDS = {field.name: field for field in dataclasses.fields(Options)}
+_FORMER = {"powersgd_rank": ("comm", "powersgd"), "debug_interval": ("debug", "true")}
+"""Options of earlier versions: the option and the value whose number they are now."""
 
 
 @dataclass(frozen=True)
 class ResolvedOptions:
     """`values`, and for each option where it came from: "command line", "environment", "file" or
-    "default".
+    "default". `notes`: sentences on older spellings, for the user.
     """
 
     values: Options
     sources: Mapping[str, str]
+    notes: tuple[str, ...] = ()
 
 
 def resolve(
@@ -261,15 +301,56 @@ def resolve(
     """
     values: dict[str, Any] = {}
     sources = {name: "default" for name in FIELDS}
+    numbers: dict[str, int] = {}
+    notes: dict[str, str] = {}
     for source, layer in (
         ("file", file),
         ("environment", environment),
         ("command line", command_line),
     ):
-        for name, raw in (layer or {}).items():
-            values[name] = parse(name, raw, spelling(name, source))
+        given = layer or {}
+        for name in sorted(given, key=_FORMER.__contains__, reverse=True):
+            raw, spelled = given[name], spelling(name, source)
+            if name in _FORMER:
+                option, kind = _FORMER[name]
+                numbers[option] = _former_number(name, raw, spelled)
+                notes[option] = (
+                    f"note: {spelled}={raw} is an older spelling of "
+                    f"{spelling(option, source)}={kind}:{numbers[option]}"
+                )
+                continue
+            values[name] = parse(name, raw, spelled)
             sources[name] = source
-    return ResolvedOptions(Options(**values), sources)
+            if ":" in str(raw):
+                numbers.pop(name, None)  # it is nearer to the user, or the present spelling
+    for option, number in numbers.items():
+        kind = next(kind for of, kind in _FORMER.values() if of == option)
+        if values.get(option, "").partition(":")[0] == kind:
+            values[option] = parse(option, f"{kind}:{number}", spelling(option, "file"))
+    return ResolvedOptions(Options(**values), sources, tuple(notes.values()))
+
+
+def in_present_words(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Options in a file of a run, which an earlier version may have written, as today's."""
+    words = {name: value for name, value in saved.items() if name not in _FORMER}
+    for name, (option, kind) in _FORMER.items():
+        if isinstance(words.get(option), bool):
+            words[option] = str(words[option]).lower()
+        if name in saved and words.get(option) == kind:
+            words[option] = parse(option, f"{kind}:{int(saved[name])}", option)
+    return words
+
+
+def _former_number(name: str, raw: Any, spelled: str) -> int:
+    option, kind = _FORMER[name]
+    _, least, most = FIELDS[option].metadata["numbered"][kind]
+    number = _convert(float, raw)
+    if number is None or not least <= number <= most:
+        raise OptionError(
+            f"{spelled}={raw!r}: expected a whole number of at least {least}, at most {most} "
+            f"(today's spelling: {option}={kind}:NUMBER)."
+        )
+    return int(number)
 
 
 def spelling(name: str, source: str) -> str:
@@ -297,14 +378,18 @@ def parse(name: str, raw: Any, spelled: str) -> Any:
     or_count = field.metadata["or_count"]
     is_count = or_count and value is not None and value.isascii() and value.isdecimal()
     is_count = is_count and len(value) < 10  # who decides about the number knows the machine
+    numbered = field.metadata["numbered"]
+    value = _numbered(numbered, value) if numbered and value else value
+    kind_of = value.partition(":")[0] if numbered and value else value
     if (
         value in (None, "")
         or (isinstance(raw, bool) and kind is str and not choices)
-        or (choices and value not in choices and not is_count)
+        or (choices and kind_of not in choices and not is_count)
         or (minimum is not None and not minimum <= value <= maximum)
     ):
         expected = (
-            " | ".join(choices) + (" | a whole number" if or_count else "")
+            " | ".join([*choices, *_with_numbers(numbered)])
+            + (" | a whole number" if or_count else "")
             if choices
             else "true | false"
             if kind is bool
@@ -315,6 +400,23 @@ def parse(name: str, raw: Any, spelled: str) -> Any:
         )
         raise OptionError(f"{spelled}={raw!r}: expected {expected} (default {field.default}).")
     return value
+
+
+def _numbered(numbered: Mapping[str, tuple[int, int, int]], value: str) -> str | None:
+    """`powersgd:02` as `powersgd`, where 2 is the default; None for what is no such number."""
+    kind, colon, number = value.partition(":")
+    if not colon:
+        return value
+    default, least, most = numbered.get(kind, (0, 1, 0))
+    is_number = number.isascii() and number.isdecimal() and len(number) < 20
+    if not (is_number and least <= int(number) <= most):
+        return None
+    return kind if int(number) == default else f"{kind}:{int(number)}"
+
+
+def _with_numbers(numbered: Mapping[str, tuple[int, int, int]]) -> Iterator[str]:
+    for kind, (_, least, most) in numbered.items():
+        yield f"{kind}:N (N from {least} to {most})"
 
 
 def _like(spelled: str, name: str) -> str:
@@ -349,12 +451,37 @@ _KINDS = {bool: "true, false", int: "number", float: "number", str: "text"}
 
 
 def markdown_table() -> str:
-    """The table of docs/options.md, generated so that it cannot go stale."""
-    rows = ["| option | default | values | meaning |", "|---|---|---|---|"]
-    for name, field in FIELDS.items():
-        values = ", ".join(f"`{choice}`" for choice in field.metadata["choices"] or ())
+    """The tables of docs/options.md, generated so that they cannot go stale."""
+    ours = [name for name, field in FIELDS.items() if not field.metadata["advanced"]]
+    rest = [name for name in FIELDS if name not in ours]
+    former = ", ".join(f"`{name}`: `{of}={kind}:N`" for name, (of, kind) in _FORMER.items())
+    parts = [
+        *_rows(ours),
+        "",
+        "## Advanced",
+        "",
+        _ADVANCED,
+        "",
+        *_rows(rest),
+        "",
+        "## Older spellings",
+        "",
+    ]
+    return "\n".join([*parts, f"Accepted, with a note in the log: {former}."])
+
+
+_ADVANCED = "What DDP, FSDP and loaders do inside. Few runs need them."
+
+
+def _rows(names: list[str]) -> Iterator[str]:
+    yield "| option | default | values | meaning |"
+    yield "|---|---|---|---|"
+    for name in names:
+        field = FIELDS[name]
+        numbered = (f"{kind}:N" for kind in field.metadata["numbered"])
+        choices = (*(field.metadata["choices"] or ()), *numbered)
+        values = ", ".join(f"`{choice}`" for choice in choices)
         values += ", number" if field.metadata["or_count"] else ""
         values = values or _KINDS[type(field.default)]
         default = str(field.default).lower() if isinstance(field.default, bool) else field.default
-        rows.append(f"| `{name}` | `{default}` | {values} | {field.metadata['help']} |")
-    return "\n".join(rows)
+        yield f"| `{name}` | `{default}` | {values} | {field.metadata['help']} |"

@@ -8,6 +8,7 @@ import select
 import stat
 import tempfile
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,19 @@ _KINDS = {
 def expanded(path: Any) -> Path:
     """`path` with ~ expanded, except for an unknown user."""
     return Path(os.path.expanduser(str(path)))
+
+
+def datasets(train: Any) -> Iterator[str]:
+    """Paths of the datasets in the section `train` of a host's config; RLDS: folder and names."""
+    if isinstance(train, Mapping) and train.get("data_path") and train.get("dataset_names"):
+        folder = expanded(train["data_path"])
+        yield from (str(folder / str(name)) for name in train["dataset_names"])
+        return
+    data = train.get("data") if isinstance(train, Mapping) else None
+    for entry in [data] if isinstance(data, (str, Mapping)) else data or ():
+        path = entry.get("path") if isinstance(entry, Mapping) else entry
+        if path:
+            yield str(expanded(path))
 
 
 def regular(path: Any) -> Path:

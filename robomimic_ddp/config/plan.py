@@ -174,6 +174,7 @@ def make_plan(
         data_workers=data_workers,
         cores=cores,
         notes=(
+            *resolved.notes,
             *_too_many_workers(data_workers, env, options, cores),
             *_without_effect(mode, options),
             *lr_notes,

@@ -59,7 +59,7 @@ def communicate(reducers: list, options: Options) -> Communication | None:
     if not states:
         return None
     whole = sum(_numbers(state) for state in states) * BYTES["none"]
-    if options.comm == "powersgd":
+    if options.kind("comm") == "powersgd":
         _require_possible(options)
         return _powersgd(states, options, whole)
     if options.comm == "bf16" and not sends_bf16(str(states[0].reduced[0].device)):
@@ -79,7 +79,7 @@ def communicate(reducers: list, options: Options) -> Communication | None:
 
 
 def _powersgd(states: list, options: Options, whole: int) -> Communication:
-    rank, start = options.powersgd_rank, options.powersgd_start
+    rank, start = options.number("comm"), options.powersgd_start
     compressors = {}
     for state in states:
         compressors[state.name] = compressor = PowerSGD(rank, start)

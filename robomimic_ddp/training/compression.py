@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from robomimic_ddp.config import options
 from robomimic_ddp.distributed import group, optimizer_ddp, tree_collectives
 from robomimic_ddp.distributed.comm_hooks import PowerSGD, mean_errors
 from robomimic_ddp.training import run as _run
 
-_LAYOUT = ("bucket_mb", "channels_last", "find_unused_parameters", "powersgd_rank")
+_LAYOUT = ("bucket_mb", "channels_last", "find_unused_parameters", "comm")
 """Options that change the layout of buckets and factors."""
 
 
@@ -66,8 +67,9 @@ def _why_not(
     kept = saved.get("powersgd")
     if not kept:
         return "the saved run sent whole gradients"
+    before_options = options.in_present_words(saved["options"])
     for name in _LAYOUT:
-        before, now = saved["options"].get(name), getattr(run.options.values, name)
+        before, now = before_options.get(name), getattr(run.options.values, name)
         if before != now:
             return f"ddp.{name} has changed from {before} to {now}"
     laid_out = all(one.arrival is None for one in optimizer_ddp.reducers(model))

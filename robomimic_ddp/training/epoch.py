@@ -109,8 +109,11 @@ class _Epoch:
         """The hooks of the epoch's steps."""
         options = self.run.options.values
         yield self.pace
-        if options.debug and not self.validates:
-            interval = int(options.debug_interval)
+        if self.run.pictures is not None and not self.validates:
+            self.run.pictures.epoch = self.number if isinstance(self.number, int) else 0
+            yield self.run.pictures
+        if options.kind("debug") == "true" and not self.validates:
+            interval = options.number("debug")
             yield debug.Printer(self.run.debugged, interval, self.run.plan.device)
         if self.run.pulse is not None and not self.validates:
             yield heartbeat.HeartbeatHook(self.run.pulse, self.number)
@@ -158,16 +161,21 @@ class _Epoch:
 def rollouts(rollout_with_stats: Callable) -> Callable:
     """Collective: decorates `rollout_with_stats`: splits the episodes over ranks, each with
     separate random streams; returns the statistics of all on every rank, the video on the main
-    rank.
+    rank, which gives it to the host's logs.
 
     The main rank appends the statistics to the run's `history.jsonl`.
     """
     split = _rollouts.split_rollouts(rollout_with_stats, lambda: _run.current().seed)
+    signature = inspect.signature(rollout_with_stats)
 
     @functools.wraps(rollout_with_stats)
     def with_weights(*args: Any, **kwargs: Any) -> Any:
         run = _run.current()
         with contextlib.nullcontext() if run is None else run.weights_for_acting():
-            return split(*args, **kwargs)
+            result = split(*args, **kwargs)
+        if run is not None and run.pictures is not None and isinstance(result, tuple):
+            epoch = signature.bind(*args, **kwargs).arguments.get("epoch")
+            run.pictures.videos(result[-1], epoch)
+        return result
 
     return history.recorded_rollouts(with_weights, _directory_to_write)

@@ -7,7 +7,8 @@ unpatched host can read the config.json of a run on HDF5.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from robomimic_ddp.checkpoint import file_check
 from robomimic_ddp.config import dotlist, paths, validate
 from robomimic_ddp.config.entry_options import Notes, attach_notes, notes_of
 from robomimic_ddp.config.rlds_keys import DATA_FORMAT, DEFAULTS
+from robomimic_ddp.config.swapped import swapped
 from robomimic_ddp.data.hdf5 import hdf5_validate
 from robomimic_ddp.data.rlds.index.source import is_rlds_folder
 from robomimic_ddp.distributed import main_rank
@@ -28,6 +30,7 @@ __all__ = [
     "fill_rlds_data",
     "is_rlds_folder",
     "prepare_config",
+    "printed_in_one_line",
     "reads_rlds_itself",
     "uses_rlds",
 ]
@@ -35,6 +38,22 @@ __all__ = [
 ROBOMIMIC_FORMAT = "robomimic"
 OUR_KEY = "data_cache_dir"
 """A key that no host has; it shows that ours are declared."""
+
+
+@contextmanager
+def printed_in_one_line(config: Any) -> Iterator[None]:
+    """For the block, the first `print(config)` of the host gives one line; what else asks for its
+    text gets all of it.
+    """
+    kind = next(base for base in type(config).__mro__ if "__repr__" in vars(base))
+    whole = kind.__repr__
+    once = iter(["(ddp.log=compact: see config.json in the run directory)"])
+
+    def short(self: Any) -> str:
+        return next(once, None) or whole(self) if self is config else whole(self)
+
+    with swapped(kind, "__repr__", short):
+        yield
 
 
 def prepare_config(config: Any, external: MutableMapping) -> Any:

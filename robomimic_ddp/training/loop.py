@@ -57,6 +57,9 @@ def distributed(train: Callable) -> Callable:
                     run.undo.enter_context(env.rendering_on(chosen.index))
             if "device" in bound.arguments:
                 bound.arguments["device"] = chosen
+            run.print_beginning()
+            if run.options.values.log == "compact":
+                run.undo.enter_context(host_config.printed_in_one_line(config))
             host_resumes = resume.decide(config, run, asked, can_resume)
             if can_resume:
                 bound.arguments["resume"] = host_resumes
@@ -112,7 +115,7 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
     verifier, finished = _start_training(run, model, keeper)
     try:
         run.stopper.listen()
-        if run.options.values.debug:
+        if run.options.values.kind("debug") == "true":
             nets = parallel.parallel_among(host_algo.named_modules(model))
             nets = nets or list(host_algo.named_nets(model))
             debug.tell_start(nets, run.loaders.get("train"), run.plan.device)

@@ -17,6 +17,16 @@ _HOSTS_SCHEDULE = "multistep"
 """robomimic's default."""
 
 
+def beginning(run: Any) -> Iterator[str]:
+    """What is decided before the host prints anything, reads data and makes nets; the whole plan
+    comes before training.
+    """
+    yield "\n============= robomimic-ddp: plan ============="
+    yield run.plan.describe()
+    yield from _length_of_run(run.plan, _at(run.config, "experiment.epoch_every_n_steps"))
+    yield "learning rate, data, memory and run directory: in the whole plan, before training\n"
+
+
 def lines(run: Any) -> Iterator[str]:
     """Mode, ranks and devices, batch, workers, learning rate, schedule, data, precision and run
     directory of a `run.Run`, as far as known.
@@ -38,6 +48,8 @@ def lines(run: Any) -> Iterator[str]:
         yield run.steps.line
     if run.directory is not None:
         yield f"run directory: {run.directory}"
+        if run.options.values.log == "compact":
+            yield f"config: {run.directory / 'config.json'}"
 
 
 def _state(run: Any) -> str:
@@ -106,7 +118,7 @@ def _decay(rate: Mapping[str, Any], shortening: float) -> str:
 
 
 def _data(run: Any, loader: Any) -> Iterator[str]:
-    names = list(_names(_at(run.config, "train")))
+    names = list(paths.datasets(_at(run.config, "train")))
     more = f" and {len(names) - _NAMED_SETS} more" if len(names) > _NAMED_SETS else ""
     said = [", ".join(names[:_NAMED_SETS]) + more] if names else []
     if run.sharded_stream:
@@ -151,19 +163,6 @@ def _parts(loader: Any) -> list[Any]:
     """The datasets of a loader: several of a mixture."""
     dataset = getattr(loader, "dataset", None)
     return list(getattr(dataset, "datasets", [dataset]))
-
-
-def _names(train: Any) -> Iterator[str]:
-    """Paths of the datasets of a host's config; RLDS: folder and names."""
-    if isinstance(train, Mapping) and train.get("data_path") and train.get("dataset_names"):
-        folder = paths.expanded(train["data_path"])
-        yield from (str(folder / str(name)) for name in train["dataset_names"])
-        return
-    data = train.get("data") if isinstance(train, Mapping) else None
-    for entry in [data] if isinstance(data, (str, Mapping)) else data or ():
-        path = entry.get("path") if isinstance(entry, Mapping) else entry
-        if path:
-            yield str(paths.expanded(path))
 
 
 def _length(sized: Any) -> int | None:

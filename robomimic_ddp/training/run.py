@@ -26,7 +26,7 @@ from robomimic_ddp.checkpoint import RECORD_NAME, Resume, run_record
 from robomimic_ddp.config import dotlist, entry_options, env, host_seams, options, plan, tree
 from robomimic_ddp.distributed import atomic_files, fsdp, group, parallel, rng, signals
 from robomimic_ddp.errors import PatchError
-from robomimic_ddp.monitoring import heartbeat, progress_bar
+from robomimic_ddp.monitoring import heartbeat, node_lines, pictures, progress_bar
 from robomimic_ddp.training import plan_summary, step
 
 logger = logging.getLogger(__name__)
@@ -72,6 +72,10 @@ class Run:
     stopper: signals.Stopper = field(default_factory=signals.Stopper)
     pulse: heartbeat.Pulse | None = None
     """Tells what this rank is doing, once the run directory is known."""
+    pictures: pictures.Pictures | None = None
+    """Main rank: draws into the host's logs, where there are any."""
+    node_lines: node_lines.NodeLines | None = None
+    """Speaks for this node, once the ranks have met."""
     steps: step.Prepared | None = None
     """How the model takes its steps; None before training."""
     communication: step.Communication | None = None
@@ -114,6 +118,11 @@ class Run:
         """The block that is printed once before training."""
         return "\n".join(plan_summary.lines(self))
 
+    def print_beginning(self) -> None:
+        """On the main rank: what is known before the host prints anything."""
+        if group.is_main():
+            print("\n".join(plan_summary.beginning(self)), flush=True)
+
     def begin_record(self, directory: Path, place: Mapping[str, Any] | None = None) -> None:
         """Main rank: writes `ddp.json` into the run directory, with the options, their sources and
         the plan. `place`: what a restart needs to find the directory again. Raises WriteError.
@@ -147,6 +156,8 @@ class Run:
 
     def end_pulse(self, error: BaseException | None) -> None:
         """Tells how the run has ended on this rank: by `error`, or well."""
+        if self.node_lines is not None:
+            self.node_lines.ended(error)
         if self.pulse is not None:
             self.pulse.stop(error)
 
@@ -180,6 +191,13 @@ _current: ContextVar[Run | None] = ContextVar("robomimic_ddp_run", default=None)
 def current() -> Run | None:
     """The run whose `train()` is executing, or None (evaluation scripts, notebooks)."""
     return _current.get()
+
+
+def draw_into(logger: Any) -> None:
+    """Pictures of the present run go to `logger`, the host's DataLogger."""
+    run = current()
+    if run is not None and group.is_main():
+        run.pictures = pictures.Pictures(logger, skips_batch=run.resume.found is not None)
 
 
 def facts() -> dict[str, Any]:
@@ -238,6 +256,8 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
                 run.core_share = env.share_of_cores(env.own_cores(), of_node)
                 if not launch.tells_node:
                     run.plan = plan_of(replace(launch, local_world_size=len(of_node)))
+                run.node_lines = node_lines.NodeLines(run.plan, launch.node, launch.nodes)
+                run.node_lines.joined(launch.restart_count)
                 _require_same_job(config, run)
                 share_workers(run)
             if not group.is_main():

@@ -17,16 +17,20 @@ from pathlib import Path
 from typing import Any
 
 from robomimic_ddp.config import paths
+from scripts.demo import estimate
 from scripts.demo.demonstrations import count_written
 from scripts.demo.job import CHECKOUT, Job, exit_code_of
 from scripts.demo.summary import summarise
 
+STEPS = ("host", "data", "training", "evaluation", "curves")
+
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Does what is left to do; returns the summary."""
-    job = Job(options.root, options.ranks)
+    job = Job(options.root, options.ranks, STEPS)
     names = ("data", "evaluation.json", "policy.gif", "curves.png")
     data, evaluation, animation, curves = map(job.root.joinpath, names)
+    epochs = _announced(job, options, count_written(data) == options.demonstrations)
     job.step("host", job.patch_host)
 
     def write() -> None:
@@ -37,7 +41,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     job.step("data", write, count_written(data) == options.demonstrations)
     settings = [f"load_from={options.config.absolute()}", "train.batch_size=16"]
     settings += [f"train.data_path={data}", f"train.output_dir={job.root / 'training'}"]
-    settings += [f"train.data_cache_dir={job.root / 'cache'}", *options.settings]
+    settings += [f"train.data_cache_dir={job.root / 'cache'}", f"train.num_epochs={epochs}"]
+    settings += options.settings
     train = ("robomimic.scripts.train_rlds", options.config, settings, "resume=true")
     trained = job.train("training", *train)
     wanted = {"checkpoint": str(trained / "last.pth"), "episodes": options.evaluations}
@@ -47,6 +52,37 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     job.step("evaluation", lambda: job.python(*evaluate), wanted.items() <= found.items())
     job.step("curves", lambda: job.python("robomimic_ddp", "plot", trained, "-o", curves))
     return summarise(trained, json.loads(evaluation.read_text()), curves)
+
+
+def _announced(job: Job, options: argparse.Namespace, has_data: bool) -> int:
+    """Prints how long the demo will take here; returns the epochs of its training: those that were
+    asked for, or on a slow machine fewer. A second run keeps the first one's.
+    """
+    config = json.loads(options.config.read_text())
+    given = dict(word.split("=", 1) for word in options.settings)
+    asked = int(given.get("train.num_epochs", config["train"]["num_epochs"]))
+    may_choose, chosen = "train.num_epochs" not in given, job.root / "epochs.json"
+    if may_choose and chosen.exists():
+        return json.loads(chosen.read_text())
+    print("measuring this machine for a few seconds ...", flush=True)
+    each = given.get("experiment.epoch_every_n_steps", config["experiment"]["epoch_every_n_steps"])
+    sizes = (options.demonstrations * (not has_data), options.evaluations, asked * int(each))
+    seconds = estimate.seconds_of(estimate.measured(job.ranks), *sizes)
+    whole, epochs = sum(seconds.values()), asked
+    if may_choose:
+        epochs = estimate.epochs_within(seconds, asked)
+        job.root.mkdir(parents=True, exist_ok=True)
+        chosen.write_text(json.dumps(epochs))
+    seconds["training"] *= epochs / asked
+    parts = ", ".join(f"{name} {estimate.clock(one)}" for name, one in seconds.items())
+    print(f"the demo takes about {estimate.clock(sum(seconds.values()))} here: {parts}", flush=True)
+    if epochs < asked:
+        print(
+            f"that is with {epochs} epochs: all {asked} would take {estimate.clock(whole)} on this "
+            f"machine (scripts/demo.sh train.num_epochs={asked})",
+            flush=True,
+        )
+    return epochs
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -29,22 +29,36 @@ class Job:
     GPU, or two on the CPU.
     """
 
-    def __init__(self, root: Path, ranks: int | None = None) -> None:
-        self.root, self.ranks = root.absolute(), ranks
+    def __init__(self, root: Path, ranks: int | None = None, steps: Sequence[str] = ()) -> None:
+        self.root, self.ranks = root.absolute(), ranks or torch.cuda.device_count() or 2
+        self.left = list(steps)
+        """Names of the steps that are still to be done."""
         self.host = self.root / "host"
         """The folder of the edited host, for PYTHONPATH."""
         self.seconds: dict[str, float] = {}  # of each step that was done now
 
     def step(self, name: str, make: Callable[[], Any], done: bool = False) -> None:
         """Calls `make()` unless the step is `done`; prints which, and the seconds."""
+        self.left = [one for one in self.left if one != name]
         if done:
             print(f"\n=== {name}: done before", flush=True)
             return
         print(f"\n=== {name} ===", flush=True)
         started = time.perf_counter()
-        make()
+        try:
+            make()
+        except SystemExit:
+            print(f"the demo was stopped at: {name}. {self._second_run(name)}", file=sys.stderr)
+            raise
         self.seconds[name] = round(time.perf_counter() - started, 1)
         print(f"=== {name}: {self.seconds[name]:.0f} s", flush=True)
+
+    def _second_run(self, name: str) -> str:
+        """What the same command does after a stop in the step `name`."""
+        saved = any(state_file.exists(run) for run in (self.root / name).glob("*/*/"))
+        how = "resumes it where it has saved" if saved else "does it again"
+        then = f", then: {', '.join(self.left)}" if self.left else ""
+        return f"The same command keeps what was done before, {how}{then}."
 
     def patch_host(self) -> None:
         """Copies the installed host to `host` and edits the copy; replaces what is there."""
@@ -63,9 +77,8 @@ class Job:
         finished, and gets the argument `resume` where it has saved a state. Another one is removed.
         """
         folder = self.root / name
-        ranks = self.ranks or torch.cuda.device_count() or 2
         started = folder / "started.json"
-        command = json.dumps([ranks, *arguments, config.read_text()])
+        command = json.dumps([self.ranks, *arguments, config.read_text()])
         same = started.exists() and started.read_text() == command
         records = [json.loads(file.read_text()) for file in folder.glob("*/*/ddp.json")]
         finished = same and any("outcome" in record for record in records)
@@ -74,7 +87,7 @@ class Job:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
             started.write_text(command)
-        launcher = [*rendezvous.on_this_machine(), f"--nproc_per_node={ranks}", "-m", module]
+        launcher = [*rendezvous.on_this_machine(), f"--nproc_per_node={self.ranks}", "-m", module]
         launcher += [*arguments, *[resume] * resumes]
         self.step(name, lambda: self.python("torch.distributed.run", *launcher), finished)
         (record,) = folder.glob("*/*/ddp.json")
@@ -101,8 +114,6 @@ class Job:
             for number, handler in before.items():
                 signal.signal(number, handler)
         if heard:
-            name = signal.Signals(heard[0]).name
-            print(f"the demo was stopped by {name}; the same command resumes it", file=sys.stderr)
             raise SystemExit(128 + heard[0])
         if code != 0:
             raise DataError(
@@ -111,18 +122,26 @@ class Job:
             )
 
 
+def _stop(number: int, frame: Any) -> None:
+    raise SystemExit(128 + number)
+
+
 def exit_code_of(root: Path, run: Callable[[], dict[str, Any]]) -> int:
     """Runs a demo, prints its summary, which is also in `root/summary.json`, or its error; returns
     the exit code.
     """
+    before = {number: signal.signal(number, _stop) for number in _PASSED_ON}
     try:
         summary = json.dumps(run(), indent=2)
     except RobomimicDDPError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_REFUSED
-    except KeyboardInterrupt:
-        print("the demo was interrupted; the same command resumes it", file=sys.stderr)
-        return 128 + signal.SIGINT
+    except SystemExit as stopped:
+        print("the same command resumes the demo", file=sys.stderr)
+        return stopped.code
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
     (root / "summary.json").write_text(summary + "\n")
     print(summary)
     return EXIT_DONE

@@ -28,7 +28,7 @@ CONFIGS = {
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Does what is left to do; returns the summary."""
-    job = Job(options.root, options.ranks)
+    job = Job(options.root, options.ranks, ("host", "data"))
     data = job.root / "data" / f"lift_{options.attempts}.hdf5"
     job.step("host", job.patch_host)
     write = ("scripts.demo.lift_data", data, options.attempts, 0)

@@ -282,6 +282,18 @@ def test_it_is_a_command_too(config, capsys):
     assert len(commands) == 2 and commands[0] == commands[1]  # ports differ
 
 
+def test_help_and_errors_name_the_command_that_was_typed(capsys):
+    for call, name in ((main, "train_multi_gpu.sh"), (cli.main, "robomimic-ddp launch")):
+        words = [] if call is main else ["launch"]
+        assert call([*words, "--dry-run"]) == call([*words, "--nonsense"]) == 2
+        no_config, unknown = capsys.readouterr().err.splitlines()
+        assert no_config.startswith(f"{name.removesuffix('.sh')}: no config")
+        assert unknown.endswith(f"See {name} --help.")
+        with pytest.raises(SystemExit):
+            call([*words, "--help"])
+        assert capsys.readouterr().out.startswith(f"usage: {name} [-h]")
+
+
 def test_errors_are_one_line(config, capsys):
     assert main(["--config", config(), "--gpus", "zero"]) == 2
     assert main(["--config", "/no/such.json", "--dry-run"]) == 1

@@ -33,7 +33,9 @@ RATE = "algo.optim_params.policy.learning_rate.initial"
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    made = make_config("bc", tmp_path / "data.hdf5", tmp_path / "runs")
+    data = tmp_path / "data.hdf5"
+    data.touch()
+    made = make_config("bc", data, tmp_path / "runs")
     return write_config(tmp_path / "config.json", made)
 
 
@@ -53,6 +55,26 @@ def sweep(*words: object) -> int:
 def starts(entry: study.Entry) -> list[list[str]]:
     """Process and visible GPUs of each start of a trial's training."""
     return [line.split(" ") for line in (entry.run() / "starts").read_text().splitlines()]
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("words", [(f"{RATE}=1,2",), ("train.data=DATA,missing.hdf5",)])
+def test_a_dataset_that_is_not_there_is_refused_before_any_trial(
+    words, make, tmp_path, capsys, monkeypatch
+):
+    data = tmp_path / "data.hdf5"
+    made = make(*(word.replace("DATA", str(data)) for word in words))
+    if "missing" not in words[0]:
+        data.unlink()
+    monkeypatch.setattr(command.torchrun, "unpatched", lambda settings: None)
+    assert sweep("run", made.directory) == EXIT_REFUSED
+    name = "missing.hdf5, the dataset of trial 001" if data.exists() else f"{data}, the dataset"
+    assert name in capsys.readouterr().err
+    assert {entry.state for entry in made.entries()} == {"waiting"}
+    data.touch()
+    (tmp_path / "missing.hdf5").touch()
+    monkeypatch.chdir(tmp_path)
+    made.require_data()
 
 
 def require_whole(made: study.Sweep, epochs: int = sweep_training.EPOCHS) -> None:

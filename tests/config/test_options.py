@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
-from robomimic_ddp.config import options
+from robomimic_ddp.config import options, plan
+from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.errors import OptionError
 
 
@@ -68,6 +71,12 @@ def test_booleans_from_text(text, value):
         ({"file": {"accumulate": 10**400}}, ["ddp.accumulate", "at most 100000"]),
         ({"file": {"workers": "9" * 5000}}, ["ddp.workers", "a whole number"]),
         ({"command_line": {"mode": ["ddp"]}}, ["ddp.mode"]),
+        ({"file": {"comm": "powersgd:0"}}, ["'powersgd:0'", "powersgd:N (N from 1 to 4096)"]),
+        ({"file": {"comm": "powersgd:x"}}, ["'powersgd:x'", "powersgd:N"]),
+        ({"file": {"comm": "bf16:2"}}, ["'bf16:2'"]),
+        ({"file": {"debug": "false:2"}}, ["'false:2'", "true:N"]),
+        ({"environment": {"powersgd_rank": "0"}}, ["DDP_POWERSGD_RANK='0'", "comm=powersgd:N"]),
+        ({"file": {"debug_interval": "often"}}, ["ddp.debug_interval='often'", "debug=true:N"]),
     ],
 )
 def test_bad_input_names_option_and_remedy(layer, words):
@@ -89,8 +98,56 @@ def test_resume_takes_all_spellings_of_true_and_false(raw, value):
     assert options.parse("resume", raw, "ddp.resume") == value
 
 
+@pytest.mark.parametrize(
+    ("layers", "comm", "number"),
+    [
+        ([{"comm": "powersgd"}], "powersgd", 2),
+        ([{"comm": "PowerSGD:04"}], "powersgd:4", 4),
+        ([{"comm": "powersgd", "powersgd_rank": 4}], "powersgd:4", 4),
+        ([{"powersgd_rank": 4, "comm": "powersgd:8"}], "powersgd:8", 8),
+        ([{"comm": "powersgd"}, {"powersgd_rank": "4"}], "powersgd:4", 4),
+        ([{"comm": "powersgd:8"}, {"powersgd_rank": 4.0}], "powersgd:4", 4),
+        ([{"powersgd_rank": 4}, {"comm": "powersgd"}], "powersgd:4", 4),
+        ([{"powersgd_rank": 4}, {"comm": "powersgd:2"}], "powersgd", 2),
+        ([{"powersgd_rank": 4}], "none", None),
+    ],
+)
+def test_older_spellings_are_numbers_of_an_option(layers, comm, number):
+    resolved = options.resolve(file=layers[0], environment=dict(*layers[1:]))
+    assert resolved.values.comm == comm
+    assert number is None or resolved.values.number("comm") == number
+    former = [layer for layer in layers if "powersgd_rank" in layer]
+    assert len(resolved.notes) == len(former)
+    for layer, note in zip(former, resolved.notes):
+        prefix = "ddp.comm" if layer is layers[0] else "ROBOMIMIC_DDP_COMM"
+        assert note.endswith(f"is an older spelling of {prefix}=powersgd:4")
+
+
+def test_an_older_spelling_is_noted_in_the_plan_and_in_debug():
+    resolved = options.resolve({"debug": True, "debug_interval": 7})
+    values = resolved.values
+    assert (values.debug, values.kind("debug"), values.number("debug")) == ("true:7", "true", 7)
+    assert options.resolve({"debug": "yes"}).values.number("debug") == 100
+    note = "note: ddp.debug_interval=7 is an older spelling of ddp.debug=true:7"
+    assert resolved.notes == (note,)
+    made = plan.make_plan(LaunchEnv(), resolved, visible_gpus=0, use_cuda=False, batch_size=4)
+    assert note in made.describe()
+
+
+def test_options_of_an_earlier_versions_files_read_as_todays():
+    written = {"comm": "powersgd", "powersgd_rank": 4, "debug": False, "debug_interval": 100.0}
+    assert options.in_present_words(written) == {"comm": "powersgd:4", "debug": "false"}
+    assert options.in_present_words({"comm": "none", "powersgd_rank": 2}) == {"comm": "none"}
+    assert options.in_present_words({"debug": True, "debug_interval": 8.0}) == {"debug": "true:8"}
+    now = dataclasses.asdict(options.Options())
+    assert options.in_present_words(now) == now
+
+
 def test_every_option_has_help_and_a_row_in_the_table():
     table = options.markdown_table()
     for name, field in options.FIELDS.items():
         assert field.metadata["help"].endswith(".")
         assert f"| `{name}` |" in table
+    main, _, advanced = table.partition("## Advanced")
+    assert 18 <= main.count("\n| `") <= 24, "the first table is for those who begin"
+    assert "| `comm` |" in main and "`powersgd:N`" in main and "| `bucket_mb` |" in advanced

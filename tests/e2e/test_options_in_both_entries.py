@@ -40,7 +40,7 @@ def test_the_hosts_own_entry_reads_all_three_places(host_copy, config_file, tmp_
     assert record["options"]["lr_scaling"] == "linear"
     assert record["sources"]["lr_scaling"] == "environment"
     assert record["sources"]["batch"] == "file"
-    assert record["sources"]["debug"] == "command line" and not record["options"]["debug"]
+    assert record["sources"]["debug"] == "command line" and record["options"]["debug"] == "false"
 
 
 def test_the_dot_list_entry_puts_the_command_line_first(host_copy, config_file, tmp_path):

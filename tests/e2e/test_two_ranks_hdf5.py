@@ -94,6 +94,8 @@ def test_progress_and_pace_are_told_once(trained: Any) -> None:
 def test_one_block_says_what_is_going_to_happen(trained: Any) -> None:
     output, result, _ = trained
     assert result.stdout.count("= robomimic-ddp =") == 1
+    beginning, hosts = (result.stdout.index(word) for word in ("-ddp: plan =", "Run with Config ="))
+    assert beginning < hosts and "node 1 of" not in result.stderr
     block = result.stdout.split("= robomimic-ddp =")[1].split("\n\n")[0]
     for line in (
         r"mode: DistributedDataParallel, 2 rank\(s\), main rank on cpu",

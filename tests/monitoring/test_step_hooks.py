@@ -40,7 +40,16 @@ class Hook(StepHook):
 
 
 def test_each_hook_has_its_place_in_the_written_order():
-    written = ("pace", "debug", "heartbeat", "loss guard", "progress", "epoch log", "verify")
+    written = (
+        "pace",
+        "pictures",
+        "debug",
+        "heartbeat",
+        "loss guard",
+        "progress",
+        "epoch log",
+        "verify",
+    )
     assert ORDER == written
     assert Guard.place == "loss guard" and Progress.place == "progress"
     assert _Recorder.place == "epoch log"  # after the guard: an overflowed loss is not averaged

@@ -150,10 +150,10 @@ def test_micro_batches(name, make_job, host_ranks):
     assert largest(distances(result, expected))[0] <= EXACT
 
 
-@pytest.mark.parametrize("comm, most", [("bf16", 0.05), ("powersgd", 0.5)])
+@pytest.mark.parametrize("comm, most", [("bf16", 0.05), ("powersgd:1", 0.5)])
 def test_compressed_gradients_keep_ranks_equal(comm, most, make_job, host_ranks, reference_of):
     """Each optimizer has separate hooks, and PowerSGD a separate state."""
-    job = make_job("IQL", comm=comm, powersgd_start=3, powersgd_rank=1)
+    job = make_job("IQL", comm=comm, powersgd_start=3)
     (bits, result), (other, _) = host_ranks.run(train, job, timeout=120)
     assert other == bits, "the ranks differ"
     found = distances(result, reference_of("IQL", 2, False))

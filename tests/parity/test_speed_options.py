@@ -24,7 +24,7 @@ from tests.versions import cases
 
 pytestmark = [pytest.mark.parity, pytest.mark.timeout(300)]
 STEPS = 8
-POWERSGD = {"comm": "powersgd", "powersgd_rank": 4}
+POWERSGD = {"comm": "powersgd:4"}
 EQUAL = {
     "checkpointing": {"activation_checkpointing": True},
     "powersgd, not begun": {**POWERSGD, "powersgd_start": STEPS},

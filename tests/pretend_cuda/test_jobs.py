@@ -31,10 +31,10 @@ IN_TURN: list[dict[str, Any]] = [
     {"precision": "bf16", "channels_last": True, "activation_checkpointing": True, "comm": "bf16"},
     {"precision": "fp16", "accumulate": 2, "comm": "fp16", "lr_scaling": "linear"},
     {"batch": "global", "schedule": "samples", "timeout": 60, "backend": "nccl"},
-    {"comm": "powersgd", "powersgd_rank": 1, "powersgd_start": 3, "deterministic": True},
+    {"comm": "powersgd:1", "powersgd_start": 3, "deterministic": True},
     {"static_graph": True, "gradient_as_bucket_view": False, "bucket_mb": 0.1},
     {"find_unused_parameters": True, "buffer_sync": "true", "sync_batchnorm": "true"},
-    {"workers": "1", "prefetch": 3, "pin_memory": "true", "debug": True, "debug_interval": 1},
+    {"workers": "1", "prefetch": 3, "pin_memory": "true", "debug": "true:1"},
     {"workers": "1", "persistent_workers": True, "pin_memory": "false"},
 ]
 """Compiled without Triton: dynamo's and autograd's graphs, no kernels (tests/pretend_cuda/job.py).

@@ -29,7 +29,7 @@ START = 3
 
 def compressed(algo, **changes):
     """Collective: builds the algo's parallel nets, which send as the options say."""
-    values = Options(**{"comm": "powersgd", "powersgd_start": START, "powersgd_rank": 1, **changes})
+    values = Options(**{"comm": "powersgd:1", "powersgd_start": START, **changes})
     nets = parallel.parallel_among(host_algo.named_modules(algo))
     for name, net in nets:
         parallel.state_of(net).name = name
@@ -113,7 +113,7 @@ def test_every_kind_of_communication_tells_its_bytes(ranks, comm, words):
 def train(directory, epochs, found=None, **changes):
     """Collective: what api.epochs does; (digest of the weights, errors left, what was said)."""
     printed = io.StringIO()
-    asked = {"comm": "powersgd", "powersgd_start": START, "powersgd_rank": 1, **changes}
+    asked = {"comm": "powersgd:1", "powersgd_start": START, **changes}
     with running(directory, found, **asked) as run, contextlib.redirect_stdout(printed):
         algo = make_algo()
         run.communication = compressed(algo, **changes)
@@ -153,9 +153,12 @@ def test_without_the_errors_it_would_not_be_the_same_run(ranks, folders):
     whole, part = folders
     expected = ranks.run(train, whole, 8)
     ranks.run(train, part, 5)
-    changed = {"powersgd_rank": 2}
+    changed = {"comm": "powersgd"}
     resumed = ranks.run(train_with, part, 8, changed)
-    assert "PowerSGD starts again, since ddp.powersgd_rank has changed from 1 to 2" in resumed[0][2]
+    assert (
+        "PowerSGD starts again, since ddp.comm has changed from powersgd:1 to powersgd"
+        in resumed[0][2]
+    )
     assert resumed[0][0] == resumed[1][0] != expected[0][0]
     assert [one[3] for one in resumed] == [{START - 2}] * 2, "buckets are laid out anew at first"
 

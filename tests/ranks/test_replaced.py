@@ -48,6 +48,7 @@ PACKAGE = str(Path(robomimic_ddp.__file__).parent)
 PREPARE = importlib.import_module("robomimic_ddp.training.step.presets")
 OPTIONS = {
     "accumulate": 2,
+    "log": "compact",
     "activation_checkpointing": True,
     "compile": "true",
     "comm": "powersgd",

@@ -29,7 +29,9 @@ DEMO = """
 import pathlib, sys
 from scripts.demo.job import Job, exit_code_of
 root = pathlib.Path("root")
-sys.exit(exit_code_of(root, lambda: Job(root).python("waits")))
+def wait():
+    Job(root).python("waits")
+sys.exit(exit_code_of(root, lambda: Job(root, 2, ("data", "training")).step("data", wait)))
 """
 
 
@@ -47,7 +49,8 @@ def test_a_signal_reaches_the_training_and_is_waited_for(number, tmp_path: Path)
     _, errors = demo.communicate(timeout=60)
     assert demo.returncode == 128 + number, errors
     assert (tmp_path / "heard").read_text() == str(int(number))
-    assert "the same command resumes it" in errors and "Traceback" not in errors
+    assert "the demo was stopped at: data. The same command keeps" in errors
+    assert "does it again, then: training." in errors and "Traceback" not in errors
 
 
 def test_only_the_same_training_is_resumed_and_a_finished_one_is_kept(tmp_path: Path) -> None:

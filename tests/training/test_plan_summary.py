@@ -9,7 +9,7 @@ from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.options import resolve
 from robomimic_ddp.config.plan import make_plan
 from robomimic_ddp.monitoring import throughput
-from robomimic_ddp.training import run, step
+from robomimic_ddp.training import host_config, run, step
 
 
 def run_of(config=None, ranks=8, on_node=4, gpus=4, **options) -> run.Run:
@@ -28,6 +28,36 @@ def config(schedule, **train):
         "experiment": {"epoch_every_n_steps": 100},
         "algo": {"optim_params": {"policy": {"learning_rate": rate}}},
     }
+
+
+def test_the_beginning_has_what_is_known_before_data_and_nets(capsys):
+    present = run_of(config({}))
+    present.print_beginning()
+    title, *lines = capsys.readouterr().out.strip().splitlines()
+    assert title == "============= robomimic-ddp: plan ============="
+    assert lines[0].startswith("mode: DistributedDataParallel, 8 rank(s)")
+    assert any(line.endswith("ddp.schedule=samples finishes in 1/8") for line in lines)
+    assert lines[-1].endswith("in the whole plan, before training")
+
+
+class Config(dict):
+    def __repr__(self):
+        return f"all of it {dict(self)}"
+
+
+class DiffusionConfig(Config):
+    pass
+
+
+def test_compact_gives_one_line_for_the_first_print_of_the_config_alone(capsys):
+    printed, section = DiffusionConfig(a=1), Config(b=2)
+    with host_config.printed_in_one_line(printed):
+        print(section)
+        print(printed)
+        assert repr(printed) == "all of it {'a': 1}", "what is no print for the user"
+    out = capsys.readouterr().out.splitlines()
+    assert out == ["all of it {'b': 2}", "(ddp.log=compact: see config.json in the run directory)"]
+    assert repr(printed) == "all of it {'a': 1}" and "__repr__" not in vars(DiffusionConfig)
 
 
 def test_every_decision_has_a_line():

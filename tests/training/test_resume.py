@@ -326,7 +326,7 @@ def why_not(saved, compressors, **values):
         ({"bucket_mb": 7.0}, "ddp.bucket_mb has changed from"),
         ({"channels_last": True}, "ddp.channels_last has changed from"),
         ({"find_unused_parameters": "true"}, "ddp.find_unused_parameters has changed from"),
-        ({"powersgd_rank": 9}, "ddp.powersgd_rank has changed from"),
+        ({"comm": "powersgd:9"}, "ddp.comm has changed from powersgd to powersgd:9"),
     ],
 )
 def test_what_lays_buckets_out_otherwise_begins_powersgd_anew(values, reason):
@@ -336,6 +336,14 @@ def test_what_lays_buckets_out_otherwise_begins_powersgd_anew(values, reason):
     assert found is None if reason is None else reason in found
     assert "whole gradients" in why_not({"options": usual, "powersgd": None}, {"net": None})
     assert "cannot be laid out" in why_not(saved, {"other": None})
+
+
+def test_a_state_of_an_earlier_version_resumes_powersgd():
+    written = {**vars(options.resolve({"comm": "powersgd"}).values), "powersgd_rank": 4}
+    saved = {"options": written, "powersgd": {"common": {"net": 1}}}
+    assert why_not(saved, {"net": None}, comm="powersgd:4") is None
+    assert why_not(saved, {"net": None}, powersgd_rank=4) is None
+    assert "from powersgd:4 to powersgd" in why_not(saved, {"net": None})
 
 
 def test_nothing_is_kept_where_nothing_is_compressed():

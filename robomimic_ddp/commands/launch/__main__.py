@@ -23,11 +23,14 @@ from robomimic_ddp.errors import (
 _NEEDED = ("torch", "omegaconf")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Prints the command, then becomes torchrun, unless --dry-run is set."""
+def main(argv: Sequence[str] | None = None, prog: str = arguments.SCRIPT) -> int:
+    """Prints the command, then becomes torchrun, unless --dry-run is set. prog: the command that
+    was typed.
+    """
+    name = prog.partition(".sh")[0]
     variables = env.variables()
     try:
-        settings = arguments.parse(sys.argv[1:] if argv is None else argv, variables)
+        settings = arguments.parse(sys.argv[1:] if argv is None else argv, variables, prog)
         _require_packages()
         from robomimic_ddp.commands.launch import summary, torchrun
 
@@ -42,13 +45,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         command, added = torchrun.command(settings, variables)
         print("\n".join(summary.lines(settings, variables)))
     except RobomimicDDPError as error:
-        print(f"train_multi_gpu: {error}", file=sys.stderr)
+        print(f"{name}: {error}", file=sys.stderr)
         return EXIT_USAGE if isinstance(error, UsageError) else EXIT_REFUSED
     set_here = {**_import_path(variables), **added}
     shown = [f"{name}={shlex.quote(value)}" for name, value in set_here.items()]
     print("command:", " ".join([*shown, shlex.join(command)]), flush=True)
     if why_not:
-        print(f"train_multi_gpu: {why_not} (robomimic-ddp apply)", file=sys.stderr)
+        print(f"{name}: {why_not} (robomimic-ddp apply)", file=sys.stderr)
     if not settings.dry_run:
         env.become(command, added)
     return EXIT_DONE

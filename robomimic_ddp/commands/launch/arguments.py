@@ -1,4 +1,7 @@
-"""Flags of scripts/train_multi_gpu.sh. Each can also be an environment variable; flags win."""
+"""Flags of `robomimic-ddp launch` and scripts/train_multi_gpu.sh.
+
+Each can also be an environment variable; flags win.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from typing import Any
 from robomimic_ddp.config.options import FIELDS
 from robomimic_ddp.errors import UsageError
 
+SCRIPT = "train_multi_gpu.sh"
 DOT_LIST_MODULE = "robomimic.scripts.train_rlds"
 VARIABLES = {
     "config": ("CONFIG_PATH",),
@@ -63,17 +67,18 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}. See {self.prog} --help.")
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser(prog: str = SCRIPT) -> argparse.ArgumentParser:
+    """The flags. prog: the command that was typed, for messages."""
     names = {flag: " or ".join(variables) for flag, variables in VARIABLES.items()}
-    parser = _Parser(
-        prog="train_multi_gpu.sh",
+    made = _Parser(
+        prog=prog,
         description="Trains on several GPUs: wraps torchrun, scales the learning rate, and prints "
         "what it does. Every flag can be an environment variable; the flag wins.",
         epilog="Everything after -- goes to the training module: -- train.batch_size=128 "
         "experiment.name=run1 (key=value for train_rlds; or the flags of another module).",
         allow_abbrev=False,
     )
-    add = parser.add_argument
+    add = made.add_argument
     add("--config", metavar="FILE", help=f"the host's JSON config ({names['config']})")
     add(
         "--gpus",
@@ -132,17 +137,17 @@ def _parser() -> argparse.ArgumentParser:
         help=f"print the command, samples per step and learning rate only ({names['dry_run']})",
     )
     add("--print-runs", action="store_true", default=None, help=argparse.SUPPRESS)
-    return parser
+    return made
 
 
-def parse(argv: Sequence[str], variables: Mapping[str, str]) -> Settings:
-    """Settings from the command line `argv` and the environment `variables`.
+def parse(argv: Sequence[str], variables: Mapping[str, str], prog: str = SCRIPT) -> Settings:
+    """Settings from the command line `argv` of `prog` and the environment `variables`.
 
     Raises UsageError, which names the flag or variable, for invalid values.
     """
     argv = list(argv)
     cut = argv.index("--") if "--" in argv else len(argv)
-    flags = vars(_parser().parse_args(argv[:cut]))
+    flags = vars(parser(prog).parse_args(argv[:cut]))
     values = {name: value for name, value in flags.items() if value is not None}
     given = {name: f"--{name.replace('_', '-')}" for name in values}
     for name, candidates in VARIABLES.items():

@@ -141,6 +141,7 @@ def _run(args: argparse.Namespace, sweep: Any) -> int:
             f"{len(names)}."
         )
     slots = worker.make_slots(names, args.ranks_per_trial, args.slots)
+    sweep.require_data()
     code = worker.Worker(sweep, slots, args.ranks_per_trial).run(args.retry_failed)
     if code == EXIT_STOPPED:
         print(f"Resume with:\n  robomimic-ddp {shlex.join(sys.argv[1:])}")

@@ -177,6 +177,25 @@ class Sweep:
         settings = {**({} if imported else entry.values), **own, "ddp.resume": "auto"}
         return [f"load_from={self.directory / file}", *space.words(settings)]
 
+    def require_data(self) -> None:
+        """Raises DataError where a dataset of a trial that is left is not there."""
+        for entry in self.entries():
+            file = self.directory / self.words(entry)[0].partition("=")[2]
+            train = json_config.read_json(file, "").get("train") or {}
+            searched = {} if self.definition["imported"] else self.definition["space"]
+            known = {} if self.definition["imported"] else entry.values
+            for values in [known] if known or not searched else space.samples(searched):
+                prefix = "train."
+                given = {k[len(prefix) :]: v for k, v in values.items() if k.startswith(prefix)}
+                for path in paths.datasets({**train, **given}):
+                    if entry.state != "complete" and not Path(path).exists():
+                        raise DataError(
+                            f"{path}, the dataset of trial {entry.name}, is not there: every trial "
+                            "with it would fail. Expected a file, or an RLDS dataset's folder, on "
+                            f"each machine that trains. Correct the path in {file}, or make "
+                            "another sweep."
+                        )
+
     def retry_failed(self) -> None:
         """Trials that have failed wait again, with their values and folder."""
         for entry in self.entries():

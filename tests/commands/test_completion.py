@@ -1,0 +1,47 @@
+"""What `robomimic-ddp --print-completion` prints completes commands, options and choices."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from robomimic_ddp import cli
+
+pytest.importorskip("shtab")
+TRIES = """
+try() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _shtab_robomimic_ddp
+        echo "${COMPREPLY[*]}"; }
+try robomimic-ddp appl
+try robomimic-ddp launch --lr-sc
+try robomimic-ddp launch --lr-scaling sq
+try robomimic-ddp plot --smo
+try robomimic-ddp ckpt conv
+"""
+
+
+def printed(capsys, shell: str) -> str:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--print-completion", shell])
+    assert not ended.value.code
+    return capsys.readouterr().out
+
+
+def test_bash_completes_commands_options_and_choices(capsys):
+    script = printed(capsys, "bash") + TRIES
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["apply", "--lr-scaling", "sqrt", "--smooth", "convert"], done
+
+
+def test_zsh_names_every_command(capsys):
+    script = printed(capsys, "zsh")
+    assert script.startswith("#compdef robomimic-ddp")
+    assert all(f"    {name}:'" in script for name in cli.COMMANDS)
+
+
+@pytest.mark.bad_input
+def test_without_shtab_it_says_what_to_install(capsys, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "shtab", None)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--print-completion", "bash"])
+    assert ended.value.code == 1 and "pip install shtab" in capsys.readouterr().err
