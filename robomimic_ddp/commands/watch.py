@@ -18,8 +18,10 @@ from robomimic_ddp.config import paths
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, UsageError
 from robomimic_ddp.monitoring import heartbeat
 
-SILENT_SECONDS, STUCK_SECONDS = 15.0, 30.0
-"""Without a heartbeat; at the same place while others are ahead."""
+SILENT_SECONDS, STUCK_SECONDS, STUCK_STEPS = 15.0, 30.0, 5
+"""Without a heartbeat; at the same place while others are ahead, and in the time of its steps: the
+longer of both.
+"""
 _TRAINS, _COLLECTIVES = " train, step", ("/autograd/", "/distributed/", "ddp/group.py")
 _IN_TROUBLE, _MOST_TROUBLES = ("SILENT", "STUCK", "failed"), 4
 _DAMAGED = "{}: damaged, so what its rank does is not known (a full disk?)"
@@ -114,8 +116,13 @@ def _row(
 
 def _in(one: dict[str, Any], seen: float) -> str:
     """The current function of a rank that stands still."""
-    stands = one["idle_seconds"] + seen > STUCK_SECONDS and not _end(one)
+    stands = _stands_still(one, seen) and not _end(one)
     return f", in {one['code']}" if stands and one.get("code") else ""
+
+
+def _stands_still(one: dict[str, Any], seen: float) -> bool:
+    patience = max(STUCK_SECONDS, STUCK_STEPS * (one["step_seconds"] or 0.0))
+    return one["idle_seconds"] + seen > patience
 
 
 def _state(one: dict[str, Any], seen: float, farthest: tuple[int, int], awaited: bool) -> str:
@@ -124,7 +131,7 @@ def _state(one: dict[str, Any], seen: float, farthest: tuple[int, int], awaited:
         return end
     if seen > SILENT_SECONDS:
         return "SILENT"
-    if one["idle_seconds"] + seen <= STUCK_SECONDS:
+    if not _stands_still(one, seen):
         return "trains"
     keeps_waiting = awaited and _TRAINS in (one["place"] or "") and not _waits_for_others(one)
     return "STUCK" if _progress(one) < farthest or keeps_waiting else "waits"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import socket
 import sys
 import threading
@@ -335,6 +336,17 @@ def command_line() -> list[str]:
     not keep them.
     """
     return list(getattr(sys, "orig_argv", ()))
+
+
+def python_path() -> str:
+    """PYTHONPATH as this process has it; "" without one."""
+    return os.environ.get("PYTHONPATH", "")
+
+
+def missing_from_path(program: str) -> bool:
+    """Whether `program` of this interpreter's environment is not what the shell would run."""
+    found = shutil.which(program)
+    return found is None or Path(found).parent != Path(sys.executable).parent
 
 
 def variables() -> dict[str, str]:

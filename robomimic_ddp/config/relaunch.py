@@ -12,12 +12,16 @@ _UNBUFFERED = "-u"
 _RESUME = ("ddp.resume=", "resume=")
 
 
-def resume_command(launch: LaunchEnv, words: Sequence[str]) -> str:
+def resume_command(
+    launch: LaunchEnv, words: Sequence[str], python_path: str = "", interpreter: str = ""
+) -> str:
     """What to type to resume the process that `launch` describes; `words` started it
     (`env.command_line`).
 
-    Options in its environment are repeated. Several nodes and launchers other than torchrun have
-    addresses and flags of which a rank knows nothing: then it is what to add to their command.
+    Options in its environment are repeated, and `python_path`, its PYTHONPATH. `interpreter`: where
+    the shell would not find this one's `python` and `torchrun`. Several nodes and launchers other
+    than torchrun have addresses and flags of which a rank knows nothing: then it is what to add to
+    their command.
     """
     options = {name.upper(): text for name, text in launch.option_texts.items()}
     added = [
@@ -28,5 +32,10 @@ def resume_command(launch: LaunchEnv, words: Sequence[str]) -> str:
     one_node = launch.elastic and launch.world_size == launch.local_world_size
     if not program or (launch.launched and not one_node):
         return f"{' '.join(added)}, before the same command (on several nodes: on each of them)"
-    start = ["torchrun", "--standalone", f"--nproc_per_node={launch.world_size}"]
-    return " ".join([*added, shlex.join([*(start if one_node else ["python"]), *program])])
+    if python_path:
+        added.insert(0, f"PYTHONPATH={shlex.quote(python_path)}")
+    start = [interpreter or "python"]
+    if one_node:
+        torchrun = [interpreter, "-m", "torch.distributed.run"] if interpreter else ["torchrun"]
+        start = [*torchrun, "--standalone", f"--nproc_per_node={launch.world_size}"]
+    return " ".join([*added, shlex.join([*start, *program])])

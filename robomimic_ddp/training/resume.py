@@ -95,7 +95,10 @@ def told(run: _run.Run) -> Iterator[None]:
 
 def how_to(what: str) -> str:
     """`what`, and the command that resumes this process's run."""
-    return f"{what}. Resume with:\n  {relaunch.resume_command(*_started_by())}"
+    launch, words = _started_by()
+    interpreter = sys.executable if env.missing_from_path("torchrun") else ""
+    command = relaunch.resume_command(launch, words, env.python_path(), interpreter)
+    return f"{what}. Resume with:\n  {command}"
 
 
 def _started_by() -> tuple[env.LaunchEnv, list[str]]:

@@ -53,7 +53,8 @@ make_environment() {
     if [ "${5:-}" = complete ]; then versions=(--no-deps --requirement "$checkout/$constraints"); fi
     local folder="$checkout/${3:-.venv}"
     environment_python="$folder/bin/python"
-    if ! suits "$environment_python"; then
+    # venv writes activate last: without it, the folder is half made.
+    if [ ! -e "$folder/bin/activate" ] || ! suits "$environment_python"; then
         base="$(find_python)" || return 1
         echo "making $folder with $("$base" --version)" >&2
         "$base" -m venv --clear "$folder" || {

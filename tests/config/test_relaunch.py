@@ -41,6 +41,27 @@ def test_options_in_the_environment_are_repeated():
     assert resume_command(launch, ["python", "train.py"]) == expected
 
 
+def test_what_the_shell_would_not_find_is_named():
+    """A host on PYTHONPATH, in an environment that is not active."""
+    said = resume_command(LaunchEnv(**TORCHRUN), WORDS, "/my host:/x", "/env/bin/python3")
+    assert said == (
+        "PYTHONPATH='/my host:/x' ROBOMIMIC_DDP_RESUME=true /env/bin/python3 -m "
+        "torch.distributed.run --standalone --nproc_per_node=4 -m robomimic.scripts.train "
+        "--config 'my cfg.json'"
+    )
+    one = resume_command(LaunchEnv(), WORDS, interpreter="/env/bin/python3")
+    assert one.startswith("ROBOMIMIC_DDP_RESUME=true /env/bin/python3 -m robomimic.scripts.train")
+
+
+def test_whether_the_shell_finds_this_interpreters_programs(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert env.missing_from_path("python")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python3"))
+    (tmp_path / "python").write_text("")
+    (tmp_path / "python").chmod(0o755)
+    assert not env.missing_from_path("python")
+
+
 @pytest.mark.parametrize(
     ("launch", "words"),
     [({**TORCHRUN, "world_size": 8}, WORDS), ({**TORCHRUN, "elastic": False}, WORDS), ({}, [])],

@@ -74,6 +74,8 @@ WAITING = "_engine_run_backward (torch/autograd/graph.py:800)"
         ({}, "trains"),
         ({"step": 39, "idle_seconds": 300.0}, "STUCK"),
         ({"step": 39}, "trains"),
+        ({"step": 39, "idle_seconds": 40.0, "step_seconds": 10.0}, "trains"),
+        ({"step": 39, "idle_seconds": 60.0, "step_seconds": 10.0}, "STUCK"),
         ({"idle_seconds": 300.0}, "waits"),
         ({"time": NOW - 60}, "SILENT"),
         ({"finished": True, "time": NOW - 60}, "finished"),
