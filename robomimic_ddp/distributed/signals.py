@@ -40,16 +40,18 @@ class Stopper:
     """Handles signals, and finds whether any rank has received one, any number of times.
 
     last_words: called in a thread before this rank ends after PATIENCE_SECONDS, if it received a
-    request (and not only the SIGTERM of a failed job). No collectives there.
+    request (and not only the SIGTERM of a failed job). No collectives there. parting: called there
+    after a SIGTERM alone.
     """
 
     def __init__(self) -> None:
         self.heard: str | None = None
         """Name of the first signal that this rank has received."""
         self.last_words: Callable[[], None] = lambda: None
+        self.parting: Callable[[], None] = lambda: None
         self._pending: tuple[Any, torch.Tensor] | None = None
         self._before: dict[int, Any] = {}
-        self._exit_timer = ExitTimer(lambda: self.last_words())
+        self._exit_timer = ExitTimer(lambda: self.last_words(), lambda: self.parting())
         self._listener: SignalListener | None = None
         self._interrupted: float | None = None
 
@@ -147,9 +149,11 @@ def _show(text: str) -> None:
 class ExitTimer:
     """A timer that ends this process, unless `end` is called first."""
 
-    def __init__(self, last_words: Callable[[], None]) -> None:
+    def __init__(
+        self, last_words: Callable[[], None], parting: Callable[[], None] = lambda: None
+    ) -> None:
         self.requested = False
-        self._last_words = last_words
+        self._last_words, self._parting = last_words, parting
         self._timers: list[threading.Timer] = []
         self._over = False
 
@@ -171,8 +175,7 @@ class ExitTimer:
     def _give_up(self) -> None:
         if not self._over:
             with suppress(Exception):
-                if self.requested:
-                    self._last_words()
+                self._last_words() if self.requested else self._parting()
             group.exit_with_workers(128 + signal.SIGTERM)
 
 

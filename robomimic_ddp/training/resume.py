@@ -83,14 +83,20 @@ def told(run: _run.Run) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        launch, _ = _started_by()
-        directory, restarts = run.directory, launch.elastic and not launch.shown_by_launcher
-        refused = isinstance(error, (CheckpointError, Stopped))
-        saved = directory is not None and (directory / checkpoint.STATE).exists()
-        if saved and not restarts and not refused:
-            what = f"the run in {directory} can be resumed from its last saved state"
-            print(how_to(what), file=sys.stderr)
+        if not isinstance(error, (CheckpointError, Stopped)):
+            say_resumable(run)
         raise
+
+
+def say_resumable(run: _run.Run) -> None:
+    """Main rank: prints how to resume a run that ends here, if it has saved a state, unless
+    torchrun starts the ranks again by itself.
+    """
+    launch, _ = _started_by()
+    directory, restarts = run.directory, launch.elastic and not launch.shown_by_launcher
+    if directory is not None and (directory / checkpoint.STATE).exists() and not restarts:
+        what = f"the run in {directory} can be resumed from its last saved state"
+        print(how_to(what), file=sys.stderr, flush=True)
 
 
 def how_to(what: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import uuid
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import robomimic_ddp
@@ -26,6 +27,7 @@ class Keeper:
         self.told_of_copies = False
         run.resume.part = step_logs.EpochPart(self.after_step, self.after_training)
         run.stopper.last_words = self.leave_marker
+        run.stopper.parting = partial(resume.say_resumable, run)
         self.best: dict[str, Any] = {}
         self.defines: dict[str, Any] = {}
         """Main rank: what defines the run (`identity.of`)."""

@@ -123,6 +123,7 @@ def wait_in_c(tell_failure, ask):
     stopping.PATIENCE_SECONDS, stopping.FAILED_SECONDS = (3600, 0.2) if tell_failure else (0.2, 60)
     stopper = Stopper()
     stopper.last_words = lambda: print("last words", flush=True)
+    stopper.parting = lambda: print("how to resume", flush=True)
     with stopper.scope():
         stopper.listen()
         store = dist.distributed_c10d._get_default_store()
@@ -150,6 +151,7 @@ def test_patience_ends_while_the_main_thread_waits_in_c(tell_failure, ask, ranks
     told = caught.value.by_rank[1]
     assert f"died with exit code {128 + signal.SIGTERM}" in told
     assert ("last words" in told) == bool(ask), "torchrun's own SIGTERM is no request"
+    assert ("how to resume" in told) == (not ask)
 
 
 def sleeping_child():
