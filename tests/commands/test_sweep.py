@@ -380,6 +380,18 @@ def test_a_training_that_is_killed_is_resumed(make, capsys):
     assert "ended by SIGKILL" in (made.directory / "worker.txt").read_text()
 
 
+def test_show_says_stopped_for_what_nobody_trains(make):
+    made = make("train.seed=1,2,3", "train.num_epochs=30")
+    one = started(made, 1)
+    wait_for(trained(made, 2))
+    assert report.summary(made) == "1 running, 2 waiting"
+    one.kill()
+    one.wait(30)
+    assert report.summary(made) == "1 running, 2 waiting", "its training goes on without it"
+    wait_for(lambda: not psutil.pid_exists(one.pid) and made.entries()[0].is_finished)
+    wait_for(lambda: report.summary(made) == "1 stopped, 2 waiting")
+
+
 def test_a_stopped_worker_stops_its_trials(make):
     made = make("train.seed=1,2,3", "train.num_epochs=30")
     first = started(made)

@@ -62,7 +62,9 @@ def summary(sweep: Sweep) -> str:
 
 def _states(entries: Sequence[Entry]) -> str:
     counts = Counter(
-        "stopped" if entry.state == "running" and entry.has_stopped else entry.state
+        "stopped"
+        if entry.state == "running" and (entry.has_stopped or not entry.is_held)
+        else entry.state
         for entry in entries
     )
     return ", ".join(f"{n} {'failed' if s == 'fail' else s}" for s, n in sorted(counts.items()))

@@ -9,6 +9,7 @@ DIR/locks/           who looks after a trial, and whether it trains
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
@@ -74,6 +75,19 @@ class Entry:
             return run is not None and "outcome" in json.loads((run / RECORD).read_text("utf-8"))
         except (OSError, ValueError):
             return False
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a worker on a machine that shares the locks looks after it, or its training runs."""
+        for name in ("worker", "training"):
+            try:
+                with open(self.directory / "locks" / f"{self.index:03d}.{name}") as file:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+            except OSError:  # nobody has made it, or the file system has no locks
+                continue
+        return False
 
     @property
     def has_stopped(self) -> bool:

@@ -28,7 +28,7 @@ from robomimic_ddp.config import env
 from robomimic_ddp.distributed import rendezvous
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_STOPPED, DataError
 
-_POLL_SECONDS = 1.0
+_POLL_SECONDS, _GLANCE_SECONDS = 1.0, 0.01
 _MOST_KILLS = 3
 """How often a training that a signal has ended (a machine out of memory, for one) is resumed."""
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
@@ -135,7 +135,11 @@ class Worker:
         path = self.sweep.directory / "locks" / name
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:  # by a worker, or for an instant by `sweep show`
+                time.sleep(_GLANCE_SECONDS)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
             return None
