@@ -78,7 +78,7 @@ class Entry:
 
     @property
     def is_held(self) -> bool:
-        """Whether a worker on a machine that shares the locks looks after it, or its training runs."""
+        """Whether a worker that shares the locks looks after it, or its training runs."""
         for name in ("worker", "training"):
             try:
                 with open(self.directory / "locks" / f"{self.index:03d}.{name}") as file:
