@@ -22,6 +22,7 @@ from robomimic_ddp.distributed import atomic_files
 from robomimic_ddp.errors import CheckpointError
 
 STATE, PREVIOUS, BEST = "ddp_state.pth", "ddp_state_previous.pth", "ddp_state_best.pth"
+_DAMAGED = "ddp_state_damaged.pth"
 FORMAT = 1
 """Incremented when an older version would misread the file."""
 
@@ -101,7 +102,8 @@ def read(directory: Path) -> tuple[dict[str, Any], list[str]]:
         if notes:
             notes.append(f"using {path} of epoch {state['epoch']}")
             with suppress(OSError):
-                os.replace(directory / STATE, directory / "ddp_state_damaged.pth")
+                os.replace(directory / STATE, directory / _DAMAGED)
+                notes.append(f"the damaged file is kept as {_DAMAGED}")
         return state, notes
     found = " ".join(notes) if exists(directory) else f"neither {STATE} nor {PREVIOUS} is there."
     raise CheckpointError(
@@ -132,7 +134,9 @@ def read_file(path: Path) -> dict[str, Any]:
         version, expected, state = sealed["format"], sealed["digest"], sealed["state"]
     except Exception as error:  # of damaged bytes: any
         first = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
-        raise CheckpointError(f"{path} is damaged and cannot be used ({first}).") from error
+        cut = path.is_file() and not zipfile.is_zipfile(path)
+        why = f"cut off while it was written, at {path.stat().st_size} bytes" if cut else first
+        raise CheckpointError(f"{path} is damaged and cannot be used ({why}).") from error
     if version != FORMAT:
         raise NotOurState(
             f"{path} has format {version}; this version of robomimic-ddp reads {FORMAT}. Resume "

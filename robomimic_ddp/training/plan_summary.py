@@ -35,7 +35,9 @@ def lines(run: Any) -> Iterator[str]:
     for pair in dict.fromkeys(run.learning_rates):
         rules = (run.plan.lr_scaling, run.plan.lr_choices)
         chosen = run.options.sources["lr_scaling"] != "default"
-        yield learning_rate.describe(*pair, *rules, chosen)
+        line = learning_rate.describe(*pair, *rules, chosen)
+        resumes = run.resume.found is not None and run.resume.found.kind == "state"
+        yield f"{line}; of the config: the resumed run keeps the saved one" if resumes else line
     loader = run.loaders.get("train")
     yield from _schedule(run, loader)
     yield from _data(run, loader)
