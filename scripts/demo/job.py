@@ -56,7 +56,7 @@ class Job:
     def _second_run(self, name: str) -> str:
         """What the same command does after a stop in the step `name`."""
         saved = any(state_file.exists(run) for run in (self.root / name).glob("*/*/"))
-        how = "resumes it where it has saved" if saved else "does it again"
+        how = f"resumes the {name} where it has saved" if saved else f"does the {name} again"
         then = f", then: {', '.join(self.left)}" if self.left else ""
         return f"The same command keeps what was done before, {how}{then}."
 
@@ -123,6 +123,7 @@ class Job:
 
 
 def _stop(number: int, frame: Any) -> None:
+    print("the demo was stopped: the same command resumes it", file=sys.stderr)
     raise SystemExit(128 + number)
 
 
@@ -137,7 +138,6 @@ def exit_code_of(root: Path, run: Callable[[], dict[str, Any]]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_REFUSED
     except SystemExit as stopped:
-        print("the same command resumes the demo", file=sys.stderr)
         return stopped.code
     finally:
         for number, handler in before.items():

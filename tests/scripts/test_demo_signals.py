@@ -50,7 +50,7 @@ def test_a_signal_reaches_the_training_and_is_waited_for(number, tmp_path: Path)
     assert demo.returncode == 128 + number, errors
     assert (tmp_path / "heard").read_text() == str(int(number))
     assert "the demo was stopped at: data. The same command keeps" in errors
-    assert "does it again, then: training." in errors and "Traceback" not in errors
+    assert "does the data again, then: training." in errors and "Traceback" not in errors
 
 
 def test_only_the_same_training_is_resumed_and_a_finished_one_is_kept(tmp_path: Path) -> None:
