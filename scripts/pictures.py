@@ -1,7 +1,8 @@
 """`python -m scripts.pictures [NAME...]` draws the pictures of docs/images, all or those named.
 
 Each shows what a command prints or draws about runs on generated data, which are trained first:
-some ten minutes in all on two CPU cores. `scripts/demo.sh` makes demo.gif.
+some ten minutes in all on two CPU cores. `scripts/demo.sh` makes demo.gif, and trains the run that
+curves.png shows.
 """
 
 from __future__ import annotations
@@ -41,10 +42,9 @@ from scripts.notebooks import STAMP
 
 IMAGES = CHECKOUT / "docs" / "images"
 SAMPLES, RANKS, BATCH = 20, 3, 2
-COLUMNS, MOST_COLOURS = 92, 128
+COLUMNS, MOST_COLOURS = 92, 256
 EPISODES, EPOCHS, STEPS = 60, 6, 20
 RATE, RATES = "algo.optim_params.policy.learning_rate.initial", ("0.0025", "0.00025")
-TWO_RANKS = ("runs/two_ranks/*", "2 ranks")
 DIFF = {"algo/diffusion_policy.py": "parallel(", "scripts/train.py": "train_loader("}
 DIFF |= {"utils/train_utils.py": "main_rank_only"}
 """Of each file the hunk with these words is shown."""
@@ -296,14 +296,11 @@ def draw_watch(stage: Stage) -> None:
 
 
 def draw_curves(stage: Stage) -> None:
-    """`plot` of a run on one rank, a trial of the sweep, and of the one on two, over samples."""
-    _ = stage.two_ranks
-    runs = []
-    for pattern, name in ((f"{stage.sweep}/trials/*seed_1*{RATES[0]}*/*", "1 rank"), TWO_RANKS):
-        (found,) = stage.folder.glob(f"{pattern}/history.jsonl")
-        runs.append(f"named/{name}/run")
-        shutil.copytree(found.parent, stage.folder / runs[-1])
-    stage.ours("plot", *runs, "-o", str(IMAGES / "curves.png"))
+    """`plot` of the demo's run."""
+    runs = [*CHECKOUT.glob("runs/demo/training/*/*/history.jsonl")]
+    if not runs:
+        raise SystemExit("curves: there is no run in runs/demo. Run scripts/demo.sh first.")
+    stage.ours("plot", str(runs[0].parent), "-o", str(IMAGES / "curves.png"))
     shrink(IMAGES / "curves.png")
 
 

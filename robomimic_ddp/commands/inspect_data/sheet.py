@@ -9,7 +9,7 @@ from robomimic_ddp.commands.inspect_data.survey import SHEET_FRAMES, Sample
 from robomimic_ddp.data.rlds.index.source import Source
 from robomimic_ddp.errors import DataError
 
-_FRAME_INCHES = 1.9
+_FRAME_INCHES, _FONT = 1.9, 9
 
 
 def draw(source: Source, sample: Sample, path: Path) -> None:
@@ -45,17 +45,19 @@ def draw(source: Source, sample: Sample, path: Path) -> None:
     for line, (number, camera, frames) in zip(axes, rows):
         first = camera == next(iter(sample.frames[number]))
         text = f": {sample.instructions[number]}" if first and sample.instructions[number] else ""
-        _row(line, f"episode {number}{text}", camera.rpartition("/")[2], frames)
+        _row(line, f"episode {number}, {camera.rpartition('/')[2]}{text}", frames)
     figure.savefig(path, dpi=100)
     plt.close(figure)
 
 
-def _row(line: Any, episode: str, camera: str, frames: list) -> None:
-    """The instruction is above the first frame, to the right."""
-    for column, (axis, (step, frame)) in enumerate(zip(line, frames)):
+def _row(line: Any, name: str, frames: list) -> None:
+    """`name` is above the first frame's step, and may reach above the frames to its right."""
+    for axis, (step, frame) in zip(line, frames):
         axis.imshow(frame)
-        label = f"{episode}\n{camera}, step {step}" if column == 0 else f"step {step}"
-        axis.set_title(label, fontsize=9, loc="left")
+        axis.set_title(f"\nstep {step}", fontsize=_FONT, loc="left")  # a line free for the name
+    place = {"xycoords": "axes fraction", "textcoords": "offset points", "xytext": (0, 2 * _FONT)}
+    named = line[0].annotate(name, (0, 1), fontsize=_FONT, weight="bold", **place)
+    named.set_in_layout(False)  # a long one would push the next frame away
 
 
 def _title(source: Source, sample: Sample) -> str:
