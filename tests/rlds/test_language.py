@@ -10,7 +10,7 @@ import torch
 
 from robomimic_ddp.config.options import resolve
 from robomimic_ddp.data.language import embeddings as language
-from robomimic_ddp.data.language.encoder import MODELS
+from robomimic_ddp.data.language.encoder import AUTO, MODELS
 from robomimic_ddp.data.language.lazy_model import LanguageModel
 from robomimic_ddp.data.rlds import host_datasets
 from robomimic_ddp.data.rlds.loaders.make import make_loader
@@ -325,4 +325,4 @@ def test_a_data_set_without_instructions_has_no_embedding(make_config, model, tm
 
 def test_the_option_keeps_the_letters_of_a_path():
     assert resolve({"language_model": "/Models/Tiny"}).values.language_model == "/Models/Tiny"
-    assert resolve().values.language_model == language.AUTO
+    assert resolve().values.language_model == AUTO
