@@ -46,9 +46,7 @@ class Failed(Exception):
 
 
 def check(gpus: int = 1) -> Callable:
-    """Registers a check, for machines with at least `gpus` GPUs; it returns a finding, or
-    raises.
-    """
+    """Registers a check for machines with `gpus` GPUs or more; it returns a finding, or raises."""
 
     def register(function: Callable[[Machine], str]) -> Callable:
         CHECKS.append((gpus, function.__name__, function))
@@ -259,9 +257,7 @@ def one_rank_over_nccl(machine: Machine) -> str:
 
 @check()
 def waits_of_a_step(machine: Machine) -> str:
-    """Within the host's own `run_epoch` each wait is an error, but for numbers that are read back:
-    these are counted.
-    """
+    """Each wait within the host's own `run_epoch` is an error; numbers read back are counted."""
     lines = []
     cases: dict[str, tuple[tuple[str, ...], str]] = {
         "states": ((), "diffusion_policy"),

@@ -174,12 +174,9 @@ def is_left_alone(node: cst.CSTNode) -> bool:
     if isinstance(node, cst.SimpleString):
         return " " in node.value
     if isinstance(node, cst.FormattedString):
-        return any(" " in getattr(part, "value", "") for part in node.parts if is_text(part))
+        texts = (part for part in node.parts if isinstance(part, cst.FormattedStringText))
+        return any(" " in part.value for part in texts)
     return False
-
-
-def is_text(part: cst.CSTNode) -> bool:
-    return isinstance(part, cst.FormattedStringText)
 
 
 def name_of(node: cst.CSTNode) -> str:

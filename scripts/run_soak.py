@@ -32,9 +32,7 @@ ONE_STEP = {
 
 
 def traces() -> set[str]:
-    """Shared-memory segments and semaphores of this machine that no process uses. (A listening port
-    needs a process.)
-    """
+    """Shared-memory segments and semaphores of this machine that no process uses."""
     if not SHARED_MEMORY.is_dir():
         return set()
     used = _mapped()

@@ -12,8 +12,8 @@ from robomimic_ddp.monitoring.step_logs import EpochPart
 @dataclass
 class Resume:
     """`run.resume`, of this rank. `resume.decide` finds the directory, `resume.saved_state` reads
-    the state when the host makes its run directory, and `state_saver.Keeper` restores it and writes
-    the next one.
+    the state when the host makes its run directory, and `StateSaver` restores it and writes the
+    next one.
     """
 
     found: Found | None = None

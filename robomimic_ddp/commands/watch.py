@@ -138,9 +138,7 @@ def _state(one: dict[str, Any], seen: float, farthest: tuple[int, int], awaited:
 
 
 def _table(beats: Sequence[dict[str, Any]], damaged: Sequence[str] = ()) -> Any:
-    """A line for each rank, for any width of the terminal. Ranks in trouble come first, and are
-    described above the table.
-    """
+    """A line for each rank, at any width; ranks in trouble come first, and are described above."""
     found = sorted(rows(beats, time.time()), key=lambda line: line[1] not in _IN_TROUBLE)
     table = Table(box=None, pad_edge=False, expand=True)
     for name in COLUMNS:  # the last one takes the remaining width

@@ -44,9 +44,7 @@ _taken: ContextVar[tuple[str, ...]] = ContextVar("robomimic_ddp_words", default=
 
 
 def take_options() -> None:
-    """Removes our options from sys.argv, where the host's parser would reject them; `options` still
-    has them.
-    """
+    """Removes our options from sys.argv, where the host's parser would reject them."""
     found = tuple(word for word in sys.argv[1:] if _is_option(word))
     if found:
         _taken.set((*_taken.get(), *found))
@@ -60,9 +58,7 @@ def overrides(words: Sequence[str]) -> list[str]:
 
 @contextmanager
 def hydra_is_required() -> Iterator[None]:
-    """Raises ConfigError if the block imports Hydra, to compose a host's config, and it
-    is missing.
-    """
+    """Raises ConfigError if the block imports Hydra, to compose a config, and it is missing."""
     try:
         yield
     except ModuleNotFoundError as error:

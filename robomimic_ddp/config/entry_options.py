@@ -19,9 +19,7 @@ class Notes:
 
 
 def attach_notes(config: Any, notes: Notes) -> None:
-    """Attaches `notes` to the host's config, outside its dictionary: config.json and checkpoints do
-    not contain them.
-    """
+    """Attaches `notes` to the host's config, outside its dictionary, which files contain."""
     object.__setattr__(config, _NOTES, notes)
 
 

@@ -26,9 +26,7 @@ def package_folder(package: str | None) -> Path | None:
 
 
 def api_names(text: str) -> set[str] | None:
-    """Names of robomimic_ddp.api that this source text uses, without comments and strings; None if
-    it does not import the api.
-    """
+    """Names of robomimic_ddp.api that this source text uses; None if it does not import the api."""
     if "robomimic_ddp" not in text:
         return None
     try:
@@ -126,9 +124,7 @@ def _recorded(package: Path) -> dict[Path, list[str]]:
 
 
 def _loaded_texts(files: set[Path]) -> Iterator[tuple[Path, str]]:
-    """The source text that each of `files` was loaded from; `robomimic-ddp run` edits it
-    in memory.
-    """
+    """The source text of each of `files` as loaded; `robomimic-ddp run` edits it in memory."""
     basenames = {file.name for file in files}  # resolving every module's path takes 0.3 s
     for name, module in list(sys.modules.items()):
         file, spec = getattr(module, "__file__", None), getattr(module, "__spec__", None)

@@ -46,9 +46,7 @@ def datasets(train: Any) -> Iterator[str]:
 
 
 def regular(path: Any) -> Path:
-    """`path`, if it is a regular file; else raises OSError. A pipe would wait for its writer, and a
-    device may never end.
-    """
+    """`path`, if it is a regular file; else raises OSError. A pipe or device may never end."""
     kind = stat.S_IFMT(_stat(path).st_mode)
     if kind != stat.S_IFREG:
         raise OSError(f"{path} is {_KINDS.get(kind, 'something else')}: a file is needed")
@@ -131,7 +129,7 @@ def why_not_writable(path: Any) -> str | None:
     folder = expanded(path).absolute()
     if len(os.fsencode(folder)) + _FOLDERS > os.pathconf("/", "PC_PATH_MAX"):
         return f"it is {len(os.fsencode(folder))} bytes long, too long for the files in it"
-    nearest = next(one for one in (folder, *folder.parents) if _is_there(one))
+    nearest = next(one for one in (folder, *folder.parents) if os.path.lexists(one))
     if not nearest.is_dir():
         return f"{nearest} is a file"
     most = os.pathconf(nearest, "PC_NAME_MAX")
@@ -151,10 +149,3 @@ def writable(text: str) -> Path:
     if reason is not None:
         raise argparse.ArgumentTypeError(f"{text!r} cannot be written to: {reason}")
     return expanded(text)
-
-
-def _is_there(path: Path) -> bool:
-    try:
-        return os.path.lexists(path)
-    except OSError:
-        return False

@@ -1,6 +1,4 @@
-"""A pure function from the launcher's environment, options, devices and the host's config to a
-plan.
-"""
+"""A pure function from launcher's environment, options, devices and host's config to a plan."""
 
 from __future__ import annotations
 
@@ -72,9 +70,7 @@ class RunPlan:
         return self.batches_per_step if self.schedule == "samples" else 1.0
 
     def steps_of(self, configured: int) -> int:
-        """Optimizer steps of an epoch for which the config has `configured` ones; the last of them
-        may bring more samples than are asked for.
-        """
+        """Optimizer steps of an epoch for which the config has `configured` ones, rounded up."""
         return math.ceil(configured / self.shortening)
 
     @property

@@ -34,11 +34,16 @@ def leaves(nest: Any) -> Iterator[Any]:
 
 
 def named(nest: Any, separator: str = ".", prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """("a.b", value) of each value in nested mappings; a list or an empty mapping is a value.
-    Nothing where `nest` is no mapping.
-    """
+    """("a.b", value) of each value in nested mappings; a list or an empty mapping is a value."""
     for key, value in nest.items() if isinstance(nest, Mapping) else ():
         if isinstance(value, Mapping) and value:
             yield from named(value, separator, f"{prefix}{key}{separator}")
         else:
             yield f"{prefix}{key}", value
+
+
+def at(nest: Any, dotted: str) -> Any:
+    """The value at "a.b" in nested mappings; None if there is none."""
+    for part in dotted.split("."):
+        nest = nest.get(part) if isinstance(nest, Mapping) else None
+    return nest

@@ -130,9 +130,7 @@ def must_be_written(path: str | os.PathLike) -> Iterator[None]:
 
 @contextmanager
 def open_on_main(path: str | os.PathLike, mode: str = "w", **kwargs: Any) -> Iterator[IO]:
-    """`open(path, mode)` to write, in a `with`: atomic on the main rank, discarded on others.
-    Raises WriteError.
-    """
+    """`open(path, mode)` to write: atomic on the main rank, else discarded. Raises WriteError."""
     if group.is_main():
         with must_be_written(path), atomic_open(path, mode, **kwargs) as file:
             yield file
@@ -142,9 +140,7 @@ def open_on_main(path: str | os.PathLike, mode: str = "w", **kwargs: Any) -> Ite
 
 
 def copyfile(src: str | os.PathLike, dst: str | os.PathLike) -> str | os.PathLike:
-    """`shutil.copyfile(src, dst)`, on the main rank only, and atomic. Returns `dst`. Raises
-    WriteError.
-    """
+    """`shutil.copyfile`, on the main rank only, and atomic. Returns `dst`. Raises WriteError."""
     if not group.is_main():
         return dst
     if os.path.exists(dst) and os.path.samefile(src, dst):

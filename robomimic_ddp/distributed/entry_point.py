@@ -126,9 +126,7 @@ def _end_for(error: BaseException, launch: env.LaunchEnv) -> None:
 
 
 def _show_and_end(error: BaseException, launch: env.LaunchEnv) -> NoReturn:
-    """The first rank to fail shows its whole error; if all have the same one, the main rank does.
-    Each rank has its error in its log.
-    """
+    """The first rank to fail shows its whole error; one that all have, the main rank."""
     everywhere = getattr(error, "everywhere", False)
     if launch.rank > 0 and not everywhere and not group.is_initialized():
         _wait_for_launcher(_SAME_SECONDS)  # most likely the main rank shows the same error now
@@ -178,9 +176,7 @@ def _first_line(error: BaseException | str) -> str:
 
 
 def _record(text: str, launch: env.LaunchEnv) -> None:
-    """Records the failure for torchrun's summary; torch's `record_exception` would add the whole
-    traceback of the current exception.
-    """
+    """Records the failure for torchrun's summary, without the traceback that torch would add."""
     if launch.error_file is not None:
         extra = {"py_callstack": text.rstrip(), "timestamp": str(int(time.time()))}
         record = {"message": {"message": text.rstrip(), "extraInfo": extra}}
@@ -223,9 +219,7 @@ def _log(text: str) -> None:
 
 
 def _end(code: int) -> NoReturn:
-    """Ends the process at once: with a process group, interpreter shutdown could wait for other
-    ranks.
-    """
+    """Ends the process at once: interpreter shutdown could wait for other ranks."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     if group.is_initialized():

@@ -36,9 +36,7 @@ except ImportError:
     DTensor = FSDPModule = fully_shard = None
 
 MOST, LEAST = 1 / 4, 1 / 100
-"""The shares of its net that a unit has: at most, for the memory of a whole unit, and at least,
-since each unit is a message.
-"""
+"""Shares of its net of a unit: at most, for its memory, and at least, since each is a message."""
 _PAST_CALL = re.compile(r"(?<!\))\.forward\(")
 """`self.nets[key].forward(x)`, and not `super().forward(x)`."""
 _ROUNDING = 1e-5
@@ -172,9 +170,7 @@ def _mesh(replicas: int, device_type: str) -> Any:
 
 
 def _probe(mesh: Any) -> None:
-    """Collective: a layer of known gradients through torch's FSDP; some versions of gloo have
-    summed wrongly.
-    """
+    """Collective: a layer of known gradients through FSDP; some gloo have summed wrongly."""
     ranks = group.world_size()
     # Without its random weights: the main rank's stream is the host's.
     layer = nn.utils.skip_init(

@@ -19,14 +19,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 
-from robomimic_ddp.config import env, tree
+from robomimic_ddp.config import env
 from robomimic_ddp.distributed import watchdog
 from robomimic_ddp.errors import LaunchError
 
@@ -306,53 +305,6 @@ def broadcast_tensors(tensors: list[torch.Tensor], source: int = 0) -> None:
     with torch.no_grad():
         for tensor in tensors:
             dist.broadcast(tensor.detach(), src=source)
-
-
-def broadcast_nest(nest: Any, source: int = 0) -> Any:
-    """Collective: rank `source`'s nested dicts and lists of plain values and CPU tensors, on every
-    rank.
-
-    Tensors are sent one by one as bytes, so that no rank needs memory for more than one further
-    copy.
-    """
-    if world_size() == 1:
-        return nest
-    tensors: list[torch.Tensor] = []
-    sent = None
-    if rank() == source:
-        sent = outline(nest, tensors), [(tensor.shape, tensor.dtype) for tensor in tensors]
-    sent, kinds = broadcast_object(sent, source)
-    if rank() != source:
-        tensors = [torch.empty(shape, dtype=dtype) for shape, dtype in kinds]
-    parts = [tensor.reshape(-1).view(torch.uint8) for tensor in tensors if tensor.numel()]
-    broadcast_tensors(parts, source)
-    return filled(sent, tensors)
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Placeholder of a tensor, which is sent separately."""
-
-    index: int
-
-
-def outline(nest: Any, tensors: list[torch.Tensor]) -> Any:
-    """`nest` with a placeholder for each tensor; appends the tensors to `tensors`, in order."""
-
-    def stand_in(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
-        tensors.append(value.contiguous())
-        return _Place(len(tensors) - 1)
-
-    return tree.mapped(stand_in, nest)
-
-
-def filled(outline: Any, tensors: list[torch.Tensor]) -> Any:
-    """The inverse of `outline`: `tensors` in place of the placeholders."""
-    return tree.mapped(
-        lambda value: tensors[value.index] if isinstance(value, _Place) else value, outline
-    )
 
 
 def exit_with_workers(code: int) -> NoReturn:

@@ -76,9 +76,7 @@ def named_state(algo: Any) -> list[tuple[str, torch.Tensor]]:
 
 
 def outside_nets(algo: Any) -> list[tuple[str, torch.Tensor]]:
-    """What optimizers update that is in no net, such as a temperature: ("optimizer alpha[0]", one),
-    ...
-    """
+    """What optimizers update that is in no net, as a temperature: ("optimizer alpha[0]", one)."""
     inside = {id(parameter) for _, parameter in named_parameters(algo)}
     return [
         (f"optimizer {name}[{index}]", parameter)
@@ -105,9 +103,7 @@ def _averaged(algo: Any) -> list[tuple[str, nn.Module]]:
 
 
 def counters(algo: Any) -> dict[str, Any]:
-    """What steers the next step and must agree over ranks: step counts of average, optimizers and
-    schedules, learning rates.
-    """
+    """What steers the next step and must agree over ranks: step counts and learning rates."""
     counts: dict[str, Any] = {}
     step = getattr(getattr(algo, "ema", None), "optimization_step", None)
     if step is not None:
@@ -172,9 +168,7 @@ def _named(algo: Any, attribute: str) -> Iterator[tuple[str, Any]]:
 
 
 def make_equal(algo: Any) -> None:
-    """Collective: overwrites nets, buffers and averaged weights on all ranks with the main rank's,
-    in place.
-    """
+    """Collective: overwrites nets, buffers and averages with the main rank's, in place."""
     _broadcast([tensor for _, tensor in named_state(algo)])
 
 

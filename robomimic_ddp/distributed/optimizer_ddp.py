@@ -13,7 +13,6 @@ the step, which is exact where nothing has changed the gradients in between.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -200,12 +199,7 @@ def reducers(algo: Any) -> list[Any]:
 
 def outside_parallel_nets(algo: Any, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """What `optimizer` trains that no parallel net of `algo` averages."""
-    covered = {id(parameter) for parameter in _in_parallel_nets(algo)}
+    nets = parallel.parallel_among(host_algo.named_modules(algo))
+    covered = {id(parameter) for _, net in nets for parameter in net.parameters()}
     held = host_algo.held_by(optimizer)
     return [one for one in held if one.requires_grad and id(one) not in covered]
-
-
-def _in_parallel_nets(algo: Any) -> Iterator[nn.Parameter]:
-    for _, module in host_algo.named_modules(algo):
-        if parallel.is_parallel(module):
-            yield from module.parameters()

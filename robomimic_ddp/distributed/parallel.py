@@ -35,9 +35,7 @@ EQUAL_WEIGHTS = {"init_sync": False} if "init_sync" in _DDP_PARAMETERS else {}
 
 
 class _State:
-    """What a parallel net remembers. No nn.Module, so that nothing here enters names or state
-    dicts.
-    """
+    """What a parallel net remembers. No nn.Module, so that it enters no names or state dicts."""
 
     def __init__(self, mode: str, ddp_options: dict, name: str) -> None:
         self.mode = mode
@@ -49,9 +47,7 @@ class _State:
         self.accumulating = False
         """Whether the net is in `no_sync` on purpose: a micro-batch that is not a step's last."""
         self.reduced: list = []
-        """The parameters that the parallel object knows: those that wanted a gradient when it was
-        built.
-        """
+        """The parameters that wanted a gradient when the parallel object was built."""
         self.before_training_forward: Callable[[], None] | None = None
         """Called once, before the next training forward of the net."""
         self.whole = False
@@ -60,9 +56,7 @@ class _State:
         """With FSDP: whether a unit is sharded again after its forward."""
         self.arrival: ddp_buckets.ArrivalOrder | None = None
         self.gradient_order: list[int] = []
-        """Indices into `reduced`, in the order of arrival; empty before the first step, and where
-        DDP's buckets do not depend on it.
-        """
+        """Indices into `reduced`, in order of arrival; empty where buckets do not follow it."""
 
     def build(self, net: nn.Module, is_equal: bool = False) -> None:
         """Collective under DDP: builds the parallel object on the parameters' present device.
@@ -177,9 +171,7 @@ def _plain_class(net: nn.Module) -> Iterator[None]:
 
 
 class ModuleKey(nn.Module):
-    """Keeps a net under the attribute `module`, as DataParallel did in hosts whose checkpoints have
-    that key.
-    """
+    """Keeps a net under `module`, as DataParallel did in hosts whose checkpoints have that key."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -202,8 +194,7 @@ def parallelise(
             raise WrapError(
                 f"net {name or type(net).__name__}: {module_name or 'it'} is already a "
                 f"{type(module).__name__} made parallel. Expected a plain net: one inside another "
-                "would reduce "
-                "gradients twice or never. Remove the inner wrapping."
+                "would reduce gradients twice or never. Remove the inner wrapping."
             )
     if mode == "single":
         return net
@@ -227,13 +218,6 @@ def parallel_among(named: Iterable[tuple[str, nn.Module]]) -> list[tuple[str, nn
 def state_of(net: nn.Module) -> _State:
     """The parallel state of a net for which `is_parallel` is true."""
     return net.__dict__[_STATE]
-
-
-def build(net: nn.Module, is_equal: bool = False) -> None:
-    """Collective under DDP: builds the parallel object now rather than at the first training
-    forward. `is_equal`: all ranks have the same weights and buffers.
-    """
-    state_of(net).build(net, is_equal)
 
 
 def has_trainable_parameters(module: nn.Module) -> bool:
@@ -306,11 +290,11 @@ def buffers_may_change(net: nn.Module) -> bool:
 
     What is not known to leave its buffers alone may write to them; the same on all ranks.
     """
-    return any(_own(part) - _constant(part) for part in net.modules())
-
-
-def _own(part: nn.Module) -> set[str]:
-    return {name for name, buffer in part.named_buffers(recurse=False) if buffer is not None}
+    return any(
+        buffer is not None and name not in _constant(part)
+        for part in net.modules()
+        for name, buffer in part.named_buffers(recurse=False)
+    )
 
 
 def _constant(part: nn.Module) -> set[str]:

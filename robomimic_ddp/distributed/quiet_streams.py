@@ -54,14 +54,30 @@ class LogFile:
             self._file.close()
 
 
-class KeepWarnings:
+class _Stream:
+    """What a text stream has beside `write`."""
+
+    encoding = "utf-8"
+
+    def flush(self) -> None:
+        """Nothing: each message is written at once."""
+
+    def isatty(self) -> bool:
+        return False
+
+    def writable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        """Does nothing: absl closes at exit the sys.stderr of its import."""
+
+
+class KeepWarnings(_Stream):
     """A text stream that passes messages with warnings or errors to `kept`, and drops others.
 
     A message is one `write`; `print` writes its line end separately, so a kept message gets
     another. Messages that only redraw a line (progress bars) are dropped.
     """
-
-    encoding = "utf-8"
 
     def __init__(self, kept: TextIO) -> None:
         self.kept = kept
@@ -72,23 +88,9 @@ class KeepWarnings:
             self.kept.flush()
         return len(message)
 
-    def flush(self) -> None:
-        self.kept.flush()
 
-    def isatty(self) -> bool:
-        return False
-
-    def writable(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        """Does nothing: absl closes at exit the sys.stderr of its import."""
-
-
-class Tee:
+class Tee(_Stream):
     """A text stream that writes to several others at once."""
-
-    encoding = "utf-8"
 
     def __init__(self, *streams: TextIO) -> None:
         self.streams = streams
@@ -99,19 +101,6 @@ class Tee:
             stream.write(message)
             stream.flush()
         return len(message)
-
-    def flush(self) -> None:
-        for stream in self.streams:
-            stream.flush()
-
-    def isatty(self) -> bool:
-        return False
-
-    def writable(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        """Does nothing: absl closes at exit the sys.stderr of its import."""
 
 
 @contextmanager

@@ -70,9 +70,7 @@ class Stopper:
                 self._listener = None
 
     def listen(self) -> None:
-        """Handles the signals from now on. Does nothing outside of the main thread, which Python
-        requires.
-        """
+        """Handles the signals from now on; only in the main thread, as Python requires."""
         if self._listener is None and threading.current_thread() is threading.main_thread():
             self._listener = SignalListener(self._came, self._before)
             for number in SIGNALS:
@@ -228,9 +226,7 @@ class SignalListener:
 
     @classmethod
     def leave_fork(cls) -> None:
-        """In the forked process, which shares the socket. Signals to the process group (Ctrl-C,
-        torchrun's) are handled by the parent.
-        """
+        """In the forked process: its parent handles the process group's signals (Ctrl-C)."""
         if cls._open:
             with suppress(OSError):
                 os.setpgid(0, 0)

@@ -1,4 +1,5 @@
-"""Gathers to the main rank, and scatters, nested dicts and lists of plain values and tensors.
+"""Gathers to the main rank, scatters and broadcasts nested dicts and lists of plain values and
+tensors.
 
 Tensors are sent one by one, so that only the main rank needs memory for those of others.
 """
@@ -14,26 +15,59 @@ import torch.distributed as dist
 from robomimic_ddp.config import tree
 from robomimic_ddp.distributed import fsdp, group
 
+Header = tuple[Any, list]
+"""A nest with a `_Place` for each tensor, and their shapes and dtypes."""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Stands for a tensor, which is sent separately."""
+
+    index: int
+
+
+def _packed(nest: Any) -> tuple[Header, list[torch.Tensor]]:
+    tensors: list[torch.Tensor] = []
+
+    def stand_in(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        tensors.append(value.contiguous())
+        return _Place(len(tensors) - 1)
+
+    outline = tree.mapped(stand_in, nest)
+    return (outline, [(tensor.shape, tensor.dtype) for tensor in tensors]), tensors
+
+
+def _filled(outline: Any, tensors: list) -> Any:
+    return tree.mapped(
+        lambda value: tensors[value.index] if isinstance(value, _Place) else value, outline
+    )
+
+
+def _send(tensors: list[torch.Tensor], rank: int) -> None:
+    for part in _bytes_of(tensors):
+        dist.send(part, dst=rank)
+
+
+def _received(header: Header, rank: int) -> Any:
+    """The nest whose tensors `rank` sends."""
+    outline, kinds = header
+    tensors = [torch.empty(shape, dtype=dtype) for shape, dtype in kinds]
+    for part in _bytes_of(tensors):
+        dist.recv(part, src=rank)
+    return _filled(outline, tensors)
+
 
 def gathered(nest: Any) -> list[Any] | None:
     """Collective: every rank's nest, in rank order, on the main rank; None on the others."""
     if group.world_size() == 1:
         return [nest]
-    tensors: list[torch.Tensor] = []
-    outline = group.outline(nest, tensors)
-    kinds = [(tensor.shape, tensor.dtype) for tensor in tensors]
-    sent = group.gather_objects((outline, kinds))
+    header, tensors = _packed(nest)
+    headers = group.gather_objects(header)
     if not group.is_main():
-        for part in _bytes_of(tensors):
-            dist.send(part, dst=0)
-        return None
-    nests = [nest]
-    for rank, (outline, kinds) in list(enumerate(sent))[1:]:
-        tensors = [torch.empty(shape, dtype=dtype) for shape, dtype in kinds]
-        for part in _bytes_of(tensors):
-            dist.recv(part, src=rank)
-        nests.append(group.filled(outline, tensors))
-    return nests
+        return _send(tensors, 0)
+    return [nest, *(_received(one, rank) for rank, one in enumerate(headers[1:], start=1))]
 
 
 def scattered(nests: list[Any] | None) -> Any:
@@ -41,26 +75,14 @@ def scattered(nests: list[Any] | None) -> Any:
     if group.world_size() == 1:
         assert nests is not None
         return nests[0]
-    lists: list[list[torch.Tensor]] = []
-    sent = None
-    if group.is_main():
-        assert nests is not None and len(nests) == group.world_size()
-        lists = [[] for _ in nests]
-        outlines = [group.outline(nest, tensors) for nest, tensors in zip(nests, lists)]
-        sent = [
-            (outline, [(tensor.shape, tensor.dtype) for tensor in tensors])
-            for outline, tensors in zip(outlines, lists)
-        ]
-    outline, kinds = group.broadcast_object(sent)[group.rank()]
-    if group.is_main():
-        for rank, tensors in list(enumerate(lists))[1:]:
-            for part in _bytes_of(tensors):
-                dist.send(part, dst=rank)
-        return nests[0]
-    tensors = [torch.empty(shape, dtype=dtype) for shape, dtype in kinds]
-    for part in _bytes_of(tensors):
-        dist.recv(part, src=0)
-    return group.filled(outline, tensors)
+    packed = [_packed(nest) for nest in nests or ()]
+    assert len(packed) == (group.world_size() if group.is_main() else 0)
+    headers = group.broadcast_object([header for header, _ in packed])
+    if not group.is_main():
+        return _received(headers[group.rank()], 0)
+    for rank, (_, tensors) in enumerate(packed[1:], start=1):
+        _send(tensors, rank)
+    return nests[0]
 
 
 def whole(nest: Any) -> Any:
@@ -111,16 +133,21 @@ def lent(nest: Any) -> Any:
     """
     if group.world_size() == 1:
         return nest
-    tensors: list[torch.Tensor] = []
-    sent = None
-    if group.is_main():
-        sent = group.outline(nest, tensors), [(tensor.shape, tensor.dtype) for tensor in tensors]
-    outline, kinds = group.broadcast_object(sent)
-    places = [
-        Lent(shape, dtype, tensors[index] if tensors else None)
-        for index, (shape, dtype) in enumerate(kinds)
-    ]
-    return group.filled(outline, places)
+    header, tensors = _packed(nest if group.is_main() else None)
+    outline, kinds = group.broadcast_object(header)
+    lent_ones = [Lent(*kind, tensors[i] if tensors else None) for i, kind in enumerate(kinds)]
+    return _filled(outline, lent_ones)
+
+
+def broadcast(nest: Any) -> Any:
+    """Collective: the main rank's nest, with CPU tensors, on every rank. These are sent one by one,
+    so that no rank needs memory for more than one further copy.
+    """
+
+    def fetched(value: Any) -> Any:
+        return value.fetch() if isinstance(value, Lent) else value
+
+    return tree.mapped(fetched, lent(nest))
 
 
 def _bytes_of(tensors: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -29,7 +29,7 @@ _NOBODY = (
 )
 
 
-class Places:
+class Watchdog:
     """This rank's place and the others', by the store.
 
     store: the process group's; timeout: of collectives, in seconds; the first warning comes after a
@@ -52,7 +52,7 @@ class Places:
         self._since = time.monotonic()
         self._stop = threading.Event()
         self._thread = threading.Thread(
-            target=self._watch, name="robomimic-ddp-places", daemon=True
+            target=self._watch, name="robomimic-ddp-watchdog", daemon=True
         )
 
     def reached(self, place: str) -> None:
@@ -155,17 +155,15 @@ def _value(store: Any, key: str) -> bytes | None:
     return None if found == _NEVER_SET.encode() else found
 
 
-_current: list[Places] = []
-"""The places of the current process group, if any."""
+_current: list[Watchdog] = []
+"""The watchdog of the current process group, if any."""
 
 
 def begin(
     store: Any, rank: int, world_size: int, timeout: float, ends_unheard: bool = False
 ) -> None:
-    """Publishes this rank's place from now on. After an exception the process ends without `end`,
-    so that `missing` still works.
-    """
-    _current.append(Places(store, rank, world_size, timeout, ends_unheard))
+    """Publishes this rank's place from now on; after an exception to the process's end."""
+    _current.append(Watchdog(store, rank, world_size, timeout, ends_unheard))
     _current[-1].start()
 
 
@@ -177,35 +175,35 @@ def end() -> None:
 
 def reached(place: str) -> None:
     """Records that this rank has reached `place`; nothing without a process group of ours."""
-    for places in _current:
-        places.reached(place)
+    for watchdog in _current:
+        watchdog.reached(place)
 
 
 def stepped() -> None:
     """Records one more training step."""
-    for places in _current:
-        places.stepped()
+    for watchdog in _current:
+        watchdog.stepped()
 
 
 @contextmanager
 def without_time_limit() -> Iterator[None]:
     """For the block, ranks may wait without a time limit."""
-    before = [places.ends_unheard for places in _current]
-    for places in _current:
-        places.ends_unheard = False
+    before = [watchdog.ends_unheard for watchdog in _current]
+    for watchdog in _current:
+        watchdog.ends_unheard = False
     try:
         yield
     finally:
-        for places, unheard in zip(_current, before):
-            places.ends_unheard = unheard
+        for watchdog, unheard in zip(_current, before):
+            watchdog.ends_unheard = unheard
 
 
 def began() -> None:
     """Records one more forward of a net in the current step: a rank that hangs before it is behind
     those that wait for its gradients.
     """
-    for places in _current:
-        places.began()
+    for watchdog in _current:
+        watchdog.began()
 
 
 def here() -> str | None:
@@ -215,28 +213,26 @@ def here() -> str | None:
 
 def missing() -> str | None:
     """Where this rank is and which ranks are behind it, for an error; None if unknown."""
-    for places in _current:
+    for watchdog in _current:
         try:
-            return places.verdict()
+            return watchdog.verdict()
         except Exception:  # the store is gone
             return None
     return None
 
 
 def first_to_fail() -> bool:
-    """On a rank that ends with an error: publishes that, so that others need not wait. Returns
-    whether it is the first.
-    """
-    for places in _current:
+    """On a rank that ends with an error: publishes that; whether it is the first."""
+    for watchdog in _current:
         with suppress(Exception):  # the store is gone
-            own = str(places.rank)
-            return places.store.compare_set(_FAILED, "", own) == own.encode()
+            own = str(watchdog.rank)
+            return watchdog.store.compare_set(_FAILED, "", own) == own.encode()
     return True
 
 
 def somebody_failed() -> bool:
     """Whether a rank has failed. May wait while the main thread uses the store."""
-    for places in _current:
+    for watchdog in _current:
         with suppress(Exception):
-            return _value(places.store, _FAILED) is not None
+            return _value(watchdog.store, _FAILED) is not None
     return False

@@ -11,7 +11,6 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Callable
 
@@ -34,10 +33,10 @@ _LAST_SECONDS = 5.0
 """For a pending write, on a disk that may hang."""
 
 
-class Pulse:
-    """Writes what this rank is doing, for a block. memory: bytes in use on the rank's device, or by
-    its process.
-    """
+class Heartbeat(StepHook):
+    """Writes what this rank is doing. memory: bytes in use on its device, or by its process."""
+
+    place = "heartbeat"
 
     def __init__(
         self,
@@ -49,7 +48,7 @@ class Pulse:
     ) -> None:
         self.path = directory / FOLDER / f"rank{rank}.json"
         self.interval = interval(world_size)
-        self._memory = memory
+        self._memory, self._epoch = memory, None
         self._state: dict[str, Any] = {
             "rank": rank,
             "world_size": world_size,
@@ -66,9 +65,11 @@ class Pulse:
         }
         self._last_step = time.monotonic()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="robomimic-ddp-pulse", daemon=True)
+        self._thread = threading.Thread(
+            target=self._beat, name="robomimic-ddp-heartbeat", daemon=True
+        )
 
-    def start(self) -> Pulse:
+    def start(self) -> Heartbeat:
         """Starts the thread."""
         self._thread.start()
         return self
@@ -82,25 +83,28 @@ class Pulse:
         self._thread.join(_LAST_SECONDS)
         self.write()
 
-    def begin(self, epoch: Any) -> None:
-        """Records that a training step has its batch."""
-        state = self._state
-        state["begun"] = (state["step"] if epoch == state["epoch"] else 0) + 1
+    def in_epoch(self, epoch: Any) -> Heartbeat:
+        """Itself, for the steps of that epoch."""
+        self._epoch = epoch
+        return self
 
-    def step(self, epoch: Any) -> None:
-        """Records a training step."""
-        now, state = time.monotonic(), self._state
-        if epoch == state["epoch"]:
+    def batch(self, batch: Any) -> None:
+        state = self._state
+        state["begun"] = (state["step"] if self._epoch == state["epoch"] else 0) + 1
+
+    def done(self) -> None:
+        now, state, same = time.monotonic(), self._state, self._epoch == self._state["epoch"]
+        if same:
             before, seconds = state["step_seconds"], now - self._last_step
             state["step_seconds"] = seconds if before is None else 0.9 * before + 0.1 * seconds
-        state["step"] = state["step"] + 1 if epoch == state["epoch"] else 1
-        state["epoch"] = epoch
+        state["step"] = state["step"] + 1 if same else 1
+        state["epoch"] = self._epoch
         self._last_step = now
 
-    def logged(self, step_log: Mapping[str, Any]) -> None:
-        """Records the loss of a step."""
+    def step(self, step_log: dict[str, Any], batch: Any) -> dict[str, Any]:
         loss = step_log.get(LOSS)
         self._state["loss"] = float(loss) if isinstance(loss, (int, float)) else None
+        return step_log
 
     def write(self) -> None:
         """Replaces the file atomically."""
@@ -135,34 +139,13 @@ def _code() -> str | None:
     return f"{frame.f_code.co_name} ({file}:{frame.f_lineno})"
 
 
-class HeartbeatHook(StepHook):
-    """Records each train step of one epoch in `pulse`."""
-
-    place = "heartbeat"
-
-    def __init__(self, pulse: Pulse, epoch: Any) -> None:
-        self.pulse, self.epoch = pulse, epoch
-
-    def batch(self, batch: Any) -> None:
-        self.pulse.begin(self.epoch)
-
-    def done(self) -> None:
-        self.pulse.step(self.epoch)
-
-    def step(self, step_log: dict[str, Any], batch: Any) -> dict[str, Any]:
-        self.pulse.logged(step_log)
-        return step_log
-
-
 def read(directory: Path) -> list[dict[str, Any]]:
     """Every rank's newest heartbeat, in rank order. Raises DataError if no file is complete."""
     return look(directory)[0]
 
 
 def look(directory: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """Every rank's newest heartbeat, in rank order, and the names of damaged files. Raises
-    DataError if no file is complete.
-    """
+    """Every rank's newest heartbeat, and damaged files' names. Raises DataError for none."""
     found, damaged = [], []
     for path in sorted((Path(directory) / FOLDER).glob("rank*.json")):
         try:

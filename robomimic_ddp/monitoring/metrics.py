@@ -28,12 +28,10 @@ def mean_over_ranks(
     no step; `logs` is of all of it.
     """
     parts = group.gather_objects((host_log, logs.totals))
-    totals: dict[str, list[float]] = {}
+    of_ranks = BatchLogs()
     for _, rank_totals in parts:
-        for key, (value, samples) in rank_totals.items():
-            total = totals.setdefault(key, [0.0, 0])
-            total[0] += value
-            total[1] += samples
+        of_ranks.add(0, rank_totals)
+    totals = of_ranks.totals
     hosts = [rank_log for rank_log, _ in parts]
     # Per-batch keys first, as the host's log has them: the main rank may have had no batch.
     per_batch = [key for key in totals if continued or any(key in rank_log for rank_log in hosts)]
@@ -126,9 +124,7 @@ def _steps_of_a_pass(call: inspect.BoundArguments) -> int:
 
 
 def _leave_out(call: inspect.BoundArguments, part: EpochPart) -> None:
-    """The host runs the steps that `part` lacks. A number, since DROID's run_epoch
-    accepts no None.
-    """
+    """The host runs the steps that `part` lacks; a number, since DROID's accepts no None."""
     total = _argument(call, "num_steps")
     if total is None:
         total = part.total
@@ -144,9 +140,7 @@ def _means(step_logs: list[dict[str, float]]) -> dict[str, float]:
 
 
 def _take_own_share(call: inspect.BoundArguments) -> None:
-    """Replaces the validation loader by this rank's share, and `num_steps` by its length: DROID's
-    run_epoch accepts no None.
-    """
+    """The validation loader becomes this rank's share, `num_steps` its length (DROID: not None)."""
     given, loader = _argument(call, "data_loader"), loader_of(call.arguments)
     if not hasattr(loader, "limited"):
         return  # the host's DataLoader: on one rank, or not made by the seam

@@ -65,7 +65,11 @@ class Guard(StepHook):
         """`step_log` without overflowed values, which would spoil the mean. Gradients may overflow
         under a finite loss; that step is skipped too.
         """
-        kept = {key: value for key, value in step_log.items() if not _is_overflow(value)}
+        kept = {
+            key: value
+            for key, value in step_log.items()
+            if not isinstance(value, float) or math.isfinite(value)
+        }
         if len(kept) == len(step_log):
             self.overflows_left = self.most_overflows
             return step_log
@@ -130,10 +134,6 @@ def _losses(step_log: dict[str, Any]) -> Iterator[float]:
     """The loss; where a host logs none under that name (IQL), each number whose name ends so."""
     names = [LOSS] if LOSS in step_log else [key for key in step_log if key.endswith("loss")]
     return (step_log[key] for key in names if isinstance(step_log[key], (int, float)))
-
-
-def _is_overflow(value: Any) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)
 
 
 def _is_broken(values: Any) -> Any:

@@ -79,9 +79,7 @@ class Progress(StepHook):
             self._bar.close()
 
     def line(self, step_log: dict[str, Any]) -> str:
-        """The plain line, such as
-        "epoch 3: step 40/100, 2.0 steps/s, 64 samples/s, loss 0.031, lr 0.0001, ...".
-        """
+        """Such as "epoch 3: step 40/100, 2.0 steps/s, 64 samples/s, loss 0.031, lr 0.0001, ..."."""
         rate = f"{self._steps_per_second():.3g} steps/s"
         of = "" if self.total is None else f"/{self.total}"
         return f"{self.title}: step {self._done}{of}, {rate}, " + ", ".join(self._figures(step_log))

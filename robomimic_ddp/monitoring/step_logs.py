@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
 import numpy as np
@@ -17,25 +18,25 @@ class BatchLogs:
     def __init__(self) -> None:
         self.samples = 0
         self.totals: dict[str, list[float]] = {}
-        self._batch_samples: int | None = None
 
-    def see_batch(self, batch: Any) -> None:
-        """Records the number of samples of the batch whose log comes next."""
-        self._batch_samples = samples_in(batch)
-
-    def see_log(self, step_log: dict[str, Any]) -> None:
-        """Adds the log of the newest batch; takes the mean of an array, as the host does."""
-        if self._batch_samples is None:
+    def see(self, step_log: dict[str, Any], batch: Any) -> None:
+        """Adds the log of a batch; takes the mean of an array, as the host does."""
+        if batch is None:
             raise RobomimicDDPError(
                 "run_epoch called model.log_info before model.process_batch_for_training, so the "
                 "number of samples behind that log is unknown and it cannot be averaged over "
                 "ranks. Call process_batch_for_training on each batch first, as robomimic does."
             )
-        self.samples += self._batch_samples
-        for key, value in step_log.items():
-            total = self.totals.setdefault(key, [0.0, 0])
-            total[0] += float(np.mean(value)) * self._batch_samples
-            total[1] += self._batch_samples
+        samples = samples_in(batch)
+        means = {key: float(np.mean(value)) for key, value in step_log.items()}
+        self.add(samples, {key: (mean * samples, samples) for key, mean in means.items()})
+
+    def add(self, samples: int, totals: Mapping[str, Sequence[float]]) -> None:
+        """Adds sums of other steps, or of another rank."""
+        self.samples += samples
+        for key, more in totals.items():
+            sums = zip(self.totals.get(key, (0.0, 0)), more)
+            self.totals[key] = [one + other for one, other in sums]
 
 
 class EpochPart:
@@ -67,10 +68,8 @@ class EpochPart:
         """Records the log of a step, and its batch."""
         if group.world_size() == 1:
             self.step_logs.append({key: float(np.mean(value)) for key, value in step_log.items()})
-            return
-        if batch is not None:
-            self.logs.see_batch(batch)
-        self.logs.see_log(step_log)
+        else:
+            self.logs.see(step_log, batch)
 
 
 def samples_in(batch: Any) -> int:

@@ -1,3 +1,1 @@
-"""One run: nets, loaders, the epoch loop, resume and rollouts; `api` has the names that
-hosts use.
-"""
+"""One run: nets, loaders, epoch loop, resume and rollouts; `api` has the names for hosts."""

@@ -47,7 +47,7 @@ def _loader(role: str, args: tuple, kwargs: dict) -> Iterable:
         more = {
             "cores": run.core_share,
             "pin_memory": worker_options.pins(values, on_gpu),
-            "device": _cuda_device(run),
+            "device": torch.device("cuda", torch.cuda.current_device()) if on_gpu else None,
         }
         if values.prefetch:
             more["prefetch"] = values.prefetch
@@ -96,12 +96,6 @@ def _samples_per_rank(plan: Any, loader_kwargs: Mapping[str, Any]) -> int:
             "parts split over the ranks, or ddp.batch=per_rank."
         ).on_all_ranks()
     return samples
-
-
-def _cuda_device(run: Any) -> torch.device | None:
-    """The CUDA device that training is on, or None."""
-    is_cuda = run.plan.device.startswith("cuda")
-    return torch.device("cuda", torch.cuda.current_device()) if is_cuda else None
 
 
 def sharded(make_dataset: Callable) -> Callable:

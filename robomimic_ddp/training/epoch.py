@@ -12,7 +12,6 @@ from typing import Any, Callable
 from robomimic_ddp.distributed import fsdp, group, optimizer_ddp, rng
 from robomimic_ddp.monitoring import (
     debug,
-    heartbeat,
     history,
     metrics,
     nan_guard,
@@ -90,20 +89,16 @@ class _Epoch:
             part.epoch = self.number
         self.done_before = 0 if part is None else part.steps
         self.progress = None
+        known = not (self.validates or run.last_epoch is None) and isinstance(self.number, int)
         if group.is_main():
             self.progress = progress_bar.Progress(
                 f"epoch {self.number}" + (" validation" if self.validates else ""),
                 self.pace,
                 run.plan.samples_per_step,
                 done_before=self.done_before,
-                epochs_left=self._epochs_left(),
+                epochs_left=max(0, run.last_epoch - self.number) if known else None,
                 tells_end=not self.validates,
             )
-
-    def _epochs_left(self) -> int | None:
-        if self.validates or self.run.last_epoch is None or not isinstance(self.number, int):
-            return None
-        return max(0, self.run.last_epoch - self.number)
 
     def hooks(self) -> Iterator[step_hooks.StepHook]:
         """The hooks of the epoch's steps."""
@@ -115,8 +110,8 @@ class _Epoch:
         if options.kind("debug") == "true" and not self.validates:
             interval = options.number("debug")
             yield debug.Printer(self.run.debugged, interval, self.run.plan.device)
-        if self.run.pulse is not None and not self.validates:
-            yield heartbeat.HeartbeatHook(self.run.pulse, self.number)
+        if self.run.heartbeat is not None and not self.validates:
+            yield self.run.heartbeat.in_epoch(self.number)
         if self.run.trains_in_parallel:
             may_overflow = options.precision == "fp16"
             yield nan_guard.Guard(self.loader, self.number, may_overflow, self.done_before)
@@ -124,9 +119,7 @@ class _Epoch:
             yield self.progress
 
     def random_streams(self) -> Any:
-        """Separate streams for validation; on one rank and in training the host's, for bitwise the
-        same results.
-        """
+        """Separate streams for validation; on one rank the host's, for bitwise the same results."""
         if not self.validates or not self.run.plan.several_ranks:
             return contextlib.nullcontext()
         number = self.number if isinstance(self.number, int) else 0
@@ -153,9 +146,9 @@ class _Epoch:
     def _warn_of_waiting(self, paced: Mapping[str, float]) -> None:
         """Prints once in a run, on the main rank."""
         note = throughput.waiting_note(paced, self.pace.steps)
-        if note and self.run.told_of_waiting is False and group.is_main():
+        if note and self.run.warned_of_waiting is False and group.is_main():
             print(note, flush=True)
-            self.run.told_of_waiting = True
+            self.run.warned_of_waiting = True
 
 
 def rollouts(rollout_with_stats: Callable) -> Callable:

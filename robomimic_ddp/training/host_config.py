@@ -81,9 +81,7 @@ def prepare_config(config: Any, external: MutableMapping) -> Any:
 
 
 def declare_rlds_keys(config: Any) -> None:
-    """Adds the RLDS keys that `config` lacks, with DROID's names and defaults; none for a host with
-    its own RLDS pipeline.
-    """
+    """Adds the RLDS keys that `config` lacks, unless the host has an RLDS pipeline."""
     if reads_rlds_itself(config):
         return
     with config.unlocked():
@@ -168,9 +166,7 @@ def common_directory(paths: Any) -> Path:
 
 
 def experiment_directory(config: Any) -> Path:
-    """The folder of the run directories of this experiment name: relative to the host's package
-    unless `train.output_dir` is absolute.
-    """
+    """The folder of this experiment's run directories, perhaps relative to the host's package."""
     output = Path(os.path.expanduser(config.train.output_dir))
     if not output.is_absolute():
         import robomimic

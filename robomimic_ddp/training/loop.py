@@ -47,7 +47,7 @@ def distributed(train: Callable) -> Callable:
         fine_tuning = not asked and bool(config.experiment.get("ckpt_path", None) or given)
         validate.require_possible(config)
         started = _run.start(config, device.type == "cuda", fine_tuning)
-        with started as run, entry_point.at_once(run.end_pulse):
+        with started as run, entry_point.at_once(run.end_heartbeat):
             chosen = torch.device(run.plan.device)
             if run.plan.mode == "single" and device.index and not env.read_launch_env().launched:
                 chosen = device  # one plain process keeps the GPU that its caller chose
@@ -73,7 +73,7 @@ def distributed(train: Callable) -> Callable:
             package = type(config).__module__.partition(".")[0]
             run.checkpoints = run.undo.enter_context(weights.read_on_cpu(package))
             try:
-                with run.stopper.scope(), resume.told(run):
+                with run.stopper.scope(), resume.hint_on_failure(run):
                     return train(*bound.args, **bound.kwargs)
             except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as error:
                 path = config.experiment.get("ckpt_path", None)
@@ -87,9 +87,7 @@ def distributed(train: Callable) -> Callable:
 
 
 def _has_flag(signature: inspect.Signature, given: Mapping[str, Any], name: str) -> bool:
-    """Whether the parameter `name` is a bool: in some hosts `resume` is the path of a checkpoint to
-    begin with, which is not ours to set.
-    """
+    """Whether the parameter `name` is a bool: in some hosts `resume` is a checkpoint's path."""
     parameter = signature.parameters.get(name)
     if parameter is None:
         return False
@@ -111,8 +109,8 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
         return
     weights.release(run.checkpoints)
     run.last_epoch = iterable[-1] if isinstance(iterable, range) and iterable else None
-    keeper = state_saver.Keeper(run, model)
-    verifier, finished = _start_training(run, model, keeper)
+    saver = state_saver.StateSaver(run, model)
+    verifier, finished = _start_training(run, model, saver)
     try:
         run.stopper.listen()
         if run.options.values.kind("debug") == "true":
@@ -132,7 +130,7 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
                 host_algo.make_buffers_equal(model)
             if verifier is not None:
                 verifier.epoch_end(epoch)
-            keeper.epoch_end(epoch)
+            saver.epoch_end(epoch)
     finally:
         if verifier is not None:
             verifier.stop()
@@ -141,7 +139,7 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
 
 
 def _start_training(
-    run: _run.Run, model: Any, keeper: state_saver.Keeper
+    run: _run.Run, model: Any, saver: state_saver.StateSaver
 ) -> tuple[Any, int | None]:
     """Collective: the one point at which weights are made equal and random streams part, and a
     saved state is put back. Returns the verifier, and the last epoch that was finished before.
@@ -162,7 +160,7 @@ def _start_training(
         lines = [run.describe()] if added is None else [run.describe(), added]
         print("\n============= robomimic-ddp =============\n" + "\n".join(lines) + "\n")
     if not run.plan.several_ranks:
-        return None, keeper.restore()
+        return None, saver.restore()
     if run.plan.mode == "fsdp":
         sharded = fsdp.shard(model, chosen, run.plan.device)
         run.weights_for_acting = functools.partial(fsdp.whole, model, acting=True)
@@ -170,13 +168,13 @@ def _start_training(
             print(sharded)
     else:
         for _, module in parallel_nets:
-            parallel.build(module, is_equal=run.plan.several_ranks)
+            parallel.state_of(module).build(module, is_equal=True)
     optimizer_ddp.build(model, chosen, run.undo)
     run.communication = step.communicate(optimizer_ddp.reducers(model), chosen)
     if run.communication is not None and group.is_main():
         print(run.communication.line)
     rng.seed_streams(run.seed, run.plan.rank)
-    finished = keeper.restore()
+    finished = saver.restore()
     if not run.options.values.verify:
         return None, finished
     verifier = verify.Verifier(model, run.loaders.get("train"))

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from robomimic_ddp.config import env, learning_rate, memory, paths
+from robomimic_ddp.config import env, learning_rate, memory, paths, tree
 from robomimic_ddp.data import frame_cache
 from robomimic_ddp.data.rlds.loaders import buffer_memory
 
@@ -23,7 +23,7 @@ def beginning(run: Any) -> Iterator[str]:
     """
     yield "\n============= robomimic-ddp: plan ============="
     yield run.plan.describe()
-    yield from _length_of_run(run.plan, _at(run.config, "experiment.epoch_every_n_steps"))
+    yield from _length_of_run(run.plan, tree.at(run.config, "experiment.epoch_every_n_steps"))
     yield "learning rate, data, memory and run directory: in the whole plan, before training\n"
 
 
@@ -62,21 +62,21 @@ def _state(run: Any) -> str:
     gpu_bytes = torch.cuda.get_device_properties(device).total_memory if on_gpu else None
     # Those of preset safe are the host's: a list and a net of averages, each in its own memory.
     averages = 2 if run.options.values.preset == "safe" else 1
-    if _at(run.config, "algo.ema.enabled") is False:
+    if tree.at(run.config, "algo.ema.enabled") is False:
         averages = 0
     return memory.describe(parameters, shards, gpu_bytes, averages)
 
 
 def _schedule(run: Any, loader: Any) -> Iterator[str]:
-    epochs = run.last_epoch or _at(run.config, "train.num_epochs")
+    epochs = run.last_epoch or tree.at(run.config, "train.num_epochs")
     if epochs is None:
         return
-    configured = _at(run.config, "experiment.epoch_every_n_steps")
+    configured = tree.at(run.config, "experiment.epoch_every_n_steps")
     steps = run.plan.steps_of(configured) if configured else _length(loader)
     of = "" if steps is None else f" of {steps} step(s)"
     rates = {
         name: entry["learning_rate"]
-        for name, entry in (_at(run.config, "algo.optim_params") or {}).items()
+        for name, entry in (tree.at(run.config, "algo.optim_params") or {}).items()
         if isinstance(entry, Mapping) and isinstance(entry.get("learning_rate"), Mapping)
     }
     decays = {name: _decay(rate, run.plan.shortening) for name, rate in rates.items()}
@@ -88,7 +88,7 @@ def _schedule(run: Any, loader: Any) -> Iterator[str]:
         for name, rate in rates.items()
         if rate.get("step_every_batch") and decays[name] != _CONSTANT
     ]
-    if moving and run.plan.several_ranks and _at(run.config, "experiment.validate"):
+    if moving and run.plan.several_ranks and tree.at(run.config, "experiment.validate"):
         yield (
             f"schedule: validation batches do not step the learning rate of {', '.join(moving)} on "
             "several ranks; in one process the host steps it there too, so it moves faster"
@@ -120,7 +120,7 @@ def _decay(rate: Mapping[str, Any], shortening: float) -> str:
 
 
 def _data(run: Any, loader: Any) -> Iterator[str]:
-    names = list(paths.datasets(_at(run.config, "train")))
+    names = list(paths.datasets(tree.at(run.config, "train")))
     more = f" and {len(names) - _NAMED_SETS} more" if len(names) > _NAMED_SETS else ""
     said = [", ".join(names[:_NAMED_SETS]) + more] if names else []
     if run.sharded_stream:
@@ -172,9 +172,3 @@ def _length(sized: Any) -> int | None:
         return len(sized)
     except TypeError:  # None, or a stream
         return None
-
-
-def _at(config: Any, dotted: str) -> Any:
-    for part in dotted.split("."):
-        config = config.get(part) if isinstance(config, Mapping) else None
-    return config

@@ -76,7 +76,7 @@ def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> bool
 
 
 @contextmanager
-def told(run: _run.Run) -> Iterator[None]:
+def hint_on_failure(run: _run.Run) -> Iterator[None]:
     """If the block fails after a state was saved, and torchrun does not start the ranks again by
     itself, the main rank prints how to resume.
     """
@@ -144,7 +144,7 @@ def saved_state(run: _run.Run) -> dict[str, Any] | None:
         main_rank.on_main(read)
         state = box.get("state") or {}
         model, errors = state.pop("model", None), (state.get("powersgd") or {}).pop("errors", None)
-        resumed.saved = group.broadcast_nest(state)
+        resumed.saved = tree_collectives.broadcast(state)
         resumed.saved["model"] = tree_collectives.lent(model)
         if errors is not None:  # see compression
             resumed.saved["powersgd"]["errors"] = errors
@@ -192,9 +192,7 @@ def trim_history(directory: Path, last_epoch: int) -> None:
 
 
 def keep_config(run: _run.Run) -> None:
-    """Main rank: keeps the config that the run had as config.json.old, where the host has written
-    another one over it.
-    """
+    """Main rank: keeps the run's config as config.json.old where the host has written another."""
     before = run.resume.config_before
     try:
         changed = before is not None and (run.directory / "config.json").read_bytes() != before

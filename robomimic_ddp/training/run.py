@@ -26,7 +26,8 @@ from robomimic_ddp.checkpoint import RECORD_NAME, Resume, run_record
 from robomimic_ddp.config import dotlist, entry_options, env, host_seams, options, plan, tree
 from robomimic_ddp.distributed import atomic_files, fsdp, group, parallel, rng, signals
 from robomimic_ddp.errors import PatchError
-from robomimic_ddp.monitoring import heartbeat, node_lines, pictures, progress_bar
+from robomimic_ddp.monitoring import node_lines, pictures, progress_bar
+from robomimic_ddp.monitoring.heartbeat import Heartbeat
 from robomimic_ddp.training import plan_summary, step
 
 logger = logging.getLogger(__name__)
@@ -67,11 +68,11 @@ class Run:
     """The last of the host's epoch loop, where that is known."""
     debugged: dict = field(default_factory=lambda: {"steps": 0})
     """Train steps that `ddp.debug` has seen."""
-    told_of_waiting: bool = False
+    warned_of_waiting: bool = False
     """Whether the user was warned that ranks wait for data."""
     stopper: signals.Stopper = field(default_factory=signals.Stopper)
-    pulse: heartbeat.Pulse | None = None
-    """Tells what this rank is doing, once the run directory is known."""
+    heartbeat: Heartbeat | None = None
+    """Writes what this rank is doing, once the run directory is known."""
     pictures: pictures.Pictures | None = None
     """Main rank: draws into the host's logs, where there are any."""
     node_lines: node_lines.NodeLines | None = None
@@ -81,9 +82,7 @@ class Run:
     communication: step.Communication | None = None
     """How gradients travel; None before training, and where none do."""
     core_share: int = field(default_factory=env.usable_cores)
-    """CPU cores for this rank, whether the launcher has bound each rank to separate cores or all
-    of them share the node's.
-    """
+    """CPU cores for this rank, whether bound by the launcher or shared by the ranks of its node."""
     weights_for_acting: Callable[[], Any] = nullcontext
     """Collective: the context in which sharded nets act (`fsdp.whole`)."""
     undo: ExitStack = field(default_factory=ExitStack)
@@ -109,7 +108,9 @@ class Run:
     def scale_lr(self, lr: float) -> float:
         """The learning rate for this plan; remembers (before, after) for the printed plan."""
         # Nets that nobody wraps are those of small algorithms, far below where the rule changes.
-        parameters = sum(count_parameters(net) for net in self.nets)
+        parameters = sum(
+            one.numel() for net in self.nets for one in net.parameters() if one.requires_grad
+        )
         scaled = lr * self.plan.lr_factor(parameters, self.fine_tuning)
         self.learning_rates.append((lr, scaled))
         return scaled
@@ -154,21 +155,21 @@ class Run:
         outcome = {**FRAMES_UNKNOWN, "steps": steps, **frames, **proven}
         self.record.add(learning_rates=self.learning_rates, outcome=outcome)
 
-    def end_pulse(self, error: BaseException | None) -> None:
-        """Tells how the run has ended on this rank: by `error`, or well."""
+    def end_heartbeat(self, error: BaseException | None) -> None:
+        """Writes how the run has ended on this rank: by `error`, or well."""
         if self.node_lines is not None:
             self.node_lines.ended(error)
-        if self.pulse is not None:
-            self.pulse.stop(error)
+        if self.heartbeat is not None:
+            self.heartbeat.stop(error)
 
-    def start_pulse(self, directory: Path) -> None:
-        """Begins to tell, in the run directory, what this rank is doing."""
-        if self.pulse is None:
+    def start_heartbeat(self, directory: Path) -> None:
+        """Begins to write, in the run directory, what this rank is doing."""
+        if self.heartbeat is None:
             made = self.plan
-            # The pulse is a thread, and a thread's current device is the first one.
+            # It is a thread, and a thread's current device is the first one.
             gpu = torch.cuda.current_device() if torch.cuda.is_initialized() else None
             who = (made.rank, made.world_size, made.device)
-            self.pulse = heartbeat.Pulse(directory, *who, partial(_memory, gpu)).start()
+            self.heartbeat = Heartbeat(directory, *who, partial(_memory, gpu)).start()
 
 
 def _memory(gpu: int | None) -> int:
@@ -178,11 +179,6 @@ def _memory(gpu: int | None) -> int:
 
 def _frames(loader: Any) -> dict[str, int] | None:
     return loader.settled_frames() if hasattr(loader, "settled_frames") else None
-
-
-def count_parameters(net: nn.Module) -> int:
-    """Number of trainable scalars of `net`."""
-    return sum(parameter.numel() for parameter in net.parameters() if parameter.requires_grad)
 
 
 _current: ContextVar[Run | None] = ContextVar("robomimic_ddp_run", default=None)
@@ -226,10 +222,13 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
     noted = entry_options.notes_of(config)
     given = noted.command_line_options or dotlist.options()  # a host without a config file
     resolved = options.resolve(given, launch.option_texts, noted.file_options)
+    gpus, lacks = torch.cuda.device_count(), None
+    if resolved.values.mode == "fsdp":
+        lacks = fsdp.why_not("cuda" if use_cuda and gpus else "cpu")
     plan_of = partial(
         plan.make_plan,
         resolved=resolved,
-        visible_gpus=torch.cuda.device_count(),
+        visible_gpus=gpus,
         use_cuda=use_cuda,
         batch_size=config.train.batch_size,
         lr_on_command_line=any(
@@ -237,7 +236,7 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
         ),
         data_workers=int(config.train.get("num_data_workers", 0) or 0),
         cores=env.usable_cores(),
-        fsdp_lacks=_fsdp_lacks(resolved.values, use_cuda),
+        fsdp_lacks=lacks,
     )
     made = plan_of(launch)
     run = Run(made, resolved, int(config.train.seed), fine_tuning, config)
@@ -269,12 +268,7 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
         raise
     finally:
         _current.reset(token)
-        run.end_pulse(ended_by)
-
-
-def _fsdp_lacks(values: options.Options, use_cuda: bool) -> str | None:
-    on_gpu = use_cuda and torch.cuda.device_count() > 0
-    return fsdp.why_not("cuda" if on_gpu else "cpu") if values.mode == "fsdp" else None
+        run.end_heartbeat(ended_by)
 
 
 def _require_all_seams(config: Any) -> None:

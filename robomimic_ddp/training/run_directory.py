@@ -7,7 +7,6 @@ import os
 import tempfile
 import time
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any, Callable
 
@@ -59,7 +58,7 @@ def run_directory(get_exp_dir: Callable) -> Callable:
         paths = main_rank.on_main(make)
         run = _run.current()
         if run is not None:
-            run.start_pulse(host_config.common_directory(paths))
+            run.start_heartbeat(host_config.common_directory(paths))
             resume.saved_state(run)  # after the lock: no other job writes it
         return paths
 
@@ -75,7 +74,7 @@ def _new_directory(run: _run.Run, get_exp_dir: Callable) -> tuple[Any, Path]:
     for tried in range(_NAMES_TRIED):
         ahead = max(0.0, begun + tried - clock())  # 0 unless the clock stands still
         try:
-            with swapped(time, "time", partial(_later, clock, ahead)) if ahead else nullcontext():
+            with swapped(time, "time", lambda by=ahead: clock() + by) if ahead else nullcontext():
                 paths = get_exp_dir()
             directory = host_config.common_directory(paths)
             run.undo.callback(checkpoint.take(directory).release)
@@ -88,10 +87,6 @@ def _new_directory(run: _run.Run, get_exp_dir: Callable) -> tuple[Any, Path]:
         f"and {_NAMES_TRIED} names were there already. Start again, or give the run another "
         "experiment.name."
     ) from taken
-
-
-def _later(clock: Callable[[], float], seconds: float) -> float:
-    return clock() + seconds
 
 
 def _found_directory(
@@ -126,9 +121,7 @@ def _make_folder(path: Path) -> None:
 def _paths_as_made(
     run: _run.Run, directory: Path, get_exp_dir: Callable, args: tuple, kwargs: dict
 ) -> tuple:
-    """The paths of `directory` without a `ddp.json`: with the names that the host makes for a new
-    run in a temporary folder.
-    """
+    """The paths of a `directory` without a `ddp.json`, under the names that the host makes."""
     train = run.config.train
     before = train.output_dir
     with tempfile.TemporaryDirectory() as elsewhere, run.config.values_unlocked():

@@ -159,9 +159,7 @@ def _numbers(nest: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 class _Summaries(Dataset):
-    """Of some items of `dataset`, mean and mean magnitude of each array that is equal in two reads,
-    and so not augmented.
-    """
+    """Of some items, mean and mean magnitude of arrays that are equal in two reads."""
 
     def __init__(self, dataset: Any, indices: list[int]) -> None:
         self.dataset, self.indices = dataset, indices

@@ -18,13 +18,13 @@ from robomimic_ddp.training import run as _run
 from robomimic_ddp.training import run_fingerprint as identity
 
 
-class Keeper:
+class StateSaver:
     """Restores and saves the state of one run."""
 
     def __init__(self, run: _run.Run, model: Any) -> None:
         self.run, self.model = run, model
         self.finished = 0
-        self.told_of_copies = False
+        self.warned_of_copies = False
         run.resume.part = step_logs.EpochPart(self.after_step, self.after_training)
         run.stopper.last_words = self.leave_marker
         run.stopper.parting = partial(resume.say_resumable, run)
@@ -117,11 +117,7 @@ class Keeper:
             part.step_logs = own["step_logs"]
         elif group.is_main() and group.world_size() > 1:
             for other in parts:
-                part.logs.samples += other["samples"]
-                for key, (value, samples) in other["totals"].items():
-                    total = part.logs.totals.setdefault(key, [0.0, 0])
-                    total[0] += value
-                    total[1] += samples
+                part.logs.add(other["samples"], other["totals"])
 
     def _new_total(self, saved: dict[str, Any]) -> int:
         """Steps of an epoch that is a pass: those that are done, and as many as the loader has left
@@ -153,9 +149,7 @@ class Keeper:
             self._stop_inside()
 
     def after_training(self) -> None:
-        """Collective: the same after the last step of an epoch, before validation and rollouts,
-        which have no place to stop at.
-        """
+        """Collective: the same after an epoch's last step: validation and rollouts cannot stop."""
         if self.run.stopper.agreed_at_last():
             self._stop_inside()
 
@@ -224,9 +218,9 @@ class Keeper:
             except (CheckpointError, OSError) as error:
                 print(f"warning: {error} The next try is at the next epoch's end.", file=sys.stderr)
                 return False
-            for trouble in troubles if not self.told_of_copies else ():
+            for trouble in troubles if not self.warned_of_copies else ():
                 print(f"warning: {trouble}. Training continues.", file=sys.stderr)
-            self.told_of_copies = self.told_of_copies or bool(troubles)
+            self.warned_of_copies = self.warned_of_copies or bool(troubles)
             return True
 
         if main_rank.on_main(write):

@@ -23,7 +23,7 @@ FORK = multiprocessing.get_context("fork")
 
 def train_for_ever(directory, begun):
     held = checkpoint.take(directory)
-    heartbeat.Pulse(directory, 0, 1, "cpu", lambda: 0).start()
+    heartbeat.Heartbeat(directory, 0, 1, "cpu", lambda: 0).start()
     begun.set()
     time.sleep(60)
     held.release()
@@ -92,7 +92,7 @@ def test_a_silent_job_that_lives_keeps_its_place(tmp_path, other, monkeypatch):
 
 
 def test_what_another_node_wrote_counts_where_locks_do_not_reach(tmp_path, monkeypatch):
-    pulse = heartbeat.Pulse(tmp_path, 0, 1, "cpu", lambda: 0)
+    pulse = heartbeat.Heartbeat(tmp_path, 0, 1, "cpu", lambda: 0)
     pulse._state["host"] = "another-node"
     pulse.write()
     pulse.start()

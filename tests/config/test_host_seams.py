@@ -181,7 +181,7 @@ def test_the_state_is_read_once_the_run_directory_is_this_jobs(tmp_path, monkeyp
     with ExitStack() as undo:
         made = SimpleNamespace(resume=Resume(), undo=undo)
         made.begin_record = lambda *_: happened.append("record")
-        made.start_pulse = lambda *_: happened.append("pulse")
+        made.start_heartbeat = lambda *_: happened.append("pulse")
         monkeypatch.setattr(run, "current", lambda: made)
         monkeypatch.setattr(resume, "saved_state", lambda of: happened.append(of))
         run_directory(lambda: (str(tmp_path / "logs"),))()

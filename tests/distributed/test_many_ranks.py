@@ -433,8 +433,7 @@ def test_a_steps_messages_do_not_depend_on_the_ranks(messages):
 def test_the_log_of_an_epoch_is_one_message(messages):
     with fake_group(MANY):
         logs = BatchLogs()
-        logs.see_batch({"actions": np.zeros((4, 1))})
-        logs.see_log({"Loss": 0.5})
+        logs.see({"Loss": 0.5}, {"actions": np.zeros((4, 1))})
         assert metrics.mean_over_ranks({"Loss": 0.5}, logs) == {"Loss": 0.5}
     assert messages == {"messages": 1, "bytes": 1024}
 

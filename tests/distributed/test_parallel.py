@@ -99,7 +99,7 @@ def test_a_net_without_trainable_parameters_is_never_given_to_ddp(freeze):
     wrapped = parallel.parallelise(
         net, "ddp"
     )  # there is no process group here: building DDP would fail
-    parallel.build(wrapped)
+    parallel.state_of(wrapped).build(wrapped)
     assert (
         wrapped.train()(torch.ones(1, 2)) is not None
         and parallel.state_of(wrapped).parallel is None

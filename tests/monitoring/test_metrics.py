@@ -69,9 +69,8 @@ def test_a_part_of_an_epoch_is_forgotten_when_the_next_begins():
     part.epoch, part.steps, part.total = 3, 4, 5
     part.see({"Loss": np.float32(2), "Norm": np.array([1.0, 2.0])}, None)
     assert part.step_logs == [{"Loss": 2.0, "Norm": 1.5}] and part.logs.samples == 0
-    part.logs.see_batch({"actions": torch.zeros(3)})
     for value in (1.0, np.array([2.0, 4.0])):
-        part.logs.see_log({"Loss": value})
+        part.logs.see({"Loss": value}, {"actions": torch.zeros(3)})
     assert part.logs.samples == 6 and part.logs.totals == {"Loss": [3 * 1.0 + 3 * 3.0, 6]}
     part.begin()
     assert (part.epoch, part.steps, part.total, part.step_logs) == (None, 0, None, [])

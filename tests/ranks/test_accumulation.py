@@ -67,7 +67,7 @@ def prepared(undo, **options):
     nets = [net for _, net in verify.structure.parallel_nets(algo)]
     step.prepare(algo, Options(accumulate=MICRO_BATCHES, **options), nets, undo)
     for net in nets:
-        parallel.build(net)
+        parallel.state_of(net).build(net)
     return algo, nets
 
 

@@ -74,7 +74,7 @@ def life(directory, found, how=None, batches=0):
         place = {"rank": group.rank(), "world_size": group.world_size()}
         loader = sampling.train_loader(DataLoader, kwargs, seed=3, batch_size_per_rank=4, **place)
         run.loaders["train"] = loader if group.world_size() > 1 else sampling.ReplayedLoader(loader)
-        keeper = state_saver.Keeper(run, make_algo())
+        keeper = state_saver.StateSaver(run, make_algo())
         keeper.restore()
         iterator = iter(run.loaders["train"])
         for _ in range(batches):

@@ -34,7 +34,7 @@ def make(options):
     parallel.parallelise(net, "ddp", parallel.ddp_options(Options(**options), net), "net")
     nets = nn.ModuleDict({"net": net})
     adam = torch.optim.AdamW(nets.parameters(), lr=1e-2)
-    parallel.build(net)
+    parallel.state_of(net).build(net)
     return SimpleNamespace(nets=nets, optimizers={"net": adam}, lr_schedulers={})
 
 

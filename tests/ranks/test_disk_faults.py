@@ -59,7 +59,7 @@ def epochs(directory, fault):
     """Epoch 1 is saved, epoch 2 meets the fault, epoch 3 is saved."""
     errors = io.StringIO()
     with running(directory) as run, contextlib.redirect_stderr(errors):
-        keeper = state_saver.Keeper(run, make_algo())
+        keeper = state_saver.StateSaver(run, make_algo())
         keeper.epoch_end(1)
         with fault(directory) if group.is_main() else contextlib.nullcontext():
             keeper.epoch_end(2)
@@ -85,7 +85,7 @@ def better_each_time(directory):
     """Two epochs, each the best so far."""
     errors = io.StringIO()
     with running(directory) as run, contextlib.redirect_stderr(errors):
-        keeper = state_saver.Keeper(run, make_algo())
+        keeper = state_saver.StateSaver(run, make_algo())
         for epoch, best_valid_loss in ((1, 0.5), (2, 0.4)):  # noqa: B007 - the keeper reads it
             resume.restored("best_valid_loss", None)
             keeper.epoch_end(epoch)
@@ -127,7 +127,7 @@ def whole_epochs(directory, fault):
     """Three epochs as the seams make them: a log, a state, and the outcome at last."""
     errors = io.StringIO()
     with running(directory) as run, contextlib.redirect_stderr(errors):
-        keeper = state_saver.Keeper(run, make_algo())
+        keeper = state_saver.StateSaver(run, make_algo())
 
         def run_epoch(model, data_loader, epoch, num_steps=None):
             return {"Loss": float(epoch), "text": "x" * 5000}

@@ -59,7 +59,7 @@ def epoch(directory, kind, folder, cache, batch, stop_after, go_on):
     with running(directory, Found(directory, "state") if go_on else None) as run:
         with rng.kept():
             run.loaders["train"] = make_loader(kind, folder, cache, batch)
-        keeper, algo = state_saver.Keeper(run, make_algo()), Algo()
+        keeper, algo = state_saver.StateSaver(run, make_algo()), Algo()
         keeper.restore()
         logged = metrics.epoch_log(run_epoch, lambda: run.resume.part)
 

@@ -358,7 +358,7 @@ def bytes_of_a_rank(mode: str) -> int:
         if mode == "fsdp":
             fsdp.shard(algo, SHARDED, "cpu")
         else:
-            parallel.build(unet)
+            parallel.state_of(unet).build(unet)
         take_step()
         gc.collect()
         return tensor_bytes() - before

@@ -122,7 +122,7 @@ def test_a_run_without_our_state_is_the_hosts_and_says_so(tmp_path, capsys):
 def go_on(directory):
     errors = io.StringIO()
     with running(directory, Found(directory, "state")) as run:
-        keeper = state_saver.Keeper(run, make_algo())
+        keeper = state_saver.StateSaver(run, make_algo())
         with contextlib.redirect_stderr(errors):
             return keeper.restore(), errors.getvalue()
 
@@ -162,7 +162,7 @@ def begin_again(directory):
     """After a stop in epoch 1, before any was finished: what is said, and of the history."""
     printed = io.StringIO()
     with running(directory, Found(directory, "begun")) as run:
-        keeper = state_saver.Keeper(run, make_algo())
+        keeper = state_saver.StateSaver(run, make_algo())
         with contextlib.redirect_stdout(printed):
             return keeper.restore(), run.resume.part.steps, printed.getvalue()
 
@@ -179,7 +179,7 @@ def save_what_a_file_cannot_hold(directory):
         algo = make_algo()
         if group.is_main():
             algo.optimizers["policy"].param_groups[0]["odd"] = object()
-        keeper = state_saver.Keeper(run, algo)
+        keeper = state_saver.StateSaver(run, algo)
         try:
             keeper.epoch_end(1)
         except CheckpointError as error:
@@ -193,7 +193,7 @@ def test_what_a_file_cannot_hold_is_an_error_at_the_first_save(ranks, tmp_path):
 
 def nothing_is_measured(directory):
     with running(directory) as run:
-        keeper = state_saver.Keeper(run, make_algo())
+        keeper = state_saver.StateSaver(run, make_algo())
         best_valid_loss = resume.restored("best_valid_loss", None)
         best_return = resume.restored("best_return", {"reach": -1.0})
         keeper.restore()
@@ -216,7 +216,7 @@ def test_without_a_measure_there_is_no_best_state(ranks, tmp_path):
 
 def unmeasured(directory):
     with running(directory) as run:
-        keeper = state_saver.Keeper(run, make_algo())
+        keeper = state_saver.StateSaver(run, make_algo())
         best_valid_loss = resume.restored("best_valid_loss", None)
         keeper.restore()
         keeper.epoch_end(1)
@@ -235,7 +235,7 @@ class Asked(Algo):
 
 def asked_in_the_last_step(directory):
     with running(directory) as run, run.stopper.scope():
-        keeper = state_saver.Keeper(run, make_algo())
+        keeper = state_saver.StateSaver(run, make_algo())
         keeper.restore()
         run.stopper.listen()
         run.resume.part.epoch = 1
@@ -257,7 +257,7 @@ def epoch_over_a_stop(directory, stop_after, found):
     """The log of an epoch that is stopped after so many steps (None: that ends), or goes on."""
     with running(directory, found) as run:
         run.loaders["train"] = batches()
-        keeper = state_saver.Keeper(run, make_algo())
+        keeper = state_saver.StateSaver(run, make_algo())
         keeper.restore()
         run.resume.part.epoch = 1
         run.stopper.agreed = lambda: run.resume.part.steps == stop_after
@@ -291,7 +291,7 @@ def asked_in_a_long_rollout(directory, epochs, signals):
     """Nothing collective can be done there; what is saved is the epoch before."""
     stopping.PATIENCE_SECONDS = 0.5
     with running(directory) as run, run.stopper.scope():
-        keeper = state_saver.Keeper(run, make_algo())
+        keeper = state_saver.StateSaver(run, make_algo())
         keeper.restore()
         run.stopper.listen()
         for epoch in range(1, epochs + 1):

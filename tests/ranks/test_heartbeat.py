@@ -25,11 +25,11 @@ def trained(directory):
     seen = []
 
     def begin(_):
-        _run.current().start_pulse(directory)
+        _run.current().start_heartbeat(directory)
 
     def look(job):
         if job.step_number == STEPS - 1:
-            _run.current().pulse.write()
+            _run.current().heartbeat.write()
             told = heartbeat.read(directory)
             seen.append(next(one for one in told if one["rank"] == job.rank))
 
@@ -151,9 +151,9 @@ def test_ranks_whose_files_are_whole_are_shown_beside_damaged_ones(damage, tmp_p
 
 def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path):
     (tmp_path / heartbeat.FOLDER).touch()
-    pulse = heartbeat.Pulse(tmp_path, 0, 1, "cpu", lambda: 0).start()
-    pulse.step(1)
-    pulse.logged({"Loss": 0.5})
+    pulse = heartbeat.Heartbeat(tmp_path, 0, 1, "cpu", lambda: 0).start()
+    pulse.in_epoch(1).done()
+    pulse.step({"Loss": 0.5}, None)
     pulse.stop()
 
 
@@ -161,7 +161,7 @@ def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path):
     "error, state", [(None, "finished"), (Stopped(), "ended"), (ValueError(), "failed")]
 )
 def test_the_last_word_says_how_it_ended_and_not_where_it_was_written(error, state, tmp_path):
-    heartbeat.Pulse(tmp_path, 0, 1, "cpu", lambda: 0).start().stop(error)
+    heartbeat.Heartbeat(tmp_path, 0, 1, "cpu", lambda: 0).start().stop(error)
     (last,) = heartbeat.read(tmp_path)
     assert last["code"] is None
     ((_, found, *_, at),) = watch.rows([last], time.time() + 60)
@@ -207,10 +207,10 @@ def test_the_memory_told_is_that_of_the_ranks_own_gpu(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "memory_reserved", reserved)
     made = SimpleNamespace(rank=1, world_size=2, device="cuda:1")
     present = _run.Run(made, None, 7, False)
-    present.start_pulse(tmp_path)
+    present.start_heartbeat(tmp_path)
     deadline = time.monotonic() + 20
     while not list(tmp_path.glob("heartbeats/*.json")) and time.monotonic() < deadline:
         time.sleep(0.01)
     told = heartbeat.read(tmp_path)[0]
-    present.pulse.stop(True)
+    present.heartbeat.stop(True)
     assert told["memory"] == 222

@@ -43,7 +43,7 @@ def train(directory, losses, found=None):
     """The host's train(): one step an epoch, and the best of the given losses."""
     with running(directory, found) as run:
         algo = make_algo()
-        keeper = state_saver.Keeper(run, algo)
+        keeper = state_saver.StateSaver(run, algo)
         best_valid_loss = resume.restored("best_valid_loss", None)
         first = best_valid_loss
         rng.seed_streams(7, group.rank())
@@ -88,7 +88,7 @@ def streams_of(directory, world_before):
     """After going on, the first number of each rank's stream."""
     with running(directory, Found(directory, "state")) as run:
         algo = make_algo()
-        keeper = state_saver.Keeper(run, algo)
+        keeper = state_saver.StateSaver(run, algo)
         rng.seed_streams(7, group.rank())
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
@@ -121,7 +121,7 @@ def laid_out(directory):
 
     with running(directory, Found(directory, "state")) as run:
         with mock.patch.object(parallel._State, "repeat_layout", repeat_layout):
-            state_saver.Keeper(run, make_algo()).restore()
+            state_saver.StateSaver(run, make_algo()).restore()
     return repeated
 
 
@@ -138,7 +138,7 @@ def keep_scaler(directory, scale, found=None):
     """The scale of fp16's gradients after going on, if `found`; else it is saved."""
     with running(directory, found) as run:
         run.steps = step_of_run.Prepared("", torch.amp.GradScaler("cpu", init_scale=scale))
-        keeper = state_saver.Keeper(run, make_algo())
+        keeper = state_saver.StateSaver(run, make_algo())
         keeper.restore()
         if found is None:
             keeper.epoch_end(1)

@@ -127,8 +127,7 @@ def uneven_ranks():
     logs = BatchLogs()
     batches = [[], [(1, {"Loss": 1.0}), (3, {"Loss": 2.0, "Odd": 5.0})], [(2, {"Loss": 4.0})]]
     for samples, log in batches[group.rank()]:
-        logs.see_batch({"actions": torch.zeros(samples)})
-        logs.see_log(log)
+        logs.see(log, {"actions": torch.zeros(samples)})
     host = flat_mean([log for _, log in batches[group.rank()]])
     host["Time_Epoch"] = float(group.rank())
     if group.rank() == 2:

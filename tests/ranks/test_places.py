@@ -11,7 +11,7 @@ import pytest
 import torch.distributed as dist
 
 from robomimic_ddp.distributed import entry_point, group, watchdog
-from robomimic_ddp.distributed.watchdog import Places
+from robomimic_ddp.distributed.watchdog import Watchdog
 
 
 class Lines(logging.Handler):
@@ -73,7 +73,7 @@ def test_the_rank_that_others_wait_for_is_named(ranks):
 
 def two_in_their_first_step():
     store = dist.HashStore()
-    mine, other = Places(store, 0, 2, 60.0), Places(store, 1, 2, 60.0)
+    mine, other = Watchdog(store, 0, 2, 60.0), Watchdog(store, 1, 2, 60.0)
     for one in (mine, other):
         one.reached("epoch 1 train")
         one.stepped()
@@ -99,14 +99,14 @@ def test_a_rank_that_hangs_before_its_forward_is_behind_those_in_their_backward(
 
 
 def test_a_rank_that_has_told_nothing_has_not_started():
-    assert Places(dist.HashStore(), 0, 2, 60.0).late().startswith("rank 1 is at: not started")
+    assert Watchdog(dist.HashStore(), 0, 2, 60.0).late().startswith("rank 1 is at: not started")
 
 
 @pytest.mark.parametrize("unheard, limited, words", [(1, 1, 1), (0, 1, 0), (1, 0, 0)])
 def test_the_late_rank_is_named_before_nccl_ends_the_process(unheard, limited, words, caplog):
     """Its watchdog raises nothing that could be caught."""
     store = dist.HashStore()
-    Places(store, 1, 2, 60.0)._publish()
+    Watchdog(store, 1, 2, 60.0)._publish()
     watchdog.begin(store, 0, 2, 0.5, ends_unheard=bool(unheard))
     try:
         with nullcontext() if limited else watchdog.without_time_limit():

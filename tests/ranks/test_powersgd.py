@@ -33,7 +33,7 @@ def compressed(algo, **changes):
     nets = parallel.parallel_among(host_algo.named_modules(algo))
     for name, net in nets:
         parallel.state_of(net).name = name
-        parallel.build(net)
+        parallel.state_of(net).build(net)
     return step.communicate([parallel.state_of(net) for _, net in nets], values)
 
 
@@ -118,7 +118,7 @@ def train(directory, epochs, found=None, **changes):
         algo = make_algo()
         run.communication = compressed(algo, **changes)
         rng.seed_streams(7, group.rank())
-        keeper = state_saver.Keeper(run, algo)
+        keeper = state_saver.StateSaver(run, algo)
         finished = keeper.restore() or 0
         at_start = [one.errors() for one in run.communication.powersgd.values()]
         iters = {one.state.iter for one in run.communication.powersgd.values()}

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from robomimic_ddp.checkpoint import plain, restore_model, state_file
-from robomimic_ddp.distributed import group, rng
+from robomimic_ddp.distributed import group, rng, tree_collectives
 from robomimic_ddp.errors import CheckpointError
 from tests.averages import of_host
 from tests.parity.test_ema import build
@@ -81,7 +81,7 @@ def steps_and_resumed(folder, mode, *kind):
         step(algo)
     whole = state_file.digest(captured(algo))
     rng.restore(random)  # the rank's own
-    saved = group.broadcast_nest(state_file.read(folder)[0] if group.is_main() else None)
+    saved = tree_collectives.broadcast(state_file.read(folder)[0] if group.is_main() else None)
     again = make(mode, *kind)
     step(again)  # a used optimizer, whose state is replaced
     restore_model(again, saved["model"])

@@ -14,7 +14,7 @@ from robomimic_ddp.errors import CheckpointError, Stopped
 from robomimic_ddp.monitoring import history
 from robomimic_ddp.training import compression, resume
 from robomimic_ddp.training import run as _run
-from robomimic_ddp.training.state_saver import Keeper
+from robomimic_ddp.training.state_saver import StateSaver
 
 
 class Part(SimpleNamespace):
@@ -25,8 +25,8 @@ class Part(SimpleNamespace):
 
 
 def keeper(loader=None, samples_per_step=8, **run):
-    """A Keeper whose construction would need a whole run."""
-    made = Keeper.__new__(Keeper)
+    """A StateSaver whose construction would need a whole run."""
+    made = StateSaver.__new__(StateSaver)
     plan = SimpleNamespace(samples_per_step=samples_per_step, world_size=1)
     made.run = SimpleNamespace(plan=plan, loaders={"train": loader}, **run)
     return made
@@ -130,7 +130,7 @@ def test_a_failure_says_how_to_resume(
         monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", restarts_left)
     if saved:
         (tmp_path / checkpoint.STATE).touch()
-    with pytest.raises(type(error)), resume.told(SimpleNamespace(directory=tmp_path)):
+    with pytest.raises(type(error)), resume.hint_on_failure(SimpleNamespace(directory=tmp_path)):
         raise error
     assert ("can be resumed" in capsys.readouterr().err) is (is_told and saved)
 
@@ -268,7 +268,7 @@ def test_a_state_is_read_once_and_its_notes_are_printed(current, monkeypatch, ca
     looked_at = []
     monkeypatch.setattr(checkpoint, "read", reading)
     monkeypatch.setattr(checkpoint, "require_complete", lambda *given: looked_at.append(given[1]))
-    monkeypatch.setattr(resume.group, "broadcast_nest", broadcast)
+    monkeypatch.setattr(resume.tree_collectives, "broadcast", broadcast)
     for _ in range(2):
         assert resume.saved_state(current)["powersgd"] == {"common": 1, "errors": [2]}
     assert read == looked_at == ["folder"]

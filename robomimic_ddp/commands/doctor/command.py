@@ -15,7 +15,6 @@ from robomimic_ddp.commands.doctor.findings import (
     OK,
     WARN,
     Context,
-    Deferred,
     Finding,
     probe_torch,
 )
@@ -73,8 +72,7 @@ def run(command: str, args: argparse.Namespace) -> int:
         raise UsageError(str(error)) from error
     except ValueError as error:
         raise UsageError(f"--parameters {error}.") from error
-    probed = Deferred(probe_torch)
-    context = Context(env.variables(), probed, args.ranks, args.config, config, parameters)
+    context = Context(env.variables(), probe_torch(), args.ranks, args.config, config, parameters)
     findings = []
     for finding in examine(context):
         findings.append(finding)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Callable
+from typing import Any
 
-from robomimic_ddp.config import env, memory, options
+from robomimic_ddp.config import env, memory, options, tree
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 _PATIENCE_SECONDS = 120
@@ -28,6 +28,11 @@ class Finding:
     remedy: str = ""
 
 
+def judged(check: str, is_fine: bool, found: str, remedy: str, level: str = WARN) -> Finding:
+    """OK where it `is_fine`, else of `level`, with its remedy."""
+    return Finding(check, OK, found) if is_fine else Finding(check, level, found, remedy)
+
+
 @dataclass(frozen=True)
 class Context:
     """What the checks examine. torch: the result of `probe_torch`, or {"error": ...} if the import
@@ -41,13 +46,9 @@ class Context:
     config: Mapping[str, Any] | None = field(default=None, repr=False)
     parameters: int = memory.parameters_of(DEFAULT_PARAMETERS)
 
-    def section(self, *names: str) -> Mapping[str, Any]:
-        """The section of the config at `names`; empty if there is none, or if it is no section,
-        which check_config reports.
-        """
-        found: Any = self.config
-        for name in names:
-            found = found.get(name) if isinstance(found, Mapping) else None
+    def section(self, name: str) -> Mapping[str, Any]:
+        """The section `name` of the config; empty if it is none, which check_config reports."""
+        found = tree.at(self.config, name)
         return found if isinstance(found, Mapping) else {}
 
     def options(self) -> options.Options:
@@ -81,22 +82,6 @@ def output_of(*command: str) -> tuple[int, str]:
     except (OSError, subprocess.TimeoutExpired) as error:
         return -1, str(error)
     return done.returncode, done.stdout
-
-
-class Deferred(Mapping):
-    """The mapping that `made` returns, computed in a thread."""
-
-    def __init__(self, made: Callable[[], Mapping[str, Any]]) -> None:
-        self._answer = ThreadPoolExecutor(1).submit(made)
-
-    def __getitem__(self, key: str) -> Any:
-        return self._answer.result()[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._answer.result())
-
-    def __len__(self) -> int:
-        return len(self._answer.result())
 
 
 def probe_torch() -> dict[str, Any]:

@@ -7,7 +7,15 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from robomimic_ddp.commands.doctor.findings import FAIL, OK, WARN, Context, Finding, output_of
+from robomimic_ddp.commands.doctor.findings import (
+    FAIL,
+    OK,
+    WARN,
+    Context,
+    Finding,
+    judged,
+    output_of,
+)
 from robomimic_ddp.config import env, memory
 from robomimic_ddp.config.plan import workers_of_share
 from robomimic_ddp.errors import OptionError
@@ -24,18 +32,16 @@ CONTAINER = Path("/.dockerenv")
 
 def check_gpus(context: Context) -> Iterator[Finding]:
     torch, gpus = context.torch, context.gpus
-    listed = _listed_gpus()
+    listed = sum(line.startswith("GPU ") for line in _nvidia_smi("--list-gpus"))
     for index, gpu in enumerate(gpus):
         free, memory = gpu.get("free", 0), gpu["memory"]
         found = f"GPU {index}: {gpu['name']}, {free / GIB:.1f} of {memory / GIB:.1f} GiB free"
         if "error" in gpu:
             found = f"GPU {index}: {gpu['name']}: {gpu['error']}"
             yield Finding("gpus", FAIL, found, "Restart the node or exclude the device.")
-        elif free < memory / 2:
-            remedy = "Other processes use it (nvidia-smi); end them or choose other GPUs."
-            yield Finding("gpus", WARN, found, remedy)
         else:
-            yield Finding("gpus", OK, found)
+            remedy = "Other processes use it (nvidia-smi); end them or choose other GPUs."
+            yield judged("gpus", free >= memory / 2, found, remedy)
     if len({gpu["name"] for gpu in gpus}) > 1:
         remedy = "Every step waits for the slowest; choose equal ones by CUDA_VISIBLE_DEVICES."
         yield Finding("gpus", WARN, "the GPUs are of different kinds", remedy)
@@ -43,7 +49,12 @@ def check_gpus(context: Context) -> Iterator[Finding]:
     if lonely:
         found = f"GPU {lonely[0]} cannot read another's memory directly (peer access)"
         yield Finding("gpus", WARN, found, "All-reduces go through the CPU: slower, not wrong.")
-    yield from _others(gpus)
+    query = ("--query-compute-apps=pid,used_memory", "--format=csv,noheader")
+    others = "; ".join(_nvidia_smi(*query)) if gpus else ""
+    if others:
+        found = f"other processes compute on this node's GPUs: {others}"
+        remedy = "Two jobs on one GPU share its time and memory: end them, or choose other GPUs."
+        yield Finding("gpus", WARN, found, remedy)
     if not gpus and listed and "error" not in torch:
         visible = context.variables.get("CUDA_VISIBLE_DEVICES")
         why = torch.get("cuda_error") or "; ".join(torch.get("warnings", ()))
@@ -60,25 +71,10 @@ def check_gpus(context: Context) -> Iterator[Finding]:
         yield Finding("gpus", OK, "no GPU: training runs on the CPU, ranks meet over gloo")
 
 
-def _listed_gpus() -> int:
-    code, text = output_of("nvidia-smi", "--list-gpus") if shutil.which("nvidia-smi") else (-1, "")
-    return sum(line.startswith("GPU ") for line in text.splitlines()) if code == 0 else 0
-
-
-def _processes() -> str:
-    """The processes that compute on this node's GPUs, as nvidia-smi lists them; "" for none."""
-    query = ("--query-compute-apps=pid,used_memory", "--format=csv,noheader")
-    code, text = output_of("nvidia-smi", *query) if shutil.which("nvidia-smi") else (-1, "")
-    return "; ".join(text.strip().splitlines()) if code == 0 else ""
-
-
-def _others(gpus: list) -> Iterator[Finding]:
-    others = _processes() if gpus else ""
-    if others:
-        remedy = "Two jobs on one GPU share its time and memory: end them, or choose other GPUs."
-        yield Finding(
-            "gpus", WARN, f"other processes compute on this node's GPUs: {others}", remedy
-        )
+def _nvidia_smi(*query: str) -> list[str]:
+    """The lines that it prints; none where it cannot run."""
+    code, text = output_of("nvidia-smi", *query)
+    return text.strip().splitlines() if code == 0 else []
 
 
 def check_driver(context: Context) -> Iterator[Finding]:
@@ -87,11 +83,9 @@ def check_driver(context: Context) -> Iterator[Finding]:
     if not build or not driver:
         return
     found = f"torch is built for CUDA {build}, the driver knows CUDA {driver}"
-    if int(build.split(".")[0]) > int(driver.split(".")[0]):
-        remedy = f"Update the driver, or install a torch that is built for CUDA {driver} or older."
-        yield Finding("driver", FAIL, found, remedy)
-    else:
-        yield Finding("driver", OK, found)
+    is_fine = int(build.split(".")[0]) <= int(driver.split(".")[0])
+    remedy = f"Update the driver, or install a torch that is built for CUDA {driver} or older."
+    yield judged("driver", is_fine, found, remedy, FAIL)
 
 
 def check_backends(context: Context) -> Iterator[Finding]:
@@ -111,12 +105,9 @@ def check_shared_memory(_: Context) -> Iterator[Finding]:
         return
     size = shutil.disk_usage(SHARED_MEMORY)
     found = f"{SHARED_MEMORY}: {size.free / GIB:.1f} of {size.total / GIB:.1f} GiB free"
-    if size.free < _LEAST_SHARED_MEMORY:
-        where = "Docker: --shm-size=16g or --ipc=host. " if CONTAINER.exists() else ""
-        remedy = f"{where}Data workers and NCCL share tensors through it (Bus error)."
-        yield Finding("shared memory", WARN, found, remedy)
-    else:
-        yield Finding("shared memory", OK, found)
+    where = "Docker: --shm-size=16g or --ipc=host. " if CONTAINER.exists() else ""
+    remedy = f"{where}Data workers and NCCL share tensors through it (Bus error)."
+    yield judged("shared memory", size.free >= _LEAST_SHARED_MEMORY, found, remedy)
 
 
 def check_limits(_: Context) -> Iterator[Finding]:
@@ -125,11 +116,9 @@ def check_limits(_: Context) -> Iterator[Finding]:
     except ImportError:  # Windows has none
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if 0 <= soft < _LEAST_OPEN_FILES:
-        remedy = f"ulimit -n {_LEAST_OPEN_FILES} (Too many open files, with many data workers)"
-        yield Finding("limits", WARN, f"at most {soft} open files (hard limit {hard})", remedy)
-    else:
-        yield Finding("limits", OK, f"at most {soft} open files")
+    found = f"at most {soft} open files (hard limit {hard})"
+    remedy = f"ulimit -n {_LEAST_OPEN_FILES} (Too many open files, with many data workers)"
+    yield judged("limits", not 0 <= soft < _LEAST_OPEN_FILES, found, remedy)
 
 
 def check_disk(context: Context) -> Iterator[Finding]:
@@ -140,10 +129,9 @@ def check_disk(context: Context) -> Iterator[Finding]:
     found = f"{nearest}: {size.free / GIB:.0f} GiB free for checkpoints"
     if not os.access(nearest, os.W_OK):
         yield Finding("disk", FAIL, f"{nearest}: not writable", "Name another train.output_dir.")
-    elif size.free < _LEAST_DISK:
-        yield Finding("disk", WARN, found, "Each checkpoint of a 67 M policy takes about 1 GB.")
     else:
-        yield Finding("disk", OK, found)
+        remedy = "Each checkpoint of a 67 M policy takes about 1 GB."
+        yield judged("disk", size.free >= _LEAST_DISK, found, remedy)
 
 
 def check_cores(context: Context) -> Iterator[Finding]:
@@ -160,13 +148,9 @@ def check_cores(context: Context) -> Iterator[Finding]:
         workers = workers_of_share(asked, cores // ranks)
     if not isinstance(workers, int):  # check_config reports it
         return
-    wanted = ranks * (1 + workers)
     found = f"{cores} CPU core(s) for {ranks} rank(s) with {workers} data worker(s) each"
-    if wanted > cores:
-        remedy = f"Use at most {max(0, cores // ranks - 1)} {key}, or fewer ranks."
-        yield Finding("cores", WARN, found, remedy)
-    else:
-        yield Finding("cores", OK, found)
+    remedy = f"Use at most {max(0, cores // ranks - 1)} {key}, or fewer ranks."
+    yield judged("cores", ranks * (1 + workers) <= cores, found, remedy)
 
 
 def check_memory(context: Context) -> Iterator[Finding]:
@@ -174,7 +158,5 @@ def check_memory(context: Context) -> Iterator[Finding]:
     smallest = min((gpu["memory"] for gpu in context.gpus), default=None)
     shards = max(2, context.world)
     found = memory.describe(context.parameters, shards, smallest)
-    if smallest is not None and not memory.fits(context.parameters, 1, smallest):
-        yield Finding("memory", WARN, found, "docs/fsdp.md says when and how to shard.")
-    else:
-        yield Finding("memory", OK, found)
+    is_fine = smallest is None or memory.fits(context.parameters, 1, smallest)
+    yield judged("memory", is_fine, found, "docs/fsdp.md says when and how to shard.")

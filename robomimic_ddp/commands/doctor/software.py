@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from robomimic_ddp.commands.doctor.findings import FAIL, OK, WARN, Context, Finding, probe
+from robomimic_ddp.commands.doctor.findings import FAIL, OK, WARN, Context, Finding, judged, probe
 from robomimic_ddp.config.rlds_keys import DATA_FORMAT as RLDS_FORMAT
 
 OLDEST_PYTHON, OLDEST_TORCH = (3, 9), (2, 0, 1)
@@ -34,10 +34,8 @@ def numbers(text: str | None) -> tuple[int, ...]:
 
 def check_python(_: Context) -> Iterator[Finding]:
     found = f"Python {platform.python_version()} ({sys.executable})"
-    if sys.version_info < OLDEST_PYTHON:
-        yield Finding("python", FAIL, found, "Use Python 3.9 or later.")
-    else:
-        yield Finding("python", OK, found)
+    is_fine = sys.version_info >= OLDEST_PYTHON
+    yield judged("python", is_fine, found, "Use Python 3.9 or later.", FAIL)
 
 
 def check_packages(_: Context) -> Iterator[Finding]:
@@ -119,9 +117,7 @@ def check_torch(context: Context) -> Iterator[Finding]:
 
 
 def check_tensorflow(context: Context) -> Iterator[Finding]:
-    """Finds a TensorFlow that would use a GPU's memory. Starts it, which takes seconds, only for a
-    config with RLDS data.
-    """
+    """Finds a TensorFlow that would take GPU memory; starts it only for a config with RLDS data."""
     if context.section("train").get("data_format") == RLDS_FORMAT:
         yield _started_tensorflow(probe("tensorflow"))
     elif context.gpus and (version("tensorflow") or version("tensorflow-cpu")):
@@ -138,7 +134,5 @@ def _started_tensorflow(probed: Mapping[str, Any]) -> Finding:
         remedy = f"RLDS data is read with it: {WITH_RLDS}"
         return Finding("tensorflow", FAIL, f"it cannot be used: {probed['error']}", remedy)
     found = f"TensorFlow {probed['version']} reads, and sees {probed['gpus']} GPU(s)"
-    if probed["gpus"]:
-        remedy = "It would take the policy's memory: pip install tensorflow-cpu in its place."
-        return Finding("tensorflow", FAIL, found, remedy)
-    return Finding("tensorflow", OK, found)
+    remedy = "It would take the policy's memory: pip install tensorflow-cpu in its place."
+    return judged("tensorflow", not probed["gpus"], found, remedy, FAIL)

@@ -57,6 +57,7 @@ def fit(source: Source, schema: Schema) -> Fit:
     """How one schema fits."""
     where = str(source.folder)
     steps, result = step_features(source.features, where), Fit(schema)
+    dotted = {name.replace("/", "."): feature for name, feature in steps.items()}
     for section in ("cameras", "states", "actions"):
         entries = getattr(schema, section)
         result.found[section] = []
@@ -64,8 +65,7 @@ def fit(source: Source, schema: Schema) -> Fit:
             if not held_keys({key: entry}, steps):
                 result.missing[key] = f"no {entry.feature}"
             elif section == "cameras":
-                (place,) = places({key: entry.feature}, steps).values()
-                if is_picture(steps[place]):
+                if is_picture(dotted[entry.feature.replace("/", ".")]):
                     result.found[section].append(key)
                 else:
                     result.missing[key] = f"{entry.feature} is no picture of 3 colours"
@@ -79,19 +79,11 @@ def fit(source: Source, schema: Schema) -> Fit:
 
 
 def require_fit(source: Source, schema: Schema) -> dict[str, str]:
-    """Optional keys of a schema that a dataset lacks, with the reason. Raises DataError for
-    required ones, as training does.
-    """
+    """Optional keys that a dataset lacks, with the reason. Raises DataError for required ones."""
     where, found = str(source.folder), fit(source, schema)
     cameras, states, actions = (found.found[one] for one in ("cameras", "states", "actions"))
     find_fields(source.features, where, cameras + states, cameras, actions, schema)
     return found.missing
-
-
-def places(names: Mapping[str, str], steps: Mapping[str, Any]) -> dict[str, str]:
-    """The features of dotted names."""
-    dotted = {name.replace("/", "."): name for name in steps}
-    return {key: dotted[name.replace("/", ".")] for key, name in names.items()}
 
 
 def best(found: Mapping[str, Fit]) -> str | None:
@@ -101,9 +93,7 @@ def best(found: Mapping[str, Fit]) -> str | None:
 
 
 def draft(source: Source) -> str:
-    """A schema in YAML, from names and shapes alone, with other numeric or text features as
-    comments.
-    """
+    """A schema in YAML, from names and shapes alone; other numeric or text features as comments."""
     steps = step_features(source.features, str(source.folder))
     numbers = {
         name: math.prod(feature.shape)
@@ -164,9 +154,7 @@ def _entries(
 
 
 def _short(names: list[str], others: Sequence[str] = ()) -> dict[str, str]:
-    """Keys for names: the last component, or the whole name if that is not unique. `others` are
-    handled one by one.
-    """
+    """Keys for names: the last component, or the whole name if that is not unique."""
     leaves = [name.rpartition("/")[2] for name in names]
     if len(set(leaves)) < len(leaves):
         leaves = names

@@ -1,6 +1,4 @@
-"""Makes a complete training config: a diffusion policy on the keys that a schema has in
-the data.
-"""
+"""Makes a complete training config: a diffusion policy on the keys that a schema finds."""
 
 from __future__ import annotations
 
@@ -20,9 +18,7 @@ BATCH, WINDOW, STACK, ACTED = 64, 16, 2, 8
 
 
 def make(source: Source, schema: str, fit: Fit, sample: Sample, output: Path) -> dict[str, Any]:
-    """The config, for `python -m robomimic.scripts.train_rlds load_from=...`; runs are written to
-    `output`/runs.
-    """
+    """The config, for train_rlds's load_from; runs are written to `output`/runs."""
     actions = fit.suggested("actions")
     return {
         "algo_name": "diffusion_policy",
@@ -101,9 +97,7 @@ def _observation(fit: Fit, size: list[int]) -> dict[str, Any]:
 
 
 def _picture_size(source: Source, fit: Fit, sample: Sample) -> list[int]:
-    """Height and width of delivered images: those of a prepared set, else the smallest stored size,
-    at most 128.
-    """
+    """Height and width of delivered images: a prepared set's, else the smallest, at most 128."""
     if source.prepared:
         return source.prepared["size"]
     steps = step_features(source.features, str(source.folder))

@@ -5,26 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from robomimic_ddp.commands import figures
 from robomimic_ddp.commands.inspect_data.survey import SHEET_FRAMES, Sample
 from robomimic_ddp.data.rlds.index.source import Source
-from robomimic_ddp.errors import DataError
 
 _FRAME_INCHES, _FONT = 1.9, 9
 
 
 def draw(source: Source, sample: Sample, path: Path) -> None:
     """Draws the frames of `sample` into the PNG `path`. Raises DataError without matplotlib."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise DataError(
-            f"the contact sheet is drawn with matplotlib, which cannot be imported: {error}. "
-            "Install "
-            'the extra: pip install ".[plot]" in robomimic-ddp\'s checkout.'
-        ) from error
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+    plt = figures.pyplot()
     rows = [
         (number, camera, frames)
         for number, episode in enumerate(sample.frames)
@@ -46,8 +36,7 @@ def draw(source: Source, sample: Sample, path: Path) -> None:
         first = camera == next(iter(sample.frames[number]))
         text = f": {sample.instructions[number]}" if first and sample.instructions[number] else ""
         _row(line, f"episode {number}, {camera.rpartition('/')[2]}{text}", frames)
-    figure.savefig(path, dpi=100)
-    plt.close(figure)
+    figures.save(figure, str(path))
 
 
 def _row(line: Any, name: str, frames: list) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -87,7 +88,7 @@ def read(source: Source, most: int) -> Sample:
     steps = step_features(source.features, str(source.folder))
     pictures, words = sorted(cameras(source)), language(source)
     plain = [name for name in steps if name not in pictures]
-    short = min(plain or pictures, key=lambda name: _numbers(steps[name]))
+    short = min(plain or pictures, key=lambda name: math.prod(n or 1000 for n in steps[name].shape))
     light = episode_parser(source.features, sorted({short, *([words] if words else [])}))
     full = episode_parser(source.features, sorted({short, *pictures}))
     sample = Sample()
@@ -107,7 +108,8 @@ def read(source: Source, most: int) -> Sample:
     for file in files:
         number = 0
         try:
-            for raw in _records(file, each):
+            # The first `each` serialized episodes; -1: all.
+            for raw in tf.data.TFRecordDataset(str(file), buffer_size=READ_BUFFER_BYTES).take(each):
                 look(raw)
                 number += 1
         except tf.errors.OpError as error:
@@ -118,13 +120,6 @@ def read(source: Source, most: int) -> Sample:
     return sample
 
 
-def _numbers(feature: Any) -> int:
-    total = 1
-    for size in feature.shape:
-        total *= size or 1000
-    return total
-
-
 def _chosen(source: Source, most: int) -> tuple[Sequence[Path], int]:
     """The files to read, evenly spread, and the number of episodes of each (-1: all)."""
     files = source.files
@@ -132,13 +127,6 @@ def _chosen(source: Source, most: int) -> tuple[Sequence[Path], int]:
         return files, -1
     count = min(most, len(files))
     return [files[len(files) * number // count] for number in range(count)], most // count
-
-
-def _records(file: Path, count: int) -> Any:
-    """tf.data of the first `count` serialized episodes of `file`."""
-    tf = import_tensorflow()
-    records = tf.data.TFRecordDataset(str(file), buffer_size=READ_BUFFER_BYTES)
-    return records.take(count)
 
 
 def _frames(episode: dict[str, Any], pictures: list[str], length: int) -> dict[str, list]:
@@ -161,7 +149,9 @@ def report_of(source: Source, sample: Sample) -> dict[str, Any]:
         name: {
             "episodes": split.num_examples,
             "files": len(split.filepaths),
-            "bytes": sum(Path(file).stat().st_size for file in split.filepaths if _there(file)),
+            "bytes": sum(
+                file.stat().st_size for file in map(Path, split.filepaths) if file.is_file()
+            ),
         }
         for name, split in info.splits.items()
     }
@@ -204,10 +194,6 @@ def _prepared(source: Source) -> dict[str, Any]:
     return {"prepared": {**notes, "source": notes["source"]["data\x20set"]}} if notes else {}
 
 
-def _there(file: Any) -> bool:
-    return Path(file).is_file()
-
-
 def _described(feature: Any) -> dict[str, Any]:
     return {
         "kind": type(feature).__name__,
@@ -221,8 +207,6 @@ def _camera(name: str, feature: Any, sample: Sample) -> dict[str, Any]:
     height, width = feature.shape[:2]
     if None in (height, width) and sample.frames:
         height, width = sample.frames[0][name][0][1].shape[:2]
-    return {"height": height, "width": width, "encoding": _encoding(feature)}
-
-
-def _encoding(feature: Any) -> str | None:
-    return getattr(feature, "encoding_format", None) or getattr(feature, "_encoding_format", None)
+    names = ("encoding_format", "_encoding_format")
+    encoding = next(filter(None, (getattr(feature, name, None) for name in names)), None)
+    return {"height": height, "width": width, "encoding": encoding}

@@ -12,7 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from robomimic_ddp.commands.launch import devices, torchrun
 from robomimic_ddp.commands.launch.arguments import Settings
-from robomimic_ddp.config import options
+from robomimic_ddp.config import options, tree
 from robomimic_ddp.config.dotlist import parse_dotlist
 from robomimic_ddp.config.env import LaunchEnv, option_texts
 from robomimic_ddp.config.plan import RunPlan, make_plan
@@ -43,7 +43,7 @@ def lines(settings: Settings, variables: Mapping[str, str]) -> Iterator[str]:
     where = "on GPUs" if chosen.gpus else "on the CPU, since no GPU is visible"
     world = chosen.ranks * settings.nodes
     yield f"ranks: {chosen.ranks} on each of {settings.nodes} node(s) = {world}, {where}"
-    batch = _at(config, "train.batch_size")
+    batch = tree.at(config, "train.batch_size")
     plan = _plan(settings, variables, world, chosen.ranks, batch)
     micro = f" x {plan.accumulate} micro-batches" if plan.accumulate > 1 else ""
     if batch is None:
@@ -103,8 +103,8 @@ def _resumes(settings: Settings, variables: Mapping[str, str]) -> bool:
 
 def _learning_rates(plan: RunPlan, config: Mapping[str, Any]) -> Iterator[str]:
     choices, found = plan.lr_choices, False
-    for name, entry in (_at(config, "algo.optim_params") or {}).items():
-        rate = _at(entry, "learning_rate.initial") if isinstance(entry, Mapping) else None
+    for name, entry in (tree.at(config, "algo.optim_params") or {}).items():
+        rate = tree.at(entry, "learning_rate.initial") if isinstance(entry, Mapping) else None
         if not isinstance(rate, (int, float)):
             continue
         found = True
@@ -127,11 +127,9 @@ def _learning_rates(plan: RunPlan, config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def runs_folder(settings: Settings) -> Path:
-    """The folder of the runs of the config's experiment name. Raises ConfigError if the config does
-    not set it.
-    """
+    """The folder of the runs of the experiment name. Raises ConfigError if the config has none."""
     config = merged_config(settings)
-    output, name = _at(config, "train.output_dir"), _at(config, "experiment.name")
+    output, name = tree.at(config, "train.output_dir"), tree.at(config, "experiment.name")
     if not output or not name:
         raise ConfigError(
             f"--config {settings.config}: found no train.output_dir and experiment.name, which "
@@ -144,9 +142,3 @@ def runs_folder(settings: Settings) -> Path:
             "package; give an absolute one."
         )
     return folder / name
-
-
-def _at(config: Any, dotted: str) -> Any:
-    for part in dotted.split("."):
-        config = config.get(part) if isinstance(config, Mapping) else None
-    return config

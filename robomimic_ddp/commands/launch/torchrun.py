@@ -32,9 +32,7 @@ SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
 
 
 def passes_on_signals() -> tuple[list[str], dict[str, str]]:
-    """The flag, or for older torchrun the variable, for SIGNALS. Found in torchrun's source, since
-    importing torch takes seconds.
-    """
+    """The flag, or for older torchrun the variable, for SIGNALS. Importing torch takes seconds."""
     package = importlib.util.find_spec("torch")
     source = Path(package.origin).parent / "distributed" / "run.py"
     if "signals_to_handle" in source.read_text(encoding="utf-8"):
@@ -43,9 +41,7 @@ def passes_on_signals() -> tuple[list[str], dict[str, str]]:
 
 
 def option_layers(settings: Settings, variables: Mapping[str, str]) -> dict[str, str]:
-    """Our options that the script sets, as environment variables. A config file or variable
-    overrides the script's default.
-    """
+    """Our options that the script sets, as variables; file and variables win over defaults."""
     section = config_of(settings).get("ddp")
     in_file = set(section) if isinstance(section, dict) else set()
     in_dot_list = {

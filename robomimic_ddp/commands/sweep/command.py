@@ -79,9 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
 
 
 def run(command: str, args: argparse.Namespace) -> int:
-    """Does what is asked for. Returns the exit code; of `run` 1 where a trial has failed, 75 where
-    it was stopped on request.
-    """
+    """Does what is asked for; the exit code, of `run` 1 after a failed trial, 75 if stopped."""
     for name in ("slots", "ranks_per_trial", "array", "trials"):
         value = getattr(args, name, None)
         if value is not None and value < 1:

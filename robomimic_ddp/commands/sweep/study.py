@@ -30,9 +30,7 @@ from robomimic_ddp.monitoring import history
 JOURNAL = "sweep.journal"
 _STUDY = "sweep"
 _EARLIEST_PRUNING = 16
-"""A trial is first compared with the others after this part of its epochs, then after 4 times as
-many.
-"""
+"""Trials are compared after this part of their epochs, then after 4 times as many, and so on."""
 RECORD, REQUEUE = "ddp.json", "requeue"
 """checkpoint's RECORD_NAME and REQUEUE_NAME, without torch."""
 _NO_VALUE = ("train.output_dir", "experiment.name")

@@ -152,9 +152,7 @@ class Worker:
         return descriptor
 
     def _fill(self, show: report.Show) -> bool:
-        """Gives free slots the next trials, first those that another worker has left; whether there
-        were any.
-        """
+        """Gives free slots the next trials, first those left by another worker; whether any."""
         used, claimed = {job.slot for job in self.jobs.values()}, False
         for slot in self.slots:
             if slot in used:

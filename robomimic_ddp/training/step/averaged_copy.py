@@ -211,9 +211,7 @@ class AveragedParameters(_Average):
         model_config: Any = None,
         **older: Any,
     ) -> None:
-        """`foreach` is ignored. older: max_value, min_value and device; others are ignored, as in
-        diffusers.
-        """
+        """`foreach` is ignored; older: max_value, min_value, device; others are ignored."""
         self.use_ema_warmup = use_ema_warmup or isinstance(parameters, nn.Module)
         self.shadow_params = [tensor.clone().detach() for tensor in _tensors(parameters)]
         self.decay = decay if older.get("max_value") is None else older["max_value"]

@@ -6,7 +6,7 @@ Saved files keep the usual format.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import Any
 
@@ -76,19 +76,18 @@ def _export(layer: nn.Module, state_dict: dict, prefix: str, _: Any) -> None:
         state_dict[f"{prefix}weight"] = held.contiguous()
 
 
-def _moments(optimizer: torch.optim.Optimizer) -> Iterator[tuple[nn.Parameter, dict, str]]:
-    for parameter, state in optimizer.state.items():
-        for name, value in state.items():
-            if torch.is_tensor(value) and value.dim() == 4 and value.shape == parameter.shape:
-                yield parameter, state, name
-
-
 def _lay_moments(optimizer: torch.optim.Optimizer) -> None:
     """Converts moments to the memory format of their parameter."""
-    for parameter, state, name in list(_moments(optimizer)):
-        if state[name].stride() != parameter.stride():
-            laid = torch.empty_like(parameter, dtype=state[name].dtype)
-            state[name] = laid.detach().copy_(state[name])
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
+            is_moment = torch.is_tensor(value) and value.dim() == 4
+            if (
+                is_moment
+                and value.shape == parameter.shape
+                and value.stride() != parameter.stride()
+            ):
+                laid = torch.empty_like(parameter, dtype=value.dtype)
+                state[name] = laid.detach().copy_(value)
 
 
 def _export_moments(optimizer: Any, state_dict: dict) -> dict:

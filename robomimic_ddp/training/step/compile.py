@@ -71,9 +71,7 @@ class _Compiled:
 
 
 def why_not(device: str, bucket_mb: float | None) -> str | None:
-    """What is missing for torch.compile on `device`, or None. bucket_mb: DDP's, for which torch has
-    a minimum; None without DDP.
-    """
+    """What torch.compile lacks on `device`, or None. bucket_mb: DDP's; None without DDP."""
     least = dist._DEFAULT_FIRST_BUCKET_BYTES / 2**20
     if bucket_mb is not None and bucket_mb < least:
         return f"graphs are cut at DDP's buckets, of {least:g} MiB at least (ddp.bucket_mb)"
@@ -109,9 +107,7 @@ def why_not_in_parts(kind: str, device: Any) -> str | None:
 
 
 def _missing_header(language: str, *headers: str) -> str | None:
-    """The compiler's error for the headers that compiled code includes, or None. Takes a second;
-    torch would fail after minutes.
-    """
+    """The compiler's error for the headers of compiled code, or None, before torch fails."""
     found = filter(None, map(shutil.which, ("g++", "clang++", "gcc", "clang")))
     compiler = next(found, None)
     if compiler is None:  # known to torch only

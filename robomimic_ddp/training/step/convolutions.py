@@ -22,9 +22,7 @@ batches of 16 and 64, 64 to 1024 channels, 4 to 16 steps; docs/decisions.md).
 
 
 def install(nets: list, undo: ExitStack) -> bool:
-    """Changes the class of convolutions in `nets` on a CPU that may become faster, until `undo` is
-    closed; False if there are none.
-    """
+    """Changes the class of convolutions on a CPU that may gain by it; False if there are none."""
     found = [
         module
         for net in nets

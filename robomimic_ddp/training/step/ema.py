@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import ExitStack
-from typing import Any
+from functools import partial
+from typing import Any, Callable
 
 import torch
 from torch import nn
@@ -25,20 +26,17 @@ _NEEDED = {
 
 
 def install(model: Any, undo: ExitStack) -> bool:
-    """Replaces `step` of the model's average until `undo` is closed; False if it has none of ours
-    or diffusers', or a modified one.
-    """
+    """Replaces `step` of the model's average; False if it has none known, or a changed one."""
     ema = getattr(model, "ema", None)
     kind = _kind(ema)
-    if kind == "shadow_params":
-        average = _Shadow(ema)
-        _share_memory(ema, getattr(model, "ema_nets", None), undo)
-        undo.enter_context(swapped(ema, "copy_to", average.copy_to))
-    elif kind == "averaged_model":
-        average = _Averaged(ema)
-    else:
+    if kind is None:
         return False
-    undo.enter_context(swapped(ema, "step", average.step))
+    step = _step_model
+    if kind == "shadow_params":
+        step = _step_shadows
+        _share_memory(ema, getattr(model, "ema_nets", None), undo)
+        undo.enter_context(swapped(ema, "copy_to", partial(_copy_shadows, ema, ema.copy_to)))
+    undo.enter_context(swapped(ema, "step", partial(step, ema, ema.step)))
     return True
 
 
@@ -68,56 +66,47 @@ def _share_memory(ema: Any, nets: Any, undo: ExitStack) -> None:
     undo.callback(part)
 
 
-class _Shadow:
-    """Current diffusers: `step(parameters)`, `copy_to(parameters)`, a list of shadow tensors."""
-
-    def __init__(self, ema: Any) -> None:
-        self.ema, self._step, self._copy_to = ema, ema.step, ema.copy_to
-
-    @torch.no_grad()
-    def step(self, parameters: Any) -> None:
-        if isinstance(parameters, nn.Module):
-            parameters = parameters.parameters()
-        parameters, ema = list(parameters), self.ema
-        if not _alike(parameters, ema.shadow_params):
-            self._step(parameters)
-            return
-        ema.optimization_step += 1
-        ema.cur_decay_value = ema.get_decay(ema.optimization_step)
-        _blend(list(zip(ema.shadow_params, parameters)), 1 - ema.cur_decay_value)
-
-    @torch.no_grad()
-    def copy_to(self, parameters: Iterable[nn.Parameter]) -> None:
-        parameters = list(parameters)
-        pairs = zip(parameters, self.ema.shadow_params)
-        if any(local(one).data_ptr() != local(other).data_ptr() for one, other in pairs):
-            self._copy_to(parameters)
+@torch.no_grad()
+def _step_shadows(ema: Any, host_step: Callable, parameters: Any) -> None:
+    """Current diffusers' `step(parameters)`, over a list of shadow tensors."""
+    if isinstance(parameters, nn.Module):
+        parameters = parameters.parameters()
+    parameters = list(parameters)
+    if not _alike(parameters, ema.shadow_params):
+        host_step(parameters)
+        return
+    ema.optimization_step += 1
+    ema.cur_decay_value = ema.get_decay(ema.optimization_step)
+    _blend(list(zip(ema.shadow_params, parameters)), 1 - ema.cur_decay_value)
 
 
-class _Averaged:
-    """diffusers 0.11: `step(new_model)`, a module `averaged_model`."""
+@torch.no_grad()
+def _copy_shadows(ema: Any, host_copy: Callable, parameters: Iterable[nn.Parameter]) -> None:
+    """`copy_to(parameters)`, which have nothing to copy where they share the averages' memory."""
+    parameters = list(parameters)
+    pairs = zip(parameters, ema.shadow_params)
+    if any(local(one).data_ptr() != local(other).data_ptr() for one, other in pairs):
+        host_copy(parameters)
 
-    def __init__(self, ema: Any) -> None:
-        self.ema, self._step = ema, ema.step
 
-    @torch.no_grad()
-    def step(self, new_model: Any) -> None:
-        if not isinstance(new_model, nn.Module):  # ours also takes parameters
-            self._step(new_model)
-            return
-        ema, new = self.ema, dict(new_model.named_parameters())
-        averaged = dict(ema.averaged_model.named_parameters())
-        pairs = [(averaged.get(name), parameter) for name, parameter in new.items()]
-        own = dict(ema.averaged_model.named_buffers())
-        buffers = list(new_model.named_buffers())
-        if not _alike(*zip(*pairs)) or any(name not in own for name, _ in buffers):
-            self._step(new_model)
-            return
-        ema.decay = ema.get_decay(ema.optimization_step)
-        _blend(pairs, 1 - ema.decay)
-        for name, buffer in buffers:
-            own[name].copy_(buffer)
-        ema.optimization_step += 1
+@torch.no_grad()
+def _step_model(ema: Any, host_step: Callable, new_model: Any) -> None:
+    """diffusers 0.11's `step(new_model)`, over a module `averaged_model`."""
+    if not isinstance(new_model, nn.Module):  # ours also takes parameters
+        host_step(new_model)
+        return
+    new, averaged = (dict(one.named_parameters()) for one in (new_model, ema.averaged_model))
+    pairs = [(averaged.get(name), parameter) for name, parameter in new.items()]
+    own = dict(ema.averaged_model.named_buffers())
+    buffers = list(new_model.named_buffers())
+    if not _alike(*zip(*pairs)) or any(name not in own for name, _ in buffers):
+        host_step(new_model)
+        return
+    ema.decay = ema.get_decay(ema.optimization_step)
+    _blend(pairs, 1 - ema.decay)
+    for name, buffer in buffers:
+        own[name].copy_(buffer)
+    ema.optimization_step += 1
 
 
 def _blend(pairs: list, weight: float) -> None:

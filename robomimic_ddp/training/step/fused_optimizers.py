@@ -7,6 +7,7 @@ host's options.
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ def install(model: Any, undo: ExitStack) -> bool:
     for optimizer in fused:
         host_options = [entry.get("fused") for entry in optimizer.param_groups]
         handles = (
-            optimizer.register_state_dict_post_hook(_Export(host_options)),
+            optimizer.register_state_dict_post_hook(partial(_export, host_options)),
             optimizer.register_load_state_dict_post_hook(_fuse),
         )
         _fuse(optimizer)
@@ -78,21 +79,14 @@ def _part(optimizer: torch.optim.Optimizer, host_options: list) -> None:
             state[_STEP] = state[_STEP].cpu()
 
 
-class _Export:
+def _export(host_options: list, optimizer: Any, state_dict: dict) -> dict:
     """`state_dict` with the host's options, and step counts on the CPU."""
-
-    def __init__(self, host_options: list) -> None:
-        self.host_options = host_options
-
-    def __call__(self, optimizer: Any, state_dict: dict) -> dict:
-        groups = [
-            {**entry, "fused": option}
-            for entry, option in zip(state_dict["param_groups"], self.host_options)
-        ]
-        states = {key: _with_step_on_cpu(state) for key, state in state_dict["state"].items()}
-        return {**state_dict, "param_groups": groups, "state": states}
-
-
-def _with_step_on_cpu(state: dict) -> dict:
-    step = state.get(_STEP)
-    return {**state, _STEP: step.cpu()} if torch.is_tensor(step) else state
+    groups = [
+        {**entry, "fused": option}
+        for entry, option in zip(state_dict["param_groups"], host_options)
+    ]
+    states = {
+        key: {**state, _STEP: state[_STEP].cpu()} if torch.is_tensor(state.get(_STEP)) else state
+        for key, state in state_dict["state"].items()
+    }
+    return {**state_dict, "param_groups": groups, "state": states}

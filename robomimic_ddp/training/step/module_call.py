@@ -23,9 +23,7 @@ def can_be_replaced() -> bool:
 
 
 def replace(module: nn.Module, call: Callable, undo: ExitStack) -> None:
-    """Until `undo` is closed, `module(...)` runs `call(...)` in train mode with gradients enabled.
-    Otherwise it is unchanged.
-    """
+    """Until `undo` is closed, `module(...)` runs `call(...)` in train mode with gradients."""
 
     def chosen(*args: Any, **kwargs: Any) -> Any:
         if module.training and torch.is_grad_enabled():

@@ -37,9 +37,7 @@ def install(nets: list, precision: str, undo: ExitStack) -> None:
 
 
 class _Cast:
-    """Hooks around a net's forward on `device`, a type. Thread-local: DataParallel runs replicas in
-    threads.
-    """
+    """Hooks around a net's forward on `device`, a type; thread-local for DataParallel."""
 
     def __init__(self, kind: torch.dtype, device: str) -> None:
         self.kind, self.device, self._local = kind, device, threading.local()
