@@ -34,7 +34,7 @@ def leaves(nest: Any) -> Iterator[Any]:
 
 
 def named(nest: Any, separator: str = ".", prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """("a.b", value) of each value in nested mappings; a list or an empty mapping is a value."""
+    """("a.b", value) in nested mappings, none in others; lists and empty mappings are values."""
     for key, value in nest.items() if isinstance(nest, Mapping) else ():
         if isinstance(value, Mapping) and value:
             yield from named(value, separator, f"{prefix}{key}{separator}")

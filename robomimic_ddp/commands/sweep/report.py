@@ -79,7 +79,9 @@ def end(sweep: Sweep) -> Iterator[str]:
 
 
 def groups(sweep: Sweep) -> list[tuple[dict[str, Any], list[Entry]]]:
-    """Trials that differ in their seed alone, as (common values, trials); best mean first."""
+    """Trials that differ in their seed alone, as (their common values, trials); best mean first,
+    those without a value last.
+    """
     found: dict[str, tuple[dict[str, Any], list[Entry]]] = {}
     for entry in sweep.entries():
         values = {key: value for key, value in entry.values.items() if key != space.SEED}
