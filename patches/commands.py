@@ -155,6 +155,8 @@ def _diff(args: argparse.Namespace) -> int:
     examination, _ = _examine(args)
     if examination.blocked:
         return _refuse(examination)
+    if not examination.patches:
+        print(_sentence(examination), file=sys.stderr)  # stdout is for git apply
     sys.stdout.flush()
     sys.stdout.buffer.write(diff.unified_diff(examination))
     sys.stdout.buffer.flush()

@@ -146,6 +146,8 @@ def read(directory: Path) -> list[dict[str, Any]]:
 
 def look(directory: Path) -> tuple[list[dict[str, Any]], list[str]]:
     """Every rank's newest heartbeat, and damaged files' names. Raises DataError for none."""
+    if not Path(directory).is_dir():
+        raise DataError(f"{directory} is no folder: expected that of a run (logs/ and models/).")
     found, damaged = [], []
     for path in sorted((Path(directory) / FOLDER).glob("rank*.json")):
         try:

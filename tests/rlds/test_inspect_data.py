@@ -213,7 +213,7 @@ def test_people_get_tables(folders, stored, capsys):
     assert "14 episodes" in (text := capsys.readouterr().out) and "(of 2 episodes read)" in text
 
 
-def test_hdf5_gets_a_summary_and_a_word(low_dim_dataset, capsys):
+def test_hdf5_gets_a_summary_and_a_word(low_dim_dataset, capsys, tmp_path):
     report = inspected(capsys, low_dim_dataset)
     assert report["kind"] == "hdf5" and report["episodes"] == 6
     assert report["length"] == {"min": 6, "median": 10.0, "max": 15}
@@ -222,6 +222,8 @@ def test_hdf5_gets_a_summary_and_a_word(low_dim_dataset, capsys):
     assert main(["inspect-data", str(low_dim_dataset)]) == 0
     text = capsys.readouterr().out
     assert "obs/gripper" in text and "train.data=[" in text
+    assert main(["inspect-data", str(low_dim_dataset), "-o", str(tmp_path / "out")]) == 2
+    assert "written for RLDS" in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
 @pytest.mark.bad_input

@@ -41,8 +41,8 @@ def run(command: str, args: argparse.Namespace) -> int:
         raise UsageError(f"--episodes {args.episodes}: expected 0 (all) or more.")
     if not path.exists():
         raise DataError(
-            f"{path} does not exist. Name the folder of a dataset that tensorflow-datasets has "
-            "prepared, as <name>/<version>."
+            f"{path} does not exist. Name an HDF5 file, or the folder of a dataset that "
+            "tensorflow-datasets has prepared, as <name>/<version>."
         )
     output = None if args.output is None else paths.expanded(args.output)
     reason = None if output is None else paths.why_not_writable(output)
@@ -51,6 +51,11 @@ def run(command: str, args: argparse.Namespace) -> int:
     if not path.is_dir():
         from robomimic_ddp.commands.inspect_data import hdf5
 
+        if output is not None:
+            raise UsageError(
+                f"-o {args.output!r}: schema, config and contact sheet are written for RLDS, and "
+                f"{path} is a file. For HDF5 begin with configs/example_hdf5.json."
+            )
         report = hdf5.report_of(path)
     else:
         report = _inspect(path, args.episodes, output)

@@ -67,7 +67,7 @@ def _report(path: Path, file: Structure) -> dict[str, Any]:
         "filter_keys": sorted(file.names("mask")),
         "use": (
             f'This is HDF5 data: train on it with train.data=[{{"path": "{path}"}}] and '
-            "`python -m robomimic.scripts.train --config cfg.json`; no schema and no RLDS keys are "
-            "needed. `python -m robomimic.scripts.get_dataset_info --dataset FILE` shows more."
+            "`torchrun --nproc_per_node=N -m robomimic.scripts.train --config cfg.json`; no schema and "
+            "no RLDS keys are needed. `python -m robomimic.scripts.get_dataset_info --dataset FILE` shows more."
         ),
     }
