@@ -53,14 +53,15 @@ make_environment() {
     if [ "${5:-}" = complete ]; then versions=(--no-deps --requirement "$checkout/$constraints"); fi
     local folder="$checkout/${3:-.venv}"
     environment_python="$folder/bin/python"
-    # venv writes activate last: without it, the folder is half made.
-    if [ ! -e "$folder/bin/activate" ] || ! suits "$environment_python"; then
+    if [ -e "$folder.unfinished" ] || ! suits "$environment_python"; then
         base="$(find_python)" || return 1
         echo "making $folder with $("$base" --version)" >&2
+        touch "$folder.unfinished" || return 1  # an interrupted venv has a python, and no pip
         "$base" -m venv --clear "$folder" || {
             echo "error: '$base -m venv' failed: Debian and Ubuntu need the package python3-venv." >&2
             return 1
         }
+        rm "$folder.unfinished"
     fi
     stamp="$folder/installed-$(installation_stamp "$environment_python" "$checkout" "$extras" "$constraints")"
     if [ -e "$stamp" ]; then return 0; fi

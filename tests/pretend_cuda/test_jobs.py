@@ -30,7 +30,7 @@ IN_TURN: list[dict[str, Any]] = [
     {"compile": "true"},
     {"precision": "bf16", "channels_last": True, "activation_checkpointing": True, "comm": "bf16"},
     {"precision": "fp16", "accumulate": 2, "comm": "fp16", "lr_scaling": "linear"},
-    {"batch": "global", "schedule": "samples", "timeout": 60, "backend": "nccl"},
+    {"batch": "global", "schedule": "samples", "timeout": 60, "backend": "nccl", "log": "compact"},
     {"comm": "powersgd:1", "powersgd_start": 3, "deterministic": True},
     {"static_graph": True, "gradient_as_bucket_view": False, "bucket_mb": 0.1},
     {"find_unused_parameters": True, "buffer_sync": "true", "sync_batchnorm": "true"},

@@ -83,6 +83,21 @@ def test_it_installs_once_and_again_after_a_change(checkout: Path, tmp_path: Pat
     assert calls.read_text().split()[-2:] == ["pip", "pytest"]
 
 
+def test_a_venv_whose_making_was_interrupted_is_made_again(checkout: Path, tmp_path: Path) -> None:
+    """Its Python exists before pip does."""
+    calls = tmp_path / "calls"
+    line = (
+        f'if [ "$1" = -m ]; then echo "$2" >> "{calls}"; exit 0; fi\nexec "{sys.executable}" "$@"'
+    )
+    script(checkout / ".venv" / "bin" / "python", line)
+    base = script(tmp_path / "python-base", line)
+    (checkout / ".venv.unfinished").touch()
+    for expected in (["venv", "pip", "pytest"], ["venv", "pip", "pytest", "pytest"]):
+        assert call(checkout, base).returncode == 0
+        assert calls.read_text().split() == expected
+    assert not (checkout / ".venv.unfinished").exists()
+
+
 def test_oldest_installs_the_listed_versions_and_nothing_else(
     checkout: Path, tmp_path: Path
 ) -> None:

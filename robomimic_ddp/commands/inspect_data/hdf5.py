@@ -66,8 +66,9 @@ def _report(path: Path, file: Structure) -> dict[str, Any]:
         "steps": held,
         "filter_keys": sorted(file.names("mask")),
         "use": (
-            f'This is HDF5 data: train on it with train.data=[{{"path": "{path}"}}] and '
-            "`torchrun --nproc_per_node=N -m robomimic.scripts.train --config cfg.json`; no schema and "
-            "no RLDS keys are needed. `python -m robomimic.scripts.get_dataset_info --dataset FILE` shows more."
+            f'This is HDF5 data: train on it with train.data=[{{"path": "{path}"}}] and `torchrun '
+            "--nproc_per_node=N -m robomimic.scripts.train --config cfg.json`; no schema and no "
+            "RLDS keys are needed. `python -m robomimic.scripts.get_dataset_info --dataset FILE` "
+            "shows more."
         ),
     }
