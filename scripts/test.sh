@@ -18,8 +18,8 @@ else
 fi
 cd "$checkout"
 unset PYTHONDONTWRITEBYTECODE  # compiling again in each process takes minutes
-# A file stays on one worker (its fixtures are made once), long files first (tests/conftest.py). Two
-# workers more than cores, since many tests wait; four at most, for their memory.
-workers=$(($(getconf _NPROCESSORS_ONLN) + 2))
+# A file stays on one worker (its fixtures are made once), long files first (tests/conftest.py). One
+# worker more than cores, since some tests wait; four at most: each may need 5 GB.
+workers=$(($(getconf _NPROCESSORS_ONLN) + 1))
 parallel=(-n "$workers" --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 10)
 exec "$environment_python" -m pytest "${parallel[@]}" "$@"

@@ -145,7 +145,7 @@ def soak(tmp_path_factory: pytest.TempPathFactory, host_copy: Host, config: Path
 
 def test_ranks_in_a_trial_and_a_stop(host_copy: Host, config: Path, tmp_path: Path) -> None:
     """Two ranks in each trial; SIGTERM to the worker stops them and saves."""
-    sweep = make(tmp_path / "sweep", config, "train.seed=1", "train.num_epochs=30")
+    sweep = make(tmp_path / "sweep", config, "train.seed=1", "train.num_epochs=12")
     worker = start(host_copy, sweep.directory, "--ranks-per-trial", "2")
     (entry,) = sweep.entries()
     while len(entry.curve("train/Loss")) < 2:
@@ -153,7 +153,7 @@ def test_ranks_in_a_trial_and_a_stop(host_copy: Host, config: Path, tmp_path: Pa
         time.sleep(0.01)
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(120) == 75, (sweep.directory / "worker.txt").read_text()
-    assert (entry.run() / "requeue").exists() and entry.curve("train/Loss").keys() != {30}
+    assert (entry.run() / "requeue").exists() and entry.curve("train/Loss").keys() != {12}
     finish(host_copy, sweep.directory, "--ranks-per-trial", "2")
-    require_trained_once(sweep, 30)
+    require_trained_once(sweep, 12)
     assert read_file(entry.run() / STATE)["world_size"] == 2

@@ -62,6 +62,7 @@ def test_an_estimate_is_rounded(seconds, shown):
     assert estimate.clock(seconds) == shown
 
 
+@pytest.mark.slow  # tests/e2e/test_demo_pieces.py measures, too
 def test_this_machine_is_measured():
     found = estimate.measured(1)
     assert set(found) == {"import", "episode", "step"} and all(one > 0 for one in found.values())
