@@ -33,9 +33,9 @@ from libcst.metadata import MetadataWrapper, WhitespaceInclusivePositionProvider
 from mutmut.mutation.mutators import mutation_operators
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-SURVIVORS = CHECKOUT / "scripts" / "mutants_survive.txt"
+SURVIVORS = CHECKOUT / "scripts" / "surviving_mutants.txt"
 GROUPS = {
-    "data/sampling/order data/sampling/sampler data/sampling/sharded_loader"
+    "data/sampling/host_order data/sampling/sampler data/sampling/sharded_loader"
     " data/sampling/loaders": (
         "data/test_orders_never_change data/test_sampling data/test_sampling_positions"
         " data/test_iterable ranks/test_sampling"
@@ -44,7 +44,7 @@ GROUPS = {
     "data/sampling/iterable": "data/test_iterable",
     "data/sampling/worker_options": "data/test_worker_options",
     "data/rlds/order/pass_schedule data/rlds/order/read_plan data/rlds/order/partition"
-    " data/rlds/order/shuffle": (
+    " data/rlds/order/shuffle_plan": (
         "data/test_orders_never_change rlds/test_shuffle rlds/test_partition"
         " rlds/test_pass_schedule"
     ),
@@ -56,9 +56,7 @@ GROUPS = {
         " ranks/test_metrics"
     ),
     "training/step/accumulation": "training/test_accumulation ranks/test_accumulation",
-    "training/step/ema training/step/averaged_copy": (
-        "training/test_ema training/test_averaged_copy"
-    ),
+    "training/step/ema training/step/ema_model": ("training/test_ema training/test_ema_model"),
     "training/compression": "ranks/test_powersgd",
     "training/state_saver training/resume": (
         "training/test_resume ranks/test_keeper ranks/test_going_on ranks/test_epoch_is_a_pass"

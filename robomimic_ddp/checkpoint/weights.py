@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from robomimic_ddp.config.swapped import swapped
+from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed import atomic_files
 from robomimic_ddp.errors import CheckpointError
 

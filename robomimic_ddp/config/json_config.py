@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from robomimic_ddp.config import env, paths
-from robomimic_ddp.config.swapped import swapped
+from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.errors import ConfigError
 
 

@@ -17,8 +17,8 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as torch_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.config.options import Options
-from robomimic_ddp.config.swapped import swapped
 from robomimic_ddp.distributed import group
 from robomimic_ddp.errors import PlanError
 

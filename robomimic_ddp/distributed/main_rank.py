@@ -9,7 +9,7 @@ import traceback
 from contextlib import ExitStack
 from typing import Any, Callable
 
-from robomimic_ddp.config.swapped import swapped
+from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed import fsdp, group, host_algo, tree_collectives
 from robomimic_ddp.errors import RobomimicDDPError
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from robomimic_ddp.config import env
-from robomimic_ddp.config.swapped import swapped
+from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed import group
 from robomimic_ddp.distributed.quiet_streams import KeepWarnings, LogFile, Tee
 from robomimic_ddp.errors import RobomimicDDPError

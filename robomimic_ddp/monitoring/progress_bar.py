@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any, Callable
 
-from robomimic_ddp.config.swapped import swapped
+from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.monitoring.step_hooks import LOSS, StepHook
 from robomimic_ddp.monitoring.throughput import Pace
 

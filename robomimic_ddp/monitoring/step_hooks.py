@@ -22,7 +22,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, Callable
 
-from robomimic_ddp.config.swapped import swapped
+from robomimic_ddp.config.monkeypatch import swapped
 
 LOSS = "Loss"
 """The key of the loss in a host's step log."""

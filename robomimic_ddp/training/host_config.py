@@ -15,8 +15,8 @@ from typing import Any
 from robomimic_ddp.checkpoint import file_check
 from robomimic_ddp.config import dotlist, paths, validate
 from robomimic_ddp.config.entry_options import Notes, attach_notes, notes_of
+from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.config.rlds_keys import DATA_FORMAT, DEFAULTS
-from robomimic_ddp.config.swapped import swapped
 from robomimic_ddp.data.hdf5 import hdf5_validate
 from robomimic_ddp.data.rlds.index.source import is_rlds_folder
 from robomimic_ddp.distributed import main_rank

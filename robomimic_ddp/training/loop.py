@@ -67,9 +67,9 @@ def distributed(train: Callable) -> Callable:
             trusts = run.options.values.trust_checkpoint
             host_config.check_inputs(config, host_resumes, trusts)
             if run.plan.several_ranks and host_config.trains_by_own_pipeline(config):
-                from robomimic_ddp.data.rlds import tfds_statistics
+                from robomimic_ddp.data.rlds import octo_statistics
 
-                run.undo.enter_context(tfds_statistics.computed_once())
+                run.undo.enter_context(octo_statistics.computed_once())
             package = type(config).__module__.partition(".")[0]
             run.checkpoints = run.undo.enter_context(weights.read_on_cpu(package))
             try:

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from robomimic_ddp.checkpoint import weights
-from robomimic_ddp.config import env, plan
+from robomimic_ddp.config import env, parallel_mode
 from robomimic_ddp.distributed import group
 from robomimic_ddp.distributed import parallel as wrap
 from robomimic_ddp.training import run as _run
@@ -21,7 +21,7 @@ def cuda_device() -> torch.device:
     gpus = torch.cuda.device_count()
     if gpus == 0:
         return torch.device("cpu")
-    device = torch.device(plan.local_device(env.read_launch_env(), gpus))
+    device = torch.device(parallel_mode.local_device(env.read_launch_env(), gpus))
     torch.cuda.set_device(device)
     return device
 

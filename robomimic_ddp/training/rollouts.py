@@ -17,7 +17,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from robomimic_ddp.config.swapped import swapped
+from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed import group, rng, watchdog
 from robomimic_ddp.errors import RobomimicDDPError
 

@@ -26,7 +26,7 @@ from robomimic_ddp.checkpoint import RECORD_NAME, Resume, run_record
 from robomimic_ddp.config import dotlist, entry_options, env, host_seams, options, plan, tree
 from robomimic_ddp.distributed import atomic_files, fsdp, group, parallel, rng, signals
 from robomimic_ddp.errors import PatchError
-from robomimic_ddp.monitoring import node_lines, pictures, progress_bar
+from robomimic_ddp.monitoring import node_messages, pictures, progress_bar
 from robomimic_ddp.monitoring.heartbeat import Heartbeat
 from robomimic_ddp.training import plan_summary, step
 
@@ -75,7 +75,7 @@ class Run:
     """Writes what this rank is doing, once the run directory is known."""
     pictures: pictures.Pictures | None = None
     """Main rank: draws into the host's logs, where there are any."""
-    node_lines: node_lines.NodeLines | None = None
+    node_messages: node_messages.NodeMessages | None = None
     """Speaks for this node, once the ranks have met."""
     steps: step.Prepared | None = None
     """How the model takes its steps; None before training."""
@@ -157,8 +157,8 @@ class Run:
 
     def end_heartbeat(self, error: BaseException | None) -> None:
         """Writes how the run has ended on this rank: by `error`, or well."""
-        if self.node_lines is not None:
-            self.node_lines.ended(error)
+        if self.node_messages is not None:
+            self.node_messages.ended(error)
         if self.heartbeat is not None:
             self.heartbeat.stop(error)
 
@@ -255,8 +255,8 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
                 run.core_share = env.share_of_cores(env.own_cores(), of_node)
                 if not launch.tells_node:
                     run.plan = plan_of(replace(launch, local_world_size=len(of_node)))
-                run.node_lines = node_lines.NodeLines(run.plan, launch.node, launch.nodes)
-                run.node_lines.joined(launch.restart_count)
+                run.node_messages = node_messages.NodeMessages(run.plan, launch.node, launch.nodes)
+                run.node_messages.joined(launch.restart_count)
                 _require_same_job(config, run)
                 share_workers(run)
             if not group.is_main():

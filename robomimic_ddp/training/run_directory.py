@@ -12,7 +12,7 @@ from typing import Any, Callable
 
 from robomimic_ddp import checkpoint
 from robomimic_ddp.config import env
-from robomimic_ddp.config.swapped import swapped
+from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed import group, main_rank, watchdog
 from robomimic_ddp.errors import UnpatchedScript, WriteError
 from robomimic_ddp.training import host_config, resume

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from robomimic_ddp.config.swapped import swapped
+from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.data.rlds.pipeline.images import PictureSize, resize_frames
 from robomimic_ddp.data.rlds.schema.rotations import convert
 from robomimic_ddp.data.rlds.schema.spec import load_schema

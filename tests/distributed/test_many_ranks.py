@@ -33,7 +33,7 @@ from robomimic_ddp.data.rlds.index.statistics import (
 from robomimic_ddp.data.rlds.order import partition, pass_schedule
 from robomimic_ddp.data.rlds.order.mixture_quota import Quotas
 from robomimic_ddp.data.rlds.order.pass_schedule import PassSchedule, Segment
-from robomimic_ddp.data.rlds.order.shuffle import Shuffle
+from robomimic_ddp.data.rlds.order.shuffle_plan import Shuffle
 from robomimic_ddp.data.sampling import ShardedSampler, order_of, train_loader
 from robomimic_ddp.distributed import group, rng, signals
 from robomimic_ddp.errors import VerifyError

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from robomimic_ddp.config.swapped import swapped
+from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.errors import RobomimicDDPError
 from robomimic_ddp.monitoring import history
 from robomimic_ddp.monitoring.metrics import epoch_log

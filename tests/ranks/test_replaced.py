@@ -23,8 +23,8 @@ from torch import nn
 
 import robomimic_ddp
 from robomimic_ddp.checkpoint import weights
-from robomimic_ddp.config import json_config, swapped
-from robomimic_ddp.data.rlds import tfds_sharding, tfds_statistics
+from robomimic_ddp.config import json_config, monkeypatch
+from robomimic_ddp.data.rlds import octo_statistics, tfds_sharding
 from robomimic_ddp.distributed import main_rank
 from robomimic_ddp.training import rollouts
 from robomimic_ddp.training import run_directory as directory
@@ -74,7 +74,7 @@ def rows() -> set[Replaced]:
 def name_of(owner: Any) -> str | None:
     """What the tables call `owner`; None for an object of our own."""
     if isinstance(owner, ModuleType):
-        is_octo = tfds_statistics.NAME in vars(owner)
+        is_octo = octo_statistics.NAME in vars(owner)
         return "octo.data.dataset and its copies" if is_octo else owner.__name__
     if isinstance(owner, type):
         return f"{owner.__module__}.{owner.__name__}"
@@ -101,7 +101,7 @@ def noted() -> Iterator[set[Replaced]]:
 
     def note(owner: Any, attribute: str) -> None:
         frame = sys._getframe(2)
-        while frame.f_code.co_filename in (swapped.__file__, contextlib.__file__):
+        while frame.f_code.co_filename in (monkeypatch.__file__, contextlib.__file__):
             frame = frame.f_back
         name, file = name_of(owner), frame.f_code.co_filename
         if name is not None and file.startswith(PACKAGE):
@@ -118,7 +118,7 @@ def noted() -> Iterator[set[Replaced]]:
             note(self, attribute)
         set_on_module(self, attribute, value)
 
-    with mock.patch.object(swapped, "setattr", set_by_swapped, create=True):
+    with mock.patch.object(monkeypatch, "setattr", set_by_swapped, create=True):
         with mock.patch.object(nn.Module, "__setattr__", on_module):
             yield found
 
@@ -237,9 +237,9 @@ def pipeline_of_octo(folder: Path) -> None:
     octo.get_dataset_statistics = lambda dataset, hash_dependencies, save_dir: None
     with contextlib.ExitStack() as stack:
         stack.enter_context(loaded(tf, tfds, octo))
-        stack.enter_context(mock.patch.object(tfds_statistics, "import_tensorflow"))
+        stack.enter_context(mock.patch.object(octo_statistics, "import_tensorflow"))
         stack.enter_context(mock.patch.object(tfds_sharding._Shares, "require_sharded"))
-        stack.enter_context(tfds_statistics.computed_once())
+        stack.enter_context(octo_statistics.computed_once())
         tfds_sharding.make_sharded(lambda: None, (), {}, rank=0, world_size=2)
 
 
@@ -314,7 +314,7 @@ def test_every_row_happens(replaced: set[Replaced]) -> None:
 
 def test_every_module_that_replaces_has_a_row() -> None:
     """Other replacements than those of the runs above, by their source text."""
-    apart = ("commands/bench/", "config/swapped.py")
+    apart = ("commands/bench/", "config/monkeypatch.py")
     files = {str(file.relative_to(PACKAGE)): file for file in Path(PACKAGE).rglob("*.py")}
     using = {
         name

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from robomimic_ddp.config.swapped import swapped
+from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed import rng, watchdog
 from robomimic_ddp.monitoring.metrics import epoch_log
 from robomimic_ddp.monitoring.step_logs import EpochPart

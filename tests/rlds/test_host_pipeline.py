@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from robomimic_ddp import api
+from robomimic_ddp.data.rlds.octo_statistics import computed_once
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow
 from robomimic_ddp.data.rlds.tfds_sharding import make_sharded, require_datasets
-from robomimic_ddp.data.rlds.tfds_statistics import computed_once
 from robomimic_ddp.errors import DataError
 from tests.rlds.conftest import LENGTHS
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robomimic_ddp.data.rlds.order.shuffle import Shuffle
+from robomimic_ddp.data.rlds.order.shuffle_plan import Shuffle
 
 counts, buffers, seeds = st.integers(1, 600), st.integers(1, 700), st.integers(0, 2**31)
 

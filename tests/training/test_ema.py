@@ -16,7 +16,7 @@ import torch
 
 from robomimic_ddp.errors import WrapError
 from robomimic_ddp.training.step import ema as averaging
-from robomimic_ddp.training.step.averaged_copy import averaged_copy
+from robomimic_ddp.training.step.ema_model import averaged_copy
 from tests.averages import of_host
 from tests.parity.test_ema import build
 

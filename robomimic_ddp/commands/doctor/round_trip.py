@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from robomimic_ddp.commands.doctor.ranks import PATIENCE_SECONDS
-from robomimic_ddp.config import env, plan
+from robomimic_ddp.config import env, parallel_mode
 from robomimic_ddp.distributed import group
 
 PARAMETERS = 67_000_000
@@ -25,8 +25,8 @@ def main(answer: str) -> None:
     """Collective: the main rank writes medians to the file `answer`. The group is training's."""
     launch = env.read_launch_env()
     gpus = torch.cuda.device_count()
-    name = plan.local_device(launch, gpus) if gpus else "cpu"
-    backend = plan.backend_for(name)
+    name = parallel_mode.local_device(launch, gpus) if gpus else "cpu"
+    backend = parallel_mode.backend_for(name)
     with group.process_group(backend, PATIENCE_SECONDS / 2, device=name):
         _measure(answer, launch, torch.device(name), backend)
 

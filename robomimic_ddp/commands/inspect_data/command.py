@@ -70,7 +70,7 @@ def run(command: str, args: argparse.Namespace) -> int:
 
 def _inspect(path: Path, most: int, output: Path | None) -> dict[str, Any]:
     """The report of an RLDS dataset; writes its files to `output`, if given."""
-    from robomimic_ddp.commands.inspect_data import fitting, job_config, sheet, survey
+    from robomimic_ddp.commands.inspect_data import contact_sheet, fitting, job_config, survey
     from robomimic_ddp.data.rlds.index.source import Source
     from robomimic_ddp.data.rlds.schema.spec import load_schema
 
@@ -89,7 +89,7 @@ def _inspect(path: Path, most: int, output: Path | None) -> dict[str, Any]:
         if theirs.exists():  # a user may have edited it: it has precedence
             chosen = report["schema"] = str(theirs.absolute())
             report["left_out"] = fitting.require_fit(source, load_schema(chosen))
-        sheet.draw(source, sample, output / SHEET)
+        contact_sheet.draw(source, sample, output / SHEET)
         if chosen is None:
             written.append(theirs)
             theirs.write_text(fitting.draft(source), encoding="utf-8")

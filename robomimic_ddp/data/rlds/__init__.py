@@ -11,6 +11,6 @@ pipeline  raw records by byte offset, windows of encoded frames in that buffer (
 loaders   torch tensors; `make` makes the loader of a dataset, which knows nothing of loaders
 
 `schema` names what is read, `index` says where it is in the files. `host_datasets` has what edited
-hosts call; `tfds_sharding` and `tfds_statistics` are for hosts with a pipeline over
+hosts call; `tfds_sharding` and `octo_statistics` are for hosts with a pipeline over
 tensorflow-datasets.
 """

@@ -19,7 +19,7 @@ from robomimic_ddp.data.rlds.index.statistics import Index, merged_statistics
 from robomimic_ddp.data.rlds.order import partition
 from robomimic_ddp.data.rlds.order.pass_schedule import PassSchedule, Segment
 from robomimic_ddp.data.rlds.order.read_plan import PassPlan
-from robomimic_ddp.data.rlds.order.shuffle import Shuffle
+from robomimic_ddp.data.rlds.order.shuffle_plan import Shuffle
 from robomimic_ddp.data.rlds.order.windows import WindowShape, pick_offsets, windows_per_pass
 from robomimic_ddp.data.rlds.pipeline.images import PictureSize, reduction
 from robomimic_ddp.data.rlds.pipeline.settings import WindowSettings

@@ -21,7 +21,7 @@ from robomimic_ddp.data.rlds.index.source import Source, find_dataset
 from robomimic_ddp.data.rlds.index.splits import kept_episodes, split_validation
 from robomimic_ddp.data.rlds.index.statistics import Index
 from robomimic_ddp.data.rlds.loaders.cached_frames import add_cache
-from robomimic_ddp.data.rlds.mixture import RLDSMixture
+from robomimic_ddp.data.rlds.mixture_dataset import RLDSMixture
 from robomimic_ddp.data.rlds.order.windows import WindowShape
 from robomimic_ddp.data.rlds.pipeline.images import PictureSize
 from robomimic_ddp.data.rlds.schema import config as settings

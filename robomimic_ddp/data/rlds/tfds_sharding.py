@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Any, Callable
 
 from robomimic_ddp.config import paths
-from robomimic_ddp.config.swapped import swapped
+from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.data.rlds.index.source import find_dataset
 from robomimic_ddp.errors import DataError
 

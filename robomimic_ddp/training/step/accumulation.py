@@ -13,7 +13,7 @@ from typing import Any, Callable
 
 from torch.nn.parallel import DistributedDataParallel
 
-from robomimic_ddp.config.swapped import swapped
+from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed import host_algo, parallel
 from robomimic_ddp.errors import DataError, PlanError
 from robomimic_ddp.monitoring import step_hooks

@@ -14,7 +14,7 @@ import torch.utils.checkpoint
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from robomimic_ddp.config.swapped import swapped
+from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.training.step import module_call
 
 IMAGE_LAYERS = (nn.Conv2d, nn.ConvTranspose2d)

@@ -17,7 +17,7 @@ from typing import Any, Callable, NamedTuple
 
 import torch
 
-from robomimic_ddp.config.swapped import swapped
+from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed import fsdp, optimizer_ddp
 
 NAME = "backprop_for_loss"

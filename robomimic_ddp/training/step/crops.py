@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from robomimic_ddp.config.swapped import swapped
+from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.training.step import backprop, pinned_batches
 
 NAME = "sample_random_image_crops"

@@ -15,9 +15,9 @@ from typing import Any, Callable
 import torch
 from torch import nn
 
-from robomimic_ddp.config.swapped import swapped
+from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed.fsdp import local
-from robomimic_ddp.training.step.averaged_copy import AveragedModel, AveragedParameters
+from robomimic_ddp.training.step.ema_model import AveragedModel, AveragedParameters
 
 _NEEDED = {
     "shadow_params": {"shadow_params", "optimization_step", "cur_decay_value"},

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from robomimic_ddp.config.swapped import swapped
+from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed import host_algo
 
 KINDS = (torch.optim.Adam, torch.optim.AdamW)

@@ -12,7 +12,7 @@ from typing import Any, Callable
 import torch
 from torch import nn
 
-from robomimic_ddp.config.swapped import swapped
+from robomimic_ddp.config.monkeypatch import swapped
 
 _ATTRIBUTE = "_compiled_call_impl"
 

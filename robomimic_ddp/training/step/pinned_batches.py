@@ -14,7 +14,7 @@ from typing import Any, Callable
 import torch
 
 from robomimic_ddp.config import tree
-from robomimic_ddp.config.swapped import swapped
+from robomimic_ddp.config.monkeypatch import swapped
 
 NAME = "to_device"
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.config.options import Options, ResolvedOptions
 from robomimic_ddp.config.plan import RunPlan
-from robomimic_ddp.config.swapped import swapped
 from robomimic_ddp.distributed import comm_hooks, group, host_algo, optimizer_ddp, parallel
 from robomimic_ddp.errors import PlanError
 from robomimic_ddp.training.step import (

@@ -8,7 +8,7 @@ from typing import Any, Callable
 
 from torch.optim import lr_scheduler
 
-from robomimic_ddp.config.swapped import swapped
+from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed import host_algo
 from robomimic_ddp.errors import PlanError
 

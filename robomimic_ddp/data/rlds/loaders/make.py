@@ -10,7 +10,7 @@ from robomimic_ddp.data.rlds.dataset import LoadOptions, RLDSDataset
 from robomimic_ddp.data.rlds.loaders.mixture import MixtureTrainLoader, MixtureValidLoader
 from robomimic_ddp.data.rlds.loaders.train import RLDSTrainLoader
 from robomimic_ddp.data.rlds.loaders.valid import RLDSValidLoader
-from robomimic_ddp.data.rlds.mixture import RLDSMixture
+from robomimic_ddp.data.rlds.mixture_dataset import RLDSMixture
 from robomimic_ddp.data.rlds.pipeline.settings import PREFETCHED_BATCHES, Batching
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from robomimic_ddp.data.rlds.loaders.valid import Limited
-from robomimic_ddp.data.rlds.mixture import RLDSMixture
+from robomimic_ddp.data.rlds.mixture_dataset import RLDSMixture
 from robomimic_ddp.data.rlds.order.mixture_quota import Quotas
 
 _KIND = "mixture"

@@ -24,7 +24,7 @@ from robomimic_ddp.data.rlds.order.partition import (
     whole_row,
     windows_given,
 )
-from robomimic_ddp.data.rlds.order.shuffle import Shuffle
+from robomimic_ddp.data.rlds.order.shuffle_plan import Shuffle
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from robomimic_ddp.data.rlds.order.partition import Pieces
-from robomimic_ddp.data.rlds.order.shuffle import Shuffle
+from robomimic_ddp.data.rlds.order.shuffle_plan import Shuffle
 from robomimic_ddp.data.rlds.order.windows import picked_windows
 
 BLOCK_WINDOWS = 4096

@@ -8,7 +8,7 @@ import pytest
 
 from robomimic_ddp.config import env, options, plan
 from robomimic_ddp.errors import Stopped
-from robomimic_ddp.monitoring import node_lines
+from robomimic_ddp.monitoring import node_messages
 
 VARIABLES = {"MASTER_ADDR": "n", "MASTER_PORT": "1", "TORCHELASTIC_RUN_ID": "job"}
 
@@ -20,7 +20,7 @@ def lines_of(capsys, monkeypatch, error=None, gpus=0, restart=0, **variables):
     made = plan.make_plan(
         launch, options.resolve(), visible_gpus=gpus, use_cuda=gpus > 0, batch_size=4
     )
-    node = node_lines.NodeLines(made, launch.node, launch.nodes)
+    node = node_messages.NodeMessages(made, launch.node, launch.nodes)
     node.joined(restart)
     node.ended(error)
     node.ended(error)

@@ -14,7 +14,7 @@ from robomimic_ddp.config.plan import RunPlan
 from robomimic_ddp.errors import Stopped
 
 
-class NodeLines:
+class NodeMessages:
     """Lines on stderr of a node's first rank; none of other ranks, and on a single node.
 
     `nodes`: how many; `node`: which, from 0, by the launcher or else by the ranks' order.

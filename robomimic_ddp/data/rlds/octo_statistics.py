@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from types import ModuleType
 from typing import Any, Callable
 
-from robomimic_ddp.config.swapped import swapped
+from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow
 from robomimic_ddp.distributed import group
 from robomimic_ddp.errors import DataError
