@@ -74,6 +74,7 @@ def require_same(one: study.Sweep, two: study.Sweep) -> None:
 
 
 WORDS = ("train.seed=1,2", "ddp.preset=safe")
+TWO_RANKS = ("--ranks-per-trial", "2")
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +89,7 @@ def whole(
     """The sweep that nothing interrupts."""
     directory = tmp_path_factory.mktemp("whole") / "sweep"
     sweep = make(directory, config, *WORDS)
-    said = finish(host_copy, directory)
+    said = finish(host_copy, directory, *TWO_RANKS)
     assert "2 complete" in said and "begins on slot 0" in said
     require_trained_once(sweep, 4)
     return sweep
@@ -99,7 +100,7 @@ def test_worker_and_training_are_killed_in_mid_trial(
 ) -> None:
     directory = tmp_path / "sweep"
     sweep = make(directory, config, *WORDS)
-    worker = start(host_copy, directory)
+    worker = start(host_copy, directory, *TWO_RANKS)
     while not any(len(entry.curve("valid/Loss")) >= 2 for entry in sweep.entries()):
         assert worker.poll() is None, (directory / "worker.txt").read_text()
         time.sleep(0.01)
@@ -107,10 +108,11 @@ def test_worker_and_training_are_killed_in_mid_trial(
     assert trainings
     kill(psutil.Process(worker.pid), *trainings)
     assert [entry.state for entry in sweep.entries()] == ["running", "waiting"]
-    said = finish(host_copy, directory)
+    said = finish(host_copy, directory, *TWO_RANKS)
     assert "resumes on slot 0" in said
     require_trained_once(sweep, 4)
     require_same(sweep, whole)
+    assert all(read_file(entry.run() / STATE)["world_size"] == 2 for entry in sweep.entries())
 
 
 @pytest.mark.slow
@@ -143,10 +145,11 @@ def soak(tmp_path_factory: pytest.TempPathFactory, host_copy: Host, config: Path
     return sweep
 
 
+@pytest.mark.slow
 def test_ranks_in_a_trial_and_a_stop(host_copy: Host, config: Path, tmp_path: Path) -> None:
     """Two ranks in each trial; SIGTERM to the worker stops them and saves."""
     sweep = make(tmp_path / "sweep", config, "train.seed=1", "train.num_epochs=12")
-    worker = start(host_copy, sweep.directory, "--ranks-per-trial", "2")
+    worker = start(host_copy, sweep.directory, *TWO_RANKS)
     (entry,) = sweep.entries()
     while len(entry.curve("train/Loss")) < 2:
         assert worker.poll() is None, (sweep.directory / "worker.txt").read_text()
@@ -154,6 +157,6 @@ def test_ranks_in_a_trial_and_a_stop(host_copy: Host, config: Path, tmp_path: Pa
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(120) == 75, (sweep.directory / "worker.txt").read_text()
     assert (entry.run() / "requeue").exists() and entry.curve("train/Loss").keys() != {12}
-    finish(host_copy, sweep.directory, "--ranks-per-trial", "2")
+    finish(host_copy, sweep.directory, *TWO_RANKS)
     require_trained_once(sweep, 12)
     assert read_file(entry.run() / STATE)["world_size"] == 2

@@ -98,6 +98,7 @@ def test_a_second_run_keeps_what_is_complete_and_says_the_same(demo: Any) -> Non
     assert now == written
 
 
+@pytest.mark.slow
 def test_a_failing_step_is_one_error_and_is_not_taken_for_done(demo: Any) -> None:
     root, _ = demo
     data = (root / "data").stat().st_mtime_ns

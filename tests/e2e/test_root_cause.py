@@ -67,7 +67,7 @@ def test_failures_that_look_like_something_else_are_recorded_too(what, words):
     assert "rank 1: stopped" not in result.stderr
 
 
-@pytest.mark.parametrize("moment", ["early", "late"])
+@pytest.mark.parametrize("moment", ["early", pytest.param("late", marks=pytest.mark.slow)])
 def test_workers_end_when_torchrun_was_killed(moment):
     """kill -9: the agent cannot end its workers any more, so they must notice. Early: while they
     import, before anybody looks at the agent.

@@ -29,6 +29,8 @@ pytestmark = [pytest.mark.parity, pytest.mark.timeout(300)]
 STEPS = 12
 EXACT, ROUNDED, APART = 1e-12, 2e-5, 0.1
 CASES = [(name, world) for name, one in ALGORITHMS.items() for world in one.ranks]
+ON_THREE_RANKS = {"BC RNN-GMM", "CQL", "TD3-BC", "HBC"}
+"""The others' runs on three ranks are left to --all."""
 
 
 def test_every_algorithm_of_the_host_is_here():
@@ -92,7 +94,17 @@ def largest(found: dict[str, float]) -> tuple[float, str]:
     return found[name], name
 
 
-@pytest.mark.parametrize("name, world", CASES, ids=[f"{name}, {world}" for name, world in CASES])
+@pytest.mark.parametrize(
+    "name, world",
+    [
+        pytest.param(
+            *(name, world),
+            id=f"{name}, {world}",
+            marks=[pytest.mark.slow] if world > 2 and name not in ON_THREE_RANKS else [],
+        )
+        for name, world in CASES
+    ],
+)
 def test_ranks_equal_one_process_with_all_batches(name, world, make_job, host_ranks, reference_of):
     """In 32 bits on two ranks."""
     for double in (True, False):

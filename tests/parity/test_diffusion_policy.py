@@ -84,7 +84,18 @@ SLOW = {
     "sharded, 3 micro-batches",
     "sharded, images, checkpointed",
     "sharded, clipped, preset safe",
+    "sharded, images",
+    "low-dim, 4 ranks",
+    "images, 3 ranks",
+    "images, random crops, 4 ranks",
+    "weighted mixture, 3 ranks",
+    "clipped gradients, 4 ranks",
+    "unused looked for, 3 ranks",
+    "static graph, 3 ranks",
+    "2 micro-batches, 3 ranks",
+    "2 micro-batches, images, random crops",
 }
+"""Cases whose parts are in other cases."""
 
 
 def changes_of(case: Case, dataset: Path, folder: Path) -> dict:

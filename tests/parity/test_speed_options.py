@@ -32,8 +32,7 @@ EQUAL = {
 }
 CLOSE = {
     "channels last": {"channels_last": True},
-    "compiled, traced": {"compile": "reduce-overhead"},
-    "all": {"channels_last": True, "activation_checkpointing": True, "compile": "true"},
+    "all": {"channels_last": True, "activation_checkpointing": True, "compile": "reduce-overhead"},
 }
 
 

@@ -6,6 +6,7 @@ That it trains as one process does: tests/parity; that faults are named: tests/f
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from types import SimpleNamespace
@@ -333,8 +334,11 @@ def test_what_a_torch_lacks(place, value, words):
 # ----- memory
 
 
-def bytes_of_a_rank(mode: str) -> int:
-    """Collective: bytes of all tensors of this process after a step of the default net."""
+DEFAULT_DIMS = (256, 512, 1024)
+
+
+def bytes_of_a_rank(mode: str, dims: Sequence[int] = DEFAULT_DIMS) -> int:
+    """Collective: bytes of all tensors of this process after a step of a net."""
     from robomimic.models.diffusion_policy_nets import ConditionalUnet1D
 
     def take_step() -> None:
@@ -348,7 +352,7 @@ def bytes_of_a_rank(mode: str) -> int:
     before = tensor_bytes()
     torch.manual_seed(0)
     with ExitStack() as undo:
-        unet = parallel.parallelise(ConditionalUnet1D(7, 64), mode, name="unet")
+        unet = parallel.parallelise(ConditionalUnet1D(7, 64, down_dims=dims), mode, name="unet")
         nets = nn.ModuleDict({"unet": unet})
         algo = SimpleNamespace(nets=nets)
         algo.optimizers = {"policy": torch.optim.AdamW(nets.parameters())}
@@ -375,9 +379,16 @@ def tensor_bytes() -> int:
     return sum(storages.values())
 
 
-@pytest.mark.parametrize("world_size", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_a_rank_keeps_its_share_of_the_default_net(world_size, ranks):
-    of_ddp = ranks.run(bytes_of_a_rank, "ddp", world_size=1, timeout=200)[0]
-    of_fsdp = ranks.run(bytes_of_a_rank, "fsdp", world_size=world_size, timeout=300)
+@pytest.mark.parametrize(
+    "world_size, dims",
+    [
+        (2, (64, 128, 256)),
+        pytest.param(2, DEFAULT_DIMS, marks=pytest.mark.slow),
+        pytest.param(4, DEFAULT_DIMS, marks=pytest.mark.slow),
+    ],
+)
+def test_a_rank_keeps_its_share_of_a_net(world_size, dims, ranks):
+    of_ddp = ranks.run(bytes_of_a_rank, "ddp", dims, world_size=1, timeout=200)[0]
+    of_fsdp = ranks.run(bytes_of_a_rank, "fsdp", dims, world_size=world_size, timeout=300)
     print(of_ddp, of_fsdp)
     assert max(of_fsdp) <= 1.05 * of_ddp / world_size

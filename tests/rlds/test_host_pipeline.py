@@ -55,7 +55,7 @@ def one_pass(octo, sets, rank, world, **more):
     return keys(made)
 
 
-@pytest.mark.parametrize("world", [2, 3, 9])
+@pytest.mark.parametrize("world", [2, 3, pytest.param(9, marks=pytest.mark.slow)])
 def test_ranks_read_as_many_episodes_disjoint_and_together_all(octo, sets, whole, world):
     """Whatever the files: 5 here, of which two ranks would get 3 and 2."""
     parts = [one_pass(octo, sets, rank, world) for rank in range(world)]

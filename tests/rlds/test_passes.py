@@ -14,6 +14,7 @@ from robomimic_ddp.data.rlds.loaders.make import make_loader
 from robomimic_ddp.data.rlds.order.pass_schedule import Segment
 from robomimic_ddp.data.rlds.order.windows import picked_windows
 from tests.rlds.conftest import CAMERAS, LENGTHS
+from tests.tiers import slow_but
 
 WORLDS = (1, 2, 3, 8)
 
@@ -29,7 +30,7 @@ def stream(loader, batches):
     return list(itertools.chain(*found))
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", slow_but("123", WORLDS))
 def test_every_pass_is_exact_over_ranks_and_nothing_is_lost_over_a_run(load, world):
     train, _ = load()
     total, batch, passes = len(train), 3, 4

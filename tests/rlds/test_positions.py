@@ -12,6 +12,7 @@ from robomimic_ddp.data.rlds.loaders.make import make_loader
 from robomimic_ddp.training import run_fingerprint
 from tests.rlds.conftest import LENGTHS
 from tests.rlds.test_passes import stream, wait_until_idle
+from tests.tiers import slow_but
 
 
 def saved(loader):
@@ -89,9 +90,14 @@ def test_other_ranks_or_batches_take_what_is_left_of_the_pass(load, changes):
     assert list(times.values()).count(passed) == missing
 
 
-@pytest.mark.parametrize("done", [1, 7, 13, 14])
-@pytest.mark.parametrize("world, batch", [(2, 3), (3, 3), (2, 4), (1, 2)])
-def test_what_an_epoch_that_is_a_pass_has_left(load, done, world, batch):
+@pytest.mark.parametrize(
+    "world, batch, done",
+    slow_but(
+        ["(2, 3, 7)", "(3, 3, 13)", "(2, 4, 1)", "(1, 2, 14)"],
+        [(*ranks, done) for ranks in [(2, 3), (3, 3), (2, 4), (1, 2)] for done in (1, 7, 13, 14)],
+    ),
+)
+def test_what_an_epoch_that_is_a_pass_has_left(load, world, batch, done):
     """Each window once in the epoch, but for what fills no batch and opens the next one."""
     train, _ = load()
     before = [make_loader(train, 3, rank, 2, 7) for rank in range(2)]
