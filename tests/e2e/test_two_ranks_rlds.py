@@ -110,6 +110,7 @@ def test_images_stay_uint8_until_on_the_device(trained: Any) -> None:
         assert "torch.uint8" not in [moved[state] for state in RLDS_STATES]
 
 
+@pytest.mark.slow
 def test_a_mixture_trains_with_validation(
     config: Path, demo_dataset: Path, host_copy: Host, tmp_path: Path
 ) -> None:

@@ -46,10 +46,9 @@ IN_TURN: list[dict[str, Any]] = [
 """Compiled without Triton: dynamo's and autograd's graphs, no kernels (tests/pretend_cuda/job.py).
 """
 RLDS = {
-    **{"precision": "bf16", "comm": "powersgd", "powersgd_start": 3, "prefetch": 1},
+    **{"precision": "bf16", "comm": "powersgd", "powersgd_start": 3, "prefetch": 1, "cache_gb": 1},
     **{"shuffle": "per_rank", "fast_decode": "true", "skip_corrupt": "true"},
 }
-CACHED = {"cache_gb": 1}
 """And `cache`, a folder."""
 SHARDED: list[dict[str, Any]] = [
     {"mode": "fsdp", "verify": False, "precision": "bf16", "fsdp_reshard": False},
@@ -67,7 +66,7 @@ ELSEWHERE = {
 
 
 def test_each_option_is_here():
-    run = {name for options in [*IN_TURN, RLDS, CACHED, *SHARDED] for name in options}
+    run = {name for options in [*IN_TURN, RLDS, *SHARDED] for name in options}
     assert run | set(ELSEWHERE) == set(Options.__dataclass_fields__)
 
 
@@ -138,13 +137,12 @@ def test_options_in_turn_resuming_and_fine_tuning(job, config_file, tmp_path):
 
 
 def test_rlds(job, demo_dataset, tmp_path):
-    cached, words = {**CACHED, "cache": str(tmp_path / "cache")}, []
-    for number, given in enumerate((RLDS, cached)):
-        config = make_rlds_config(demo_dataset, tmp_path / f"runs{number}", CHANGES)
-        config = write_config(tmp_path / f"config{number}.json", config)
-        words += [THEN] * bool(words)
-        words += [f"load_from={config}", *(f"ddp.{name}={text}" for name, text in given.items())]
-    require_well(*job("robomimic.scripts.train_rlds", *words), [0, 1], [RLDS, cached])
+    config = make_rlds_config(demo_dataset, tmp_path / "runs", CHANGES)
+    words = [f"load_from={write_config(tmp_path / 'config.json', config)}"]
+    given = {**RLDS, "cache": tmp_path / "cache"}
+    words += [f"ddp.{name}={text}" for name, text in given.items()]
+    require_well(*job("robomimic.scripts.train_rlds", *words), [0, 1], [given])
+    assert list((tmp_path / "cache").iterdir())
 
 
 def test_data_parallel_in_a_plain_process(job, config_file):

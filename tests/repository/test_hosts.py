@@ -94,7 +94,7 @@ def started(tmp_path: Path) -> Host:
     return Host(tmp_path / "host")
 
 
-@pytest.mark.parametrize("ranks", [None, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(None, marks=pytest.mark.slow), 2])
 def test_a_warm_start_is_what_a_cold_one_is(ranks: int | None, started: Host) -> None:
     """Arguments, import path, variables, modules, exit code; nothing stays from job to job."""
     told = []

@@ -37,8 +37,8 @@ def windows(folder: Path, ranks: int) -> list[list[int]]:
 
 @pytest.fixture(scope="module")
 def jobs(stored, small, host_copy, own_ranks, tmp_path_factory) -> dict[str, Path]:  # noqa: F811
-    """Folders of a job that ran to its end, one that was stopped, and both ways to go on from it;
-    each has the windows of its own part.
+    """Folders of a job that ran to its end, one that was stopped, and one that resumed it; each has
+    the windows of its own part.
     """
     folders = {name: tmp_path_factory.mktemp(name) for name in ("whole", "stopped")}
     changes = {
@@ -59,14 +59,17 @@ def jobs(stored, small, host_copy, own_ranks, tmp_path_factory) -> dict[str, Pat
     assert job(own_ranks, host_copy, folders["whole"], "none") == [0, 0]
     plan = f"all@SIGUSR1:{SIGNALLED}"
     assert set(job(own_ranks, host_copy, folders["stopped"], plan)) == {75}
-    for name, ranks in (("resumed", 2), ("more", 3)):
-        folder = folders[name] = tmp_path_factory.mktemp(name) / "run"
-        shutil.copytree(folders["stopped"], folder)
-        (folder / "happened").rename(folder / "before")
-        output = f"train.output_dir={folder / 'runs'}"
-        codes = job(own_ranks, host_copy, folder, "none", "resume=true", output, ranks=ranks)
-        assert codes == [0] * ranks
+    folder = folders["resumed"] = tmp_path_factory.mktemp("resumed") / "run"
+    resume(own_ranks, host_copy, folders["stopped"], folder, ranks=2)
     return folders
+
+
+def resume(pool: RankPool, host: Any, stopped: Path, folder: Path, ranks: int) -> None:
+    """Ends a copy of the job `stopped` in `folder`."""
+    shutil.copytree(stopped, folder)
+    (folder / "happened").rename(folder / "before")
+    output = f"train.output_dir={folder / 'runs'}"
+    assert job(pool, host, folder, "none", "resume=true", output, ranks=ranks) == [0] * ranks
 
 
 def test_the_stop_is_inside_an_epoch_and_beyond_a_pass_of_the_small_set(jobs):
@@ -81,15 +84,18 @@ def test_as_many_ranks_go_on_to_the_bit(jobs):
     steps = newest(jobs["stopped"])["steps"]
     for rank in range(2):
         own = [jobs[name] / "happened" / f"windows{rank}.jsonl" for name in jobs]
-        whole, stopped, resumed, _ = (file.read_text().splitlines() for file in own)
+        whole, stopped, resumed = (file.read_text().splitlines() for file in own)
         assert stopped[:steps] + resumed == whole and len(whole) == EPOCHS * EPOCH_STEPS
     assert state_differences(newest(jobs["resumed"]), newest(jobs["whole"])) == []
 
 
-def test_other_ranks_take_what_is_left_of_each_sets_pass(jobs, stored):
+@pytest.mark.slow
+def test_other_ranks_take_what_is_left_of_each_sets_pass(jobs, host_copy, own_ranks, tmp_path):
+    """Through the host's entry; tests/rlds/test_mixtures.py has the loaders alone."""
+    resume(own_ranks, host_copy, jobs["stopped"], tmp_path / "run", ranks=3)
     steps = newest(jobs["stopped"])["steps"]
     batches = windows(jobs["stopped"], 2)
-    rest = windows(jobs["more"], 3)
+    rest = windows(tmp_path / "run", 3)
     assert len(batches) == 2 * steps and len(rest) == 3 * (EPOCHS * EPOCH_STEPS - steps)
     assert {sum(index >= FIRST for index in batch) for batch in batches + rest} == {3}
     seen = Counter(index for batch in batches + rest for index in batch)

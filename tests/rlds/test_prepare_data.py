@@ -393,7 +393,7 @@ def test_of_two_jobs_that_begin_at_once_with_other_settings_one_is_refused(
     assert prepare(stored.folder, tmp_path, "--quality", "90") == 0
 
 
-@pytest.mark.parametrize("launcher", ["slurm", "torchrun"])
+@pytest.mark.parametrize("launcher", [pytest.param("slurm", marks=pytest.mark.slow), "torchrun"])
 def test_tasks_share_the_files(stored, made, tmp_path, monkeypatch, capsys, launcher):
     for task in range(3):
         names = {"SLURM_ARRAY_TASK_ID": task + 1, "SLURM_ARRAY_TASK_COUNT": 3, **TASKS}
