@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
 from robomimic_ddp import cli
 from robomimic_ddp.commands.launch import arguments, devices, summary, torchrun
 from robomimic_ddp.commands.launch.__main__ import main
+from robomimic_ddp.distributed import rendezvous
 from robomimic_ddp.errors import ConfigError, UsageError
 from tests.hosts import ROOT
 
@@ -341,3 +344,31 @@ def test_an_unpatched_host_is_named_before_ranks_start(
     assert word in err
     assert main([*arguments, "--dry-run"]) == 0
     assert word in capsys.readouterr().err
+
+
+TRAPPED = 'trap "exit 75" TERM USR1; touch "$0.$LOCAL_RANK"; while :; do sleep 0.1; done'
+
+
+@pytest.mark.parametrize(
+    ("script", "sent", "code", "said", "quiet"),
+    [
+        ("exit 75", None, 75, "stopped on request; how to resume is above\n", True),
+        ("exit $((75 + LOCAL_RANK))", None, 1, "ChildFailedError", False),
+        (TRAPPED, signal.SIGTERM, 128 + signal.SIGTERM, "after SIGTERM; if they saved", True),
+    ],
+)
+def test_torchrun_adds_no_traceback_to_a_stop(script, sent, code, said, quiet, tmp_path):
+    file = tmp_path / "up"
+    plain = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
+    plain += [*rendezvous.on_this_machine(), "--no-python", "sh", "-c", script, str(file)]
+    job = subprocess.Popen(
+        torchrun.quiet(plain), cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    while sent and len(list(tmp_path.iterdir())) < 2 and job.poll() is None:
+        time.sleep(0.05)
+    if sent:
+        job.send_signal(sent)
+    err = job.communicate(timeout=60)[1]
+    assert job.returncode == code and said in err, err
+    assert ("Traceback" not in err) == quiet, err
+    assert not quiet or err.endswith(said) or sent

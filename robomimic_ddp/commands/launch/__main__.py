@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None, prog: str = arguments.SCRIPT) -> int
     if why_not:
         print(f"{name}: {why_not} (robomimic-ddp apply)", file=sys.stderr)
     if not settings.dry_run:
-        env.become(command, added)
+        env.become(torchrun.quiet(command), added)
     return EXIT_DONE
 
 

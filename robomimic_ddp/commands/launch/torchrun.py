@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,11 @@ def command(settings: Settings, variables: Mapping[str, str]) -> tuple[list[str]
     path = str(paths.expanded(settings.config))
     own = [f"load_from={path}"] if settings.takes_dot_list else ["--config", path]
     return [*words, "-m", settings.module, *own, *settings.overrides], added
+
+
+def quiet(command: Sequence[str]) -> list[str]:
+    """The command as the launcher runs it: the same torchrun, see quiet_torchrun."""
+    return [command[0], "-m", "robomimic_ddp.commands.launch.quiet_torchrun", *command[3:]]
 
 
 def unpatched(settings: Settings) -> str:
