@@ -35,6 +35,20 @@ def config(tmp_path):
     return write
 
 
+@pytest.fixture
+def node_with(tmp_path, monkeypatch):
+    """`node_with(n)`: from now on nvidia-smi lists n GPUs."""
+
+    def set_up(gpus):
+        tool = tmp_path / "nvidia-smi"
+        lines = "".join(f'echo "GPU {index}: H"; echo "  MIG 1g: x"; ' for index in range(gpus))
+        tool.write_text(f'#!/bin/sh\n[ "$1" = --list-gpus ] || exit 1\n{lines}\n')
+        tool.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    return set_up
+
+
 def settings(*argv, **variables):
     return arguments.parse([str(word) for word in argv], variables)
 
@@ -132,7 +146,8 @@ def test_one_node_may_be_said_with_a_meeting_point():
         (None, NONE, 1, None),
     ],
 )
-def test_devices(asked, variables, ranks, visible):
+def test_devices(asked, variables, ranks, visible, node_with):
+    node_with(8)
     chosen = devices.choose(asked, variables)
     assert (chosen.ranks, chosen.visible) == (ranks, visible)
     assert (chosen.gpus == 0) == (variables is NONE)
@@ -146,19 +161,53 @@ def test_devices(asked, variables, ranks, visible):
         (("0",), NONE, "no GPU is visible"),
     ],
 )
-def test_devices_that_are_not_there(asked, variables, words):
+def test_devices_that_are_not_there(asked, variables, words, node_with):
+    node_with(8)
     with pytest.raises(UsageError, match=words):
         devices.choose(asked, variables)
 
 
-def test_gpus_are_counted_by_the_drivers_tool(tmp_path, monkeypatch):
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text('#!/bin/sh\n[ "$1" = --list-gpus ] && echo "GPU 0: H" && echo "GPU 1: H"\n')
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+def test_gpus_are_counted_by_the_drivers_tool(node_with, tmp_path):
+    node_with(2)
     assert devices.visible_devices({}) == ["0", "1"]
-    tool.write_text("#!/bin/sh\necho failed because of the driver\nexit 9\n")
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho failed because of the driver\nexit 9\n")
     assert devices.visible_devices({}) == []
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("installed", "named", "missing"),
+    [
+        (2, "5", "names GPU 5, and this node has 2"),
+        (2, "0,3,1,2", "names GPU 3, 2, and"),
+        (2, "1,0", ""),
+        (2, "1,-1,7", ""),
+        (2, "GPU-5aa,MIG-77/1/0", ""),
+        (2, "", ""),
+        (2, None, ""),
+        (0, "5", ""),
+        (0, "GPU-5aa", ""),
+    ],
+)
+def test_a_gpu_that_is_not_installed(installed, named, missing, node_with, config, capsys):
+    """Without any the ranks are on the CPU, as torch has them."""
+    node_with(installed)
+    variables = {} if named is None else {"CUDA_VISIBLE_DEVICES": named}
+    assert (missing in devices.absent(variables)) if missing else not devices.absent(variables)
+    where = next(iter(summary.lines(settings("--config", config()), variables)))
+    on_cpu = named == "" or (installed == 0 and named == "5")
+    assert where.endswith("on the CPU, since no GPU is visible" if on_cpu else "on GPUs")
+
+
+@pytest.mark.bad_input
+def test_a_missing_gpu_is_refused_and_noted_in_a_dry_run(node_with, config, capsys, monkeypatch):
+    node_with(1)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
+    words = ["--config", config(), "--module", "lab.train"]
+    assert main(words) == 2 and "this node has 1" in capsys.readouterr().err
+    assert main([*words, "--dry-run"]) == 0
+    said = capsys.readouterr()
+    assert "note: CUDA_VISIBLE_DEVICES=5 names GPU 5" in said.err and "command: " in said.out
 
 
 def command_of(config, *argv, **variables):
