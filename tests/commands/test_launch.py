@@ -13,7 +13,7 @@ import time
 import pytest
 
 from robomimic_ddp import cli
-from robomimic_ddp.commands.launch import arguments, devices, summary, torchrun
+from robomimic_ddp.commands.launch import arguments, checks, devices, summary, torchrun
 from robomimic_ddp.commands.launch.__main__ import main
 from robomimic_ddp.distributed import rendezvous
 from robomimic_ddp.errors import ConfigError, UsageError
@@ -382,6 +382,7 @@ def test_an_unpatched_host_is_named_before_ranks_start(
     if text is not None:
         (tmp_path / "robomimic/scripts" / f"{module}.py").write_text(text)
     monkeypatch.delitem(sys.modules, "robomimic", raising=False)
+    monkeypatch.setattr(checks, "refusal", lambda settings: None)  # it would import this host here
     monkeypatch.syspath_prepend(tmp_path)
     started = []
     monkeypatch.setattr("robomimic_ddp.config.env.become", lambda *given: started.append(given))

@@ -68,7 +68,7 @@ def _wrong(
     settings: arguments.Settings, variables: Mapping[str, str]
 ) -> Iterator[RobomimicDDPError]:
     """What would stop all ranks, or should."""
-    from robomimic_ddp.commands.launch import devices, torchrun
+    from robomimic_ddp.commands.launch import checks, devices, torchrun
 
     unpatched = torchrun.unpatched(settings)
     if unpatched:
@@ -78,6 +78,9 @@ def _wrong(
     absent = devices.absent(variables)
     if absent:
         yield UsageError(absent)
+    refused = None if unpatched else checks.refusal(settings)
+    if refused is not None:
+        yield refused
 
 
 def _import_path(variables: Mapping[str, str]) -> dict[str, str]:
