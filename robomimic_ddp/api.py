@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import sys
 from typing import Any, Callable
 
 from robomimic_ddp import API_VERSION, __version__
@@ -133,6 +134,9 @@ def entry_point(api_version: int) -> Callable:
     def decorate(main: Callable) -> Callable:
         if main.__module__ == "__main__":
             dotlist.take_options()
+            words = dotlist.keys_beside_config()
+            if words:
+                entry.entry_point(dotlist.require_accepted)(words, sys.modules["__main__"])
 
         @functools.wraps(main)
         def checked(*args: Any, **kwargs: Any) -> Any:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import ModuleType
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -17,6 +21,12 @@ from robomimic_ddp.errors import ConfigError
 FILE = "load_from="
 OPTIONS = "ddp."
 """Prefix of our options."""
+_HOST_KEY = re.compile(r"\+?(train|experiment|algo|observation)\.[^=]+=")
+_READ_MORE = {
+    *("parse_known_args", "parse_intermixed_args", "add_subparsers"),
+    *("argv", "hydra", "OmegaConf"),
+}
+"""Names in a script that may read words besides flags."""
 
 
 def parse_dotlist(arguments: Sequence[str], usage: str = "") -> dict:
@@ -49,6 +59,57 @@ def take_options() -> None:
     if found:
         _taken.set((*_taken.get(), *found))
         sys.argv[1:] = [word for word in sys.argv[1:] if word not in found]
+
+
+def keys_beside_config() -> list[str]:
+    """Words of sys.argv that set keys of a host's config, and are not the value of a flag."""
+    before = ["", *sys.argv[1:]]
+    return [
+        word
+        for word, previous in zip(sys.argv[1:], before)
+        if _HOST_KEY.match(word) and not previous.startswith("-")
+    ]
+
+
+def require_accepted(words: Sequence[str], script: ModuleType) -> None:
+    """Raises ConfigError if `script`, which reads --config by argparse, accepts none of `words`.
+
+    One that may read them in any way (positional arguments, nargs, parse_known_args, sys.argv,
+    Hydra), or has its parser elsewhere, passes.
+    """
+    try:
+        refuses = _takes_flags_alone(inspect.getsource(script))
+    except (OSError, TypeError):  # not from a file
+        return
+    if refuses:
+        raise ConfigError(
+            f"found {' '.join(words)}, but this script takes the host's keys from --config alone; "
+            "expected its own flags, and ddp.NAME=VALUE. Write the key into the config, or start "
+            "robomimic.scripts.train_rlds load_from=CONFIG.json KEY=VALUE ..., which takes keys "
+            "(for HDF5 data, too)."
+        )
+
+
+def _takes_flags_alone(source: str) -> bool:
+    """Whether this source text parses --config and other flags, and looks at nothing else."""
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError):  # written for another Python
+        return False
+    names = {getattr(node, "attr", None) or getattr(node, "id", None) for node in nodes}
+    if names & _READ_MORE:
+        return False
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    parsed = [call for call in calls if getattr(call.func, "attr", "") == "parse_args"]
+    declared = [call for call in calls if getattr(call.func, "attr", "") == "add_argument"]
+    flags = [[str(getattr(word, "value", "")) for word in call.args] for call in declared]
+    return (
+        bool(parsed)
+        and not any(call.args or call.keywords for call in parsed)
+        and any("--config" in words for words in flags)
+        and all(words and words[0].startswith("-") for words in flags)
+        and not any(word.arg in ("nargs", None) for call in declared for word in call.keywords)
+    )
 
 
 def overrides(words: Sequence[str]) -> list[str]:

@@ -278,6 +278,8 @@ class Options:
 FIELDS = {field.name: field for field in dataclasses.fields(Options)}
 _FORMER = {"powersgd_rank": ("comm", "powersgd"), "debug_interval": ("debug", "true")}
 """Options of earlier versions: the option and the value whose number they are now."""
+_CLOSE = 3
+"""Most options that the message for an unknown one names."""
 
 
 @dataclass(frozen=True)
@@ -363,9 +365,12 @@ def parse(name: str, raw: Any, spelled: str) -> Any:
     `spelled`.
     """
     if name not in FIELDS:
-        close = difflib.get_close_matches(name, FIELDS, n=1)
-        hint = f" Did you mean {spelled[: -len(name)]}{_like(spelled, close[0])}?" if close else ""
-        raise OptionError(f"{spelled} is not an option.{hint} Options: {', '.join(FIELDS)}.")
+        close = difflib.get_close_matches(name, FIELDS, n=_CLOSE)
+        likely = " or ".join(f"{spelled[: -len(name)]}{_like(spelled, one)}" for one in close)
+        hint = f" Did you mean {likely}?" if close else ""
+        raise OptionError(
+            f"{spelled} is not an option.{hint} docs/options.md lists all {len(FIELDS)}."
+        )
     field = FIELDS[name]
     kind = type(field.default)
     value = _convert(kind, raw)

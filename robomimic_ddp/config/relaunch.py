@@ -21,7 +21,7 @@ def resume_command(
     Options in its environment are repeated, and `python_path`, its PYTHONPATH. `interpreter`: where
     the shell would not find this one's `python` and `torchrun`. Several nodes and launchers other
     than torchrun have addresses and flags of which a rank knows nothing: then it is what to add to
-    their command.
+    their command; torchrun's is typed on every node, another launcher's once.
     """
     options = {name.upper(): text for name, text in launch.option_texts.items()}
     added = [
@@ -31,7 +31,8 @@ def resume_command(
     program = [word for word in words[1:] if word != _UNBUFFERED and not word.startswith(_RESUME)]
     one_node = launch.elastic and launch.world_size == launch.local_world_size
     if not program or (launch.launched and not one_node):
-        return f"{' '.join(added)}, before the same command (on several nodes: on each of them)"
+        where = " on every node" if launch.elastic and not one_node else ""
+        return f"{' '.join(added)}, before the same command{where}"
     if python_path:
         added.insert(0, f"PYTHONPATH={shlex.quote(python_path)}")
     start = [interpreter or "python"]

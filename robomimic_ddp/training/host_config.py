@@ -1,22 +1,27 @@
-"""Prepares the host's config: removes our section, declares RLDS keys, finds RLDS datasets.
-
-Hosts lock the keys of their config. Ours are declared only if a config uses them, so that the
-unpatched host can read the config.json of a run on HDF5.
-"""
+"""Checks a run's config against what is on the disk, and finds its RLDS datasets and folders."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from robomimic_ddp.checkpoint import file_check
-from robomimic_ddp.config import dotlist, paths, validate
-from robomimic_ddp.config.entry_options import Notes, attach_notes, notes_of
+from robomimic_ddp.config import paths
+from robomimic_ddp.config.host_config import (
+    OUR_KEY,
+    ROBOMIMIC_FORMAT,
+    declare_rlds_keys,
+    format_is_rlds,
+    prepare_config,
+    reads_rlds_itself,
+    trains_by_own_pipeline,
+    uses_rlds,
+)
 from robomimic_ddp.config.monkeypatch import swapped
-from robomimic_ddp.config.rlds_keys import DATA_FORMAT, DEFAULTS
+from robomimic_ddp.config.rlds_keys import DATA_FORMAT
 from robomimic_ddp.data.hdf5 import hdf5_validate
 from robomimic_ddp.data.rlds.index.source import is_rlds_folder
 from robomimic_ddp.distributed import main_rank
@@ -32,12 +37,9 @@ __all__ = [
     "prepare_config",
     "printed_in_one_line",
     "reads_rlds_itself",
+    "trains_by_own_pipeline",
     "uses_rlds",
 ]
-
-ROBOMIMIC_FORMAT = "robomimic"
-OUR_KEY = "data_cache_dir"
-"""A key that no host has; it shows that ours are declared."""
 
 
 @contextmanager
@@ -56,66 +58,12 @@ def printed_in_one_line(config: Any) -> Iterator[None]:
         yield
 
 
-def prepare_config(config: Any, external: MutableMapping) -> Any:
-    """Removes the section "ddp" from `external` (in place) and declares the RLDS keys that it uses.
-
-    Returns the host's `config`, with our options attached: those of the section, and
-    `ddp.NAME=value` of the command line. Raises ConfigError for a key that the host does not
-    declare, and for a value of another type than its default's.
-    """
-    section = external.pop("ddp", None) or {}
-    if not isinstance(section, Mapping):
-        raise ConfigError(
-            f'"ddp" is {section!r}; expected a section of options, such as '
-            '{"lr_scaling": "linear"}.'
-        )
-    noted = notes_of(config)
-    given = noted.command_line_options or dotlist.options()
-    keys = noted.command_line_keys or dotlist.keys()
-    attach_notes(config, Notes(dict(section), given, keys))
-    train = external.get("train")
-    if isinstance(train, Mapping) and train.get("data_format") is not None:
-        declare_rlds_keys(config)
-    validate.require_known(config, external)
-    return config
-
-
-def declare_rlds_keys(config: Any) -> None:
-    """Adds the RLDS keys that `config` lacks, unless the host has an RLDS pipeline."""
-    if reads_rlds_itself(config):
-        return
-    with config.unlocked():
-        for dotted, default in DEFAULTS.items():
-            section, name = dotted.split(".")
-            if name not in config[section]:
-                config[section][name] = default
-
-
-def uses_rlds(config: Any) -> bool:
-    """Whether the run reads RLDS data through our loader."""
-    return _format_is_rlds(config) and not reads_rlds_itself(config)
-
-
-def reads_rlds_itself(config: Any) -> bool:
-    """Whether the host has an RLDS pipeline: it declares the format, not our keys."""
-    return "data_format" in config.train and OUR_KEY not in config.train
-
-
-def trains_by_own_pipeline(config: Any) -> bool:
-    """Whether the run reads RLDS data through the host's pipeline."""
-    return _format_is_rlds(config) and reads_rlds_itself(config)
-
-
-def _format_is_rlds(config: Any) -> bool:
-    return "data_format" in config.train and config.train.data_format == DATA_FORMAT
-
-
 def fill_rlds_data(config: Any) -> None:
     """Collective: for an RLDS run, lists the dataset folders in `train.data`, which hosts iterate
     over. For a host's RLDS pipeline only checks that the datasets exist. Raises DataError.
     """
     if not uses_rlds(config):
-        if _format_is_rlds(config):
+        if format_is_rlds(config):
             from robomimic_ddp.data.rlds import tfds_sharding
 
             places = config.train.data_path, config.train.dataset_names

@@ -201,7 +201,11 @@ VALUES = tuple(
 )
 
 OPTIONS = (
-    Case("option: unknown", dotlist("ddp.colour=red"), ("ddp.colour is not an option", "mode")),
+    Case(
+        "option: unknown",
+        dotlist("ddp.colour=red"),
+        ("ddp.colour is not an option", "docs/options.md"),
+    ),
     Case(
         "option: bad value", dotlist("ddp.lr_scaling=cubic"), ("ddp.lr_scaling='cubic'", "linear")
     ),

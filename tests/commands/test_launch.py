@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
 from robomimic_ddp import cli
-from robomimic_ddp.commands.launch import arguments, devices, summary, torchrun
+from robomimic_ddp.commands.launch import arguments, checks, devices, summary, torchrun
 from robomimic_ddp.commands.launch.__main__ import main
+from robomimic_ddp.distributed import rendezvous
 from robomimic_ddp.errors import ConfigError, UsageError
 from tests.hosts import ROOT
 
@@ -30,6 +33,20 @@ def config(tmp_path):
         return str(path)
 
     return write
+
+
+@pytest.fixture
+def node_with(tmp_path, monkeypatch):
+    """`node_with(n)`: from now on nvidia-smi lists n GPUs."""
+
+    def set_up(gpus):
+        tool = tmp_path / "nvidia-smi"
+        lines = "".join(f'echo "GPU {index}: H"; echo "  MIG 1g: x"; ' for index in range(gpus))
+        tool.write_text(f'#!/bin/sh\n[ "$1" = --list-gpus ] || exit 1\n{lines}\n')
+        tool.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    return set_up
 
 
 def settings(*argv, **variables):
@@ -129,7 +146,8 @@ def test_one_node_may_be_said_with_a_meeting_point():
         (None, NONE, 1, None),
     ],
 )
-def test_devices(asked, variables, ranks, visible):
+def test_devices(asked, variables, ranks, visible, node_with):
+    node_with(8)
     chosen = devices.choose(asked, variables)
     assert (chosen.ranks, chosen.visible) == (ranks, visible)
     assert (chosen.gpus == 0) == (variables is NONE)
@@ -143,19 +161,53 @@ def test_devices(asked, variables, ranks, visible):
         (("0",), NONE, "no GPU is visible"),
     ],
 )
-def test_devices_that_are_not_there(asked, variables, words):
+def test_devices_that_are_not_there(asked, variables, words, node_with):
+    node_with(8)
     with pytest.raises(UsageError, match=words):
         devices.choose(asked, variables)
 
 
-def test_gpus_are_counted_by_the_drivers_tool(tmp_path, monkeypatch):
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text('#!/bin/sh\n[ "$1" = --list-gpus ] && echo "GPU 0: H" && echo "GPU 1: H"\n')
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+def test_gpus_are_counted_by_the_drivers_tool(node_with, tmp_path):
+    node_with(2)
     assert devices.visible_devices({}) == ["0", "1"]
-    tool.write_text("#!/bin/sh\necho failed because of the driver\nexit 9\n")
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho failed because of the driver\nexit 9\n")
     assert devices.visible_devices({}) == []
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("installed", "named", "missing"),
+    [
+        (2, "5", "names GPU 5, and this node has 2"),
+        (2, "0,3,1,2", "names GPU 3, 2, and"),
+        (2, "1,0", ""),
+        (2, "1,-1,7", ""),
+        (2, "GPU-5aa,MIG-77/1/0", ""),
+        (2, "", ""),
+        (2, None, ""),
+        (0, "5", ""),
+        (0, "GPU-5aa", ""),
+    ],
+)
+def test_a_gpu_that_is_not_installed(installed, named, missing, node_with, config, capsys):
+    """Without any the ranks are on the CPU, as torch has them."""
+    node_with(installed)
+    variables = {} if named is None else {"CUDA_VISIBLE_DEVICES": named}
+    assert (missing in devices.absent(variables)) if missing else not devices.absent(variables)
+    where = next(iter(summary.lines(settings("--config", config()), variables)))
+    on_cpu = named == "" or (installed == 0 and named == "5")
+    assert where.endswith("on the CPU, since no GPU is visible" if on_cpu else "on GPUs")
+
+
+@pytest.mark.bad_input
+def test_a_missing_gpu_is_refused_and_noted_in_a_dry_run(node_with, config, capsys, monkeypatch):
+    node_with(1)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
+    words = ["--config", config(), "--module", "lab.train"]
+    assert main(words) == 2 and "this node has 1" in capsys.readouterr().err
+    assert main([*words, "--dry-run"]) == 0
+    said = capsys.readouterr()
+    assert "note: CUDA_VISIBLE_DEVICES=5 names GPU 5" in said.err and "command: " in said.out
 
 
 def command_of(config, *argv, **variables):
@@ -330,6 +382,7 @@ def test_an_unpatched_host_is_named_before_ranks_start(
     if text is not None:
         (tmp_path / "robomimic/scripts" / f"{module}.py").write_text(text)
     monkeypatch.delitem(sys.modules, "robomimic", raising=False)
+    monkeypatch.setattr(checks, "refusal", lambda settings: None)  # it would import this host here
     monkeypatch.syspath_prepend(tmp_path)
     started = []
     monkeypatch.setattr("robomimic_ddp.config.env.become", lambda *given: started.append(given))
@@ -341,3 +394,31 @@ def test_an_unpatched_host_is_named_before_ranks_start(
     assert word in err
     assert main([*arguments, "--dry-run"]) == 0
     assert word in capsys.readouterr().err
+
+
+TRAPPED = 'trap "exit 75" TERM USR1; touch "$0.$LOCAL_RANK"; while :; do sleep 0.1; done'
+
+
+@pytest.mark.parametrize(
+    ("script", "sent", "code", "said", "quiet"),
+    [
+        ("exit 75", None, 75, "stopped on request; how to resume is above\n", True),
+        ("exit $((75 + LOCAL_RANK))", None, 1, "ChildFailedError", False),
+        (TRAPPED, signal.SIGTERM, 128 + signal.SIGTERM, "after SIGTERM; if they saved", True),
+    ],
+)
+def test_torchrun_adds_no_traceback_to_a_stop(script, sent, code, said, quiet, tmp_path):
+    file = tmp_path / "up"
+    plain = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
+    plain += [*rendezvous.on_this_machine(), "--no-python", "sh", "-c", script, str(file)]
+    job = subprocess.Popen(
+        torchrun.quiet(plain), cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    while sent and len(list(tmp_path.iterdir())) < 2 and job.poll() is None:
+        time.sleep(0.05)
+    if sent:
+        job.send_signal(sent)
+    err = job.communicate(timeout=60)[1]
+    assert job.returncode == code and said in err, err
+    assert ("Traceback" not in err) == quiet, err
+    assert not quiet or err.endswith(said) or sent

@@ -207,11 +207,13 @@ def test_an_unedited_host_trains_nothing(make, capsys):
     [
         (["--gpus", "2"], "", "no GPU is visible"),
         (["--gpus", "0,4"], "3,5", "no device 4"),
+        ([], "3,6", "names GPU 6, and this node has 6"),
         (["--ranks-per-trial", "3"], "3,5", "a trial needs as many GPUs, and there are 2"),
     ],
 )
 def test_gpus_that_are_not_there(words, visible, said, make, capsys, monkeypatch):
     monkeypatch.setattr(command.torchrun, "unpatched", lambda settings: "")
+    monkeypatch.setattr(command.devices, "installed_gpus", lambda: 6)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert sweep("run", make("train.seed=1").directory, *words) == EXIT_USAGE
     assert said in capsys.readouterr().err
@@ -237,6 +239,7 @@ def test_slots_have_their_gpus(words, visible, slots, make, monkeypatch):
 
     monkeypatch.setattr(command.torchrun, "unpatched", lambda settings: "")
     monkeypatch.setattr(Worker, "run", look)
+    monkeypatch.setattr(command.devices, "installed_gpus", lambda: 6)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert sweep("run", make("train.seed=1").directory, *words) == EXIT_DONE
     assert seen == slots

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import sys
+from types import ModuleType
 
 import pytest
 from omegaconf import OmegaConf
@@ -36,6 +37,48 @@ def test_our_options_are_taken_before_the_hosts_parser_sees_them(argv):
     left = ["--config", "cfg.json", "train.seed=2"]
     assert contextvars.copy_context().run(taken) == (left, {"lr_scaling": "sqrt"})
     assert dotlist.options() == {}
+
+
+FLAGS = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--config", type=str)
+parser.add_argument("--debug", action="store_true")
+args = parser.parse_args()
+"""
+TAKERS = {
+    "positional": FLAGS.replace('"--debug", action="store_true"', '"overrides", nargs="*"'),
+    "remainder": FLAGS.replace('action="store_true"', "nargs=argparse.REMAINDER"),
+    "known": FLAGS.replace("args = parser.parse_args()", "args, left = parser.parse_known_args()"),
+    "argv": FLAGS.replace("parse_args()", "parse_args(sys.argv[1:3])"),
+    "given": FLAGS.replace("parse_args()", "parse_args(words)"),
+    "hydra": FLAGS + "import hydra\nhydra.main()\n",
+    "parser elsewhere": "from lab import parser\nargs = parser.parse_args()\n",
+    "unreadable": "def (",
+}
+
+
+def script(source, tmp_path):
+    file = tmp_path / "train.py"
+    file.write_text(source)
+    module = ModuleType("__main__")
+    module.__file__ = str(file)
+    return module
+
+
+@pytest.mark.bad_input
+def test_a_hosts_key_beside_config_is_one_error(argv, tmp_path):
+    argv("--config", "cfg.json", "train.num_epochs=5", "ddp.verify=true", "--name", "algo.x=1")
+    words = dotlist.keys_beside_config()
+    assert words == ["train.num_epochs=5"]
+    with pytest.raises(ConfigError, match="found train.num_epochs=5, but .* load_from=CONFIG.json"):
+        dotlist.require_accepted(words, script(FLAGS, tmp_path))
+
+
+@pytest.mark.parametrize("source", TAKERS.values(), ids=TAKERS)
+def test_a_script_that_may_take_keys_is_left_alone(source, tmp_path):
+    dotlist.require_accepted(["train.num_epochs=5"], script(source, tmp_path))
+    dotlist.require_accepted(["train.num_epochs=5"], ModuleType("__main__"))
 
 
 def test_without_words_there_are_none(argv):

@@ -63,12 +63,18 @@ def test_whether_the_shell_finds_this_interpreters_programs(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("launch", "words"),
-    [({**TORCHRUN, "world_size": 8}, WORDS), ({**TORCHRUN, "elastic": False}, WORDS), ({}, [])],
+    ("launch", "words", "where"),
+    [
+        ({**TORCHRUN, "world_size": 8}, WORDS, " on every node"),
+        ({**TORCHRUN, "elastic": False}, WORDS, ""),
+        ({**TORCHRUN, "elastic": False, "world_size": 8}, WORDS, ""),
+        ({}, [], ""),
+        (TORCHRUN, [], ""),
+    ],
 )
-def test_what_a_rank_cannot_know(launch, words):
+def test_what_a_rank_cannot_know(launch, words, where):
     said = resume_command(LaunchEnv(**launch), words)
-    assert said.startswith("ROBOMIMIC_DDP_RESUME=true, before the same command")
+    assert said == f"ROBOMIMIC_DDP_RESUME=true, before the same command{where}"
 
 
 def test_the_words_of_this_process():

@@ -83,3 +83,14 @@ def test_an_unknown_option_is_one_clear_error(module, host_copy, config_file, tm
     assert "error: ddp.lr_scalin is not an option. Did you mean ddp.lr_scaling?" in result.stderr
     assert "Traceback" not in result.stderr
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.bad_input
+def test_a_key_beside_config_is_one_clear_error(host_copy, config_file, tmp_path):
+    """Which argparse would call an unrecognized argument."""
+    words = ["--config", config_file("diffusion_policy", ONE_EPOCH), "train.num_epochs=5"]
+    result = python(host_copy, "robomimic.scripts.train", *words, timeout=180)
+    assert result.returncode == 1, result
+    assert "error: found train.num_epochs=5, but this script takes" in result.stderr
+    assert "usage:" not in result.stderr and "Traceback" not in result.stderr
+    assert not (tmp_path / "runs").exists()

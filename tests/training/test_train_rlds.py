@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 from robomimic_ddp import train_rlds
+from robomimic_ddp.config import dotlist
 from robomimic_ddp.config.entry_options import notes_of
 from robomimic_ddp.errors import ConfigError
 from robomimic_ddp.training import host_config
@@ -58,9 +59,9 @@ def test_load_from_is_a_path_and_no_yaml(name, cfg, tmp_path, monkeypatch):
 
 
 def test_no_file_may_be_said():
-    assert train_rlds.parse_dotlist(["load_from=null"]) == {"load_from": None}
-    assert train_rlds.parse_dotlist(["load_from="]) == {"load_from": None}
-    assert train_rlds.parse_dotlist(["load_from=a", "load_from=b"]) == {"load_from": "b"}
+    assert dotlist.parse_dotlist(["load_from=null"]) == {"load_from": None}
+    assert dotlist.parse_dotlist(["load_from="]) == {"load_from": None}
+    assert dotlist.parse_dotlist(["load_from=a", "load_from=b"]) == {"load_from": "b"}
 
 
 def test_the_config_is_locked_and_holds_no_ddp_section(cfg):

@@ -6,11 +6,12 @@ import importlib.util
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from robomimic_ddp.commands.launch import arguments
 from robomimic_ddp.config import env
+from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.errors import (
     EXIT_DONE,
     EXIT_REFUSED,
@@ -37,11 +38,10 @@ def main(argv: Sequence[str] | None = None, prog: str = arguments.SCRIPT) -> int
         if settings.print_runs:
             print(summary.runs_folder(settings))
             return EXIT_DONE
-        why_not = torchrun.unpatched(settings)
-        if why_not and not settings.dry_run:
-            raise PatchError(
-                f"{why_not}. Run `robomimic-ddp apply` on the host first, then start again."
-            )
+        with swapped(sys, "path", _as_ranks()):
+            wrong = list(_wrong(settings, variables))
+        if wrong and not settings.dry_run:
+            raise wrong[0]
         command, added = torchrun.command(settings, variables)
         print("\n".join(summary.lines(settings, variables)))
     except RobomimicDDPError as error:
@@ -50,11 +50,37 @@ def main(argv: Sequence[str] | None = None, prog: str = arguments.SCRIPT) -> int
     set_here = {**_import_path(variables), **added}
     shown = [f"{name}={shlex.quote(value)}" for name, value in set_here.items()]
     print("command:", " ".join([*shown, shlex.join(command)]), flush=True)
-    if why_not:
-        print(f"{name}: {why_not} (robomimic-ddp apply)", file=sys.stderr)
+    for error in wrong:
+        print(f"{name}: note: {error}", file=sys.stderr)
     if not settings.dry_run:
-        env.become(command, added)
+        env.become(torchrun.quiet(command), added)
     return EXIT_DONE
+
+
+def _as_ranks() -> list[str]:
+    """sys.path with the current folder first, as `python -m` has it; a console script, such as
+    robomimic-ddp, has its own folder there.
+    """
+    return list(sys.path) if getattr(sys.flags, "safe_path", False) else ["", *sys.path]
+
+
+def _wrong(
+    settings: arguments.Settings, variables: Mapping[str, str]
+) -> Iterator[RobomimicDDPError]:
+    """What would stop all ranks, or should."""
+    from robomimic_ddp.commands.launch import checks, devices, torchrun
+
+    unpatched = torchrun.unpatched(settings)
+    if unpatched:
+        yield PatchError(
+            f"{unpatched}. Run `robomimic-ddp apply` on the host first, then start again."
+        )
+    absent = devices.absent(variables)
+    if absent:
+        yield UsageError(absent)
+    refused = None if unpatched else checks.refusal(settings)
+    if refused is not None:
+        yield refused
 
 
 def _import_path(variables: Mapping[str, str]) -> dict[str, str]:

@@ -12,6 +12,8 @@ from pathlib import Path
 from robomimic_ddp.errors import UsageError
 
 _DRIVER_FOLDER = Path("/proc/driver/nvidia/gpus")
+_OTHER_GPUS = ("/dev/kfd", "/dev/dxg", "/dev/nvidiactl", "/dev/nvhost-gpu")
+"""AMD's, Windows' subsystem, a driver in a container without its tools, Jetson."""
 _PATIENCE_SECONDS = 60
 
 
@@ -68,20 +70,43 @@ def visible_devices(variables: Mapping[str, str]) -> list[str]:
         if name.strip() in ("", "-1"):  # CUDA ends the list at the first invalid device
             break
         names.append(name.strip())
-    return names
+    numbered = bool(names) and all(map(str.isdecimal, names))
+    return [] if numbered and installed_gpus() == 0 else names
+
+
+def absent(variables: Mapping[str, str]) -> str:
+    """Which numbers in CUDA_VISIBLE_DEVICES this node has no GPU for, or "". UUIDs and names of MIG
+    instances pass, and so does a node whose GPUs cannot be counted.
+    """
+    numbers = [name for name in visible_devices(variables) if name.isdecimal()]
+    count = installed_gpus() if numbers and "CUDA_VISIBLE_DEVICES" in variables else None
+    missing = [number for number in numbers if count and int(number) >= count]
+    if not missing:
+        return ""
+    return (
+        f"CUDA_VISIBLE_DEVICES={variables['CUDA_VISIBLE_DEVICES']} names GPU {', '.join(missing)}, "
+        f"and this node has {count}, numbered from 0: CUDA would hide that one and all after it. "
+        "Name GPUs that nvidia-smi lists."
+    )
 
 
 def count_gpus() -> int:
     """Number of GPUs of this node: by nvidia-smi, else the driver, else torch."""
-    if shutil.which("nvidia-smi"):
-        listed = _output("nvidia-smi", "--list-gpus")
+    count = installed_gpus()
+    if count is None:  # AMD's, which torch calls CUDA as well
+        text = _output(sys.executable, "-c", "import torch; print(torch.cuda.device_count())")
+        return int(text) if text.strip().isdecimal() else 0
+    return count
+
+
+def installed_gpus() -> int | None:
+    """As count_gpus, whatever CUDA_VISIBLE_DEVICES says; None where only torch could count them."""
+    listed = _output("nvidia-smi", "--list-gpus") if shutil.which("nvidia-smi") else ""
+    if listed:
         return sum(line.startswith("GPU ") for line in listed.splitlines())
     if _DRIVER_FOLDER.is_dir():
         return len(list(_DRIVER_FOLDER.iterdir()))
-    if Path("/dev/kfd").exists():  # AMD's, which torch calls CUDA as well
-        text = _output(sys.executable, "-c", "import torch; print(torch.cuda.device_count())")
-        return int(text) if text.strip().isdecimal() else 0
-    return 0
+    return None if any(Path(device).exists() for device in _OTHER_GPUS) else 0
 
 
 def _output(*command: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,18 +80,41 @@ def command(settings: Settings, variables: Mapping[str, str]) -> tuple[list[str]
     return [*words, "-m", settings.module, *own, *settings.overrides], added
 
 
+def quiet(command: Sequence[str]) -> list[str]:
+    """The command as the launcher runs it: the same torchrun, see quiet_torchrun."""
+    return [command[0], "-m", "robomimic_ddp.commands.launch.quiet_torchrun", *command[3:]]
+
+
+def _host_folder(settings: Settings) -> Path | None:
+    """The package of the module, if it is a host: found as a rank finds it, without an import."""
+    spec = importlib.util.find_spec(settings.module.partition(".")[0])
+    folder = next(map(Path, (spec and spec.submodule_search_locations) or ()), None)
+    is_host = folder is not None and (folder / "utils" / "train_utils.py").is_file()
+    return folder if is_host else None
+
+
+def _entry_file(settings: Settings, folder: Path) -> Path:
+    return folder.joinpath(*settings.module.split(".")[1:]).with_suffix(".py")
+
+
+def entry_text(settings: Settings) -> str:
+    """The source text of the module to train with; "" if it is not in a host."""
+    folder = _host_folder(settings)
+    file = None if folder is None else _entry_file(settings, folder)
+    is_there = file is not None and file.is_file()
+    return file.read_text(encoding="utf-8", errors="replace") if is_there else ""
+
+
 def unpatched(settings: Settings) -> str:
     """Why the host's train script cannot run on several ranks, or "". Reads the file without an
     import; a module that does not train, or is not in a host, passes.
     """
-    package, _, module = settings.module.partition(".")
-    spec = importlib.util.find_spec(package)
-    folder = next(map(Path, (spec and spec.submodule_search_locations) or ()), None)
-    if folder is None or not (folder / "utils" / "train_utils.py").is_file():
+    folder = _host_folder(settings)
+    if folder is None:
         return ""
-    file = folder.joinpath(*module.split(".")).with_suffix(".py")
+    file = _entry_file(settings, folder)
     if file.is_file():
-        text = file.read_text(encoding="utf-8", errors="replace")
+        text = entry_text(settings)
         if "robomimic_ddp" in text or "def train(" not in text:
             return ""
         return f"{file} is not patched: every rank would train a separate model"

@@ -126,6 +126,9 @@ def _run(args: argparse.Namespace, sweep: Any) -> int:
     if why_not:
         raise PatchError(f"{why_not}. Run `robomimic-ddp apply` on the host first.")
     variables = env.variables()
+    absent = devices.absent(variables)
+    if absent:
+        raise UsageError(absent)
     asked = None if args.gpus is None else arguments.gpus(args.gpus, "--gpus")
     chosen = devices.choose(asked, variables)
     if asked is not None and not chosen.gpus:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp.config import options, tree, validate
+from robomimic_ddp.config import host_config, options, tree, validate
 from robomimic_ddp.config.dotlist import parse_dotlist
 from robomimic_ddp.config.entry_options import notes_of
 from robomimic_ddp.config.plan import batch_per_rank
@@ -99,9 +99,7 @@ def words(settings: Mapping[str, Any]) -> list[str]:
 def checked(file: Path, settings: Mapping[str, Any]) -> Any:
     """The host's config for a trial. Raises ConfigError or OptionError for what would stop it."""
     try:
-        from robomimic_ddp.train_rlds import build_config
-
-        config, _ = build_config([f"load_from={file}", *words(settings)])
+        config, _ = host_config.build_config([f"load_from={file}", *words(settings)])
     except ImportError as error:
         raise ConfigError(
             f"the keys of the sweep cannot be compared with the host's config: {error}. Use the "

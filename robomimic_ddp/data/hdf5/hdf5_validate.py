@@ -26,7 +26,7 @@ MOST_EPISODES = 2000
 """Most episodes of a file that are validated, evenly spread: opening one takes a moment."""
 
 
-def check(config: Any) -> None:
+def check(config: Any, most_episodes: int = MOST_EPISODES) -> None:
     """Raises DataError or ConfigError for an unreadable dataset. One rank checks for all."""
     train, validate = config.train, bool(config.experiment.get("validate", False))
     filters = [train.get("hdf5_filter_key", None)]
@@ -48,7 +48,7 @@ def check(config: Any) -> None:
             "nothing would be validated. Set experiment.validate=true, or the key to null."
         )
     for entry in _entries(train.data):
-        _File(entry, config, filters).check()
+        _File(entry, config, filters, most_episodes).check()
 
 
 def _entries(data: Any) -> list[Mapping[str, Any]]:
@@ -80,7 +80,14 @@ def _entries(data: Any) -> list[Mapping[str, Any]]:
 class _File:
     """One entry of `train.data`, and what this run reads of it."""
 
-    def __init__(self, entry: Mapping[str, Any], config: Any, filters: Sequence[str | None]):
+    def __init__(
+        self,
+        entry: Mapping[str, Any],
+        config: Any,
+        filters: Sequence[str | None],
+        most_episodes: int,
+    ) -> None:
+        self.most_episodes = most_episodes
         self.path = os.path.expanduser(entry["path"])
         # Hosts use an entry's key both for training and for validation.
         self.own_filter = "filter_key" in entry
@@ -130,7 +137,7 @@ class _File:
                 f"training and {self.filters[1]!r} for validation. Split it again."
             )
         names = list(dict.fromkeys(name for part in chosen for name in part))
-        for name in names[:: max(1, len(names) // MOST_EPISODES)]:
+        for name in names[:: max(1, len(names) // self.most_episodes)]:
             self._check_episode(file, name)
 
     def _check_env_args(self, file: Structure) -> None:

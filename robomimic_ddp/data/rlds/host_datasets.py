@@ -17,7 +17,7 @@ from robomimic_ddp.data.language.encoder import AUTO, MODELS, Encoder
 from robomimic_ddp.data.rlds.dataset import LoadOptions, RLDSDataset
 from robomimic_ddp.data.rlds.index.build import numbers_in_files
 from robomimic_ddp.data.rlds.index.cache import load_index
-from robomimic_ddp.data.rlds.index.source import Source, find_dataset
+from robomimic_ddp.data.rlds.index.source import Source
 from robomimic_ddp.data.rlds.index.splits import kept_episodes, split_validation
 from robomimic_ddp.data.rlds.index.statistics import Index
 from robomimic_ddp.data.rlds.loaders.cached_frames import add_cache
@@ -25,7 +25,7 @@ from robomimic_ddp.data.rlds.mixture_dataset import RLDSMixture
 from robomimic_ddp.data.rlds.order.windows import WindowShape
 from robomimic_ddp.data.rlds.pipeline.images import PictureSize
 from robomimic_ddp.data.rlds.schema import config as settings
-from robomimic_ddp.data.rlds.schema.config import setting
+from robomimic_ddp.data.rlds.schema.config import dataset_configs, setting
 from robomimic_ddp.data.rlds.schema.features import step_features
 from robomimic_ddp.data.rlds.schema.fields import Fields, find_fields, held_keys
 from robomimic_ddp.data.rlds.schema.spec import DEFAULT, Schema, load_schema
@@ -34,27 +34,6 @@ from robomimic_ddp.errors import ConfigError, DataError
 GYM_TYPE = 2
 """robomimic.envs.env_base.EnvType.GYM_TYPE, which needs no simulator."""
 _ROUNDING = 1e-4
-
-
-def dataset_configs(config: Any) -> list[dict[str, Any]]:
-    """The entries of `config.train.data`, one per dataset with a weight above 0: path, weight,
-    schema, image_dim. Reads folder names only. Raises DataError, ConfigError.
-    """
-    settings.check(config)
-    root, version = setting(config, "train.data_path"), setting(config, "train.dataset_version")
-    size = settings.image_dim(config)
-    names, schemas = settings.dataset_names(config), settings.schema_names(config)
-    entries = zip(names, setting(config, "train.sample_weights"), schemas)
-    return [
-        {
-            "path": str(find_dataset(root or "", name, version)),
-            "weight": float(weight),
-            "schema": schema,
-            "image_dim": size,
-        }
-        for name, weight, schema in entries
-        if weight > 0
-    ]
 
 
 def env_metadata(path: str) -> dict[str, Any]:

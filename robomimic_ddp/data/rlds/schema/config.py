@@ -8,6 +8,7 @@ from typing import Any
 
 from robomimic_ddp.config import paths, validate
 from robomimic_ddp.config.rlds_keys import DEFAULTS, IMAGE_FILTERS
+from robomimic_ddp.data.rlds.index.source import find_dataset
 from robomimic_ddp.data.rlds.schema.spec import load_schema
 from robomimic_ddp.errors import ConfigError
 
@@ -62,6 +63,27 @@ def check(config: Any) -> None:
     _check_actions(config)
     image_dim(config)
     image_filter(config)
+
+
+def dataset_configs(config: Any) -> list[dict[str, Any]]:
+    """The entries of `config.train.data`, one per dataset with a weight above 0: path, weight,
+    schema, image_dim. Reads folder names only. Raises DataError, ConfigError.
+    """
+    check(config)
+    root, version = setting(config, "train.data_path"), setting(config, "train.dataset_version")
+    size = image_dim(config)
+    names, schemas = dataset_names(config), schema_names(config)
+    entries = zip(names, setting(config, "train.sample_weights"), schemas)
+    return [
+        {
+            "path": str(find_dataset(root or "", name, version)),
+            "weight": float(weight),
+            "schema": schema,
+            "image_dim": size,
+        }
+        for name, weight, schema in entries
+        if weight > 0
+    ]
 
 
 def schema_names(config: Any) -> list[str]:

@@ -1,0 +1,93 @@
+"""What every rank would refuse, found before torchrun starts them: the ranks' own checks of config
+and data, those that need no torch.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from typing import Any
+
+from robomimic_ddp.commands.launch import torchrun
+from robomimic_ddp.commands.launch.arguments import Settings
+from robomimic_ddp.config import host_config, json_config, paths, validate
+from robomimic_ddp.data.hdf5 import hdf5_validate
+from robomimic_ddp.data.rlds import tfds_sharding
+from robomimic_ddp.data.rlds.schema.config import dataset_configs
+from robomimic_ddp.errors import LaunchError, RobomimicDDPError
+
+_SLOW = ("torch", "tensorflow", "jax")
+_EPISODES = 20
+"""Of an HDF5 file; the ranks look at more."""
+_OWN_KEYS = re.compile(r"\bunlocked\(\)|\bunlock_keys\(\)")
+"""A train script that may declare keys before it reads the config."""
+_KEEPS_CONFIG = ("--debug", "--resume")
+"""Flags of hosts' train.py that change neither keys nor data."""
+
+
+def refusal(settings: Settings) -> RobomimicDDPError | None:
+    """The error with which all ranks would stop, or None; within about a second.
+
+    None too where that is not certain: an entry or a host's config that is not as robomimic's, or
+    that needs torch. Data is looked for only if there is one node: others may have it elsewhere.
+    """
+    torchrun.config_of(settings)  # a pipe, which could be read once only, is refused before that
+    entry = torchrun.entry_text(settings)
+    try:
+        with _without(_SLOW), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            config = _config(settings, entry)
+        if config is not None and settings.nodes == 1:
+            _require_data(config)
+    except RobomimicDDPError as error:
+        of_here = isinstance(error, LaunchError) or isinstance(error.__cause__, ImportError)
+        return None if of_here else error
+    except Exception:  # of the host's code: the ranks show it
+        return None
+    return None
+
+
+def _config(settings: Settings, entry: str) -> Any:
+    """The config of the ranks, or None if it cannot be known. Raises the ranks' errors."""
+    path = str(paths.expanded(settings.config))
+    if settings.takes_dot_list:
+        if "robomimic_ddp.train_rlds" not in entry or {"-h", "--help"} & set(settings.overrides):
+            return None  # the host's own entry, with layers that we do not know
+        config, _ = host_config.build_config([f"load_from={path}", *settings.overrides])
+        validate.require_possible(config)
+        return config
+    others = [word for word in settings.overrides if not word.startswith("ddp.")]
+    if "prepare_config" not in entry or _OWN_KEYS.search(entry) or set(others) - {*_KEEPS_CONFIG}:
+        return None
+    from robomimic.config import config_factory
+
+    given = json_config.read_json(path, "--config ")
+    config = config_factory(given["algo_name"])
+    host_config.prepare_config(config, given)
+    with config.values_unlocked():
+        config.update(given)
+    return config
+
+
+def _require_data(config: Any) -> None:
+    hdf5 = host_config.ROBOMIMIC_FORMAT
+    if host_config.uses_rlds(config):
+        dataset_configs(config)
+    elif host_config.trains_by_own_pipeline(config):
+        tfds_sharding.require_datasets(config.train.data_path, config.train.dataset_names)
+    elif config.train.get("data_format", hdf5) == hdf5:
+        hdf5_validate.check(config, _EPISODES)
+
+
+@contextmanager
+def _without(modules: Sequence[str]) -> Iterator[None]:
+    """For the block, importing what is not imported yet of `modules` raises ImportError."""
+    hidden = [name for name in modules if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))
+    try:
+        yield
+    finally:
+        for name in hidden:
+            sys.modules.pop(name, None)
