@@ -64,7 +64,8 @@ def _state(run: Any) -> str:
     averages = 2 if run.options.values.preset == "safe" else 1
     if tree.at(run.config, "algo.ema.enabled") is False:
         averages = 0
-    return memory.describe(parameters, shards, gpu_bytes, averages)
+    reshard = run.options.values.fsdp_reshard
+    return memory.describe(parameters, shards, gpu_bytes, averages, reshard)
 
 
 def _schedule(run: Any, loader: Any) -> Iterator[str]:

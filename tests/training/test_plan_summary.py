@@ -79,7 +79,7 @@ def test_every_decision_has_a_line():
         "ddp.schedule=samples finishes in 1/8",
         "data: /data/0.hdf5, /data/1.hdf5, /data/2.hdf5 and 2 more",
         "memory: 6 parameters x 20 bytes (weight, gradient, Adam's moments, average) = 120 B on "
-        "each rank with one device or DDP; with FSDP over 8 ranks 15 B and up to 24 B for what is "
+        "each rank with one device or DDP; with FSDP over 8 ranks 15 B and up to 30 B for what is "
         "whole for a moment; activations come on top. ddp.mode=fsdp is worth it where DDP's is "
         "more than half of a GPU",
         "precision: bf16",
@@ -99,6 +99,10 @@ def test_memory_is_that_of_the_runs_averages(preset, ema, state):
 @pytest.mark.parametrize(
     "schedule, words",
     [
+def test_memory_is_that_of_the_runs_units():
+    assert "and up to 36 B for what is whole" in run_of(fsdp_reshard=False).describe()
+
+
         ({}, "policy: constant"),
         ({"epoch_schedule": [10, 15], "decay_factor": 0.1}, "policy: times 0.1 at epoch 10, 15"),
         (
