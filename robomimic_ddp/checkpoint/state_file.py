@@ -18,7 +18,7 @@ import torch
 
 from robomimic_ddp.checkpoint import schema, weights
 from robomimic_ddp.config import paths
-from robomimic_ddp.distributed import atomic_files
+from robomimic_ddp.distributed import atomic_files, watchdog
 from robomimic_ddp.errors import CheckpointError
 
 STATE, PREVIOUS, BEST = "ddp_state.pth", "ddp_state_previous.pth", "ddp_state_best.pth"
@@ -31,6 +31,7 @@ class NotOurState(CheckpointError):
     """A complete file that this version cannot use: of a newer format, or with other contents."""
 
 
+@watchdog.saving("the state")
 def write(directory: Path, state: dict[str, Any], best: bool) -> list[str]:
     """Main rank: writes `state` as the newest file, complete at every instant, and keeps the one
     before; `best`: also as the best. Returns a line for each older copy that could not be replaced.

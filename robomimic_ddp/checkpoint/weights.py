@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from robomimic_ddp.config.monkeypatch import swapped
-from robomimic_ddp.distributed import atomic_files
+from robomimic_ddp.distributed import atomic_files, watchdog
 from robomimic_ddp.errors import CheckpointError
 
 _READER = "load_dict_from_checkpoint"
@@ -23,6 +23,7 @@ _WRITER_TEXTS = ("PytorchStreamWriter", "inline_container", "unexpected pos", "i
 """Texts of torch's RuntimeError for a short write."""
 
 
+@watchdog.saving("a checkpoint")
 def save(obj: Any, path: Any) -> None:
     """`torch.save`, atomically, with the same bytes: torch writes the file's name into the archive,
     so the temporary file has it, in a temporary folder. Raises CheckpointError, and keeps the old

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from robomimic_ddp.config import paths
+from robomimic_ddp.distributed.watchdog import SAVING
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, UsageError
 from robomimic_ddp.monitoring import heartbeat
 
@@ -131,6 +132,8 @@ def _state(one: dict[str, Any], seen: float, farthest: tuple[int, int], awaited:
         return end
     if seen > SILENT_SECONDS:
         return "SILENT"
+    if (one["place"] or "").startswith(SAVING):
+        return "saves"
     if not _stands_still(one, seen):
         return "trains"
     keeps_waiting = awaited and _TRAINS in (one["place"] or "") and not _waits_for_others(one)

@@ -39,6 +39,7 @@ def read(path: Path, what: str, made_of: Callable[[dict[str, np.ndarray]], Value
 def keep(path: Path, what: str, arrays: dict[str, Any]) -> None:
     """Replaces the file in one step, where that can be done; several jobs may do so at once."""
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         write(path, arrays)
     except OSError as error:
         logger.warning(
@@ -51,8 +52,7 @@ def keep(path: Path, what: str, arrays: dict[str, Any]) -> None:
 
 
 def write(path: Path, arrays: dict[str, Any]) -> None:
-    """Replaces the file in one step. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Replaces the file in one step. Raises OSError, also where there is no such folder."""
     with atomic_open(path, "wb") as file:
         np.savez(file, **arrays)
 

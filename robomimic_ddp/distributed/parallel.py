@@ -14,6 +14,7 @@ broadcasts buffers, and a rank that did it alone would wait for the others.
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Callable
@@ -32,6 +33,11 @@ _STATE = "_robomimic_ddp_state"
 _DDP_PARAMETERS = inspect.signature(DistributedDataParallel.__init__).parameters
 EQUAL_WEIGHTS = {"init_sync": False} if "init_sync" in _DDP_PARAMETERS else {}
 """For DDP on weights that are equal on all ranks; torch 2.0's always sends the first rank's."""
+_SAME_MEMORY = r"(?s)Grad strides do not match.*grad\.sizes\(\) = \[\d+, (1(, \d+)+|\d+(, 1)+)\]"
+"""Torch's warning of a convolution's weights with one input channel or one pixel, whose gradients
+oneDNN and cuDNN make as channels last. Only strides of dimensions of size 1 differ, so the memory
+is the same, and so is the cost of the copy into DDP's bucket, which every gradient has.
+"""
 
 
 class _State:
@@ -203,6 +209,14 @@ def parallelise(
     net.__class__ = type(plain.__name__, (_ParallelMixin, plain), {"__module__": plain.__module__})
     net.__dict__[_STATE] = _State(mode, dict(ddp_options or {}), name or plain.__name__)
     return net
+
+
+@contextmanager
+def without_false_alarms() -> Iterator[None]:
+    """For the block: no warning of gradients that have the memory layout of DDP's buckets."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", _SAME_MEMORY, UserWarning)
+        yield
 
 
 def is_parallel(module: nn.Module) -> bool:

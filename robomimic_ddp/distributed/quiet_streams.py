@@ -10,6 +10,8 @@ from typing import TextIO
 
 KEPT = re.compile(r"warning|error|exception|traceback \(most recent", re.IGNORECASE)
 """A message that contains this is kept."""
+_OF_NO_RANK = "No private macro file found"
+"""In a warning of robomimic's import, about its own set-up: the main rank's is enough."""
 
 
 class LogFile:
@@ -76,14 +78,16 @@ class KeepWarnings(_Stream):
     """A text stream that passes messages with warnings or errors to `kept`, and drops others.
 
     A message is one `write`; `print` writes its line end separately, so a kept message gets
-    another. Messages that only redraw a line (progress bars) are dropped.
+    another. Messages that only redraw a line (progress bars) are dropped, and robomimic's about its
+    macro file.
     """
 
     def __init__(self, kept: TextIO) -> None:
         self.kept = kept
 
     def write(self, message: str) -> int:
-        if KEPT.search(message) and not message.startswith("\r"):
+        dropped = message.startswith("\r") or _OF_NO_RANK in message
+        if KEPT.search(message) and not dropped:
             self.kept.write(message if message.endswith("\n") else message + "\n")
             self.kept.flush()
         return len(message)

@@ -10,6 +10,7 @@ import torch
 from robomimic_ddp.config import env, learning_rate, memory, paths, tree
 from robomimic_ddp.data import frame_cache
 from robomimic_ddp.data.rlds.loaders import buffer_memory
+from robomimic_ddp.data.sampling.wrapped import datasets_of
 
 _NAMED_SETS = 3
 _CONSTANT = "constant"
@@ -64,7 +65,8 @@ def _state(run: Any) -> str:
     averages = 2 if run.options.values.preset == "safe" else 1
     if tree.at(run.config, "algo.ema.enabled") is False:
         averages = 0
-    return memory.describe(parameters, shards, gpu_bytes, averages)
+    reshard = run.options.values.fsdp_reshard
+    return memory.describe(parameters, shards, gpu_bytes, averages, reshard)
 
 
 def _schedule(run: Any, loader: Any) -> Iterator[str]:
@@ -137,7 +139,7 @@ def _data(run: Any, loader: Any) -> Iterator[str]:
         said.append(f"{batches} batches of every rank in a pass")
     if said:
         yield f"data: {'; '.join(said)}"
-    for one in _parts(loader):
+    for one in datasets_of(loader):
         if getattr(one, "prepared", None):
             yield f"data: {one.name} is {one.prepared}"
 
@@ -145,7 +147,7 @@ def _data(run: Any, loader: Any) -> Iterator[str]:
 def _frame_cache(run: Any) -> Iterator[str]:
     if run.options.values.cache.lower() == frame_cache.NONE or not run.loaders:
         return
-    datasets = [one for loader in run.loaders.values() for one in _parts(loader)]
+    datasets = [one for loader in run.loaders.values() for one in datasets_of(loader)]
     caches = {id(found): found for one in datasets if (found := getattr(one, "cached", None))}
     size = sum(one.bytes for one in caches.values())
     if size:
@@ -159,12 +161,6 @@ def _frame_cache(run: Any) -> Iterator[str]:
             f"warning: ddp.cache={run.options.values.cache} is not used: it has the frames of RLDS "
             "data, and HDF5 images that are not in memory (train.hdf5_cache_mode=low_dim or null)"
         )
-
-
-def _parts(loader: Any) -> list[Any]:
-    """The datasets of a loader: several of a mixture."""
-    dataset = getattr(loader, "dataset", None)
-    return list(getattr(dataset, "datasets", [dataset]))
 
 
 def _length(sized: Any) -> int | None:

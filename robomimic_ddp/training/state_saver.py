@@ -187,7 +187,7 @@ class StateSaver:
         raise Stopped()
 
     def _save(self, inside: dict[str, Any] | None) -> None:
-        watchdog.reached(f"saving the state after epoch {self.finished}")
+        watchdog.reached(f"{watchdog.SAVING}the state after epoch {self.finished}")
         part = self.run.resume.part
         loader = self.run.loaders.get("train")
         position = loader.position() if hasattr(loader, "position") else None

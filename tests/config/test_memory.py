@@ -25,7 +25,7 @@ def test_what_is_no_number_of_parameters(text):
     "parameters, shards, gpu, words",
     [
         (67_000_000, 4, None, "= 1.3 GB on each rank with one device or DDP; with FSDP over 4"),
-        (67_000_000, 4, None, "over 4 ranks 335 MB and up to 268 MB for what is whole"),
+        (67_000_000, 4, None, "over 4 ranks 335 MB and up to 335 MB for what is whole"),
         (10**9, 8, None, "1.0 B parameters x 20 bytes"),
         (10**9, 8, None, "= 20 GB on each rank"),
         (10**9, 8, None, "worth it where DDP's is more than half of a GPU"),
@@ -42,8 +42,12 @@ def test_what_is_said(parameters, shards, gpu, words):
 
 def test_the_bounds():
     assert memory.fits(10**9, 1, 40 * 10**9) and not memory.fits(10**9, 1, 40 * 10**9 - 1)
-    assert memory.fits(10**9, 200, 8_200_000_000) and not memory.fits(10**9, 200, 8_199_999_999)
-    assert memory.fits(10**9, 4, 18 * 10**9) and not memory.fits(10**9, 4, 18 * 10**9 - 1)
+    assert memory.fits(10**9, 200, 10_200_000_000) and not memory.fits(10**9, 200, 10_199_999_999)
+    assert memory.fits(10**9, 4, 20 * 10**9) and not memory.fits(10**9, 4, 20 * 10**9 - 1)
+    whole = {"reshard": False}
+    assert memory.fits(10**9, 4, 22 * 10**9, **whole)
+    assert not memory.fits(10**9, 4, 22 * 10**9 - 1, **whole)
+    assert "and up to 6.0 GB for what" in memory.describe(10**9, 4, **whole)
     assert memory.fits(10**9, 1, 32 * 10**9, 0) and not memory.fits(10**9, 1, 47 * 10**9, 2)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib
 import io
 import os
 import pickle
@@ -321,6 +322,18 @@ def test_errors_of_other_files_pass(tmp_path):
     with pytest.raises(FileNotFoundError):
         with open_on_main(tmp_path / "file"):
             open(tmp_path / "other")
+
+
+def test_the_hosts_advice_about_its_macro_file_is_the_main_ranks(capsys):
+    from robomimic.utils import log_utils
+
+    with quiet_streams.quiet_stdout(quiet=True):
+        sys.modules.pop("robomimic.macros", None)
+        importlib.import_module("robomimic.macros")
+        log_utils.log_warning("something else")
+    assert "macro file" in log_utils.WARNINGS_BUFFER[-2], "the host has said it"
+    error = capsys.readouterr().err
+    assert "something else" in error and "macro file" not in error
 
 
 @pytest.mark.parametrize("make", [lambda kept: KeepWarnings(kept), lambda kept: Tee(kept, kept)])

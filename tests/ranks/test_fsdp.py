@@ -6,6 +6,7 @@ That it trains as one process does: tests/parity; that faults are named: tests/f
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -17,8 +18,10 @@ import pytest
 import torch
 from diffusers.training_utils import EMAModel
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from robomimic_ddp import verify
+from robomimic_ddp.config import memory, tree
 from robomimic_ddp.config.options import Options
 from robomimic_ddp.distributed import fsdp, group, host_algo, parallel
 from robomimic_ddp.errors import WrapError
@@ -211,6 +214,60 @@ def test_what_torch_cannot_shard_is_named(ranks):
         RankError, match="WrapError: policy.obs_encoder .* cannot be sharded: .*scal"
     ):
         ranks.run(with_a_parameter_of_no_dimension)
+
+
+class WholeBytes(TorchDispatchMode):
+    """most: bytes that are in memory at once, over those at its start and the sharded gradients."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self._parts, self._storages, self.most = list(net.parameters()), {}, 0
+        self._note(self._parts)
+        self._before = self._total()
+
+    def _note(self, nest: Any) -> None:
+        for tensor in filter(torch.is_tensor, tree.leaves(nest)):
+            storage = fsdp.local(tensor).untyped_storage()
+            if self._storages.get(id(storage), lambda: None)() is None:
+                self._storages[id(storage)] = weakref.ref(storage)
+
+    def _total(self) -> int:
+        held = (storage() for storage in self._storages.values())
+        return sum(one.nbytes() for one in held if one is not None)
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), named: Any = None):
+        result = function(*args, **(named or {}))
+        self._note((args, named, result))
+        gradients = [one.grad for one in self._parts if one.grad is not None]
+        own = sum(fsdp.local(one).nbytes for one in gradients)
+        self.most = max(self.most, self._total() - self._before - own)
+        return result
+
+
+def whole_bytes_of_a_parameter(reshard: bool, units: int) -> float:
+    """In a step of a net of equal units, activations being negligible."""
+    algo, size = make_algo("single"), 256
+    net = nn.Sequential(*(nn.Linear(size, size, bias=False) for _ in range(units)))
+    algo.nets, algo.ema_nets = nn.ModuleDict({"net": net}), None
+    algo.optimizers["policy"] = torch.optim.AdamW(net.parameters())
+    parallel.parallelise(net, "fsdp", name="net")
+    fsdp.shard(algo, replace(SHARDED, fsdp_reshard=reshard), "cpu")
+    for _ in range(2):  # the first one makes buffers, too
+        net.zero_grad()
+        with WholeBytes(net) as counted:
+            net(torch.ones(2, size)).sum().backward()
+    # A unit's reduced gradients, which are on their way to those that `counted` leaves out.
+    pending = 4 / units / group.world_size()
+    return counted.most / (units * size**2) - pending
+
+
+@pytest.mark.parametrize("reshard", [True, False])
+def test_the_plans_estimate_of_memory_is_what_torch_holds(reshard, ranks):
+    """A unit may have a quarter of a net; smaller ones need less."""
+    expected = memory._GATHERED_BYTES[reshard]
+    for found in ranks.run(whole_bytes_of_a_parameter, reshard, 4):
+        assert expected - 0.1 < found < expected + 0.1
+    assert max(ranks.run(whole_bytes_of_a_parameter, reshard, 8)) < expected - 0.5
 
 
 # ----- checksums of parts

@@ -11,7 +11,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from robomimic_ddp import cli
+from robomimic_ddp import api, cli
+from robomimic_ddp.checkpoint import state_file
 from robomimic_ddp.commands import watch
 from robomimic_ddp.errors import DataError, Stopped
 from robomimic_ddp.monitoring import heartbeat
@@ -77,6 +78,8 @@ WAITING = "_engine_run_backward (torch/autograd/graph.py:800)"
         ({"step": 39, "idle_seconds": 40.0, "step_seconds": 10.0}, "trains"),
         ({"step": 39, "idle_seconds": 60.0, "step_seconds": 10.0}, "STUCK"),
         ({"idle_seconds": 300.0}, "waits"),
+        ({"step": 39, "idle_seconds": 300.0, "place": "saving the state"}, "saves"),
+        ({"time": NOW - 60, "place": "saving the state"}, "SILENT"),
         ({"time": NOW - 60}, "SILENT"),
         ({"finished": True, "time": NOW - 60}, "finished"),
         ({"ended": "ended", "time": NOW - 60}, "ended"),
@@ -166,6 +169,27 @@ def test_the_last_word_says_how_it_ended_and_not_where_it_was_written(error, sta
     assert last["code"] is None
     ((_, found, *_, at),) = watch.rows([last], time.time() + 60)
     assert found == state and "heartbeat" not in at and "threading" not in at
+
+
+def test_a_rank_that_writes_a_file_saves(tmp_path, monkeypatch):
+    """One process too, which has no places of collectives."""
+    pulse, found, real = heartbeat.Heartbeat(tmp_path, 0, 1, "cpu", lambda: 0), [], torch.save
+
+    def look(*arguments):
+        pulse.write()
+        ((_, state, *_, at),) = watch.rows(heartbeat.read(tmp_path), time.time() + 1)
+        found.append((state, at.partition(" (")[0]))
+        real(*arguments)
+
+    pulse._last_step -= 600
+    monkeypatch.setattr(torch, "save", look)
+    api.save({}, tmp_path / "last.pth")
+    state_file.write(tmp_path, {"epoch": 1}, best=False)
+    assert found[0][1].startswith("saving a checkpoint, in ")
+    assert found[1][1].startswith("saving the state, in ")
+    assert [state for state, _ in found] == ["saves"] * 2
+    pulse.write()
+    assert heartbeat.read(tmp_path)[0]["place"] is None
 
 
 def test_the_live_table_is_drawn(capsys):

@@ -21,6 +21,7 @@ from robomimic_ddp.data.rlds.schema import spec
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow, import_tensorflow_datasets
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.training import plan_summary
+from tests.hosts import python
 from tests.ranks import bad_disks
 from tests.rlds import other_shapes
 from tests.rlds.conftest import CAMERAS, HEIGHT, STATES, WIDTH
@@ -348,31 +349,56 @@ def test_a_stopped_job_continues_to_the_same_bytes(stored, made, tmp_path, monke
     assert contents(target(tmp_path)) == contents(target(made)) and not work.exists()
 
 
+@pytest.mark.slow
+def test_a_process_that_was_killed_leaves_nothing_behind(stored, config_file, tmp_path):
+    """SIGKILL, after which no block's end runs."""
+    whole, out = tmp_path / "whole", tmp_path / "killed"
+    words = ["--size", "x".join(map(str, SMALL)), "--config", str(config_file)]
+    command = ["prepare-data", str(stored.folder), str(out), *words]
+    result = python(None, "tests.rlds.killed_prepare", 9, *command, rlds=True)
+    assert result.returncode == -9, result
+    work = out / "made_up" / "1.0.0.incomplete"
+    assert len(list((work / "done").glob("*.json"))) == 4 and list(work.glob(".*.tmp"))
+    for folder in (out, whole):
+        assert prepare(stored.folder, folder, *words[2:]) == 0
+    assert contents(out) == contents(whole)
+
+
 def test_a_truncated_file_is_written_again(stored, made, tmp_path, monkeypatch):
     monkeypatch.setattr(job_module.Job, "complete", lambda job: False)
     assert prepare(stored.folder, tmp_path) == 0
     work = tmp_path / "made_up" / "1.0.0.incomplete"
     files_of(work)[2].write_bytes(b"torn")
     (work / ".made_up-train.tfrecord-00001.other-host-1-1.tmp").write_bytes(b"left over")
+    (work / cache.IN_SET).mkdir()
+    (work / cache.IN_SET / ".made_up-0.npz.other-host-1-1.tmp").write_bytes(b"left over")
     monkeypatch.undo()
     assert prepare(stored.folder, tmp_path) == 0
     assert contents(target(tmp_path)) == contents(target(made))
 
 
-@pytest.mark.parametrize("place", [(writing, "_rewritten"), (job_module.Job, "_write_metadata")])
-def test_another_job_may_complete_it_first(stored, made, tmp_path, monkeypatch, place):
-    real = getattr(*place)
+@pytest.mark.parametrize(
+    "place",
+    [
+        *((writing, "_rewritten"), (job_module.Job, "_write_metadata")),
+        *((job_module, "as_index"), (cache, "finite")),
+    ],
+    ids=lambda place: place[1],
+)
+def test_another_job_may_complete_it_first(stored, made, config_file, tmp_path, monkeypatch, place):
+    real, out = getattr(*place), tmp_path / "out"
 
     def overtaken(*arguments):
         result = real(*arguments)
-        if not target(tmp_path).exists():
-            shutil.rmtree(tmp_path / "made_up")
-            shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+        if not target(out).exists():
+            shutil.rmtree(out)
+            shutil.copytree(made, out)
         return result
 
     monkeypatch.setattr(*place, overtaken)
-    assert prepare(stored.folder, tmp_path) == 0
-    assert contents(tmp_path) == contents(made)
+    cameras = ("--cameras", *KEPT, WRIST)
+    assert prepare(stored.folder, out, *cameras, "--config", str(config_file)) == 0
+    assert contents(out) == contents(made) and not list(out.rglob("*.incomplete"))
 
 
 def test_of_two_jobs_that_begin_at_once_with_other_settings_one_is_refused(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.options import resolve
 from robomimic_ddp.config.plan import make_plan
+from robomimic_ddp.data.sampling import JoinedLoaders
 from robomimic_ddp.monitoring import throughput
-from robomimic_ddp.training import host_config, run, step
+from robomimic_ddp.training import host_config, plan_summary, run, step
 
 
 def run_of(config=None, ranks=8, on_node=4, gpus=4, **options) -> run.Run:
@@ -79,7 +82,7 @@ def test_every_decision_has_a_line():
         "ddp.schedule=samples finishes in 1/8",
         "data: /data/0.hdf5, /data/1.hdf5, /data/2.hdf5 and 2 more",
         "memory: 6 parameters x 20 bytes (weight, gradient, Adam's moments, average) = 120 B on "
-        "each rank with one device or DDP; with FSDP over 8 ranks 15 B and up to 24 B for what is "
+        "each rank with one device or DDP; with FSDP over 8 ranks 15 B and up to 30 B for what is "
         "whole for a moment; activations come on top. ddp.mode=fsdp is worth it where DDP's is "
         "more than half of a GPU",
         "precision: bf16",
@@ -94,6 +97,10 @@ def test_every_decision_has_a_line():
 def test_memory_is_that_of_the_runs_averages(preset, ema, state):
     present = run_of({"algo": {"ema": ema}}, preset=preset)
     assert f"memory: 6 parameters x {state} bytes" in present.describe()
+
+
+def test_memory_is_that_of_the_runs_units():
+    assert "and up to 36 B for what is whole" in run_of(fsdp_reshard=False).describe()
 
 
 @pytest.mark.parametrize(
@@ -142,6 +149,18 @@ def test_what_is_not_known_has_no_line():
     scaled = run_of(ranks=2, on_node=2, gpus=0, lr_scaling="linear")
     scaled.scale_lr(1e-3)
     assert "learning rate: 0.001 -> 0.002 (x 2); ddp.lr_scaling=linear, of: " in scaled.describe()
+
+
+def test_the_frame_cache_is_that_of_all_joined_loaders_and_mixtures():
+    def dataset(**attributes):
+        return SimpleNamespace(cached=SimpleNamespace(bytes=2**20, root="/frames"), **attributes)
+
+    mixture = SimpleNamespace(datasets=[dataset(), dataset(), SimpleNamespace()])
+    joined = JoinedLoaders(*(SimpleNamespace(dataset=one) for one in (dataset(), mixture)))
+    present = run_of(cache="/frames")
+    present.loaders = {"train": joined, "valid": SimpleNamespace()}
+    (line,) = plan_summary._frame_cache(present)
+    assert line.startswith("frame cache: 3.0 MiB of decoded frames in /frames")
 
 
 def test_waiting_for_data_is_worth_a_line():

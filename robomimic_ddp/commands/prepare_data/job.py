@@ -226,7 +226,7 @@ class Job:
             try:
                 self._write_metadata(done)
                 self._write_index()
-                for left in self.work.glob(".*.tmp"):  # of killed tasks
+                for left in self.work.rglob(".*.tmp"):  # of killed tasks
                     left.unlink(missing_ok=True)
                 self.work.rename(self.target)
             except OSError as error:

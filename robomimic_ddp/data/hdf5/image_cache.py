@@ -13,6 +13,7 @@ import numpy as np
 
 from robomimic_ddp.data import frame_cache
 from robomimic_ddp.data.frame_cache import Column
+from robomimic_ddp.data.sampling.wrapped import parts_of
 from robomimic_ddp.errors import DataError
 
 LOW_DIM, ALL = "low_dim", "all"
@@ -27,7 +28,7 @@ def add_cache(datasets: Sequence[Any], cache: str, most_gib: float) -> None:
     """
     if cache.lower() == frame_cache.NONE:
         return
-    sequences = [part for one in datasets for part in getattr(one, "datasets", [one])]
+    sequences = [part for one in datasets for part in parts_of(one)]
     sequences = [one for one in sequences if getattr(one, "hdf5_cache_mode", ALL) != ALL]
 
     def opened(root: Path) -> Iterator[tuple]:

@@ -1,4 +1,6 @@
-"""Loaders around other loaders: a stream that is already split over ranks, and several as one."""
+"""Loaders around other loaders: a stream that is already split over ranks, and several as one.
+What such loaders, and mixtures, read.
+"""
 
 from __future__ import annotations
 
@@ -75,3 +77,16 @@ class JoinedLoaders(Wrapped):
         places += [None] * (len(self.loaders) - len(places))
         pairs = zip(self.loaders, places)
         return "\n".join(loader.go_to(place, world_size, epoch) for loader, place in pairs)
+
+
+def datasets_of(loader: Any) -> list[Any]:
+    """The datasets that `loader` reads, those of joined loaders and of mixtures one by one; [] if
+    it has none.
+    """
+    found = [getattr(one, "dataset", None) for one in getattr(loader, "loaders", [loader])]
+    return [part for one in found if one is not None for part in parts_of(one)]
+
+
+def parts_of(dataset: Any) -> list[Any]:
+    """The datasets of a mixture; `dataset` alone if it is none."""
+    return list(getattr(dataset, "datasets", [dataset]))

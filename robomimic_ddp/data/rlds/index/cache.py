@@ -117,6 +117,7 @@ def write_in_set(folder: Path, source: Source, name: str, fields: Fields, index:
     """
     identity = {**source.identity, NAME: name}
     whole = finite(index)
+    (folder / IN_SET).mkdir(exist_ok=True)  # not `folder`: another task may have renamed it
     for skip_corrupt in (False, True) if len(whole) == len(index.file) else (True,):
         made = fingerprint(identity, fields, skip_corrupt)
         file = folder / IN_SET / f"{name.partition('/')[0]}-{made}.npz"

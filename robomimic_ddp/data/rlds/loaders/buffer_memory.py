@@ -10,6 +10,7 @@ import numpy as np
 from robomimic_ddp.data.rlds.dataset import RLDSDataset
 from robomimic_ddp.data.rlds.index.records import FRAMING_BYTES
 from robomimic_ddp.data.rlds.schema.features import flat_features
+from robomimic_ddp.data.sampling.wrapped import datasets_of
 
 LARGEST_SHARE = 0.5
 """Of the machine's memory: nets, page cache and TensorFlow's buffers need the rest."""
@@ -47,9 +48,7 @@ def lines(loader: Any, ranks_on_node: int, machine_bytes: int) -> Iterator[str]:
     the machine (`machine_bytes`; 0: unknown). Empty for other loaders, and with the frame cache,
     which needs no buffers.
     """
-    datasets = getattr(loader, "dataset", None)
-    datasets = getattr(datasets, "datasets", [datasets])
-    if not hasattr(loader, "shuffle_buffers") or all(one.cached for one in datasets):
+    if not hasattr(loader, "shuffle_buffers") or all(one.cached for one in datasets_of(loader)):
         return
     buffers = list(loader.shuffle_buffers())
     windows = sum(count for count, _ in buffers)
