@@ -343,6 +343,14 @@ def python_path() -> str:
     return os.environ.get("PYTHONPATH", "")
 
 
+def working_folder() -> str:
+    """The folder that relative paths and `python -m` start from; "" where it was removed."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""
+
+
 def missing_from_path(program: str) -> bool:
     """Whether `program` of this interpreter's environment is not what the shell would run."""
     found = shutil.which(program)
