@@ -186,9 +186,8 @@ def _mode(env: LaunchEnv, options: Options, gpus: int) -> str:
         if asked in ("dp", "single"):
             raise PlanError(
                 f"mode {asked} under a launcher with WORLD_SIZE={env.world_size}: {env.world_size} "
-                "processes would "
-                "each train a separate model. Use mode auto or ddp, or start one plain python "
-                "process."
+                "processes would each train a separate model. Use mode auto or ddp, or start one "
+                "plain python process."
             )
         return "fsdp" if asked == "fsdp" else "ddp"
     if asked == "fsdp":
@@ -202,9 +201,8 @@ def _mode(env: LaunchEnv, options: Options, gpus: int) -> str:
     if asked == "ddp" and not env.launched:
         raise PlanError(
             "mode ddp in a plain python process: found no RANK and WORLD_SIZE, and DDP needs one "
-            "process per "
-            "device. Start with: torchrun --nproc_per_node=NUMBER_OF_GPUS -m MODULE ..., or drop "
-            "the mode."
+            "process per device. Start with: torchrun --nproc_per_node=NUMBER_OF_GPUS -m MODULE "
+            "..., or drop the mode."
         )
     return asked
 
@@ -277,8 +275,7 @@ def _backend(options: Options, device: str) -> str:
     if options.backend == "nccl" and device == "cpu":
         raise PlanError(
             "ddp.backend=nccl but training runs on the CPU (no visible GPU, or train.cuda=false), "
-            "where NCCL "
-            "cannot work. Use ddp.backend=gloo or auto, or make a GPU visible."
+            "where NCCL cannot work. Use ddp.backend=gloo or auto, or make a GPU visible."
         )
     return backend_for(device, options.backend)
 
