@@ -113,15 +113,18 @@ def _table(examination: Examination, fresh: Collection[tuple[str, str]] = ()) ->
 
 
 def _sentence(examination: Examination) -> str:
-    count = len(examination.patches)
-    files = "1 file" if count == 1 else f"{count} files"
     meanings = {
         "already distributed": "robomimic-ddp does not patch over this host.",
         "blocked": "apply would write nothing until the problems above are solved.",
         "patched": "all that was found is in place.",
     }
-    meaning = meanings.get(examination.state, f"apply would edit {files}.")
+    meaning = meanings.get(examination.state, f"apply would edit {_files(examination)}.")
     return f"{examination.state}: {meaning}"
+
+
+def _files(examination: Examination) -> str:
+    count = len(examination.patches)
+    return "1 file" if count == 1 else f"{count} files"
 
 
 def _uncommitted(host: Host) -> list[str] | None:
@@ -191,8 +194,8 @@ def _apply(args: argparse.Namespace) -> int:
     fresh = {(f.fixer.name, f.path) for f in examination.findings if isinstance(f.outcome, Applied)}
     print(f"host: {package}\n\n{_table(after, fresh)}\n")
     print(
-        f"{len(examination.patches)} files written. See the lines with git diff; take them back "
-        "with robomimic-ddp revert."
+        f"{_files(examination)} written. See the lines with git diff; take them back with "
+        "robomimic-ddp revert."
     )
     return EXIT_DONE
 

@@ -17,7 +17,6 @@ from robomimic_ddp.patches.hosts import Host
 from robomimic_ddp.patches.outcomes import (
     AlreadyApplied,
     Applied,
-    Edit,
     Examination,
     FilePatch,
     Finding,
@@ -27,7 +26,7 @@ from robomimic_ddp.patches.outcomes import (
     Unrecognised,
 )
 from robomimic_ddp.patches.refusal import find_refusal
-from robomimic_ddp.patches.source import Source, SourceError
+from robomimic_ddp.patches.source import Edit, Source, SourceError
 
 
 def examine(host: Host, fixers: Iterable[Fixer]) -> Examination:

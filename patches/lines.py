@@ -17,9 +17,7 @@ def compile_as(before: bytes, after: bytes, path: str) -> CodeType:
         if hasattr(node, "lineno"):
             (start, same), (end, same_end) = original[node.lineno], original[node.end_lineno]
             node.lineno, node.end_lineno = start, end
-            if not (
-                same and same_end
-            ):  # columns of another text would misplace a traceback's marks
+            if not (same and same_end):  # another text's columns would misplace a traceback's marks
                 node.col_offset, node.end_col_offset = 0, 0
     # dont_inherit: this file's own `from __future__` lines are no business of the host's.
     return compile(tree, path, "exec", dont_inherit=True)

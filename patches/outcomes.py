@@ -12,17 +12,7 @@ from robomimic_ddp.patches.refusal import Refusal
 if TYPE_CHECKING:
     import libcst as cst
 
-    from robomimic_ddp.patches.source import Source
-
-
-@dataclass(frozen=True)
-class Edit:
-    """One change to one node of a parsed file. `change` is given the node with the edits inside it
-    made already, and returns what takes its place: edits may be nested.
-    """
-
-    node: cst.CSTNode
-    change: Callable[[Any], cst.CSTNode]
+    from robomimic_ddp.patches.source import Edit, Source
 
 
 @dataclass(frozen=True)
@@ -66,7 +56,7 @@ class Unrecognised:
 
 
 Outcome = Union[Applied, AlreadyApplied, NotPresent, Unrecognised]
-Found = Union[Edit, "cst.CSTNode", NotPresent, Unrecognised]
+Found = Union["Edit", "cst.CSTNode", NotPresent, Unrecognised]
 """An edit to make, a node that was retrofitted before, or the answer, which ends the search."""
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
 from functools import cache, cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import libcst as cst
 from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider, ScopeProvider
@@ -22,7 +22,6 @@ from robomimic_ddp.patches.imports import (
     top_level_imports,
     with_api_import,
 )
-from robomimic_ddp.patches.outcomes import Edit
 from robomimic_ddp.patches.python import syntax_tree
 
 Node = TypeVar("Node", bound=cst.CSTNode)
@@ -34,6 +33,16 @@ class SourceError(PatchError):
     def __init__(self, message: str, line: int = 0) -> None:
         super().__init__(message)
         self.line = line
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One change to one node of a parsed file. `change` is given the node with the edits inside it
+    made already, and returns what takes its place: edits may be nested.
+    """
+
+    node: cst.CSTNode
+    change: Callable[[Any], cst.CSTNode]
 
 
 class Source:

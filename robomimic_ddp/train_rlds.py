@@ -34,8 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not getattr(train, "is_distributed", False):
         raise ConfigError(
             f"the robomimic in use ({inspect.getfile(inspect.unwrap(train))}) is not patched, so "
-            "every rank would "
-            "train a separate model. Run `robomimic-ddp apply` on it first."
+            "every rank would train a separate model. Run `robomimic-ddp apply` on it first."
         )
     device = TorchUtils.get_torch_device(try_to_use_cuda=config.train.cuda)
     train(config, device=device)

@@ -12,8 +12,8 @@ import libcst as cst
 
 from robomimic_ddp.patches.edits import api_calls, api_name, argument, calls, keyword, unrecognised
 from robomimic_ddp.patches.imports import dotted
-from robomimic_ddp.patches.outcomes import Edit, Fixer, Found
-from robomimic_ddp.patches.source import Source, children, walk
+from robomimic_ddp.patches.outcomes import Fixer, Found
+from robomimic_ddp.patches.source import Edit, Source, children, walk
 
 DATA_PARALLEL = (
     "torch.nn.DataParallel",

@@ -15,8 +15,8 @@ from robomimic_ddp.patches.edits import (
     unrecognised,
     wrap,
 )
-from robomimic_ddp.patches.outcomes import Edit, Fixer, Found, NotPresent
-from robomimic_ddp.patches.source import Source, walk
+from robomimic_ddp.patches.outcomes import Fixer, Found, NotPresent
+from robomimic_ddp.patches.source import Edit, Source, walk
 
 
 def _devices(source: Source, function: cst.FunctionDef) -> Iterator[Found]:

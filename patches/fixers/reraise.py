@@ -9,8 +9,8 @@ from __future__ import annotations
 import libcst as cst
 
 from robomimic_ddp.patches.edits import TRAIN_SCRIPTS, calls, unrecognised
-from robomimic_ddp.patches.outcomes import Edit, Fixer, Found, NotPresent
-from robomimic_ddp.patches.source import Source, walk
+from robomimic_ddp.patches.outcomes import Fixer, Found, NotPresent
+from robomimic_ddp.patches.source import Edit, Source, walk
 
 
 def find(source: Source, main: cst.FunctionDef) -> list[Found]:

@@ -81,10 +81,8 @@ def read_launch_env(environ: Mapping[str, str] | None = None) -> LaunchEnv:
     if missing:
         raise LaunchError(
             f"the environment sets {' and '.join(present)} but not {' and '.join(missing)}: ranks "
-            "could not "
-            "find each other, or would all believe to be the same one. Start the ranks with "
-            "torchrun, which "
-            f"sets all of {', '.join(_LAUNCH_NAMES)}; for one process, unset "
+            "could not find each other, or would all believe to be the same one. Start the ranks "
+            f"with torchrun, which sets all of {', '.join(_LAUNCH_NAMES)}; for one process, unset "
             f"{' and '.join(present)}."
         )
     rank, world_size, local_rank = (_integer(environ, name) for name in _LAUNCH_NAMES)
@@ -176,9 +174,8 @@ def _check_ranges(rank: int, world_size: int, local_rank: int, local_world_size:
         if not 0 <= value < limit:
             raise LaunchError(
                 f"{name}={value} does not fit {limit_name}={limit}: expected 0 to {limit - 1}. A "
-                "stale variable "
-                f"of another job may be set; unset {name} and {limit_name} and start the ranks "
-                "with torchrun."
+                f"stale variable of another job may be set; unset {name} and {limit_name} and "
+                "start the ranks with torchrun."
             )
 
 
@@ -187,9 +184,8 @@ def _check_rendezvous(environ: Mapping[str, str], world_size: int) -> None:
     if world_size > 1 and missing:
         raise LaunchError(
             f"WORLD_SIZE={world_size} but {' and '.join(missing)} is not set, so the ranks cannot "
-            "meet. "
-            "torchrun sets both; with another launcher, export the address and a free port of the "
-            "main node."
+            "meet. torchrun sets both; with another launcher, export the address and a free port "
+            "of the main node."
         )
     port = environ.get("MASTER_PORT", "1")
     if world_size > 1 and not (port.isdecimal() and 1 <= int(port) <= _LAST_PORT):
@@ -341,6 +337,14 @@ def command_line() -> list[str]:
 def python_path() -> str:
     """PYTHONPATH as this process has it; "" without one."""
     return os.environ.get("PYTHONPATH", "")
+
+
+def working_folder() -> str:
+    """The folder that relative paths and `python -m` start from; "" where it was removed."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""
 
 
 def missing_from_path(program: str) -> bool:

@@ -220,8 +220,7 @@ class Options:
     language_model: str = _option(
         "auto",
         "RLDS: a folder, or a name for transformers, of the model that embeds instructions; `auto` "
-        "is "
-        "the one that hosts use under the observation key of the embedding.",
+        "is the one that hosts use under the observation key of the embedding.",
     )
     fast_decode: bool = _option(
         False,

@@ -50,9 +50,8 @@ def mode_of(env: LaunchEnv, options: Options, gpus: int) -> str:
     if asked == "ddp" and not env.launched:
         raise PlanError(
             "mode ddp in a plain python process: found no RANK and WORLD_SIZE, and DDP needs one "
-            "process per "
-            "device. Start with: torchrun --nproc_per_node=NUMBER_OF_GPUS -m MODULE ..., or drop "
-            "the mode."
+            "process per device. Start with: torchrun --nproc_per_node=NUMBER_OF_GPUS -m MODULE "
+            "..., or drop the mode."
         )
     return asked
 
@@ -118,8 +117,7 @@ def backend_of(options: Options, device: str) -> str:
     if options.backend == "nccl" and device == "cpu":
         raise PlanError(
             "ddp.backend=nccl but training runs on the CPU (no visible GPU, or train.cuda=false), "
-            "where NCCL "
-            "cannot work. Use ddp.backend=gloo or auto, or make a GPU visible."
+            "where NCCL cannot work. Use ddp.backend=gloo or auto, or make a GPU visible."
         )
     return backend_for(device, options.backend)
 

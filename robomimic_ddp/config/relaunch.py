@@ -13,15 +13,20 @@ _RESUME = ("ddp.resume=", "resume=")
 
 
 def resume_command(
-    launch: LaunchEnv, words: Sequence[str], python_path: str = "", interpreter: str = ""
+    launch: LaunchEnv,
+    words: Sequence[str],
+    python_path: str = "",
+    interpreter: str = "",
+    folder: str = "",
 ) -> str:
     """What to type to resume the process that `launch` describes; `words` started it
     (`env.command_line`).
 
     Options in its environment are repeated, and `python_path`, its PYTHONPATH. `interpreter`: where
-    the shell would not find this one's `python` and `torchrun`. Several nodes and launchers other
-    than torchrun have addresses and flags of which a rank knows nothing: then it is what to add to
-    their command; torchrun's is typed on every node, another launcher's once.
+    the shell would not find this one's `python` and `torchrun`. `folder`: where it runs; from
+    another one `-m` may find an unedited host, and each rank would train alone. Several nodes and
+    launchers other than torchrun have addresses and flags of which a rank knows nothing: then it is
+    what to add to their command; torchrun's is typed on every node, another launcher's once.
     """
     options = {name.upper(): text for name, text in launch.option_texts.items()}
     added = [
@@ -39,4 +44,5 @@ def resume_command(
     if one_node:
         torchrun = [interpreter, "-m", "torch.distributed.run"] if interpreter else ["torchrun"]
         start = [*torchrun, "--standalone", f"--nproc_per_node={launch.world_size}"]
-    return " ".join([*added, shlex.join([*start, *program])])
+    enter = [f"cd {shlex.quote(folder)} &&"] if folder else []
+    return " ".join([*enter, *added, shlex.join([*start, *program])])

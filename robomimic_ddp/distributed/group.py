@@ -114,8 +114,7 @@ def process_group(
         raise LaunchError(
             f"the process group could not be formed with backend {backend}: {error}\n"
             "Every rank must reach MASTER_ADDR:MASTER_PORT; check that all ranks were started and "
-            "that no "
-            "firewall or stale process blocks the port."
+            "that no firewall or stale process blocks the port."
         ) from error
     store = dist.distributed_c10d._get_default_store()
     own = dist.get_rank(), dist.get_world_size()
@@ -312,9 +311,8 @@ def exit_with_workers(code: int) -> NoReturn:
     it, and keep the lock of the run directory.
     """
     if threading.current_thread() is threading.main_thread():
-        signal.signal(
-            signal.SIGCHLD, signal.SIG_DFL
-        )  # torch's handler raises if a worker is killed
+        # torch's handler raises if a worker is killed.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     with suppress(Exception):
         for child in multiprocessing.active_children():
             child.kill()

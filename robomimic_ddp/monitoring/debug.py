@@ -38,7 +38,7 @@ def _data(loader: Any) -> Iterator[str]:
     dataset = getattr(loader, "dataset", None)
     try:
         yield f"{len(loader)} batches a pass of {len(dataset)} samples over all ranks"
-    except TypeError:  # a host's stream
+    except Exception:  # a host's stream, or a faulty __len__, as of DROID's RLDS dataset
         yield "a stream without length"
     if hasattr(loader, "holding"):
         yield f"(this rank has {loader.holding()})"

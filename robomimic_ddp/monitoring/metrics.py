@@ -68,18 +68,18 @@ def epoch_log(
     def run_epoch_on_all_ranks(*args: Any, **kwargs: Any) -> Any:
         call = signature.bind(*args, **kwargs)
         call.apply_defaults()
-        if call.arguments.get("validate"):
+        validates = bool(call.arguments.get("validate"))
+        if validates:
             _take_own_share(call)
-        part = None if call.arguments.get("validate") else part_of()
+        part = None if validates else part_of()
         if group.world_size() == 1 and (part is None or "model" not in call.arguments):
             return run_epoch(*call.args, **call.kwargs)
         part, model = part or EpochPart(), _argument(call, "model")
         continued = part.steps > 0
         if continued:
             _leave_out(call, part)
-        elif call.arguments.get("num_steps", 0) is None and not call.arguments.get("validate"):
+        elif call.arguments.get("num_steps", 0) is None and not validates:
             part.total = _steps_of_a_pass(call)
-        validates = bool(call.arguments.get("validate"))
         phase = "validation" if validates else "train"
         # Hosts call on_gradient_step in validation too, which steps per-batch schedules. Ranks
         # validate on unequal numbers of batches, so their learning rates would differ.

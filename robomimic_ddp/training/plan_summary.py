@@ -10,7 +10,8 @@ import torch
 from robomimic_ddp.config import env, learning_rate, memory, paths, tree
 from robomimic_ddp.data import frame_cache
 from robomimic_ddp.data.rlds.loaders import buffer_memory
-from robomimic_ddp.data.sampling.wrapped import datasets_of
+from robomimic_ddp.data.sampling.nested_loaders import datasets_of
+from robomimic_ddp.verify import data_fingerprint
 
 _NAMED_SETS = 3
 _CONSTANT = "constant"
@@ -74,7 +75,7 @@ def _schedule(run: Any, loader: Any) -> Iterator[str]:
     if epochs is None:
         return
     configured = tree.at(run.config, "experiment.epoch_every_n_steps")
-    steps = run.plan.steps_of(configured) if configured else _length(loader)
+    steps = run.plan.steps_of(configured) if configured else data_fingerprint.length(loader)
     of = "" if steps is None else f" of {steps} step(s)"
     rates = {
         name: entry["learning_rate"]
@@ -132,7 +133,7 @@ def _data(run: Any, loader: Any) -> Iterator[str]:
         )
         yield f"data: {'; '.join(said)}"
         return
-    samples, batches = _length(getattr(loader, "dataset", None)), _length(loader)
+    samples, batches = map(data_fingerprint.length, (getattr(loader, "dataset", None), loader))
     if samples is not None:
         said.append(f"{samples} samples over all ranks")
     if batches is not None:
@@ -161,10 +162,3 @@ def _frame_cache(run: Any) -> Iterator[str]:
             f"warning: ddp.cache={run.options.values.cache} is not used: it has the frames of RLDS "
             "data, and HDF5 images that are not in memory (train.hdf5_cache_mode=low_dim or null)"
         )
-
-
-def _length(sized: Any) -> int | None:
-    try:
-        return len(sized)
-    except TypeError:  # None, or a stream
-        return None

@@ -103,7 +103,8 @@ def how_to(what: str) -> str:
     """`what`, and the command that resumes this process's run."""
     launch, words = _started_by()
     interpreter = sys.executable if env.missing_from_path("torchrun") else ""
-    command = relaunch.resume_command(launch, words, env.python_path(), interpreter)
+    where = env.python_path(), interpreter, env.working_folder()
+    command = relaunch.resume_command(launch, words, *where)
     return f"{what}. Resume with:\n  {command}"
 
 

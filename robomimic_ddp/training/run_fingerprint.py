@@ -191,9 +191,8 @@ def items_of(run: _run.Run) -> dict[str, torch.Tensor] | None:
     if not size or not indexed or hasattr(dataset, "is_rlds"):
         return None
     indices = sorted({number * (size - 1) // (_ITEMS - 1) for number in range(_ITEMS)})
-    workers = min(
-        1, getattr(loader, "num_workers", 0)
-    )  # as the host does: open files must not be forked
+    # As the host does: open files must not be forked.
+    workers = min(1, getattr(loader, "num_workers", 0))
     try:
         with rng.kept():
             # Fixed streams, for datasets with random items.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
 import pytest
@@ -51,6 +52,26 @@ def test_what_the_shell_would_not_find_is_named():
     )
     one = resume_command(LaunchEnv(), WORDS, interpreter="/env/bin/python3")
     assert one.startswith("ROBOMIMIC_DDP_RESUME=true /env/bin/python3 -m robomimic.scripts.train")
+
+
+def test_from_any_folder_it_runs_what_was_run(tmp_path):
+    """`python -m` looks in the folder first, and a config's path may be relative."""
+    for name, text in (("my host", "ours"), ("elsewhere", "another")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.py").write_text(f"print({text!r}, open('cfg').read())")
+        (tmp_path / name / "cfg").write_text(text)
+    words = [sys.executable, "-m", "train"]
+    said = resume_command(LaunchEnv(), words, "", sys.executable, str(tmp_path / "my host"))
+    done = subprocess.run(said, shell=True, cwd=tmp_path / "elsewhere", stdout=subprocess.PIPE)
+    assert done.stdout == b"ours ours\n"
+
+
+def test_a_folder_that_was_removed_is_left_out(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    assert env.working_folder() == str(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert env.working_folder() == ""
 
 
 def test_whether_the_shell_finds_this_interpreters_programs(tmp_path, monkeypatch):

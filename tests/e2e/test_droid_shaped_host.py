@@ -143,6 +143,18 @@ def test_two_ranks_train_from_the_hosts_own_rlds_pipeline(
     assert "data_cache_dir" not in kept["train"], "the host has its own RLDS keys"
 
 
+def test_one_process_trains_from_it_as_the_unedited_host_does(
+    edited: Host, rlds_data: Path, tmp_path: Path
+) -> None:
+    """Nothing asks for the dataset's length, which fails in DROID's code."""
+    config = rlds_config(rlds_data, tmp_path)
+    config["ddp"] = {"debug": True}
+    file = write_config(tmp_path / "config.json", config)
+    result = python(edited, "robomimic.scripts.train", "--config", file, rlds=True)
+    require_clean(result)
+    assert FINISHED in result.stdout and "a stream without length" in result.stdout, result
+
+
 def test_a_missing_dataset_is_one_clear_error(
     edited: Host, rlds_data: Path, tmp_path: Path
 ) -> None:

@@ -156,6 +156,14 @@ def test_status_shows_a_line_for_each_seam(host, command):
     assert "5 file(s), which robomimic-ddp revert gives back" in out
 
 
+def test_one_file_is_not_files(host, command):
+    before = (host / "utils/torch_utils.py").read_bytes()
+    command("apply", host)
+    (host / "utils/torch_utils.py").write_bytes(before)
+    assert "apply would edit 1 file." in command("status", host)[1]
+    assert "\n1 file written. See" in command("apply", host)[1]
+
+
 def test_apply_names_the_lines_as_they_are_now(host, command):
     _, out, _ = command("apply", host)
     shown = next(line for line in out.splitlines() if " cuda_device " in line)

@@ -10,11 +10,11 @@ from robomimic_ddp.patches import changes, engine, hosts, registry
 from robomimic_ddp.patches.outcomes import (
     AlreadyApplied,
     Applied,
-    Edit,
     Fixer,
     NotPresent,
     Unrecognised,
 )
+from robomimic_ddp.patches.source import Edit
 from tests.patches.support import append, as_droid, examine, snapshot, write_host
 
 

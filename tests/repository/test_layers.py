@@ -73,7 +73,8 @@ def runtime_files() -> list[Path]:
 
 def name_of(file: Path) -> str:
     """The module's name in the package: rlds/loaders/train.py -> data.rlds.loaders.train."""
-    parts = file.relative_to(PACKAGE).with_suffix("").parts
+    folder = PACKAGE if PACKAGE in file.parents else ROOT  # patches is a link in the package
+    parts = file.relative_to(folder).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
 
 
@@ -126,7 +127,8 @@ def module_graph() -> dict[str, set[str]]:
     """Module -> modules that it imports anywhere, for type checkers too. A package's __init__
     stands for itself: what imports a name from it also imports all that it does.
     """
-    files = {name_of(file): file for file in runtime_files()}
+    edits = sorted((ROOT / "patches").rglob("*.py"))
+    files = {name_of(file): file for file in [*runtime_files(), *edits]}
     graph = {}
     for name, file in files.items():
         used = set()

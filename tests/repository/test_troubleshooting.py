@@ -25,6 +25,7 @@ OF_OTHERS = {
     "operator torchvision::nms does not exist",
     "The NVIDIA driver on your system is too old",
     "Watchdog caught collective operation timeout",
+    "No module named 'robomimic_ddp'",
     *REMEDIES,
 }
 WELL_KNOWN = (

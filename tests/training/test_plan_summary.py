@@ -11,7 +11,7 @@ from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.options import resolve
 from robomimic_ddp.config.plan import make_plan
 from robomimic_ddp.data.sampling import JoinedLoaders
-from robomimic_ddp.monitoring import throughput
+from robomimic_ddp.monitoring import debug, throughput
 from robomimic_ddp.training import host_config, plan_summary, run, step
 
 
@@ -168,3 +168,17 @@ def test_waiting_for_data_is_worth_a_line():
     assert "ranks waited for data 42% of the epoch's time" in throughput.waiting_note(log, 100)
     assert not throughput.waiting_note(log, 5) and not throughput.waiting_note({}, 100)
     assert not throughput.waiting_note({"Time_Data_Wait_Share": 0.1}, 100)
+
+
+class Faulty:
+    """As DROID's RLDS dataset, which nothing of its own host asks for its length."""
+
+    def __len__(self):
+        raise NameError("name 'np' is not defined")
+
+
+def test_data_whose_length_fails_has_no_line_of_it():
+    present = run_of(config({}, data=[]), ranks=1, on_node=1, gpus=0)
+    present.loaders["train"] = torch.utils.data.DataLoader(Faulty(), sampler=[0])
+    assert "samples over all ranks" not in present.describe()
+    assert list(debug._data(Faulty())) == ["a stream without length"]

@@ -13,7 +13,7 @@ import numpy as np
 
 from robomimic_ddp.data import frame_cache
 from robomimic_ddp.data.frame_cache import Column
-from robomimic_ddp.data.sampling.wrapped import parts_of
+from robomimic_ddp.data.sampling.nested_loaders import parts_of
 from robomimic_ddp.errors import DataError
 
 LOW_DIM, ALL = "low_dim", "all"

@@ -10,7 +10,7 @@ import numpy as np
 from robomimic_ddp.data.rlds.dataset import RLDSDataset
 from robomimic_ddp.data.rlds.index.records import FRAMING_BYTES
 from robomimic_ddp.data.rlds.schema.features import flat_features
-from robomimic_ddp.data.sampling.wrapped import datasets_of
+from robomimic_ddp.data.sampling.nested_loaders import datasets_of
 
 LARGEST_SHARE = 0.5
 """Of the machine's memory: nets, page cache and TensorFlow's buffers need the rest."""
