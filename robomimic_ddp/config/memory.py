@@ -8,7 +8,7 @@ STATE_BYTES, AVERAGE_BYTES = 16, 4
 """Of a parameter in fp32: weight 4, gradient 4, Adam's two moments 8; and of each average (EMA)."""
 _GATHERED_BYTES = {True: 5, False: 6}
 """By `ddp.fsdp_reshard`, as `tests/ranks/test_fsdp.py` counts them. FSDP's units have at most a
-quarter of a net, so what is whole of a unit has 1 byte a parameter. With resharding torch holds at
+quarter of a net, so what is whole of a unit has 1 byte a parameter. With resharding torch keeps at
 most five at once: weights and the buffers that they come in, gradients and their copy that is sent.
 Without it all weights (4) wait for the backward pass, where a unit's gradients and their copy are
 added. Validation needs 4 in any case: all weights of the nets.
