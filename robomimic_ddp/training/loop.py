@@ -167,8 +167,8 @@ def _start_training(
         if group.is_main():
             print(sharded)
     else:
-        for _, module in parallel_nets:
         run.undo.enter_context(parallel.without_false_alarms())
+        for _, module in parallel_nets:
             parallel.state_of(module).build(module, is_equal=True)
     optimizer_ddp.build(model, chosen, run.undo)
     run.communication = step.communicate(optimizer_ddp.reducers(model), chosen)
