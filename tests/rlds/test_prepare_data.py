@@ -385,9 +385,7 @@ def test_a_truncated_file_is_written_again(stored, made, tmp_path, monkeypatch):
     ],
     ids=lambda place: place[1],
 )
-def test_another_job_may_complete_it_first(
-    stored, made, config_file, tmp_path, monkeypatch, place
-):
+def test_another_job_may_complete_it_first(stored, made, config_file, tmp_path, monkeypatch, place):
     real, out = getattr(*place), tmp_path / "out"
 
     def overtaken(*arguments):
