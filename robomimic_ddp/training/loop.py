@@ -150,6 +150,7 @@ def _start_training(
         parallel.state_of(module).name = name
     if run.plan.several_ranks:
         _require_alike(run, model)
+    _run.share_cores(run)
     chosen = step.effective(run.options, run.plan, bool(run.nets))
     run.steps = step.prepare(model, chosen, run.nets, run.undo)
     step.shorten(model, run.plan.shortening, run.undo)
@@ -184,9 +185,7 @@ def _start_training(
 
 
 def _require_alike(run: _run.Run, model: Any) -> None:
-    """Collective: the same nets on all ranks, and none that has loaded other weights. Threads are
-    shared out, since the work begins here.
-    """
+    """Collective: the same nets on all ranks, and none that has loaded other weights."""
     own_mean = host_seams.own_batch_mean(type(model).__module__)
     if own_mean is not None:
         raise PatchError(
@@ -199,7 +198,6 @@ def _require_alike(run: _run.Run, model: Any) -> None:
     loaded = run.fine_tuning or host_algo.steps(model) > 0
     if run.options.values.verify and any(group.gather_objects(loaded)):
         verify.require_same_weights(model)
-    _run.share_cores(run)
 
 
 def _make_equal(model: Any) -> dict[str, tuple[int, int]] | None:

@@ -330,7 +330,7 @@ def parallelise(net: nn.Module) -> nn.Module:
 def share_cores(run: Run) -> None:
     """Restricts torch to this rank's share of the node's cores.
 
-    Hosts ask for two threads a process. Where ranks have less than that, threads wait for each
+    Hosts ask for two threads a process. Where a rank has less than that, threads wait for each
     other in busy loops: two ranks on two cores then took several times as long for a step.
     """
     torch.set_num_threads(min(torch.get_num_threads(), run.core_share))

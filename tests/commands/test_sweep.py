@@ -21,7 +21,8 @@ from rich.console import Console
 
 from robomimic_ddp import checkpoint, cli
 from robomimic_ddp.commands.sweep import command, report, space, study
-from robomimic_ddp.commands.sweep.worker import Job, Worker
+from robomimic_ddp.commands.sweep.worker import Job, Slot, Worker, make_slots
+from robomimic_ddp.config import env
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_STOPPED, EXIT_USAGE, UsageError
 from tests.commands import sweep_training
 from tests.commands.sweep_worker import worker
@@ -243,6 +244,20 @@ def test_slots_have_their_gpus(words, visible, slots, make, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert sweep("run", make("train.seed=1").directory, *words) == EXIT_DONE
     assert seen == slots
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinity")
+def test_slots_on_the_cpu_share_its_cores(make, monkeypatch):
+    """Else the two threads that hosts take for each training wait for each other in busy loops."""
+    with monkeypatch.context() as patched:
+        patched.setattr(env, "own_cores", lambda: (2, 3, 5, 7, 8))
+        assert [one.cores for one in make_slots([], 1, 2)] == [(2, 3), (5, 7)]
+        assert [one.cores for one in make_slots([], 1, 6)] == [()] * 6
+        assert [one.cores for one in make_slots(["0", "1"], 1, None)] == [(), ()]
+    made, core = make("train.seed=1,2"), env.own_cores()[-1]
+    show = ["-c", "import os, time; time.sleep(0.5); print(os.sched_getaffinity(0))"]
+    Worker(made, [Slot(0, "", (core,))], program=show, poll=0.05).run()
+    assert f"{{{core}}}" in made.entries()[0].log.read_text()
 
 
 def test_trials_of_a_grid_on_two_slots(make, capsys, tmp_path):

@@ -131,7 +131,7 @@ def test_what_cannot_be_drawn_is_a_warning(present, tmp_path, capsys):
 
 
 def test_wandb_itself_takes_them_offline(present, video, tmp_path, monkeypatch):
-    pytest.importorskip("wandb")
+    pytest.importorskip("wandb", reason="wandb, which brings 21 other packages, is in no extra")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     logger = present.logger(str(tmp_path), config_of("one"), log_tb=False, log_wandb=True)

@@ -14,6 +14,8 @@ from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.distributed import group
 from robomimic_ddp.training import run as _run
 from robomimic_ddp.training.step import compile, effective
+from tests.faults import toy_run
+from tests.faults.test_planted_faults import ENVIRONMENT
 
 
 def _limits(limit):
@@ -67,3 +69,21 @@ def chosen_on_rank(capabilities):
 def test_unequal_gpus_compute_alike(ranks):
     assert ranks.run(chosen_on_rank, [(8, 0), (7, 5)]) == [("fp32", "true")] * 2
     assert ranks.run(chosen_on_rank, [(8, 0), (9, 0)]) == [("bf16", "true")] * 2
+
+
+def threads_in_training(cores):
+    """Of one process that may use `cores`, where the host has asked for two threads."""
+    seen, before = [], torch.get_num_threads()
+    try:
+        with mock.patch.object(env, "own_cores", lambda: cores):
+            torch.set_num_threads(2)
+            toy_run.train(toy_run.ToyJob({"step": lambda _: seen.append(torch.get_num_threads())}))
+    finally:
+        torch.set_num_threads(before)
+    return seen[0]
+
+
+def test_one_process_has_no_more_threads_than_cores(ranks):
+    alone = {"world_size": 1, "environment": ENVIRONMENT}
+    found = [ranks.run(threads_in_training, cores, **alone) for cores in ((0,), (0, 1))]
+    assert found == [[1], [2]]

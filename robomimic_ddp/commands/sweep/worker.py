@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +38,13 @@ _ERROR = re.compile(r"\b\w*(error|exception)\b.*:", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Slot:
-    """A place for one trial. visible: its CUDA_VISIBLE_DEVICES; "" where there is no GPU."""
+    """A place for one trial. visible: its CUDA_VISIBLE_DEVICES; "" where there is no GPU. cores:
+    those that its training may run on; () for all of this process.
+    """
 
     number: int
     visible: str
+    cores: tuple[int, ...] = ()
 
 
 @dataclass
@@ -59,10 +62,16 @@ class Job:
 
 
 def make_slots(gpus: Sequence[str], ranks: int, asked: int | None) -> list[Slot]:
-    """Slots of `ranks` of the `gpus` each; more slots than that share them by turns."""
+    """Slots of `ranks` of the `gpus` each; more slots than that share them by turns. Slots on the
+    CPU share its cores out: hosts take two threads each, whatever others use.
+    """
     groups = [",".join(gpus[at : at + ranks]) for at in range(0, len(gpus) - ranks + 1, ranks)]
     groups = groups or [""]
-    return [Slot(number, groups[number % len(groups)]) for number in range(asked or len(groups))]
+    slots = [Slot(number, groups[number % len(groups)]) for number in range(asked or len(groups))]
+    cores = () if gpus or not hasattr(os, "sched_setaffinity") else env.own_cores()
+    share = len(cores) // len(slots)
+    own = ((*cores[one.number * share :][:share],) for one in slots)
+    return [replace(one, cores=few) for one, few in zip(slots, own)]
 
 
 class Worker:
@@ -218,6 +227,9 @@ class Worker:
                     pass_fds=(descriptor,),
                     start_new_session=True,  # Ctrl-C is the worker's, which then asks for a save
                 )
+            if job.slot.cores:  # before it has threads, which inherit them
+                with suppress(OSError):  # it has ended
+                    os.sched_setaffinity(job.process.pid, job.slot.cores)
         finally:
             os.close(descriptor)
         where = f"GPU {job.slot.visible}" if job.slot.visible else f"slot {job.slot.number}"
