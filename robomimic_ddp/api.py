@@ -21,7 +21,7 @@ from robomimic_ddp.distributed.main_rank import agree, ask, main_rank_only
 from robomimic_ddp.errors import ApiVersionError, RobomimicDDPError
 from robomimic_ddp.monitoring import host_loggers
 from robomimic_ddp.monitoring.host_loggers import print_logger
-from robomimic_ddp.training import host_config, resume, run
+from robomimic_ddp.training import resume, run, run_inputs
 from robomimic_ddp.training.data_loaders import (
     rlds_datasets,
     rlds_env_metadata,
@@ -73,7 +73,7 @@ __all__ = [
 save = weights.save
 load_from = dotlist.load_from
 overrides = dotlist.overrides
-prepare_config = host_config.prepare_config
+prepare_config = run_inputs.prepare_config
 restored = resume.restored
 
 

@@ -57,7 +57,7 @@ GROUPS = {
     ),
     "training/step/accumulation": "training/test_accumulation ranks/test_accumulation",
     "training/step/ema training/step/ema_model": ("training/test_ema training/test_ema_model"),
-    "training/compression": "ranks/test_powersgd",
+    "training/powersgd_state": "ranks/test_powersgd",
     "training/state_saver training/resume": (
         "training/test_resume ranks/test_keeper ranks/test_going_on ranks/test_epoch_is_a_pass"
     ),

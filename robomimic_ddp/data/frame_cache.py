@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from robomimic_ddp.config import env, paths
+from robomimic_ddp.config import machine, paths
 from robomimic_ddp.data.array_cache import made_together
 from robomimic_ddp.distributed import group
 from robomimic_ddp.distributed.atomic_files import flush_folder
@@ -286,7 +286,7 @@ def require_room(root: Path, needs: Needs, most_gib: float, in_memory: bool) -> 
     found = f"the frame cache in {root} needs {needed / _GIB:.2f} GiB for this run"
     limit, what = most_gib * _GIB, f"ddp.cache_gb={most_gib:g}"
     if not limit and in_memory:
-        limit = LARGEST_SHARE * env.machine_memory()
+        limit = LARGEST_SHARE * machine.machine_memory()
         what = f"{LARGEST_SHARE:.0%} of this machine's memory ({limit / _GIB:.1f} GiB)"
     remedy = (
         "Fewer cameras, smaller images (observation.image_dim) or fewer episodes take less; or set "

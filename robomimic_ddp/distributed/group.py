@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from robomimic_ddp.config import env
+from robomimic_ddp.config import env, machine
 from robomimic_ddp.distributed import watchdog
 from robomimic_ddp.errors import LaunchError
 
@@ -285,7 +285,7 @@ def cores_of_node() -> list[tuple[int, ...]]:
     exports their number.
     """
     here = env.host_name()
-    gathered = gather_objects((here, env.own_cores()))
+    gathered = gather_objects((here, machine.own_cores()))
     return [cores for host, cores in gathered if host == here]
 
 

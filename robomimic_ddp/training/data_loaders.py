@@ -12,8 +12,8 @@ import torch
 from robomimic_ddp.data import sampling
 from robomimic_ddp.data.sampling import worker_options
 from robomimic_ddp.errors import DataError
-from robomimic_ddp.training import host_config
 from robomimic_ddp.training import run as _run
+from robomimic_ddp.training import run_inputs
 
 
 def train_loader(*args: Any, **kwargs: Any) -> Iterable:
@@ -132,7 +132,7 @@ def rlds_datasets(load_data_for_training: Callable) -> Callable:
     @functools.wraps(load_data_for_training)
     def wrapped(config: Any, *args: Any, **kwargs: Any) -> Any:
         run = _run.current()
-        if not host_config.uses_rlds(config):
+        if not run_inputs.uses_rlds(config):
             datasets = load_data_for_training(config, *args, **kwargs)
             if run is not None and isinstance(datasets, tuple):
                 from robomimic_ddp.data.hdf5 import image_cache
@@ -164,7 +164,7 @@ def rlds_env_metadata(get_env_metadata_from_dataset: Callable) -> Callable:
 
     @functools.wraps(get_env_metadata_from_dataset)
     def wrapped(dataset_path: Any, *args: Any, **kwargs: Any) -> Any:
-        if not host_config.is_rlds_folder(dataset_path):
+        if not run_inputs.is_rlds_folder(dataset_path):
             return get_env_metadata_from_dataset(dataset_path, *args, **kwargs)
         from robomimic_ddp.data.rlds import host_datasets
 
@@ -186,7 +186,7 @@ def rlds_shape_metadata(get_shape_metadata_from_dataset: Callable) -> Callable:
         given = signature.bind(*args, **kwargs).arguments
         entry = next(iter(given.values()), None)
         path = entry["path"] if isinstance(entry, Mapping) else entry
-        if not host_config.is_rlds_folder(path):
+        if not run_inputs.is_rlds_folder(path):
             return get_shape_metadata_from_dataset(*args, **kwargs)
         if not isinstance(entry, Mapping):
             raise DataError(

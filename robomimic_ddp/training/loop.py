@@ -24,7 +24,7 @@ from robomimic_ddp.distributed import (
 )
 from robomimic_ddp.errors import PatchError
 from robomimic_ddp.monitoring import debug
-from robomimic_ddp.training import host_config, resume, state_saver, step
+from robomimic_ddp.training import resume, run_inputs, state_saver, step
 from robomimic_ddp.training import run as _run
 
 
@@ -59,14 +59,14 @@ def distributed(train: Callable) -> Callable:
                 bound.arguments["device"] = chosen
             run.print_beginning()
             if run.options.values.log == "compact":
-                run.undo.enter_context(host_config.printed_in_one_line(config))
+                run.undo.enter_context(run_inputs.printed_in_one_line(config))
             host_resumes = resume.decide(config, run, asked, can_resume)
             if can_resume:
                 bound.arguments["resume"] = host_resumes
-            host_config.fill_rlds_data(config)
+            run_inputs.fill_rlds_data(config)
             trusts = run.options.values.trust_checkpoint
-            host_config.check_inputs(config, host_resumes, trusts)
-            if run.plan.several_ranks and host_config.trains_by_own_pipeline(config):
+            run_inputs.check_inputs(config, host_resumes, trusts)
+            if run.plan.several_ranks and run_inputs.trains_by_own_pipeline(config):
                 from robomimic_ddp.data.rlds import octo_statistics
 
                 run.undo.enter_context(octo_statistics.computed_once())

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from robomimic_ddp.config import env, learning_rate, memory, paths, tree
+from robomimic_ddp.config import learning_rate, machine, memory, paths, tree
 from robomimic_ddp.data import frame_cache
 from robomimic_ddp.data.rlds.loaders import buffer_memory
 from robomimic_ddp.data.sampling.nested_loaders import datasets_of
@@ -44,7 +44,7 @@ def lines(run: Any) -> Iterator[str]:
     yield from _schedule(run, loader)
     yield from _data(run, loader)
     yield from _frame_cache(run)
-    yield from buffer_memory.lines(loader, run.plan.local_world_size, env.machine_memory())
+    yield from buffer_memory.lines(loader, run.plan.local_world_size, machine.machine_memory())
     if run.nets:
         yield f"memory: {_state(run)}"
     if run.steps is not None:

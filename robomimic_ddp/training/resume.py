@@ -18,8 +18,8 @@ from robomimic_ddp.config import env, relaunch
 from robomimic_ddp.distributed import atomic_files, group, host_algo, main_rank, tree_collectives
 from robomimic_ddp.errors import CheckpointError, DataError, LaunchError, Stopped
 from robomimic_ddp.monitoring import history
-from robomimic_ddp.training import host_config
 from robomimic_ddp.training import run as _run
+from robomimic_ddp.training import run_inputs
 
 
 def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> bool:
@@ -40,7 +40,7 @@ def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> bool
         return False
 
     def find() -> checkpoint.Found | None:
-        experiment = host_config.experiment_directory(config)
+        experiment = run_inputs.experiment_directory(config)
         found = None
         if launch.restart_count:
             found = checkpoint.find_job(experiment, checkpoint.job_name(launch))

@@ -23,7 +23,16 @@ from torch import nn
 import robomimic_ddp
 from robomimic_ddp import verify
 from robomimic_ddp.checkpoint import RECORD_NAME, Resume, run_record
-from robomimic_ddp.config import dotlist, entry_options, env, host_seams, options, plan, tree
+from robomimic_ddp.config import (
+    dotlist,
+    entry_options,
+    env,
+    host_seams,
+    machine,
+    options,
+    plan,
+    tree,
+)
 from robomimic_ddp.distributed import atomic_files, fsdp, group, parallel, rng, signals
 from robomimic_ddp.errors import PatchError
 from robomimic_ddp.monitoring import node_messages, pictures, progress_bar
@@ -81,7 +90,7 @@ class Run:
     """How the model takes its steps; None before training."""
     communication: step.Communication | None = None
     """How gradients travel; None before training, and where none do."""
-    core_share: int = field(default_factory=env.usable_cores)
+    core_share: int = field(default_factory=machine.usable_cores)
     """CPU cores for this rank, whether bound by the launcher or shared by the ranks of its node."""
     weights_for_acting: Callable[[], Any] = nullcontext
     """Collective: the context in which sharded nets act (`fsdp.whole`)."""
@@ -174,7 +183,7 @@ class Run:
 
 def _memory(gpu: int | None) -> int:
     """Bytes that torch has reserved on that GPU, else the peak memory of this process."""
-    return env.peak_memory() if gpu is None else torch.cuda.memory_reserved(gpu)
+    return machine.peak_memory() if gpu is None else torch.cuda.memory_reserved(gpu)
 
 
 def _frames(loader: Any) -> dict[str, int] | None:
@@ -235,7 +244,7 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
             key.endswith(LEARNING_RATE_SUFFIX) for key in noted.command_line_keys
         ),
         data_workers=int(config.train.get("num_data_workers", 0) or 0),
-        cores=env.usable_cores(),
+        cores=machine.usable_cores(),
         fsdp_lacks=lacks,
     )
     made = plan_of(launch)
@@ -252,7 +261,7 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
                 )
                 _require_all_seams(config)
                 of_node = group.cores_of_node()
-                run.core_share = env.share_of_cores(env.own_cores(), of_node)
+                run.core_share = machine.share_of_cores(machine.own_cores(), of_node)
                 if not launch.tells_node:
                     run.plan = plan_of(replace(launch, local_world_size=len(of_node)))
                 run.node_messages = node_messages.NodeMessages(run.plan, launch.node, launch.nodes)

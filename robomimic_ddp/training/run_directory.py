@@ -15,7 +15,7 @@ from robomimic_ddp.config import env
 from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed import group, main_rank, watchdog
 from robomimic_ddp.errors import UnpatchedScript, WriteError
-from robomimic_ddp.training import host_config, resume
+from robomimic_ddp.training import resume, run_inputs
 from robomimic_ddp.training import run as _run
 
 _NAMES_TRIED = 5
@@ -58,7 +58,7 @@ def run_directory(get_exp_dir: Callable) -> Callable:
         paths = main_rank.on_main(make)
         run = _run.current()
         if run is not None:
-            run.start_heartbeat(host_config.common_directory(paths))
+            run.start_heartbeat(run_inputs.common_directory(paths))
             resume.saved_state(run)  # after the lock: no other job writes it
         return paths
 
@@ -76,7 +76,7 @@ def _new_directory(run: _run.Run, get_exp_dir: Callable) -> tuple[Any, Path]:
         try:
             with swapped(time, "time", lambda by=ahead: clock() + by) if ahead else nullcontext():
                 paths = get_exp_dir()
-            directory = host_config.common_directory(paths)
+            directory = run_inputs.common_directory(paths)
             run.undo.callback(checkpoint.take(directory).release)
             return paths, directory
         except (FileExistsError, checkpoint.DirectoryInUse) as error:
@@ -95,7 +95,7 @@ def _found_directory(
     """Main rank: the paths of the resumed run, and their folder."""
     if run.resume.found.kind == "host":
         paths = get_exp_dir(*args, **kwargs)
-        directory = host_config.common_directory(paths)
+        directory = run_inputs.common_directory(paths)
     else:
         directory = run.resume.found.directory
         paths = run.resume.found.paths or _paths_as_made(run, directory, get_exp_dir, args, kwargs)
@@ -130,7 +130,7 @@ def _paths_as_made(
             made = get_exp_dir(*args, **kwargs)
         finally:
             train.output_dir = before
-        names = checkpoint.relative_paths(host_config.common_directory(made), made)
+        names = checkpoint.relative_paths(run_inputs.common_directory(made), made)
     return tuple(None if name is None else os.path.normpath(directory / name) for name in names)
 
 

@@ -23,7 +23,7 @@ from robomimic_ddp.commands.bench.data_set import (
     open_dataset,
     write_if_missing,
 )
-from robomimic_ddp.config import env
+from robomimic_ddp.config import env, machine
 from robomimic_ddp.data.rlds.index.build import make_index
 
 
@@ -52,7 +52,7 @@ def main() -> None:
     job = DataJob(args.data, (180, 320), (128, 128))
     write_if_missing(job, cached=False)
     dataset = open_dataset(job)
-    source, threads = dataset.source, min(8, env.usable_cores())
+    source, threads = dataset.source, min(8, machine.usable_cores())
     make_index(source, dataset.fields, [0], threads)  # TensorFlow starts
     found = []
     for _ in range(args.rounds):

@@ -13,7 +13,7 @@ import sys
 import tempfile
 
 from robomimic_ddp.commands.bench.data_set import DataJob, open_dataset, write_if_missing
-from robomimic_ddp.config import env
+from robomimic_ddp.config import env, machine
 from robomimic_ddp.data.rlds.loaders.make import make_loader
 
 MARKS = 20
@@ -29,12 +29,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         job = DataJob(folder, (16, 16), (16, 16), batch=4, frame_stack=1)
         write_if_missing(job)
-        loader = make_loader(open_dataset(job), job.batch, 0, 2, 1, cores=env.usable_cores())
+        loader = make_loader(open_dataset(job), job.batch, 0, 2, 1, cores=machine.usable_cores())
         stream, marks = itertools.chain.from_iterable(itertools.repeat(loader)), []
         for number in range(1, MARKS + 1):
             for _ in itertools.islice(stream, max(1, batches // MARKS)):
                 pass
-            marks.append(env.resident_memory() / 1e6)
+            marks.append(machine.resident_memory() / 1e6)
             print(f"after {batches * number // MARKS:8} batches: {marks[-1]:8.1f} MB", flush=True)
         passes = loader.pass_number
     settled = marks[MARKS // 4 :]

@@ -15,8 +15,8 @@ from robomimic_ddp import checkpoint
 from robomimic_ddp.checkpoint import lock
 from robomimic_ddp.errors import WriteError
 from robomimic_ddp.monitoring import heartbeat
-from robomimic_ddp.training import host_config
 from robomimic_ddp.training import run_directory as seam
+from robomimic_ddp.training import run_inputs
 
 FORK = multiprocessing.get_context("fork")
 
@@ -139,7 +139,7 @@ def test_of_two_new_runs_in_one_second_the_loser_takes_the_next_name(tmp_path):
 
     run = SimpleNamespace(undo=SimpleNamespace(callback=lambda release: taken.append(release)))
     paths, directory = seam._new_directory(run, get_exp_dir)
-    assert directory == host_config.common_directory(paths) and directory not in taken[:1]
+    assert directory == run_inputs.common_directory(paths) and directory not in taken[:1]
     taken[-1]()
 
 

@@ -220,7 +220,7 @@ def test_a_small_shared_memory_in_a_container(monkeypatch, tmp_path):
 
 
 def test_cores(monkeypatch):
-    monkeypatch.setattr(machine.env, "usable_cores", lambda: 8)
+    monkeypatch.setattr(machine.machine, "usable_cores", lambda: 8)
     for workers, level in ((1, OK), (2, WARN)):
         config = {"train": {"num_data_workers": workers}}
         assert worst(machine.check_cores(context(config=config, ranks=4)))[0] == level
@@ -250,7 +250,7 @@ def test_memory_of_a_policy(gpus, level, words):
     ],
 )
 def test_cores_for_the_workers_of_the_options(file, variable, level, words, monkeypatch):
-    monkeypatch.setattr(machine.env, "usable_cores", lambda: 8)
+    monkeypatch.setattr(machine.machine, "usable_cores", lambda: 8)
     config = {"train": {"num_data_workers": 9}, "ddp": file}
     variables = {"ROBOMIMIC_DDP_WORKERS": variable} if variable else {}
     found = worst(machine.check_cores(context(variables, config, ranks=4)))

@@ -22,7 +22,7 @@ from rich.console import Console
 from robomimic_ddp import checkpoint, cli
 from robomimic_ddp.commands.sweep import command, report, space, study
 from robomimic_ddp.commands.sweep.worker import Job, Slot, Worker, make_slots
-from robomimic_ddp.config import env
+from robomimic_ddp.config import machine
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_STOPPED, EXIT_USAGE, UsageError
 from tests.commands import sweep_training
 from tests.commands.sweep_worker import worker
@@ -250,11 +250,11 @@ def test_slots_have_their_gpus(words, visible, slots, make, monkeypatch):
 def test_slots_on_the_cpu_share_its_cores(make, monkeypatch):
     """Else the two threads that hosts take for each training wait for each other in busy loops."""
     with monkeypatch.context() as patched:
-        patched.setattr(env, "own_cores", lambda: (2, 3, 5, 7, 8))
+        patched.setattr(machine, "own_cores", lambda: (2, 3, 5, 7, 8))
         assert [one.cores for one in make_slots([], 1, 2)] == [(2, 3), (5, 7)]
         assert [one.cores for one in make_slots([], 1, 6)] == [()] * 6
         assert [one.cores for one in make_slots(["0", "1"], 1, None)] == [(), ()]
-    made, core = make("train.seed=1,2"), env.own_cores()[-1]
+    made, core = make("train.seed=1,2"), machine.own_cores()[-1]
     show = ["-c", "import os, time; time.sleep(0.5); print(os.sched_getaffinity(0))"]
     Worker(made, [Slot(0, "", (core,))], program=show, poll=0.05).run()
     assert f"{{{core}}}" in made.entries()[0].log.read_text()

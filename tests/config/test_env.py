@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from robomimic_ddp import errors
-from robomimic_ddp.config import env
+from robomimic_ddp.config import env, machine
 from robomimic_ddp.config.env import read_launch_env
 
 TORCHRUN = {
@@ -77,17 +77,17 @@ def test_the_process_environment_is_the_default(monkeypatch):
 
 
 def test_memory_of_the_process_and_of_the_machine(tmp_path, monkeypatch):
-    machine, held = env.machine_memory(), env.resident_memory()
-    assert 0 < held < machine and env.peak_memory() < machine
+    memory, held = machine.machine_memory(), machine.resident_memory()
+    assert 0 < held < memory and machine.peak_memory() < memory
     limits = {"limit": str(held), "none": "max", "huge": str(2**62)}
     files = []
     for name, text in limits.items():
         (tmp_path / name).write_text(text + "\n")
         files.append(str(tmp_path / name))
-    monkeypatch.setattr(env, "_MEMORY_LIMITS", (*files, str(tmp_path / "absent")))
-    assert env.machine_memory() == held, "a container's limit"
-    monkeypatch.setattr(env, "_MEMORY_LIMITS", files[1:])
-    assert env.machine_memory() >= machine
+    monkeypatch.setattr(machine, "_MEMORY_LIMITS", (*files, str(tmp_path / "absent")))
+    assert machine.machine_memory() == held, "a container's limit"
+    monkeypatch.setattr(machine, "_MEMORY_LIMITS", files[1:])
+    assert machine.machine_memory() >= memory
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs Linux' /proc")
@@ -102,7 +102,7 @@ def test_a_thread_that_works_is_seen():
     worker.start()
     try:
         # Between two looks it may wait for the interpreter; not at every one of many.
-        assert any(env.has_running_threads() for _ in range(10_000))
+        assert any(machine.has_running_threads() for _ in range(10_000))
     finally:
         stop.set()
         worker.join()
@@ -123,10 +123,10 @@ def test_a_containers_processor_time_is_cores(files, usable, share, tmp_path, mo
     paths = [tmp_path / str(number) for number in range(len(files))]
     for path, text in zip(paths, files):
         path.write_text(f"{text}\n")
-    monkeypatch.setattr(env, "_CORE_LIMITS", ((tmp_path / "none",), tuple(paths)))
-    monkeypatch.setattr(env, "own_cores", lambda: tuple(range(6)))
-    assert env.usable_cores() == usable
-    assert env.share_of_cores(range(6), [range(6)] * 2) == share
+    monkeypatch.setattr(machine, "_CORE_LIMITS", ((tmp_path / "none",), tuple(paths)))
+    monkeypatch.setattr(machine, "own_cores", lambda: tuple(range(6)))
+    assert machine.usable_cores() == usable
+    assert machine.share_of_cores(range(6), [range(6)] * 2) == share
 
 
 def test_a_launcher_that_does_not_tell_the_size_of_a_node():

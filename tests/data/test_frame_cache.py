@@ -193,7 +193,7 @@ def test_the_bound_is_for_all_caches_of_the_folder(tmp_path):
 
 def test_without_a_bound_memory_is_filled_by_half_at_most(tmp_path, monkeypatch):
     needs = [([column(tmp_path)], ROWS)]
-    monkeypatch.setattr(frame_cache.env, "machine_memory", lambda: 300)
+    monkeypatch.setattr(frame_cache.machine, "machine_memory", lambda: 300)
     with pytest.raises(DataError, match="more than 50% of this machine's memory"):
         frame_cache.require_room(tmp_path, needs, 0, True)
     frame_cache.require_room(tmp_path, needs, 0, False)

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from robomimic_ddp.config import env
-from robomimic_ddp.config.env import LaunchEnv, share_of_cores
+from robomimic_ddp.config import machine
+from robomimic_ddp.config.env import LaunchEnv
+from robomimic_ddp.config.machine import share_of_cores
 from robomimic_ddp.config.options import Options, resolve
 from robomimic_ddp.config.plan import make_plan
 from robomimic_ddp.data.sampling.worker_options import loader_arguments
@@ -57,14 +58,14 @@ def test_more_workers_than_cores_are_warned_of_and_kept():
 )
 def test_all_ranks_together_never_have_more_than_the_node(of_ranks):
     cores = [sorted(own) for own in of_ranks]
-    with mock.patch.object(env, "_CORE_LIMITS", ()):
+    with mock.patch.object(machine, "_CORE_LIMITS", ()):
         shares = [share_of_cores(own, cores) for own in cores]
     assert min(shares) >= 1
     assert sum(share for share in shares if share > 1) <= len(set().union(*of_ranks))
 
 
 def test_shares_of_bound_and_of_free_ranks(monkeypatch):
-    monkeypatch.setattr(env, "_CORE_LIMITS", ())
+    monkeypatch.setattr(machine, "_CORE_LIMITS", ())
     assert share_of_cores(range(8), [range(8), range(8, 16)]) == 8
     assert share_of_cores(range(16), [range(16)] * 2) == 8
     assert share_of_cores(range(3), [range(3)] * 2) == 1

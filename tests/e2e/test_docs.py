@@ -34,10 +34,13 @@ INDENTED = re.compile(
     r"^    ((?:\S+/)?(?:robomimic-ddp|torchrun|python|pip|scripts/\S+) .*)$", re.M
 )
 """As the README writes them."""
-NOT_RUN = ("pip", "git", "docker", "scripts/test.sh", "scripts/demo.sh", ".venv/bin/pip", "cd")
+NOT_RUN = (
+    *("pip", "git", "docker", "scripts/test.sh", "scripts/demo.sh", ".venv/bin/pip", "cd"),
+    "tensorboard",
+)
+"""They need a network, another machine or an hour, or serve; tests run demo.sh, test.sh."""
 BUILD = ".venv/bin/python"
 """Of the site: the fixture `site` runs it."""
-"""They need a network, another machine or an hour; tests of their own run demo.sh and test.sh."""
 TRAINING = ("torchrun", "python")
 
 

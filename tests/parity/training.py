@@ -19,7 +19,7 @@ import torch
 
 from robomimic_ddp import api, train_rlds
 from robomimic_ddp.distributed import fsdp, host_algo
-from robomimic_ddp.training import host_config, run
+from robomimic_ddp.training import run, run_inputs
 
 
 class Job(NamedTuple):
@@ -102,7 +102,7 @@ def build(settings: str) -> SimpleNamespace:
     from robomimic.algo import algo_factory
 
     config, _ = train_rlds.build_config([f"load_from={settings}"])
-    host_config.fill_rlds_data(config)
+    run_inputs.fill_rlds_data(config)
     np.random.seed(config.train.seed)
     torch.manual_seed(config.train.seed)
     ObsUtils.initialize_obs_utils_with_config(config)

@@ -23,7 +23,7 @@ from robomimic_ddp.distributed import group
 from robomimic_ddp.distributed import signals as stopping
 from robomimic_ddp.errors import CheckpointError, Stopped
 from robomimic_ddp.monitoring import history, metrics
-from robomimic_ddp.training import host_config, resume, state_saver
+from robomimic_ddp.training import resume, run_inputs, state_saver
 from robomimic_ddp.training import resume as start
 from tests.ranks.pool import RankError
 from tests.ranks.test_epoch_part import FIRST, STEPS, batches
@@ -39,7 +39,7 @@ def attempts(experiment, asked, counts, host_can=False):
     said = []
     for count in counts:
         launch = SimpleNamespace(restart_count=count, run_id="old")
-        with mock.patch.object(host_config, "experiment_directory", {"cfg": experiment}.get):
+        with mock.patch.object(run_inputs, "experiment_directory", {"cfg": experiment}.get):
             with mock.patch.object(env, "read_launch_env", lambda launch=launch: launch):
                 try:
                     start.decide("cfg", run, False, host_can)

@@ -9,7 +9,7 @@ from unittest import mock
 
 import torch
 
-from robomimic_ddp.config import env, options, plan
+from robomimic_ddp.config import env, machine, options, plan
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.distributed import group
 from robomimic_ddp.training import run as _run
@@ -31,12 +31,13 @@ def workers_of_rank(cores_of, asked, limit=None, in_turn=False):
     launch = LaunchEnv(True, rank, world, rank % 2, 2)
     resolved = options.resolve({"workers": asked})
     changed = {"own_cores": lambda: cores_of[rank], "_CORE_LIMITS": _limits(limit)}
-    changed["host_name"] = lambda: f"node{rank % 2 if in_turn else rank // 2}"
-    with mock.patch.multiple(env, **changed):
+    node = f"node{rank % 2 if in_turn else rank // 2}"
+    named = mock.patch.object(env, "host_name", lambda: node)
+    with named, mock.patch.multiple(machine, **changed):
         more = {"use_cuda": False, "batch_size": 4, "data_workers": 3, "cores": 8}
         made = plan.make_plan(launch, resolved, visible_gpus=0, **more)
         run = _run.Run(made, resolved, 7, False)
-        run.core_share = env.share_of_cores(env.own_cores(), group.cores_of_node())
+        run.core_share = machine.share_of_cores(machine.own_cores(), group.cores_of_node())
         _run.share_workers(run)
     return run.plan.data_workers
 
@@ -75,7 +76,7 @@ def threads_in_training(cores):
     """Of one process that may use `cores`, where the host has asked for two threads."""
     seen, before = [], torch.get_num_threads()
     try:
-        with mock.patch.object(env, "own_cores", lambda: cores):
+        with mock.patch.object(machine, "own_cores", lambda: cores):
             torch.set_num_threads(2)
             toy_run.train(toy_run.ToyJob({"step": lambda _: seen.append(torch.get_num_threads())}))
     finally:

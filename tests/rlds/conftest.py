@@ -102,10 +102,10 @@ def make_config(stored):
     factory = pytest.importorskip("robomimic.config").config_factory
 
     def make(experiment=None, observation=None, cameras=CAMERAS[:2], states=STATES[:2], **train):
-        from robomimic_ddp.training import host_config
+        from robomimic_ddp.training import run_inputs
 
         config = factory("diffusion_policy")
-        host_config.declare_rlds_keys(config)
+        run_inputs.declare_rlds_keys(config)
         with config.unlocked():
             config.train.update(
                 data_format="droid_rlds",

@@ -37,10 +37,10 @@ def inspected(capsys, *words):
 def as_host_config(path, cache, **train):
     """A config file as the host holds it."""
     factory = pytest.importorskip("robomimic.config").config_factory
-    from robomimic_ddp.training import host_config
+    from robomimic_ddp.training import run_inputs
 
     given = read_json(path, "")
-    config = host_config.prepare_config(factory(given["algo_name"]), given)
+    config = run_inputs.prepare_config(factory(given["algo_name"]), given)
     with config.unlocked():
         config.update(given)
         config.train.update(data_cache_dir=str(cache), batch_size=4, **train)

@@ -9,7 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from robomimic_ddp.config import env
+from robomimic_ddp.config import machine
 from robomimic_ddp.data.rlds.loaders.make import make_loader
 from robomimic_ddp.data.rlds.order.pass_schedule import Segment
 from robomimic_ddp.data.rlds.order.windows import picked_windows
@@ -111,7 +111,7 @@ def test_order_is_reproducible_whatever_the_threads(load):
 
 def test_threads_are_the_ranks_share_of_its_node(load, monkeypatch):
     """Ranks on other nodes take no core of this one."""
-    monkeypatch.setattr(env, "usable_cores", lambda: 12)
+    monkeypatch.setattr(machine, "usable_cores", lambda: 12)
     train, _ = load()
     loaders = [make_loader(train, 2, 0, 6, 5, cores=cores) for cores in (12, 4, None)]
     assert [loader.batching.threads for loader in loaders] == [12, 4, 2]

@@ -12,7 +12,7 @@ from robomimic_ddp.config.options import resolve
 from robomimic_ddp.config.plan import make_plan
 from robomimic_ddp.data.sampling import JoinedLoaders
 from robomimic_ddp.monitoring import debug, throughput
-from robomimic_ddp.training import host_config, plan_summary, run, step
+from robomimic_ddp.training import plan_summary, run, run_inputs, step
 
 
 def run_of(config=None, ranks=8, on_node=4, gpus=4, **options) -> run.Run:
@@ -54,7 +54,7 @@ class DiffusionConfig(Config):
 
 def test_compact_gives_one_line_for_the_first_print_of_the_config_alone(capsys):
     printed, section = DiffusionConfig(a=1), Config(b=2)
-    with host_config.printed_in_one_line(printed):
+    with run_inputs.printed_in_one_line(printed):
         print(section)
         print(printed)
         assert repr(printed) == "all of it {'a': 1}", "what is no print for the user"

@@ -14,7 +14,7 @@ from robomimic_ddp import checkpoint
 from robomimic_ddp.config import options
 from robomimic_ddp.errors import CheckpointError, Stopped
 from robomimic_ddp.monitoring import history
-from robomimic_ddp.training import compression, resume
+from robomimic_ddp.training import powersgd_state, resume
 from robomimic_ddp.training import run as _run
 from robomimic_ddp.training.state_saver import StateSaver
 
@@ -320,7 +320,7 @@ def test_only_the_main_rank_says(monkeypatch, capsys):
 def why_not(saved, compressors, **values):
     asked = {"comm": "powersgd", **values}
     run = SimpleNamespace(options=options.resolve(asked))
-    return compression._why_not(run, SimpleNamespace(nets=None), saved, compressors)
+    return powersgd_state._why_not(run, SimpleNamespace(nets=None), saved, compressors)
 
 
 @pytest.mark.parametrize(
@@ -352,7 +352,7 @@ def test_a_state_of_an_earlier_version_resumes_powersgd():
 
 def test_nothing_is_kept_where_nothing_is_compressed():
     run = SimpleNamespace(communication=None)
-    assert compression.capture(run) is None
-    assert compression.restore(run, None, {}) is None
-    told = compression.restore(run, None, {"powersgd": {"common": {}}})
+    assert powersgd_state.capture(run) is None
+    assert powersgd_state.restore(run, None, {}) is None
+    told = powersgd_state.restore(run, None, {"powersgd": {"common": {}}})
     assert told == "gradients: what PowerSGD had not sent yet is dropped"

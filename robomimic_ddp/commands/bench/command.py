@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from robomimic_ddp.commands.bench import data, step
 from robomimic_ddp.commands.bench.data_set import DEFAULT_FOLDER, DataJob
-from robomimic_ddp.config import env, options, paths
+from robomimic_ddp.config import machine, options, paths
 from robomimic_ddp.config.rlds_keys import IMAGE_FILTERS
 from robomimic_ddp.data.rlds.pipeline.resize import DEFAULT_FILTER
 from robomimic_ddp.errors import EXIT_DONE, ConfigError, OptionError, UsageError
@@ -126,7 +126,7 @@ def _data(args: argparse.Namespace) -> Iterator[tuple[list[dict], Iterable[str]]
         raise UsageError(f"--worlds {min(worlds)}: expected 1 or more.")
     small = {"steps": 20, "buffer": 500} if args.quick else {}
     jobs = [
-        DataJob(args.data, *_size(text), threads=env.usable_cores(), **small)
+        DataJob(args.data, *_size(text), threads=machine.usable_cores(), **small)
         for text in args.sizes or (SIZES[:1] if args.quick else SIZES)
     ]
     rounds = args.rounds or (QUICK_DATA_ROUNDS if args.quick else DATA_ROUNDS)

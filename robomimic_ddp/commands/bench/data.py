@@ -24,7 +24,7 @@ from robomimic_ddp.commands.bench.data_set import (
     bytes_per_frame,
     write_if_missing,
 )
-from robomimic_ddp.config import env
+from robomimic_ddp.config import machine
 from robomimic_ddp.errors import ConfigError
 
 HOSTS = ("host_shaped", "skipping")
@@ -170,7 +170,7 @@ def take_turn(seconds: float) -> dict[str, float]:
         "seconds_per_frame": wall / batches / stream.frames_per_batch,
         "cpu_seconds_per_frame": cpu / (batches + stream.ahead) / stream.frames_per_batch,
         "decoded_over_delivered": stream.decoded_over_delivered(),
-        "peak_rss_mb": env.peak_memory() / 1e6,
+        "peak_rss_mb": machine.peak_memory() / 1e6,
     }
 
 
@@ -187,5 +187,5 @@ def _wait_until_still() -> float:
     deadline, looks = time.monotonic() + _LONGEST_WAIT, 0
     while looks < _STILL_LOOKS and time.monotonic() < deadline:
         time.sleep(_STILL_SECONDS)
-        looks = 0 if env.has_running_threads() else looks + 1
+        looks = 0 if machine.has_running_threads() else looks + 1
     return time.thread_time() - began

@@ -14,7 +14,7 @@ import torch
 
 from robomimic_ddp.commands.bench.data_host import HostPipeline
 from robomimic_ddp.commands.bench.data_set import CACHED, OURS, DataJob, open_dataset
-from robomimic_ddp.config import env
+from robomimic_ddp.config import env, machine
 from robomimic_ddp.data.rlds.loaders.make import make_loader
 from robomimic_ddp.data.rlds.pipeline.resize import plain_resize
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow, import_tensorflow_datasets
@@ -53,7 +53,7 @@ def make_stream(job: DataJob, loader: str, world: int) -> Stream:
 
 def _ours(job: DataJob, world: int, cached: bool) -> Stream:
     dataset = open_dataset(job, cached)
-    loader = make_loader(dataset, job.batch, 0, world, 1, cores=env.usable_cores())
+    loader = make_loader(dataset, job.batch, 0, world, 1, cores=machine.usable_cores())
 
     def batches() -> Iterator[Any]:
         while True:

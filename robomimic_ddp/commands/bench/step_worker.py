@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_map
 
 from robomimic_ddp.commands.bench.step import BY_HAND, OURS
-from robomimic_ddp.config import env
+from robomimic_ddp.config import machine
 
 OBSERVATIONS = {"robot0_eef_pos": [3], "robot0_eef_quat": [4], "robot0_gripper_qpos": [2]}
 ACTIONS = 7
@@ -204,7 +204,7 @@ def timed(step: Step, count: int) -> dict[str, float]:
         "wall": (time.perf_counter() - wall) / count,
         "cpu": (time.process_time() - cpu) / count,
         "loss": loss,
-        "peak_rss_mb": env.peak_memory() / 1e6,
+        "peak_rss_mb": machine.peak_memory() / 1e6,
         "device_peak_mb": torch.cuda.max_memory_allocated() / 1e6 if on_gpu else 0.0,
     }
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from robomimic_ddp.commands.doctor.findings import FAIL, OK, WARN, Context, Finding
-from robomimic_ddp.config import env, options, paths, validate
+from robomimic_ddp.config import env, machine, options, paths, validate
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.plan import make_plan
 from robomimic_ddp.data.hdf5.structure import opened
@@ -37,7 +37,7 @@ def check_config(context: Context) -> Iterator[Finding]:
             use_cuda=bool(context.gpus),
             batch_size=train.get("batch_size", 1),
             data_workers=train.get("num_data_workers") or 0,
-            cores=env.usable_cores(),
+            cores=machine.usable_cores(),
         )
     except RobomimicDDPError as error:
         place = "environment" if env.OPTION_PREFIX in str(error) else "config"

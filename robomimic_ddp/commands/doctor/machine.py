@@ -16,7 +16,7 @@ from robomimic_ddp.commands.doctor.findings import (
     judged,
     output_of,
 )
-from robomimic_ddp.config import env, memory
+from robomimic_ddp.config import machine, memory
 from robomimic_ddp.config.plan import workers_of_share
 from robomimic_ddp.errors import OptionError
 
@@ -135,7 +135,7 @@ def check_disk(context: Context) -> Iterator[Finding]:
 
 
 def check_cores(context: Context) -> Iterator[Finding]:
-    cores = env.usable_cores()
+    cores = machine.usable_cores()
     ranks, key = context.world, "ddp.workers"
     workers = context.section("train").get("num_data_workers") or 0
     try:

@@ -10,7 +10,7 @@ import time
 from contextlib import nullcontext
 from typing import Any
 
-from robomimic_ddp.config import env, options, paths
+from robomimic_ddp.config import env, machine, options, paths
 from robomimic_ddp.config.rlds_keys import DEFAULTS, IMAGE_FILTERS
 from robomimic_ddp.data.rlds.reading_progress import gb, reading
 from robomimic_ddp.errors import EXIT_DONE, DataError, RobomimicDDPError, UsageError
@@ -146,7 +146,7 @@ def _job(args: argparse.Namespace, launch: env.LaunchEnv) -> Any:
                 f"{args.config} trains with {lost[0]!r} ({fields.images[lost[0]]}), which "
                 "--cameras or --schema leaves out. Name it too, or leave them out."
             )
-    threads = args.workers or max(1, env.usable_cores() // launch.local_world_size)
+    threads = args.workers or max(1, machine.usable_cores() // launch.local_world_size)
     size = PictureSize(*args.size, args.filter)
     job = Job(source, root, size, args.quality, kept, dropped, skip, threads, fields)
     most = max(math.inf if None in one else math.prod(one) for one in job.stored.values())

@@ -24,7 +24,7 @@ from robomimic_ddp.commands.launch import torchrun
 from robomimic_ddp.commands.launch.arguments import DOT_LIST_MODULE
 from robomimic_ddp.commands.sweep import report
 from robomimic_ddp.commands.sweep.study import REQUEUE, Entry, Sweep
-from robomimic_ddp.config import env
+from robomimic_ddp.config import env, machine
 from robomimic_ddp.distributed import rendezvous
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_STOPPED, DataError
 
@@ -68,7 +68,7 @@ def make_slots(gpus: Sequence[str], ranks: int, asked: int | None) -> list[Slot]
     groups = [",".join(gpus[at : at + ranks]) for at in range(0, len(gpus) - ranks + 1, ranks)]
     groups = groups or [""]
     slots = [Slot(number, groups[number % len(groups)]) for number in range(asked or len(groups))]
-    cores = () if gpus or not hasattr(os, "sched_setaffinity") else env.own_cores()
+    cores = () if gpus or not hasattr(os, "sched_setaffinity") else machine.own_cores()
     share = len(cores) // len(slots)
     own = ((*cores[one.number * share :][:share],) for one in slots)
     return [replace(one, cores=few) for one, few in zip(slots, own)]
@@ -237,7 +237,7 @@ class Worker:
         return True
 
     def _environment(self, slot: Slot) -> dict[str, str]:
-        cores = max(1, env.usable_cores() // (len(self.slots) * self.ranks))
+        cores = max(1, machine.usable_cores() // (len(self.slots) * self.ranks))
         added = {**self._variables, "CUDA_VISIBLE_DEVICES": slot.visible}
         return {"OMP_NUM_THREADS": str(cores), **env.variables(), **added}
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from robomimic_ddp.config import env
+from robomimic_ddp.config import machine
 from robomimic_ddp.data import array_cache
 from robomimic_ddp.data.rlds.index.build import (
     files_of_rank,
@@ -143,7 +143,7 @@ def _made_together(source: Source, fields: Fields, skip_corrupt: bool, parts: Pa
     """
     if group.is_main():
         logger.info("reading %s for its index (%d files)", source.folder, len(source.files))
-    cores = env.share_of_cores(env.own_cores(), group.cores_of_node())
+    cores = machine.share_of_cores(machine.own_cores(), group.cores_of_node())
     kept = dict(_read_parts(parts, source))
     seen = group.gather_objects(sorted(kept))
     mine: list[tuple[int, ...]] = []

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from robomimic_ddp.config import env
+from robomimic_ddp.config import machine
 from robomimic_ddp.data import frame_cache
 from robomimic_ddp.data.frame_cache import Column
 from robomimic_ddp.data.rlds.dataset import RLDSDataset
@@ -53,7 +53,7 @@ def add_cache(datasets: Sequence[RLDSDataset], cache: str, most_gib: float) -> N
     """
     if cache.lower() == frame_cache.NONE:
         return
-    threads = env.share_of_cores(env.own_cores(), group.cores_of_node())
+    threads = machine.share_of_cores(machine.own_cores(), group.cores_of_node())
 
     def opened(root: Path) -> Iterator[tuple]:
         for one in datasets:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from robomimic_ddp.config import env
+from robomimic_ddp.config import machine
 from robomimic_ddp.data.rlds.dataset import LoadOptions, RLDSDataset
 from robomimic_ddp.data.rlds.loaders.mixture import MixtureTrainLoader, MixtureValidLoader
 from robomimic_ddp.data.rlds.loaders.train import RLDSTrainLoader
@@ -31,7 +31,7 @@ def make_loader(
     machine's); device: for train batches on CUDA. Raises DataError for fewer windows than a step
     needs.
     """
-    cores = cores or max(1, env.usable_cores() // world_size)
+    cores = cores or max(1, machine.usable_cores() // world_size)
     mixed, trains = isinstance(dataset, RLDSMixture), dataset.role == "train"
 
     def reader(part: RLDSDataset, weight: float = 1.0, number: int = 0) -> Any:

@@ -1,0 +1,105 @@
+"""Cores and memory of this machine, or of this container."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+
+_CORE_LIMITS = (
+    ("/sys/fs/cgroup/cpu.max",),
+    ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"),
+)
+"""Of a container: CPU quota and period; "max" or -1 is no limit."""
+_MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+"""Of a container: cgroups version 2, and 1 (where "no limit" is a huge number)."""
+
+
+def own_cores() -> tuple[int, ...]:
+    """CPU cores that this process may run on, by number."""
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
+
+
+def usable_cores() -> int:
+    """Number of CPU cores that this process may use, within a container's CPU quota."""
+    return within_core_limit(len(own_cores()))
+
+
+def within_core_limit(cores: int, processes: int = 1) -> int:
+    """`cores` for each of `processes`, within a container's CPU quota; at least 1. (`docker --cpus`
+    and Kubernetes' limits do not change the affinity mask.)
+    """
+    for paths in _CORE_LIMITS:
+        try:
+            words = " ".join(Path(path).read_text(encoding="ascii") for path in paths).split()
+        except OSError:
+            continue
+        if len(words) == 2 and all(word.isdecimal() for word in words):
+            time, period = map(int, words)
+            cores = min(cores, time // max(1, period * processes))
+    return max(1, cores)
+
+
+def share_of_cores(own: Sequence[int], of_ranks: Sequence[Sequence[int]]) -> int:
+    """Cores for the rank that may run on `own`. of_ranks: the cores of each rank of this machine,
+    this one included; a core that n ranks may use counts 1/n. Rounded down, at least 1, and within
+    a container's CPU quota.
+    """
+    users = Counter(core for cores in of_ranks for core in cores)
+    share = math.floor(sum(Fraction(1, users[core]) for core in own))
+    return within_core_limit(share, len(of_ranks))
+
+
+def peak_memory() -> int:
+    """Peak resident memory of this process in bytes; 0 if unknown."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def resident_memory() -> int:
+    """Resident memory of this process in bytes; 0 if unknown."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:  # no Linux
+        return 0
+
+
+def has_running_threads() -> bool:
+    """Whether another thread of this process is running or runnable; False if unknown."""
+    for task in Path("/proc/self/task").glob("*"):
+        try:
+            state = (task / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+        except OSError:  # it has ended
+            continue
+        if state == "R" and int(task.name) != threading.get_native_id():
+            return True
+    return False
+
+
+def machine_memory() -> int:
+    """Memory of this machine, or of this container, in bytes; 0 if unknown."""
+    try:
+        found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    except (AttributeError, OSError, ValueError):  # Windows has no sysconf
+        found = []
+    for limit in _MEMORY_LIMITS:
+        try:
+            with open(limit, encoding="ascii") as file:
+                text = file.read().strip()
+        except OSError:
+            continue
+        if text.isdecimal():  # "max": no limit
+            found.append(int(text))
+    return min((size for size in found if size > 0), default=0)
