@@ -411,9 +411,9 @@ def test_show_says_stopped_for_what_nobody_trains(make):
 
 
 def test_a_stopped_worker_stops_its_trials(make):
-    made = make("train.seed=1,2,3", "train.num_epochs=30")
+    made = make("train.seed=1,2,3", "train.num_epochs=60")
     first = started(made)
-    wait_for(trained(made, 5))
+    wait_for(lambda: all(entry.curve("valid/Loss") for entry in made.entries()[:2]))
     first.terminate()
     assert first.wait(30) == EXIT_STOPPED
     entries = made.entries()
@@ -421,7 +421,7 @@ def test_a_stopped_worker_stops_its_trials(make):
     assert (entries[0].run() / "requeue").exists()
     assert report.summary(made) == "2 stopped, 1 waiting"
     assert worker(made.directory).run() == EXIT_DONE
-    require_whole(made, 30)
+    require_whole(made, 60)
 
 
 def test_the_real_generators_output_is_imported(config, tmp_path, capsys):

@@ -73,7 +73,7 @@ def require_same(one: study.Sweep, two: study.Sweep) -> None:
         assert checkpoint_differences(first.run() / "last.pth", second.run() / "last.pth") == []
 
 
-WORDS = ("train.seed=1,2", "ddp.preset=safe")
+WORDS = ("train.seed=1", "ddp.preset=safe")
 TWO_RANKS = ("--ranks-per-trial", "2")
 
 
@@ -90,7 +90,7 @@ def whole(
     directory = tmp_path_factory.mktemp("whole") / "sweep"
     sweep = make(directory, config, *WORDS)
     said = finish(host_copy, directory, *TWO_RANKS)
-    assert "2 complete" in said and "begins on slot 0" in said
+    assert "1 complete" in said and "begins on slot 0" in said
     require_trained_once(sweep, 4)
     return sweep
 
@@ -107,7 +107,7 @@ def test_worker_and_training_are_killed_in_mid_trial(
     trainings = psutil.Process(worker.pid).children(recursive=True)
     assert trainings
     kill(psutil.Process(worker.pid), *trainings)
-    assert [entry.state for entry in sweep.entries()] == ["running", "waiting"]
+    assert [entry.state for entry in sweep.entries()] == ["running"]
     said = finish(host_copy, directory, *TWO_RANKS)
     assert "resumes on slot 0" in said
     require_trained_once(sweep, 4)
