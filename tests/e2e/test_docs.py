@@ -36,7 +36,7 @@ INDENTED = re.compile(
 """As the README writes them."""
 NOT_RUN = (
     *("pip", "git", "docker", "scripts/test.sh", "scripts/demo.sh", ".venv/bin/pip", "cd"),
-    "tensorboard",
+    *("tensorboard", "wandb"),
 )
 """They need a network, another machine or an hour, or serve; tests run demo.sh, test.sh."""
 BUILD = ".venv/bin/python"
