@@ -38,7 +38,8 @@ def test_two_ranks_equal_one_process_with_both_batches(job, own_ranks):
     assert faults(of_ranks[0], alone) == ["nets", "ema", "exp_avg", "exp_avg_sq"]
 
 
-@pytest.mark.parametrize("world", [3, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [3, 4])
 def test_more_ranks(world, job, own_ranks):
     config = json.loads(Path(job.settings).read_text())
     config["train"]["batch_size"] = BATCH // 2

@@ -25,10 +25,7 @@ CHANGES = {"train": {"cuda": True, "num_epochs": 1}, "experiment": {"epoch_every
 
 IN_TURN: list[dict[str, Any]] = [
     {},
-    {
-        **{"preset": "safe", "verify": False},
-        **{"workers": "1", "persistent_workers": True, "pin_memory": "false"},
-    },
+    {"preset": "safe", "verify": False, "workers": "1", "pin_memory": "false"},
     {"preset": "max", "compile": "false"},
     {"compile": "true"},
     {"precision": "bf16", "channels_last": True, "activation_checkpointing": True, "comm": "bf16"},
@@ -55,6 +52,10 @@ SHARDED: list[dict[str, Any]] = [
     {"mode": "fsdp", "verify": False, "fsdp_offload": True},
 ]
 """Without the proof: pretend GPUs compute nothing, and the start-up probe looks at numbers."""
+TUNED = {
+    **{"precision": "fp16", "comm": "bf16", "channels_last": True},
+    **{"workers": "1", "persistent_workers": True},
+}
 ELSEWHERE = {
     "cache": "in a folder, below",
     "fsdp_replicas": "needs four ranks",
@@ -66,7 +67,7 @@ ELSEWHERE = {
 
 
 def test_each_option_is_here():
-    run = {name for options in [*IN_TURN, RLDS, *SHARDED] for name in options}
+    run = {name for options in [*IN_TURN, RLDS, *SHARDED, TUNED] for name in options}
     assert run | set(ELSEWHERE) == set(Options.__dataclass_fields__)
 
 
@@ -119,18 +120,17 @@ def test_options_in_turn_resuming_and_fine_tuning(job, config_file, tmp_path):
     steps = [line["epoch"] for line in history.read(trained) if line["phase"] == "train"]
     assert steps == [1, 2]
 
-    options = {"precision": "fp16", "comm": "bf16", "channels_last": True}
     tuned = {
         "train": {"output_dir": str(tmp_path / "tuned")},
         "experiment": {"ckpt_path": str(checkpoints(trained)["last.pth"])},
-        "ddp": options,
+        "ddp": TUNED,
     }
     tune = write_config(tmp_path / "tune.json", merged(config, tuned))
     reports = tmp_path / "reports"
     reports.mkdir()
     words = reports, "strict", "robomimic.scripts.train", "--config", tune
     result, processes = job("tests.gpu.job", *words, added={ONE_GPU: "1"})
-    require_well(result, processes, [0, 1], [options])
+    require_well(result, processes, [0, 1], [TUNED])
     for path in reports.iterdir():
         reads = json.loads(path.read_text())["reads"]
         assert len(reads) > SAMPLED and {*reads} <= {1, 2}, "the loss and the gradients' norm"
