@@ -196,7 +196,9 @@ def test_a_gpu_that_is_not_installed(installed, named, missing, node_with, confi
     assert (missing in devices.absent(variables)) if missing else not devices.absent(variables)
     where = next(iter(summary.lines(settings("--config", config()), variables)))
     on_cpu = named == "" or (installed == 0 and named == "5")
-    assert where.endswith("on the CPU, since no GPU is visible" if on_cpu else "on GPUs")
+    why = f" (CUDA_VISIBLE_DEVICES={named})" if named else ""
+    on_the_cpu = f"on the CPU, since no GPU is visible{why}"
+    assert where.endswith(on_the_cpu if on_cpu else "on GPUs")
 
 
 @pytest.mark.bad_input

@@ -40,7 +40,9 @@ def lines(settings: Settings, variables: Mapping[str, str]) -> Iterator[str]:
     """One line for each decision. Raises the errors of the job's plan."""
     chosen = devices.choose(settings.gpus, variables)
     config = merged_config(settings)
-    where = "on GPUs" if chosen.gpus else "on the CPU, since no GPU is visible"
+    named = variables.get("CUDA_VISIBLE_DEVICES")
+    why = f" (CUDA_VISIBLE_DEVICES={named})" if named else ""
+    where = "on GPUs" if chosen.gpus else f"on the CPU, since no GPU is visible{why}"
     world = chosen.ranks * settings.nodes
     yield f"ranks: {chosen.ranks} on each of {settings.nodes} node(s) = {world}, {where}"
     batch = tree.at(config, "train.batch_size")
