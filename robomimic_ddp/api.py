@@ -13,7 +13,7 @@ from typing import Any, Callable
 
 from robomimic_ddp import API_VERSION, __version__
 from robomimic_ddp.checkpoint import weights
-from robomimic_ddp.config import dotlist, env, host_seams, json_config
+from robomimic_ddp.config import dotlist, env, host_config, host_seams, json_config
 from robomimic_ddp.data.language.lazy_model import language_model
 from robomimic_ddp.distributed import entry_point as entry
 from robomimic_ddp.distributed.atomic_files import copyfile, open_on_main
@@ -21,7 +21,7 @@ from robomimic_ddp.distributed.main_rank import agree, ask, main_rank_only
 from robomimic_ddp.errors import ApiVersionError, RobomimicDDPError
 from robomimic_ddp.monitoring import host_loggers
 from robomimic_ddp.monitoring.host_loggers import print_logger
-from robomimic_ddp.training import resume, run, run_inputs
+from robomimic_ddp.training import resume, run
 from robomimic_ddp.training.data_loaders import (
     rlds_datasets,
     rlds_env_metadata,
@@ -73,7 +73,7 @@ __all__ = [
 save = weights.save
 load_from = dotlist.load_from
 overrides = dotlist.overrides
-prepare_config = run_inputs.prepare_config
+prepare_config = host_config.prepare_config
 restored = resume.restored
 
 

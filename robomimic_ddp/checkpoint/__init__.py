@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from robomimic_ddp.checkpoint.capture import capture_model, plain
-from robomimic_ddp.checkpoint.find_run import (
+from robomimic_ddp.checkpoint.lock import DirectoryInUse, take
+from robomimic_ddp.checkpoint.restore import restore_model
+from robomimic_ddp.checkpoint.resume_state import Resume
+from robomimic_ddp.checkpoint.run_search import (
     RECORD_NAME,
     REQUEUE_NAME,
     Found,
@@ -14,9 +17,6 @@ from robomimic_ddp.checkpoint.find_run import (
     relative_paths,
     write_requeue,
 )
-from robomimic_ddp.checkpoint.lock import DirectoryInUse, take
-from robomimic_ddp.checkpoint.restore import restore_model
-from robomimic_ddp.checkpoint.resume_state import Resume
 from robomimic_ddp.checkpoint.state_file import (
     BEST,
     PREVIOUS,

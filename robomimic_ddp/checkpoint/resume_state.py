@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from robomimic_ddp.checkpoint.find_run import Found
+from robomimic_ddp.checkpoint.run_search import Found
 from robomimic_ddp.monitoring.step_logs import EpochPart
 
 

@@ -9,11 +9,12 @@ from typing import Any, Callable
 
 import torch
 
+from robomimic_ddp.config import host_config
 from robomimic_ddp.data import sampling
+from robomimic_ddp.data.rlds.index.source import is_rlds_folder
 from robomimic_ddp.data.sampling import worker_options
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.training import run as _run
-from robomimic_ddp.training import run_inputs
 
 
 def train_loader(*args: Any, **kwargs: Any) -> Iterable:
@@ -132,7 +133,7 @@ def rlds_datasets(load_data_for_training: Callable) -> Callable:
     @functools.wraps(load_data_for_training)
     def wrapped(config: Any, *args: Any, **kwargs: Any) -> Any:
         run = _run.current()
-        if not run_inputs.uses_rlds(config):
+        if not host_config.uses_rlds(config):
             datasets = load_data_for_training(config, *args, **kwargs)
             if run is not None and isinstance(datasets, tuple):
                 from robomimic_ddp.data.hdf5 import image_cache
@@ -164,7 +165,7 @@ def rlds_env_metadata(get_env_metadata_from_dataset: Callable) -> Callable:
 
     @functools.wraps(get_env_metadata_from_dataset)
     def wrapped(dataset_path: Any, *args: Any, **kwargs: Any) -> Any:
-        if not run_inputs.is_rlds_folder(dataset_path):
+        if not is_rlds_folder(dataset_path):
             return get_env_metadata_from_dataset(dataset_path, *args, **kwargs)
         from robomimic_ddp.data.rlds import host_datasets
 
@@ -186,7 +187,7 @@ def rlds_shape_metadata(get_shape_metadata_from_dataset: Callable) -> Callable:
         given = signature.bind(*args, **kwargs).arguments
         entry = next(iter(given.values()), None)
         path = entry["path"] if isinstance(entry, Mapping) else entry
-        if not run_inputs.is_rlds_folder(path):
+        if not is_rlds_folder(path):
             return get_shape_metadata_from_dataset(*args, **kwargs)
         if not isinstance(entry, Mapping):
             raise DataError(

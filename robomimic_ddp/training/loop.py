@@ -11,7 +11,7 @@ import torch
 
 from robomimic_ddp import verify
 from robomimic_ddp.checkpoint import file_check, weights
-from robomimic_ddp.config import env, host_seams, validate
+from robomimic_ddp.config import env, host_config, host_seams, validate
 from robomimic_ddp.distributed import (
     entry_point,
     fsdp,
@@ -66,7 +66,7 @@ def distributed(train: Callable) -> Callable:
             run_inputs.fill_rlds_data(config)
             trusts = run.options.values.trust_checkpoint
             run_inputs.check_inputs(config, host_resumes, trusts)
-            if run.plan.several_ranks and run_inputs.trains_by_own_pipeline(config):
+            if run.plan.several_ranks and host_config.trains_by_own_pipeline(config):
                 from robomimic_ddp.data.rlds import octo_statistics
 
                 run.undo.enter_context(octo_statistics.computed_once())

@@ -1,4 +1,6 @@
-"""Checks a run's config against what is on the disk, and finds its RLDS datasets and folders."""
+"""Checks a run's config against what is on the disk, finds its RLDS datasets and folders, and
+prints it in one line.
+"""
 
 from __future__ import annotations
 
@@ -13,33 +15,14 @@ from robomimic_ddp.config import paths
 from robomimic_ddp.config.host_config import (
     OUR_KEY,
     ROBOMIMIC_FORMAT,
-    declare_rlds_keys,
     format_is_rlds,
-    prepare_config,
-    reads_rlds_itself,
-    trains_by_own_pipeline,
     uses_rlds,
 )
 from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.config.rlds_keys import DATA_FORMAT
 from robomimic_ddp.data.hdf5 import hdf5_validate
-from robomimic_ddp.data.rlds.index.source import is_rlds_folder
 from robomimic_ddp.distributed import main_rank
 from robomimic_ddp.errors import ConfigError
-
-__all__ = [
-    "check_inputs",
-    "common_directory",
-    "declare_rlds_keys",
-    "experiment_directory",
-    "fill_rlds_data",
-    "is_rlds_folder",
-    "prepare_config",
-    "printed_in_one_line",
-    "reads_rlds_itself",
-    "trains_by_own_pipeline",
-    "uses_rlds",
-]
 
 
 @contextmanager

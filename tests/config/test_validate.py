@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from robomimic_ddp.config import validate
+from robomimic_ddp.config import host_config, validate
 from robomimic_ddp.errors import ConfigError
-from robomimic_ddp.training import run_inputs
 
 host_package = Path(pytest.importorskip("robomimic").__file__).parent
 TEMPLATES = sorted((host_package / "exps" / "templates").glob("*.json"))
@@ -26,9 +25,9 @@ def test_the_hosts_own_templates_are_judged_as_the_host_judges_them(path):
             config.update(settings)
     except RuntimeError:  # a template that has fallen behind its config
         with pytest.raises(ConfigError, match="unknown key"):
-            run_inputs.prepare_config(config_factory(settings["algo_name"]), settings)
+            host_config.prepare_config(config_factory(settings["algo_name"]), settings)
         return
-    run_inputs.prepare_config(config_factory(settings["algo_name"]), settings)
+    host_config.prepare_config(config_factory(settings["algo_name"]), settings)
     validate.require_possible(config)
 
 

@@ -102,10 +102,10 @@ def make_config(stored):
     factory = pytest.importorskip("robomimic.config").config_factory
 
     def make(experiment=None, observation=None, cameras=CAMERAS[:2], states=STATES[:2], **train):
-        from robomimic_ddp.training import run_inputs
+        from robomimic_ddp.config import host_config
 
         config = factory("diffusion_policy")
-        run_inputs.declare_rlds_keys(config)
+        host_config.declare_rlds_keys(config)
         with config.unlocked():
             config.train.update(
                 data_format="droid_rlds",

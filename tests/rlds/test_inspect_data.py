@@ -10,6 +10,7 @@ import pytest
 
 from robomimic_ddp.cli import main
 from robomimic_ddp.commands.inspect_data import survey
+from robomimic_ddp.config import host_config
 from robomimic_ddp.config.json_config import read_json
 from robomimic_ddp.data.rlds import host_datasets
 from robomimic_ddp.data.rlds.index.source import Source
@@ -37,10 +38,8 @@ def inspected(capsys, *words):
 def as_host_config(path, cache, **train):
     """A config file as the host holds it."""
     factory = pytest.importorskip("robomimic.config").config_factory
-    from robomimic_ddp.training import run_inputs
-
     given = read_json(path, "")
-    config = run_inputs.prepare_config(factory(given["algo_name"]), given)
+    config = host_config.prepare_config(factory(given["algo_name"]), given)
     with config.unlocked():
         config.update(given)
         config.train.update(data_cache_dir=str(cache), batch_size=4, **train)

@@ -6,7 +6,7 @@ import pytest
 
 import robomimic_ddp.api as DDPUtils
 from robomimic_ddp.errors import DataError
-from robomimic_ddp.training import run_inputs
+from robomimic_ddp.training import data_loaders
 
 
 def of_an_entry(dataset_config, action_keys, all_obs_keys=None, verbose=False):
@@ -50,7 +50,7 @@ def test_the_hosts_own_call(function, args, kwargs, expected):
 
 
 def test_rlds_data_where_only_a_path_is_given_is_one_error(monkeypatch):
-    monkeypatch.setattr(run_inputs, "is_rlds_folder", lambda path: path == "rlds")
+    monkeypatch.setattr(data_loaders, "is_rlds_folder", lambda path: path == "rlds")
     with pytest.raises(DataError, match="train.data"):
         DDPUtils.rlds_shape_metadata(of_a_path)("rlds")
     assert DDPUtils.rlds_shape_metadata(of_a_path)("a.hdf5")[0] == "a.hdf5"

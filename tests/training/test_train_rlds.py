@@ -10,10 +10,9 @@ from types import ModuleType
 import pytest
 
 from robomimic_ddp import train_rlds
-from robomimic_ddp.config import dotlist
+from robomimic_ddp.config import dotlist, host_config
 from robomimic_ddp.config.entry_options import notes_of
 from robomimic_ddp.errors import ConfigError
-from robomimic_ddp.training import run_inputs
 
 
 @pytest.fixture
@@ -96,7 +95,7 @@ def test_misplaced_optim_params_in_the_file_too(cfg):
 def test_rlds_keys_are_declared_only_for_rlds(cfg):
     assert "data_format" not in build(cfg()).train
     config = build(cfg(train={"data_format": "droid_rlds", "data_path": "/data", "batch_size": 4}))
-    assert run_inputs.uses_rlds(config) and config.train.data_path == "/data"
+    assert host_config.uses_rlds(config) and config.train.data_path == "/data"
     assert config.train.shuffle_buffer_size > 0 and "image_dim" in config.observation
 
 
