@@ -16,6 +16,7 @@ pytest.importorskip("transformers")
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 
+@pytest.mark.slow
 def test_the_config_that_is_written_trains(host_copy: Host, tmp_path: Path) -> None:
     """With the instruction's embedding added, as the guide says."""
     from tests.rlds.other_shapes import write_bridge

@@ -133,6 +133,7 @@ def test_a_mixture_trains_with_validation(
     assert [entry["weight"] for entry in kept["train"]["data"]] == [3.0, 1.0]
 
 
+@pytest.mark.slow
 @pytest.mark.bad_input
 def test_damaged_episodes_are_left_out_on_request(
     config: Path, demo_dataset: Path, host_copy: Host, tmp_path: Path
