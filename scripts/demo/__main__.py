@@ -22,7 +22,13 @@ from scripts.demo.demonstrations import count_written
 from scripts.demo.job import CHECKOUT, Job, exit_code_of
 from scripts.demo.summary import summarise
 
-STEPS = ("host", "data", "training", "evaluation", "curves")
+STEPS = {
+    "host": "edits a copy of robomimic for several ranks",
+    "data": "writes demonstrations of a robot that reaches for a block, as RLDS",
+    "training": "trains a diffusion policy",
+    "evaluation": "lets the policy act, untrained and trained",
+    "curves": "draws loss, learning rate and speed",
+}
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -31,6 +37,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     names = ("data", "evaluation.json", "policy.gif", "curves.png")
     data, evaluation, animation, curves = map(job.root.joinpath, names)
     epochs = _announced(job, options, count_written(data) == options.demonstrations)
+    print(f"what each step prints is in {job.root / 'logs'}; here is the gist of it", flush=True)
     job.step("host", job.patch_host)
 
     def write() -> None:
@@ -75,7 +82,11 @@ def _announced(job: Job, options: argparse.Namespace, has_data: bool) -> int:
         chosen.write_text(json.dumps(epochs))
     seconds["training"] *= epochs / asked
     parts = ", ".join(f"{name} {estimate.clock(one)}" for name, one in seconds.items())
-    print(f"the demo takes about {estimate.clock(sum(seconds.values()))} here: {parts}", flush=True)
+    print(
+        f"the demo takes about {estimate.clock(sum(seconds.values()))} here, longer if other "
+        f"programs need the processor: {parts}",
+        flush=True,
+    )
     if epochs < asked:
         print(
             f"that is with {epochs} epochs: all {asked} would take {estimate.clock(whole)} on this "

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Callable
 
@@ -19,9 +20,17 @@ from robomimic_ddp.checkpoint import state_file
 from robomimic_ddp.config import env
 from robomimic_ddp.distributed import rendezvous
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, DataError, RobomimicDDPError
+from scripts.demo.summary import in_words
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SHOWN = re.compile(
+    r"epoch \d+: |Epoch \d+ Rollouts|mode: |batch: |resuming |\d+ episodes are"
+    r"|\d+ demonstrations of "
+)
+"""How the lines of a step's programs begin that the terminal shows; all are in the step's log."""
+_LOOK_SECONDS, _TAIL_LINES = 0.5, 40
+"""Between two looks into a log; lines of it after a failure, as many as a launcher writes."""
 
 
 class Job:
@@ -29,27 +38,39 @@ class Job:
     GPU, or two on the CPU.
     """
 
-    def __init__(self, root: Path, ranks: int | None = None, steps: Sequence[str] = ()) -> None:
+    def __init__(
+        self, root: Path, ranks: int | None = None, steps: Mapping[str, str] | None = None
+    ) -> None:
         self.root, self.ranks = root.absolute(), ranks or torch.cuda.device_count() or 2
-        self.left = list(steps)
+        self.does = dict(steps or {})
+        """What steps do, for their first lines."""
+        self.left = list(self.does)
         """Names of the steps that are still to be done."""
         self.host = self.root / "host"
         """The folder of the edited host, for PYTHONPATH."""
         self.seconds: dict[str, float] = {}  # of each step that was done now
+        self.log: Path | None = None  # of the present step
 
     def step(self, name: str, make: Callable[[], Any], done: bool = False) -> None:
-        """Calls `make()` unless the step is `done`; prints which, and the seconds."""
+        """Calls `make()` unless the step is `done`; prints which, and the seconds. What its
+        programs print is added to `root/logs/NAME.log`.
+        """
         self.left = [one for one in self.left if one != name]
         if done:
             print(f"\n=== {name}: done before", flush=True)
             return
-        print(f"\n=== {name} ===", flush=True)
+        does = f": {self.does[name]}" if self.does.get(name) else ""
+        print(f"\n=== {name}{does} ===", flush=True)
         started = time.perf_counter()
+        self.log = self.root / "logs" / f"{name}.log"
+        self.log.parent.mkdir(parents=True, exist_ok=True)
         try:
             make()
         except SystemExit:
             print(f"the demo was stopped at: {name}. {self._second_run(name)}", file=sys.stderr)
             raise
+        finally:
+            self.log = None
         self.seconds[name] = round(time.perf_counter() - started, 1)
         print(f"=== {name}: {self.seconds[name]:.0f} s", flush=True)
 
@@ -94,13 +115,54 @@ class Job:
         return record.parent
 
     def python(self, module: str, *arguments: object) -> None:
-        """Runs `python -m module` with the edited host first on its path. A signal is passed on to
-        it, and ends this process after it by SystemExit. Raises DataError where it fails.
+        """Runs `python -m module` with the edited host first on its path. Its output goes to the
+        log of the step, and a few lines of it to the terminal; outside a step all to the terminal.
+        A signal is passed on to it, and ends this process after it by SystemExit. Raises DataError,
+        after the log's last lines, where it fails.
         """
         command = [sys.executable, "-m", module, *(str(word) for word in arguments)]
         variables = env.child_environment([str(self.host), str(CHECKOUT)])
-        # In another session: a terminal's Ctrl-C would reach torchrun twice.
-        process = subprocess.Popen(command, env=variables, start_new_session=True)
+        if self.log is None:
+            code = self._wait(subprocess.Popen(command, env=variables, start_new_session=True))
+        else:
+            variables["PYTHONUNBUFFERED"] = "1"  # else an epoch's line is seen epochs later
+            code = self._logged(command, variables, self.log)
+        if code != 0:
+            seen = "see above" if self.log is None else f"see above and {self.log}"
+            raise DataError(
+                f"the demo stopped: {module} ended with exit code {code}, {seen}. "
+                f"{self.root} has the files of earlier steps."
+            )
+
+    def _logged(self, command: list[str], variables: dict[str, str], log: Path) -> int:
+        """The exit code of `command`, whose output is added to `log`."""
+        with log.open("ab") as file, log.open(errors="replace") as reader:
+            reader.seek(0, 2)
+            begun = reader.tell()
+            # In a file, not a pipe: the program outlives this process unharmed, and one that it
+            # left behind cannot keep this process waiting for the end of the output.
+            output = {"stdout": file, "stderr": subprocess.STDOUT}
+            process = subprocess.Popen(command, env=variables, start_new_session=True, **output)
+            rest, shown = "", set()
+
+            def show() -> None:
+                nonlocal rest
+                *lines, rest = (rest + reader.read()).split("\n")
+                for line in lines:
+                    if _SHOWN.match(line) and line not in shown:  # a plan has some lines twice
+                        shown.add(line)
+                        print(line, flush=True)
+
+            code = self._wait(process, show)
+            if code != 0:
+                reader.seek(begun)
+                print(*reader.read().splitlines()[-_TAIL_LINES:], sep="\n", file=sys.stderr)
+        return code
+
+    def _wait(self, process: subprocess.Popen, look: Callable[[], None] = lambda: None) -> int:
+        """The exit code of `process`, which is in another session: a terminal's Ctrl-C would reach
+        torchrun twice. Calls `look` meanwhile and at its end. Raises SystemExit after a signal.
+        """
         heard: list[int] = []
 
         def pass_on(number: int, frame: Any) -> None:
@@ -108,18 +170,20 @@ class Job:
             process.send_signal(number)
 
         before = {number: signal.signal(number, pass_on) for number in _PASSED_ON}
+        code = None
         try:
-            code = process.wait()
+            while code is None:
+                try:
+                    code = process.wait(_LOOK_SECONDS)
+                except subprocess.TimeoutExpired:
+                    pass
+                look()
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
         if heard:
             raise SystemExit(128 + heard[0])
-        if code != 0:
-            raise DataError(
-                f"the demo stopped: {module} ended with exit code {code}, see above. "
-                f"{self.root} has the files of earlier steps."
-            )
+        return code
 
 
 def _stop(number: int, frame: Any) -> None:
@@ -128,12 +192,13 @@ def _stop(number: int, frame: Any) -> None:
 
 
 def exit_code_of(root: Path, run: Callable[[], dict[str, Any]]) -> int:
-    """Runs a demo, prints its summary, which is also in `root/summary.json`, or its error; returns
-    the exit code.
+    """Runs a demo, writes its summary to `root/summary.json` and prints it in words, or its error;
+    returns the exit code.
     """
+    started = time.perf_counter()
     before = {number: signal.signal(number, _stop) for number in _PASSED_ON}
     try:
-        summary = json.dumps(run(), indent=2)
+        summary = run()
     except RobomimicDDPError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_REFUSED
@@ -142,6 +207,7 @@ def exit_code_of(root: Path, run: Callable[[], dict[str, Any]]) -> int:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    (root / "summary.json").write_text(summary + "\n")
-    print(summary)
+    (root / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    minutes, seconds = divmod(round(time.perf_counter() - started), 60)
+    print(f"\n=== done in {minutes} min {seconds} s ===\n{in_words(root.absolute(), summary)}")
     return EXIT_DONE

@@ -20,6 +20,10 @@ from typing import Any
 from scripts.demo.job import CHECKOUT, Job, exit_code_of
 from scripts.demo.summary import summarise_lift
 
+STEPS = {
+    "host": "edits a copy of robomimic for several ranks",
+    "data": "writes demonstrations of robosuite's task Lift",
+}
 CONFIGS = {
     "diffusion_policy": CHECKOUT / "configs" / "demo_robosuite.json",
     "bc": CHECKOUT / "configs" / "demo_robosuite_bc.json",
@@ -28,7 +32,7 @@ CONFIGS = {
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Does what is left to do; returns the summary."""
-    job = Job(options.root, options.ranks, ("host", "data"))
+    job = Job(options.root, options.ranks, STEPS)
     data = job.root / "data" / f"lift_{options.attempts}.hdf5"
     job.step("host", job.patch_host)
     write = ("scripts.demo.lift_data", data, options.attempts, 0)

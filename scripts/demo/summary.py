@@ -1,9 +1,12 @@
-"""What the demos' runs did, in flat dictionaries: every value is read from what the runs left."""
+"""What the demos' runs did, in flat dictionaries: every value is read from what the runs left; and
+in words.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,20 @@ LIFT_KEYS = tuple(
     "success_after episodes episodes_per_rank gradients_equal noise_differs seconds "
     "checkpoint".split()
 )
+_WORDS = """\
+{success}
+{trained}
+{files}
+
+See this run again: {program} watch --once {run}
+
+Next, in the environment of your own codebase:
+    pip install {checkout}
+    robomimic-ddp diff ~/my_robomimic       # prints the edits it would get, writes nothing
+    robomimic-ddp apply ~/my_robomimic      # `robomimic-ddp revert` takes them back
+    torchrun --nproc_per_node=4 -m robomimic.scripts.train --config cfg.json
+    robomimic-ddp plot RUN_DIR -o curves.png
+{checkout}/README.md explains them, and links a page for DROID and one for robomimic."""
 _ANNOUNCED = re.compile(r"rollouts: episodes of each environment over \d+ ranks: (.*)")
 _SHARE = re.compile(r"rank (\d+): ([^;]*)")
 _MANY = re.compile(r"\((\d+) episodes\)")
@@ -97,3 +114,29 @@ def episodes_per_rank(log: str) -> dict[str, int]:
         many = _MANY.search(listed)
         counts[f"rank {rank}"] = int(many[1]) if many else len(re.findall(r"\d+", listed))
     return counts
+
+
+def in_words(root: Path, summary: Mapping[str, Any]) -> str:
+    """What a demo under `root` has shown, where its files are, and what to do next."""
+    run = Path(summary["checkpoint"]).parent
+    ranks = summary["world_size"]
+    trained = "One rank trained it" if ranks == 1 else f"{ranks} ranks trained it together"
+    trained += f" in {summary['steps']} steps of {summary['samples_per_step']} samples. "
+    trained += f"Loss: {summary['first_loss']:.3g}, at the end {summary['last_loss']:.3g}."
+    if summary["gradients_equal"] and summary["noise_differs"]:
+        trained += "\nThey proved that their gradients are equal and that their noise differs."
+    places = {
+        "the policy before and after": root / "policy.gif",
+        "curves": root / "curves.png",
+        "checkpoint": Path(summary["checkpoint"]),
+        "logs of all steps": root / "logs",
+        "these numbers": root / "summary.json",
+    }
+    files = "\n".join(
+        f"    {name + ':':29}{path}" for name, path in places.items() if path.exists()
+    )
+    program = Path(sys.executable).with_name("robomimic-ddp")
+    before, after = (f"{summary['success_' + key]:.0%}" for key in ("before", "after"))
+    success = f"The policy succeeds in {before} of new episodes before training, in {after} after."
+    words = {"success": success, "trained": trained, "files": files, "run": run, "program": program}
+    return _WORDS.format(**words, checkout=Path(__file__).resolve().parents[2])

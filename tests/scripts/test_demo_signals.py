@@ -29,9 +29,8 @@ DEMO = """
 import pathlib, sys
 from scripts.demo.job import Job, exit_code_of
 root = pathlib.Path("root")
-def wait():
-    Job(root).python("waits")
-sys.exit(exit_code_of(root, lambda: Job(root, 2, ("data", "training")).step("data", wait)))
+job = Job(root, 2, {"data": "writes data", "training": ""})
+sys.exit(exit_code_of(root, lambda: job.step("data", lambda: job.python("waits"))))
 """
 
 
