@@ -268,7 +268,7 @@ def _diff_line(line: str) -> Text:
 def draw_plan(stage: Stage) -> None:
     """The plan that a run prints, with numbers that docs/how_it_works.md explains."""
     printed = stage.relative(stage.two_ranks)
-    plan = printed[printed.index("mode: ") :]
+    plan = printed[printed.index("mode: ", printed.index("= robomimic-ddp =")) :]
     plan = plan[: plan.index("\n", plan.index("run directory: "))]
     table = Table.grid(padding=(0, 1))
     numbered = set()

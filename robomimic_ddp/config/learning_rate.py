@@ -36,17 +36,26 @@ def auto_rule(parameters: int, fine_tuning: bool) -> str:
 
 
 def describe(
-    before: float, after: float, rule: str, by_rule: Mapping[str, float], chosen: bool = True
+    before: float,
+    after: float,
+    rule: str,
+    by_rule: Mapping[str, float],
+    chosen: bool = True,
+    resumes: bool = False,
 ) -> str:
     """One line: the learning rate before and after scaling, and with each other rule.
 
-    `by_rule`: the result of `factors`. chosen: whether somebody has chosen the rule.
+    `by_rule`: the result of `factors`. chosen: whether somebody has chosen the rule; resumes:
+    whether the run has a saved learning rate, which it keeps.
     """
     change = f"{before:g}, as configured"
     if before != after:
         change = f"{before:g} -> {after:g} (x {after / before:g})"
+    whose = "the saved one, since this run resumes; a new run would get " if resumes else ""
     if by_rule["linear"] == 1:
-        return f"learning rate: {change}"
+        return f"learning rate: {whose}{change}"
     choices = ", ".join(f"{name} {before * factor:g}" for name, factor in by_rule.items())
     differs = "" if chosen else " (the default here; scripts/train_multi_gpu.sh scales by linear)"
-    return f"learning rate: {change}; ddp.lr_scaling={rule}{differs}, of: {choices}"
+    return (
+        f"learning rate: {whose}{change}; ddp.lr_scaling={rule}{differs}; by each rule: {choices}"
+    )

@@ -154,6 +154,7 @@ def make_plan(
         cores=cores,
         notes=(
             *resolved.notes,
+            *_hidden_gpus(env, visible_gpus),
             *_too_many_workers(data_workers, env, options, cores),
             *_without_effect(mode, options),
             *lr_notes,
@@ -161,6 +162,18 @@ def make_plan(
         accumulate=options.accumulate,
         schedule=options.schedule,
     )
+
+
+def _hidden_gpus(env: LaunchEnv, visible_gpus: int) -> Iterator[str]:
+    """CUDA hides the first device that is not there, and all after it; "" and -1 hide all."""
+    names = (env.cuda_visible_devices or "").replace(" ", "").partition("-1")[0].strip(",")
+    named = len(names.split(",")) if names else 0
+    if visible_gpus < named:
+        on_cpu = "" if visible_gpus else ", so training runs on the CPU"
+        yield (
+            f"warning: CUDA_VISIBLE_DEVICES={env.cuda_visible_devices} names {named} GPU(s), and "
+            f"{visible_gpus} can be seen{on_cpu}; name GPUs that nvidia-smi lists"
+        )
 
 
 def _without_effect(mode: str, options: Options) -> Iterator[str]:

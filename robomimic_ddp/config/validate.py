@@ -105,23 +105,29 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
+def _closest(root: Any, config: Any, prefix: str, key: str) -> str:
+    """The valid key that was meant: one of this section, or of this name elsewhere; "" if none."""
+    same_name = [name for name, _ in tree.named(root) if name.rpartition(".")[2] == key]
+    for cutoff in (0.6, 0.4):
+        here = difflib.get_close_matches(key, list(config), n=1, cutoff=cutoff)
+        for found in [*(prefix + name for name in here), *same_name]:
+            return found
+    return ""
+
+
 def _unknown_message(root: Any, config: Any, prefix: str, key: str) -> str:
-    here = difflib.get_close_matches(str(key), list(config), n=1, cutoff=0.6)
-    if here:
-        closest = prefix + here[0]
-    else:  # the right name in the wrong section, or a misspelt section
-        dotted = [name for name, _ in tree.named(root)]
-        same_name = [name for name in dotted if name.rpartition(".")[2] == str(key)]
-        closest = (
-            same_name
-            or difflib.get_close_matches(prefix + str(key), dotted, n=1, cutoff=0.4)
-            or [""]
-        )[0]
-    hint = f" The closest valid key is {closest}." if closest else ""
+    closest = _closest(root, config, prefix, str(key))
+    where = f"in {prefix[:-1]}" if prefix else "at the top"
+    package = type(root).__module__.rpartition(".")[0]
+    hint = (
+        f"The closest valid key is {closest}. {package} declares all keys, and a run prints them "
+        "before it trains."
+        if closest
+        else f"Valid {where}: {', '.join(sorted(config))}."
+    )
     return (
         f"unknown key {prefix}{key}: this host's config does not declare it, so it would have no "
-        f"effect.{hint} "
-        f"Valid {'in ' + prefix[:-1] if prefix else 'at the top'}: {', '.join(sorted(config))}."
+        f"effect. {hint}"
     )
 
 

@@ -110,7 +110,9 @@ def _end_for(error: BaseException, launch: env.LaunchEnv) -> None:
         return
     if group.world_size() > 1 and is_follow_up(error):
         _log(traceback.format_exc())
-        _end_after_another(launch, f"stopped, because another rank failed ({_first_line(error)})")
+        first = watchdog.failed_rank()
+        who = "another rank" if first in (None, launch.rank) else f"rank {first}"
+        _end_after_another(launch, f"stopped, because {who} failed ({_first_line(error)})")
     missing = watchdog.missing() if is_time_limit(error) else None
     if missing is not None:
         try:  # raised, because the log has the traceback of the current error

@@ -250,6 +250,20 @@ def first_to_fail() -> bool:
     return True
 
 
+def failed_rank() -> int | None:
+    """The rank that was the first to fail, as far as this one knows: of two ranks, the other one,
+    even where its process was killed and could publish nothing.
+    """
+    for watchdog in _current:
+        with suppress(Exception):  # the store is gone
+            published = _value(watchdog.store, _FAILED)
+            if published is not None:
+                return int(published)
+        if watchdog.world_size == 2:
+            return 1 - watchdog.rank
+    return None
+
+
 def somebody_failed() -> bool:
     """Whether a rank has failed. May wait while the main thread uses the store."""
     for watchdog in _current:

@@ -26,7 +26,8 @@ def beginning(run: Any) -> Iterator[str]:
     yield "\n============= robomimic-ddp: plan ============="
     yield run.plan.describe()
     yield from _length_of_run(run.plan, tree.at(run.config, "experiment.epoch_every_n_steps"))
-    yield "learning rate, data, memory and run directory: in the whole plan, before training\n"
+    follow = "learning rate, data, memory and run directory"
+    yield f"{follow} follow in the whole plan, before training\n"
 
 
 def lines(run: Any) -> Iterator[str]:
@@ -37,9 +38,8 @@ def lines(run: Any) -> Iterator[str]:
     for pair in dict.fromkeys(run.learning_rates):
         rules = (run.plan.lr_scaling, run.plan.lr_choices)
         chosen = run.options.sources["lr_scaling"] != "default"
-        line = learning_rate.describe(*pair, *rules, chosen)
         resumes = run.resume.found is not None and run.resume.found.kind == "state"
-        yield f"{line}; of the config: the resumed run keeps the saved one" if resumes else line
+        yield learning_rate.describe(*pair, *rules, chosen, resumes)
     loader = run.loaders.get("train")
     yield from _schedule(run, loader)
     yield from _data(run, loader)
@@ -93,8 +93,8 @@ def _schedule(run: Any, loader: Any) -> Iterator[str]:
     ]
     if moving and run.plan.several_ranks and tree.at(run.config, "experiment.validate"):
         yield (
-            f"schedule: validation batches do not step the learning rate of {', '.join(moving)} on "
-            "several ranks; in one process the host steps it there too, so it moves faster"
+            f"schedule: only training steps count for the learning rate of {', '.join(moving)}; in "
+            "one process the host counts validation batches too, so there its schedule ends earlier"
         )
 
 
@@ -103,11 +103,13 @@ def _length_of_run(plan: Any, configured: int | None) -> Iterator[str]:
     more = f"{plan.batches_per_step:g}"
     if plan.shortening != 1:
         steps = f"{configured} -> {plan.steps_of(configured)}" if configured else f"1/{more} of the"
-        yield f"schedule: ddp.schedule=samples: {steps} steps in an epoch, as many samples"
+        steps = f"{steps} steps in an epoch, as many samples as one process"
+        yield f"schedule: ddp.schedule=samples: {steps}"
     elif plan.several_ranks and configured and plan.batches_per_step > 1:
         yield (
-            f"schedule: {plan.world_size} ranks: {more} x the samples per step, the same number of "
-            f"steps; ddp.schedule=samples finishes in 1/{more}"
+            f"schedule: {plan.world_size} ranks take {more} x the samples in each step, and as "
+            f"many steps as one process; ddp.schedule=samples takes 1/{more} of the steps, and so "
+            "as many samples as one process"
         )
 
 
@@ -115,11 +117,11 @@ def _decay(rate: Mapping[str, Any], shortening: float) -> str:
     """Describes the schedule in the section `learning_rate` of an optimizer."""
     kind, at = rate.get("scheduler_type", _HOSTS_SCHEDULE), list(rate.get("epoch_schedule") or ())
     if kind == "cosine":
-        return f"cosine after {rate.get('warmup_steps', 0) / shortening:g} steps of warm-up"
+        return f"{rate.get('warmup_steps', 0) / shortening:g} steps of warm-up, then a cosine"
     if not at:
         return _CONSTANT
-    until = "down to" if kind == "linear" else "times"
-    return f"{until} {rate.get('decay_factor')} at epoch {', '.join(map(str, at))}"
+    how = "linear, down to" if kind == "linear" else "constant, then"
+    return f"{how} {rate.get('decay_factor')} x as much at epoch {', '.join(map(str, at))}"
 
 
 def _data(run: Any, loader: Any) -> Iterator[str]:
@@ -137,7 +139,7 @@ def _data(run: Any, loader: Any) -> Iterator[str]:
     if samples is not None:
         said.append(f"{samples} samples over all ranks")
     if batches is not None:
-        said.append(f"{batches} batches of every rank in a pass")
+        said.append(f"a pass is {batches} batches on each rank")
     if said:
         yield f"data: {'; '.join(said)}"
     for one in datasets_of(loader):

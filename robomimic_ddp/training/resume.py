@@ -225,7 +225,7 @@ def changes(run: Any, model: Any, saved: dict[str, Any], data: str) -> Iterable[
     made = run.plan
     yield (
         f"resuming training from epoch {saved['epoch'] + 1}{_inside(saved)} "
-        f"(save {saved['save_id'][:8]} in {run.resume.found.directory})"
+        f"in {run.resume.found.directory}"
     )
     yield data
     old, new = saved["world_size"], made.world_size
@@ -250,8 +250,8 @@ def changes(run: Any, model: Any, saved: dict[str, Any], data: str) -> Iterable[
         )
     if saved.get("export") != checkpoint.export_digest(run.resume.found.directory):
         yield (
-            f"note: last.pth was not written together with save {saved['save_id'][:8]} (the "
-            "run ended between the two, or the file was changed); the state alone is used"
+            "note: last.pth was not written together with the saved state (the run "
+            "ended between the two, or the file was changed); the state alone is used"
         )
 
 

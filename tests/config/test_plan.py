@@ -80,6 +80,24 @@ def test_the_only_visible_gpu_is_this_ranks_own():
     assert "devices: cuda:0, 4 rank(s) on each of 1 node(s)" in plan.describe()
 
 
+@pytest.mark.parametrize(
+    "named, gpus, said",
+    [
+        ("5", 0, "names 1 GPU(s), and 0 can be seen, so training runs on the CPU; "),
+        ("0, 5", 1, "names 2 GPU(s), and 1 can be seen; "),
+        ("0,1", 2, ""),
+        (None, 0, ""),
+        ("", 0, ""),
+        ("-1", 0, ""),
+        ("0,-1", 1, ""),
+    ],
+)
+def test_gpus_that_are_named_and_not_there(named, gpus, said):
+    notes = planned(LaunchEnv(cuda_visible_devices=named), gpus=gpus).notes
+    start = f"warning: CUDA_VISIBLE_DEVICES={named} {said}"
+    assert [note.startswith(start) for note in notes] == ([True] if said else [])
+
+
 def test_cuda_switched_off_by_the_host_means_cpu_and_gloo():
     plan = planned(launched(1, 2), gpus=8, use_cuda=False)
     assert (plan.device, plan.backend, plan.visible_gpus) == ("cpu", "gloo", 0)

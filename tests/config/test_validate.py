@@ -31,6 +31,22 @@ def test_the_hosts_own_templates_are_judged_as_the_host_judges_them(path):
     validate.require_possible(config)
 
 
+@pytest.mark.parametrize(
+    "key, ends",
+    [
+        ("batch_sise", "The closest valid key is train.batch_size. robomimic.config declares all "),
+        ("qqqqqqqqqqqq", "Valid in train: action_config, action_keys, batch_size, "),
+    ],
+)
+def test_an_unknown_key_names_the_closest_one_or_all(key, ends):
+    from robomimic.config import config_factory
+
+    with pytest.raises(ConfigError) as refused:
+        validate.require_known(config_factory("bc"), {"train": {key: 1}})
+    text = str(refused.value)
+    assert f"no effect. {ends}" in text and ("hdf5_cache_mode" in text) is ends.startswith("Valid")
+
+
 @pytest.mark.parametrize("frames, steps, fits", [(2, 15, True), (2, 14, False), (1, 16, True)])
 def test_a_window_is_as_long_as_hosts_make_it(frames, steps, fits):
     """frame_stack - 1 + seq_length steps: DROID's default is 15 for a horizon of 16."""

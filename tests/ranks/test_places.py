@@ -125,3 +125,14 @@ def test_nothing_is_noted_without_a_process_group():
     watchdog.reached("epoch 1 train")
     watchdog.stepped()
     assert watchdog.missing() is None
+
+
+@pytest.mark.parametrize(
+    "world, published, named", [(2, None, 1), (3, None, None), (3, "2", 2), (2, "1", 1)]
+)
+def test_the_rank_that_failed_is_named_where_it_is_known(world, published, named, monkeypatch):
+    store = dist.HashStore()
+    if published is not None:
+        store.set(watchdog._FAILED, published)
+    monkeypatch.setattr(watchdog, "_current", [watchdog.Watchdog(store, 0, world, 9.0)])
+    assert watchdog.failed_rank() == named

@@ -42,12 +42,13 @@ def test_it_is_the_run_whose_config_is_shorter(
 ) -> None:
     folder, text = shortened
     assert "ddp.schedule=samples: 6 -> 3 steps in an epoch, as many samples" in text
-    assert (
-        "schedule: 2 epoch(s) of 3 step(s); learning rate of policy: cosine after 2 steps" in text
-    )
+    assert "schedule: 2 epoch(s) of 3 step(s); learning rate of policy: 2 steps of warm-up" in text
     file = config(four_epochs, tmp_path, 3, 2)
     text = require_finished(job(host_ranks, host_copy, tmp_path, file, "none"))
-    assert "2 ranks: 2 x the samples per step, the same number of steps; ddp.schedule=" in text
+    assert (
+        "2 ranks take 2 x the samples in each step, and as many steps as one process; ddp.sch"
+        in text
+    )
     one, two = newest(folder), newest(tmp_path)
     assert one["steps"] == two["steps"] == 6
     assert state_differences(one["model"], two["model"], ()) == []

@@ -39,7 +39,7 @@ def test_the_beginning_has_what_is_known_before_data_and_nets(capsys):
     title, *lines = capsys.readouterr().out.strip().splitlines()
     assert title == "============= robomimic-ddp: plan ============="
     assert lines[0].startswith("mode: DistributedDataParallel, 8 rank(s)")
-    assert any(line.endswith("ddp.schedule=samples finishes in 1/8") for line in lines)
+    assert any("ddp.schedule=samples takes 1/8 of the steps" in line for line in lines)
     assert lines[-1].endswith("in the whole plan, before training")
 
 
@@ -74,12 +74,12 @@ def test_every_decision_has_a_line():
         "devices: cuda:0 to cuda:3, 4 rank(s) on each of 2 node(s); gradients over NCCL",
         "batch: 4 per rank x 8 = 32 samples per step (train.batch_size=4)",
         "learning rate: 0.0001, as configured; ddp.lr_scaling=none (the default here; "
-        "scripts/train_multi_gpu.sh scales by linear), of: none 0.0001, "
+        "scripts/train_multi_gpu.sh scales by linear); by each rule: none 0.0001, "
         "linear 0.0008, sqrt 0.000282843",
-        "schedule: 20 epoch(s) of 100 step(s); learning rate of policy: cosine after 500 steps of "
-        "warm-up",
-        "schedule: 8 ranks: 8 x the samples per step, the same number of steps; "
-        "ddp.schedule=samples finishes in 1/8",
+        "schedule: 20 epoch(s) of 100 step(s); learning rate of policy: 500 steps of warm-up, "
+        "then a cosine",
+        "schedule: 8 ranks take 8 x the samples in each step, and as many steps as one process; "
+        "ddp.schedule=samples takes 1/8 of the steps, and so as many samples as one process",
         "data: /data/0.hdf5, /data/1.hdf5, /data/2.hdf5 and 2 more",
         "memory: 6 parameters x 20 bytes (weight, gradient, Adam's moments, average) = 120 B on "
         "each rank with one device or DDP; with FSDP over 8 ranks 15 B and up to 30 B for what is "
@@ -107,10 +107,13 @@ def test_memory_is_that_of_the_runs_units():
     "schedule, words",
     [
         ({}, "policy: constant"),
-        ({"epoch_schedule": [10, 15], "decay_factor": 0.1}, "policy: times 0.1 at epoch 10, 15"),
+        (
+            {"epoch_schedule": [10, 15], "decay_factor": 0.1},
+            "policy: constant, then 0.1 x as much at epoch 10, 15",
+        ),
         (
             {"scheduler_type": "linear", "epoch_schedule": [9], "decay_factor": 0.5},
-            "policy: down to 0.5 at epoch 9",
+            "policy: linear, down to 0.5 x as much at epoch 9",
         ),
     ],
 )
@@ -121,7 +124,7 @@ def test_schedules(schedule, words):
 def test_the_number_of_steps():
     cosine = config({"scheduler_type": "cosine", "warmup_steps": 500})
     text = run_of(cosine, schedule="samples").describe()
-    assert "20 epoch(s) of 13 step(s); learning rate of policy: cosine after 62.5 steps" in text
+    assert "20 epoch(s) of 13 step(s); learning rate of policy: 62.5 steps of warm-up" in text
     assert "ddp.schedule=samples: 100 -> 13 steps in an epoch, as many samples" in text
     for same in ({"ranks": 1, "on_node": 1}, {"batch": "global", "ranks": 4}):
         for schedule in ("steps", "samples"):
@@ -139,7 +142,7 @@ def test_schedules_that_validation_would_step(per_batch, validate, ranks, kind):
     made["experiment"]["validate"] = validate
     text = run_of(made, ranks=ranks, on_node=min(4, ranks)).describe()
     applies = per_batch and validate and ranks > 1 and kind == "cosine"
-    line = "validation batches do not step the learning rate of policy on several ranks"
+    line = "only training steps count for the learning rate of policy"
     assert (line in text) is applies
 
 
@@ -148,7 +151,12 @@ def test_what_is_not_known_has_no_line():
     assert [line.partition(":")[0] for line in alone] == ["mode", "batch", "data workers", "memory"]
     scaled = run_of(ranks=2, on_node=2, gpus=0, lr_scaling="linear")
     scaled.scale_lr(1e-3)
-    assert "learning rate: 0.001 -> 0.002 (x 2); ddp.lr_scaling=linear, of: " in scaled.describe()
+    assert "learning rate: 0.001 -> 0.002 (x 2); ddp.lr_scaling=linear; by" in scaled.describe()
+    scaled.resume.found = SimpleNamespace(kind="state")
+    kept = (
+        "learning rate: the saved one, since this run resumes; a new run would get 0.001 -> 0.002"
+    )
+    assert kept in scaled.describe()
 
 
 def test_the_frame_cache_is_that_of_all_joined_loaders_and_mixtures():
