@@ -135,7 +135,11 @@ def _run(argv: list[str]) -> int:
         return importlib.import_module(COMMANDS[_LAUNCH].module).main(
             argv[1:], f"robomimic-ddp {_LAUNCH}"
         )
-    args = _parser(argv).parse_args(argv)
+    parser = _parser(argv)
+    if not argv:
+        parser.print_help(sys.stderr)
+        return EXIT_USAGE
+    args = parser.parse_args(argv)
     if args.command == "run":
         from robomimic_ddp.data.rlds.tf_import import keep_triton_first
 

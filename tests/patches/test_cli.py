@@ -64,11 +64,18 @@ def test_version_and_help_in_a_process_of_their_own(tmp_path):
     assert [listed.count(name) for name in cli.COMMANDS] == [1] * len(cli.COMMANDS)
 
 
+def test_the_name_alone_prints_the_help_as_an_error(command, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    shown = capsys.readouterr().out
+    assert command() == (2, "", shown)
+
+
 @pytest.mark.bad_input
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "COMMAND"),
+        (["--"], "required: COMMAND"),
         (["retrofit"], "invalid choice"),
         (["apply", "--fast"], "unrecognized arguments"),
         (["aply"], "Did you mean apply?"),
