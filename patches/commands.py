@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, PatchError
@@ -99,10 +99,8 @@ def _status(args: argparse.Namespace) -> int:
     print(_sentence(examination))
     _tell_of_uncommitted(examination.host)
     if entries:
-        print(
-            f"recorded in {manifest.NAME}: {len(entries)} file(s), which robomimic-ddp revert "
-            "gives back."
-        )
+        done = ", ".join(_counted({name: entry.original for name, entry in entries.items()}))
+        print(f"recorded in {manifest.NAME}: {done}; robomimic-ddp revert gives all back.")
     return EXIT_REFUSED if examination.blocked else EXIT_DONE
 
 
@@ -118,12 +116,27 @@ def _sentence(examination: Examination) -> str:
         "blocked": "apply would write nothing until the problems above are solved.",
         "patched": "all that was found is in place.",
     }
-    meaning = meanings.get(examination.state, f"apply would edit {_files(examination)}.")
-    return f"{examination.state}: {meaning}"
+    edits = " and ".join(_counted(_originals(examination), "edit {}", "add {}"))
+    return f"{examination.state}: {meanings.get(examination.state, f'apply would {edits}.')}"
 
 
-def _files(examination: Examination) -> str:
-    count = len(examination.patches)
+def _originals(examination: Examination) -> dict[str, bytes | None]:
+    return {patch.path: patch.before for patch in examination.patches}
+
+
+def _counted(
+    originals: Mapping[str, bytes | None], edited: str = "{} edited", added: str = "{} added"
+) -> list[str]:
+    """How many files of the host are edited, and which are added. originals: path -> the host's
+    bytes, None for an added file.
+    """
+    names = [name for name, before in originals.items() if before is None]
+    count = len(originals) - len(names)
+    edits = [edited.format(_files(count))] if count or not names else []
+    return [*edits, *(added.format(name) for name in names)]
+
+
+def _files(count: int) -> str:
     return "1 file" if count == 1 else f"{count} files"
 
 
@@ -193,10 +206,8 @@ def _apply(args: argparse.Namespace) -> int:
     changes.apply(examination)
     fresh = {(f.fixer.name, f.path) for f in examination.findings if isinstance(f.outcome, Applied)}
     print(f"host: {package}\n\n{_table(after, fresh)}\n")
-    print(
-        f"{_files(examination)} written. See the lines with git diff; take them back with "
-        "robomimic-ddp revert."
-    )
+    done = ", ".join(_counted(_originals(examination)))
+    print(f"{done}. See the lines with git diff; take them back with robomimic-ddp revert.")
     return EXIT_DONE
 
 

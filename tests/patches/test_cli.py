@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from robomimic_ddp import __version__, cli
+from robomimic_ddp.commands.doctor import settings
 from robomimic_ddp.patches import report
 from tests.patches.support import CHECKOUT, run_command, snapshot
 
@@ -155,12 +156,12 @@ def test_status_shows_a_line_for_each_seam(host, command):
     code, out, _ = command("status", host)
     assert code == 0
     assert "utils/torch_utils.py:5" in out
-    assert "not patched: apply would edit 5 files." in out
+    assert "not patched: apply would edit 4 files and add scripts/train_rlds.py." in out
     command("apply", host)
     code, out, _ = command("status", host)
     assert (code, "can be patched" in out) == (0, False)
     assert "patched: all that was found is in place." in out
-    assert "5 file(s), which robomimic-ddp revert gives back" in out
+    assert "4 files edited, scripts/train_rlds.py added; robomimic-ddp revert gives" in out
 
 
 def test_one_file_is_not_files(host, command):
@@ -168,7 +169,13 @@ def test_one_file_is_not_files(host, command):
     command("apply", host)
     (host / "utils/torch_utils.py").write_bytes(before)
     assert "apply would edit 1 file." in command("status", host)[1]
-    assert "\n1 file written. See" in command("apply", host)[1]
+    assert "\n1 file edited. See" in command("apply", host)[1]
+
+
+def test_apply_and_doctor_count_the_same_files(host, command):
+    assert "\n4 files edited, scripts/train_rlds.py added. See" in command("apply", host)[1]
+    calls, _ = settings._edits(host)
+    assert calls == 4
 
 
 def test_apply_names_the_lines_as_they_are_now(host, command):
