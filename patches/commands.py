@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, PatchError
+from robomimic_ddp.terminal import say, width
 
 if TYPE_CHECKING:
     from robomimic_ddp.patches.hosts import Host
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 _PATH_HELP = (
     "the host: a repository, or its package folder (default: the robomimic that Python imports)"
 )
-_FIXER_HELP = "a fixer or a seam as `status` lists them; may be repeated"
+_EDIT_HELP = "an edit, or an area with all its edits, as `status` lists them; may be repeated"
 
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
@@ -36,12 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         )
         return
     for word, help_text in (
-        ("only", "run nothing but FIXER"),
-        ("with", "run FIXER too, which is off by default"),
-        ("without", "leave FIXER out"),
+        ("only", "make nothing but EDIT"),
+        ("with", "make EDIT too, which is off by default"),
+        ("without", "leave EDIT out"),
     ):
-        listed = {"action": "append", "default": [], "metavar": "FIXER", "dest": f"{word}_fixers"}
-        parser.add_argument(f"--{word}", **listed, help=f"{help_text}: {_FIXER_HELP}")
+        listed = {"action": "append", "default": [], "metavar": "EDIT", "dest": f"{word}_fixers"}
+        parser.add_argument(f"--{word}", **listed, help=f"{help_text}: {_EDIT_HELP}")
     if command == "status":
         parser.add_argument("--json", action="store_true", help="print everything as JSON")
     if command == "apply":
@@ -93,21 +94,21 @@ def _status(args: argparse.Namespace) -> int:
         return EXIT_REFUSED if examination.blocked else EXIT_DONE
     print(f"host: {examination.host.package}\n\n{_table(examination)}\n")
     if examination.blocked:
-        print(report.problems(examination), end="\n\n")
+        say(f"{report.problems(examination)}\n")
     if faults:
-        print(report.faults(faults, report.terminal_width()), end="\n\n")
-    print(_sentence(examination))
+        print(report.faults(faults, width()), end="\n\n")
+    say(_sentence(examination))
     _tell_of_uncommitted(examination.host)
     if entries:
         done = ", ".join(_counted({name: entry.original for name, entry in entries.items()}))
-        print(f"recorded in {manifest.NAME}: {done}; robomimic-ddp revert gives all back.")
+        say(f"recorded in {manifest.NAME}: {done}; robomimic-ddp revert gives all back.")
     return EXIT_REFUSED if examination.blocked else EXIT_DONE
 
 
 def _table(examination: Examination, fresh: Collection[tuple[str, str]] = ()) -> str:
     from robomimic_ddp.patches import report
 
-    return report.table(examination, fresh, report.terminal_width())
+    return report.table(examination, fresh, width())
 
 
 def _sentence(examination: Examination) -> str:
@@ -152,7 +153,7 @@ def _tell_of_uncommitted(host: Host) -> None:
     changed = _uncommitted(host)
     if changed:
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
-        print(
+        say(
             f"note: {host.root} has changes of yours that are not committed "
             f"({', '.join(changed[:3])}{more}); git diff shows them and our lines together."
         )
@@ -161,7 +162,8 @@ def _tell_of_uncommitted(host: Host) -> None:
 def _refuse(examination: Examination) -> int:
     from robomimic_ddp.patches import report
 
-    print(f"robomimic-ddp: {report.problems(examination)}\nNothing was written.", file=sys.stderr)
+    problems = report.problems(examination)
+    say(f"robomimic-ddp: {problems}\nNothing was written.", file=sys.stderr)
     return EXIT_REFUSED
 
 
@@ -172,7 +174,7 @@ def _diff(args: argparse.Namespace) -> int:
     if examination.blocked:
         return _refuse(examination)
     if not examination.patches:
-        print(_sentence(examination), file=sys.stderr)  # stdout is for git apply
+        say(_sentence(examination), file=sys.stderr)  # stdout is for git apply
     sys.stdout.flush()
     sys.stdout.buffer.write(diff.unified_diff(examination))
     sys.stdout.buffer.flush()
@@ -193,12 +195,13 @@ def _apply(args: argparse.Namespace) -> int:
             try:  # the record learns of lines of ours that the user has added or removed
                 changes.apply(examination)
             except PatchError as error:
-                print(f"note: the record of the edits stays as it is: {error}")
+                say(f"note: the record of the edits stays as it is: {error}")
     if not examination.patches:
-        print(f"{package}: everything is in place already; nothing was written.")
+        say(f"{package}: everything is in place already; nothing was written.")
         return EXIT_DONE
     if args.check or args.dry_run:
-        print(f"host: {package}\n\n{_table(examination)}\n\n{_sentence(examination)}")
+        print(f"host: {package}\n\n{_table(examination)}\n")
+        say(_sentence(examination))
         _tell_of_uncommitted(examination.host)
         return EXIT_REFUSED if args.check else EXIT_DONE
     after = engine.confirm(examination, fixers)
@@ -207,7 +210,7 @@ def _apply(args: argparse.Namespace) -> int:
     fresh = {(f.fixer.name, f.path) for f in examination.findings if isinstance(f.outcome, Applied)}
     print(f"host: {package}\n\n{_table(after, fresh)}\n")
     done = ", ".join(_counted(_originals(examination)))
-    print(f"{done}. See the lines with git diff; take them back with robomimic-ddp revert.")
+    say(f"{done}. See the lines with git diff; take them back with robomimic-ddp revert.")
     return EXIT_DONE
 
 
@@ -223,11 +226,11 @@ def _revert(args: argparse.Namespace) -> int:
     for name in done.removed:
         print(f"removed  {host.package / name}")
     for name, copy in done.copies:
-        print(f"kept your version of {host.package / name} as {copy}")
+        say(f"kept your version of {host.package / name} as {copy}")
     if not known:
-        print(
+        say(
             f"{host.package}: nothing to do, there is no record of an apply here ({manifest.NAME})."
         )
     elif not (done.restored or done.removed):
-        print(f"{host.package}: every file is as it was before apply; the record was removed.")
+        say(f"{host.package}: every file is as it was before apply; the record was removed.")
     return EXIT_DONE

@@ -11,7 +11,7 @@ import pytest
 
 from robomimic_ddp import __version__, cli
 from robomimic_ddp.commands.doctor import settings
-from robomimic_ddp.patches import report
+from robomimic_ddp.patches import commands
 from tests.patches.support import CHECKOUT, run_command, snapshot
 
 SEAM = "utils/train_utils.py"
@@ -100,11 +100,11 @@ def test_wrong_usage_is_two(command, host, arguments, words):
 @pytest.mark.parametrize("width", [80, 120])
 def test_status_is_readable_on_a_terminal(command, host, width, monkeypatch):
     whole = command("status", str(host))[1]
-    monkeypatch.setattr(report, "terminal_width", lambda: width)
+    monkeypatch.setattr(commands, "width", lambda: width)
     code, out, _ = command("status", str(host))
     lines = out.splitlines()
     assert code == 0 and max(len(line) for line in lines[1:]) <= width
-    table = whole[whole.index("SEAM") : whole.index("\n\n", whole.index("SEAM"))]
+    table = whole[whole.index("AREA") : whole.index("\n\n", whole.index("AREA"))]
     names = [line.split("  ")[-3].strip() for line in table.splitlines() if "not" not in line]
     assert all(name in out for name in names)
     assert " ".join(out.split()).count("not present:") == whole.count("not present:") > 0
