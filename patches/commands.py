@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, PatchError
+from robomimic_ddp.terminal import say, width
 
 if TYPE_CHECKING:
     from robomimic_ddp.patches.hosts import Host
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 _PATH_HELP = (
     "the host: a repository, or its package folder (default: the robomimic that Python imports)"
 )
-_FIXER_HELP = "a fixer or a seam as `status` lists them; may be repeated"
+_EDIT_HELP = "an edit, or an area with all its edits, as `status` lists them; may be repeated"
 
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
@@ -36,12 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         )
         return
     for word, help_text in (
-        ("only", "run nothing but FIXER"),
-        ("with", "run FIXER too, which is off by default"),
-        ("without", "leave FIXER out"),
+        ("only", "make nothing but EDIT"),
+        ("with", "make EDIT too, which is off by default"),
+        ("without", "leave EDIT out"),
     ):
-        listed = {"action": "append", "default": [], "metavar": "FIXER", "dest": f"{word}_fixers"}
-        parser.add_argument(f"--{word}", **listed, help=f"{help_text}: {_FIXER_HELP}")
+        listed = {"action": "append", "default": [], "metavar": "EDIT", "dest": f"{word}_fixers"}
+        parser.add_argument(f"--{word}", **listed, help=f"{help_text}: {_EDIT_HELP}")
     if command == "status":
         parser.add_argument("--json", action="store_true", help="print everything as JSON")
     if command == "apply":
@@ -93,23 +94,21 @@ def _status(args: argparse.Namespace) -> int:
         return EXIT_REFUSED if examination.blocked else EXIT_DONE
     print(f"host: {examination.host.package}\n\n{_table(examination)}\n")
     if examination.blocked:
-        print(report.problems(examination), end="\n\n")
+        say(f"{report.problems(examination)}\n")
     if faults:
-        print(report.faults(faults, report.terminal_width()), end="\n\n")
-    print(_sentence(examination))
+        print(report.faults(faults, width()), end="\n\n")
+    say(_sentence(examination))
     _tell_of_uncommitted(examination.host)
     if entries:
-        print(
-            f"recorded in {manifest.NAME}: {len(entries)} file(s), which robomimic-ddp revert "
-            "gives back."
-        )
+        done = ", ".join(_counted({name: entry.original for name, entry in entries.items()}))
+        say(f"recorded in {manifest.NAME}: {done}; robomimic-ddp revert gives all back.")
     return EXIT_REFUSED if examination.blocked else EXIT_DONE
 
 
 def _table(examination: Examination, fresh: Collection[tuple[str, str]] = ()) -> str:
     from robomimic_ddp.patches import report
 
-    return report.table(examination, fresh, report.terminal_width())
+    return report.table(examination, fresh, width())
 
 
 def _sentence(examination: Examination) -> str:
@@ -118,12 +117,27 @@ def _sentence(examination: Examination) -> str:
         "blocked": "apply would write nothing until the problems above are solved.",
         "patched": "all that was found is in place.",
     }
-    meaning = meanings.get(examination.state, f"apply would edit {_files(examination)}.")
-    return f"{examination.state}: {meaning}"
+    edits = " and ".join(_counted(_originals(examination), "edit {}", "add {}"))
+    return f"{examination.state}: {meanings.get(examination.state, f'apply would {edits}.')}"
 
 
-def _files(examination: Examination) -> str:
-    count = len(examination.patches)
+def _originals(examination: Examination) -> dict[str, bytes | None]:
+    return {patch.path: patch.before for patch in examination.patches}
+
+
+def _counted(
+    originals: Mapping[str, bytes | None], edited: str = "{} edited", added: str = "{} added"
+) -> list[str]:
+    """How many files of the host are edited, and which are added. originals: path -> the host's
+    bytes, None for an added file.
+    """
+    names = [name for name, before in originals.items() if before is None]
+    count = len(originals) - len(names)
+    edits = [edited.format(_files(count))] if count or not names else []
+    return [*edits, *(added.format(name) for name in names)]
+
+
+def _files(count: int) -> str:
     return "1 file" if count == 1 else f"{count} files"
 
 
@@ -139,7 +153,7 @@ def _tell_of_uncommitted(host: Host) -> None:
     changed = _uncommitted(host)
     if changed:
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
-        print(
+        say(
             f"note: {host.root} has changes of yours that are not committed "
             f"({', '.join(changed[:3])}{more}); git diff shows them and our lines together."
         )
@@ -148,7 +162,8 @@ def _tell_of_uncommitted(host: Host) -> None:
 def _refuse(examination: Examination) -> int:
     from robomimic_ddp.patches import report
 
-    print(f"robomimic-ddp: {report.problems(examination)}\nNothing was written.", file=sys.stderr)
+    problems = report.problems(examination)
+    say(f"robomimic-ddp: {problems}\nNothing was written.", file=sys.stderr)
     return EXIT_REFUSED
 
 
@@ -159,7 +174,7 @@ def _diff(args: argparse.Namespace) -> int:
     if examination.blocked:
         return _refuse(examination)
     if not examination.patches:
-        print(_sentence(examination), file=sys.stderr)  # stdout is for git apply
+        say(_sentence(examination), file=sys.stderr)  # stdout is for git apply
     sys.stdout.flush()
     sys.stdout.buffer.write(diff.unified_diff(examination))
     sys.stdout.buffer.flush()
@@ -180,12 +195,13 @@ def _apply(args: argparse.Namespace) -> int:
             try:  # the record learns of lines of ours that the user has added or removed
                 changes.apply(examination)
             except PatchError as error:
-                print(f"note: the record of the edits stays as it is: {error}")
+                say(f"note: the record of the edits stays as it is: {error}")
     if not examination.patches:
-        print(f"{package}: everything is in place already; nothing was written.")
+        say(f"{package}: everything is in place already; nothing was written.")
         return EXIT_DONE
     if args.check or args.dry_run:
-        print(f"host: {package}\n\n{_table(examination)}\n\n{_sentence(examination)}")
+        print(f"host: {package}\n\n{_table(examination)}\n")
+        say(_sentence(examination))
         _tell_of_uncommitted(examination.host)
         return EXIT_REFUSED if args.check else EXIT_DONE
     after = engine.confirm(examination, fixers)
@@ -193,10 +209,8 @@ def _apply(args: argparse.Namespace) -> int:
     changes.apply(examination)
     fresh = {(f.fixer.name, f.path) for f in examination.findings if isinstance(f.outcome, Applied)}
     print(f"host: {package}\n\n{_table(after, fresh)}\n")
-    print(
-        f"{_files(examination)} written. See the lines with git diff; take them back with "
-        "robomimic-ddp revert."
-    )
+    done = ", ".join(_counted(_originals(examination)))
+    say(f"{done}. See the lines with git diff; take them back with robomimic-ddp revert.")
     return EXIT_DONE
 
 
@@ -212,11 +226,11 @@ def _revert(args: argparse.Namespace) -> int:
     for name in done.removed:
         print(f"removed  {host.package / name}")
     for name, copy in done.copies:
-        print(f"kept your version of {host.package / name} as {copy}")
+        say(f"kept your version of {host.package / name} as {copy}")
     if not known:
-        print(
+        say(
             f"{host.package}: nothing to do, there is no record of an apply here ({manifest.NAME})."
         )
     elif not (done.restored or done.removed):
-        print(f"{host.package}: every file is as it was before apply; the record was removed.")
+        say(f"{host.package}: every file is as it was before apply; the record was removed.")
     return EXIT_DONE

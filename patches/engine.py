@@ -152,7 +152,7 @@ def _problems(findings: list[Finding]) -> tuple[Finding, ...]:
         if seam not in troubled and all(isinstance(item.outcome, NotPresent) for item in tried):
             reasons = "; ".join(dict.fromkeys(item.outcome.reason for item in tried))
             by_hand = ", or ".join(dict.fromkeys(item.fixer.by_hand for item in tried))
-            why = f"the host cannot do without the seam {seam!r}, and it was not found: {reasons}"
+            why = f"the host cannot do without the area {seam!r}, and it was not found: {reasons}"
             problems.append(replace(tried[0], outcome=Unrecognised(0, why, by_hand)))
     return tuple(problems)
 

@@ -35,7 +35,7 @@ def select(
     chosen = _expand(only) or {name for name, fixer in known.items() if fixer.default}
     chosen = (chosen | _expand(with_)) - _expand(without)
     if not chosen:
-        raise UsageError("no fixer is left to run: --without takes away all that --only names.")
+        raise UsageError("no edit is left to make: --without takes away all that --only names.")
     return [known[name] for name in known if name in chosen]
 
 
@@ -48,7 +48,7 @@ def _expand(words: Iterable[str]) -> set[str]:
             choices = sorted({*known, *(fixer.seam for fixer in known.values())})
             near = difflib.get_close_matches(word, choices, n=1)
             hint = f" Did you mean {near[0]}?" if near else ""
-            known_names = ", ".join(choices)
-            raise UsageError(f"there is no fixer named {word!r}.{hint} Known: {known_names}.")
+            named = ", ".join(choices)
+            raise UsageError(f"no edit or area is named {word!r}.{hint} Known: {named}.")
         names |= hits
     return names

@@ -1,11 +1,8 @@
-"""What the commands print: a table of seams, the problems with what to do by hand, and JSON."""
+"""What the commands print: a table of edits, the problems with what to do by hand, and JSON."""
 
 from __future__ import annotations
 
 import json
-import shutil
-import sys
-import textwrap
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
@@ -19,6 +16,7 @@ from robomimic_ddp.patches.outcomes import (
     Unrecognised,
 )
 from robomimic_ddp.patches.refusal import Refusal
+from robomimic_ddp.terminal import wrapped
 
 _WIDE = 140
 """Columns that the table needs."""
@@ -36,10 +34,10 @@ def table(
     fresh: Collection[tuple[str, str]] = (),
     width: int | None = None,
 ) -> str:
-    """One line a finding: seam, fixer, where ("utils/log_utils.py:21,40"), outcome. `fresh`:
-    (fixer, file) applied just now. Within `width` columns, if it is small, without the seam.
+    """One line a finding: area (seam), edit (fixer), where ("utils/log_utils.py:21,40"), outcome.
+    `fresh`: (fixer, file) applied just now. Within `width` columns, if it is small, without area.
     """
-    rows = [("SEAM", "FIXER", "WHERE", "OUTCOME")]
+    rows = [("AREA", "EDIT", "WHERE", "OUTCOME")]
     if examination.refusal is not None:
         rows += [
             ("process group", "-", f"{path}:{line}", f"already distributed: {way}")
@@ -74,25 +72,6 @@ def _narrow(row: Sequence[str], width: int) -> str:
     if len(line) + 2 + len(outcome) <= width:
         return f"{line}  {outcome}"
     return "\n".join([line.rstrip(), *wrapped(outcome, width, "    ")])
-
-
-def wrapped(text: str, width: int | None, indent: str = "") -> list[str]:
-    """`text` in lines of `width` (None: as it is), all of them indented."""
-    if width is None:
-        return [indent + text]
-    return textwrap.wrap(
-        text,
-        width,
-        initial_indent=indent,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-
-
-def terminal_width() -> int | None:
-    """Columns of the terminal that is printed to; None where the output goes elsewhere."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def problems(examination: Examination) -> str:

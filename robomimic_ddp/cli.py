@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 from robomimic_ddp import __version__
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE, RobomimicDDPError, UsageError
+from robomimic_ddp.terminal import say
 
 _WRONG_CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)")
 _WRONG_OPTION = re.compile(r"unrecognized arguments: (-[^\s=]*)")
@@ -38,7 +39,10 @@ class _Parser(argparse.ArgumentParser):
         elif found := _WRONG_OPTION.search(message):
             word, known = found[1], list(_options(self))
         close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-        super().error(f"{message}. Did you mean {close[0]}?" if close else message)
+        hint = f". Did you mean {close[0]}?" if close else ""
+        self.print_usage(sys.stderr)
+        say(f"{self.prog}: error: {message}{hint}", file=sys.stderr)
+        self.exit(EXIT_USAGE)
 
 
 def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
@@ -68,7 +72,7 @@ _LAUNCH = "launch"
 """Has the parser of `scripts/train_multi_gpu.sh`."""
 COMMANDS = {
     "status": Command(
-        "robomimic_ddp.patches.commands", "list the host's seams and what apply would do"
+        "robomimic_ddp.patches.commands", "list the edits of the host and what apply would do"
     ),
     "diff": Command("robomimic_ddp.patches.commands", "print the edits as a patch for git apply"),
     "apply": Command("robomimic_ddp.patches.commands", "edit the host, all of it or nothing"),
@@ -135,7 +139,11 @@ def _run(argv: list[str]) -> int:
         return importlib.import_module(COMMANDS[_LAUNCH].module).main(
             argv[1:], f"robomimic-ddp {_LAUNCH}"
         )
-    args = _parser(argv).parse_args(argv)
+    parser = _parser(argv)
+    if not argv:
+        parser.print_help(sys.stderr)
+        return EXIT_USAGE
+    args = parser.parse_args(argv)
     if args.command == "run":
         from robomimic_ddp.data.rlds.tf_import import keep_triton_first
 
@@ -150,7 +158,7 @@ def _run(argv: list[str]) -> int:
         return importlib.import_module(COMMANDS[args.command].module).run(args.command, args)
     except RobomimicDDPError as error:
         if not (error.everywhere and _rank() > 0):
-            print(f"robomimic-ddp: {error}", file=sys.stderr)
+            say(f"robomimic-ddp: {error}", file=sys.stderr)
         return EXIT_USAGE if isinstance(error, UsageError) else EXIT_REFUSED
     except BrokenPipeError:  # `robomimic-ddp diff | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -100,7 +100,7 @@ class ApiVersionError(PatchError, SystemExit):
 
 
 class UsageError(RobomimicDDPError):
-    """The command line names a path or a fixer that is not there (exit code 2)."""
+    """The command line names a path or an edit that is not there (exit code 2)."""
 
 
 class UnpatchedScript(SystemExit):

@@ -290,7 +290,7 @@ def draw_watch(stage: Stage) -> None:
     shown: list[Any] = [command_line("robomimic-ddp watch runs/demo/" + STAMP), ""]
     for beats in stage.screens:
         at = [{**one, "time": time.time() - one["seen"]} for one in beats]
-        shown += [watch._table(at), ""]
+        shown += [watch.Screen(at), ""]
     shown[4:4] = [Text("... and after one rank has been suspended:", style=GREY), ""]
     draw_terminal("watch", "robomimic-ddp watch", Group(*shown[:-1]))
 

@@ -13,6 +13,7 @@ import torch
 from robomimic_ddp.checkpoint import RECORD_NAME, file_check, require_complete, weights
 from robomimic_ddp.config import options, paths
 from robomimic_ddp.errors import EXIT_DONE, CheckpointError, UsageError
+from robomimic_ddp.terminal import say
 
 WRAPPED = "module"
 """The component that DataParallel adds to a net's keys, and DROID's hosts keep."""
@@ -44,7 +45,8 @@ def run(command: str, args: argparse.Namespace) -> int:
     """Runs the command. Raises CheckpointError and UsageError."""
     if args.action == "show":
         content = read(args.path)
-        print("\n".join(described(content, args.path, args.keys)))
+        for line in described(content, args.path, args.keys):
+            say(line)
         return EXIT_DONE
     sources = [args.path] if args.action == "convert" else args.paths
     output = paths.expanded(args.output)
@@ -65,7 +67,7 @@ def run(command: str, args: argparse.Namespace) -> int:
     content = averaged([read(path) for path in sources], sources)
     content = converted(content, args.layout, args.ema, sources[0])
     _write(content, output)
-    print(f"{output}: {', '.join(_parts(content))}")
+    say(f"{output}: {', '.join(_parts(content))}")
     return EXIT_DONE
 
 

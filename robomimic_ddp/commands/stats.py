@@ -19,6 +19,7 @@ from robomimic_ddp.data.rlds.index.statistics import QUANTILE_STEPS, Index
 from robomimic_ddp.distributed import group
 from robomimic_ddp.distributed.quiet_streams import quiet_stdout
 from robomimic_ddp.errors import EXIT_DONE, ConfigError
+from robomimic_ddp.terminal import say, table, width
 
 QUANTILES = (0.01, 0.5, 0.99)
 _HOST_DEFAULTS = {
@@ -65,9 +66,9 @@ def run(command: str, args: argparse.Namespace) -> int:
         for source, fields, index, kept in host_datasets.indices_from_config(config, keys, skip):
             found = f"{len(source.files)} files, {len(index.length)} episodes"
             steps = int(index.length[kept].sum())
-            print(f"{source.folder}: {found}, {len(kept)} of them used with {steps} steps")
-            print("\n".join(_table(fields, index, kept)))
-        print(f"quantiles: of {QUANTILE_STEPS} steps spread evenly over each episode")
+            say(f"{source.folder}: {found}, {len(kept)} of them used with {steps} steps")
+            print("\n".join(table([*_rows(fields, index, kept)], width())))
+        say(f"quantiles: of {QUANTILE_STEPS} steps spread evenly over each episode")
     return EXIT_DONE
 
 
@@ -108,13 +109,12 @@ def _require_rlds(config: _Section, path: str) -> None:
             )
 
 
-def _table(fields: Any, index: Index, kept: np.ndarray) -> Iterator[str]:
+def _rows(fields: Any, index: Index, kept: np.ndarray) -> Iterator[tuple[str, ...]]:
     merged = index.actions.merged(index.length, kept)
     low, middle, high = index.action_quantiles(kept, QUANTILES)
     std = np.sqrt(merged["sqdiff"][0] / merged["n"])
     ends = (merged["min"][0], low, middle, high, merged["max"][0], merged["mean"][0], std)
     names = [f"{key}[{i}]" for key, part in fields.actions.items() for i in range(part.size)]
-    width = max(map(len, names))
-    yield " " * width + "".join(f"{column:>11}" for column in _COLUMNS)
+    yield ("", *(f"{column:>9}" for column in _COLUMNS))
     for name, *numbers in zip(names, *ends):
-        yield name.ljust(width) + "".join(f"{number:11.4f}" for number in numbers)
+        yield (name, *(f"{number:9.4f}" for number in numbers))

@@ -5,19 +5,19 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from robomimic_ddp.config import paths
 from robomimic_ddp.distributed.watchdog import SAVING
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, UsageError
 from robomimic_ddp.monitoring import heartbeat
+from robomimic_ddp.terminal import say, table, width
 
 SILENT_SECONDS, STUCK_SECONDS, STUCK_STEPS = 15.0, 30.0, 5
 """Without a heartbeat; at the same place while others are ahead, and in the time of its steps: the
@@ -25,6 +25,7 @@ longer of both.
 """
 _TRAINS, _COLLECTIVES = " train, step", ("/autograd/", "/distributed/", "ddp/group.py")
 _IN_TROUBLE, _MOST_TROUBLES = ("SILENT", "STUCK", "failed"), 4
+_STYLES = {**dict.fromkeys(_IN_TROUBLE, "bold red"), "waits": "yellow", "finished": "green"}
 _DAMAGED = "{}: damaged, so what its rank does is not known (a full disk?)"
 COLUMNS = ("rank", "state", "epoch", "step", "s/step", "loss", "memory", "seen", "at")
 
@@ -48,11 +49,11 @@ def run(command: str, args: argparse.Namespace) -> int:
     beats, damaged = heartbeat.look(directory)
     if args.once or not sys.stdout.isatty():
         return _plainly(directory, args.interval, args.once)
-    with Live(_table(beats, damaged), refresh_per_second=4) as live:
+    with Live(Screen(beats, damaged), refresh_per_second=4) as live:
         while not all(_end(one) for one in beats):
             time.sleep(args.interval)
             beats, damaged = heartbeat.look(directory)
-            live.update(_table(beats, damaged))
+            live.update(Screen(beats, damaged))
     return EXIT_DONE
 
 
@@ -60,13 +61,10 @@ def _plainly(directory: Path, interval: float, once: bool) -> int:
     while True:
         beats, damaged = heartbeat.look(directory)
         found = rows(beats, time.time())
-        widths = [max(len(line[i]) for line in [COLUMNS, *found]) for i in range(len(COLUMNS))]
-        for line in [COLUMNS, *found]:
-            cells = (cell.ljust(width) for cell, width in zip(line, widths))
-            print("  ".join(cells).rstrip(), flush=True)
+        print("\n".join(table([COLUMNS, *found], width())), flush=True)
         states = [line[1] for line in found]
         for name in damaged:
-            print(_DAMAGED.format(name), flush=True)
+            say(_DAMAGED.format(name))
         if once:
             return EXIT_REFUSED if damaged or set(_IN_TROUBLE) & set(states) else EXIT_DONE
         if all(_end(one) for one in beats):
@@ -140,20 +138,26 @@ def _state(one: dict[str, Any], seen: float, farthest: tuple[int, int], awaited:
     return "STUCK" if _progress(one) < farthest or keeps_waiting else "waits"
 
 
-def _table(beats: Sequence[dict[str, Any]], damaged: Sequence[str] = ()) -> Any:
-    """A line for each rank, at any width; ranks in trouble come first, and are described above."""
-    found = sorted(rows(beats, time.time()), key=lambda line: line[1] not in _IN_TROUBLE)
-    table = Table(box=None, pad_edge=False, expand=True)
-    for name in COLUMNS:  # the last one takes the remaining width
-        ratio = 1 if name == COLUMNS[-1] else None
-        table.add_column(name, no_wrap=True, overflow="ellipsis", ratio=ratio)
-    styles = {**dict.fromkeys(_IN_TROUBLE, "bold red"), "waits": "yellow", "finished": "green"}
-    for line in found:
-        table.add_row(*line, style=styles.get(line[1]))
-    troubles = [Text(_DAMAGED.format(name), style="bold red") for name in damaged]
-    troubles += [
-        Text(f"rank {line[0]} {line[1]}: {line[-1]}", style="bold red")
-        for line in found
-        if line[1] in _IN_TROUBLE
-    ]
-    return Group(*troubles[:_MOST_TROUBLES], table)
+@dataclass(frozen=True)
+class Screen:
+    """For rich: the table at any width; ranks in trouble come first, and are described above. Where
+    a line is too long, "at" is below the others; if the ranks then leave the screen, it is cut.
+    """
+
+    beats: Sequence[dict[str, Any]]
+    damaged: Sequence[str] = ()
+
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[Text]:
+        found = sorted(rows(self.beats, time.time()), key=lambda line: line[1] not in _IN_TROUBLE)
+        troubles = [_DAMAGED.format(name) for name in self.damaged]
+        troubles += [
+            f"rank {line[0]} {line[1]}: {line[-1]}" for line in found if line[1] in _IN_TROUBLE
+        ]
+        yield from (Text(line, style="bold red") for line in troubles[:_MOST_TROUBLES])
+        lines = table([COLUMNS, *found], options.max_width)
+        if "\n".join([*troubles[:_MOST_TROUBLES], *lines]).count("\n") >= console.height:
+            lines = table([COLUMNS, *found], None)
+        yield Text(lines[0], style="bold", no_wrap=True, overflow="ellipsis")
+        for cells, line in zip(found, lines[1:]):
+            style = _STYLES.get(cells[1], "")
+            yield Text(line, style=style, no_wrap=True, overflow="ellipsis")

@@ -113,7 +113,7 @@ ROWS = (
         1,
         ("utils/torch_utils.py", "Python"),
     ),
-    Row("an emptied file", emptied, EDITING, 1, ("cannot do without the seam", "by hand")),
+    Row("an emptied file", emptied, EDITING, 1, ("cannot do without the area", "by hand")),
     Row(
         "a link to nowhere",
         lambda package: (

@@ -10,7 +10,8 @@ import sys
 import pytest
 
 from robomimic_ddp import __version__, cli
-from robomimic_ddp.patches import report
+from robomimic_ddp.commands.doctor import settings
+from robomimic_ddp.patches import commands
 from tests.patches.support import CHECKOUT, run_command, snapshot
 
 SEAM = "utils/train_utils.py"
@@ -64,11 +65,18 @@ def test_version_and_help_in_a_process_of_their_own(tmp_path):
     assert [listed.count(name) for name in cli.COMMANDS] == [1] * len(cli.COMMANDS)
 
 
+def test_the_name_alone_prints_the_help_as_an_error(command, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    shown = capsys.readouterr().out
+    assert command() == (2, "", shown)
+
+
 @pytest.mark.bad_input
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "COMMAND"),
+        (["--"], "required: COMMAND"),
         (["retrofit"], "invalid choice"),
         (["apply", "--fast"], "unrecognized arguments"),
         (["aply"], "Did you mean apply?"),
@@ -92,11 +100,11 @@ def test_wrong_usage_is_two(command, host, arguments, words):
 @pytest.mark.parametrize("width", [80, 120])
 def test_status_is_readable_on_a_terminal(command, host, width, monkeypatch):
     whole = command("status", str(host))[1]
-    monkeypatch.setattr(report, "terminal_width", lambda: width)
+    monkeypatch.setattr(commands, "width", lambda: width)
     code, out, _ = command("status", str(host))
     lines = out.splitlines()
     assert code == 0 and max(len(line) for line in lines[1:]) <= width
-    table = whole[whole.index("SEAM") : whole.index("\n\n", whole.index("SEAM"))]
+    table = whole[whole.index("AREA") : whole.index("\n\n", whole.index("AREA"))]
     names = [line.split("  ")[-3].strip() for line in table.splitlines() if "not" not in line]
     assert all(name in out for name in names)
     assert " ".join(out.split()).count("not present:") == whole.count("not present:") > 0
@@ -148,12 +156,12 @@ def test_status_shows_a_line_for_each_seam(host, command):
     code, out, _ = command("status", host)
     assert code == 0
     assert "utils/torch_utils.py:5" in out
-    assert "not patched: apply would edit 5 files." in out
+    assert "not patched: apply would edit 4 files and add scripts/train_rlds.py." in out
     command("apply", host)
     code, out, _ = command("status", host)
     assert (code, "can be patched" in out) == (0, False)
     assert "patched: all that was found is in place." in out
-    assert "5 file(s), which robomimic-ddp revert gives back" in out
+    assert "4 files edited, scripts/train_rlds.py added; robomimic-ddp revert gives" in out
 
 
 def test_one_file_is_not_files(host, command):
@@ -161,7 +169,13 @@ def test_one_file_is_not_files(host, command):
     command("apply", host)
     (host / "utils/torch_utils.py").write_bytes(before)
     assert "apply would edit 1 file." in command("status", host)[1]
-    assert "\n1 file written. See" in command("apply", host)[1]
+    assert "\n1 file edited. See" in command("apply", host)[1]
+
+
+def test_apply_and_doctor_count_the_same_files(host, command):
+    assert "\n4 files edited, scripts/train_rlds.py added. See" in command("apply", host)[1]
+    calls, _ = settings._edits(host)
+    assert calls == 4
 
 
 def test_apply_names_the_lines_as_they_are_now(host, command):

@@ -44,5 +44,5 @@ def test_a_seam_selects_all_its_fixers():
 def test_an_unknown_name_is_answered_with_the_nearest():
     with pytest.raises(UsageError, match="Did you mean scale_lr"):
         select(without=["scale_rl"])
-    with pytest.raises(UsageError, match="no fixer is left"):
+    with pytest.raises(UsageError, match="no edit is left"):
         select(only=["ask"], without=["ask"])

@@ -28,7 +28,7 @@ def test_a_host_and_what_it_leaves_of_it(host):
         0,
         "| lab/host | - | patched, compiled, reverted | 26 |\n",
     ), done.stderr
-    assert "not patched: apply would edit 5 files." in done.stderr
+    assert "not patched: apply would edit 4 files and add scripts/train_rlds.py." in done.stderr
     assert snapshot(host.parent) == before
 
 

@@ -195,7 +195,7 @@ def test_a_rank_that_writes_a_file_saves(tmp_path, monkeypatch):
 def test_the_live_table_is_drawn(capsys):
     from rich.console import Console
 
-    Console(width=160).print(watch._table([told(0, time.time()), told(1, 0.0)]))
+    Console(width=160).print(watch.Screen([told(0, time.time()), told(1, 0.0)]))
     text = capsys.readouterr().out
     assert "SILENT" in text and "trains" in text and "0.125" in text
 
@@ -206,7 +206,7 @@ def test_the_odd_rank_is_on_the_screen_of_an_ordinary_terminal(capsys):
     now, stood = time.time(), {"idle_seconds": 60.0, "code": WAITING, "begun": 41}
     words = [told(rank, now, **stood) for rank in range(16)]
     words[14] = told(14, now, **{**stood, "code": "read (h5py/_hl/files.py:1)"})
-    Console(width=80).print(watch._table(words))
+    Console(width=80).print(watch.Screen(words))
     lines = capsys.readouterr().out.splitlines()
     assert all(len(line) <= 80 for line in lines) and len(lines) <= 24
     assert lines[0].startswith("rank 14/") and "STUCK" in lines[0]
@@ -215,6 +215,22 @@ def test_the_odd_rank_is_on_the_screen_of_an_ordinary_terminal(capsys):
     assert "STUCK" in first and "0.125" in first and first.rstrip().endswith("…")
     assert lines.index(first) < min(lines.index(one) for one in lines if one.startswith("0/"))
     assert sum("waits" in line for line in lines) == 15
+
+
+@pytest.mark.parametrize("on_terminal", [False, True])
+def test_the_place_of_a_rank_is_whole_at_80_columns(on_terminal, tmp_path, capsys, monkeypatch):
+    from rich.console import Console
+
+    now = time.time()
+    if on_terminal:
+        Console(width=80, height=24).print(watch.Screen([told(0, now), told(1, now)]))
+    else:  # as --once prints it
+        monkeypatch.setattr(watch, "width", lambda: 80)
+        write(tmp_path, told(0, now), told(1, now))
+        assert cli.main(["watch", str(tmp_path), "--once"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert sum("epoch 2 train, step 40 (node0, pid 10" in line for line in lines) == 2
 
 
 def test_the_memory_told_is_that_of_the_ranks_own_gpu(tmp_path, monkeypatch):

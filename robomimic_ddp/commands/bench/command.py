@@ -13,6 +13,7 @@ from robomimic_ddp.config import machine, options, paths
 from robomimic_ddp.config.rlds_keys import IMAGE_FILTERS
 from robomimic_ddp.data.rlds.pipeline.resize import DEFAULT_FILTER
 from robomimic_ddp.errors import EXIT_DONE, ConfigError, OptionError, UsageError
+from robomimic_ddp.terminal import say
 
 STEP_ROUNDS, QUICK_STEP_ROUNDS = 30, 5
 CAMERAS_ON_CUDA = (0, 2)
@@ -61,7 +62,8 @@ def run(command: str, args: argparse.Namespace) -> int:
             raise UsageError(f"--{name} {value}: expected {lowest} or more.")
     rows = []
     for found, lines in (_step if args.kind == "step" else _data)(args):
-        print("\n".join(lines), flush=True)
+        for line in lines:
+            say(line)
         rows += found
         if args.json:
             try:

@@ -26,6 +26,7 @@ from robomimic_ddp.commands.bench.data_set import (
 )
 from robomimic_ddp.config import machine
 from robomimic_ddp.errors import ConfigError
+from robomimic_ddp.terminal import table, width
 
 HOSTS = ("host_shaped", "skipping")
 LOADERS = (*OURS, *HOSTS, "jpeg_limit")
@@ -117,25 +118,31 @@ def lines(job: DataJob, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         f"GPUs: how many {_NODE_CORES} cores feed at {_SAMPLES_PER_SECOND} samples/s each; "
         f"{PREPARED}: prepare-data's, at {target}"
     )
-    yield (
-        f"{'loader':13} {'ranks':>5} {'frames/s':>9} {'CPU s/1000':>10} {'decoded/delivered':>17} "
-        f"{'peak RSS':>9} {'first batch':>11} {'GPUs':>6}   ours over it, CPU (95 %), by the clock "
-        "(95 %)"
-    )
-    for row in rows:
-        line = (
-            f"{row['loader']:13} {row['world']:5} {row['frames_per_second']:9.0f} "
-            f"{row['cpu_seconds_per_1000_frames']:10.3f} {row['decoded_over_delivered']:17.2f} "
-            f"{row['peak_rss_mb']:6.0f} MB {row['first_batch_seconds']:9.2f} s "
-            f"{row['gpus_fed']:6.0f}"
-        )
-        over = row["ours_over_its"]
-        if row["loader"] != "ours":
-            line += f"   {compare.shown(over['processor'])}, {compare.shown(over['clock'])}"
-        yield line
+    yield from table([_TITLES, *map(_cells, rows)], width())
     for row in rows:
         for host, found in row["over_hosts"].items():
             yield f"{row['loader']} over {host}, {row['world']} ranks, CPU: {compare.shown(found)}"
+
+
+_TITLES = (
+    *("loader", "ranks", "frames/s", "CPU s/1000", "decoded/delivered", "peak RSS", "first batch"),
+    *("GPUs", "ours over it, CPU (95 %), by the clock (95 %)"),
+)
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    over = [compare.shown(row["ours_over_its"][way]) for way in ("processor", "clock")]
+    return (
+        row["loader"],
+        f"{row['world']:5}",
+        f"{row['frames_per_second']:8.0f}",
+        f"{row['cpu_seconds_per_1000_frames']:10.3f}",
+        f"{row['decoded_over_delivered']:17.2f}",
+        f"{row['peak_rss_mb']:5.0f} MB",
+        f"{row['first_batch_seconds']:9.2f} s",
+        f"{row['gpus_fed']:4.0f}",
+        "" if row["loader"] == "ours" else ", ".join(over),
+    )
 
 
 def start(job: DataJob, world: int, loader: str) -> float:

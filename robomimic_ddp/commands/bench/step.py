@@ -20,6 +20,7 @@ from typing import Any
 from robomimic_ddp.commands.bench import compare
 from robomimic_ddp.config import env
 from robomimic_ddp.errors import ConfigError
+from robomimic_ddp.terminal import table, width
 
 WORKER = "robomimic_ddp.commands.bench.step_worker"
 HOST, OURS, BY_HAND = "host", "ours", "hand_written_ddp"
@@ -177,18 +178,21 @@ def measure(job: Job, rounds: int, variants: Sequence[Variant]) -> list[dict[str
 def lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     """A table and the ratios, for the terminal."""
     labels = [Variant(row["variant"], row["options"]).label for row in rows]
-    width, on_gpu = max(map(len, labels)), rows[0]["device"] != "cpu"
-    yield (
-        f"{'variant':{width}} {'ranks':>5} {'steps/s':>8} {'samples/s':>9} {'CPU s/step':>10} "
-        f"{'peak RSS':>9}{'  peak GPU' * on_gpu}"
-    )
-    for label, row in zip(labels, rows):
-        gpu = f" {row['device_peak_mb']:6.0f} MB" if on_gpu else ""
-        yield (
-            f"{label:{width}} {row['world']:5} {row['steps_per_second']:8.3f} "
-            f"{row['samples_per_second']:9.1f} {row['cpu_seconds_per_step']:10.3f} "
-            f"{row['peak_rss_mb']:6.0f} MB{gpu}"
+    titles = ("variant", "ranks", " steps/s", "samples/s", "CPU s/step", "peak RSS", "peak GPU")
+    cells = [
+        (
+            label,
+            f"{row['world']:5}",
+            f"{row['steps_per_second']:8.3f}",
+            f"{row['samples_per_second']:9.1f}",
+            f"{row['cpu_seconds_per_step']:10.3f}",
+            f"{row['peak_rss_mb']:5.0f} MB",
+            f"{row['device_peak_mb']:5.0f} MB",
         )
+        for label, row in zip(labels, rows)
+    ]
+    shown = slice(None if rows[0]["device"] != "cpu" else -1)
+    yield from table([one[shown] for one in (titles, *cells)], width())
     yield f"{rows[0]['parameters'] / 1e6:.1f} M parameters, medians of {rows[0]['rounds']} rounds"
     for label, row in zip(labels, rows):
         for base, times in row["times"].items():

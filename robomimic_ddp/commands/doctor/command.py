@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 
@@ -21,6 +20,7 @@ from robomimic_ddp.commands.doctor.findings import (
 from robomimic_ddp.config import env, memory
 from robomimic_ddp.config.json_config import read_json
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, ConfigError, UsageError
+from robomimic_ddp.terminal import width, wrapped
 
 CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     software.check_python,
@@ -41,6 +41,7 @@ CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     job.check_config,
     ranks.check_ranks,
 )
+_INDENT = " " * 6
 _COLOURS = {OK: "\033[32m", WARN: "\033[33m", FAIL: "\033[31m"}
 
 
@@ -99,9 +100,10 @@ def examine(context: Context) -> Iterator[Finding]:
 
 
 def _print(finding: Finding) -> None:
-    label = f"{finding.level:4}"
-    if sys.stdout.isatty():
-        label = f"{_COLOURS[finding.level]}{label}\033[0m"
-    print(f"{label}  {finding.check}: {finding.found}")
+    columns, label = width(), f"{finding.level:4}  "
+    lines = wrapped(f"{finding.check}: {finding.found}", columns, _INDENT, label)
     if finding.remedy:
-        print(f"      -> {finding.remedy}")
+        lines += wrapped(finding.remedy, columns, f"{_INDENT}   ", f"{_INDENT}-> ")
+    if columns is not None:
+        lines[0] = lines[0].replace(label, f"{_COLOURS[finding.level]}{label}\033[0m", 1)
+    print("\n".join(lines), flush=True)

@@ -73,12 +73,12 @@ def check_host(_: Context) -> Iterator[Finding]:
         return
     calls, versions = _edits(folder)
     if not calls:
-        remedy = f"robomimic-ddp apply {folder.parent}"
+        remedy = f"`robomimic-ddp apply {folder.parent}`"
         yield Finding("host", WARN, f"{folder} ({where}) is not edited: one device only", remedy)
     elif versions != {API_VERSION}:
         found = f"{folder} ({where}) is edited for API {sorted(versions)}, this package has "
         found += str(API_VERSION)
-        remedy = f"robomimic-ddp revert {folder.parent}, then apply"
+        remedy = f"`robomimic-ddp revert {folder.parent}`, then apply"
         yield Finding("host", FAIL, found, remedy)
     else:
         found = f"{folder} ({where}) is edited ({calls} files, API {API_VERSION})"

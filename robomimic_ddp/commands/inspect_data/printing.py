@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from robomimic_ddp.data.rlds.index import prepared
+from robomimic_ddp.terminal import say
 
 _LISTED = 4
 _WIDE = 1000
@@ -18,12 +19,12 @@ _WIDE = 1000
 
 def show(report: dict[str, Any]) -> None:
     """Prints the report of an RLDS or HDF5 dataset."""
-    print(_headline(report))
+    say(_headline(report))
     for title, columns, rows in _tables(report):
         if rows:
             _print_table(title, columns, rows)
     for line in _remarks(report):
-        print(line)
+        say(line)
 
 
 def _headline(report: dict[str, Any]) -> str:

@@ -20,6 +20,7 @@ from robomimic_ddp.errors import (
     RobomimicDDPError,
     UsageError,
 )
+from robomimic_ddp.terminal import say
 
 _NEEDED = ("torch", "omegaconf")
 
@@ -43,15 +44,16 @@ def main(argv: Sequence[str] | None = None, prog: str = arguments.SCRIPT) -> int
         if wrong and not settings.dry_run:
             raise wrong[0]
         command, added = torchrun.command(settings, variables)
-        print("\n".join(summary.lines(settings, variables)))
+        for line in summary.lines(settings, variables):
+            say(line)
     except RobomimicDDPError as error:
-        print(f"{name}: {error}", file=sys.stderr)
+        say(f"{name}: {error}", file=sys.stderr)
         return EXIT_USAGE if isinstance(error, UsageError) else EXIT_REFUSED
     set_here = {**_import_path(variables), **added}
     shown = [f"{name}={shlex.quote(value)}" for name, value in set_here.items()]
     print("command:", " ".join([*shown, shlex.join(command)]), flush=True)
     for error in wrong:
-        print(f"{name}: note: {error}", file=sys.stderr)
+        say(f"{name}: note: {error}", file=sys.stderr)
     if not settings.dry_run:
         env.become(torchrun.quiet(command), added)
     return EXIT_DONE

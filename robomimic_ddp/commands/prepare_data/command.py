@@ -14,6 +14,7 @@ from robomimic_ddp.config import env, machine, options, paths
 from robomimic_ddp.config.rlds_keys import DEFAULTS, IMAGE_FILTERS
 from robomimic_ddp.data.rlds.reading_progress import gb, reading
 from robomimic_ddp.errors import EXIT_DONE, DataError, RobomimicDDPError, UsageError
+from robomimic_ddp.terminal import say
 
 QUALITY = 95
 _SPARE = 1.05
@@ -226,12 +227,12 @@ def _report(job: Any) -> None:
     notes = prepared.read(job.target) or {}
     lost = sum(len(one) for split in notes["left_out"].values() for one in split.values())
     if lost:
-        print(f"warning: {lost} damaged episodes are left out", file=sys.stderr)
+        say(f"warning: {lost} damaged episodes are left out", file=sys.stderr)
     size = sum(file.stat().st_size for file in job.target.iterdir())
-    print(f"{job.target}: {gb(size)}; {prepared.quality(notes)}")
+    say(f"{job.target}: {gb(size)}; {prepared.quality(notes)}")
     if (job.target / IN_SET).is_dir():
-        print(f"{job.target / IN_SET}: index and statistics for the keys of the config")
-    print(f"train with train.data_path={job.root.absolute()}")
+        say(f"{job.target / IN_SET}: index and statistics for the keys of the config")
+    say(f"train with train.data_path={job.root.absolute()}")
 
 
 def _unfinished(job: Any) -> str:

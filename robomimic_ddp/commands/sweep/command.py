@@ -11,6 +11,7 @@ from typing import Any
 from robomimic_ddp.commands.launch import arguments, devices, torchrun
 from robomimic_ddp.config import env, paths
 from robomimic_ddp.errors import EXIT_DONE, EXIT_STOPPED, PatchError, UsageError
+from robomimic_ddp.terminal import say
 
 _DIRECTORY = {"metavar": "DIR", "help": "folder of the sweep"}
 
@@ -93,7 +94,8 @@ def run(command: str, args: argparse.Namespace) -> int:
     if args.action == "run":
         return _run(args, sweep)
     if args.action == "show":
-        print("\n".join(report.lines(sweep)))
+        for line in report.lines(sweep):
+            say(line)
     elif args.action == "plot":
         report.draw(sweep, args.output)
         print(f"sweep drawn to {args.output}")
@@ -114,7 +116,7 @@ def _make(args: argparse.Namespace, directory: Path) -> int:
         count = study.new(directory, paths.expanded(args.config), searched, **ways, **chosen)
     made = study.Sweep(directory)
     trials = "1 trial" if count == 1 else f"{count} trials"
-    print(f"{trials}, compared by {made.metric} (the best epoch). Train with:")
+    say(f"{trials}, compared by {made.metric} (the best epoch). Train with:")
     print(f"  robomimic-ddp sweep run {args.directory}")
     return EXIT_DONE
 

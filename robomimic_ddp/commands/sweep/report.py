@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Callable
 
+from robomimic_ddp import terminal
 from robomimic_ddp.commands import figures, plot
 from robomimic_ddp.commands.sweep import space
 from robomimic_ddp.commands.sweep.study import Entry, Sweep
@@ -120,9 +121,7 @@ def lines(sweep: Sweep) -> Iterator[str]:
     columns = list(zip(*table))
     if all(len(entries) == 1 for _, entries in found):  # a mean and a deviation of one say nothing
         del columns[len(short) : len(short) + 2]
-    widths = [max(map(len, column)) for column in columns]
-    for row in zip(*columns):
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()
+    yield from terminal.table(list(zip(*columns)), terminal.width())
     best_mean = _finals(found[0][1])
     if best_mean:
         top = next(one for one in found[0][1] if one.value == sweep.best(best_mean))

@@ -1,0 +1,74 @@
+"""Fits what commands print to the terminal: breaks prose at spaces, puts a wide table's last
+columns below. Elsewhere (a pipe, a file) each line stays whole.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
+from typing import IO, Any
+
+_QUOTED = re.compile(r"`[^`]*`")
+_KEPT = "\0"
+"""Stands for a space in backquotes, where a command must stay one line."""
+
+
+def width(stream: IO | None = None) -> int | None:
+    """Columns of the terminal behind `stream` (default: stdout); None where it is no terminal."""
+    is_terminal = (stream or sys.stdout).isatty()
+    return shutil.get_terminal_size().columns if is_terminal else None
+
+
+def wrapped(
+    text: str, columns: int | None, indent: str = "", first: str | None = None
+) -> list[str]:
+    """`text` in lines of `columns` (None: as it is), `indent` before each (before the first one:
+    `first`). Words longer than a line and what is in backquotes stay whole.
+    """
+    head = indent if first is None else first
+    kept = _QUOTED.sub(lambda found: found[0].replace(" ", _KEPT), text)
+    lines: list[str] = []
+    for line in kept.splitlines():
+        style = {"initial_indent": indent if lines else head, "subsequent_indent": indent}
+        if columns is None or len(style["initial_indent"] + line) <= columns:
+            lines.append(style["initial_indent"] + line)
+            continue
+        spaces = line[: len(line) - len(line.lstrip())]
+        style = {key: value + spaces for key, value in style.items()}
+        whole = {"break_long_words": False, "break_on_hyphens": False}
+        lines += textwrap.wrap(line.lstrip(), columns, **style, **whole)
+    return [line.replace(_KEPT, " ") for line in lines]
+
+
+def say(text: str, indent: str = "", first: str | None = None, file: IO | None = None) -> None:
+    """Prints `text` as `wrapped` has it for the terminal behind `file` (default: stdout)."""
+    print("\n".join(wrapped(text, width(file), indent, first)), file=file, flush=True)
+
+
+def table(rows: Sequence[Sequence[Any]], columns: int | None) -> list[str]:
+    """A text for each row, its cells below those of the others. Where a row is wider than
+    `columns` (None: any width), each row's last cells are on further lines below it.
+    """
+    cells = [[str(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells)]
+    ends = [sum(widths[: count + 1]) + 2 * count for count in range(len(widths))]
+    whole = max(len("  ".join(_padded(row, widths))) for row in cells)
+    above = len(widths)
+    if columns is not None and whole > columns:
+        above = max(1, sum(end <= columns for end in ends[:-1]))
+    lines = []
+    for row in cells:
+        padded = _padded(row, widths)
+        texts = ["  ".join(padded[:above]).rstrip()]
+        if below := "  ".join(padded[above:]).rstrip():
+            texts += wrapped(below, columns, "    ")
+        lines.append("\n".join(texts))
+    return lines
+
+
+def _padded(row: Sequence[str], widths: Sequence[int]) -> list[str]:
+    """The last cell as it is, since nothing stands beside it."""
+    return [*(cell.ljust(width) for cell, width in zip(row[:-1], widths)), row[-1]]
