@@ -244,7 +244,12 @@ def python_path() -> str:
 
 
 def working_folder() -> str:
-    """The folder that relative paths and `python -m` start from; "" where it was removed."""
+    """The folder that relative paths and `python -m` start from; "" where it was removed. Under
+    `hydra.main`, which may have entered its output folder, the one where the program was started.
+    """
+    hydra = sys.modules.get("hydra.core.hydra_config")
+    if hydra is not None and hydra.HydraConfig.initialized():
+        return hydra.HydraConfig.get().runtime.cwd
     try:
         return os.getcwd()
     except FileNotFoundError:

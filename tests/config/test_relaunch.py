@@ -10,6 +10,7 @@ import pytest
 from robomimic_ddp.config import env
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.relaunch import resume_command
+from tests.hosts import ROOT
 
 WORDS = ["/env/bin/python3", "-u", "-m", "robomimic.scripts.train", "--config", "my cfg.json"]
 TORCHRUN = {"launched": True, "elastic": True, "world_size": 4, "local_world_size": 4}
@@ -100,3 +101,26 @@ def test_what_a_rank_cannot_know(launch, words, where):
 
 def test_the_words_of_this_process():
     assert env.command_line() == list(getattr(sys, "orig_argv", []))
+
+
+def test_the_folder_that_hydra_has_left(tmp_path):
+    pytest.importorskip("hydra")
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os\n"
+        "import hydra\n"
+        "from robomimic_ddp.config import env\n"
+        "@hydra.main(version_base=None, config_path=None)\n"
+        "def main(config):\n"
+        "    print(os.getcwd(), env.working_folder(), sep='\\n')\n"
+        "main()\n"
+    )
+    command = [sys.executable, program, "hydra.job.chdir=true"]
+    said = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=env.child_environment([str(ROOT)]),
+        capture_output=True,
+        text=True,
+    ).stdout.split()
+    assert said[0] != said[1] == str(tmp_path), said
