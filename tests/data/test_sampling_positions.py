@@ -40,7 +40,7 @@ def indices(batches):
 
 
 class Host:
-    """Takes batches as hosts do: `held` keeps the iterator over epochs (DROID), else makes one each."""
+    """Takes batches as hosts do: `held` keeps one iterator over epochs (DROID), else one each."""
 
     def __init__(self, loader, held):
         self.loader, self.held = loader, held
