@@ -126,7 +126,7 @@ CHANGES: dict[str, list[tuple[str, str]]] = {
         train_loader = DataLoader(
             trainset,
             batch_size=config.train.batch_size,
-            num_workers=0,  # the pipeline has threads of its own
+            num_workers=0,  # the pipeline has its threads
         )
     else:
         train_loader = DataLoader("""

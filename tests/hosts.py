@@ -52,7 +52,7 @@ SOON_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Host:
-    """A copy of the host: `folder` goes on PYTHONPATH, `package` is the folder robomimic in it."""
+    """A copy of the host: `folder` is for PYTHONPATH, `package` is the folder robomimic in it."""
 
     folder: Path
 
@@ -143,7 +143,7 @@ def require_soon(result: Result) -> None:
 def environment(host: Host | None, added: Mapping[str, str] | None = None) -> dict[str, str]:
     """The variables of a subprocess, whatever this process was started with."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith(_LAUNCHER)}
-    kept.pop("PYTHONDONTWRITEBYTECODE", None)  # compiled anew, our modules and the host's cost 1 s
+    kept.pop("PYTHONDONTWRITEBYTECODE", None)  # to compile all modules again costs 1 s
     paths = [host.folder] if host is not None else []
     kept.update(
         PYTHONPATH=os.pathsep.join(str(path) for path in [*paths, ROOT]),
@@ -166,7 +166,7 @@ def torchrun(
     **options: Any,
 ) -> Result:
     """Runs `module` on `ranks` ranks of this machine under the real torchrun, on a free port.
-    `restarts`: how often torchrun may start the ranks anew. `options`: see `python`.
+    `restarts`: how often torchrun may start the ranks again. `options`: see `python`.
     """
     launcher = [f"--nproc_per_node={ranks}", f"--max-restarts={restarts}", "-m", module]
     words = ["-m", "torch.distributed.run", *rendezvous.on_this_machine(), *launcher, *arguments]

@@ -50,7 +50,7 @@ def epoch_logs(directory: Path) -> dict[tuple[str, int], dict[str, float]]:
 
 
 def checkpoints(directory: Path) -> dict[str, Path]:
-    """Every checkpoint of the host's in a run, by file name (which holds the best loss)."""
+    """Every checkpoint of the host's in a run, by file name (which has the best loss)."""
     found = sorted(directory.rglob("*.pth"))
     return {path.name: path for path in found if not path.name.startswith("ddp_state")}
 
@@ -115,19 +115,19 @@ stream, which the host never seeds.
 
 
 TELLING = ("/ema_nets/", "/exp_avg", "/random/torch")
-"""What a state of the diffusion policy holds."""
+"""Parts of a diffusion policy's state."""
 
 
 def state_differences(
     one: dict[str, Any], two: dict[str, Any], telling: tuple[str, ...] = TELLING
 ) -> list[str]:
-    """Where two of our own states differ in any bit of the training. Both must hold paths with each
-    of `telling`.
+    """Where two of our states differ in any bit of the training. Both must have paths with each of
+    `telling`.
     """
     first, second = dict(flat(one)), dict(flat(two))
     names = [name for name in {**first, **second} if not any(part in name for part in STATE_VARIES)]
     for part in telling:
-        assert any(part in name for name in names), f"the states hold no {part}"
+        assert any(part in name for name in names), f"the states have no {part}"
     return [
         name
         for name in names

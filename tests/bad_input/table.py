@@ -17,7 +17,7 @@ TIMED_OUT = 124
 
 @dataclass(frozen=True)
 class Place:
-    """Where one case's files lie: `folder` is its own; datasets in `shared` must not change."""
+    """The files of one case: `folder` is private to it; datasets in `shared` must not change."""
 
     folder: Path
     shared: Path
@@ -45,7 +45,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Case:
-    """`make(place)` writes the bad input and returns the dot-list; the error holds all `words`.
+    """`make(place)` writes the bad input and returns the dot-list; the error has all `words`.
 
     environ: variables of the process; entry: "train_rlds" or "train" (one config file); late: it
     can only be seen once the run directory is there.

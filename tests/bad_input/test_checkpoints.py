@@ -56,7 +56,7 @@ def hostile_pickle(path: Path) -> None:
 
 
 class Times(Touches):
-    """By a module that no list of dangerous ones holds."""
+    """Through a module that no list of dangerous ones names."""
 
     def __reduce__(self) -> tuple:
         import timeit

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.bad_input
 @dataclass(frozen=True)
 class Row:
     """`spoil(package)` on a fresh small host in folder/checkout; then each command must fail with
-    `code` and an error that holds `words`. `arguments`: in place of the checkout's path.
+    `code` and an error that has `words`. `arguments`: in place of the checkout's path.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Which directory a run goes on in: by hand the newest, after a restart the job's own."""
+"""Which directory a run resumes in: the newest if a user starts it, the job's after a restart."""
 
 from __future__ import annotations
 

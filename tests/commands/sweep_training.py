@@ -1,6 +1,6 @@
 """Stands for a training run of a sweep: `python tests/commands/sweep_training.py key=value ...`.
 
-Writes an epoch a moment into `history.jsonl`, goes on after the last one when it is started again,
+Writes an epoch a moment into `history.jsonl`, resumes after the last one when it is started again,
 stops at SIGTERM as our runs do, and fails where two of it run in one folder at once.
 """
 

@@ -148,15 +148,15 @@ def test_an_old_python_and_packages_that_are_not_there(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "told, level, words",
+    "answer, level, words",
     [
         ({"gpus": 0, "version": "2.21.0"}, OK, "sees 0 GPU(s)"),
         ({"gpus": 2, "version": "2.21.0"}, FAIL, "tensorflow-cpu"),
         ({"error": "No module named 'tensorflow'"}, FAIL, "'.[rlds]'"),
     ],
 )
-def test_tensorflow_is_started_for_data_that_it_reads(told, level, words, monkeypatch):
-    monkeypatch.setattr(software, "probe", lambda package: told)
+def test_tensorflow_is_started_for_data_that_it_reads(answer, level, words, monkeypatch):
+    monkeypatch.setattr(software, "probe", lambda package: answer)
     config = {"train": {"data_format": "droid_rlds"}}
     found = worst(software.check_tensorflow(context(config=config, gpus=[gpu()])))
     assert found[0] == level and words in found[1]

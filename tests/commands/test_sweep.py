@@ -372,7 +372,7 @@ def test_two_workers_train_no_trial_twice(make):
 
 @pytest.mark.parametrize("with_trainings", [True, False])
 def test_a_killed_workers_trials_go_on(make, with_trainings):
-    """What outlives its worker is waited for; what was killed, too, goes on after its epochs."""
+    """The next worker waits for trainings that outlived the first, and resumes the others."""
     made = make("train.seed=1,2,3", "train.num_epochs=30")
     first = started(made)
     wait_for(trained(made, 5))
@@ -405,7 +405,7 @@ def test_show_says_stopped_for_what_nobody_trains(make):
     assert report.summary(made) == "1 running, 2 waiting"
     one.kill()
     one.wait(30)
-    assert report.summary(made) == "1 running, 2 waiting", "its training goes on without it"
+    assert report.summary(made) == "1 running, 2 waiting", "its training continues without it"
     wait_for(lambda: not psutil.pid_exists(one.pid) and made.entries()[0].is_finished)
     wait_for(lambda: report.summary(made) == "1 stopped, 2 waiting")
 

@@ -167,7 +167,7 @@ def test_script_and_helpers_put_back_together(tmp_path, rank):
 
 
 def test_what_one_rank_lacks_is_the_same_error_on_all(monkeypatch):
-    """Each node may have a checkout of its own."""
+    """Each node may have a separate checkout."""
     monkeypatch.setattr(run.group, "gather_objects", lambda value: [value, {"/b/x.py": ["save"]}])
     with pytest.raises(PatchError, match="/b/x.py lacks DDPUtils.save") as refused:
         run._require_all_seams(object())

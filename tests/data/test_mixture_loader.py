@@ -25,7 +25,7 @@ class Member:
         self.followed = (quotas, number)
 
     def next_of(self, count):
-        # The real one is told how its windows fall into batches, and has them ready like that.
+        # The real one is given the sizes of its batches, and prefetches batches of these sizes.
         quotas, number = self.followed
         assert count in [int(quotas.of(batch)[number]) for batch in range(400)]
         self.taken += count
@@ -36,7 +36,7 @@ class Member:
 
     def go_to(self, position, world_size, epoch):
         self.taken = 0 if position is None else position["taken"]
-        return "data: goes on"
+        return "data: resumed"
 
 
 class Mixture:
@@ -68,7 +68,7 @@ def test_as_many_ranks_go_on_with_the_shares_of_the_next_batch(taken):
     position = json.loads(json.dumps(whole.position()))
     assert position["batches"] == taken and sum(position["given"]) == taken * 4
     said = resumed.go_to(position, 2, 1)
-    assert said.split("\n")[0] == "data: a: goes on"
+    assert said.split("\n")[0] == "data: a: resumed"
     assert resumed.batches_left() == len(whole) - taken % len(whole)
     assert batches(resumed, 40) == batches(whole, 40)
     assert resumed.position() == whole.position()

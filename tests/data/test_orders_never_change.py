@@ -1,5 +1,5 @@
-"""The orders of a seed, to the number. A saved state holds places in them and nothing else, so that
-a run that another version resumes is only the same run if they never change.
+"""The exact order of samples of a seed. A saved state has only positions in it, so a run that
+another version resumes stays the same run only if the order never changes.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A sampler that keeps a state of its own, in a run that is resumed in the middle of a pass: every
-sample comes as it would have, or the reason is said.
+"""Resumes the pass of a sampler that keeps private state: every sample comes as it would have, or
+the log gives the reason.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SIZE, BATCH, WORLD = 50, 5, 2
 
 
 class OwnStream(Sampler):
-    """Draws from a generator of its own, which goes on from pass to pass."""
+    """Draws from a private generator, which is never seeded again between passes."""
 
     def __init__(self, seed=0):
         self.draw = np.random.RandomState(seed)

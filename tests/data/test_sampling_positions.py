@@ -1,4 +1,4 @@
-"""A loader that goes on at a saved position delivers exactly what would have come."""
+"""A loader that resumes at a saved position delivers exactly what would have come."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def indices(batches):
 
 
 class Host:
-    """Takes batches as hosts do: `held` keeps the iterator over epochs (DROID), else anew."""
+    """Takes batches as hosts do: `held` keeps one iterator over epochs (DROID), else one each."""
 
     def __init__(self, loader, held):
         self.loader, self.held = loader, held

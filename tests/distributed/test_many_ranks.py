@@ -256,14 +256,14 @@ def test_places_of_all_ranks_are_closed_formulas():
 
 
 def test_quotas_of_a_mixture_know_no_ranks():
-    """Each rank follows the same list: so many windows of each set in its batch, at any world."""
+    """Each rank takes the same number of windows of each dataset, at any world size."""
     quotas = Quotas([0.5, 0.3, 0.2], 16)
     calls, original = Counter(), quotas._next
     quotas._next = lambda given: (calls.update(["batches"]), original(given))[1]
     for batch in range(500):
         assert quotas.of(batch).sum() == 16
     assert np.abs(quotas.given_before(500) - np.array([0.5, 0.3, 0.2]) * 8000).max() <= 2
-    # However many ranks join after 500 batches of 1024, the shares hold from there on.
+    # However many ranks join after 500 batches of 1024, the shares are right from there on.
     given = quotas.given_before(500) * MANY
     later = Quotas([0.5, 0.3, 0.2], 16, given)
     told = given + later.given_before(100) - later.given
@@ -451,4 +451,4 @@ def test_what_ranks_save_grows_linearly(messages):
         )
         sizes[world] = messages["bytes"]
         assert messages["messages"] == 2
-    assert sizes[64] == sizes[MANY], "what a rank gives; so all ranks hold that times the world"
+    assert sizes[64] == sizes[MANY], "bytes that a rank sends, whatever the world size"

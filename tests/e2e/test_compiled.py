@@ -36,7 +36,7 @@ RUNS = {
 def directories(
     tmp_path_factory: pytest.TempPathFactory, host_copy: Host, low_dim_dataset: Path
 ) -> dict[str, Path]:
-    """Name -> directory of a finished run of two epochs; "stopped" went on inside one."""
+    """Name -> directory of a finished run of two epochs; "stopped" resumed inside one."""
     missing = compile.why_not("cpu", None)
     if missing is not None:
         pytest.skip(missing)

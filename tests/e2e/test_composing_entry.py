@@ -1,4 +1,4 @@
-"""A host of its own entry and average: `train_rlds.py` composes a YAML with Hydra, and
+"""A host whose entry and EMA differ: `train_rlds.py` composes a YAML with Hydra, and
 `EMAModel(model=nets)` is written for another diffusers than the installed one.
 """
 

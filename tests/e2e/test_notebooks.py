@@ -1,4 +1,4 @@
-"""The notebooks run from beginning to end, and hold outputs that no machine is named in."""
+"""The notebooks run from beginning to end, and their stored outputs name no machine."""
 
 from __future__ import annotations
 

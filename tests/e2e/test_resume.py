@@ -81,7 +81,7 @@ def test_kills_at_any_place_and_then_by_hand_with_the_newest_file_damaged(
 def test_a_stop_signal_to_torchrun_and_the_entry_with_a_dot_list(
     host_copy: Host, config: Any, whole: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Inside the second epoch; the state holds the place in it and the sums of its log."""
+    """Stops in the second epoch; the state has the position in it and the sums of its log."""
     file = config(tmp_path)
     result = killed(host_copy, tmp_path, file, "0@SIGTERM:4", restarts=1, cold=True)
     assert result.returncode == 1 and not result.timed_out and not result.leftovers, result

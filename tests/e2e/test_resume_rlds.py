@@ -50,8 +50,8 @@ def windows(folder: Path, rank: int, attempt: str = "0") -> list[int]:
 def stopped(
     host_copy: Host, demo_dataset: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Result, int]:
-    """All ranks killed in step 5, started anew by torchrun, then stopped in the third epoch: the
-    folder, the result, and after which step.
+    """All ranks are killed in step 5, started again by torchrun, and stopped in the third epoch:
+    (folder, result, step after which they stopped).
     """
     folder = tmp_path_factory.mktemp("stopped")
     plan = f"all@5+0@SIGUSR1:{SIGNALLED - SAVED}"

@@ -36,7 +36,7 @@ def test_the_failing_rank_is_named_with_its_traceback(attempt):
     message = "rank 1: error: ValueError: planted on purpose\n  Traceback (most recent call last)"
     assert message in root_cause_of(result)
     require_no_other_failure(result)
-    # One line, or none where torchrun ended rank 0 before it noticed; never a traceback of its own.
+    # One line, or none where torchrun ended rank 0 before it noticed; never a second traceback.
     assert result.stderr.count("rank 0: stopped, because rank 1 failed") <= 1
     assert "Connection closed by peer" not in root_cause_of(result)
 

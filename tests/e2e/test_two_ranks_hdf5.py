@@ -19,7 +19,7 @@ from tests.tiers import slow_but
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
-# Read through __getitem__ at every step, so that the reports hold the indices of each rank.
+# Read through __getitem__ at every step, so that the reports have the indices of each rank.
 UNCACHED = {"train": {"hdf5_cache_mode": "low_dim"}}
 
 

@@ -4,7 +4,7 @@
 
 A point must come near the place that the reset draws from numpy's global stream. Writes
 REPORTS/rank<k>.json: where each episode of this rank began, the statistics it was given, and the
-GPU that simulators render on (null: they were not told). RANK raises in the second step of its
+GPU that simulators render on (null: they were given none). RANK raises in the second step of its
 second episode.
 """
 
@@ -27,7 +27,7 @@ RANK = int(os.environ.get("RANK", "0"))
 BEGINNINGS: list[float] = []
 """The first place of each episode that this rank has run."""
 RENDERS_ON: list[str | None] = []
-"""For each environment the GPU that a simulator would have been told when it was made."""
+"""For each environment the GPU that a simulator would have been given when it was made."""
 
 
 class PlantedFault(Exception):

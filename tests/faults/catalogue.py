@@ -29,7 +29,7 @@ ODD, EVERYWHERE = f"[{BAD}]", "[0, 1, 2]"
 
 
 class Fault(NamedTuple):
-    """`plants[moment](job)`, called at that moment; the error must hold all of `says`."""
+    """`plants[moment](job)`, called at that moment; the error must have all of `says`."""
 
     plants: dict
     says: tuple

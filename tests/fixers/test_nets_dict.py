@@ -80,7 +80,7 @@ MAKE = "{} = nn.ModuleDict({{'obs_encoder': {}, 'noise_pred_net': {}}})\n"
     ids=["a variable", "two at once", "a lambda", "a function"],
 )
 def test_a_net_that_went_through_data_parallel_before(form, before, value):
-    """Else one parallel net would lie inside the other."""
+    """Else one parallel net would wrap the other."""
     head = EDITED if "DDPUtils" in form else HEAD
     lines = before.format(a=form.format("a"), net=form.format("net"))
     check_edit(

@@ -474,7 +474,7 @@ UNTOUCHED = {
         "    pass\n",
     },
     "own_optimizer_lr": {
-        "a rate of its own": "import torch\nopt = torch.optim.Adam(p, lr=1e-3)  # learning_rate\n",
+        "a constant rate": "import torch\nopt = torch.optim.Adam(p, lr=1e-3)  # learning_rate\n",
         "other library": "from mine import Adam\n"
         'opt = Adam(p, lr=params["learning_rate"]["initial"])\n',
         "a log": 'import torch\nlog(lr=params["learning_rate"]["initial"])\n',

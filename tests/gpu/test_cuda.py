@@ -24,7 +24,7 @@ VISIBLE = {"CUDA_VISIBLE_DEVICES": os.environ[GPUS]}
 
 @pytest.fixture(scope="module")
 def gpu():
-    """Skips where there is none. A program of its own looks: this one sees no GPU."""
+    """Skips where there is none. A subprocess looks, since this process sees no GPU."""
     look = "import sys, torch; sys.exit(not torch.cuda.is_available())"
     if run(None, sys.executable, "-c", look, added=VISIBLE).returncode:
         pytest.skip("this machine has no CUDA device")

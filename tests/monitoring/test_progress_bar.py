@@ -19,7 +19,7 @@ from robomimic_ddp.monitoring import progress_bar, step_hooks, throughput
 
 
 class Clock:
-    """Seconds that pass only when told."""
+    """Seconds that pass only when a test lets them."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -40,7 +40,7 @@ LogUtils = SimpleNamespace(custom_tqdm=lambda steps: pytest.fail("the host's own
 
 
 def run_epoch(model, clock, num_steps, wait, work):
-    """Shaped as the host's: its bar is looked up in the module that holds the log's utilities."""
+    """Looks its progress bar up in the module of the log's utilities, as the host's does."""
     logs = []
     for _ in LogUtils.custom_tqdm(range(num_steps)):
         clock.now += wait

@@ -6,11 +6,11 @@ Parameters and averages. Adam divides a gradient by its own size, so where a gra
 rounding a step may differ by up to the learning rate. One such step is allowed at any single
 parameter (25 steps move one by up to 25 learning rates), and 2e-3 learning rates on average.
 
-Optimizer state: each of Adam's two moments, all parameters laid end to end, 2e-5 of its own length.
+Optimizer state: each of Adam's two moments, all parameters laid end to end, 2e-5 of its norm.
 Moments are averages of gradients, which have no such division; they differ by rounding, and by
 what the parameters' rounding does to later gradients. Step counts are equal.
 
-`test_the_tolerance_is_tight` holds that a rank that trained on its own data alone is outside each.
+`test_the_tolerance_is_tight` proves that a rank that trained on its own data alone is outside each.
 """
 
 from __future__ import annotations

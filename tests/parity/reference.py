@@ -31,7 +31,7 @@ class RankStreams:
     """torch's default generator, one state for each rank; `draw` switches to it and back.
 
     `batch`: samples of all ranks together. The first dimension of a draw that it divides is that of
-    the batch; it may hold several rows of each sample, one after the other.
+    the batch; it may have several rows of each sample, one after the other.
     `micro_batches`: a rank draws for one after the other; see `begin_step`.
     """
 

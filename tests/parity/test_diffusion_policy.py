@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.parity, pytest.mark.timeout(300)]
 
 
 class Case(NamedTuple):
-    """What is trained, on how many ranks. `weights`: of the data set and a copy of it, shorter.
+    """What is trained, on how many ranks. `weights`: of the dataset and a shorter copy of it.
     `options`: of ours, for the ranks.
     """
 
@@ -99,7 +99,7 @@ SLOW = {
 
 
 def changes_of(case: Case, dataset: Path, folder: Path) -> dict:
-    """CHANGES, and the mixture of two data sets where the case has weights."""
+    """CHANGES, and the mixture of two datasets where the case has weights."""
     if not case.weights:
         return CHANGES
     paths = [dataset, Path(shutil.copy(dataset, folder / "second.hdf5"))]

@@ -38,7 +38,7 @@ class Job(NamedTuple):
     second_epoch: int | None = None
 
     def epoch(self, step: int) -> int:
-        """The epoch that the algorithm is told."""
+        """The epoch that the algorithm is given."""
         return 1 if self.second_epoch is None or step < self.second_epoch else 2
 
     @contextmanager

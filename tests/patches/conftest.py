@@ -13,7 +13,7 @@ from tests.patches.support import copy_installed, write_host
 
 @pytest.fixture
 def host(tmp_path: Path) -> Path:
-    """The package folder of a fresh small host, in a repository folder of its own."""
+    """The package folder of a fresh small host, in a new repository folder."""
     return write_host(tmp_path / "repository")
 
 

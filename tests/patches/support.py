@@ -1,4 +1,4 @@
-"""Hosts to patch: a small one of our own writing, and a copy of the installed robomimic."""
+"""Hosts to patch: a small one that we write, and a copy of the installed robomimic."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def snapshot(folder: Path) -> dict[str, tuple[bytes, int]]:
 def run_command(
     *arguments: str, cwd: Path | None = None, paths: tuple[Path, ...] = ()
 ) -> subprocess.CompletedProcess:
-    """`python -m robomimic_ddp` in a process of its own, with `paths` importable as well."""
+    """`python -m robomimic_ddp` in a subprocess, with `paths` importable as well."""
     pythonpath = os.pathsep.join(str(path) for path in (*paths, CHECKOUT))
     return subprocess.run(
         [sys.executable, "-m", "robomimic_ddp", *arguments],

@@ -1,4 +1,4 @@
-"""Hosts that already run several ranks in a way of their own."""
+"""Refuses hosts that already train on several ranks by other means."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ print("train" if hasattr(train, "is_distributed") else "plain train")
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory):
-    """The small host with programs of its own; unedited, and left so."""
+    """The small host with added programs; unedited, and left so."""
     package = write_host(tmp_path_factory.mktemp("running") / "repository")
     (package / "scripts/show.py").write_text(PROGRAM)
     (package / "scripts/train_second.py").write_text(SCRIPT + ENTRY)

@@ -51,7 +51,7 @@ def main() -> None:
         mark(b"training")
         runpy.run_module(module, run_name="__main__", alter_sys=True)
         number += 1
-        # torchrun's store remains, and ranks that meet in it again need names of their own.
+        # torchrun's store remains, and ranks that meet in it again need new names.
         os.environ["TORCHELASTIC_RESTART_COUNT"] = str(number)
 
 

@@ -26,7 +26,7 @@ class Process:
 
 
 def read(folder: Path) -> list[Process]:
-    """Every process that touched a GPU or told its rank, those with a rank first, in rank order."""
+    """Every process that used a GPU or logged its rank; those with a rank first, in rank order."""
     found = [_process(path) for path in folder.glob("log.*")]
     found = [one for one in found if one.gpus or one.rank is not None]
     return sorted(found, key=lambda one: (one.rank is None, one.rank))

@@ -60,7 +60,7 @@ def too_large(folder):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     kept = [os.dup(number) for number in (1, 2)]
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    for number in (1, 2):  # the limit holds for a worker's log as well
+    for number in (1, 2):  # the limit is on a worker's log as well
         os.dup2(nowhere, number)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1024, limits[1]))
     try:
@@ -103,7 +103,7 @@ def as_any_user():
 
 
 DISK_FAULTS = (full, read_only)
-"""Of a file system of its own, which only root may mount."""
+"""Of a separate file system, which only root may mount."""
 FOLDER_FAULTS = (over_quota, vanished, too_large, not_writable)
 """Of any folder, for any user."""
 WORDS = {

@@ -6,7 +6,7 @@
     def test_sum(ranks):
         assert ranks.run(sum_of_ranks, 10.0) == [21.0, 21.0]
 
-Every world size has workers of its own, and one process group among them: formed through a file
+Every world size has separate workers, and one process group among them: formed through a file
 (never a port) at the first call, kept for the next ones, and replaced after a call that failed or
 did not leave it as it was. Workers see the variables that torchrun sets for ranks (RANK,
 LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE), start every task with the same random streams, and get

@@ -22,7 +22,7 @@ MICRO_BATCHES = 3
 
 
 def backprop_for_loss(net, optim, loss, max_grad_norm=None, retain_graph=False):
-    """Stands for the host's: a text of its own, so that no preset replaces it."""
+    """Stands for the host's; its source differs, so that no preset replaces it."""
     optim.zero_grad()
     loss.backward()
     before = {name: one.grad.clone() for name, one in net.named_parameters()}

@@ -35,7 +35,7 @@ from tests.ranks.toy import make_algo
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A file system of 256 KB of its own; `FOLDER_FAULTS` need none."""
+    """A separate file system of 256 KB; `FOLDER_FAULTS` need none."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]

@@ -1,5 +1,5 @@
-"""What a run that goes on finds in its folder: an old marker, a damaged history; what cannot be
-kept.
+"""What a run finds in its folder when it resumes: an old marker, a damaged history, no state; and
+what it refuses to save.
 """
 
 from __future__ import annotations
@@ -254,7 +254,7 @@ def test_a_stop_heard_in_the_last_step_comes_before_validation(ranks, tmp_path):
 
 
 def epoch_over_a_stop(directory, stop_after, found):
-    """The log of an epoch that is stopped after so many steps (None: that ends), or goes on."""
+    """The log of an epoch that stops after `stop_after` steps (None: never); resumed if `found`."""
     with running(directory, found) as run:
         run.loaders["train"] = batches()
         keeper = state_saver.StateSaver(run, make_algo())

@@ -104,7 +104,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 def test_a_data_worker_leaves_the_groups_of_its_parent_alone():
-    """Garbage that holds a group: its destructor joins threads, which a forked process lacks."""
+    """Garbage may refer to a group: its destructor joins threads, which a forked process lacks."""
     words = [sys.executable, "-c", FORKED]
     done = subprocess.run(words, capture_output=True, text=True, timeout=100, cwd=ROOT)
     assert done.returncode == 0, done.stderr

@@ -22,7 +22,7 @@ from tests.faults.toy_run import STEPS, ToyJob, train
 
 
 def trained(directory):
-    """What this rank had told in the last step of the epoch, and at its end."""
+    """What this rank had written in the last step of the epoch, and at its end."""
     seen = []
 
     def begin(_):

@@ -1,4 +1,4 @@
-"""Saving and going on, on real ranks with the toy model: what is kept, what a failed save does."""
+"""Saves and resumes the toy model on real ranks: which states are kept, what each rank restores."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def folders(tmp_path):
 
 
 def streams_of(directory, world_before):
-    """After going on, the first number of each rank's stream."""
+    """The first number of this rank's stream after it resumed."""
     with running(directory, Found(directory, "state")) as run:
         algo = make_algo()
         keeper = state_saver.StateSaver(run, algo)
@@ -135,7 +135,7 @@ def test_gradients_lie_in_buckets_as_before(ranks, tmp_path):
 
 
 def keep_scaler(directory, scale, found=None):
-    """The scale of fp16's gradients after going on, if `found`; else it is saved."""
+    """The scale of fp16's gradients after it resumed, if `found`; else it is saved."""
     with running(directory, found) as run:
         run.steps = step_of_run.Prepared("", torch.amp.GradScaler("cpu", init_scale=scale))
         keeper = state_saver.StateSaver(run, make_algo())

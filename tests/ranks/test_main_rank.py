@@ -36,7 +36,7 @@ def fail_on_main(kind):
         if kind == "odd":
             raise Unpicklable("this", "that")
         if kind == "value":
-            return lambda: None  # cannot be told to other ranks
+            return lambda: None  # cannot be sent to other ranks
         if kind == "exit":
             sys.exit(3)
         raise FileExistsError(17, "File exists", "/runs/a")

@@ -175,7 +175,7 @@ def unused_parameters() -> list:
 
 
 def test_a_parameter_that_no_rank_uses_has_no_gradient(ranks):
-    """Else Adam would go on moving it."""
+    """Else Adam would continue to move it."""
     for found in ranks.run(unused_parameters):
         assert found == [[[1, 1], [2, 2], None]] * 2
 
@@ -196,7 +196,7 @@ def test_an_optimizer_that_is_added_after_training_began_is_named(ranks):
 
 
 def test_an_algorithm_whose_optimizers_are_not_found_is_named():
-    """Else each rank would train a model of its own, unnoticed with ddp.verify=false."""
+    """Else each rank would train a different model, unnoticed with ddp.verify=false."""
     algo = make_algo()
     assert not structure.uncovered(algo)
     algo.own_optimizers, algo.optimizers = algo.optimizers, {}

@@ -1,4 +1,4 @@
-"""PowerSGD on real ranks: what is sent, what is kept, and a run that goes on to the bit."""
+"""PowerSGD on real ranks: what is sent, what is kept, and a run that resumes to the bit."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_without_the_errors_it_would_not_be_the_same_run(ranks, folders):
         in resumed[0][2]
     )
     assert resumed[0][0] == resumed[1][0] != expected[0][0]
-    assert [one[3] for one in resumed] == [{START - 2}] * 2, "buckets are laid out anew at first"
+    assert [one[3] for one in resumed] == [{START - 2}] * 2, "step 1 lays out buckets again"
 
 
 def train_with(directory, epochs, changes):

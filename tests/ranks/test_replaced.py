@@ -72,7 +72,7 @@ def rows() -> set[Replaced]:
 
 
 def name_of(owner: Any) -> str | None:
-    """What the tables call `owner`; None for an object of our own."""
+    """What the tables call `owner`; None for an object of ours."""
     if isinstance(owner, ModuleType):
         is_octo = octo_statistics.NAME in vars(owner)
         return "octo.data.dataset and its copies" if is_octo else owner.__name__

@@ -19,7 +19,7 @@ SEED = 7
 
 
 class Env:
-    """Its block lies where numpy's global stream says, as in robosuite and gym environments."""
+    """Places its block by numpy's global stream, as robosuite and gym environments do."""
 
     name = "reach"
 
@@ -33,14 +33,14 @@ class Env:
 
 
 class Simulator:
-    """As robosuite 1.5: a generator of its own, with the same seed on every rank."""
+    """As robosuite 1.5: a private generator, with the same seed on every rank."""
 
     def __init__(self):
         self.rng = np.random.default_rng(0)
 
 
 class SimulatorEnv(Env):
-    """As the host's wrapper of it: `env` is the simulator, whose parts hold its generator."""
+    """As the host's wrapper of it: `env` is the simulator, whose parts share its generator."""
 
     def __init__(self):
         super().__init__()

@@ -69,7 +69,7 @@ def step(algo):
 
 
 def steps_and_resumed(folder, mode, *kind):
-    """(digest after 10 steps, digest after 5 + a new process's 5); a file lies between."""
+    """(digest after 10 steps, digest after 5, a state file, and 5 of another algorithm)."""
     algo = make(mode, *kind)
     for _ in range(5):
         step(algo)
@@ -152,7 +152,7 @@ def test_another_model_is_one_clear_error(change):
 
 
 class Part:
-    """Of a hierarchical algorithm, as the host's: no nets of its own, parts that have them."""
+    """Of a hierarchical algorithm, as the host's: it has no nets, its parts have them."""
 
     def __init__(self, **held):
         vars(self).update(held)

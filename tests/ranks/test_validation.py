@@ -1,4 +1,4 @@
-"""Validation on several ranks: each draws noise of its own, and training does not depend on it."""
+"""Validation on several ranks: each draws different noise, and training does not depend on it."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def noise_of_training(directory):
         rng.seed(3)
         seam.epoch_log(drawing_run_epoch)(algo, [], 1, num_steps=0)
         rng.seed(3)
-        assert let_go == [1], "the next epoch would go on with the pass that the host has left"
+        assert let_go == [1], "the next epoch would continue the pass that the host has left"
         return algo.drawn == [[torch.rand(()).item(), np.random.rand(), random.random()]]
 
 

@@ -1,4 +1,4 @@
-"""docs/contributing.md names a file for each behaviour: it is there, and holds that name."""
+"""docs/contributing.md names a file for each behaviour: the file exists, and has that name."""
 
 from __future__ import annotations
 

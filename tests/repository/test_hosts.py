@@ -75,8 +75,8 @@ if "fail" not in sys.argv and "leave" not in sys.argv:
 launcher = {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "ONLY_HERE")}
 path = [entry for entry in sys.path if not entry.startswith(sys.prefix)][:3]
 ours = sorted(name for name in sys.modules if name.split(".")[0] in ("robomimic", "robomimic_ddp"))
-told = json.dumps([sys.argv[1:], path, launcher, ours, os.getsid(0) == os.getpid()])
-sys.stdout.write(told + "\\n")  # at once: ranks write unbuffered
+words = json.dumps([sys.argv[1:], path, launcher, ours, os.getsid(0) == os.getpid()])
+sys.stdout.write(words + "\\n")  # at once: ranks write unbuffered
 sys.stdout.flush()
 if "fail" in sys.argv:
     raise ValueError("planted on purpose")

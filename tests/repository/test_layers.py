@@ -1,4 +1,4 @@
-"""Holds the layer rules of the package by reading its imports, and what an import may load."""
+"""Checks the layers of the package by its imports, and what an import may load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wheel, sdist and editable installs hold every module, wherever Python is started."""
+"""Wheel, sdist and editable installs have every module, wherever Python is started."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OF_HOSTS = {
     *("torch", "torchvision", "numpy", "h5py", "diffusers", "transformers", "huggingface-hub"),
     *("tensorflow", "tensorflow-datasets", "tensorboard", "praxis-robomimic", "robomimic"),
 }
-"""What hosts pin, or have builds of their own of."""
+"""What hosts pin, or build themselves."""
 IMPORT_ALL = """
 import importlib, pkgutil, robomimic_ddp.patches
 print(robomimic_ddp.__file__)
@@ -53,7 +53,7 @@ def modules() -> set[str]:
     runtime = {path.relative_to(ROOT) for path in (ROOT / "robomimic_ddp").rglob("*.py")}
     edits = (path.relative_to(ROOT) for path in (ROOT / "patches").rglob("*.py"))
     patches = {"robomimic_ddp" / path for path in edits}
-    assert patches, "patches/ holds no modules"
+    assert patches, "patches/ has no modules"
     return {path.as_posix() for path in runtime | patches}
 
 

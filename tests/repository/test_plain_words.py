@@ -27,9 +27,12 @@ SOURCES = [
         "scripts/**/*.py",
         "scripts/*.sh",
         "scripts/*.sbatch",
+        "tests/**/*.py",
     )
     for file in sorted(ROOT.glob(pattern))
-    if "robomimic_ddp/patches" not in file.as_posix() and "__pycache__" not in file.parts
+    if "robomimic_ddp/patches" not in file.as_posix()
+    and "__pycache__" not in file.parts
+    and file != Path(__file__).resolve()  # it lists them
 ]
 WORDS = {
     r"anew": "bookish: again, newly, rebuild",

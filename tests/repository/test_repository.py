@@ -1,4 +1,4 @@
-"""The repository's hygiene: what no tracked file may hold, and who reads the environment."""
+"""The repository's hygiene: what no tracked file may contain, and who reads the environment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LARGEST_TEXT_BYTES = 400_000
 LARGEST_BINARY_BYTES = 300_000
 """Room for a small picture in docs/; datasets and checkpoints are made by scripts."""
 
-# Assembled, so that this file does not hold what it forbids.
+# Assembled, so that this file does not contain what it forbids.
 MACHINE_PATH = re.compile(
     r"(?<![\w.$}\])~-])/(" + "|".join(["ro" + "ot", "wo" + "rk", "ho" + "me"]) + r")/"
 )

@@ -1,5 +1,5 @@
 """docs/troubleshooting.md quotes messages as they are, and is complete; the page of every message
-holds every message.
+has every message.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ WELL_KNOWN = (
 def test_the_guide_quotes_our_messages_as_they_are():
     files = [*(ROOT / "robomimic_ddp").rglob("*.py"), *(ROOT / "patches").rglob("*.py")]
     sources = [path.read_text() for path in files]
-    plain = re.sub(r'"\s*f?"', "", "\n".join(sources))  # strings that go on in the next line
+    plain = re.sub(r'"\s*f?"', "", "\n".join(sources))  # strings that continue on the next line
     assert set(MESSAGES) >= OF_OTHERS
     for message in set(MESSAGES) - OF_OTHERS:
         said = re.sub(r"\b(RANK|WORLD_SIZE)\b", r".*?\\b\1\\b.*?", re.escape(message))

@@ -16,7 +16,7 @@ OVERHEAD = 16
 
 
 def files_of(folder: Path) -> list[Path]:
-    """The record files, in order; each holds two episodes."""
+    """The record files, in order; each has two episodes."""
     return sorted(folder.glob("*tfrecord*"))
 
 
@@ -195,4 +195,4 @@ DAMAGES = (
         late=True,
     ),
 )
-"""What a set that was opened well can have wrong. Windows hold two frames."""
+"""What can be wrong with a dataset that opens without an error. Windows have two frames."""

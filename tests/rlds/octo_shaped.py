@@ -118,7 +118,7 @@ def make_interleaved_dataset(
 
 
 def _chunked(episode: dict[str, Any], window: int, chunk: int) -> dict[str, Any]:
-    """Episodes of frames that hold their past and future: [T, window | window - 1 + chunk, ...]."""
+    """Episodes of frames with their past and future: [T, window | window - 1 + chunk, ...]."""
     length = tf.shape(episode["action"])[0]
     steps = tf.range(length)[:, None]
     past = tf.clip_by_value(steps + tf.range(1 - window, 1), 0, length - 1)

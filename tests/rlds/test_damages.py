@@ -129,7 +129,7 @@ def planned(loader, batch: int, number: int) -> list[int]:
 
 
 def require_replaced(row: list[int], plan: list[int], lost: set[int]) -> None:
-    """Each lost window's row holds the next one of the batch that is not lost."""
+    """Each lost window's row is the batch's next window that is not lost."""
     if set(plan) <= lost:
         assert len(set(row)) == 1
         return

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def modalities():
-    """The host's ObsUtils, told what the keys are."""
+    """The host's ObsUtils, given what the keys are."""
     ObsUtils = pytest.importorskip("robomimic.utils.obs_utils")
     return ObsUtils.initialize_obs_utils_with_config
 
@@ -45,7 +45,7 @@ def test_metadata_is_what_the_host_expects(make_config, modalities, stored):
 
 
 def test_entries_survive_the_hosts_config(make_config):
-    """config.json and checkpoints hold them: plain values only."""
+    """config.json and checkpoints contain them: plain values only."""
     import json
 
     config = make_config()

@@ -66,7 +66,7 @@ def test_ranks_read_as_many_episodes_disjoint_and_together_all(octo, sets, whole
 
 
 def test_shares_are_fixed_for_the_run_though_the_host_shuffles_files(octo, sets):
-    """Repeated passes of one dataset, and datasets made anew, give the same episodes."""
+    """Repeated passes of one dataset, and datasets made again, give the same episodes."""
     made = make_sharded(
         octo.make_interleaved_dataset,
         (sets,),

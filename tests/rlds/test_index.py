@@ -187,7 +187,7 @@ def test_a_folder_that_cannot_be_written_only_warns(stored, tmp_path, caplog):
 
 
 def store_often(path):
-    """A job of its own: stores an index under the shared name, again and again."""
+    """As a separate job: stores an index under the shared name, again and again."""
     random = np.random.RandomState(0)
     column = random.randint(0, 9, 1000)
     moments = index_cache.Moments(*[random.normal(size=(1000, 10))] * 4)
@@ -234,7 +234,7 @@ def test_validation_does_not_change_the_normalisation(load, validate):
 
 
 def same(one, two):
-    """Whether two indices hold the same bits."""
+    """Whether two indices have the same bits."""
     flat = [
         [value for name, value in sorted(vars(index).items()) if isinstance(value, np.ndarray)]
         + [value for kind in (index.actions, index.states) for value in vars(kind).values()]

@@ -36,7 +36,7 @@ def inspected(capsys, *words):
 
 
 def as_host_config(path, cache, **train):
-    """A config file as the host holds it."""
+    """A config file as the host reads it."""
     factory = pytest.importorskip("robomimic.config").config_factory
     given = read_json(path, "")
     config = host_config.prepare_config(factory(given["algo_name"]), given)

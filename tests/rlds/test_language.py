@@ -265,7 +265,7 @@ def on_a_rank(model, folder, cache):
 
 
 def test_ranks_share_the_work_and_get_the_same(ranks, model, tmp_path):
-    """The second time each rank has a cache folder of its own: the main rank's counts."""
+    """The second time each rank has a separate cache folder: the main rank's counts."""
     parts = ranks.run(on_a_rank, model, str(tmp_path / "own"), str(tmp_path / "cache"))
     (one, table), (two, same) = parts
     assert table == same

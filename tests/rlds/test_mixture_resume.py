@@ -1,5 +1,5 @@
-"""A mixture that is stopped inside an epoch, through the host's own entry: as many ranks go on to
-the bit, and on another number no window of a set's pass is lost or comes twice.
+"""Stops a mixture inside an epoch, through the host's own entry: the same number of ranks resumes
+to the bit, and on another number no window of a dataset's pass is lost or comes twice.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def windows(folder: Path, ranks: int) -> list[list[int]]:
 @pytest.fixture(scope="module")
 def jobs(stored, small, host_copy, own_ranks, tmp_path_factory) -> dict[str, Path]:  # noqa: F811
     """Folders of a job that ran to its end, one that was stopped, and one that resumed it; each has
-    the windows of its own part.
+    the windows that it read.
     """
     folders = {name: tmp_path_factory.mktemp(name) for name in ("whole", "stopped")}
     changes = {

@@ -96,7 +96,7 @@ def test_with_enough_files_most_ranks_share_at_most_two():
     files, windows = np.repeat(np.arange(64), 10), np.full(640, 20)
     for rank in range(8):
         pieces = share((files, windows), 0, 0, rank, 8)
-        # 64 equal files over 8 ranks: the cuts fall between files, so each rank has 8 of its own.
+        # 64 equal files over 8 ranks: the cuts fall between files, so each rank reads 8 alone.
         assert len(np.unique(files[pieces.episode])) == 8
 
 

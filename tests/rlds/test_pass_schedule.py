@@ -155,7 +155,7 @@ def test_resuming_reads_at_most_twice_the_shuffle_buffer():
     for batches in (1, 700, 1_999, 3_333):
         tape = Tape(schedule, LONG, 1, batches)
         tape.take(1)
-        # Both ends of the stretch lie inside a record.
+        # Both ends of the stretch are inside a record.
         assert tape.read <= 2 * 1_000 + 2 * 50, batches
 
 

@@ -43,7 +43,7 @@ def test_every_pass_is_exact_over_ranks_and_nothing_is_lost_over_a_run(load, wor
             batches = [b["index"].tolist() for b in loader]
             assert len(batches) == next(iter(lengths)) and all(len(b) == batch for b in batches)
             rows.extend(itertools.chain(*batches))
-    # What a pass gave to a rank but no full batch could hold comes first in the next pass.
+    # Windows of a pass that did not fill a batch come first in the next pass.
     drawn_by_pass = []
     for number in range(passes - 1):
         shares = []

@@ -1,4 +1,4 @@
-"""A stream that goes on at a saved position delivers exactly what would have come."""
+"""A stream that resumes at a saved position delivers exactly what would have come."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ shapes = st.builds(WindowShape, st.integers(1, 4), st.integers(1, 17), st.boolea
 
 @given(shapes, st.integers(1, 40))
 def test_windows_are_the_hosts(shape, length):
-    """Every window that the host's index map holds, with the host's slices and edge padding."""
+    """Every window of the host's index map, with the host's slices and edge padding."""
     back = shape.frame_stack - 1
     first = 0 if shape.pad_frame_stack else back
     last = length if shape.pad_seq_length else length - shape.seq_length + 1

@@ -19,7 +19,7 @@ CUBE = np.array([0.02, -0.01, 0.82])
 
 
 def drive(hand: np.ndarray = FAR, noise: float = 0.0, opening: float = 0.042, steps: int = 90):
-    """The expert moves a hand, which lags behind, and fingers that the cube holds 0.042 apart.
+    """The expert moves a hand, which lags behind, and fingers that the cube keeps 0.042 apart.
 
     Yields hand and cube before each move, what the expert wanted, and the opening.
     """
@@ -46,7 +46,7 @@ def test_it_goes_over_the_cube_down_closes_and_lifts(noise: float) -> None:
     for hand, cube, _, _ in moves[:first]:  # never beside the cube at its height
         assert np.linalg.norm((hand - cube)[:2]) < 0.03 or hand[2] > cube[2] + 0.03
     rising = [action[2] for _, _, action, _ in moves[first:] if action[-1] == 1.0]
-    assert rising[0] == 0.0 and rising[-1] == 1.0  # the fingers hold the cube before it is lifted
+    assert rising[0] == 0.0 and rising[-1] == 1.0  # the fingers grasp the cube before it is lifted
     assert moves[-1][1][2] > CUBE[2] + 0.1
 
 

@@ -76,7 +76,7 @@ def test_as_diffusers_does_it(api, module_key, old_training_utils):
             torch.testing.assert_close(ours, theirs, **CLOSE)
         assert our_counters["optimization_step"] == STEPS
     assert set(vars(quick.ema)) == attributes
-    step(plain, STEPS)  # the host's own step goes on from what is left
+    step(plain, STEPS)  # the host's own step continues from this state
     step(quick, STEPS)
     torch.testing.assert_close(state(quick)[0], state(plain)[0], **CLOSE)
 

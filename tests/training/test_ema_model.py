@@ -1,5 +1,5 @@
-"""The averaged copy of our own: the bits and counters of either EMAModel of diffusers, the names of
-both, and no diffusers at all.
+"""Our averaged copy has the bits and counters of either EMAModel of diffusers and the names of
+both, and needs no diffusers.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def test_state_dict_goes_to_diffusers_and_comes_back(api):
 
 @pytest.mark.parametrize("api", ["model=", "parameters="])
 def test_counters_are_saved_and_restored(api):
-    """Steps after a resume are those of a run that went on: bits and counters."""
+    """Steps after a resume are those of a run that was not stopped: bits and counters."""
     net = nets()
     algo = SimpleNamespace(nets=net, ema=ours(api, net, power=0.75))
     for number in range(7):

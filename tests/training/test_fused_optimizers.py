@@ -29,7 +29,7 @@ def make(kind):
 
 
 def train(model, first, steps=STEPS):
-    """Steps number first, first + 1, ...; each has data of its own."""
+    """Steps number first, first + 1, ...; each has different data."""
     optimizer = model.optimizers["policy"]
     for number in range(first, first + steps):
         x = torch.randn(8, 5, generator=torch.Generator().manual_seed(number))

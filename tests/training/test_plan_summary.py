@@ -179,7 +179,7 @@ def test_waiting_for_data_is_worth_a_line():
 
 
 class Faulty:
-    """As DROID's RLDS dataset, which nothing of its own host asks for its length."""
+    """As DROID's RLDS dataset: nothing in the host asks for its length."""
 
     def __len__(self):
         raise NameError("name 'np' is not defined")

@@ -65,7 +65,7 @@ def test_a_net_computes_in_it_and_hands_out_fp32(kind):
 
 
 def test_replicas_of_data_parallel_compute_in_it(monkeypatch):
-    """They have no parameters, so autocast is told the device that the net is on."""
+    """They have no parameters, so autocast is given the device that the net is on."""
     seen, autocast = [], torch.autocast
     monkeypatch.setattr(
         torch, "autocast", lambda device, kind: seen.append(device) or autocast("cpu", kind)

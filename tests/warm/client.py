@@ -25,8 +25,8 @@ _START_SECONDS = 200.0
 
 @functools.cache
 def can_be_warm() -> bool:
-    """Whether this system forks, and this torchrun starts ranks where tests/warm/ranks.py puts
-    children of its own in place (torch 2.0 does not).
+    """Whether this system forks, and this torchrun starts ranks where tests/warm/ranks.py can put
+    forked ones in their place (torch 2.0 does not).
     """
     torchruns = "torch.distributed.elastic.multiprocessing.subprocess_handler"
     try:

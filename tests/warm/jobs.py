@@ -26,7 +26,7 @@ class Job(Protocol):
 
 
 class ColdJob:
-    """A command of its own."""
+    """A command in a new Python."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class ColdJob:
             return None
 
     def processes(self) -> list[psutil.Process]:
-        # torchrun gives workers sessions of their own: only a variable tells.
+        # torchrun gives workers separate sessions: only a variable marks them.
         found = []
         for process in psutil.process_iter():
             try:

@@ -2,11 +2,11 @@
 
     python -m tests.warm.server SOCKET host|rlds     # started by tests/warm/client.py
 
-A job is `python -m module arguments` in a fork of this process: a process of its own in a session
-of its own, with the caller's folder, variables, output files and import path, that ends as Python
-ends. Under `torch.distributed.run` the agent is such a job, and its ranks are its own children:
-forked before the agent begins (it has threads later), each waits until the agent starts it. All
-else is torchrun's own. What is missing against a cold start is Python's own start and the imports
+A job is `python -m module arguments` in a fork of this process: a separate process and session
+with the caller's folder, variables, output files and import path, that ends as Python ends. Under
+`torch.distributed.run` the agent is such a job, and its ranks are its own children: forked before
+the agent begins (it has threads later), each waits until the agent starts it. All else is
+torchrun's own. What is missing against a cold start is Python's own start and the imports
 of other people's packages.
 
 This process adopts the processes that outlive their parents, so that what a job leaves behind is
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def preload(names: tuple[str, ...]) -> None:
-    """Imports what is installed of `names`. A fork holds one thread only, so there must be one."""
+    """Imports what is installed of `names`. A fork has one thread only, so there must be one."""
     for name in names:
         try:
             importlib.import_module(name)
@@ -103,7 +103,7 @@ def enter(words: list[str], variables: dict[str, str], own_path: list[str], rank
     _open_streams(unbuffered)
     _forget_this_package()
     if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed()  # a process has a stream of its own
+        sys.modules["numpy"].random.seed()  # each process has a different stream
     if ranks:
         nursery = Nursery(ranks, lambda given, env: enter(given, env, own_path))
         if nursery.rank_has_run:
