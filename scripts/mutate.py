@@ -52,16 +52,17 @@ GROUPS = {
         "data/test_orders_never_change rlds/test_mixture_quota data/test_mixture_loader"
     ),
     "monitoring/metrics monitoring/step_logs": (
-        "monitoring/test_metrics ranks/test_epoch_part ranks/test_validation ranks/test_going_on"
+        "monitoring/test_metrics ranks/test_epoch_part ranks/test_validation ranks/test_resumed_run"
         " ranks/test_metrics"
     ),
     "training/step/accumulation": "training/test_accumulation ranks/test_accumulation",
     "training/step/ema training/step/ema_model": ("training/test_ema training/test_ema_model"),
     "training/powersgd_state": "ranks/test_powersgd",
     "training/state_saver training/resume": (
-        "training/test_resume ranks/test_keeper ranks/test_going_on ranks/test_epoch_is_a_pass"
+        "training/test_resume ranks/test_state_saver ranks/test_resumed_run "
+        "ranks/test_epoch_is_a_pass"
     ),
-    "checkpoint/capture checkpoint/restore": "ranks/test_state_model ranks/test_keeper",
+    "checkpoint/capture checkpoint/restore": "ranks/test_state_model ranks/test_state_saver",
 }
 """Modules of robomimic_ddp, and the files of tests/ that are run against their mutants."""
 LEFT_OUT = (

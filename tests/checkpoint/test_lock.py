@@ -58,20 +58,20 @@ def test_a_second_job_is_refused_and_the_dead_ones_place_is_free(tmp_path, other
     assert time.monotonic() - started < 1.0
 
 
-def train_with_a_worker(directory, told):
+def train_with_a_worker(directory, reported):
     held = checkpoint.take(directory)
     worker = FORK.Process(target=time.sleep, args=(60,))
     worker.start()
-    told.put(worker.pid)
+    reported.put(worker.pid)
     time.sleep(60)
     held.release()
 
 
 def test_a_data_worker_that_hangs_does_not_keep_the_place_of_its_dead_rank(tmp_path):
-    told = FORK.SimpleQueue()
-    process = FORK.Process(target=train_with_a_worker, args=(tmp_path, told))
+    reported = FORK.SimpleQueue()
+    process = FORK.Process(target=train_with_a_worker, args=(tmp_path, reported))
     process.start()
-    worker = told.get()
+    worker = reported.get()
     try:
         process.kill()
         process.join()
@@ -92,19 +92,19 @@ def test_a_silent_job_that_lives_keeps_its_place(tmp_path, other, monkeypatch):
 
 
 def test_what_another_node_wrote_counts_where_locks_do_not_reach(tmp_path, monkeypatch):
-    pulse = heartbeat.Heartbeat(tmp_path, 0, 1, "cpu", lambda: 0)
-    pulse._state["host"] = "another-node"
-    pulse.write()
-    pulse.start()
+    beat = heartbeat.Heartbeat(tmp_path, 0, 1, "cpu", lambda: 0)
+    beat._state["host"] = "another-node"
+    beat.write()
+    beat.start()
     with pytest.raises(checkpoint.DirectoryInUse, match="on another-node"):
         checkpoint.take(tmp_path)
-    pulse._stop.set()
-    pulse._thread.join()
+    beat._stop.set()
+    beat._thread.join()
     started = time.monotonic()
     checkpoint.take(tmp_path).release()
     assert 0.5 < time.monotonic() - started < 10
-    told = json.loads(pulse.path.read_text())
-    pulse.path.write_text(json.dumps({**told, "finished": True}))
+    reported = json.loads(beat.path.read_text())
+    beat.path.write_text(json.dumps({**reported, "finished": True}))
     started = time.monotonic()
     checkpoint.take(tmp_path).release()
     assert time.monotonic() - started < 0.5

@@ -298,7 +298,7 @@ def test_a_resumed_run_is_said_to_keep_its_learning_rate(config, argv, variables
         assert kept not in "\n".join(summary.lines(settings(*words, *more), NONE))
 
 
-def test_what_the_config_leaves_to_the_host_is_told_as_a_factor(config):
+def test_what_the_config_leaves_to_the_host_is_reported_as_a_factor(config):
     text = "\n".join(summary.lines(settings("--config", config(train={}), "--gpus", 4), NONE))
     assert "the host's own default, x 4 (4 rank(s))" in text and "0.0001 -> 0.0004" in text
     bare = config(train={"batch_size": 8}, algo={})
@@ -353,8 +353,8 @@ def test_errors_are_one_line(config, capsys):
     assert main(["--config", "/no/such.json", "--dry-run"]) == 1
     assert main(["--config", config(), "--dry-run", "--", "train.batch_size='"]) == 1
     assert main(["--config", config(), "--dry-run", "--", "train.batch_size", "8"]) == 2
-    told = capsys.readouterr().err.splitlines()
-    assert len(told) == 4 and all(line.startswith("train_multi_gpu: ") for line in told)
+    reported = capsys.readouterr().err.splitlines()
+    assert len(reported) == 4 and all(line.startswith("train_multi_gpu: ") for line in reported)
 
 
 def test_a_python_that_cannot_train_is_named(tmp_path):

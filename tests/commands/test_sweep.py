@@ -264,8 +264,8 @@ def test_trials_of_a_grid_on_two_slots(make, capsys, tmp_path):
     made = make("train.seed=1,2,3", f"{RATE}=1e-4,3e-4")
     assert worker(made.directory, gpus=("3", "5")).run() == EXIT_DONE
     require_whole(made)
-    told = [starts(entry) for entry in made.entries()]
-    assert all(len(one) == 1 for one in told) and {one[0][1] for one in told} == {"3", "5"}
+    reported = [starts(entry) for entry in made.entries()]
+    assert all(len(one) == 1 for one in reported) and {one[0][1] for one in reported} == {"3", "5"}
     assert [entry.value for entry in made.entries()] == [0.25, 0.25, 0.5, 0.5, 0.75, 0.75]
     said = capsys.readouterr().out
     assert said.count("begins on GPU") == 6 and said.endswith("6 complete\n")
@@ -279,7 +279,7 @@ def test_trials_of_a_grid_on_two_slots(make, capsys, tmp_path):
     assert worker(made.directory).run() == EXIT_DONE, "nothing is left to do"
 
 
-def test_a_failing_trial_is_listed_and_the_others_go_on(make, capsys):
+def test_a_failing_trial_is_listed_and_the_others_continue(make, capsys):
     made = make("train.batch_size=12,13,14")
     failed = made.entries()[1]
     (failed.folder / "20260101").mkdir(parents=True)
@@ -371,7 +371,7 @@ def test_two_workers_train_no_trial_twice(make):
 
 
 @pytest.mark.parametrize("with_trainings", [True, False])
-def test_a_killed_workers_trials_go_on(make, with_trainings):
+def test_a_killed_workers_trials_continue(make, with_trainings):
     """The next worker waits for trainings that outlived the first, and resumes the others."""
     made = make("train.seed=1,2,3", "train.num_epochs=30")
     first = started(made)

@@ -61,8 +61,8 @@ def require_trained_once(sweep: study.Sweep, epochs: int) -> None:
         assert len([one for one in entry.folder.iterdir() if (one / STATE).exists()]) == 1
         lines = [json.loads(line) for line in (entry.run() / "history.jsonl").open()]
         for phase in ("train", "valid"):
-            told = [line["epoch"] for line in lines if line["phase"] == phase]
-            assert told == list(range(1, epochs + 1)), entry.name
+            reported = [line["epoch"] for line in lines if line["phase"] == phase]
+            assert reported == list(range(1, epochs + 1)), entry.name
 
 
 def require_same(one: study.Sweep, two: study.Sweep) -> None:

@@ -181,11 +181,11 @@ def test_the_state_is_read_once_the_run_directory_is_this_jobs(tmp_path, monkeyp
     with ExitStack() as undo:
         made = SimpleNamespace(resume=Resume(), undo=undo)
         made.begin_record = lambda *_: happened.append("record")
-        made.start_heartbeat = lambda *_: happened.append("pulse")
+        made.start_heartbeat = lambda *_: happened.append("beat")
         monkeypatch.setattr(run, "current", lambda: made)
         monkeypatch.setattr(resume, "saved_state", lambda of: happened.append(of))
         run_directory(lambda: (str(tmp_path / "logs"),))()
-    assert happened == ["record", "pulse", made]
+    assert happened == ["record", "beat", made]
 
 
 @pytest.mark.parametrize("make", ["touch", "link"])

@@ -61,7 +61,7 @@ def batches(made, count):
 
 
 @pytest.mark.parametrize("taken", [1, 7, 12, 30])
-def test_as_many_ranks_go_on_with_the_shares_of_the_next_batch(taken):
+def test_as_many_ranks_resume_with_the_shares_of_the_next_batch(taken):
     whole = loader()
     batches(whole, taken)
     resumed = loader()

@@ -69,7 +69,7 @@ class Host:
     held=st.booleans(),
     epochs=st.integers(1, 3),
 )
-def test_the_same_ranks_go_on_to_the_index(size, batch, steps, held, epochs):
+def test_the_same_ranks_resume_at_the_index(size, batch, steps, held, epochs):
     for rank in range(2):
         whole = Host(sharded(size, 2, rank, batch), held)
         for _ in range(epochs):
@@ -142,7 +142,7 @@ def test_a_run_of_one_rank_leaves_no_position_for_two():
 @pytest.mark.parametrize("held", [False, True])
 @pytest.mark.parametrize("steps", [3, 11, 25])
 @pytest.mark.parametrize("before_pass_ends", [1, 2, 3])
-def test_one_rank_goes_on_to_the_bit(held, steps, before_pass_ends):
+def test_one_rank_resumes_at_the_bit(held, steps, before_pass_ends):
     def make():
         loader = DataLoader(Samples(43), batch_size=4, shuffle=True, drop_last=True)
         return Host(ReplayedLoader(loader), held)

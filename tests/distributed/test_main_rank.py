@@ -31,7 +31,7 @@ def names(folder):
 
 def kill_in_the_middle(path):
     """A fork of this process writes to `path`, and is killed before it has done."""
-    told, tell = os.pipe()
+    reported, tell = os.pipe()
     writer = os.fork()
     if writer == 0:
         try:
@@ -43,7 +43,7 @@ def kill_in_the_middle(path):
         finally:
             os._exit(1)
     os.close(tell)  # a writer that fails ends the pipe
-    with os.fdopen(told, "rb") as pipe:
+    with os.fdopen(reported, "rb") as pipe:
         assert pipe.read(13) == b"in the middle"
         os.kill(writer, signal.SIGKILL)
     assert os.waitstatus_to_exitcode(os.waitpid(writer, 0)[1]) == -signal.SIGKILL
@@ -225,7 +225,7 @@ class PrintLogger:
         self.terminal.flush()
 
 
-def test_a_log_that_cannot_be_written_is_said_once_and_printing_goes_on(tmp_path, capfd):
+def test_a_log_that_cannot_be_written_is_said_once_and_printing_resumes(tmp_path, capfd):
     path, room = tmp_path / "log.txt", tmp_path / "room.txt"
     room.touch()
     path.symlink_to("/dev/full")
@@ -243,7 +243,7 @@ def test_a_log_that_cannot_be_written_is_said_once_and_printing_goes_on(tmp_path
     assert room.read_text() == "three\n"
 
 
-def test_a_log_that_cannot_be_opened_is_said_once_and_printing_goes_on(tmp_path, capfd):
+def test_a_log_that_cannot_be_opened_is_said_once_and_printing_resumes(tmp_path, capfd):
     path = tmp_path / "gone" / "log.txt"
     with mock.patch.object(sys, "__stderr__", sys.stderr):
         logger = PrintLogger(str(path))

@@ -200,7 +200,7 @@ def test_rlds_shares_of_a_pass_are_exact(part):
 
 
 @pytest.mark.parametrize("after", [1000, 6])
-def test_rlds_goes_on_with_another_number_of_ranks(after, monkeypatch):
+def test_rlds_resumes_with_another_number_of_ranks(after, monkeypatch):
     schedule, counted = PassSchedule(*TABLE, 5, Segment(MANY, 4, 16)), Counter()
     for owner, name in ((PassSchedule, "share"), (pass_schedule, "pass_order")):
         original = getattr(owner, name)
@@ -266,8 +266,8 @@ def test_quotas_of_a_mixture_know_no_ranks():
     # However many ranks join after 500 batches of 1024, the shares are right from there on.
     given = quotas.given_before(500) * MANY
     later = Quotas([0.5, 0.3, 0.2], 16, given)
-    told = given + later.given_before(100) - later.given
-    assert np.abs(told / told.sum() - [0.5, 0.3, 0.2]).max() < 1e-3
+    reported = given + later.given_before(100) - later.given
+    assert np.abs(reported / reported.sum() - [0.5, 0.3, 0.2]).max() < 1e-3
     assert calls["batches"] == 512
 
 

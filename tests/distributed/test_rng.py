@@ -29,7 +29,7 @@ def streams_left_alone():
 
 
 @pytest.mark.parametrize("drawn_before", [0, 1, 2, 700])
-def test_a_restored_state_goes_on_alike(drawn_before, tmp_path):
+def test_a_restored_state_draws_alike(drawn_before, tmp_path):
     for _ in range(drawn_before):
         draw()
     torch.save(rng.capture(), tmp_path / "state")

@@ -22,9 +22,9 @@ def main() -> None:
     kept |= {name: value for name, value in os.environ.items() if name.startswith("ROBOMIMIC_DDP_")}
     if "WAIT_FOR_STOP" in os.environ:
         signal.signal(signal.SIGUSR1, stop)
-    told = json.dumps({"arguments": sys.argv[1:], "variables": kept})
+    reported = json.dumps({"arguments": sys.argv[1:], "variables": kept})
     number = os.environ.get("SLURM_RESTART_COUNT", "0")
-    (folder / f"rank{os.environ['RANK']}-{number}.json").write_text(told)
+    (folder / f"rank{os.environ['RANK']}-{number}.json").write_text(reported)
     while "WAIT_FOR_STOP" in os.environ:
         time.sleep(0.05)
 

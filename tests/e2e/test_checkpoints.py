@@ -122,7 +122,7 @@ def test_weights_start_another_run(
         *(pytest.param("plain", mode, marks=pytest.mark.slow) for mode in SHARDED),
     ],
 )
-def test_the_optimizer_goes_on(
+def test_the_optimizer_resumes(
     writer, reader, written, host_copy, plain_host, image_dataset, tmp_path
 ) -> None:
     """The host's own --resume: moments and step counts continue, six steps more."""

@@ -62,7 +62,7 @@ def final(directory: Path) -> dict[str, Any]:
     return load(directory / "last.pth")["model"]
 
 
-def test_it_goes_on_to_the_bit(directories: dict[str, Path]) -> None:
+def test_it_resumes_at_the_bit(directories: dict[str, Path]) -> None:
     states = [read_file(directories[name] / STATE) for name in ("stopped", "whole")]
     assert states[0]["steps"] == 6
     assert state_differences(*states) == []

@@ -75,7 +75,7 @@ def test_the_run_directory_is_the_hosts(trained: Path) -> None:
     assert len(checkpoints(directory)) == 4
 
 
-def test_the_unedited_host_goes_on_from_it(
+def test_the_unedited_host_resumes_from_it(
     trained: Path, plain: Host, image_dataset: Path, tmp_path: Path
 ) -> None:
     """Learning rate and weight decay are 0, so the weights must come out as they were saved."""

@@ -95,8 +95,8 @@ def test_torchrun_gets_what_was_said(start, folder, config):
     first, second = ranks_of(folder)
     assert first["arguments"] == ["--config", str(config), "--plain", HOSTILE, ""]
     assert second["variables"]["RANK"] == second["variables"]["LOCAL_RANK"] == "1"
-    told = {name: value for name, value in first["variables"].items() if "ROBOMIMIC" in name}
-    assert told == {
+    reported = {name: value for name, value in first["variables"].items() if "ROBOMIMIC" in name}
+    assert reported == {
         "ROBOMIMIC_DDP_LR_SCALING": "sqrt",
         "ROBOMIMIC_DDP_BATCH": "global",
         "ROBOMIMIC_DDP_RESUME": "true",

@@ -63,7 +63,7 @@ def stopped(
     return folder, result, state["steps"]
 
 
-def test_two_ranks_go_on_to_the_bit(
+def test_two_ranks_resume_to_the_bit(
     stopped: Any, host_copy: Host, demo_dataset: Path, tmp_path: Path
 ) -> None:
     whole = tmp_path / "whole"

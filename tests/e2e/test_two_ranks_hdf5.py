@@ -52,8 +52,11 @@ def test_one_run_directory_one_log_one_checkpoint(trained: Any) -> None:
     assert {"last.pth", "last_bak.pth"} < set(checkpoints(directory))
     assert len(checkpoints(directory)) == 4  # and one for each of two epochs
     assert not [path for path in output.rglob("*") if "tmp" in path.name], "a file half written"
-    told = heartbeat.read(directory)
-    assert [(one["rank"], one["step"], one["finished"]) for one in told] == [(0, 3, 1), (1, 3, 1)]
+    reported = heartbeat.read(directory)
+    assert [(one["rank"], one["step"], one["finished"]) for one in reported] == [
+        (0, 3, 1),
+        (1, 3, 1),
+    ]
     # The train log and the validation log of each epoch, printed once; the helper raises on two.
     assert len(epoch_logs(directory)) == 4
     assert result.stdout.count(FINISHED) == 1
@@ -70,7 +73,7 @@ def test_parameters_and_logs_are_equal_on_both_ranks(trained: Any) -> None:
     assert digests(saved["ema"]) == zero["ema"]
 
 
-def test_progress_and_pace_are_told_once(trained: Any) -> None:
+def test_progress_and_pace_are_reported_once(trained: Any) -> None:
     output, result, _ = trained
     directory = run_directory(output)
     for text in (result.stdout, (directory / "logs" / "log.txt").read_text()):

@@ -98,7 +98,7 @@ def test_a_terminal_has_a_bar(monkeypatch):
     assert "8 samples/s, loss 0.25, lr 0.0001, data wait 25%" in last
 
 
-def test_of_a_host_with_another_bar_no_end_is_told(monkeypatch):
+def test_of_a_host_with_another_bar_no_end_is_reported(monkeypatch):
     out, clock = io.StringIO(), Clock()
     monkeypatch.setattr(sys, "stdout", out)
     timer = throughput.Pace(clock)

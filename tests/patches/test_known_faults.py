@@ -137,8 +137,8 @@ def test_status_names_them_and_apply_leaves_them(host, command):
 def test_a_flag_to_resume_that_has_no_effect(host, given, found):
     append(host / "scripts/train.py", f"    train(config, device=None, resume={given})\n")
     append(host / "scripts/train.py", "parser.add_argument('--resume', action='store_true')\n")
-    told = [fault for fault in faults(host) if "--resume has no effect" in fault]
-    assert [fault.partition(": ")[0] for fault in told] == ["scripts/train.py:22"] * found
+    reported = [fault for fault in faults(host) if "--resume has no effect" in fault]
+    assert [fault.partition(": ")[0] for fault in reported] == ["scripts/train.py:22"] * found
 
 
 def test_samples_of_a_prior_without_their_number(host):

@@ -66,9 +66,9 @@ def whole_and_resumed(options, repeated):
 @pytest.mark.parametrize("bucket_mb", [25.0, 0.002])
 @pytest.mark.parametrize("world", [2, 3, 4])
 def test_equal_to_the_bit(ranks, world, bucket_mb):
-    told = ranks.run(whole_and_resumed, {"bucket_mb": bucket_mb}, True, world_size=world)
-    assert len({digest for whole, resumed, _ in told for digest in (whole, resumed)}) == 1
-    assert sorted(told[0][2]) == list(range(14))
+    reported = ranks.run(whole_and_resumed, {"bucket_mb": bucket_mb}, True, world_size=world)
+    assert len({digest for whole, resumed, _ in reported for digest in (whole, resumed)}) == 1
+    assert sorted(reported[0][2]) == list(range(14))
 
 
 def test_the_layout_matters(ranks):

@@ -27,8 +27,8 @@ def output_of_training(**options):
 def test_every_rank_has_its_lines(ranks):
     outputs = ranks.run(output_of_training, world_size=2, environment=ENVIRONMENT)
     assert not [line for output in outputs for line in output if line.startswith("[rank")]
-    told = {"debug": "true:2"}
-    outputs = ranks.run(telling, told, world_size=2, environment=ENVIRONMENT)
+    reported = {"debug": "true:2"}
+    outputs = ranks.run(telling, reported, world_size=2, environment=ENVIRONMENT)
     losses, firsts = [], []
     for rank, output in enumerate(outputs):
         lines = [line for line in output if line.startswith("[rank")]

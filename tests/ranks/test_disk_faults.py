@@ -29,7 +29,7 @@ from tests.ranks.bad_disks import (
     vanished,
 )
 from tests.ranks.pool import RankError
-from tests.ranks.test_keeper import running
+from tests.ranks.test_state_saver import running
 from tests.ranks.toy import make_algo
 
 
@@ -59,14 +59,14 @@ def epochs(directory, fault):
     """Epoch 1 is saved, epoch 2 meets the fault, epoch 3 is saved."""
     errors = io.StringIO()
     with running(directory) as run, contextlib.redirect_stderr(errors):
-        keeper = state_saver.StateSaver(run, make_algo())
-        keeper.epoch_end(1)
+        saver = state_saver.StateSaver(run, make_algo())
+        saver.epoch_end(1)
         with fault(directory) if group.is_main() else contextlib.nullcontext():
-            keeper.epoch_end(2)
+            saver.epoch_end(2)
         left = sorted(os.listdir(directory)) if group.is_main() else None
         saved = read_file(directory / STATE)["epoch"] if group.is_main() else None
         group.barrier()
-        keeper.epoch_end(3)
+        saver.epoch_end(3)
     return errors.getvalue(), saved, left
 
 
@@ -85,22 +85,22 @@ def better_each_time(directory):
     """Two epochs, each the best so far."""
     errors = io.StringIO()
     with running(directory) as run, contextlib.redirect_stderr(errors):
-        keeper = state_saver.StateSaver(run, make_algo())
-        for epoch, best_valid_loss in ((1, 0.5), (2, 0.4)):  # noqa: B007 - the keeper reads it
+        saver = state_saver.StateSaver(run, make_algo())
+        for epoch, best_valid_loss in ((1, 0.5), (2, 0.4)):  # noqa: B007 - the saver reads it
             resume.restored("best_valid_loss", None)
-            keeper.epoch_end(epoch)
-        told = run.record.content["saved"]["epoch"] if group.is_main() else 2
-        return errors.getvalue(), keeper.best == {"best_valid_loss": best_valid_loss}, told
+            saver.epoch_end(epoch)
+        reported = run.record.content["saved"]["epoch"] if group.is_main() else 2
+        return errors.getvalue(), saver.best == {"best_valid_loss": best_valid_loss}, reported
 
 
 def test_a_copy_that_cannot_be_replaced_does_not_undo_the_save(ranks, tmp_path):
     """As a file that is immutable."""
     for name in (PREVIOUS, BEST):
         (tmp_path / name / "within").mkdir(parents=True)
-    told, of_other = ranks.run(better_each_time, tmp_path)
-    assert told[1:] == of_other[1:] == (True, 2) and of_other[0] == ""
-    assert told[0].count("warning") == 1, "once"
-    assert f"{STATE} is saved, but {BEST} beside it is an older one" in told[0]
+    reported, of_other = ranks.run(better_each_time, tmp_path)
+    assert reported[1:] == of_other[1:] == (True, 2) and of_other[0] == ""
+    assert reported[0].count("warning") == 1, "once"
+    assert f"{STATE} is saved, but {BEST} beside it is an older one" in reported[0]
     assert read_file(tmp_path / STATE)["epoch"] == 2
     assert sorted(os.listdir(tmp_path)) == sorted([STATE, PREVIOUS, BEST, "ddp.json"])
 
@@ -118,8 +118,8 @@ def test_the_hosts_save(ranks, place, fault):
     weights.save({"epoch": 1}, place / "last.pth")
     with pytest.raises(RankError) as caught:
         ranks.run(host_saves, place, fault)
-    told = caught.value.by_rank[0]
-    assert "CheckpointError" in told and WORDS[fault] in told and "last.pth" in told
+    reported = caught.value.by_rank[0]
+    assert "CheckpointError" in reported and WORDS[fault] in reported and "last.pth" in reported
     assert torch.load(place / "last.pth") == {"epoch": 1}
 
 
@@ -127,19 +127,19 @@ def whole_epochs(directory, fault):
     """Three epochs as the seams make them: a log, a state, and the outcome at last."""
     errors = io.StringIO()
     with running(directory) as run, contextlib.redirect_stderr(errors):
-        keeper = state_saver.StateSaver(run, make_algo())
+        saver = state_saver.StateSaver(run, make_algo())
 
         def run_epoch(model, data_loader, epoch, num_steps=None):
             return {"Loss": float(epoch), "text": "x" * 5000}
 
         folder = directory if group.is_main() else None
         recorded = history.recorded(run_epoch, lambda: folder, lambda: 8)
-        keeper.restore()
+        saver.restore()
         for epoch in (1, 2, 3, 4):
             faulty = epoch in (2, 3) and group.is_main()
             with fault(directory) if faulty else contextlib.nullcontext():
                 recorded(None, [], epoch, num_steps=1)
-                keeper.epoch_end(epoch)
+                saver.epoch_end(epoch)
                 if epoch == 3:
                     run.note_outcome(3, {})
         run.note_outcome(4, {"equal": True})

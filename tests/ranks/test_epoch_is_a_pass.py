@@ -16,8 +16,8 @@ from robomimic_ddp.distributed import group, rng
 from robomimic_ddp.errors import Stopped
 from robomimic_ddp.monitoring import metrics
 from robomimic_ddp.training import state_saver
-from tests.ranks.test_keeper import running
 from tests.ranks.test_metrics import Algo
+from tests.ranks.test_state_saver import running
 from tests.ranks.toy import make_algo
 from tests.rlds.conftest import stored  # noqa: F401
 from tests.tiers import slow_but
@@ -54,13 +54,13 @@ def run_epoch(model, data_loader, epoch, validate=False, num_steps=None):
     return {"Loss": 0.0}
 
 
-def epoch(directory, kind, folder, cache, batch, stop_after, go_on):
+def epoch(directory, kind, folder, cache, batch, stop_after, resume_run):
     """The samples of this rank up to the stop, or to the end of the epoch; those of the next."""
-    with running(directory, Found(directory, "state") if go_on else None) as run:
+    with running(directory, Found(directory, "state") if resume_run else None) as run:
         with rng.kept():
             run.loaders["train"] = make_loader(kind, folder, cache, batch)
-        keeper, algo = state_saver.StateSaver(run, make_algo()), Algo()
-        keeper.restore()
+        saver, algo = state_saver.StateSaver(run, make_algo()), Algo()
+        saver.restore()
         logged = metrics.epoch_log(run_epoch, lambda: run.resume.part)
 
         def agreed():
@@ -91,8 +91,8 @@ def test_every_sample_once(kind, places, stop_after, ranks, tmp_path, request):
     folder = str(request.getfixturevalue("stored").folder) if kind == "rlds" else ""
     cache = str(tmp_path / "cache")
 
-    def run(world, batch, stop, go_on):
-        call = (tmp_path, kind, folder, cache, batch, stop, go_on)
+    def run(world, batch, stop, resume_run):
+        call = (tmp_path, kind, folder, cache, batch, stop, resume_run)
         return joined(ranks.run(epoch, *call, world_size=world, timeout=115.0))
 
     (world, batch), (world_after, batch_after) = places

@@ -31,8 +31,8 @@ def trained(directory):
     def look(job):
         if job.step_number == STEPS - 1:
             _run.current().heartbeat.write()
-            told = heartbeat.read(directory)
-            seen.append(next(one for one in told if one["rank"] == job.rank))
+            reported = heartbeat.read(directory)
+            seen.append(next(one for one in reported if one["rank"] == job.rank))
 
     train(ToyJob({"construction": begin, "step": look}))
     seen.append(heartbeat.read(directory)[_run_rank()])
@@ -56,7 +56,7 @@ def test_two_ranks_tell_where_they_are(ranks, tmp_path):
     assert not list(tmp_path.rglob("*.tmp"))
 
 
-def told(rank, now, **changes):
+def reported(rank, now, **changes):
     word = {
         **{"rank": rank, "world_size": 3, "host": "node0", "pid": 100 + rank, "device": "cuda:0"},
         **{"epoch": 2, "step": 40, "loss": 0.125, "step_seconds": 0.25, "finished": False},
@@ -94,10 +94,10 @@ WAITING = "_engine_run_backward (torch/autograd/graph.py:800)"
     ],
 )
 def test_the_odd_rank_stands_out(changes, state):
-    waiting = told(2, NOW, idle_seconds=60.0, code=WAITING, begun=41)
+    waiting = reported(2, NOW, idle_seconds=60.0, code=WAITING, begun=41)
     if "code" not in changes:
-        waiting = told(2, NOW)
-    lines = watch.rows([told(0, NOW), told(1, NOW, **changes), waiting], NOW)
+        waiting = reported(2, NOW)
+    lines = watch.rows([reported(0, NOW), reported(1, NOW, **changes), waiting], NOW)
     assert [line[1] for line in lines] == [
         "trains",
         state,
@@ -121,12 +121,12 @@ def write(directory, *words):
 
 def test_the_command(tmp_path, capsys):
     now = time.time()
-    write(tmp_path, told(0, now), told(1, now - 99))
+    write(tmp_path, reported(0, now), reported(1, now - 99))
     assert cli.main(["watch", str(tmp_path), "--once"]) == 1
     header, first, second = capsys.readouterr().out.splitlines()
     assert header.split()[:3] == ["rank", "state", "epoch"]
     assert "trains" in first and "SILENT" in second and "99 s ago" in second
-    write(tmp_path, told(0, now, finished=True), told(1, now, finished=True))
+    write(tmp_path, reported(0, now, finished=True), reported(1, now, finished=True))
     assert cli.main(["watch", str(tmp_path)]) == 0  # not a terminal: plain lines until all ended
     assert capsys.readouterr().out.count("finished") == 2
 
@@ -142,7 +142,7 @@ def test_nothing_to_watch(tmp_path, capsys):
 @pytest.mark.bad_input
 @pytest.mark.parametrize("damage", ["", '{"rank": 1, "wor', '{"rank": 1}', "[1]"])
 def test_ranks_whose_files_are_whole_are_shown_beside_damaged_ones(damage, tmp_path, capsys):
-    write(tmp_path, told(0, time.time()))
+    write(tmp_path, reported(0, time.time()))
     (tmp_path / heartbeat.FOLDER / "rank1.json").write_text(damage)
     assert cli.main(["watch", str(tmp_path), "--once"]) == 1
     _, first, second = capsys.readouterr().out.splitlines()
@@ -154,10 +154,10 @@ def test_ranks_whose_files_are_whole_are_shown_beside_damaged_ones(damage, tmp_p
 
 def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path):
     (tmp_path / heartbeat.FOLDER).touch()
-    pulse = heartbeat.Heartbeat(tmp_path, 0, 1, "cpu", lambda: 0).start()
-    pulse.in_epoch(1).done()
-    pulse.step({"Loss": 0.5}, None)
-    pulse.stop()
+    beat = heartbeat.Heartbeat(tmp_path, 0, 1, "cpu", lambda: 0).start()
+    beat.in_epoch(1).done()
+    beat.step({"Loss": 0.5}, None)
+    beat.stop()
 
 
 @pytest.mark.parametrize(
@@ -173,29 +173,29 @@ def test_the_last_word_says_how_it_ended_and_not_where_it_was_written(error, sta
 
 def test_a_rank_that_writes_a_file_saves(tmp_path, monkeypatch):
     """One process too, which has no places of collectives."""
-    pulse, found, real = heartbeat.Heartbeat(tmp_path, 0, 1, "cpu", lambda: 0), [], torch.save
+    beat, found, real = heartbeat.Heartbeat(tmp_path, 0, 1, "cpu", lambda: 0), [], torch.save
 
     def look(*arguments):
-        pulse.write()
+        beat.write()
         ((_, state, *_, at),) = watch.rows(heartbeat.read(tmp_path), time.time() + 1)
         found.append((state, at.partition(" (")[0]))
         real(*arguments)
 
-    pulse._last_step -= 600
+    beat._last_step -= 600
     monkeypatch.setattr(torch, "save", look)
     api.save({}, tmp_path / "last.pth")
     state_file.write(tmp_path, {"epoch": 1}, best=False)
     assert found[0][1].startswith("saving a checkpoint, in ")
     assert found[1][1].startswith("saving the state, in ")
     assert [state for state, _ in found] == ["saves"] * 2
-    pulse.write()
+    beat.write()
     assert heartbeat.read(tmp_path)[0]["place"] is None
 
 
 def test_the_live_table_is_drawn(capsys):
     from rich.console import Console
 
-    Console(width=160).print(watch.Screen([told(0, time.time()), told(1, 0.0)]))
+    Console(width=160).print(watch.Screen([reported(0, time.time()), reported(1, 0.0)]))
     text = capsys.readouterr().out
     assert "SILENT" in text and "trains" in text and "0.125" in text
 
@@ -204,8 +204,8 @@ def test_the_odd_rank_is_on_the_screen_of_an_ordinary_terminal(capsys):
     from rich.console import Console
 
     now, stood = time.time(), {"idle_seconds": 60.0, "code": WAITING, "begun": 41}
-    words = [told(rank, now, **stood) for rank in range(16)]
-    words[14] = told(14, now, **{**stood, "code": "read (h5py/_hl/files.py:1)"})
+    words = [reported(rank, now, **stood) for rank in range(16)]
+    words[14] = reported(14, now, **{**stood, "code": "read (h5py/_hl/files.py:1)"})
     Console(width=80).print(watch.Screen(words))
     lines = capsys.readouterr().out.splitlines()
     assert all(len(line) <= 80 for line in lines) and len(lines) <= 24
@@ -223,10 +223,10 @@ def test_the_place_of_a_rank_is_whole_at_80_columns(on_terminal, tmp_path, capsy
 
     now = time.time()
     if on_terminal:
-        Console(width=80, height=24).print(watch.Screen([told(0, now), told(1, now)]))
+        Console(width=80, height=24).print(watch.Screen([reported(0, now), reported(1, now)]))
     else:  # as --once prints it
         monkeypatch.setattr(watch, "width", lambda: 80)
-        write(tmp_path, told(0, now), told(1, now))
+        write(tmp_path, reported(0, now), reported(1, now))
         assert cli.main(["watch", str(tmp_path), "--once"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert all(len(line) <= 80 for line in lines)
@@ -234,7 +234,7 @@ def test_the_place_of_a_rank_is_whole_at_80_columns(on_terminal, tmp_path, capsy
 
 
 def test_the_memory_told_is_that_of_the_ranks_own_gpu(tmp_path, monkeypatch):
-    """The pulse is written in a thread, whose current device is the first one."""
+    """The beat is written in a thread, whose current device is the first one."""
 
     def current():
         return int(threading.current_thread() is threading.main_thread())
@@ -251,6 +251,6 @@ def test_the_memory_told_is_that_of_the_ranks_own_gpu(tmp_path, monkeypatch):
     deadline = time.monotonic() + 20
     while not list(tmp_path.glob("heartbeats/*.json")) and time.monotonic() < deadline:
         time.sleep(0.01)
-    told = heartbeat.read(tmp_path)[0]
+    reported = heartbeat.read(tmp_path)[0]
     present.heartbeat.stop(True)
-    assert told["memory"] == 222
+    assert reported["memory"] == 222

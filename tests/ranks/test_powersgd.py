@@ -20,7 +20,7 @@ from robomimic_ddp.errors import PlanError
 from robomimic_ddp.training import state_saver, step
 from tests.ranks import toy
 from tests.ranks.pool import RankError
-from tests.ranks.test_keeper import running
+from tests.ranks.test_state_saver import running
 from tests.ranks.toy import make_algo
 from tests.versions import gloo_sends_bf16
 
@@ -61,13 +61,13 @@ def count_bytes():
 
 
 def test_fewer_bytes_are_sent_and_the_plan_tells_how_many(ranks):
-    (line, told, sent, kept, zero), (_, _, _, other_kept, one) = ranks.run(count_bytes)
+    (line, reported, sent, kept, zero), (_, _, _, other_kept, one) = ranks.run(count_bytes)
     numbers = zero.numel()
     assert sent[:START] == [4 * numbers] * START
-    assert sent[START:] == [told] * 2 and told < 4 * numbers
+    assert sent[START:] == [reported] * 2 and reported < 4 * numbers
     assert line == (
         f"gradients: {4 * numbers / 1e6:.3g} MB a step from each rank, in fp32; after step {START} "
-        f"{told / 1e6:.3g} MB, by PowerSGD of rank 1"
+        f"{reported / 1e6:.3g} MB, by PowerSGD of rank 1"
     )
     assert torch.equal(zero, one), "ranks parted"
     assert all(error.abs().max() > 0 for errors in kept for error in errors.values())
@@ -106,8 +106,12 @@ def test_every_kind_of_communication_tells_its_bytes(ranks, comm, words):
         with pytest.raises(RankError, match="ddp.comm=bf16 is not possible over gloo with torch"):
             ranks.run(lines, comm)
         pytest.skip("this torch's gloo sends no bf16, so the option is refused")
-    told = ranks.run(lines, comm)
-    assert told[0] == told[1] and told[0].startswith("gradients: ") and words in told[0]
+    reported = ranks.run(lines, comm)
+    assert (
+        reported[0] == reported[1]
+        and reported[0].startswith("gradients: ")
+        and words in reported[0]
+    )
 
 
 def train(directory, epochs, found=None, **changes):
@@ -118,13 +122,13 @@ def train(directory, epochs, found=None, **changes):
         algo = make_algo()
         run.communication = compressed(algo, **changes)
         rng.seed_streams(7, group.rank())
-        keeper = state_saver.StateSaver(run, algo)
-        finished = keeper.restore() or 0
+        saver = state_saver.StateSaver(run, algo)
+        finished = saver.restore() or 0
         at_start = [one.errors() for one in run.communication.powersgd.values()]
         iters = {one.state.iter for one in run.communication.powersgd.values()}
         for epoch in range(finished + 1, epochs + 1):
             toy.step(algo, torch.randn(4, 4))
-            keeper.epoch_end(epoch)
+            saver.epoch_end(epoch)
         return state_file.digest(dict(algo.nets.state_dict())), at_start, printed.getvalue(), iters
 
 
@@ -136,7 +140,7 @@ def folders(tmp_path):
 
 
 @pytest.mark.parametrize("world, finished", [(2, 5), (3, 5), (2, 2)])
-def test_a_run_goes_on_to_the_bit(world, finished, ranks, folders):
+def test_a_run_resumes_at_the_bit(world, finished, ranks, folders):
     """In the midst of compressed steps, and before they begin."""
     whole, part = folders
     expected = ranks.run(train, whole, 8, world_size=world)

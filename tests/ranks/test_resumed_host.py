@@ -121,7 +121,7 @@ def test_three_ranks_to_the_bit(
     assert state_differences(*map(newest, folders)) == []
 
 
-def test_one_process_goes_on_inside_an_epoch_to_the_bit(
+def test_one_process_resumes_inside_an_epoch_to_the_bit(
     host_copy: Host, host_ranks: RankPool, config: Any, tmp_path: Path
 ) -> None:
     """The host's own sampler and arithmetic, no launcher's variables."""
@@ -139,7 +139,7 @@ def test_one_process_goes_on_inside_an_epoch_to_the_bit(
     assert state_differences(states["stopped"], states["whole"]) == []
 
 
-def test_micro_batches_go_on_inside_an_epoch_to_the_bit(
+def test_micro_batches_resume_inside_an_epoch_to_the_bit(
     host_copy: Host, host_ranks: RankPool, config: Any, tmp_path: Path
 ) -> None:
     """Two ranks, two micro-batches; a pass of 43 windows has two steps of 16 samples."""
@@ -170,7 +170,7 @@ def test_micro_batches_go_on_inside_an_epoch_to_the_bit(
 
 
 @pytest.mark.parametrize("again", ["cached", "not cached"])
-def test_images_of_the_frame_cache_go_on_to_the_bit(
+def test_images_of_the_frame_cache_resume_to_the_bit(
     again: str, host_copy: Host, host_ranks: RankPool, image_dataset: Path, tmp_path: Path
 ) -> None:
     """Stopped inside an epoch that read `ddp.cache`; the uninterrupted run reads the file."""
@@ -197,7 +197,7 @@ def test_images_of_the_frame_cache_go_on_to_the_bit(
 @NEEDS_FSDP
 @pytest.mark.slow
 @pytest.mark.parametrize("plan", ["0@SIGUSR1:4", "all@5"], ids=["stop", "kill"])
-def test_sharded_ranks_go_on_to_the_bit(
+def test_sharded_ranks_resume_to_the_bit(
     plan: str, host_copy: Host, host_ranks: RankPool, config: Any, tmp_path: Path
 ) -> None:
     """Stopped or killed inside the second of two epochs."""

@@ -123,7 +123,7 @@ def test_replicas_of_shards_resume_it(ranks, tmp_path):
     assert again == after
 
 
-def test_the_same_ranks_go_on_to_the_bit(ranks, tmp_path):
+def test_the_same_ranks_resume_to_the_bit(ranks, tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     for folder in (whole, parts):
         folder.mkdir()

@@ -148,10 +148,10 @@ def wait_in_c(tell_failure, ask):
 def test_patience_ends_while_the_main_thread_waits_in_c(tell_failure, ask, ranks):
     with pytest.raises(RankError) as caught:
         ranks.run(wait_in_c, tell_failure, ask, timeout=15.0)
-    told = caught.value.by_rank[1]
-    assert f"died with exit code {128 + signal.SIGTERM}" in told
-    assert ("last words" in told) == bool(ask), "torchrun's own SIGTERM is no request"
-    assert ("how to resume" in told) == (not ask)
+    reported = caught.value.by_rank[1]
+    assert f"died with exit code {128 + signal.SIGTERM}" in reported
+    assert ("last words" in reported) == bool(ask), "torchrun's own SIGTERM is no request"
+    assert ("how to resume" in reported) == (not ask)
 
 
 def sleeping_child():

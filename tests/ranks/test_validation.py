@@ -14,8 +14,8 @@ from robomimic_ddp.distributed import rng, watchdog
 from robomimic_ddp.monitoring.metrics import epoch_log
 from robomimic_ddp.monitoring.step_logs import EpochPart
 from robomimic_ddp.training import epoch as seam
-from tests.ranks.test_keeper import running
 from tests.ranks.test_metrics import Algo, a_loader, real_run_epoch, train_loader, valid_loader
+from tests.ranks.test_state_saver import running
 
 
 class Scheduled(Algo):

@@ -97,7 +97,7 @@ def started(tmp_path: Path) -> Host:
 @pytest.mark.parametrize("ranks", [pytest.param(None, marks=pytest.mark.slow), 2])
 def test_a_warm_start_is_what_a_cold_one_is(ranks: int | None, started: Host) -> None:
     """Arguments, import path, variables, modules, exit code; nothing stays from job to job."""
-    told = []
+    reported = []
     for cold in (True, False, False):
         options = {"cold": cold, "added": {"ONLY_HERE": str(cold)}}
         if ranks is None:
@@ -109,8 +109,8 @@ def test_a_warm_start_is_what_a_cold_one_is(ranks: int | None, started: Host) ->
         for line in lines:
             assert line[2].pop("ONLY_HERE") == str(cold)
             line[1].pop(0)  # its working folder, a new one each time
-        told.append(sorted(lines, key=str))
-    assert told[0] == told[1] == told[2] and len(told[0]) == (ranks or 1)
+        reported.append(sorted(lines, key=str))
+    assert reported[0] == reported[1] == reported[2] and len(reported[0]) == (ranks or 1)
 
 
 @pytest.mark.parametrize("cold", [True, False])

@@ -172,9 +172,9 @@ def test_an_installed_wheel_imports_from_anywhere(wheel: Path, checkout: Path) -
     config = installed / "configs" / "droid_rlds.json"
     launcher = ["bash", installed / "scripts" / "train_multi_gpu.sh", "--config", config]
     environment = {"PYTHON": python, "PATH": os.defpath, "CUDA_VISIBLE_DEVICES": ""}
-    told = run(*launcher, "--gpus", 2, "--dry-run", folder=Path("/"), environment=environment)
-    assert f"{python} -m torch.distributed.run" in told
-    assert "samples per step: " in told and "learning rate" in told
+    reported = run(*launcher, "--gpus", 2, "--dry-run", folder=Path("/"), environment=environment)
+    assert f"{python} -m torch.distributed.run" in reported
+    assert "samples per step: " in reported and "learning rate" in reported
 
 
 def test_an_editable_install_imports_from_anywhere(checkout: Path) -> None:

@@ -96,7 +96,7 @@ def test_all_of_it_is_read_by_the_oldest_python() -> None:
         ast.parse(file.read_text(encoding="utf-8"), str(file), feature_version=(3, 9))
 
 
-def test_nobody_is_told_to_install_the_package_from_an_index() -> None:
+def test_nobody_is_reported_to_install_the_package_from_an_index() -> None:
     """It is on none: `pip install .` in the checkout."""
     by_name = re.compile(r"pip install (?:-\S+ )*['\"]?robomimic[-_]" + r"ddp(?![-\w./])")
     assert by_name.search("pip install -U 'robomimic-" + "ddp[rlds]'")

@@ -72,9 +72,9 @@ OF_NO_JOB = {"RobomimicDDPError", "UsageError"}
 
 
 def test_every_kind_of_error_has_an_entry_in_the_guide(pages):
-    told = pages.messages()
+    reported = pages.messages()
     for kind in set(pages.kinds()) - OF_NO_JOB:
-        own = [one.text.lower() for one in told if one.kind == kind]
+        own = [one.text.lower() for one in reported if one.kind == kind]
         assert own, f"nobody raises {kind}"
         quoted = [words for words in MESSAGES if any(words.lower() in text for text in own)]
         assert quoted, f"docs/troubleshooting.md has no message of {kind}"
@@ -83,14 +83,14 @@ def test_every_kind_of_error_has_an_entry_in_the_guide(pages):
 def test_the_page_of_messages_holds_every_message(pages):
     known = {name for name, one in vars(errors).items() if isinstance(one, type)}
     known = {name for name in known if issubclass(getattr(errors, name), errors.RobomimicDDPError)}
-    told = {(one.file, one.line) for one in pages.messages()}
+    reported = {(one.file, one.line) for one in pages.messages()}
     package, missing, seen = ROOT / "robomimic_ddp", [], 0
     for path in [*package.rglob("*.py"), *(package / "patches").rglob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):
             raised = getattr(node, "exc", None) if isinstance(node, ast.Raise) else None
             if isinstance(raised, ast.Call) and getattr(raised.func, "id", None) in known:
                 place, seen = (path.relative_to(package).as_posix(), raised.lineno), seen + 1
-                missing += [place] if place not in told else []
+                missing += [place] if place not in reported else []
     assert seen > 150 and not missing, f"the page lacks the messages of {missing}"
     page = pages.page()
     for words in ("samples would be dropped each step", "RANK=", "## DataError", "warning: "):

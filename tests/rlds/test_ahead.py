@@ -52,7 +52,7 @@ def test_an_error_is_raised_where_its_batch_is_asked_for():
     assert ahead.next_of(batches) == 40
 
 
-def test_another_iterator_begins_anew():
+def test_another_iterator_starts_over():
     ahead, one, two = Prefetcher(sent), Recorder(9), Recorder(2)
     assert ahead.next_of(one) == 0
     assert ahead.next_of(two) == 0 and ahead.next_of(two) == 10

@@ -162,7 +162,7 @@ def test_index_is_kept_and_made_again_when_files_change(stored, tmp_path, monkey
     assert len(made) == 2 and len(list(tmp_path.iterdir())) == 1
 
 
-def test_data_prepared_anew_with_files_as_long_is_read_again(tmp_path):
+def test_data_prepared_again_with_files_as_long_is_read_again(tmp_path):
     """As while one works on a dataset of numbers alone."""
     found = []
     for shift in (0.0, 0.25):

@@ -123,7 +123,7 @@ def test_a_second_run_needs_no_model(load_with, model, tmp_path, counted):
     )
 
 
-def test_another_model_and_a_damaged_cache_are_encoded_anew(load_with, model, tmp_path, counted):
+def test_another_model_and_a_damaged_cache_are_encoded_again(load_with, model, tmp_path, counted):
     one = load_with(model, tmp_path).embeddings[0]
     other = load_with(make_model(tmp_path / "other", seed=1), tmp_path).embeddings[0]
     assert not torch.equal(table(one), table(other))
@@ -234,7 +234,7 @@ def test_a_clip_model_gives_its_own_embedding(tmp_path, whole):
     assert np.allclose(encoder.encode("do task 7"), truth.numpy(), atol=1e-6)
 
 
-def test_shapes_are_told_without_loading_the_model(make_config, model, counted):
+def test_shapes_are_reported_without_loading_the_model(make_config, model, counted):
     ObsUtils = pytest.importorskip("robomimic.utils.obs_utils")
     config = make_config(cameras=[], states=[STATES[0], "lang_emb"])
     ObsUtils.initialize_obs_utils_with_config(config)

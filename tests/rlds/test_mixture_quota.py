@@ -24,7 +24,7 @@ def test_every_batch_is_full_and_shares_follow_the_weights(weights, size):
 
 
 @given(weights, sizes, st.integers(0, 300))
-def test_shares_go_on_where_they_were_left(weights, size, batches):
+def test_shares_resume_where_they_were_left(weights, size, batches):
     whole = Quotas(weights, size)
     before = [int(n) for n in sum((whole.of(b) for b in range(batches)), np.zeros(len(weights)))]
     resumed = Quotas(weights, size, before)

@@ -80,7 +80,7 @@ def test_the_stop_is_inside_an_epoch_and_beyond_a_pass_of_the_small_set(jobs):
     assert [one["pass"] for one in place["members"].values()] == [0, 1]
 
 
-def test_as_many_ranks_go_on_to_the_bit(jobs):
+def test_as_many_ranks_resume_to_the_bit(jobs):
     steps = newest(jobs["stopped"])["steps"]
     for rank in range(2):
         own = [jobs[name] / "happened" / f"windows{rank}.jsonl" for name in jobs]

@@ -114,7 +114,7 @@ def test_all_are_normalised_by_the_steps_of_all(mixed, load):
     assert str(batch["obs"][CAMERAS[0]].dtype) == "torch.uint8"
 
 
-def test_a_position_goes_on_to_the_window(mixed):
+def test_a_position_resumes_at_the_window(mixed):
     mixture, _ = mixed()
     whole = make_loader(mixture, 3, 1, 2, 7)
     batches(whole, 21)
@@ -148,7 +148,7 @@ def test_other_ranks_batch_and_weights_take_what_is_left_of_each_pass(mixed):
     assert max(times.values()) - min(times.values()) <= 2
 
 
-def test_a_data_set_that_joins_begins_and_one_of_weight_zero_is_not_read(mixed, load):
+def test_a_dataset_that_joins_starts_and_one_of_weight_zero_is_not_read(mixed, load):
     alone, _ = load(dataset_names=["made_up", "small"], sample_weights=[1, 0], cameras=CAMERAS[:1])
     assert len(alone) == len(load(cameras=CAMERAS[:1])[0]) and not hasattr(alone, "datasets")
     mixture, _ = mixed()

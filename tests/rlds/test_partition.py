@@ -127,7 +127,7 @@ def test_parts_of_a_row_are_the_windows_asked_for(table, data):
     )
 
 
-def test_every_pass_and_every_seed_draws_anew():
+def test_every_pass_and_every_seed_draws_newly():
     table = np.repeat(np.arange(16), 4), np.full(64, 10)
 
     def first_rank(seed, number):

@@ -24,7 +24,7 @@ def saved(loader):
 
 @pytest.mark.parametrize("world, rank", [(1, 0), (2, 1), (3, 0)])
 @pytest.mark.parametrize("batches", [0, 3, 9, 40])
-def test_the_same_ranks_go_on_to_the_window(load, world, rank, batches):
+def test_the_same_ranks_resume_at_the_window(load, world, rank, batches):
     train, _ = load()
     whole = make_loader(train, 3, rank, world, 7)
     stream(whole, batches)
@@ -147,7 +147,7 @@ def test_a_place_says_whether_it_is_inside_a_pass(load):
     assert not loader.position()["inside"]
 
 
-def test_another_choice_of_windows_begins_the_pass_anew(load):
+def test_another_choice_of_windows_starts_the_pass_over(load):
     train, _ = load()
     whole = make_loader(train, 3, 0, 1, 7)
     stream(whole, 60)

@@ -86,8 +86,8 @@ def test_bridge_through_its_schema(bridge, load_other):
     found = delivered(dataset)
 
     def keeps(number, episode):
-        told = other_shapes.TASKS[number % len(other_shapes.TASKS)]
-        return bool(told) and episode["episode_metadata"]["has_image_0"]
+        reported = other_shapes.TASKS[number % len(other_shapes.TASKS)]
+        return bool(reported) and episode["episode_metadata"]["has_image_0"]
 
     wanted = written(other_shapes.bridge_example, keeps)
     assert set(found) == set(wanted) and len(wanted) > 10

@@ -202,7 +202,7 @@ def test_counters_are_saved_and_restored(api):
 
 
 @pytest.mark.parametrize("api", ["model=", "parameters="])
-def test_a_state_of_diffusers_own_average_goes_on_in_ours(api, old_training_utils):
+def test_a_state_of_diffusers_own_average_resumes_in_ours(api, old_training_utils):
     net = nets()
     algo = SimpleNamespace(nets=net, ema=theirs(api, net, old_training_utils, power=0.75))
     for number in range(3):

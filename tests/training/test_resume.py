@@ -26,7 +26,7 @@ class Part(SimpleNamespace):
         return 10
 
 
-def keeper(loader=None, samples_per_step=8, **run):
+def saver(loader=None, samples_per_step=8, **run):
     """A StateSaver whose construction would need a whole run."""
     made = StateSaver.__new__(StateSaver)
     plan = SimpleNamespace(samples_per_step=samples_per_step, world_size=1)
@@ -49,7 +49,7 @@ def keeper(loader=None, samples_per_step=8, **run):
 )
 def test_steps_of_an_epoch_that_is_a_pass(loader, inside, samples_per_step, total):
     saved = {"inside": inside, "samples_per_step": 8}
-    assert keeper(loader, samples_per_step)._new_total(saved) == total
+    assert saver(loader, samples_per_step)._new_total(saved) == total
 
 
 @pytest.mark.parametrize("own, place", [({"data": "own"}, "own"), (None, "of rank 0"), ({}, None)])
@@ -58,15 +58,15 @@ def test_a_rank_that_did_not_exist_takes_the_main_ranks_place(own, place):
     loader = Part(go_to=lambda *place: went.append(place) or "data: there")
     saved = {"ranks": [{"data": "of rank 0"}], "world_size": 3, "epoch": 5}
     if place is None:
-        assert "cannot be found again" in keeper(None)._restore_data(saved, own)
+        assert "cannot be found again" in saver(None)._restore_data(saved, own)
     else:
-        assert keeper(loader)._restore_data(saved, own) == "data: there"
+        assert saver(loader)._restore_data(saved, own) == "data: there"
         assert went == [(place, 3, 5)]
 
 
 def test_the_best_values_are_those_of_the_epoch_loop():
-    made = keeper(resume=checkpoint.Resume(variables={"best_loss": None, "best_return": {}}))
-    assert keeper(resume=checkpoint.Resume())._best_values() == {}
+    made = saver(resume=checkpoint.Resume(variables={"best_loss": None, "best_return": {}}))
+    assert saver(resume=checkpoint.Resume())._best_values() == {}
 
     def save():
         return made._best_values()
@@ -92,7 +92,7 @@ def test_the_best_values_are_those_of_the_epoch_loop():
 
 @pytest.mark.parametrize("saved", [None, {"epoch": 3}])
 def test_a_marker_is_left_where_there_is_something_to_resume(saved, tmp_path):
-    made = keeper(
+    made = saver(
         record=SimpleNamespace(content={"saved": saved}),
         stopper=SimpleNamespace(heard="SIGUSR1"),
         directory=tmp_path,
@@ -141,7 +141,7 @@ def test_a_failure_says_how_to_resume(
     "heard, signal", [("SIGUSR1", "SIGUSR1"), (None, "a signal to another rank")]
 )
 def test_a_stop_leaves_a_marker_and_says_how_to_resume(heard, signal, tmp_path, capsys):
-    made = keeper(
+    made = saver(
         record=SimpleNamespace(content={"saved": {"epoch": 3}}),
         stopper=SimpleNamespace(heard=heard),
         directory=tmp_path,
@@ -333,7 +333,7 @@ def why_not(saved, compressors, **values):
         ({"comm": "powersgd:9"}, "ddp.comm has changed from powersgd to powersgd:9"),
     ],
 )
-def test_what_lays_buckets_out_otherwise_begins_powersgd_anew(values, reason):
+def test_what_lays_buckets_out_otherwise_starts_powersgd_over(values, reason):
     usual = vars(options.resolve({"comm": "powersgd"}).values)
     saved = {"options": usual, "powersgd": {"common": {"net": 1}}}
     found = why_not(saved, {"net": None}, **values)
@@ -354,5 +354,5 @@ def test_nothing_is_kept_where_nothing_is_compressed():
     run = SimpleNamespace(communication=None)
     assert powersgd_state.capture(run) is None
     assert powersgd_state.restore(run, None, {}) is None
-    told = powersgd_state.restore(run, None, {"powersgd": {"common": {}}})
-    assert told == "gradients: what PowerSGD had not sent yet is dropped"
+    reported = powersgd_state.restore(run, None, {"powersgd": {"common": {}}})
+    assert reported == "gradients: what PowerSGD had not sent yet is dropped"

@@ -186,12 +186,14 @@ def test_a_well_known_failure_ends_with_its_remedy(monkeypatch, capfd):
     ):
         with pytest.raises(SystemExit):
             main(text)
-        told = capfd.readouterr().err.strip().splitlines()
-        assert told[0] == f"error: RuntimeError: {text}" and told[1].startswith(words), told
-        assert told.count("Traceback (most recent call last):") == 1, told
+        reported = capfd.readouterr().err.strip().splitlines()
+        assert reported[0] == f"error: RuntimeError: {text}" and reported[1].startswith(words), (
+            reported
+        )
+        assert reported.count("Traceback (most recent call last):") == 1, reported
 
 
-def test_an_error_is_told_before_anything_is_undone(monkeypatch, capfd):
+def test_an_error_is_reported_before_anything_is_undone(monkeypatch, capfd):
     """What is undone may wait for a GPU that hangs, until NCCL's watchdog ends the process."""
     for name in ("RANK", "LOCAL_RANK"):
         monkeypatch.setenv(name, "0")
@@ -200,18 +202,18 @@ def test_an_error_is_told_before_anything_is_undone(monkeypatch, capfd):
     in_a_group = {name: mock.Mock(return_value=answer) for name, answer in answers.items()}
     in_a_group["exit_with_workers"] = mock.Mock(side_effect=KeyboardInterrupt)
     monkeypatch.setattr(entry_point, "group", SimpleNamespace(**in_a_group))
-    told = []
+    reported = []
 
     @entry_point.entry_point
     def main():
         with ExitStack() as undo:
-            undo.callback(lambda: told.append(capfd.readouterr().err))
+            undo.callback(lambda: reported.append(capfd.readouterr().err))
             with entry_point.at_once():
                 raise RuntimeError("planted")
 
     with pytest.raises(KeyboardInterrupt):
         main()
-    assert "RuntimeError: planted" in told[0]
+    assert "RuntimeError: planted" in reported[0]
     with pytest.raises(RuntimeError, match="outside"), entry_point.at_once():
         raise RuntimeError("outside of an entry point an error passes")
 
@@ -236,7 +238,7 @@ def test_only_a_collectives_own_error_is_a_follow_up():
 @pytest.mark.parametrize("sharded", [True, False])
 def test_the_block_names_rlds_data(sharded):
     train = {"data_path": "/data/rlds", "dataset_names": ["droid", "ours"], "data": None}
-    told = SimpleNamespace(sharded_stream=sharded, config={"train": train})
-    (line,) = plan_summary._data(told, None)
+    reported = SimpleNamespace(sharded_stream=sharded, config={"train": train})
+    (line,) = plan_summary._data(reported, None)
     assert line.startswith("data: /data/rlds/droid, /data/rlds/ours")
     assert ("the host's own pipeline" in line) == sharded

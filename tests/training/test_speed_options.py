@@ -125,7 +125,7 @@ def test_channels_last(plain, fused):
 
 
 @NEEDS_OPTIMIZER_HOOKS
-def test_channels_last_goes_on_from_a_plain_checkpoint():
+def test_channels_last_resumes_from_a_plain_checkpoint():
     """Else a fused kernel, which walks through memory, would mix up the moments."""
     whole = make_model()
     train(whole)

@@ -144,17 +144,17 @@ class Sweep:
         """The trials by their number; of one that was tried again the newest."""
         found = {}
         for trial in self.study.get_trials(deepcopy=False):
-            told = trial.user_attrs
-            if "index" in told:  # a trial that somebody has added by hand has none
-                found[told["index"]] = Entry(
+            attributes = trial.user_attrs
+            if "index" in attributes:  # a trial that somebody has added by hand has none
+                found[attributes["index"]] = Entry(
                     self.directory,
                     trial._trial_id,
-                    told["index"],
+                    attributes["index"],
                     trial.state.name.lower(),
-                    told.get("name", f"{told['index']:03d}"),
-                    told.get("values", {}),
+                    attributes.get("name", f"{attributes['index']:03d}"),
+                    attributes.get("values", {}),
                     trial.value,
-                    told.get("error", ""),
+                    attributes.get("error", ""),
                 )
         return [found[index] for index in sorted(found)]
 

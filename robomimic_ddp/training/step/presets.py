@@ -48,8 +48,8 @@ def effective(resolved: ResolvedOptions, plan: RunPlan, any_parallel_net: bool) 
     bucket_mb = values.bucket_mb if plan.mode == "ddp" else None
     can_compile = on_gpu and plan.mode not in ("dp", "fsdp")
     can_compile = can_compile and compile.why_not(plan.device, bucket_mb) is None
-    told = group.gather_objects((on_gpu and _computes_in_bf16(plan.device), can_compile))
-    in_bf16, compiles = map(all, zip(*told))
+    kinds = group.gather_objects((on_gpu and _computes_in_bf16(plan.device), can_compile))
+    in_bf16, compiles = map(all, zip(*kinds))
     if in_bf16:
         added["precision"] = "bf16"
     if compiles:

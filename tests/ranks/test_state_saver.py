@@ -43,18 +43,18 @@ def train(directory, losses, found=None):
     """The host's train(): one step an epoch, and the best of the given losses."""
     with running(directory, found) as run:
         algo = make_algo()
-        keeper = state_saver.StateSaver(run, algo)
+        saver = state_saver.StateSaver(run, algo)
         best_valid_loss = resume.restored("best_valid_loss", None)
         first = best_valid_loss
         rng.seed_streams(7, group.rank())
-        finished = keeper.restore() or 0
+        finished = saver.restore() or 0
         for epoch, loss in enumerate(losses, start=1):
             if epoch <= finished:
                 continue
             step(algo, torch.randn(4, 4))
             if best_valid_loss is None or loss < best_valid_loss:
                 best_valid_loss = loss
-            keeper.epoch_end(epoch)
+            saver.epoch_end(epoch)
         return (
             first,
             finished,
@@ -88,11 +88,11 @@ def streams_of(directory, world_before):
     """The first number of this rank's stream after it resumed."""
     with running(directory, Found(directory, "state")) as run:
         algo = make_algo()
-        keeper = state_saver.StateSaver(run, algo)
+        saver = state_saver.StateSaver(run, algo)
         rng.seed_streams(7, group.rank())
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            keeper.restore()
+            saver.restore()
         return torch.get_rng_state().sum().item(), printed.getvalue()
 
 
@@ -138,15 +138,15 @@ def keep_scaler(directory, scale, found=None):
     """The scale of fp16's gradients after it resumed, if `found`; else it is saved."""
     with running(directory, found) as run:
         run.steps = step_of_run.Prepared("", torch.amp.GradScaler("cpu", init_scale=scale))
-        keeper = state_saver.StateSaver(run, make_algo())
-        keeper.restore()
+        saver = state_saver.StateSaver(run, make_algo())
+        saver.restore()
         if found is None:
-            keeper.epoch_end(1)
+            saver.epoch_end(1)
         return run.steps.scaler.get_scale()
 
 
 @NEEDS_CPU_FP16
-def test_the_scale_of_gradients_goes_on(ranks, tmp_path):
+def test_the_scale_of_gradients_resumes(ranks, tmp_path):
     assert ranks.run(keep_scaler, tmp_path, 1024.0) == [1024.0] * 2
     assert read_file(tmp_path / STATE)["grad_scaler"]["scale"] == 1024.0
     assert ranks.run(keep_scaler, tmp_path, 2.0, Found(tmp_path, "state")) == [1024.0] * 2

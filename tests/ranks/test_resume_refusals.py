@@ -15,7 +15,7 @@ from robomimic_ddp.data import sampling
 from robomimic_ddp.distributed import group
 from robomimic_ddp.training import state_saver
 from tests.ranks.pool import RankError
-from tests.ranks.test_keeper import running
+from tests.ranks.test_state_saver import running
 from tests.ranks.toy import make_algo
 
 CONFIG = {
@@ -74,12 +74,12 @@ def life(directory, found, how=None, batches=0):
         place = {"rank": group.rank(), "world_size": group.world_size()}
         loader = sampling.train_loader(DataLoader, kwargs, seed=3, batch_size_per_rank=4, **place)
         run.loaders["train"] = loader if group.world_size() > 1 else sampling.ReplayedLoader(loader)
-        keeper = state_saver.StateSaver(run, make_algo())
-        keeper.restore()
+        saver = state_saver.StateSaver(run, make_algo())
+        saver.restore()
         iterator = iter(run.loaders["train"])
         for _ in range(batches):
             next(iterator)
-        keeper.epoch_end(1)
+        saver.epoch_end(1)
     return printed.getvalue()
 
 
@@ -128,9 +128,9 @@ def test_another_policy_is_refused_and_everything_stays(ranks, saved, how, line)
     before["config.json"] = (saved / "config.json").read_bytes()
     with pytest.raises(RankError) as caught:
         ranks.run(life, saved, Found(saved, "state"), how)
-    for told in caught.value.by_rank.values():
-        assert "CheckpointError" in told and line in told
-        assert "experiment.ckpt_path=" in told and "without resume" in told
+    for reported in caught.value.by_rank.values():
+        assert "CheckpointError" in reported and line in reported
+        assert "experiment.ckpt_path=" in reported and "without resume" in reported
     assert {name: (saved / name).read_bytes() for name in before} == before
     assert not (saved / "config.json.old").exists()
 

@@ -98,7 +98,7 @@ def test_a_rank_that_hangs_before_its_forward_is_behind_those_in_their_backward(
     assert mine.late() == "" == mine.ahead()
 
 
-def test_a_rank_that_has_told_nothing_has_not_started():
+def test_a_rank_that_has_reported_nothing_has_not_started():
     assert Watchdog(dist.HashStore(), 0, 2, 60.0).late().startswith("rank 1 is at: not started")
 
 
@@ -114,9 +114,9 @@ def test_the_late_rank_is_named_before_nccl_ends_the_process(unheard, limited, w
             time.sleep(0.7)
     finally:
         watchdog.end()
-    told = [one.getMessage() for one in caplog.records if one.levelno == logging.ERROR]
-    assert len(told) == words
-    for text in told:
+    reported = [one.getMessage() for one in caplog.records if one.levelno == logging.ERROR]
+    assert len(reported) == words
+    for text in reported:
         assert text.startswith("rank 0 waited at: epoch 1 train, for at least 0.5 s (ddp.timeout)")
         assert "Not there yet: rank 1 is at: start" in text
 

@@ -27,8 +27,8 @@ from robomimic_ddp.training import resume, run_inputs, state_saver
 from robomimic_ddp.training import resume as start
 from tests.ranks.pool import RankError
 from tests.ranks.test_epoch_part import FIRST, STEPS, batches
-from tests.ranks.test_keeper import running, train
 from tests.ranks.test_metrics import Algo, other_order_run_epoch
+from tests.ranks.test_state_saver import running, train
 from tests.ranks.toy import make_algo
 
 
@@ -119,18 +119,18 @@ def test_a_run_without_our_state_is_the_hosts_and_says_so(tmp_path, capsys):
     assert f"20260101 has no {STATE}" in said and "start over" in said
 
 
-def go_on(directory):
+def resume_run(directory):
     errors = io.StringIO()
     with running(directory, Found(directory, "state")) as run:
-        keeper = state_saver.StateSaver(run, make_algo())
+        saver = state_saver.StateSaver(run, make_algo())
         with contextlib.redirect_stderr(errors):
-            return keeper.restore(), errors.getvalue()
+            return saver.restore(), errors.getvalue()
 
 
 def test_a_damaged_state_is_passed_over_and_said(ranks, tmp_path):
     ranks.run(train, tmp_path, [0.5, 0.4])
     (tmp_path / STATE).write_bytes(b"x")
-    (epoch, warned), other = ranks.run(go_on, tmp_path)
+    (epoch, warned), other = ranks.run(resume_run, tmp_path)
     assert epoch == 1 and other == (1, "")
     assert f"warning: using {tmp_path / PREVIOUS} of epoch 1" in warned
 
@@ -144,7 +144,7 @@ def test_a_damaged_history_does_not_stop_a_good_state(ranks, tmp_path, damaged):
     ranks.run(train, tmp_path, [0.5, 0.4])
     text = line(1) + damaged + line(2)
     (tmp_path / history.FILE_NAME).write_text(text)
-    (epoch, warned), other = ranks.run(go_on, tmp_path)
+    (epoch, warned), other = ranks.run(resume_run, tmp_path)
     assert epoch == 2 and other == (2, "")
     assert warned.count("warning:") == 1 and "The run continues" in warned
     assert (tmp_path / history.FILE_NAME).read_text() == text
@@ -153,7 +153,7 @@ def test_a_damaged_history_does_not_stop_a_good_state(ranks, tmp_path, damaged):
 def test_the_history_of_epochs_that_are_trained_again_goes(ranks, tmp_path):
     ranks.run(train, tmp_path, [0.5, 0.4])
     (tmp_path / history.FILE_NAME).write_text(line(1) + line(2) + line(3))
-    assert ranks.run(go_on, tmp_path) == [(2, "")] * 2
+    assert ranks.run(resume_run, tmp_path) == [(2, "")] * 2
     kept = (tmp_path / history.FILE_NAME).read_text().splitlines()
     assert [json.loads(one)["epoch"] for one in kept] == [1, 2]
 
@@ -162,12 +162,12 @@ def begin_again(directory):
     """After a stop in epoch 1, before any was finished: what is said, and of the history."""
     printed = io.StringIO()
     with running(directory, Found(directory, "begun")) as run:
-        keeper = state_saver.StateSaver(run, make_algo())
+        saver = state_saver.StateSaver(run, make_algo())
         with contextlib.redirect_stdout(printed):
-            return keeper.restore(), run.resume.part.steps, printed.getvalue()
+            return saver.restore(), run.resume.part.steps, printed.getvalue()
 
 
-def test_a_run_without_a_finished_epoch_begins_anew(ranks, tmp_path):
+def test_a_run_without_a_finished_epoch_starts_over(ranks, tmp_path):
     (tmp_path / history.FILE_NAME).write_text(line(1))
     said = f"no epoch was finished: training starts over in {tmp_path}\n"
     assert ranks.run(begin_again, tmp_path) == [(None, 0, said), (None, 0, "")]
@@ -179,28 +179,31 @@ def save_what_a_file_cannot_hold(directory):
         algo = make_algo()
         if group.is_main():
             algo.optimizers["policy"].param_groups[0]["odd"] = object()
-        keeper = state_saver.StateSaver(run, algo)
+        saver = state_saver.StateSaver(run, algo)
         try:
-            keeper.epoch_end(1)
+            saver.epoch_end(1)
         except CheckpointError as error:
             return str(error)
 
 
 def test_what_a_file_cannot_hold_is_an_error_at_the_first_save(ranks, tmp_path):
-    told = ranks.run(save_what_a_file_cannot_hold, tmp_path)
-    assert told[0] == told[1] and "is a object, which a state file cannot contain" in told[0]
+    reported = ranks.run(save_what_a_file_cannot_hold, tmp_path)
+    assert (
+        reported[0] == reported[1]
+        and "is a object, which a state file cannot contain" in reported[0]
+    )
 
 
 def nothing_is_measured(directory):
     with running(directory) as run:
-        keeper = state_saver.StateSaver(run, make_algo())
+        saver = state_saver.StateSaver(run, make_algo())
         best_valid_loss = resume.restored("best_valid_loss", None)
         best_return = resume.restored("best_return", {"reach": -1.0})
-        keeper.restore()
+        saver.restore()
         for epoch in (1, 2, 3):
             if epoch == 2:
                 best_return["reach"] = 0.5
-            keeper.epoch_end(epoch)
+            saver.epoch_end(epoch)
         return best_valid_loss
 
 
@@ -216,10 +219,10 @@ def test_without_a_measure_there_is_no_best_state(ranks, tmp_path):
 
 def unmeasured(directory):
     with running(directory) as run:
-        keeper = state_saver.StateSaver(run, make_algo())
+        saver = state_saver.StateSaver(run, make_algo())
         best_valid_loss = resume.restored("best_valid_loss", None)
-        keeper.restore()
-        keeper.epoch_end(1)
+        saver.restore()
+        saver.epoch_end(1)
         return best_valid_loss
 
 
@@ -235,8 +238,8 @@ class Asked(Algo):
 
 def asked_in_the_last_step(directory):
     with running(directory) as run, run.stopper.scope():
-        keeper = state_saver.StateSaver(run, make_algo())
-        keeper.restore()
+        saver = state_saver.StateSaver(run, make_algo())
+        saver.restore()
         run.stopper.listen()
         run.resume.part.epoch = 1
         logged = metrics.epoch_log(other_order_run_epoch, lambda: run.resume.part)
@@ -257,8 +260,8 @@ def epoch_over_a_stop(directory, stop_after, found):
     """The log of an epoch that stops after `stop_after` steps (None: never); resumed if `found`."""
     with running(directory, found) as run:
         run.loaders["train"] = batches()
-        keeper = state_saver.StateSaver(run, make_algo())
-        keeper.restore()
+        saver = state_saver.StateSaver(run, make_algo())
+        saver.restore()
         run.resume.part.epoch = 1
         run.stopper.agreed = lambda: run.resume.part.steps == stop_after
         run.stopper.agreed_at_last = lambda: False
@@ -291,11 +294,11 @@ def asked_in_a_long_rollout(directory, epochs, signals):
     """Nothing collective can be done there; what is saved is the epoch before."""
     stopping.PATIENCE_SECONDS = 0.5
     with running(directory) as run, run.stopper.scope():
-        keeper = state_saver.StateSaver(run, make_algo())
-        keeper.restore()
+        saver = state_saver.StateSaver(run, make_algo())
+        saver.restore()
         run.stopper.listen()
         for epoch in range(1, epochs + 1):
-            keeper.epoch_end(epoch)
+            saver.epoch_end(epoch)
         for number in signals:
             os.kill(os.getpid(), number)
             time.sleep(0.2)
