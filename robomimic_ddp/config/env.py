@@ -10,6 +10,7 @@ import os
 import shutil
 import socket
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -282,6 +283,28 @@ def quiet_tensorflow() -> None:
 def tensorflow_is_quiet() -> bool:
     """Whether this process wants no more than TensorFlow's errors."""
     return os.environ.get("TF_CPP_MIN_LOG_LEVEL", "0") >= "2"
+
+
+RESUME_NOTE = "ROBOMIMIC_RESUME_NOTE"
+"""The file in which our launcher reads, when its ranks have ended, how they can be resumed."""
+
+
+def keep_resume_note(text: str) -> None:
+    """Leaves `text` to our launcher, if it has started this process."""
+    file = os.environ.get(RESUME_NOTE)
+    if file:
+        Path(file).write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def resume_note() -> Iterator[Path]:
+    """For the block, processes that are started keep their resume note in this file."""
+    with tempfile.TemporaryDirectory(prefix="robomimic-ddp-") as folder:
+        os.environ[RESUME_NOTE] = os.path.join(folder, "resume")
+        try:
+            yield Path(os.environ[RESUME_NOTE])
+        finally:
+            del os.environ[RESUME_NOTE]
 
 
 def become(command: list[str], added: Mapping[str, str]) -> None:

@@ -96,7 +96,9 @@ def say_resumable(run: _run.Run) -> None:
     directory, restarts = run.directory, launch.elastic and not launch.shown_by_launcher
     if directory is not None and (directory / checkpoint.STATE).exists() and not restarts:
         what = f"the run in {directory} can be resumed from its last saved state"
-        print(how_to(what), file=sys.stderr, flush=True)
+        text = how_to(what)
+        print(text, file=sys.stderr, flush=True)
+        env.keep_resume_note(text)
 
 
 def how_to(what: str) -> str:

@@ -15,6 +15,7 @@ import pytest
 from robomimic_ddp import cli
 from robomimic_ddp.commands.launch import arguments, checks, devices, summary, torchrun
 from robomimic_ddp.commands.launch.__main__ import main
+from robomimic_ddp.config import env
 from robomimic_ddp.distributed import rendezvous
 from robomimic_ddp.errors import ConfigError, UsageError
 from tests.hosts import ROOT
@@ -398,18 +399,20 @@ def test_an_unpatched_host_is_named_before_ranks_start(
     assert word in capsys.readouterr().err
 
 
+NOTE = f'printf "Resume with:\\n  torchrun" > ${env.RESUME_NOTE}'
 TRAPPED = 'trap "exit 75" TERM USR1; touch "$0.$LOCAL_RANK"; while :; do sleep 0.1; done'
 
 
 @pytest.mark.parametrize(
-    ("script", "sent", "code", "said", "quiet"),
+    ("script", "sent", "code", "said"),
     [
-        ("exit 75", None, 75, "stopped on request; how to resume is above\n", True),
-        ("exit $((75 + LOCAL_RANK))", None, 1, "ChildFailedError", False),
-        (TRAPPED, signal.SIGTERM, 128 + signal.SIGTERM, "after SIGTERM; if they saved", True),
+        (f"{NOTE}; exit 75", None, 75, "stopped on request; Resume with:\n  torchrun\n"),
+        (f"{NOTE}; exit $((75 + LOCAL_RANK))", None, 1, "cause above; Resume with:\n  torchrun\n"),
+        ("exit 3", None, 1, "a rank has failed, see the root cause above\n"),
+        (TRAPPED, signal.SIGTERM, 128 + signal.SIGTERM, "have ended after SIGTERM\n"),
     ],
 )
-def test_torchrun_adds_no_traceback_to_a_stop(script, sent, code, said, quiet, tmp_path):
+def test_how_to_resume_is_printed_last(script, sent, code, said, tmp_path):
     file = tmp_path / "up"
     plain = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
     plain += [*rendezvous.on_this_machine(), "--no-python", "sh", "-c", script, str(file)]
@@ -421,6 +424,5 @@ def test_torchrun_adds_no_traceback_to_a_stop(script, sent, code, said, quiet, t
     if sent:
         job.send_signal(sent)
     err = job.communicate(timeout=60)[1]
-    assert job.returncode == code and said in err, err
-    assert ("Traceback" not in err) == quiet, err
-    assert not quiet or err.endswith(said) or sent
+    assert job.returncode == code and err.endswith(said), err
+    assert "Traceback" not in err and ("Root Cause" in err) == (code == 1), err

@@ -82,6 +82,9 @@ def test_a_few_episodes_are_spread_over_the_files(stored):
 def test_the_config_of_the_second_schema_is_the_hosts(folders, capsys, tmp_path):
     out = tmp_path / "out"
     report = inspected(capsys, folders / "bridge_like", "-o", out)
+    words = report["language"]
+    assert "" not in words["examples"] and len(words["examples"]) == words["different"] > 0
+    assert words["empty"] == 2  # the fourth task, which two of eight episodes have
     assert report["schema"] == "bridge" and report["schemas"]["bridge"]["fits"]
     assert report["schemas"]["bridge"]["missing"] == {
         "image_2": "no observation.image_2", "image_3": "no observation.image_3"

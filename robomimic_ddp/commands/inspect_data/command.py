@@ -99,7 +99,9 @@ def _inspect(path: Path, most: int, output: Path | None) -> dict[str, Any]:
             config = job_config.make(source, chosen, fit, sample, output.absolute())
             _write(output / CONFIG, json.dumps(config, indent=4) + "\n")
             config_word = shlex.quote(f"load_from={output / CONFIG}")
-            report["train"] = f"python -m robomimic.scripts.train_rlds {config_word}"
+            report["train"] = (
+                f"torchrun --nproc_per_node=N -m robomimic.scripts.train_rlds {config_word}"
+            )
             written.append(output / CONFIG)
         else:
             report["next"] = (

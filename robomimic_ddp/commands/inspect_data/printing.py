@@ -87,6 +87,8 @@ def _remarks(report: dict[str, Any]) -> Iterator[str]:
     if words["feature"]:
         yield f"instructions: {words['feature']}, {words['different']} different in what was read"
         yield from (f"    {text!r}" for text in words["examples"])
+        if words["empty"]:
+            yield f"    empty in {words['empty']} of the {report['episodes_read']} episodes read"
     else:
         yield "instructions: none found"
     if "left_out" in report:
@@ -100,7 +102,10 @@ def _remarks(report: dict[str, Any]) -> Iterator[str]:
         yield "schema: none of ours fits; -o DIR drafts one (docs/rlds_schemas.md)"
     if "written" in report:
         yield "written: " + ", ".join(report["written"])
-        yield from (f"{word}: {report[word]}" for word in ("train", "next") if word in report)
+        if "train" in report:
+            yield f"train on N GPUs: `{report['train']}`"
+        if "next" in report:
+            yield f"next: {report['next']}"
     else:
         yield "With -o DIR: a contact sheet of frames, and a config to train with."
 

@@ -182,8 +182,9 @@ def report_of(source: Source, sample: Sample) -> dict[str, Any]:
         "cameras": {name: _camera(name, f, sample) for name, f in sorted(cameras(source).items())},
         "language": {
             "feature": words,
-            "different": len(set(sample.texts)),
-            "examples": sorted(set(sample.texts))[:5],
+            "different": len({*sample.texts} - {""}),
+            "examples": sorted({*sample.texts} - {""})[:5],
+            "empty": sample.texts.count(""),
         },
     }
 

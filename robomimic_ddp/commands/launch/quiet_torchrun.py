@@ -1,5 +1,5 @@
-"""`python -m robomimic_ddp.commands.launch.quiet_torchrun`: torchrun, without the traceback that it
-would print below the command that resumes, where its ranks have stopped on request.
+"""`python -m robomimic_ddp.commands.launch.quiet_torchrun`: torchrun, without its own traceback.
+The last thing printed is the command that resumes, if the ranks have printed one.
 """
 
 from __future__ import annotations
@@ -11,26 +11,31 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import main as torchrun
 
-from robomimic_ddp.errors import EXIT_DONE, EXIT_STOPPED
+from robomimic_ddp.config import env
+from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_STOPPED
 
 
 def main() -> int:
-    """Takes torchrun's command line. Returns 75 if the ranks have stopped on a signal to them, and
-    128 + its number after a signal to torchrun, which does not say how its ranks have ended.
+    """Takes torchrun's command line. Returns 75 if the ranks have stopped on a signal to them, 1 if
+    they have failed, and 128 + its number after a signal to torchrun, which does not say how its
+    ranks have ended.
     """
-    try:
-        torchrun()
-    except SignalException as heard:
-        name, code = signal.Signals(heard.sigval).name, 128 + heard.sigval
-        said = f"the ranks have ended after {name}; if they saved a state, how to resume is above"
-    except ChildFailedError as failed:
-        if any(rank.exitcode != EXIT_STOPPED for rank in failed.failures.values()):
-            raise
-        said, code = "the ranks have stopped on request; how to resume is above", EXIT_STOPPED
-    else:
-        return EXIT_DONE
-    print(f"launch: {said}", file=sys.stderr)
-    return code
+    with env.resume_note() as note:
+        try:
+            torchrun()
+        except SignalException as heard:
+            said = f"the ranks have ended after {signal.Signals(heard.sigval).name}"
+            code = 128 + heard.sigval
+        except ChildFailedError as failed:
+            said, code = "the ranks have stopped on request", EXIT_STOPPED
+            if any(rank.exitcode != EXIT_STOPPED for rank in failed.failures.values()):
+                print(failed, file=sys.stderr)
+                said, code = "a rank has failed, see the root cause above", EXIT_REFUSED
+        else:
+            return EXIT_DONE
+        how = f"; {note.read_text(encoding='utf-8')}" if note.exists() else ""
+        print(f"launch: {said}{how}", file=sys.stderr)
+        return code
 
 
 if __name__ == "__main__":
