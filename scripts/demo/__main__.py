@@ -82,9 +82,11 @@ def _announced(job: Job, options: argparse.Namespace, has_data: bool) -> int:
         chosen.write_text(json.dumps(epochs))
     seconds["training"] *= epochs / asked
     parts = ", ".join(f"{name} {estimate.clock(one)}" for name, one in seconds.items())
+    now = sum(seconds.values())
+    least, most = estimate.clock(now), estimate.clock(now + seconds["training"])
     print(
-        f"the demo takes about {estimate.clock(sum(seconds.values()))} here, longer if other "
-        f"programs need the processor: {parts}",
+        f"the demo takes about {least} here, up to {most} if its steps wait for memory or for "
+        f"other programs: {parts}",
         flush=True,
     )
     if epochs < asked:
