@@ -144,16 +144,15 @@ def _run(argv: list[str]) -> int:
         parser.print_help(sys.stderr)
         return EXIT_USAGE
     args = parser.parse_args(argv)
+    from robomimic_ddp.config import env
+
+    env.quiet_tensorflow()
     if args.command == "run":
         from robomimic_ddp.data.rlds.tf_import import keep_triton_first
 
         keep_triton_first()  # train.py of DROID's hosts imports TensorFlow before torchvision
-    else:
-        from robomimic_ddp.config import env
-
-        env.quiet_tensorflow()
-        if isinstance(sys.stdout, io.TextIOWrapper):  # paths may have characters of no encoding
-            sys.stdout.reconfigure(errors="backslashreplace")
+    elif isinstance(sys.stdout, io.TextIOWrapper):  # paths may have characters of no encoding
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         return importlib.import_module(COMMANDS[args.command].module).run(args.command, args)
     except RobomimicDDPError as error:

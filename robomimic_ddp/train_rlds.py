@@ -26,6 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if any(argument in ("-h", "--help") for argument in arguments):
         print(f"{__doc__}\n{USAGE}")
         return
+    env.quiet_tensorflow()
     config, flags = build_config(arguments)
     import_triton_first()  # train.py of DROID's hosts imports TensorFlow before torchvision
     import robomimic.utils.torch_utils as TorchUtils

@@ -121,7 +121,8 @@ class _AfterTriton(SourceFileLoader):
 
     def exec_module(self, module: ModuleType) -> None:
         import_triton_first()
-        super().exec_module(module)
+        with without_startup_lines() if env.tensorflow_is_quiet() else nullcontext():
+            super().exec_module(module)
 
 
 @lru_cache(maxsize=1)
