@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import importlib
 import io
 import os
@@ -25,6 +26,7 @@ from robomimic_ddp.terminal import say
 _WRONG_CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)")
 _WRONG_OPTION = re.compile(r"unrecognized arguments: (-[^\s=]*)")
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 EXIT_INTERRUPTED = 130
 """128 + SIGINT, as shells report it."""
 
@@ -128,10 +130,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _run(argv)
+        try:
+            return _run(argv)
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()  # Python would not name the command in an error at its exit
     except KeyboardInterrupt:
         print("robomimic-ddp: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
+    except BrokenPipeError:  # `robomimic-ddp diff | head`
+        _discard_stdout()
+        return EXIT_DONE
+    except OSError as error:
+        if error.errno not in _FULL or error.filename is not None:
+            raise
+        _discard_stdout()
+        say(
+            f"robomimic-ddp: the output cannot be written ({error.strerror}), so what was printed "
+            "is cut off. Free disk space or print elsewhere, then run the command again.",
+            file=sys.stderr,
+        )
+        return EXIT_REFUSED
+
+
+def _discard_stdout() -> None:
+    """Lets Python's exit drop what could not be printed."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(argv: list[str]) -> int:
@@ -159,9 +183,6 @@ def _run(argv: list[str]) -> int:
         if not (error.everywhere and _rank() > 0):
             say(f"robomimic-ddp: {error}", file=sys.stderr)
         return EXIT_USAGE if isinstance(error, UsageError) else EXIT_REFUSED
-    except BrokenPipeError:  # `robomimic-ddp diff | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_DONE
 
 
 def _rank() -> int:

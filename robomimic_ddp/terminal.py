@@ -18,7 +18,8 @@ _KEPT = "\0"
 
 def width(stream: IO | None = None) -> int | None:
     """Columns of the terminal behind `stream` (default: stdout); None where it is no terminal."""
-    is_terminal = (stream or sys.stdout).isatty()
+    stream = stream or sys.stdout  # None: closed, as `>&-` does
+    is_terminal = stream is not None and stream.isatty()
     return shutil.get_terminal_size().columns if is_terminal else None
 
 

@@ -179,6 +179,11 @@ def read_known(file: Path, shown: str) -> Any:
         can_map = "mmap" in inspect.signature(torch.load).parameters and not legacy
         mapped = {"mmap": True} if can_map else {}
         return torch.load(file, map_location="cpu", weights_only=False, **mapped)
+    except UnicodeEncodeError as error:
+        raise CheckpointError(
+            f"{shown} cannot be read: its path is not UTF-8, so torch cannot open it. Rename the "
+            "file or its folder."
+        ) from error
     except _UNREADABLE as error:
         raise CheckpointError(
             f"{shown} cannot be read ({(str(error).splitlines() or [''])[0][:200]}): the file is "

@@ -32,6 +32,8 @@ def save(figure: Any, output: str) -> None:
         reason = paths.why_not_writable(file.parent)
         if reason is not None:
             raise OSError(reason)
+        if not file.suffix:
+            raise ValueError("its name has no ending, which chooses the format")
         file.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(file, dpi=130)
     except (OSError, ValueError) as error:  # ValueError: an ending that stands for no format

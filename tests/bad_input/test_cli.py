@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable
@@ -162,6 +164,14 @@ PLOTS = (
         ("{folder}/run", "-o", "{folder}/curves.xyz"),
     ),
     Row(
+        "plot: no ending",
+        nothing,
+        ("plot",),
+        1,
+        ("has no ending", "-o curves.png"),
+        ("{folder}/run", "-o", "{folder}/curves"),
+    ),
+    Row(
         "plot: onto a folder",
         nothing,
         ("plot",),
@@ -260,3 +270,27 @@ def test_a_file_that_may_not_be_read(name: str, folder: Path, command) -> None:
     path.symlink_to("/proc/self/mem")
     code, _, err = command(name, folder / "checkout")
     assert code == 1 and str(path) in err and "cannot be read" in err and "Traceback" not in err
+
+
+@pytest.mark.parametrize("name", [("--help",), ("ckpt", "--help"), ("plot", "run"), ("status",)])
+def test_an_output_that_cannot_be_written(name: tuple[str, ...], folder: Path) -> None:
+    """A full disk under `> FILE`: with Python's buffer, and without it."""
+    arguments = [str(folder / "checkout")] if name == ("status",) else []
+    for buffered in ((), ("-u",)):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(
+                [sys.executable, *buffered, "-m", "robomimic_ddp", *name, *arguments],
+                cwd=folder,
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=60,
+            )
+        assert done.returncode == 1 and "Free disk space" in done.stderr, done.stderr
+        assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
+
+
+def test_a_closed_output(folder: Path) -> None:
+    line = f"{sys.executable} -m robomimic_ddp status {folder / 'checkout'} >&-"
+    done = subprocess.run(line, shell=True, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")

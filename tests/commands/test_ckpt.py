@@ -268,6 +268,14 @@ def test_usage(write, tmp_path, capsys):
     assert capsys.readouterr().err.count("\n") == 2
 
 
+def test_a_path_that_torch_cannot_open(write, tmp_path):
+    sound = write()
+    other = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.pth")
+    os.rename(sound, other)
+    with pytest.raises(CheckpointError, match="its path is not UTF-8, .* Rename the"):
+        ckpt.read(other)
+
+
 def test_a_folder_is_no_checkpoint(tmp_path):
     with pytest.raises(CheckpointError, match="this is a folder; expected a file, such as models/"):
         ckpt.read(tmp_path)

@@ -17,6 +17,10 @@ try robomimic-ddp launch --lr-sc
 try robomimic-ddp launch --lr-scaling sq
 try robomimic-ddp plot --smo
 try robomimic-ddp ckpt conv
+try robomimic-ddp ckpt show run
+try robomimic-ddp ckpt average -o out.pth run
+try robomimic-ddp sweep run --slots 2 run
+try robomimic-ddp bench data --qui
 """
 
 
@@ -27,10 +31,14 @@ def printed(capsys, shell: str) -> str:
     return capsys.readouterr().out
 
 
-def test_bash_completes_commands_options_and_choices(capsys):
+def test_bash_completes_commands_options_choices_and_paths(capsys, tmp_path):
     script = printed(capsys, "bash") + TRIES
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
-    assert done.stdout.split() == ["apply", "--lr-scaling", "sqrt", "--smooth", "convert"], done
+    (tmp_path / "runs").mkdir()
+    words = ["apply", "--lr-scaling", "sqrt", "--smooth", "convert", *["runs"] * 3, "--quick"]
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.split() == words, done
 
 
 def test_zsh_names_every_command(capsys):

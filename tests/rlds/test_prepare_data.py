@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from robomimic_ddp import cli
+from robomimic_ddp import cli, terminal
 from robomimic_ddp.commands.prepare_data import job as job_module
 from robomimic_ddp.commands.prepare_data import writing
 from robomimic_ddp.data.rlds import host_datasets
@@ -63,6 +63,14 @@ def made(stored, tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("prepared")
     assert prepare(stored.folder, root) == 0
     return root
+
+
+def test_what_it_prints_fits_the_terminal(stored, made, monkeypatch, capsys):
+    monkeypatch.setattr(terminal, "width", lambda stream=None: 30)
+    assert prepare(stored.folder, made) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1].endswith("like this.")
+    assert all(len(line) <= 30 or " " not in line for line in lines), lines
 
 
 def test_images_are_the_loaders_and_everything_else_is_the_sources(stored, made):

@@ -73,18 +73,18 @@ def run(command: str, args: argparse.Namespace) -> int:
     env.quiet_tensorflow()
     launch = env.read_launch_env()
     task, tasks = env.task_of_job(launch)
-    say = print if launch.rank == 0 else lambda *_: None
+    once = say if launch.rank == 0 else lambda *_: None
     from robomimic_ddp.commands.prepare_data import writing
 
     try:
         job = _job(args, launch)
         if job.is_complete():
             job.tidy()
-            say(f"{job.target} is there already, prepared from {job.source.folder} like this.")
+            once(f"{job.target} is there already, prepared from {job.source.folder} like this.")
             return EXIT_DONE
-        say(_headline(job))
+        once(_headline(job))
         found = writing.sample(job)
-        _require_space(job, found.ratio, say)
+        _require_space(job, found.ratio, once)
         job.begin(job.notes(found.psnr))
     except RobomimicDDPError as error:
         if launch.local_rank > 0:  # the node's first rank prints it
@@ -96,21 +96,21 @@ def run(command: str, args: argparse.Namespace) -> int:
     own = [file for file in job.files[task::tasks] if job.note_of(file) is None]
     total = sum(file.size for file in own)
     if tasks > 1 and launch.rank == 0:
-        say(f"task {task + 1} of {tasks}: {len(own)} files to write, {total / 1e9:.3g} GB to read")
+        once(f"task {task + 1} of {tasks}: {len(own)} files to write, {total / 1e9:.3g} GB to read")
     began, shown = time.process_time(), reading(f"preparing {job.source.name}", total)
     try:
         with shown if launch.rank == 0 else nullcontext(lambda count: None) as add:
             images = writing.write_all(job, own, add)
         if images:
             cost = 1000 * (time.process_time() - began) / images
-            say(f"{images} images encoded, {cost:.2f} CPU seconds per 1000")
+            once(f"{images} images encoded, {cost:.2f} CPU seconds per 1000")
     except RobomimicDDPError:
         if not job.is_complete():  # else another job has written the same set
             raise
     if job.complete():
         _report(job)
     else:
-        say(_unfinished(job))
+        once(_unfinished(job))
     return EXIT_DONE
 
 
