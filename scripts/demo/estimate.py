@@ -23,8 +23,10 @@ BUDGET_SECONDS = 330.0
 FEWEST_EPOCHS = 10
 """With 10 epochs 91 of 100 episodes succeed, with 20 94."""
 _EPISODES, _STEPS = 2, 12
-_STEP_RATIO = 1.1
-"""A step of the demo's policy, with data, messages and validation, over one of `_measure`."""
+_STEP_RATIO, _STEP_OVERHEAD = 1.1, 0.03
+"""A step of the demo's policy over one of `_measure`, and the seconds that its data, messages and
+Python take beside the arithmetic, on two cores of a server.
+"""
 _STARTS = {"host": 1.0, "data": 2.0, "training": 4.0, "evaluation": 3.0, "curves": 1.5}
 """How often each step of the demo waits for imports as long as that of torch."""
 _ACTED = 0.7
@@ -55,7 +57,7 @@ def seconds_of(
     """Seconds of each step of the demo, at the measured `speed`."""
     found = {name: count * speed["import"] for name, count in _STARTS.items()}
     found["data"] += demonstrations * speed["episode"]
-    found["training"] += steps * speed["step"] * _STEP_RATIO
+    found["training"] += steps * (speed["step"] * _STEP_RATIO + _STEP_OVERHEAD)
     acted = speed["episode"] * _ACTED + speed["step"] * _STEPS_OF_ACTING
     found["evaluation"] += 2 * evaluations * acted
     return found
