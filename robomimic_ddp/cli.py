@@ -8,6 +8,7 @@ code`, named in COMMANDS and imported only when it runs, so that `--help` stays 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import errno
 import importlib
@@ -20,8 +21,9 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from robomimic_ddp import __version__
+from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE, RobomimicDDPError, UsageError
-from robomimic_ddp.terminal import say
+from robomimic_ddp.terminal import Parser, say
 
 _WRONG_CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)")
 _WRONG_OPTION = re.compile(r"unrecognized arguments: (-[^\s=]*)")
@@ -31,7 +33,7 @@ EXIT_INTERRUPTED = 130
 """128 + SIGINT, as shells report it."""
 
 
-class _Parser(argparse.ArgumentParser):
+class _Parser(Parser):
     """Names the closest command, action or option for one that does not exist."""
 
     def error(self, message: str) -> NoReturn:
@@ -160,9 +162,10 @@ def _discard_stdout() -> None:
 
 def _run(argv: list[str]) -> int:
     if argv[:1] == [_LAUNCH]:
-        return importlib.import_module(COMMANDS[_LAUNCH].module).main(
-            argv[1:], f"robomimic-ddp {_LAUNCH}"
-        )
+        with _ranks_import_path():
+            return importlib.import_module(COMMANDS[_LAUNCH].module).main(
+                argv[1:], f"robomimic-ddp {_LAUNCH}"
+            )
     parser = _parser(argv)
     if not argv:
         parser.print_help(sys.stderr)
@@ -177,12 +180,26 @@ def _run(argv: list[str]) -> int:
         keep_triton_first()  # train.py of DROID's hosts imports TensorFlow before torchvision
     elif isinstance(sys.stdout, io.TextIOWrapper):  # paths may have characters of no encoding
         sys.stdout.reconfigure(errors="backslashreplace")
+    own_host = args.command == "run" or args.command in _GROUPS["patch"]  # a PATH, or --host
     try:
-        return importlib.import_module(COMMANDS[args.command].module).run(args.command, args)
+        with contextlib.nullcontext() if own_host else _ranks_import_path():
+            return importlib.import_module(COMMANDS[args.command].module).run(args.command, args)
     except RobomimicDDPError as error:
         if not (error.everywhere and _rank() > 0):
             say(f"robomimic-ddp: {error}", file=sys.stderr)
         return EXIT_USAGE if isinstance(error, UsageError) else EXIT_REFUSED
+
+
+@contextlib.contextmanager
+def _ranks_import_path() -> Iterator[None]:
+    """The current folder first in sys.path, as `python -m` has it, so that the command reads the
+    host that ranks will train; a console script has its own folder there.
+    """
+    if getattr(sys.flags, "safe_path", False) or sys.path[:1] == [""]:
+        yield
+        return
+    with swapped(sys, "path", ["", *sys.path]):
+        yield
 
 
 def _rank() -> int:

@@ -4,6 +4,7 @@ columns below. Elsewhere (a pipe, a file) each line stays whole.
 
 from __future__ import annotations
 
+import argparse
 import re
 import shutil
 import sys
@@ -14,6 +15,18 @@ from typing import IO, Any
 _QUOTED = re.compile(r"`[^`]*`")
 _KEPT = "\0"
 """Stands for a space in backquotes, where a command must stay one line."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises where help cannot be written, as print does; argparse of Python 3.11.3 and later
+    ignores it.
+    """
+
+    def _print_message(self, message: str, file: IO | None = None) -> None:
+        if file is not None and file is sys.stdout:
+            file.write(message)
+        else:
+            super()._print_message(message, file)
 
 
 def width(stream: IO | None = None) -> int | None:

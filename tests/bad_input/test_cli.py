@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -272,15 +273,27 @@ def test_a_file_that_may_not_be_read(name: str, folder: Path, command) -> None:
     assert code == 1 and str(path) in err and "cannot be read" in err and "Traceback" not in err
 
 
-@pytest.mark.parametrize("name", [("--help",), ("ckpt", "--help"), ("plot", "run"), ("status",)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        ("--help",),
+        ("ckpt", "--help"),
+        ("sweep", "new", "--help"),
+        ("launch", "--help"),
+        ("plot", "run"),
+        ("status",),
+    ],
+)
 def test_an_output_that_cannot_be_written(name: tuple[str, ...], folder: Path) -> None:
     """A full disk under `> FILE`: with Python's buffer, and without it."""
     arguments = [str(folder / "checkout")] if name == ("status",) else []
+    buffering = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
     for buffered in ((), ("-u",)):
         with open("/dev/full", "w") as full:
             done = subprocess.run(
                 [sys.executable, *buffered, "-m", "robomimic_ddp", *name, *arguments],
                 cwd=folder,
+                env=buffering,
                 stdout=full,
                 stderr=subprocess.PIPE,
                 text=True,

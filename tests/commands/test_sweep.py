@@ -203,6 +203,20 @@ def test_an_unedited_host_trains_nothing(make, capsys):
     assert "robomimic-ddp apply" in capsys.readouterr().err
 
 
+def test_the_host_is_the_one_that_trials_import(make, tmp_path):
+    """Trials are `python -m` in the current folder; a console script does not search it."""
+    (tmp_path / "robomimic" / "utils").mkdir(parents=True)
+    for name in ("__init__.py", "utils/train_utils.py"):
+        (tmp_path / "robomimic" / name).touch()
+    script = tmp_path / "bin" / "robomimic-ddp"
+    script.parent.mkdir()
+    script.write_text("import sys\nfrom robomimic_ddp import cli\nsys.exit(cli.main())\n")
+    words = [sys.executable, script, "sweep", "run", make("train.seed=1").directory]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == EXIT_REFUSED
+    assert f"{tmp_path / 'robomimic'}" in done.stderr, done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "visible", "said"),
     [

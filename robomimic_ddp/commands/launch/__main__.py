@@ -11,7 +11,6 @@ from pathlib import Path
 
 from robomimic_ddp.commands.launch import arguments
 from robomimic_ddp.config import env
-from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.errors import (
     EXIT_DONE,
     EXIT_REFUSED,
@@ -39,8 +38,7 @@ def main(argv: Sequence[str] | None = None, prog: str = arguments.SCRIPT) -> int
         if settings.print_runs:
             print(summary.runs_folder(settings))
             return EXIT_DONE
-        with swapped(sys, "path", _as_ranks()):
-            wrong = list(_wrong(settings, variables))
+        wrong = list(_wrong(settings, variables))
         if wrong and not settings.dry_run:
             raise wrong[0]
         command, added = torchrun.command(settings, variables)
@@ -57,13 +55,6 @@ def main(argv: Sequence[str] | None = None, prog: str = arguments.SCRIPT) -> int
     if not settings.dry_run:
         env.become(torchrun.quiet(command), added)
     return EXIT_DONE
-
-
-def _as_ranks() -> list[str]:
-    """sys.path with the current folder first, as `python -m` has it; a console script, such as
-    robomimic-ddp, has its own folder there.
-    """
-    return list(sys.path) if getattr(sys.flags, "safe_path", False) else ["", *sys.path]
 
 
 def _wrong(

@@ -13,6 +13,7 @@ from typing import Any
 
 from robomimic_ddp.config.options import FIELDS
 from robomimic_ddp.errors import UsageError
+from robomimic_ddp.terminal import Parser
 
 SCRIPT = "train_multi_gpu.sh"
 DOT_LIST_MODULE = "robomimic.scripts.train_rlds"
@@ -62,7 +63,7 @@ class Settings:
         return self.module.rpartition(".")[2] == "train_rlds"
 
 
-class _Parser(argparse.ArgumentParser):
+class _Parser(Parser):
     def error(self, message: str) -> Any:
         raise UsageError(f"{message}. See {self.prog} --help.")
 

@@ -11,12 +11,12 @@ from typing import Any
 from robomimic_ddp.commands.launch import arguments, devices, torchrun
 from robomimic_ddp.config import env, paths
 from robomimic_ddp.errors import EXIT_DONE, EXIT_STOPPED, PatchError, UsageError
-from robomimic_ddp.terminal import say
+from robomimic_ddp.terminal import Parser, say
 
 _DIRECTORY = {"metavar": "DIR", "help": "folder of the sweep"}
 
 
-class _Intermixed(argparse.ArgumentParser):
+class _Intermixed(Parser):
     """Takes words between and after flags: `new DIR --config cfg.json train.seed=1,2`."""
 
     _within = False
