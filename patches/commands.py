@@ -210,7 +210,9 @@ def _apply(args: argparse.Namespace) -> int:
     fresh = {(f.fixer.name, f.path) for f in examination.findings if isinstance(f.outcome, Applied)}
     print(f"host: {package}\n\n{_table(after, fresh)}\n")
     done = ", ".join(_counted(_originals(examination)))
-    say(f"{done}. See the lines with git diff; take them back with robomimic-ddp revert.")
+    in_git = _uncommitted(examination.host) is not None
+    see = "See the lines with git diff; take" if in_git else "Take"
+    say(f"{done}. {see} them back with robomimic-ddp revert.")
     return EXIT_DONE
 
 

@@ -169,11 +169,11 @@ def test_one_file_is_not_files(host, command):
     command("apply", host)
     (host / "utils/torch_utils.py").write_bytes(before)
     assert "apply would edit 1 file." in command("status", host)[1]
-    assert "\n1 file edited. See" in command("apply", host)[1]
+    assert "\n1 file edited. Take" in command("apply", host)[1]
 
 
 def test_apply_and_doctor_count_the_same_files(host, command):
-    assert "\n4 files edited, scripts/train_rlds.py added. See" in command("apply", host)[1]
+    assert "\n4 files edited, scripts/train_rlds.py added. Take" in command("apply", host)[1]
     calls, _ = settings._edits(host)
     assert calls == 4
 

@@ -35,7 +35,7 @@ def checkout(host):
 
 def test_a_clean_checkout_is_clean_again_after_revert(checkout, command):
     out = command("apply", checkout)[1]
-    assert "not committed" not in out
+    assert "not committed" not in out and "See the lines with git diff; take" in out
     assert git(checkout, "status", "--porcelain")
     assert "not committed" not in command("status", checkout)[1], "our own edits are not the user's"
     assert command("revert", checkout)[0] == 0
