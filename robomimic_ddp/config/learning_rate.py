@@ -55,7 +55,7 @@ def describe(
     if by_rule["linear"] == 1:
         return f"learning rate: {whose}{change}"
     choices = ", ".join(f"{name} {before * factor:g}" for name, factor in by_rule.items())
-    differs = "" if chosen else " (the default here; scripts/train_multi_gpu.sh scales by linear)"
+    differs = "" if chosen else " (the default here; robomimic-ddp launch scales by linear)"
     return (
         f"learning rate: {whose}{change}; ddp.lr_scaling={rule}{differs}; by each rule: {choices}"
     )

@@ -78,11 +78,13 @@ class RunPlan:
 
     def describe(self, in_parallel: bool = True) -> str:
         """One line for each decision; the main rank prints them before training."""
-        where = f"{self.visible_gpus} visible GPU(s)" if self.visible_gpus else "CPU"
+        where = "on the CPU"
+        if self.visible_gpus:
+            where = f"main rank on {self.device}, {self.visible_gpus} visible GPU(s)"
         mode = parallel_mode.NAMES[self.mode if in_parallel else "single"]
         micro = f" x {self.accumulate} micro-batches" if self.accumulate > 1 else ""
         lines = [
-            f"mode: {mode}, {self.world_size} rank(s), main rank on {self.device}, {where}",
+            f"mode: {mode}, {self.world_size} rank(s), {where}",
             *self._devices(),
             f"batch: {self.batch_per_rank} per rank x {self.world_size}{micro} = "
             f"{self.samples_per_step} samples per step (train.batch_size={self.configured_batch})",

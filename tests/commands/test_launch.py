@@ -198,7 +198,7 @@ def test_a_gpu_that_is_not_installed(installed, named, missing, node_with, confi
     where = next(iter(summary.lines(settings("--config", config()), variables)))
     on_cpu = named == "" or (installed == 0 and named == "5")
     why = f" (CUDA_VISIBLE_DEVICES={named})" if named else ""
-    on_the_cpu = f"on the CPU, since no GPU is visible{why}"
+    on_the_cpu = f"on the CPU, since no GPU is visible{why}; --gpus N starts N ranks"
     assert where.endswith(on_the_cpu if on_cpu else "on GPUs")
 
 

@@ -101,7 +101,7 @@ def test_one_block_says_what_is_going_to_happen(trained: Any) -> None:
     assert beginning < hosts and "node 1 of" not in result.stderr
     block = result.stdout.split("= robomimic-ddp =")[1].split("\n\n")[0]
     for line in (
-        r"mode: DistributedDataParallel, 2 rank\(s\), main rank on cpu",
+        r"mode: DistributedDataParallel, 2 rank\(s\), on the CPU",
         r"devices: cpu, 2 rank\(s\) on each of 1 node\(s\); gradients over gloo",
         r"batch: 4 per rank x 2 = 8 samples per step \(train.batch_size=4\)",
         r"data workers: 0 per rank x 2 rank\(s\) on this node",

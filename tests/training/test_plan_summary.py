@@ -74,7 +74,7 @@ def test_every_decision_has_a_line():
         "devices: cuda:0 to cuda:3, 4 rank(s) on each of 2 node(s); gradients over NCCL",
         "batch: 4 per rank x 8 = 32 samples per step (train.batch_size=4)",
         "learning rate: 0.0001, as configured; ddp.lr_scaling=none (the default here; "
-        "scripts/train_multi_gpu.sh scales by linear); by each rule: none 0.0001, "
+        "robomimic-ddp launch scales by linear); by each rule: none 0.0001, "
         "linear 0.0008, sqrt 0.000282843",
         "schedule: 20 epoch(s) of 100 step(s); learning rate of policy: 500 steps of warm-up, "
         "then a cosine",

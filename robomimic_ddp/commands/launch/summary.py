@@ -43,6 +43,8 @@ def lines(settings: Settings, variables: Mapping[str, str]) -> Iterator[str]:
     named = variables.get("CUDA_VISIBLE_DEVICES")
     why = f" (CUDA_VISIBLE_DEVICES={named})" if named else ""
     where = "on GPUs" if chosen.gpus else f"on the CPU, since no GPU is visible{why}"
+    if settings.gpus is None and not chosen.gpus:
+        where += "; --gpus N starts N ranks"
     world = chosen.ranks * settings.nodes
     yield f"ranks: {chosen.ranks} on each of {settings.nodes} node(s) = {world}, {where}"
     batch = tree.at(config, "train.batch_size")
