@@ -8,7 +8,7 @@ from pathlib import Path
 
 from robomimic_ddp.errors import PatchError
 from robomimic_ddp.patches import manifest
-from robomimic_ddp.patches.hosts import Host
+from robomimic_ddp.patches.host.hosts import Host
 from robomimic_ddp.patches.outcomes import AlreadyApplied, Examination
 from robomimic_ddp.patches.writing import Change, remove_remnants, write_all
 

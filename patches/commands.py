@@ -14,7 +14,7 @@ from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, PatchError
 from robomimic_ddp.terminal import say, width
 
 if TYPE_CHECKING:
-    from robomimic_ddp.patches.hosts import Host
+    from robomimic_ddp.patches.host.hosts import Host
     from robomimic_ddp.patches.outcomes import Examination
 
 _PATH_HELP = (
@@ -76,14 +76,16 @@ def run(command: str, args: argparse.Namespace) -> int:
 
 
 def _examine(args: argparse.Namespace) -> tuple[Examination, list]:
-    from robomimic_ddp.patches import engine, hosts, registry
+    from robomimic_ddp.patches import engine, registry
+    from robomimic_ddp.patches.host import hosts
 
     fixers = registry.select(args.only_fixers, args.with_fixers, args.without_fixers)
     return engine.examine(hosts.find_host(args.path), fixers), fixers
 
 
 def _status(args: argparse.Namespace) -> int:
-    from robomimic_ddp.patches import changes, known_faults, manifest, report
+    from robomimic_ddp.patches import changes, manifest, report
+    from robomimic_ddp.patches.host import known_faults
 
     examination, _ = _examine(args)
     changes.clean(examination.host)
@@ -143,7 +145,8 @@ def _files(count: int) -> str:
 
 def _uncommitted(host: Host) -> list[str] | None:
     """Files with changes that are not committed, ours left out."""
-    from robomimic_ddp.patches import git_tree, manifest
+    from robomimic_ddp.patches import manifest
+    from robomimic_ddp.patches.host import git_tree
 
     ours = (*manifest.load(host.package), manifest.NAME)
     return git_tree.uncommitted(host.root, frozenset(host.package / name for name in ours))
@@ -217,7 +220,8 @@ def _apply(args: argparse.Namespace) -> int:
 
 
 def _revert(args: argparse.Namespace) -> int:
-    from robomimic_ddp.patches import changes, hosts, manifest
+    from robomimic_ddp.patches import changes, manifest
+    from robomimic_ddp.patches.host import hosts
 
     host = hosts.find_host(args.path)
     changes.clean(host)

@@ -8,7 +8,7 @@ from typing import Any, Union
 import libcst as cst
 
 from robomimic_ddp.patches.outcomes import Found, Unrecognised
-from robomimic_ddp.patches.source import Edit, Source, walk
+from robomimic_ddp.patches.syntax.source import Edit, Source, walk
 
 TRAIN_SCRIPTS = ("scripts/train*.py",)
 Definition = Union[cst.FunctionDef, cst.ClassDef]

@@ -11,9 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 from robomimic_ddp.errors import PatchError
-from robomimic_ddp.patches import entries
 from robomimic_ddp.patches.edits import api_calls, definition
-from robomimic_ddp.patches.hosts import Host
+from robomimic_ddp.patches.host import entries
+from robomimic_ddp.patches.host.hosts import Host
+from robomimic_ddp.patches.host.refusal import find_refusal
 from robomimic_ddp.patches.outcomes import (
     AlreadyApplied,
     Applied,
@@ -25,8 +26,7 @@ from robomimic_ddp.patches.outcomes import (
     Outcome,
     Unrecognised,
 )
-from robomimic_ddp.patches.refusal import find_refusal
-from robomimic_ddp.patches.source import Edit, Source, SourceError
+from robomimic_ddp.patches.syntax.source import Edit, Source, SourceError
 
 
 def examine(host: Host, fixers: Iterable[Fixer]) -> Examination:

@@ -15,8 +15,8 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 
-from robomimic_ddp.patches.lines import compile_as
 from robomimic_ddp.patches.outcomes import Examination, FilePatch
+from robomimic_ddp.patches.syntax.lines import compile_as
 
 
 class EditedLoader(SourceFileLoader):

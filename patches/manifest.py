@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 
 from robomimic_ddp.errors import PatchError
 from robomimic_ddp.patches.outcomes import FilePatch
-from robomimic_ddp.patches.python import api_names
+from robomimic_ddp.patches.syntax.python import api_names
 
 NAME = ".robomimic_ddp.json"
 FORMAT = 1

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Union
 
-from robomimic_ddp.patches.hosts import Host
-from robomimic_ddp.patches.refusal import Refusal
+from robomimic_ddp.patches.host.hosts import Host
+from robomimic_ddp.patches.host.refusal import Refusal
 
 if TYPE_CHECKING:
     import libcst as cst
 
-    from robomimic_ddp.patches.source import Edit, Source
+    from robomimic_ddp.patches.syntax.source import Edit, Source
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ import json
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from robomimic_ddp.patches.known_faults import KnownFault
+from robomimic_ddp.patches.host.known_faults import KnownFault
+from robomimic_ddp.patches.host.refusal import Refusal
 from robomimic_ddp.patches.outcomes import (
     AlreadyApplied,
     Applied,
@@ -15,7 +16,6 @@ from robomimic_ddp.patches.outcomes import (
     NotPresent,
     Unrecognised,
 )
-from robomimic_ddp.patches.refusal import Refusal
 from robomimic_ddp.terminal import wrapped
 
 _WIDE = 140

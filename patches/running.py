@@ -50,7 +50,7 @@ def _file(args: argparse.Namespace) -> Path | None:
 
 def _host(given: str | None, file: Path | None):
     """The host that imports will come from: that of --host, or the importable one."""
-    from robomimic_ddp.patches import hosts
+    from robomimic_ddp.patches.host import hosts
 
     if given is not None:
         host = hosts.find_host(given)

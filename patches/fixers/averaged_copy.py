@@ -5,9 +5,9 @@ from __future__ import annotations
 import libcst as cst
 
 from robomimic_ddp.patches.edits import api_calls, calls, rename
-from robomimic_ddp.patches.imports import dotted
 from robomimic_ddp.patches.outcomes import Fixer, Found, NotPresent
-from robomimic_ddp.patches.source import Source, walk
+from robomimic_ddp.patches.syntax.imports import dotted
+from robomimic_ddp.patches.syntax.source import Source, walk
 
 CLASSES = ("diffusers.training_utils.EMAModel", "diffusers.EMAModel")
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import libcst as cst
 
 from robomimic_ddp.patches.edits import TRAIN_SCRIPTS, api_calls, calls, unrecognised, wrap
-from robomimic_ddp.patches.imports import dotted
 from robomimic_ddp.patches.outcomes import Fixer, Found
-from robomimic_ddp.patches.source import Source, children, walk
+from robomimic_ddp.patches.syntax.imports import dotted
+from robomimic_ddp.patches.syntax.source import Source, children, walk
 
 CLOCKS = ("time.time", "time.monotonic", "time.perf_counter", "datetime.datetime.now")
 LOGICAL = (cst.BooleanOperation, cst.Comparison, cst.UnaryOperation)

@@ -16,9 +16,9 @@ from robomimic_ddp.patches.edits import (
     put_after,
     wrap,
 )
-from robomimic_ddp.patches.imports import API_MODULE, dotted
 from robomimic_ddp.patches.outcomes import Fixer, Found
-from robomimic_ddp.patches.source import Source, walk
+from robomimic_ddp.patches.syntax.imports import API_MODULE, dotted
+from robomimic_ddp.patches.syntax.source import Source, walk
 
 COMPOSE = ("hydra.compose", "hydra.experimental.compose", f"{API_MODULE}.compose")
 """The last: in hosts that an earlier version patched."""

@@ -9,7 +9,7 @@ import libcst as cst
 
 from robomimic_ddp.patches.edits import TRAIN_SCRIPTS, argument, calls, rename, unrecognised, wrap
 from robomimic_ddp.patches.outcomes import Fixer, Found
-from robomimic_ddp.patches.source import Source, walk
+from robomimic_ddp.patches.syntax.source import Source, walk
 
 DATA_LOADER = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
 VALID = re.compile(r"(^|_)(valid|val(_|set|$)|eval|test)", re.IGNORECASE)

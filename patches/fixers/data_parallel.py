@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import libcst as cst
 
 from robomimic_ddp.patches.edits import api_calls, api_name, argument, calls, keyword, unrecognised
-from robomimic_ddp.patches.imports import dotted
 from robomimic_ddp.patches.outcomes import Fixer, Found
-from robomimic_ddp.patches.source import Edit, Source, children, walk
+from robomimic_ddp.patches.syntax.imports import dotted
+from robomimic_ddp.patches.syntax.source import Edit, Source, children, walk
 
 DATA_PARALLEL = (
     "torch.nn.DataParallel",

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import libcst as cst
 
 from robomimic_ddp.patches.edits import TRAIN_SCRIPTS, decorate, definition, unrecognised
-from robomimic_ddp.patches.hosts import READS_RLDS
+from robomimic_ddp.patches.host.hosts import READS_RLDS
 from robomimic_ddp.patches.outcomes import Fixer, Found, NotPresent
-from robomimic_ddp.patches.source import Source
+from robomimic_ddp.patches.syntax.source import Source
 
 LOGS, TRAINING, FILES = ("utils/log_utils.py",), ("utils/train_utils.py",), ("utils/file_utils.py",)
 REQUIRED = {"entry_point", "run_directory", "save_model"}

@@ -16,7 +16,7 @@ from robomimic_ddp.patches.edits import (
     wrap,
 )
 from robomimic_ddp.patches.outcomes import Fixer, Found, NotPresent
-from robomimic_ddp.patches.source import Edit, Source, walk
+from robomimic_ddp.patches.syntax.source import Edit, Source, walk
 
 
 def _devices(source: Source, function: cst.FunctionDef) -> Iterator[Found]:

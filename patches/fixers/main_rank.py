@@ -19,9 +19,9 @@ from robomimic_ddp.patches.edits import (
     unrecognised,
     wrap,
 )
-from robomimic_ddp.patches.imports import dotted
 from robomimic_ddp.patches.outcomes import Fixer, Found
-from robomimic_ddp.patches.source import Source, walk
+from robomimic_ddp.patches.syntax.imports import dotted
+from robomimic_ddp.patches.syntax.source import Source, walk
 
 HELPERS = ("utils/train_utils.py",)
 FILE_OPERATIONS = (

@@ -12,9 +12,9 @@ import libcst as cst
 
 from robomimic_ddp.patches.edits import api_calls, calls, key_of, text_of, unrecognised, wrap
 from robomimic_ddp.patches.fixers.data_parallel import DATA_PARALLEL, keyed_calls
-from robomimic_ddp.patches.imports import dotted
 from robomimic_ddp.patches.outcomes import Fixer, Found, NotPresent
-from robomimic_ddp.patches.source import Source, walk
+from robomimic_ddp.patches.syntax.imports import dotted
+from robomimic_ddp.patches.syntax.source import Source, walk
 
 AROUND = (
     "DataParallel goes around nets that are in an nn.ModuleDict already, which are made parallel "

@@ -10,7 +10,7 @@ import libcst as cst
 
 from robomimic_ddp.patches.edits import TRAIN_SCRIPTS, calls, unrecognised
 from robomimic_ddp.patches.outcomes import Fixer, Found, NotPresent
-from robomimic_ddp.patches.source import Edit, Source, walk
+from robomimic_ddp.patches.syntax.source import Edit, Source, walk
 
 
 def find(source: Source, main: cst.FunctionDef) -> list[Found]:

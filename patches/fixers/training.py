@@ -15,9 +15,9 @@ from robomimic_ddp.patches.edits import (
     unrecognised,
     wrap,
 )
-from robomimic_ddp.patches.imports import dotted
 from robomimic_ddp.patches.outcomes import Fixer, Found
-from robomimic_ddp.patches.source import Source, children, walk
+from robomimic_ddp.patches.syntax.imports import dotted
+from robomimic_ddp.patches.syntax.source import Source, children, walk
 
 BEST = ("best_valid_loss", "best_return", "best_success_rate")
 

@@ -12,7 +12,7 @@ import libcst as cst
 
 from robomimic_ddp.patches.edits import argument, keyword, last_names, unrecognised
 from robomimic_ddp.patches.outcomes import Fixer, Found
-from robomimic_ddp.patches.source import Edit, Source, walk
+from robomimic_ddp.patches.syntax.source import Edit, Source, walk
 
 UNET = "ConditionalUnet1D"
 POSITIONS = {"diffusion_step_embed_dim": 2, "down_dims": 3, "kernel_size": 4, "n_groups": 5}

@@ -15,8 +15,9 @@ import pytest
 from robomimic_ddp.checkpoint import Found, Resume
 from robomimic_ddp.config import host_seams
 from robomimic_ddp.errors import PatchError, UnpatchedScript, WriteError
-from robomimic_ddp.patches import changes, engine, hosts, manifest, registry
-from robomimic_ddp.patches.python import api_names
+from robomimic_ddp.patches import changes, engine, manifest, registry
+from robomimic_ddp.patches.host import hosts
+from robomimic_ddp.patches.syntax.python import api_names
 from robomimic_ddp.training import resume, run
 from robomimic_ddp.training.run_directory import run_directory
 from tests.patches.support import CHECKOUT, write_host

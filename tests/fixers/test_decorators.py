@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from robomimic_ddp.patches.fixers.decorators import FIXERS
-from robomimic_ddp.patches.hosts import READS_RLDS
+from robomimic_ddp.patches.host.hosts import READS_RLDS
 from tests.fixers.support import check_edit, check_untouched
 
 HEAD = "import robomimic_ddp.api as DDPUtils\n"

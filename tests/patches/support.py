@@ -10,7 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from robomimic_ddp.patches import engine, hosts, registry
+from robomimic_ddp.patches import engine, registry
+from robomimic_ddp.patches.host import hosts
 from robomimic_ddp.patches.outcomes import Examination
 
 CHECKOUT = Path(__file__).resolve().parents[2]

@@ -8,7 +8,8 @@ import os
 import pytest
 
 from robomimic_ddp.errors import PatchError
-from robomimic_ddp.patches import changes, hosts, manifest
+from robomimic_ddp.patches import changes, manifest
+from robomimic_ddp.patches.host import hosts
 from tests.patches.support import append, examine, snapshot, write_host
 
 EDITED = "utils/torch_utils.py"

@@ -6,7 +6,8 @@ import libcst as cst
 import pytest
 
 from robomimic_ddp.errors import PatchError
-from robomimic_ddp.patches import changes, engine, hosts, registry
+from robomimic_ddp.patches import changes, engine, registry
+from robomimic_ddp.patches.host import hosts
 from robomimic_ddp.patches.outcomes import (
     AlreadyApplied,
     Applied,
@@ -14,7 +15,7 @@ from robomimic_ddp.patches.outcomes import (
     NotPresent,
     Unrecognised,
 )
-from robomimic_ddp.patches.source import Edit
+from robomimic_ddp.patches.syntax.source import Edit
 from tests.patches.support import append, as_droid, examine, snapshot, write_host
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from robomimic_ddp.patches import hook
-from robomimic_ddp.patches.hosts import Host
+from robomimic_ddp.patches.host.hosts import Host
 from robomimic_ddp.patches.outcomes import Examination, FilePatch
 from tests.patches.support import snapshot
 

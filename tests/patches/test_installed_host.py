@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from robomimic_ddp.patches import changes, engine, hosts, manifest, registry
+from robomimic_ddp.patches import changes, engine, manifest, registry
 from robomimic_ddp.patches.diff import unified_diff
+from robomimic_ddp.patches.host import hosts
 from robomimic_ddp.patches.outcomes import AlreadyApplied
 from tests.patches.support import snapshot
 

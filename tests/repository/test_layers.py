@@ -188,8 +188,9 @@ def test_heavy_imports_stay_where_they_belong(file: Path) -> None:
     ids=lambda file: str(file.relative_to(ROOT)),
 )
 def test_patches_import_libcst_errors_and_terminal_only(file: Path) -> None:
-    allowed = tuple(f"robomimic_ddp.{room}" for room in ("errors", "terminal", "patches"))
-    allowed += ("libcst",)
+    below = {"syntax": ("patches.syntax",), "host": ("patches.syntax", "patches.host")}
+    rooms = ("errors", "terminal", *below.get(file.parent.name, ("patches",)))
+    allowed = ("libcst", *(f"robomimic_ddp.{room}" for room in rooms))
     for item in imports_of(file.read_text()):
         if item.name.split(".")[0] not in sys.stdlib_module_names:
             assert item.name.startswith(allowed), f"line {item.line} imports {item.name}"

@@ -6,7 +6,7 @@ import ast
 import difflib
 from types import CodeType
 
-from robomimic_ddp.patches.python import syntax_tree
+from robomimic_ddp.patches.syntax.python import syntax_tree
 
 
 def compile_as(before: bytes, after: bytes, path: str) -> CodeType:

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from robomimic_ddp.patches.hosts import Host
-from robomimic_ddp.patches.python import aliases, dotted, last_name, parsed, resolved
+from robomimic_ddp.patches.host.hosts import Host
+from robomimic_ddp.patches.syntax.python import aliases, dotted, last_name, parsed, resolved
 
 DDP = "DistributedDataParallel"
 

@@ -14,15 +14,15 @@ import libcst as cst
 from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider, ScopeProvider
 
 from robomimic_ddp.errors import PatchError
-from robomimic_ddp.patches.bindings import Bindings
-from robomimic_ddp.patches.imports import (
+from robomimic_ddp.patches.syntax.bindings import Bindings
+from robomimic_ddp.patches.syntax.imports import (
     API_ALIAS,
     API_MODULE,
     dotted,
     top_level_imports,
     with_api_import,
 )
-from robomimic_ddp.patches.python import syntax_tree
+from robomimic_ddp.patches.syntax.python import syntax_tree
 
 Node = TypeVar("Node", bound=cst.CSTNode)
 

@@ -7,7 +7,7 @@ import builtins
 from collections import defaultdict
 from collections.abc import Iterator
 
-from robomimic_ddp.patches.python import imported_names
+from robomimic_ddp.patches.syntax.python import imported_names
 
 _BUILTINS = frozenset(dir(builtins))
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)

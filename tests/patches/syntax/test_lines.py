@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robomimic_ddp.patches.lines import compile_as, original_lines
+from robomimic_ddp.patches.syntax.lines import compile_as, original_lines
 
 BEFORE = b"""import os
 

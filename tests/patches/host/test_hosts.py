@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from robomimic_ddp.errors import UsageError
-from robomimic_ddp.patches.hosts import READS_RLDS, find_host
+from robomimic_ddp.patches.host.hosts import READS_RLDS, find_host
 from tests.patches.support import CHECKOUT, run_command, snapshot, write_host
 
 

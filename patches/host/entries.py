@@ -10,8 +10,8 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from robomimic_ddp.patches.hosts import Host
-from robomimic_ddp.patches.python import aliases, dotted, parsed, resolved
+from robomimic_ddp.patches.host.hosts import Host
+from robomimic_ddp.patches.syntax.python import aliases, dotted, parsed, resolved
 
 TRAIN_UTILS = "utils/train_utils.py"
 HELPERS = {"get_exp_dir": "run_directory", "save_model": "save_model", "run_epoch": "epoch_log"}

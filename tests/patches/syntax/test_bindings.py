@@ -5,8 +5,8 @@ from __future__ import annotations
 import libcst as cst
 import pytest
 
-from robomimic_ddp.patches.imports import dotted
-from robomimic_ddp.patches.source import Source, walk
+from robomimic_ddp.patches.syntax.imports import dotted
+from robomimic_ddp.patches.syntax.source import Source, walk
 
 HEAD = """import torch, torch.nn as nn, os.path
 from torch.nn import DataParallel as DP, Module

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from robomimic_ddp.patches.hosts import Host
-from robomimic_ddp.patches.python import aliases, dotted, last_name, parsed
+from robomimic_ddp.patches.host.hosts import Host
+from robomimic_ddp.patches.syntax.python import aliases, dotted, last_name, parsed
 
 _TRAIN_UTILS = "utils/train_utils.py"
 _SCRIPTS = "scripts/train*.py"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from robomimic_ddp.patches.hosts import find_host
-from robomimic_ddp.patches.known_faults import find_known_faults
+from robomimic_ddp.patches.host.hosts import find_host
+from robomimic_ddp.patches.host.known_faults import find_known_faults
 from tests.patches.support import append, snapshot
 
 LOAD = """

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from robomimic_ddp.patches.python import API_MODULE
+from robomimic_ddp.patches.syntax.python import API_MODULE
 
 API_ALIAS = "DDPUtils"
 

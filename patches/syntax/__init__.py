@@ -1,0 +1,1 @@
+"""Python source: parsed, names resolved, imports added, and line numbers kept."""
