@@ -90,8 +90,9 @@ def test_what_does_not_belong_is_found() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", notebooks.NOTEBOOKS, ids=lambda path: path.stem)
-def test_it_runs(path: Path, tmp_path: Path) -> None:
+def test_it_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("nbclient", reason="the extra [test] is not installed")
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")  # ipykernel would leave out what subprocesses print
     run = notebooks.execute(path, tmp_path)  # raises at the first cell that fails
     assert complaints(run) == []
     assert kinds(run) == kinds(json.loads(path.read_text()))
