@@ -149,3 +149,12 @@ def writable(text: str) -> Path:
     if reason is not None:
         raise argparse.ArgumentTypeError(f"{text!r} cannot be written to: {reason}")
     return expanded(text)
+
+
+def example_below(directory: Path, name: str) -> str:
+    """The newest folder that contains `name`, one or two levels below `directory`, as ", such as
+    FOLDER"; "" if there is none.
+    """
+    files = [*directory.glob(f"*/{name}"), *directory.glob(f"*/*/{name}")]
+    folders = sorted((file.parents[name.count("/")] for file in files), key=lambda one: one.name)
+    return f", such as {folders[-1]}" if folders else ""

@@ -47,6 +47,8 @@ _TIME_LIMIT_TEXTS = ("Timed out waiting", "Watchdog caught collective")
 
 _entered: list[env.LaunchEnv] = []
 """The launch environment of the running entry point, if any."""
+_last_words: list[Callable[[], None]] = []
+"""Called when torchrun was killed."""
 
 
 def entry_point(main: Callable) -> Callable:
@@ -95,6 +97,16 @@ def at_once(last_words: Callable[[Exception], None] = lambda error: None) -> Ite
                 last_words(error)
             _end_for(error, _entered[-1])
         raise
+
+
+@contextmanager
+def if_launcher_dies(say: Callable[[], None]) -> Iterator[None]:
+    """`say` is called, in a thread, if the launcher is killed during the block."""
+    _last_words.append(say)
+    try:
+        yield
+    finally:
+        _last_words.remove(say)
 
 
 def _end_for(error: BaseException, launch: env.LaunchEnv) -> None:
@@ -238,6 +250,9 @@ def _end_with_parent() -> None:
         while not orphaned and os.getppid() == parent:
             time.sleep(_PARENT_POLL_SECONDS)
         _show("the launcher of this rank is gone; the rank ends\n")
+        with suppress(Exception):
+            for say in _last_words:
+                say()
         group.exit_with_workers(EXIT_REFUSED)
 
     threading.Thread(target=watch, name="robomimic-ddp-launcher-watch", daemon=True).start()

@@ -165,9 +165,10 @@ def look(directory: Path) -> tuple[list[dict[str, Any]], list[str]]:
         what = f"no {FOLDER}/rank*.json"
         if damaged:
             what = f"damaged files only in {FOLDER}/ ({', '.join(damaged[:4])})"
+        other = paths.example_below(Path(directory), f"{FOLDER}/rank0.json")
         raise DataError(
             f"{directory} has {what}; expected the folder of a run that trains under the "
-            "retrofit (the one with logs/ and models/). A rank that lives writes its file every "
-            "few seconds, unless the disk is full."
+            f"retrofit (the one with logs/ and models/){other}. A rank that lives writes its file "
+            "every few seconds, unless the disk is full."
         )
     return sorted(found, key=lambda state: state["rank"]), damaged

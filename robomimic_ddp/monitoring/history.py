@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable
 
+from robomimic_ddp.config import paths
 from robomimic_ddp.errors import DataError
 
 if TYPE_CHECKING:  # `plot` reads histories without torch
@@ -153,9 +154,10 @@ def read(directory: Path) -> list:
     """
     path = Path(directory) / FILE_NAME
     if not path.is_file():
+        other = paths.example_below(Path(directory), FILE_NAME)
         raise DataError(
             f"{directory} has no {FILE_NAME}; expected the folder of a run trained under the "
-            "retrofit (the one with logs/ and models/)."
+            f"retrofit (the one with logs/ and models/){other}."
         )
     records = []
     try:

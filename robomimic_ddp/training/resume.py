@@ -6,6 +6,7 @@ and all ranks resume from one file even where two nodes would see different ones
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from collections.abc import Iterable, Iterator
@@ -15,7 +16,14 @@ from typing import Any
 
 from robomimic_ddp import checkpoint
 from robomimic_ddp.config import env, relaunch
-from robomimic_ddp.distributed import atomic_files, group, host_algo, main_rank, tree_collectives
+from robomimic_ddp.distributed import (
+    atomic_files,
+    entry_point,
+    group,
+    host_algo,
+    main_rank,
+    tree_collectives,
+)
 from robomimic_ddp.errors import CheckpointError, DataError, LaunchError, Stopped
 from robomimic_ddp.monitoring import history
 from robomimic_ddp.training import run as _run
@@ -77,11 +85,12 @@ def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> bool
 
 @contextmanager
 def hint_on_failure(run: _run.Run) -> Iterator[None]:
-    """If the block fails after a state was saved, and torchrun does not start the ranks again by
-    itself, the main rank prints how to resume.
+    """If the block fails, or torchrun is killed, after a state was saved, the main rank prints how
+    to resume, unless torchrun starts the ranks again by itself.
     """
     try:
-        yield
+        with entry_point.if_launcher_dies(functools.partial(say_resumable, run)):
+            yield
     except Exception as error:
         if not isinstance(error, (CheckpointError, Stopped)):
             say_resumable(run)

@@ -18,9 +18,10 @@ def tell() -> None:
 
 @entry_point.entry_point
 def main() -> None:
-    if "early" not in sys.argv:
-        tell()
-    time.sleep(600)
+    with entry_point.if_launcher_dies(lambda: os.write(1, b"last words\n")):
+        if "early" not in sys.argv:
+            tell()
+        time.sleep(600)
 
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ def test_the_odd_rank_stands_out(changes, state):
 
 def write(directory, *words):
     folder = directory / heartbeat.FOLDER
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for word in words:
         (folder / f"rank{word['rank']}.json").write_text(json.dumps(word))
 
@@ -134,6 +134,9 @@ def test_the_command(tmp_path, capsys):
 def test_nothing_to_watch(tmp_path, capsys):
     with pytest.raises(DataError, match="has no heartbeats"):
         heartbeat.read(tmp_path)
+    write(tmp_path / "name" / "20261124", reported(0, time.time()))
+    assert cli.main(["watch", str(tmp_path), "--once"]) == 1
+    assert f"such as {tmp_path / 'name' / '20261124'}" in capsys.readouterr().err
     assert cli.main(["watch", str(tmp_path / "none")]) == 1
     assert cli.main(["watch", str(tmp_path), "--interval", "0"]) == 2
     assert "none" in capsys.readouterr().err

@@ -12,6 +12,7 @@ import torch
 
 from robomimic_ddp import checkpoint
 from robomimic_ddp.config import options
+from robomimic_ddp.distributed import entry_point
 from robomimic_ddp.errors import CheckpointError, Stopped
 from robomimic_ddp.monitoring import history
 from robomimic_ddp.training import powersgd_state, resume
@@ -135,6 +136,15 @@ def test_a_failure_says_how_to_resume(
     with pytest.raises(type(error)), resume.hint_on_failure(SimpleNamespace(directory=tmp_path)):
         raise error
     assert ("can be resumed" in capsys.readouterr().err) is (is_told and saved)
+
+
+def test_a_killed_launcher_says_how_to_resume(tmp_path, capsys):
+    (tmp_path / checkpoint.STATE).touch()
+    with resume.hint_on_failure(SimpleNamespace(directory=tmp_path)):
+        (say,) = entry_point._last_words
+        say()
+    assert "can be resumed" in capsys.readouterr().err
+    assert not entry_point._last_words
 
 
 @pytest.mark.parametrize(

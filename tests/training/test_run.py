@@ -145,6 +145,12 @@ def test_history_is_read_back_and_survives_a_cut_last_line(tmp_path):
         history.read(tmp_path)
     with pytest.raises(DataError, match="has no history"):
         history.read(tmp_path / "nowhere")
+    path.rename(tmp_path / "nowhere")
+    for name in ("20261123", "20261124"):
+        (tmp_path / "name" / name).mkdir(parents=True)
+        (tmp_path / "name" / name / history.FILE_NAME).touch()
+    with pytest.raises(DataError, match=f"such as {tmp_path}/name/20261124"):
+        history.read(tmp_path)
 
 
 def test_numbers_of_the_curves_are_plain():

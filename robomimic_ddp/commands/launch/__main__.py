@@ -65,9 +65,7 @@ def _wrong(
 
     unpatched = torchrun.unpatched(settings)
     if unpatched:
-        yield PatchError(
-            f"{unpatched}. Run `robomimic-ddp apply` on the host first, then start again."
-        )
+        yield PatchError(unpatched)
     absent = devices.absent(variables)
     if absent:
         yield UsageError(absent)

@@ -117,10 +117,15 @@ def unpatched(settings: Settings) -> str:
         text = entry_text(settings)
         if "robomimic_ddp" in text or "def train(" not in text:
             return ""
-        return f"{file} is not patched: every rank would train a separate model"
-    if settings.module == DOT_LIST_MODULE:
-        return f"there is no {file}, which robomimic-ddp apply adds to the host"
-    return ""
+        why = f"{file} is not patched: every rank would train a separate model"
+    elif settings.module == DOT_LIST_MODULE:
+        why = f"there is no {file}, which robomimic-ddp apply adds to the host"
+    else:
+        return ""
+    return (
+        f"{why}. Python finds this robomimic first: run `robomimic-ddp apply` on it, or start in "
+        "the folder of the host that is patched."
+    )
 
 
 def _rendezvous(settings: Settings, variables: Mapping[str, str]) -> list[str]:

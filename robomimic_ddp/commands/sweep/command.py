@@ -126,7 +126,7 @@ def _run(args: argparse.Namespace, sweep: Any) -> int:
 
     why_not = torchrun.unpatched(arguments.Settings(config=""))
     if why_not:
-        raise PatchError(f"{why_not}. Run `robomimic-ddp apply` on the host first.")
+        raise PatchError(why_not)
     variables = env.variables()
     absent = devices.absent(variables)
     if absent:
