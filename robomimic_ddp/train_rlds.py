@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from robomimic_ddp.config import env
 from robomimic_ddp.config.host_config import USAGE, build_config
-from robomimic_ddp.data.rlds.tf_import import import_triton_first
+from robomimic_ddp.data.rlds.tf_import import keep_triton_first
 from robomimic_ddp.distributed import entry_point
 from robomimic_ddp.errors import ConfigError
 
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     env.quiet_tensorflow()
     config, flags = build_config(arguments)
-    import_triton_first()  # train.py of DROID's hosts imports TensorFlow before torchvision
+    keep_triton_first()  # train.py of DROID's hosts imports TensorFlow before torchvision
     import robomimic.utils.torch_utils as TorchUtils
     from robomimic.scripts.train import train
 

@@ -115,7 +115,7 @@ def test_triton_comes_before_the_hosts_train_script(cfg, monkeypatch):
     script = ModuleType("robomimic.scripts.train")
     script.__getattr__ = lambda name: order.append(name) or build
     monkeypatch.setitem(sys.modules, script.__name__, script)
-    monkeypatch.setattr(train_rlds, "import_triton_first", lambda: order.append("triton"))
+    monkeypatch.setattr(train_rlds, "keep_triton_first", lambda: order.append("triton"))
     with pytest.raises(ConfigError, match="is not patched"):
         train_rlds.main.__wrapped__([cfg()])
     assert order.index("triton") < order.index("train")
