@@ -26,7 +26,7 @@ from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE, RobomimicD
 from robomimic_ddp.terminal import Parser, say
 
 _WRONG_CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)")
-_WRONG_OPTION = re.compile(r"unrecognized arguments: (-[^\s=]*)")
+_WRONG_OPTION = re.compile(r"unrecognized arguments: (--[^\s=]+)")
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 EXIT_INTERRUPTED = 130
@@ -35,6 +35,14 @@ EXIT_INTERRUPTED = 130
 
 class _Parser(Parser):
     """Names the closest command, action or option for one that does not exist."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Blames unknown arguments on the subcommand, whose usage is shown then."""
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            subcommands = next(a.choices for a in self._actions if a.dest == "command")
+            subcommands[parsed.command].error(f"unrecognized arguments: {' '.join(unknown)}")
+        return parsed
 
     def error(self, message: str) -> NoReturn:
         word, known = "", []

@@ -82,6 +82,7 @@ def test_the_name_alone_prints_the_help_as_an_error(command, capsys):
         (["aply"], "Did you mean apply?"),
         (["statu"], "Did you mean status?"),
         (["apply", "--chekc", "{host}"], "Did you mean --check?"),
+        (["apply", "--chekc", "{host}"], "usage: robomimic-ddp apply [-h]"),
         (["ckpt", "sho"], "Did you mean show?"),
         (["sweep", "shwo"], "Did you mean show?"),
         (["sweep", "run", "somewhere", "--rank-per-trail", "2"], "Did you mean --ranks-per-trial?"),
