@@ -114,7 +114,11 @@ def _rows(fields: Any, index: Index, kept: np.ndarray) -> Iterator[tuple[str, ..
     low, middle, high = index.action_quantiles(kept, QUANTILES)
     std = np.sqrt(merged["sqdiff"][0] / merged["n"])
     ends = (merged["min"][0], low, middle, high, merged["max"][0], merged["mean"][0], std)
-    names = [f"{key}[{i}]" for key, part in fields.actions.items() for i in range(part.size)]
-    yield ("", *(f"{column:>9}" for column in _COLUMNS))
+    names = [
+        key.removeprefix("action/") + (f"[{place}]" if part.size > 1 else "")
+        for key, part in fields.actions.items()
+        for place in range(part.size)
+    ]
+    yield ("action", *(f"{column:>7}" for column in _COLUMNS))
     for name, *numbers in zip(names, *ends):
-        yield (name, *(f"{number:9.4f}" for number in numbers))
+        yield (name, *(f"{number:7.4f}" for number in numbers))

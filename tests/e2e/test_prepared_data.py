@@ -74,7 +74,7 @@ def test_two_ranks_print_one_report_and_one_error(tmp_path):
     path.write_text(json.dumps(config))
     one = run("stats", path, "--cache", tmp_path / "one")
     two = run("stats", path, "--cache", tmp_path / "two", ranks=2)
-    rows = [line for line in one.splitlines() if line.startswith("action/")]
+    rows = [line for line in one.splitlines() if line.startswith(("abs_", "gripper"))]
     assert len(rows) == 10 and [two.count(line) for line in rows] == [1] * 10
     flip(6)(source)
     for words in (["stats", path], ["prepare-data", source, tmp_path / "out", *SIZE]):

@@ -324,7 +324,7 @@ def test_the_command_computes_ahead_what_training_then_finds(
     shown = capsys.readouterr().out
     kept = len(LENGTHS) - len(WORDLESS | FAILED)
     assert f"{len(LENGTHS)} episodes, {kept} of them used" in shown and "99 %" in shown
-    (line,) = [line for line in shown.splitlines() if line.startswith("action/abs_pos[1]")]
+    (line,) = [line for line in shown.splitlines() if line.startswith("abs_pos[1]")]
     config = make_config(data_cache_dir=str(cache))
     monkeypatch.setattr(index_cache, "make_index", None)  # it is not called again
     train, _ = host_datasets.datasets_from_config(config, config.all_obs_keys)
