@@ -41,7 +41,8 @@ GROUPS = {
         " data/test_iterable ranks/test_sampling"
     ),
     "data/sampling/replay": "data/test_sampling_positions",
-    "data/sampling/iterable": "data/test_iterable",
+    "data/frame_cache": "data/test_frame_cache",
+    "distributed/fsdp": "ranks/test_fsdp",
     "data/sampling/worker_options": "data/test_worker_options",
     "data/rlds/order/pass_schedule data/rlds/order/read_plan data/rlds/order/partition"
     " data/rlds/order/shuffle_plan": (
@@ -60,7 +61,7 @@ GROUPS = {
     "training/powersgd_state": "ranks/test_powersgd",
     "training/state_saver training/resume": (
         "training/test_resume ranks/test_state_saver ranks/test_resumed_run "
-        "ranks/test_epoch_is_a_pass"
+        "ranks/test_epoch_is_a_pass ranks/test_resume_refusals"
     ),
     "checkpoint/capture checkpoint/restore": "ranks/test_state_model ranks/test_state_saver",
 }
@@ -456,10 +457,7 @@ def prepare() -> None:
     import robomimic.utils.train_utils  # noqa: F401  (takes seconds)
     import torch
 
-    from tests.parity import test_ema
-
     torch.set_num_threads(1)  # threads do not survive a fork
-    test_ema.unpacked()
     get_context = multiprocessing.get_context
     multiprocessing.get_context = lambda method=None: get_context(
         "fork" if method == "forkserver" else method
