@@ -9,7 +9,7 @@ checkout="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 source "$checkout/scripts/lib/environment.sh"
 trap 'echo "stopped while .venv was made: the same command finishes it, then the demo" >&2; exit 130' INT TERM
 [ -x "$checkout/.venv/bin/python" ] ||
-    echo "the demo installs itself first, then measures this machine and says how long the rest takes" >&2
+    echo "installs itself first, then measures this machine and says how long it takes" >&2
 make_environment "$checkout" robomimic,rlds,test
 trap - INT TERM
 cd "$checkout"

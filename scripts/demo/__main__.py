@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from robomimic_ddp.config import paths
+from robomimic_ddp.terminal import say
 from scripts.demo import estimate
 from scripts.demo.demonstrations import count_written
 from scripts.demo.job import CHECKOUT, Job, exit_code_of
@@ -37,7 +38,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     names = ("data", "evaluation.json", "policy.gif", "curves.png")
     data, evaluation, animation, curves = map(job.root.joinpath, names)
     epochs = _announced(job, options, count_written(data) == options.demonstrations)
-    print(f"what each step prints is in {job.root / 'logs'}; here is the gist of it", flush=True)
+    say(f"what each step prints is in {job.root / 'logs'}; a summary follows")
     job.step("host", job.patch_host)
 
     def write() -> None:
@@ -84,16 +85,14 @@ def _announced(job: Job, options: argparse.Namespace, has_data: bool) -> int:
     parts = ", ".join(f"{name} {estimate.clock(one)}" for name, one in seconds.items())
     now = sum(seconds.values())
     least, most = estimate.clock(now), estimate.clock(now + seconds["training"])
-    print(
+    say(
         f"the demo takes about {least} here, up to {most} if its steps wait for memory or for "
-        f"other programs: {parts}",
-        flush=True,
+        f"other programs: {parts}"
     )
     if epochs < asked:
-        print(
+        say(
             f"that is with {epochs} epochs: all {asked} would take {estimate.clock(whole)} on this "
-            f"machine (scripts/demo.sh train.num_epochs={asked})",
-            flush=True,
+            f"machine (scripts/demo.sh train.num_epochs={asked})"
         )
     return epochs
 

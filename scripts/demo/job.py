@@ -20,6 +20,7 @@ from robomimic_ddp.checkpoint import state_file
 from robomimic_ddp.config import env
 from robomimic_ddp.distributed import rendezvous
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, DataError, RobomimicDDPError
+from robomimic_ddp.terminal import say
 from scripts.demo.summary import in_words
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -29,6 +30,8 @@ _SHOWN = re.compile(
     r"|\d+ demonstrations of "
 )
 """How the lines of a step's programs begin that the terminal shows; all are in the step's log."""
+_LESS = re.compile(r"(step \d+/\d+|[\d.e+]+ steps/s|data wait \d+%|ETA [\d:]+), ")
+"""What a line of an epoch's end has besides, which 80 columns have no room for."""
 _LOOK_SECONDS, _TAIL_LINES = 0.5, 40
 """Between two looks into a log; lines of it after a failure, as many as a launcher writes."""
 
@@ -60,14 +63,14 @@ class Job:
             print(f"\n=== {name}: done before", flush=True)
             return
         does = f": {self.does[name]}" if self.does.get(name) else ""
-        print(f"\n=== {name}{does} ===", flush=True)
+        say(f"\n=== {name}{does} ===")
         started = time.perf_counter()
         self.log = self.root / "logs" / f"{name}.log"
         self.log.parent.mkdir(parents=True, exist_ok=True)
         try:
             make()
         except SystemExit:
-            print(f"the demo was stopped at: {name}. {self._second_run(name)}", file=sys.stderr)
+            say(f"the demo was stopped at: {name}. {self._second_run(name)}", file=sys.stderr)
             raise
         finally:
             self.log = None
@@ -151,7 +154,7 @@ class Job:
                 for line in lines:
                     if _SHOWN.match(line) and line not in shown:  # a plan has some lines twice
                         shown.add(line)
-                        print(line, flush=True)
+                        say(_LESS.sub("", line), indent="    ", first="")
 
             code = self._wait(process, show)
             if code != 0:

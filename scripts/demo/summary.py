@@ -33,11 +33,11 @@ See this run again: {program} watch --once {run}
 
 Next, in the environment of your own codebase:
     pip install {checkout}
-    robomimic-ddp diff ~/my_robomimic       # prints the edits it would get, writes nothing
-    robomimic-ddp apply ~/my_robomimic      # `robomimic-ddp revert` takes them back
+    robomimic-ddp diff ~/my_robomimic       # prints the edits, writes nothing
+    robomimic-ddp apply ~/my_robomimic      # and `robomimic-ddp revert`
     torchrun --nproc_per_node=4 -m robomimic.scripts.train --config cfg.json
     robomimic-ddp plot RUN_DIR -o curves.png
-{checkout}/README.md explains them, and links a page for DROID and one for robomimic."""
+{checkout}/README.md explains them, with pages for DROID and robomimic."""
 _ANNOUNCED = re.compile(r"rollouts: episodes of each environment over \d+ ranks: (.*)")
 _SHARE = re.compile(r"rank (\d+): ([^;]*)")
 _MANY = re.compile(r"\((\d+) episodes\)")
@@ -120,7 +120,7 @@ def in_words(root: Path, summary: Mapping[str, Any]) -> str:
     """What a demo under `root` has shown, where its files are, and what to do next."""
     run = Path(summary["checkpoint"]).parent
     ranks = summary["world_size"]
-    trained = "One rank trained it" if ranks == 1 else f"{ranks} ranks trained it together"
+    trained = "One rank trained it" if ranks == 1 else f"{ranks} ranks trained it"
     trained += f" in {summary['steps']} steps of {summary['samples_per_step']} samples. "
     trained += f"Loss: {summary['first_loss']:.3g}, at the end {summary['last_loss']:.3g}."
     if summary["gradients_equal"] and summary["noise_differs"]:

@@ -55,7 +55,7 @@ make_environment() {
     environment_python="$folder/bin/python"
     if [ -e "$folder.unfinished" ] || ! suits "$environment_python"; then
         base="$(find_python)" || return 1
-        echo "making $folder with $("$base" --version): up to 3.5 GB to download, 7 GB on disk" >&2
+        echo "making ${3:-.venv} with $("$base" --version): 3.5 GB to download, 7 GB on disk" >&2
         touch "$folder.unfinished" || return 1  # an interrupted venv has a python, and no pip
         "$base" -m venv --clear "$folder" || {
             echo "error: '$base -m venv' failed: Debian and Ubuntu need the package python3-venv." >&2
@@ -65,7 +65,7 @@ make_environment() {
     fi
     stamp="$folder/installed-$(installation_stamp "$environment_python" "$checkout" "$extras" "$constraints")"
     if [ -e "$stamp" ]; then return 0; fi
-    echo "installing robomimic-ddp${extras:+[$extras]}: a few minutes, more on a slow network" >&2
+    echo "installing robomimic-ddp${extras:+[$extras]}: minutes, more on a slow network" >&2
     "$environment_python" -m pip install --quiet --disable-pip-version-check \
         "${versions[@]}" --editable "$checkout${extras:+[$extras]}" || return 1
     touch "$stamp"

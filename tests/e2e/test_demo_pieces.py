@@ -68,7 +68,7 @@ def test_the_terminal_has_the_gist_and_the_logs_the_rest(demo: Any) -> None:
     root, result = demo
     shown, summary = result.stdout + result.stderr, summary_of(root)
     assert len(shown.splitlines()) < 80 and "Obs Spec" not in shown, shown
-    assert all(f"epoch {number}: step {STEPS}/{STEPS}, " in shown for number in (1, 2)), shown
+    assert all(f"epoch {number}: " in shown for number in (1, 2)) and "ETA" not in shown, shown
     assert shown.count("mode: DistributedDataParallel, 2 rank(s)") == 1
     assert f"in {summary['success_after']:.0%} after." in result.stdout
     assert summary["checkpoint"] in result.stdout and summary["curves"] in result.stdout

@@ -19,7 +19,7 @@ for number in range(1, 200):
     print("the host's line", number)
 print("mode: ddp")
 print("bar 10%", end="\\r", file=sys.stderr)
-print("epoch 1: step 2/2", flush=True)
+print("epoch 1: step 2/2, 1.2e+03 steps/s, loss 1, ETA 0:00:01, lr 2", flush=True)
 sys.exit(int(sys.argv[1]))
 """
 SUMMARY = {
@@ -46,7 +46,11 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
 def test_the_terminal_has_progress_and_the_log_everything(job: Job, capfd: Any) -> None:
     job.step("training", lambda: job.python("talks", 0))
     out, error = capfd.readouterr()
-    assert out.splitlines()[1:-1] == ["=== training: trains ===", "mode: ddp", "epoch 1: step 2/2"]
+    assert out.splitlines()[1:-1] == [
+        "=== training: trains ===",
+        "mode: ddp",
+        "epoch 1: loss 1, lr 2",
+    ]
     log = (job.root / "logs" / "training.log").read_text()
     assert "the host's line 199" in log and log.count("mode: ddp") == 2 and error == ""
     job.python("talks", 0)  # outside a step
@@ -73,7 +77,7 @@ def test_the_last_words_say_what_was_shown_and_what_to_do_next(tmp_path: Path, c
     out = capsys.readouterr().out
     assert "=== done in 0 min 0 s ===" in out
     assert "succeeds in 1% of new episodes before training, in 94% after." in out
-    assert "2 ranks trained it together in 40 steps" in out and "Loss: 1.23, at the end 0.05" in out
+    assert "2 ranks trained it in 40 steps" in out and "Loss: 1.23, at the end 0.05" in out
     assert "They proved that their gradients are equal" in out
     assert str(tmp_path / "policy.gif") in out and "curves.png\n    ch" not in out
     assert "robomimic-ddp apply ~/my_robomimic" in out
