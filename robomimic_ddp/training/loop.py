@@ -24,7 +24,7 @@ from robomimic_ddp.distributed import (
 )
 from robomimic_ddp.errors import PatchError
 from robomimic_ddp.monitoring import debug
-from robomimic_ddp.training import resume, run_inputs, state_saver, step
+from robomimic_ddp.training import plan_summary, resume, run_inputs, state_saver, step
 from robomimic_ddp.training import run as _run
 
 
@@ -159,7 +159,8 @@ def _start_training(
     added = step.added_by_max(run.options, chosen, bool(run.nets))
     if group.is_main():
         lines = [run.describe()] if added is None else [run.describe(), added]
-        print("\n============= robomimic-ddp =============\n" + "\n".join(lines) + "\n")
+        plan = plan_summary.fitted("\n".join(lines))
+        print(f"\n============= robomimic-ddp =============\n{plan}\n")
     if not run.plan.several_ranks:
         return None, saver.restore()
     if run.plan.mode == "fsdp":

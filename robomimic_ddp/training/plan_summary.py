@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
+from robomimic_ddp import terminal
 from robomimic_ddp.config import learning_rate, machine, memory, paths, tree
 from robomimic_ddp.data import frame_cache
 from robomimic_ddp.data.rlds.loaders import buffer_memory
@@ -28,6 +30,15 @@ def beginning(run: Any) -> Iterator[str]:
     yield from _length_of_run(run.plan, tree.at(run.config, "experiment.epoch_every_n_steps"))
     follow = "learning rate, data, memory and run directory"
     yield f"{follow} follow in the whole plan, before training\n"
+
+
+def fitted(text: str) -> str:
+    """`text` for the terminal that this process prints to, if any: a line too wide continues below,
+    further to the right. The host's sys.stdout, which also writes its log, is none.
+    """
+    columns = terminal.width(sys.__stdout__) if sys.__stdout__ is not None else None
+    pieces = (terminal.wrapped(line, columns, "  ", first="") or [""] for line in text.split("\n"))
+    return "\n".join(one for piece in pieces for one in piece)
 
 
 def lines(run: Any) -> Iterator[str]:

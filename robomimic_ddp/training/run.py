@@ -131,7 +131,7 @@ class Run:
     def print_beginning(self) -> None:
         """On the main rank: what is known before the host prints anything."""
         if group.is_main():
-            print("\n".join(plan_summary.beginning(self)), flush=True)
+            print(plan_summary.fitted("\n".join(plan_summary.beginning(self))), flush=True)
 
     def begin_record(self, directory: Path, place: Mapping[str, Any] | None = None) -> None:
         """Main rank: writes `ddp.json` into the run directory, with the options, their sources and

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -41,6 +43,21 @@ def test_the_beginning_has_what_is_known_before_data_and_nets(capsys):
     assert lines[0].startswith("mode: DistributedDataParallel, 8 rank(s)")
     assert any("ddp.schedule=samples takes 1/8 of the steps" in line for line in lines)
     assert lines[-1].endswith("in the whole plan, before training")
+
+
+def test_a_terminal_gets_lines_that_fit_it(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    text = "\n".join(["\n=== plan ===", *run_of(config({})).describe().splitlines(), ""])
+    assert plan_summary.fitted(text) == text, "stdout is a file here"
+    monkeypatch.setattr(sys, "__stdout__", Terminal())
+    monkeypatch.setenv("COLUMNS", "60")
+    shown = plan_summary.fitted(text)
+    assert shown.startswith("\n=== plan ===\n") and shown.endswith("\n")
+    assert max(map(len, shown.splitlines())) <= 60 < max(map(len, text.splitlines()))
+    assert shown.replace("\n  ", " ") == text
 
 
 class Config(dict):
