@@ -12,6 +12,7 @@ import re
 import sys
 import threading
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -140,6 +141,7 @@ def loaded(*modules: ModuleType) -> Iterator[None]:
 def replaced_in_a_run(host: str, folder: str, *arguments: str) -> set[Replaced]:
     """Collective: what the host's own train script has replaced on it, as on a GPU with wandb."""
     wandb = ModuleType("wandb")
+    wandb.__spec__ = ModuleSpec("wandb", None)  # diffusers asks for it where it is imported first
     wandb.__getattr__ = lambda name: mock.MagicMock()
     bounds = {"LEAST_WEIGHTS": 0, "WEIGHTS_PER_ROW": 0}
     with contextlib.ExitStack() as stack:
