@@ -49,9 +49,7 @@ GROUPS = {
         "data/test_orders_never_change rlds/test_shuffle rlds/test_partition"
         " rlds/test_pass_schedule"
     ),
-    "data/rlds/order/mixture_quota": (
-        "data/test_orders_never_change rlds/test_mixture_quota data/test_mixture_loader"
-    ),
+    "data/rlds/order/mixture_quota": "data/test_orders_never_change rlds/test_mixture_quota",
     "monitoring/metrics monitoring/step_logs": (
         "monitoring/test_metrics ranks/test_epoch_part ranks/test_validation ranks/test_resumed_run"
         " ranks/test_metrics"

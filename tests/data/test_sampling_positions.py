@@ -94,12 +94,6 @@ def test_iterating_leaves_the_random_streams_alone():
     assert str(rng.capture()) == str(before)
 
 
-def test_a_run_of_one_rank_leaves_no_position_for_two():
-    loader = sharded(40, 2, 0, 4)
-    assert "new pass" in loader.go_to({"kind": "replay", "batches": None}, 1, 7)
-    assert loader.next_pass == 7
-
-
 @pytest.mark.parametrize("held", [False, True])
 @pytest.mark.parametrize("steps", [3, 11, 25])
 @pytest.mark.parametrize("before_pass_ends", [1, 2, 3])
@@ -246,20 +240,3 @@ def test_one_rank_sees_the_hosts_own_batches():
         replayed = ReplayedLoader(loader())
         assert len(replayed) == len(plain) and replayed.batch_size == 3
         assert [str(list(replayed)) for _ in range(2)] == expected
-
-
-def test_batches_left_of_one_rank():
-    def make():
-        return ReplayedLoader(DataLoader(Samples(43), batch_size=4, shuffle=True, drop_last=True))
-
-    loader = make()
-    assert loader.batches_left() == 10
-    iterator = iter(loader)
-    for _ in range(4):
-        next(iterator)
-    assert loader.batches_left() == 6
-    resumed = make()
-    resumed.go_to(loader.position(), 1, 0)
-    assert resumed.batches_left() == 6 == len(list(resumed))
-    resumed.go_to({"kind": "pass", "pass": 0, "samples": 24}, 2, 0)
-    assert resumed.batches_left() == 10, "a new pass"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
-import transformers
 
+transformers = pytest.importorskip("transformers")
 WIDTH = 8
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "do", "task", *map(str, range(20))]
 

@@ -52,9 +52,7 @@ def require_named(damage: Damage, text: str) -> None:
     assert "again" in text or "end in NaN" in text
 
 
-@pytest.mark.parametrize(
-    "damage", [damage for damage in DAMAGES if damage.words], ids=attrgetter("name")
-)
+@pytest.mark.parametrize("damage", [d for d in DAMAGES if d.words], ids=attrgetter("name"))
 def test_it_is_one_clear_error(damaged, damage):
     with pytest.raises(DataError) as caught:
         list(make_loader(damaged(damage), 3, 0, 1, 5))
@@ -78,7 +76,7 @@ def require_rest(train, damage: Damage) -> None:
     "damage",
     slow_but(
         {"corrupt record", "missing file", "nan state", "episode of no step"},
-        [damage for damage in DAMAGES if damage.lost],
+        [d for d in DAMAGES if d.lost],
         name_of=attrgetter("name"),
     ),
     ids=attrgetter("name"),
@@ -91,9 +89,7 @@ def test_an_episode_that_is_damaged_at_indexing_is_left_out_and_counted(damaged,
     assert ("ddp.skip_corrupt=true" in said) == bool(damage.words)
 
 
-@pytest.mark.parametrize(
-    "damage", [damage for damage in DAMAGES if damage.unread], ids=attrgetter("name")
-)
+@pytest.mark.parametrize("damage", [d for d in DAMAGES if d.unread], ids=attrgetter("name"))
 def test_what_the_index_has_not_found_is_an_error_that_says_what_to_do(damaged, damage, tmp_path):
     train = damaged(damage, skip_corrupt=True)
     loader = make_loader(train, 3, 0, 1, 5)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -93,14 +92,6 @@ def test_files_stay_whole_except_at_the_cuts(table, world, number):
     assert extra_readers <= world - 1
 
 
-def test_with_enough_files_most_ranks_share_at_most_two():
-    files, windows = np.repeat(np.arange(64), 10), np.full(640, 20)
-    for rank in range(8):
-        pieces = share((files, windows), 0, 0, rank, 8)
-        # 64 equal files over 8 ranks: the cuts fall between files, so each rank reads 8 alone.
-        assert len(np.unique(files[pieces.episode])) == 8
-
-
 @given(tables(), passes, st.integers(0, 1000))
 def test_order_is_a_permutation_that_keeps_files_together(table, number, seed):
     files, _ = table
@@ -147,10 +138,3 @@ def test_random_bits_are_those_of_every_numpy():
         2047858591075935483,
         9435677134316251571,
     ]
-
-
-@pytest.mark.parametrize("world", [1, 2, 3, 8])
-def test_fewer_files_than_ranks(world):
-    table = np.zeros(3, int), np.array([5, 1, 9])
-    shards = [windows_of(share(table, 0, 0, rank, world)) for rank in range(world)]
-    assert len({pair for shard in shards for pair in shard}) == 15 == sum(map(len, shards))

@@ -182,6 +182,13 @@ def test_waiting_for_data_is_worth_a_line():
     assert not throughput.waiting_note({"Time_Data_Wait_Share": 0.1}, 100)
 
 
+def test_a_prepared_set_is_named_with_its_pixels():
+    dataset = SimpleNamespace(name="/data/x", prepared="prepared from y")
+    present = run_of(config({}, data=[]))
+    present.loaders["train"] = SimpleNamespace(dataset=dataset)
+    assert "data: /data/x is prepared from y" in present.describe()
+
+
 class Faulty:
     """As DROID's RLDS dataset: nothing in the host asks for its length."""
 

@@ -36,10 +36,10 @@ def to_torch(batch: dict[str, Any], pin_memory: bool = False) -> dict[str, Any]:
 
 
 def _texts(encoded: np.ndarray) -> list[str]:
-    """UTF-8 bytes, object [B], as text; decodes each distinct one once."""
-    distinct, place = np.unique(encoded, return_inverse=True)
-    decoded = np.array([text.decode("utf-8", "replace") for text in distinct.tolist()], object)
-    return decoded[place].tolist()
+    """Return UTF-8 bytes, object [B], as text; decode each distinct one once."""
+    distinct, number = np.unique(encoded, return_inverse=True)
+    texts = np.array([text.decode("utf-8", "replace") for text in distinct.tolist()], object)
+    return texts[number].tolist()
 
 
 class RLDSLoader:
@@ -63,7 +63,7 @@ class RLDSLoader:
         self.samples_delivered = 0
 
     def bring_to(self, device: Any) -> None:
-        """Delivers all later batches on the CUDA `device`; None or CPU changes nothing."""
+        """Deliver all later batches on the CUDA `device`; None or CPU changes nothing."""
         if device is not None and torch.device(device).type == "cuda":
             device = torch.device(device)
             if device.index is None:
@@ -104,37 +104,38 @@ class RLDSLoader:
         }
 
     def _as_torch(self, raw: dict[str, Any]) -> dict[str, Any]:
-        """A batch as tensors, with known embeddings. Thread-safe: encodes nothing."""
+        """Return a batch as tensors, with known embeddings. Thread-safe: encodes nothing."""
         batch = to_torch(raw, self.batching.pin_memory)
-        known = all(made.knows(batch["language"]) for made in self.dataset.embeddings)
+        known = all(table.knows(batch["language"]) for table in self.dataset.embeddings)
         return self._embedded(batch) if known else batch
 
     def _embedded(self, batch: dict[str, Any]) -> dict[str, Any]:
-        for made in self.dataset.embeddings:
-            rows = made.of(batch["language"], self.dataset.shape.frame_stack)
-            batch["obs"][made.key] = rows.pin_memory() if self.batching.pin_memory else rows
+        for table in self.dataset.embeddings:
+            rows = table.of(batch["language"], self.dataset.shape.frame_stack)
+            batch["obs"][table.key] = rows.pin_memory() if self.batching.pin_memory else rows
         return batch
 
     def _next(self, stream: Stream) -> dict[str, Any]:
+        """Return the next batch, counted. Raises DataError for a record that cannot be read."""
         tf = import_tensorflow()
         try:
             if self._ahead:
-                delivered = self._ahead.next_of(stream)
+                batch = self._ahead.next_of(stream)
             else:
-                delivered = self._as_torch(next(stream))
+                batch = self._as_torch(next(stream))
         except tf.errors.OpError as error:
             doing = f"rank {self.rank} was loading {self.dataset.source.folder}"
             raise named_error(self.dataset, self._suspects(), error, doing) from error
-        if any(made.key not in delivered["obs"] for made in self.dataset.embeddings):
-            delivered = self._embedded(delivered)
+        if any(table.key not in batch["obs"] for table in self.dataset.embeddings):
+            batch = self._embedded(batch)
         if self._device is not None:
-            delivered = moved(delivered, self._device)
-        self.samples_delivered += len(delivered["language"])
+            batch = moved(batch, self._device)
+        self.samples_delivered += len(batch["language"])
         self.frames_delivered += sum(
-            delivered["obs"][key].shape[0] * delivered["obs"][key].shape[1]
+            batch["obs"][key].shape[0] * batch["obs"][key].shape[1]
             for key in self.dataset.fields.images
         )
-        return delivered
+        return batch
 
     def _pipeline(self, groups: Callable[[int, int], np.ndarray] | None = None) -> Any:
         """Return tf.data of the batches from the current position on (see `graph.build`)."""
@@ -152,13 +153,13 @@ class RLDSLoader:
     """Number of parts; None: endless."""
 
     def _plan_of(self, part: int) -> PassPlan:
-        """What this rank reads in `part`."""
+        """Return what this rank reads in `part`."""
         raise NotImplementedError
 
     def _place(self) -> tuple[int, int]:
-        """The part of the next batch, and how many windows of it were delivered."""
+        """Return the part of the next batch, and how many windows of it were delivered."""
         raise NotImplementedError
 
     def _suspects(self) -> Iterable[int]:
-        """Rows of the index: episodes that may have been read for the current batch."""
+        """Return rows of the index: episodes that may have been read for the current batch."""
         raise NotImplementedError

@@ -35,40 +35,40 @@ _PREPARE = (
 
 
 def episodes_being_read(dataset: RLDSDataset, plan: PassPlan, taken: int) -> np.ndarray:
-    """Rows of the index, int64 [N], that `plan` was reading or had in its buffer after `taken`
-    windows; those whose windows leave next come first.
+    """Return rows of the index, int64 [N], that `plan` was reading or had in its buffer after
+    `taken` windows; those whose windows leave next come first.
     """
     block = plan.block_of(taken)
-    first = int(plan.pieces.begins[plan.cuts[block]])
-    held = np.searchsorted(
-        plan.pieces.ends, max(0, min(first, taken) - plan.shuffle.spread), "right"
-    )
+    begin = int(plan.pieces.begins[plan.cuts[block]])
+    oldest = max(0, min(begin, taken) - plan.shuffle.spread)
+    first = np.searchsorted(plan.pieces.ends, oldest, "right")
     last = int(plan.cuts[min(block + 3, plan.blocks)])
     leaving = plan.block(block, taken).leaving[:_LEAVING_SOON, 1]
     soon = [dataset.episode_of(window)[0] for window in leaving.tolist()]
-    around = dataset.rows[np.unique(plan.pieces.episode[held:last])].tolist()
+    around = dataset.rows[np.unique(plan.pieces.episode[first:last])].tolist()
     return np.array(list(dict.fromkeys([*soon, *around])), np.int64)
 
 
 def named_error(
     dataset: RLDSDataset, rows: Iterable[int], error: Exception, doing: str
 ) -> DataError:
-    """The DataError for TensorFlow's `error` while `doing` something with the episodes `rows`.
-    Reads these again, then all of a small dataset, in limited time, since other ranks wait.
+    """Return the DataError for TensorFlow's `error` while `doing` something with the episodes
+    `rows`. Reads these again, then all of a small dataset, in limited time: other ranks wait.
     """
     source, deadline = dataset.source, time.monotonic() + SEARCH_SECONDS
     for row in rows:
         if time.monotonic() > deadline:
             break
-        found = _damage_of(dataset, int(row))
-        if found is not None:
-            return DataError(f"reading failed while {doing}.\n{found}")
+        damage = _damage_of(dataset, int(row))
+        if damage is not None:
+            return DataError(f"reading failed while {doing}.\n{damage}")
     if sum(source.sizes) > SEARCHED_BYTES:
         return DataError(
             f"reading failed while {doing}.\n{type(error).__name__}: {_first_line(error)}\n"
-            "The episodes that were looked at again are whole, and the dataset is too large to be "
-            "read for the damaged one now. See whether the disk can be read; `robomimic-ddp stats "
-            f"CONFIG --cache NEW_FOLDER` reads every record and names a damaged one; {_PREPARE}."
+            "The episodes that were read again are complete, and the dataset is too large to be "
+            "searched for the damaged one now. See whether the disk can be read; `robomimic-ddp "
+            "stats CONFIG --cache NEW_FOLDER` reads every record and names a damaged one; "
+            f"{_PREPARE}."
         )
     return damaged_data(error, source.files, doing, source.features, dataset.fields, _PREPARE)
 

@@ -23,10 +23,11 @@ def make_loader(
     pin_memory: bool = False,
     device: Any = None,
 ) -> RLDSTrainLoader | RLDSValidLoader | MixtureTrainLoader | MixtureValidLoader:
-    """The loader of `rank` for the role of `dataset`, "train" or "valid". Not collective.
+    """Return the loader of `rank` for the role of `dataset`, "train" or "valid". Not collective.
 
     batch_size: in windows; seed: equal on all ranks; cores: this rank's (None: a share of the
-    machine's); device: for train batches on CUDA. Raises DataError for fewer windows than a step
+    machine's); device: for train batches on CUDA. `train.shuffle_buffer_size` is for all ranks
+    together. Raises DataError for fewer windows than a step
     needs.
     """
     cores = cores or max(1, machine.usable_cores() // world_size)

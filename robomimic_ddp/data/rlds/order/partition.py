@@ -1,9 +1,9 @@
 """Which rank reads which windows in which pass: pure functions, without communication.
 
 A pass visits every window of a dataset once, in the order of `pass_order`. This sequence of windows
-is split into one contiguous range per rank:
-a rank has whole files except at the two ends of its range, where a file is divided by record and an
-episode by window. Records are read by byte offset, so no rank reads records of others.
+is split into one contiguous range per rank: a rank has whole files except at the two ends of its
+range, where a file is divided by record and an episode by window. Records are read by byte offset,
+so no rank reads records of others.
 
 Ranges are as equal as integers allow *over the whole run*: after `before` windows of all ranks,
 each rank has floor or ceil of before / world. Batches are taken from each rank's endless sequence,
