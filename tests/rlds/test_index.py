@@ -185,7 +185,7 @@ def store_often(path):
     """As a separate job: stores an index under the shared name, again and again."""
     array_cache.logger.warning = lambda *_: sys.exit(1)  # what could not be kept
     for _ in range(15):
-        array_cache.keep(Path(path), "index", {"rows": np.zeros(300_000)})
+        array_cache.store(Path(path), "index", {"rows": np.zeros(300_000)})
 
 
 def test_jobs_that_store_at_once_never_show_a_torn_index(tmp_path):

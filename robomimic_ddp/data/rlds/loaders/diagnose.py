@@ -70,7 +70,8 @@ def named_error(
             "stats CONFIG --cache NEW_FOLDER` reads every record and names a damaged one; "
             f"{_PREPARE}."
         )
-    return damaged_data(error, source.files, doing, source.features, dataset.fields, _PREPARE)
+    names = step_features_read(dataset.fields, with_images=True)
+    return damaged_data(error, source.files, doing, source.features, names, _PREPARE)
 
 
 def _damage_of(dataset: RLDSDataset, row: int) -> str | None:
