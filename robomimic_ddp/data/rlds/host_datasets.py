@@ -99,28 +99,27 @@ def datasets_from_config(
     )
     size = PictureSize(*job_config.image_dim(config), job_config.image_filter(config))
 
-    def made(one: tuple, rows: np.ndarray, role: str) -> RLDSDataset:
-        shape = _window_shape(train)
-        source, fields, index, kept = one
-        more = (shape, size, train.action_config, options, role)
+    def make(indexed: tuple, rows: np.ndarray, role: str) -> RLDSDataset:
+        source, fields, index, kept = indexed
+        more = (_window_shape(train), size, train.action_config, options, role)
         return RLDSDataset(source, fields, index, rows, kept, *more)
 
-    found = list(indices_from_config(config, obs_keys, skip_corrupt))
-    _require_alike(found)
-    embeddings = _embeddings(config, found, obs_keys, language_model, device)
-    everything = [made(one, one[3], "train") for one in found]
+    indices = list(indices_from_config(config, obs_keys, skip_corrupt))
+    _require_alike(indices)
+    embeddings = _embeddings(config, indices, obs_keys, language_model, device)
+    everything = [make(indexed, indexed[3], "train") for indexed in indices]
     if config.get("algo_name") == "diffusion_policy":
         _require_range(_together(everything, entries))
     if not config.experiment.validate:
         return _together(everything, entries, embeddings), None
     fraction = float(setting(config, "train.validation_fraction"))
     trained, valid = [], []
-    for one in found:
-        source, _, index, kept = one
+    for indexed in indices:
+        source, _, index, kept = indexed
         numbers, where = numbers_in_files(index, source), str(source.folder)
         rows = split_validation(index, kept, fraction, where, source.episodes_of_source, numbers)
-        trained.append(made(one, rows[0], "train"))
-        valid.append(made(one, rows[1], "valid"))
+        trained.append(make(indexed, rows[0], "train"))
+        valid.append(make(indexed, rows[1], "valid"))
     return _together(trained, entries, embeddings), _together(valid, entries, embeddings)
 
 
