@@ -62,7 +62,10 @@ def require_shardable(
         value = getattr(options, name)
         harmless = name == "sync_batchnorm" and value == "false"
         if value != DEFAULTS[name] and not harmless:
-            asked, reason = f"ddp.{name}={str(value).lower()} with ddp.mode=fsdp", why
+            setting = f"ddp.{name}={str(value).lower()}"
+            if name == "kwargs":
+                setting = f"ddp.kwargs.{next(iter(value))}"
+            asked, reason = f"{setting} with ddp.mode=fsdp", why
     if options.precision == "fp16":
         asked = "ddp.precision=fp16 with ddp.mode=fsdp"
         reason = "each rank would scale its own shards' gradients; use bf16"

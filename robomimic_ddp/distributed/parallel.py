@@ -28,9 +28,11 @@ from robomimic_ddp.distributed import ddp_buckets, group, watchdog
 from robomimic_ddp.errors import WrapError
 
 _STATE = "_robomimic_ddp_state"
-BUFFERS = ("broadcast_buffers", "forward_sync_buffers")
-"""By the version of torch: whether DDP copies buffers to all ranks before a training forward."""
 _DDP_PARAMETERS = inspect.signature(DistributedDataParallel.__init__).parameters
+BUFFERS = [
+    name for name in ("broadcast_buffers", "forward_sync_buffers") if name in _DDP_PARAMETERS
+]
+"""Whether DDP copies buffers to all ranks before a training forward; renamed in torch 2.13."""
 EQUAL_WEIGHTS = {"init_sync": False} if "init_sync" in _DDP_PARAMETERS else {}
 """For DDP on weights that are equal on all ranks; torch 2.0's always sends the first rank's."""
 _SAME_MEMORY = r"(?s)Grad strides do not match.*grad\.sizes\(\) = \[\d+, (1(, \d+)+|\d+(, 1)+)\]"
@@ -240,13 +242,10 @@ def has_trainable_parameters(module: nn.Module) -> bool:
 def ddp_options(values: Any, net: nn.Module) -> dict:
     """Return DistributedDataParallel's keyword arguments for `net`: our defaults, and the user's
     `ddp.kwargs`.
-
-    torch 2.13 renames `broadcast_buffers` to `forward_sync_buffers`: chosen by signature.
     """
-    names = [name for name in BUFFERS if name in _DDP_PARAMETERS]
-    defaults = {"gradient_as_bucket_view": True}
-    if not any(name in values.kwargs for name in names):
-        defaults[names[0]] = buffers_may_change(net)
+    defaults: dict[str, Any] = {"gradient_as_bucket_view": True}
+    if not any(name in values.kwargs for name in BUFFERS):
+        defaults[BUFFERS[0]] = buffers_may_change(net)
     return {**defaults, **values.kwargs}
 
 

@@ -49,11 +49,9 @@ PACKAGE = str(Path(robomimic_ddp.__file__).parent)
 PREPARE = importlib.import_module("robomimic_ddp.training.step.presets")
 OPTIONS = {
     "accumulate": 2,
-    "log": "compact",
     "activation_checkpointing": True,
     "compile": "true",
-    "comm": "powersgd",
-    "powersgd_start": 2,
+    "comm": "powersgd:2",
 }
 Replaced = tuple[str, str, str]
 """(object, attribute, our module), as the tables name them."""

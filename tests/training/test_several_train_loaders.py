@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from robomimic_ddp import api
+from robomimic_ddp.config import options
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.monitoring.history import loader_of
 from robomimic_ddp.training import run
@@ -16,7 +17,7 @@ from robomimic_ddp.training import run
 
 @pytest.fixture
 def present():
-    """A run of train.batch_size=8 as rank 0 of 2, its options as `defaults`."""
+    """A run of train.batch_size=8 as rank 0 of 2, its options at their defaults."""
     plan = SimpleNamespace(
         configured_batch=8,
         batch_per_rank=8,
@@ -27,9 +28,7 @@ def present():
         world_size=2,
         accumulate=1,
     )
-    values = SimpleNamespace(workers="host", prefetch=0, pin_memory="host")
-    options = SimpleNamespace(values=values)
-    token = run._current.set(run.Run(plan, options, seed=1, fine_tuning=False))
+    token = run._current.set(run.Run(plan, options.resolve(), seed=1, fine_tuning=False))
     yield run.current()
     run._current.reset(token)
 
