@@ -167,8 +167,7 @@ class Options:
     )
     skip_corrupt: bool = _option(
         False,
-        "RLDS: leave out damaged episodes, replace windows that cannot be read, and count both, "
-        "instead of stopping.",
+        "RLDS: leave damaged episodes out of the index, and count them, instead of stopping.",
     )
     language_model: str = _option(
         "auto",

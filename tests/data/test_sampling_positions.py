@@ -9,23 +9,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from robomimic_ddp.data.sampling import ReplayedLoader, train_loader
 from robomimic_ddp.distributed import rng
-
-
-class Samples(Dataset):
-    """Sample i, with noise as an augmentation in the training process would draw."""
-
-    def __init__(self, size):
-        self.size = size
-
-    def __len__(self):
-        return self.size
-
-    def __getitem__(self, index):
-        return index, np.random.rand(), torch.rand(())
+from tests.data.host_epochs import Host, Samples, indices
 
 
 def sharded(size, world, rank, batch):
@@ -33,33 +21,6 @@ def sharded(size, world, rank, batch):
     return train_loader(
         DataLoader, kwargs, rank=rank, world_size=world, seed=3, batch_size_per_rank=batch
     )
-
-
-def indices(batches):
-    return [batch[0].tolist() for batch in batches]
-
-
-class Host:
-    """Takes batches as hosts do: `held` keeps one iterator over epochs (DROID), else one each."""
-
-    def __init__(self, loader, held):
-        self.loader, self.held = loader, held
-        self.iterator = iter(loader) if held else None
-
-    def epoch(self, steps):
-        iterator = self.iterator if self.held else iter(self.loader)
-        taken = []
-        for _ in range(steps):
-            try:
-                taken.append(next(iterator))
-            except StopIteration:
-                iterator = iter(self.loader)
-                taken.append(next(iterator))
-        if self.held:
-            self.iterator = iterator
-        else:
-            self.loader.let_go()
-        return taken
 
 
 @given(

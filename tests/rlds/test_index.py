@@ -19,7 +19,7 @@ from robomimic_ddp.data import array_cache
 from robomimic_ddp.data.rlds import reading_progress
 from robomimic_ddp.data.rlds.index import build, statistics
 from robomimic_ddp.data.rlds.index import cache as index_cache
-from robomimic_ddp.data.rlds.index.source import Source, find_dataset
+from robomimic_ddp.data.rlds.index.source import find_dataset
 from robomimic_ddp.data.rlds.schema.fields import find_fields
 from robomimic_ddp.data.rlds.write import write_dataset
 from tests.rlds.conftest import (
@@ -31,13 +31,8 @@ from tests.rlds.conftest import (
     WORDLESS,
     made_up_episode,
 )
+from tests.rlds.quick import source_and_fields
 from tests.rlds.reference import feature, raw_action
-
-
-def source_and_fields(folder):
-    """What the index of the made-up dataset is made from."""
-    source = Source(folder)
-    return source, find_fields(source.features, "x", CAMERAS + STATES, CAMERAS, ACTIONS)
 
 
 def test_index_says_what_the_files_hold(stored):

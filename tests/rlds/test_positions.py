@@ -11,7 +11,7 @@ from robomimic_ddp.config import options
 from robomimic_ddp.data.rlds.loaders.make import make_loader
 from robomimic_ddp.training import run_fingerprint
 from tests.rlds.conftest import LENGTHS
-from tests.rlds.test_passes import stream, wait_until_idle
+from tests.rlds.loading import stream, wait_until_idle
 from tests.tiers import slow_but
 
 

@@ -560,7 +560,7 @@ EARLY = [one for one in DAMAGES if one.words and not one.late and one.name != "n
 @pytest.mark.parametrize("damage", EARLY, ids=lambda one: one.name)
 def test_damage_is_one_error_or_left_out(copy, tmp_path, capsys, damage):
     damage.make(copy)
-    lost = set(damage.lost) | set(damage.replaced)
+    lost = {*damage.lost, *damage.unread}
     words = [word for word in damage.words if word != "rank 0" and "byte" not in word]
     words = [word for word in words if ", step" not in word]
     after = refused(capsys, tmp_path / "out", copy, said=words)

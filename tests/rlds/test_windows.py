@@ -227,3 +227,18 @@ def test_batches_are_what_the_host_slices(load):
     assert batch["obs"]["robot_state/gripper_position"].shape == (4, 2, 1)
     assert all(isinstance(text, str) for text in batch["language"])
     batch["actions"] += 1  # torch owns the memory: writing is allowed
+
+
+def test_floats_made_on_the_device_are_those_of_hosts_that_make_them_in_tensorflow():
+    """DROID's pipeline divides by 255 in tf.data; here uint8 goes to the device, then the host's
+    own conversion.
+    """
+    obs_utils = pytest.importorskip("robomimic.utils.obs_utils")
+    import torch
+
+    tf = import_tensorflow()
+    values = np.arange(256, dtype=np.uint8).repeat(3).reshape(1, 1, 16, 16, 3)
+    in_tensorflow = (tf.cast(values, tf.float32) / 255.0).numpy()
+    moved = torch.from_numpy(values).float()  # to_float(to_device(batch))
+    on_device = obs_utils.process_frame(moved, channel_dim=3, scale=255.0).numpy()
+    assert np.abs(on_device - np.moveaxis(in_tensorflow, -1, -3)).max() <= 1e-6

@@ -12,7 +12,6 @@ import torch
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.options import resolve
 from robomimic_ddp.config.plan import make_plan
-from robomimic_ddp.data.sampling import JoinedLoaders
 from robomimic_ddp.monitoring import debug, throughput
 from robomimic_ddp.training import plan_summary, run, step
 
@@ -150,18 +149,6 @@ def test_what_is_not_known_has_no_line():
         "learning rate: the saved one, since this run resumes; a new run would get 0.001 -> 0.002"
     )
     assert kept in scaled.describe()
-
-
-def test_the_frame_cache_is_that_of_all_joined_loaders_and_mixtures():
-    def dataset(**attributes):
-        return SimpleNamespace(cached=SimpleNamespace(bytes=2**20, root="/frames"), **attributes)
-
-    mixture = SimpleNamespace(datasets=[dataset(), dataset(), SimpleNamespace()])
-    joined = JoinedLoaders(*(SimpleNamespace(dataset=one) for one in (dataset(), mixture)))
-    present = run_of(cache="/frames")
-    present.loaders = {"train": joined, "valid": SimpleNamespace()}
-    (line,) = plan_summary._frame_cache(present)
-    assert line.startswith("frame cache: 3.0 MiB of decoded frames in /frames")
 
 
 def test_waiting_for_data_is_worth_a_line():

@@ -25,7 +25,6 @@ from robomimic_ddp.data.rlds.index.records import (
     step_features_read,
 )
 from robomimic_ddp.data.rlds.index.source import SPLIT
-from robomimic_ddp.data.rlds.pipeline import skip_corrupt
 from robomimic_ddp.data.rlds.pipeline.images import decode_one
 from robomimic_ddp.data.rlds.schema.features import step_features
 from robomimic_ddp.data.rlds.schema.fields import Fields, Part
@@ -147,7 +146,7 @@ def _episodes(job: Job, files: Sequence[RecordFile]) -> Any:
 
         def read() -> tuple:
             if job.skip_corrupt:
-                return skip_corrupt.attempt(lambda: made(file, offset), nothing)
+                return _attempt(lambda: made(file, offset), nothing)
             return made(file, offset)
 
         return tf.cond(tf.equal(offset, _END), lambda: nothing, read)
@@ -159,6 +158,13 @@ def _episodes(job: Job, files: Sequence[RecordFile]) -> Any:
     rows = tf.data.Dataset.range(len(files)).flat_map(places)
     rows = rows.map(row, num_parallel_calls=job.threads, deterministic=True)
     return rows.prefetch(1).with_options(options)
+
+
+def _attempt(make: Callable[[], Any], instead: Any) -> Any:
+    """TensorFlow: return `make()`, or `instead` if one of its operations fails."""
+    once = import_tensorflow().data.Dataset.from_tensors(0)
+    tried = once.map(lambda _: make()).ignore_errors().concatenate(once.map(lambda _: instead))
+    return tried.take(1).get_single_element()
 
 
 def _encoded(job: Job, frame: Any) -> Any:
@@ -302,4 +308,5 @@ def _fields(job: Job) -> Fields:
 
 def _damaged(job: Job, file: RecordFile, error: Exception) -> DataError:
     doing = f"preparing {job.source.folder}; finished files are kept"
-    return damaged_data(error, [file.path], doing, job.source.features, _fields(job))
+    more = (doing, job.source.features, _fields(job), "--skip-corrupt")
+    return damaged_data(error, [file.path], *more)

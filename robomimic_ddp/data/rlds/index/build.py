@@ -71,7 +71,9 @@ def make_index(
         if not skip_corrupt:
             paths = [source.files[number] for number in files]
             doing = f"making the index of {source.folder}"
-            raise damaged_data(error, paths, doing, source.features, fields, index=True) from error
+            remedy = "ddp.skip_corrupt=true"
+            more = (doing, source.features, fields, remedy)
+            raise damaged_data(error, paths, *more, index=True) from error
         rows = [row for number in files for row in _readable(source, fields, number, threads)]
     if not skip_corrupt:
         _require_whole(source, files, rows)

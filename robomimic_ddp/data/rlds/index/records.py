@@ -157,10 +157,12 @@ def damaged_data(
     doing: str,
     features: Any,
     fields: Fields,
+    remedy: str,
     index: bool = False,
 ) -> DataError:
     """The DataError for TensorFlow's `error` while `doing` something; reads `files` to find the
-    damaged one: checksums, then features, then images, which an `index` does not read.
+    damaged one: checksums, then features, then images, which an `index` does not read. remedy: what
+    leaves damaged episodes out.
     """
     names = step_features_read(fields, not index)
     parse = episode_parser(features, names)
@@ -172,6 +174,6 @@ def damaged_data(
     found = found or f"{type(error).__name__}: {str(error).splitlines()[0]}"
     return DataError(
         f"reading failed while {doing}.\n{found}\n"
-        "Copy or prepare that file again; training on what is left would silently lose episodes "
-        "(ddp.skip_corrupt=true leaves them out and counts them)."
+        "Copy or prepare that file again; training on what is left would silently lose episodes. "
+        f"To leave them out and count them: {remedy}."
     )
