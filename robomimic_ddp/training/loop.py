@@ -111,7 +111,7 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
     verifier, finished = _start_training(run, model, saver)
     try:
         run.stopper.listen()
-        if run.options.values.kind("debug") == "true":
+        if run.options.values.debug:
             nets = parallel.parallel_among(host_algo.named_modules(model))
             nets = nets or list(host_algo.named_nets(model))
             debug.tell_start(nets, run.loaders.get("train"), run.plan.device)
