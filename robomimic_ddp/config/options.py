@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,13 +27,12 @@ def _option(
     choices: tuple = (),
     minimum: float | None = None,
     maximum: float | None = None,
-    number: tuple[str, int, int] | None = None,
+    also: tuple[str, str] | None = None,
 ) -> Any:
     """Declare an option. `maximum`: beyond it nothing useful is left, and other libraries overflow
-    or hang. `number`: the option also takes this prefix and a whole number from least to most, as
-    in `powersgd:4`.
+    or hang. `also`: what it takes besides its choices, in words and as a regular expression.
     """
-    metadata = {"help": help, "choices": choices, "number": number}
+    metadata = {"help": help, "choices": choices, "also": also}
     metadata |= {"minimum": minimum, "maximum": maximum}
     if isinstance(default, dict):
         return dataclasses.field(default_factory=dict, metadata=metadata)
@@ -112,7 +112,7 @@ class Options:
         "Gradients travel between ranks in 16 bits (half the bytes), or by PowerSGD as two thin "
         "factors of each matrix, by torch's own hooks; `powersgd:4`: factors of 4 columns.",
         ("none", "fp16", "bf16"),
-        number=("powersgd:", 1, 4096),
+        also=("powersgd:N", "powersgd:[1-9][0-9]{0,3}"),
     )
     kwargs: Mapping[str, Any] = _option(
         {},
@@ -147,7 +147,7 @@ class Options:
         "Data workers of a rank: `config` is the host's `train.num_data_workers`; `auto` this "
         "rank's share of the node's cores, one of them left to training.",
         ("config", "auto"),
-        number=("", 0, 999_999),
+        also=("a whole number", "[0-9]{1,6}"),
     )
     loader: Mapping[str, Any] = _option(
         {},
@@ -272,7 +272,7 @@ def parse(name: str, raw: Any, spelled: str) -> Any:
     minimum = metadata["minimum"]
     value = _convert(type(default), raw)
     if metadata["choices"]:  # paths and names keep their letters
-        value = _chosen(value, metadata["choices"], metadata["number"])
+        value = _chosen(value or "", metadata["choices"], metadata["also"])
     elif isinstance(default, str) and isinstance(raw, bool):
         value = None
     in_range = minimum is None or value is None or minimum <= value <= metadata["maximum"]
@@ -304,33 +304,19 @@ def _expected(name: str) -> str:
             f"ddp.{name}.{example}=VALUE, or in the environment {variable}='{{{example}: VALUE}}'"
         )
     least, most = metadata["minimum"], metadata["maximum"]
-    kinds = list(metadata["choices"]) or [_KINDS[type(default)]]
-    if metadata["number"]:
-        prefix, first, last = metadata["number"]
-        kinds.append(f"{prefix}N (N from {first} to {last})" if prefix else "a whole number")
+    kinds = [*(metadata["choices"] or [_KINDS[type(default)]]), *(metadata["also"] or ())[:1]]
     limits = "" if least is None else f" of at least {least:g}, at most {most:g}"
     return f"{' | '.join(kinds)}{limits} (default {default})"
 
 
-def _chosen(
-    text: str | None, choices: tuple[str, ...], number: tuple[str, int, int] | None
-) -> str | None:
-    """Return the choice, or the choice with a number, that `text` spells; None for another text."""
-    text = (text or "").lower()
-    if text in choices:
+def _chosen(text: str, choices: tuple[str, ...], also: tuple[str, str] | None) -> str | None:
+    """Return the choice that `text` spells; None for another text."""
+    text = text.lower()
+    if text in choices or (also and re.fullmatch(also[1], text)):
         return text
-    if "true" in choices and text in _TRUTH:
-        return str(_TRUTH[text]).lower()
-    prefix, least, most = number or ("", 1, 0)
-    digits = text.removeprefix(prefix)
-    is_number = text.startswith(prefix) and digits.isascii() and digits.isdecimal()
-    if is_number and len(digits) < _MOST_DIGITS and least <= int(digits) <= most:
-        return f"{prefix}{int(digits)}"
-    return None
+    return str(_TRUTH[text]).lower() if "true" in choices and text in _TRUTH else None
 
 
-_MOST_DIGITS = 20
-"""Python refuses to convert text of thousands."""
 _TRUTH = {
     **dict.fromkeys(("true", "1", "on", "yes"), True),
     **dict.fromkeys(("false", "0", "off", "no"), False),
@@ -370,10 +356,8 @@ def markdown_table() -> str:
 
 def _rows() -> Iterator[str]:
     for name, field in FIELDS.items():
-        default, number = DEFAULTS[name], field.metadata["number"]
-        values = ", ".join(f"`{choice}`" for choice in field.metadata["choices"])
-        if number:
-            values += f", `{number[0]}N`" if number[0] else ", number"
-        values = values or _KINDS[type(default)].removeprefix("a ").replace(" | ", ", ")
+        default, also = DEFAULTS[name], (field.metadata["also"] or ())[:1]
+        values = ", ".join((*(f"`{choice}`" for choice in field.metadata["choices"]), *also))
+        values = values or _KINDS[type(default)].replace(" | ", ", ")
         shown = str(default).lower() if isinstance(default, bool) else default or "none"
         yield f"| `{name}` | `{shown}` | {values} | {field.metadata['help']} |"
