@@ -16,8 +16,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
 from robomimic_ddp.errors import OptionError
 
 
@@ -343,6 +341,8 @@ def _convert(kind: type, raw: Any) -> Any:
 
 def _mapping(raw: Any) -> dict[str, Any] | None:
     if isinstance(raw, str):
+        import yaml  # here, so that the launcher can name a Python that lacks it
+
         with suppress(yaml.YAMLError):
             raw = yaml.safe_load(raw)
     is_one = isinstance(raw, Mapping) and all(isinstance(name, str) for name in raw)
