@@ -35,8 +35,8 @@ OPTIONS = (
 )
 OTHERS = ("bc_rnn_gmm", "cql", "td3_bc")
 COMM = (
-    *("comm=fp16", "comm=bf16", "comm=powersgd:2", "kwargs.static_graph=true"),
-    *("kwargs.gradient_as_bucket_view=false", "kwargs.bucket_cap_mb=1", "compile=true"),
+    *("comm=fp16", "comm=bf16", "comm=powersgd:2", "kwargs={static_graph: true}"),
+    *("kwargs={gradient_as_bucket_view: false, bucket_cap_mb: 1}", "compile=true"),
 )
 CHECKS: list[tuple[int, str, Callable[[Machine], str]]] = []
 

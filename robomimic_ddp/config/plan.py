@@ -178,6 +178,11 @@ def _hidden_gpus(env: LaunchEnv, visible_gpus: int) -> Iterator[str]:
 
 
 def _without_effect(mode: str, options: Options) -> Iterator[str]:
+    if mode in ("dp", "single") and options.kwargs:
+        yield (
+            f"note: ddp.kwargs.{next(iter(options.kwargs))} has no effect, since nets are not in "
+            "DistributedDataParallel; torchrun starts a process for each GPU, which has them in it"
+        )
     for name, default in DEFAULTS.items():
         if mode != "fsdp" and name.startswith("fsdp_") and getattr(options, name) != default:
             yield (

@@ -152,6 +152,12 @@ def test_options_of_fsdp_without_its_mode_are_noted(mode, noted):
     assert ("warning: ddp.fsdp_replicas=2 has no effect" in text) == noted
 
 
+def test_arguments_of_ddp_without_it_are_noted():
+    kwargs = {"bucket_cap_mb": 50}
+    assert "note: ddp.kwargs.bucket_cap_mb has no effect" in planned(kwargs=kwargs).describe()
+    assert "no effect" not in planned(launched(0, 4), 4, kwargs=kwargs).describe()
+
+
 SHARDED = "with ddp.mode=fsdp is not possible"
 
 

@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 
 from robomimic_ddp import api
 from robomimic_ddp.config import options
-from robomimic_ddp.errors import DataError
+from robomimic_ddp.errors import DataError, OptionError
 from robomimic_ddp.monitoring.history import loader_of
 from robomimic_ddp.training import run
 
@@ -53,6 +53,14 @@ def test_a_part_that_is_no_whole_number_of_samples(present):
     present.plan.samples_per_rank = 4
     with pytest.raises(DataError, match=r"of 5 samples .* 2\.50 samples"):
         make(5)
+
+
+@pytest.mark.bad_input
+def test_arguments_of_a_dataloader_are_refused_for_rlds_data(present):
+    """It is read by TensorFlow: nothing would take them."""
+    present.options = options.resolve({"loader": {"prefetch_factor": 4}})
+    with pytest.raises(OptionError, match="ddp.loader.prefetch_factor is for torch's DataLoader"):
+        api.train_loader(dataset=SimpleNamespace(is_rlds=True), batch_size=8)
 
 
 def test_each_loader_resumes_at_its_own_place(present):
