@@ -141,7 +141,7 @@ def described(content: Mapping[str, Any], path: Any, keys: bool = False) -> Iter
 
 
 def _options(saved: Mapping[str, Any]) -> str:
-    """The options that were set, as on a command line."""
+    """Return the options that were set, as on a command line."""
     values = dict(saved)
     for name in options.PASSED_ON:
         values |= {f"{name}.{key}": value for key, value in values.pop(name, {}).items()}

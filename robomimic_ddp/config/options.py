@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
-import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from robomimic_ddp.config import option_values
 from robomimic_ddp.errors import OptionError
 
 
@@ -70,8 +68,8 @@ class Options:
     lr_scaling: str = _option(
         "none",
         "Learning rate times f (linear) or sqrt(f), f = samples per step / `train.batch_size`; "
-        "`auto`: "
-        "linear under 100 M parameters, sqrt from there, none when fine-tuning from a checkpoint.",
+        "`auto`: linear under 100 M parameters, sqrt from there, none when fine-tuning from a "
+        "checkpoint.",
         ("none", "linear", "sqrt", "auto"),
     )
     schedule: str = _option(
@@ -126,8 +124,7 @@ class Options:
         maximum=100_000,
     )
     fsdp_offload: bool = _option(
-        False,
-        "With `mode=fsdp` on GPUs: shards and the optimizer's step are on the CPU.",
+        False, "With `mode=fsdp` on GPUs: shards and the optimizer's step are on the CPU."
     )
     sync_batchnorm: str = _option(
         "auto",
@@ -201,14 +198,14 @@ PASSED_ON = {
     ),
 }
 """Option -> the names that its users look for among ours."""
-_BY_PREPARE_DATA = "`robomimic-ddp prepare-data` stores frames at the trained size"
 REMOVED = {
     "bucket_mb": "use ddp.kwargs.bucket_cap_mb",
     "buffer_sync": "use ddp.kwargs.broadcast_buffers",
     "prefetch": "use ddp.loader.prefetch_factor",
-    "cache": _BY_PREPARE_DATA,
-    "cache_gb": _BY_PREPARE_DATA,
-    "fast_decode": _BY_PREPARE_DATA,
+    **dict.fromkeys(
+        ("cache", "cache_gb", "fast_decode"),
+        "`robomimic-ddp prepare-data` stores frames at the trained size",
+    ),
     "shuffle": "train.shuffle_buffer_size is for all ranks together",
     "channels_last": "remove it; convolutions keep torch's usual memory format",
     "fsdp_reshard": "remove it; FSDP's units are always sharded again after their forward",
@@ -222,8 +219,6 @@ _KINDS = {
     **{bool: "true | false", int: "a whole number", float: "a number", str: "text"},
     dict: "NAME=VALUE",
 }
-_CLOSE = 3
-"""Most options that the message for an unknown one names."""
 
 
 @dataclass(frozen=True)
@@ -268,9 +263,9 @@ def parse(name: str, raw: Any, spelled: str) -> Any:
         raise _unknown(name, spelled)
     default, metadata = DEFAULTS[name], FIELDS[name].metadata
     minimum = metadata["minimum"]
-    value = _convert(type(default), raw)
+    value = option_values.convert(type(default), raw)
     if metadata["choices"]:  # paths and names keep their letters
-        value = _chosen(value or "", metadata["choices"], metadata["also"])
+        value = option_values.choose(value or "", metadata["choices"], metadata["also"])
     elif isinstance(default, str) and isinstance(raw, bool):
         value = None
     in_range = minimum is None or value is None or minimum <= value <= metadata["maximum"]
@@ -284,7 +279,7 @@ def _unknown(name: str, spelled: str) -> OptionError:
     advice = REMOVED.get(name) or next(iter(named), None)
     if advice is not None:
         return OptionError(f"{spelled} is not an option: {advice}.")
-    close = difflib.get_close_matches(name, FIELDS, n=_CLOSE)
+    close = difflib.get_close_matches(name, FIELDS)
     prefix = spelled[: -len(name)]
     likely = [prefix + (option.upper() if spelled.isupper() else option) for option in close]
     hint = f" Did you mean {' or '.join(likely)}?" if close else ""
@@ -305,48 +300,6 @@ def _expected(name: str) -> str:
     kinds = [*(metadata["choices"] or [_KINDS[type(default)]]), *(metadata["also"] or ())[:1]]
     limits = "" if least is None else f" of at least {least:g}, at most {most:g}"
     return f"{' | '.join(kinds)}{limits} (default {default})"
-
-
-def _chosen(text: str, choices: tuple[str, ...], also: tuple[str, str] | None) -> str | None:
-    """Return the choice that `text` spells; None for another text."""
-    text = text.lower()
-    if text in choices or (also and re.fullmatch(also[1], text)):
-        return text
-    return str(_TRUTH[text]).lower() if "true" in choices and text in _TRUTH else None
-
-
-_TRUTH = {
-    **dict.fromkeys(("true", "1", "on", "yes"), True),
-    **dict.fromkeys(("false", "0", "off", "no"), False),
-}
-
-
-def _convert(kind: type, raw: Any) -> Any:
-    """Return `raw` as `kind`, or None where it is not one."""
-    if kind is dict:
-        return _mapping(raw)
-    if kind is bool:
-        return raw if isinstance(raw, bool) else _TRUTH.get(str(raw).strip().lower())
-    if kind is str:
-        return str(raw).strip() if isinstance(raw, (str, int)) else None
-    if isinstance(raw, bool):
-        return None
-    try:
-        value = float(raw)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    is_one = math.isfinite(value) and (kind is float or value.is_integer())
-    return kind(value) if is_one else None
-
-
-def _mapping(raw: Any) -> dict[str, Any] | None:
-    if isinstance(raw, str):
-        import yaml  # here, so that the launcher can name a Python that lacks it
-
-        with suppress(yaml.YAMLError):
-            raw = yaml.safe_load(raw)
-    is_one = isinstance(raw, Mapping) and all(isinstance(name, str) for name in raw)
-    return dict(raw) if is_one else None
 
 
 def markdown_table() -> str:
