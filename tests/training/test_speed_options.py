@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections import Counter
 from contextlib import ExitStack
 from types import SimpleNamespace
 from unittest import mock
@@ -149,14 +150,18 @@ def test_running_statistics_take_a_checkpointed_batch_once(momentum):
     assert nets[1][1].momentum == momentum
 
 
-def test_only_cameras_are_checkpointed():
-    encoder = Encoder()
-    assert activation_checkpointing._encoders(encoder) == list(encoder.cameras.values())
+@NEEDS_CALL_PLACE
+def test_only_cameras_compute_again():
+    encoder, calls = Encoder(), Counter()
+    for name, module in encoder.named_modules():
+        module.register_forward_hook(lambda *_, name=name: calls.update([name]))
     camera = Camera()
-    assert activation_checkpointing._encoders(camera) == [camera]
-    shared = nn.ModuleDict({"a": camera, "b": camera})
-    assert activation_checkpointing._encoders(shared) == [camera]
-    assert activation_checkpointing._encoders(nn.Linear(2, 2)) == []
+    with ExitStack() as undo:
+        installed = activation_checkpointing.install([encoder, camera, nn.Linear(2, 2)], undo)
+        assert installed == [encoder, camera]
+        encoder(torch.randn(2, 3, 12, 12), torch.randn(2, 3)).sum().backward()
+    assert calls["cameras.left.layers.0"] == calls["cameras.right.layers.0"] == 2
+    assert calls["state"] == 1
 
 
 class Counting:
@@ -221,13 +226,13 @@ def test_a_compiler_that_fails_or_is_missing_is_one_clear_error(monkeypatch):
 
 @pytest.mark.bad_input
 def test_a_compiler_without_pythons_headers_is_said_before_it_compiles(monkeypatch, tmp_path):
-    if not compile._cpp_compiler():
-        pytest.skip("no C++ compiler here")
+    if compile.why_not("cpu", None) is not None:
+        pytest.skip("torch.compile does not work here")
     monkeypatch.setattr(compile.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
-    missing = compile._missing_header("c++", "Python.h")
+    missing = compile.why_not("cpu", None)
     assert "Python.h" in missing and "python3-dev" in missing
     (tmp_path / "Python.h").touch()
-    assert compile._missing_header("c++", "Python.h") is None
+    assert compile.why_not("cpu", None) is None
 
 
 OPTIONS = [{"compile": "true"}, {"activation_checkpointing": True}]
