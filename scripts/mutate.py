@@ -56,7 +56,7 @@ GROUPS = {
     ),
     "training/step/accumulation": "training/test_accumulation ranks/test_accumulation",
     "training/step/ema training/step/ema_model": ("training/test_ema training/test_ema_model"),
-    "training/powersgd_state": "ranks/test_powersgd",
+    "distributed/torch_arguments": "distributed/test_torch_arguments",
     "training/state_saver training/resume": (
         "training/test_resume ranks/test_state_saver ranks/test_resumed_run "
         "ranks/test_epoch_is_a_pass ranks/test_resume_refusals"

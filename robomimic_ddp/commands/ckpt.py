@@ -141,12 +141,14 @@ def described(content: Mapping[str, Any], path: Any, keys: bool = False) -> Iter
 
 
 def _options(saved: Mapping[str, Any]) -> str:
-    """The options that were set, as on a command line."""
-    given = options.in_present_words(saved).items()
+    """Return the options that were set, as on a command line."""
+    values = dict(saved)
+    for name in options.PASSED_ON:
+        values |= {f"{name}.{key}": value for key, value in values.pop(name, {}).items()}
     changed = [
         f"ddp.{name}={str(value).lower() if isinstance(value, bool) else value}"
-        for name, value in sorted(given)
-        if name not in options.FIELDS or value != options.FIELDS[name].default
+        for name, value in sorted(values.items())
+        if name not in options.DEFAULTS or value != options.DEFAULTS[name]
     ]
     return f"options: {' '.join(changed) or 'all at their defaults'}"
 

@@ -15,7 +15,7 @@ REMEDIES = {
     "Address already in use": _PORT,
     "EADDRINUSE": _PORT,
     "Expected to have finished reduction": "A parameter got no gradient in a step. If that is "
-    "meant: ddp.find_unused_parameters=true.",
+    "meant: ddp.kwargs.find_unused_parameters=true.",
     "ncclUnhandledCudaError": _START,
     "ncclSystemError": _START,
     "NCCL error": "Run again with NCCL_DEBUG=INFO; in Docker start with --ipc=host or "

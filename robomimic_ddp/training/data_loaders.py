@@ -13,7 +13,7 @@ from robomimic_ddp.config import host_config
 from robomimic_ddp.data import sampling
 from robomimic_ddp.data.rlds.index.source import is_rlds_folder
 from robomimic_ddp.data.sampling import worker_options
-from robomimic_ddp.errors import DataError
+from robomimic_ddp.errors import DataError, OptionError
 from robomimic_ddp.training import run as _run
 
 
@@ -45,16 +45,22 @@ def _loader(role: str, args: tuple, kwargs: dict) -> Iterable:
     if hasattr(dataset, "is_rlds"):  # sharded by its loader, before anything is decoded
         from robomimic_ddp.data.rlds.loaders.make import make_loader
 
+        if values.loader:
+            raise OptionError(
+                f"ddp.loader.{next(iter(values.loader))} is for torch's DataLoader, which does "
+                "not read RLDS data: nothing would take it. Leave ddp.loader out."
+            )
         more = {
             "cores": run.core_share,
-            "pin_memory": worker_options.pins(values, on_gpu),
+            # The train loader sends its batches to the GPU itself.
+            "pin_memory": on_gpu and role == "train" and values.preset != "safe",
             "device": torch.device("cuda", torch.cuda.current_device()) if on_gpu else None,
         }
         place = (run.plan.rank, run.plan.world_size)
         loader = make_loader(dataset, batch, *place, run.seed, **more)
     else:
         loader_kwargs = worker_options.loader_arguments(
-            dict(loader_kwargs), values, run.plan.data_workers, on_gpu, role
+            dict(loader_kwargs), values, run.plan.data_workers, role
         )
         more = {}
         make = sampling.valid_loader

@@ -107,9 +107,8 @@ class _Epoch:
         if self.run.pictures is not None and not self.validates:
             self.run.pictures.epoch = self.number if isinstance(self.number, int) else 0
             yield self.run.pictures
-        if options.kind("debug") == "true" and not self.validates:
-            interval = options.number("debug")
-            yield debug.Printer(self.run.debugged, interval, self.run.plan.device)
+        if options.debug and not self.validates:
+            yield debug.Printer(self.run.debugged, self.run.plan.device)
         if self.run.heartbeat is not None and not self.validates:
             yield self.run.heartbeat.in_epoch(self.number)
         if self.run.trains_in_parallel:

@@ -58,8 +58,6 @@ def distributed(train: Callable) -> Callable:
             if "device" in bound.arguments:
                 bound.arguments["device"] = chosen
             run.print_beginning()
-            if run.options.values.log == "compact":
-                run.undo.enter_context(run_inputs.printed_in_one_line(config))
             host_resumes = resume.decide(config, run, asked, can_resume)
             if can_resume:
                 bound.arguments["resume"] = host_resumes
@@ -113,7 +111,7 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
     verifier, finished = _start_training(run, model, saver)
     try:
         run.stopper.listen()
-        if run.options.values.kind("debug") == "true":
+        if run.options.values.debug:
             nets = parallel.parallel_among(host_algo.named_modules(model))
             nets = nets or list(host_algo.named_nets(model))
             debug.tell_start(nets, run.loaders.get("train"), run.plan.device)
@@ -173,9 +171,9 @@ def _start_training(
         for _, module in parallel_nets:
             parallel.state_of(module).build(module, is_equal=True)
     optimizer_ddp.build(model, chosen, run.undo)
-    run.communication = step.communicate(optimizer_ddp.reducers(model), chosen)
-    if run.communication is not None and group.is_main():
-        print(run.communication.line)
+    gradients = step.communicate(optimizer_ddp.reducers(model), chosen)
+    if gradients is not None and group.is_main():
+        print(gradients)
     rng.seed_streams(run.seed, run.plan.rank)
     finished = saver.restore()
     if not run.options.values.verify:

@@ -61,8 +61,6 @@ def lines(run: Any) -> Iterator[str]:
         yield run.steps.line
     if run.directory is not None:
         yield f"run directory: {run.directory}"
-        if run.options.values.log == "compact":
-            yield f"config: {run.directory / 'config.json'}"
 
 
 def _state(run: Any) -> str:
@@ -75,8 +73,7 @@ def _state(run: Any) -> str:
     averages = 2 if run.options.values.preset == "safe" else 1
     if tree.at(run.config, "algo.ema.enabled") is False:
         averages = 0
-    reshard = run.options.values.fsdp_reshard
-    return memory.describe(parameters, shards, gpu_bytes, averages, reshard)
+    return memory.describe(parameters, shards, gpu_bytes, averages)
 
 
 def _schedule(run: Any, loader: Any) -> Iterator[str]:

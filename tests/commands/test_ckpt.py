@@ -77,7 +77,8 @@ def test_the_run_of_a_hosts_checkpoint(write, tmp_path, capsys):
     path = write("models/last.pth")
     assert command("show", path) == 0
     assert "rank(s)" not in capsys.readouterr().out
-    written = {"comm": "powersgd", "powersgd_rank": 4, "debug": False, "resume": "false"}
+    written = {"comm": "powersgd:4", "debug": False, "resume": "false"}
+    written["kwargs"] = {"bucket_cap_mb": 50}
     record = {"plan": {"world_size": 4, "samples_per_step": 128}, "options": written}
     for host, content in (("not noted", record), ("robomimic 0.5.0", {**record, "host": None})):
         if "host" in content:
@@ -86,7 +87,9 @@ def test_the_run_of_a_hosts_checkpoint(write, tmp_path, capsys):
         assert command("show", path) == 0
         text = capsys.readouterr().out
         assert f"host {host}, 4 rank(s), 128 samples per step" in text
-        assert "options: ddp.comm=powersgd:4\n" in text, "others are at their defaults"
+        assert "options: ddp.comm=powersgd:4 ddp.kwargs.bucket_cap_mb=50\n" in text, (
+            "others are at their defaults"
+        )
     (tmp_path / "ddp.json").write_text("[]")
     assert command("show", path) == 0
 

@@ -44,10 +44,6 @@ def test_the_bounds():
     assert memory.fits(10**9, 1, 40 * 10**9) and not memory.fits(10**9, 1, 40 * 10**9 - 1)
     assert memory.fits(10**9, 200, 10_200_000_000) and not memory.fits(10**9, 200, 10_199_999_999)
     assert memory.fits(10**9, 4, 20 * 10**9) and not memory.fits(10**9, 4, 20 * 10**9 - 1)
-    whole = {"reshard": False}
-    assert memory.fits(10**9, 4, 22 * 10**9, **whole)
-    assert not memory.fits(10**9, 4, 22 * 10**9 - 1, **whole)
-    assert "and up to 6.0 GB for what" in memory.describe(10**9, 4, **whole)
     assert memory.fits(10**9, 1, 32 * 10**9, 0) and not memory.fits(10**9, 1, 47 * 10**9, 2)
 
 

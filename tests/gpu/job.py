@@ -29,6 +29,8 @@ import psutil
 import torch
 from robomimic.algo.diffusion_policy import DiffusionPolicyUNet
 
+from robomimic_ddp.distributed import comm_hooks
+
 RANK = int(os.environ.get("RANK", "0"))
 STEP_OF_FAULT = 3
 _DEFAULT, _ERROR = "default", "error"
@@ -186,6 +188,7 @@ def main() -> None:
     reports, fault, *words = sys.argv[1:]
     watch = Watch(Path(reports), fault)
     watch.install()
+    comm_hooks.POWERSGD_START = 2  # a check takes a few steps
     sys.argv[:] = words
     runpy.run_module(words[0], run_name="__main__", alter_sys=True)
     watch.report(by_nvidia_smi=seen_by_nvidia_smi())

@@ -244,14 +244,14 @@ class WholeBytes(TorchDispatchMode):
         return result
 
 
-def whole_bytes_of_a_parameter(reshard: bool, units: int) -> float:
+def whole_bytes_of_a_parameter(units: int) -> float:
     """In a step of a net of equal units, activations being negligible."""
     algo, size = make_algo("single"), 256
     net = nn.Sequential(*(nn.Linear(size, size, bias=False) for _ in range(units)))
     algo.nets, algo.ema_nets = nn.ModuleDict({"net": net}), None
     algo.optimizers["policy"] = torch.optim.AdamW(net.parameters())
     parallel.parallelise(net, "fsdp", name="net")
-    fsdp.shard(algo, replace(SHARDED, fsdp_reshard=reshard), "cpu")
+    fsdp.shard(algo, SHARDED, "cpu")
     for _ in range(2):  # the first one makes buffers, too
         net.zero_grad()
         with WholeBytes(net) as counted:
@@ -261,13 +261,12 @@ def whole_bytes_of_a_parameter(reshard: bool, units: int) -> float:
     return counted.most / (units * size**2) - pending
 
 
-@pytest.mark.parametrize("reshard", [True, False])
-def test_the_plans_estimate_of_memory_is_what_torch_holds(reshard, ranks):
+def test_the_plans_estimate_of_memory_is_what_torch_holds(ranks):
     """A unit may have a quarter of a net; smaller ones need less."""
-    expected = memory._GATHERED_BYTES[reshard]
-    for found in ranks.run(whole_bytes_of_a_parameter, reshard, 4):
+    expected = memory.GATHERED_BYTES
+    for found in ranks.run(whole_bytes_of_a_parameter, 4):
         assert expected - 0.1 < found < expected + 0.1
-    assert max(ranks.run(whole_bytes_of_a_parameter, reshard, 8)) < expected - 0.5
+    assert max(ranks.run(whole_bytes_of_a_parameter, 8)) < expected - 0.5
 
 
 # ----- checksums of parts

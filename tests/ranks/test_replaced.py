@@ -26,7 +26,7 @@ import robomimic_ddp
 from robomimic_ddp.checkpoint import weights
 from robomimic_ddp.config import json_config, monkeypatch
 from robomimic_ddp.data.rlds import octo_statistics, tfds_sharding
-from robomimic_ddp.distributed import main_rank
+from robomimic_ddp.distributed import comm_hooks, main_rank
 from robomimic_ddp.training import rollouts
 from robomimic_ddp.training import run_directory as directory
 from robomimic_ddp.training.step import (
@@ -49,11 +49,9 @@ PACKAGE = str(Path(robomimic_ddp.__file__).parent)
 PREPARE = importlib.import_module("robomimic_ddp.training.step.presets")
 OPTIONS = {
     "accumulate": 2,
-    "log": "compact",
     "activation_checkpointing": True,
     "compile": "true",
-    "comm": "powersgd",
-    "powersgd_start": 2,
+    "comm": "powersgd:2",
 }
 Replaced = tuple[str, str, str]
 """(object, attribute, our module), as the tables name them."""
@@ -148,6 +146,7 @@ def replaced_in_a_run(host: str, folder: str, *arguments: str) -> set[Replaced]:
         found = stack.enter_context(noted())
         stack.enter_context(loaded(wandb))
         stack.enter_context(mock.patch.object(compile, "BACKEND", "eager"))
+        stack.enter_context(mock.patch.object(comm_hooks, "POWERSGD_START", 2))
         stack.enter_context(mock.patch.object(torch, "compile", lambda forward, **_: forward))
         stack.enter_context(mock.patch.object(PREPARE, "_device", lambda nets: "cuda"))
         stack.enter_context(mock.patch.multiple(convolutions, **bounds))

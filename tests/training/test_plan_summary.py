@@ -13,7 +13,7 @@ from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.options import resolve
 from robomimic_ddp.config.plan import make_plan
 from robomimic_ddp.monitoring import debug, throughput
-from robomimic_ddp.training import plan_summary, run, run_inputs, step
+from robomimic_ddp.training import plan_summary, run, step
 
 
 def run_of(config=None, ranks=8, on_node=4, gpus=4, **options) -> run.Run:
@@ -59,26 +59,6 @@ def test_a_terminal_gets_lines_that_fit_it(monkeypatch):
     assert shown.replace("\n  ", " ") == text
 
 
-class Config(dict):
-    def __repr__(self):
-        return f"all of it {dict(self)}"
-
-
-class DiffusionConfig(Config):
-    pass
-
-
-def test_compact_gives_one_line_for_the_first_print_of_the_config_alone(capsys):
-    printed, section = DiffusionConfig(a=1), Config(b=2)
-    with run_inputs.printed_in_one_line(printed):
-        print(section)
-        print(printed)
-        assert repr(printed) == "all of it {'a': 1}", "what is no print for the user"
-    out = capsys.readouterr().out.splitlines()
-    assert out == ["all of it {'b': 2}", "(ddp.log=compact: see config.json in the run directory)"]
-    assert repr(printed) == "all of it {'a': 1}" and "__repr__" not in vars(DiffusionConfig)
-
-
 def test_every_decision_has_a_line():
     data = [{"path": f"/data/{number}.hdf5"} for number in range(5)]
     present = run_of(config({"scheduler_type": "cosine", "warmup_steps": 500}, data=data))
@@ -113,10 +93,6 @@ def test_every_decision_has_a_line():
 def test_memory_is_that_of_the_runs_averages(preset, ema, state):
     present = run_of({"algo": {"ema": ema}}, preset=preset)
     assert f"memory: 6 parameters x {state} bytes" in present.describe()
-
-
-def test_memory_is_that_of_the_runs_units():
-    assert "and up to 36 B for what is whole" in run_of(fsdp_reshard=False).describe()
 
 
 @pytest.mark.parametrize(
