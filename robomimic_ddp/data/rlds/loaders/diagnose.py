@@ -68,9 +68,9 @@ def named_error(
         return DataError(
             f"reading failed while {doing}.\n{type(error).__name__}: {_first_line(error)}\n"
             "The episodes that were looked at again are whole, and the dataset is too large to be "
-            "read for the damaged one now. See whether the disk can be read; `robomimic-ddp stats "
-            "CONFIG --cache NEW_FOLDER` reads every record and names a damaged one; or train on "
-            "what is whole with ddp.skip_corrupt=true."
+            "read for the damaged one now. See whether the disk can be read; `robomimic-ddp "
+            "inspect-data --config FILE --cache NEW_FOLDER` reads every record and names a damaged "
+            "one; or train on what is whole with ddp.skip_corrupt=true."
         )
     return damaged_data(error, source.files, doing, source.features, dataset.fields)
 
