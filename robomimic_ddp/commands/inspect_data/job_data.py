@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from robomimic_ddp.commands.inspect_data import hdf5
-from robomimic_ddp.config import env, options, paths, validate
+from robomimic_ddp.config import env, host_keys, options, paths
 from robomimic_ddp.config.json_config import read_json
 from robomimic_ddp.config.rlds_keys import DATA_FORMAT
 from robomimic_ddp.data.hdf5 import hdf5_validate
@@ -89,7 +89,7 @@ def rlds_config(path: str, cache: str | None = None) -> tuple[Any, list[str]]:
 
 def _read(path: str) -> Any:
     settings = read_json(path, "--config ")
-    validate.require_possible_file(settings)
+    host_keys.require_possible_file(settings)
     return _sections({"train": {}, **settings})
 
 

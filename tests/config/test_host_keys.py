@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from robomimic_ddp.config import host_config, validate
+from robomimic_ddp.config import host_config, host_keys
 from robomimic_ddp.errors import ConfigError
 
 host_package = Path(pytest.importorskip("robomimic").__file__).parent
@@ -28,7 +28,7 @@ def test_the_hosts_own_templates_are_judged_as_the_host_judges_them(path):
             host_config.prepare_config(config_factory(settings["algo_name"]), settings)
         return
     host_config.prepare_config(config_factory(settings["algo_name"]), settings)
-    validate.require_possible(config)
+    host_keys.require_possible(config)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_an_unknown_key_names_the_closest_one_or_all(key, ends):
     from robomimic.config import config_factory
 
     with pytest.raises(ConfigError) as refused:
-        validate.require_known(config_factory("bc"), {"train": {key: 1}})
+        host_keys.require_known(config_factory("bc"), {"train": {key: 1}})
     text = str(refused.value)
     assert f"no effect. {ends}" in text and ("hdf5_cache_mode" in text) is ends.startswith("Valid")
 
@@ -58,10 +58,10 @@ def test_a_window_is_as_long_as_hosts_make_it(frames, steps, fits):
         config.algo.horizon.observation_horizon = 1
         config.observation.modalities.obs.low_dim = ["position"]
     if fits:
-        validate.require_possible(config)
+        host_keys.require_possible(config)
         return
     with pytest.raises(ConfigError, match="15 or more"):
-        validate.require_possible(config)
+        host_keys.require_possible(config)
 
 
 @pytest.mark.bad_input
@@ -82,16 +82,16 @@ def test_what_would_end_a_run_late_is_refused_at_once(section, key, value, words
     from robomimic.config import config_factory
 
     config = config_factory("diffusion_policy")
-    validate.require_possible(config)
+    host_keys.require_possible(config)
     with config.values_unlocked():
         part = config.train if section == "train" else config.experiment
         (part if section in ("train", "experiment") else part[section])[key] = value
     with pytest.raises(ConfigError, match=words):
-        validate.require_possible(config)
+        host_keys.require_possible(config)
     with config.values_unlocked():  # without saves, their interval is never read
         config.experiment.save.enabled = False
     if section == "save":
-        validate.require_possible(config)
+        host_keys.require_possible(config)
 
 
 def test_an_interval_may_be_a_float_without_a_fraction():
@@ -101,11 +101,11 @@ def test_an_interval_may_be_a_float_without_a_fraction():
     config = config_factory("diffusion_policy")
     with config.values_unlocked():
         config.experiment.rollout.rate = 50.0
-    validate.require_possible(config)
+    host_keys.require_possible(config)
     with config.values_unlocked():
         config.experiment.rollout.rate = 0.5
     with pytest.raises(ConfigError, match="rollout.rate=0.5: expected a whole number"):
-        validate.require_possible(config)
+        host_keys.require_possible(config)
 
 
 @pytest.mark.bad_input
@@ -119,13 +119,13 @@ def test_a_name_that_stands_twice(lists):
     with config.values_unlocked():
         config.train.action_keys = ["actions", "actions"]
     with pytest.raises(ConfigError, match="train.action_keys names 'actions' twice"):
-        validate.require_possible(config)
+        host_keys.require_possible(config)
     with config.values_unlocked():
         config.train.action_keys = ["actions"]
         config.observation.modalities.obs.update(lists)
         config.observation.modalities.goal.low_dim = ["eef"]
     with pytest.raises(ConfigError, match="observation.modalities.obs names 'eef' twice"):
-        validate.require_possible(config)
+        host_keys.require_possible(config)
     with config.values_unlocked():
         config.observation.modalities.obs.update({"low_dim": ["eef"], "rgb": []})
-    validate.require_possible(config)
+    host_keys.require_possible(config)
