@@ -42,10 +42,11 @@ def write(source: Source, sample: Sample, report: dict[str, Any], output: Path) 
             word = shlex.quote(f"load_from={output / CONFIG}")
             added["train"] = f"torchrun --nproc_per_node=N -m robomimic.scripts.train_rlds {word}"
         else:
+            missing = "observation" if fit.available["actions"] else "action"
             added["next"] = (
-                f"{output / SCHEMA} names no {'observation' if fit.found['actions'] else 'action'} "
-                f"that a policy could take, so {CONFIG} was not written: name it there (features "
-                "are offered as comments), then run inspect-data again"
+                f"{output / SCHEMA} names no {missing} that a policy could take, so {CONFIG} was "
+                "not written: name it there (features are offered as comments), then run "
+                "inspect-data again"
             )
     except OSError as error:
         raise UsageError(f"-o {output} cannot be written to: {error}.") from error

@@ -18,20 +18,22 @@ class Fit:
     """The keys of a schema that a dataset has, by section, and those that it lacks, with why."""
 
     schema: Schema
-    found: dict[str, list[str]] = field(default_factory=dict)
+    available: dict[str, list[str]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
 
     @property
     def fits(self) -> bool:
         """Whether a policy can be trained: it has all suggested actions and an observation."""
         actions = self.schema.suggested.get("actions", list(self.schema.actions))
-        observations = self.found["cameras"] + self.found["states"]
-        return bool(actions) and set(actions) <= set(self.found["actions"]) and bool(observations)
+        observations = self.available["cameras"] + self.available["states"]
+        return (
+            bool(actions) and set(actions) <= set(self.available["actions"]) and bool(observations)
+        )
 
     def suggested(self, section: str) -> list[str]:
         """Return the keys of a section for a drafted config."""
-        suggested = self.schema.suggested.get(section, self.found[section])
-        return [key for key in self.found[section] if key in suggested]
+        suggested = self.schema.suggested.get(section, self.available[section])
+        return [key for key in self.available[section] if key in suggested]
 
 
 def fits(source: Source) -> dict[str, Fit]:
@@ -44,11 +46,11 @@ def fit(source: Source, schema: Schema) -> Fit:
     where = str(source.folder)
     steps, result = step_features(source.features, where), Fit(schema)
     for section in ("cameras", "states", "actions"):
-        result.found[section] = []
+        result.available[section] = []
         for key, entry in getattr(schema, section).items():
             reason = _why_missing(key, entry, section == "cameras", steps, where)
             if reason is None:
-                result.found[section].append(key)
+                result.available[section].append(key)
             else:
                 result.missing[key] = reason
     return result
@@ -72,12 +74,12 @@ def _why_missing(
 
 def require(source: Source, fit: Fit) -> None:
     """Raises DataError, as training does, if the dataset lacks a key that is not optional."""
-    cameras, states, actions = (fit.found[name] for name in ("cameras", "states", "actions"))
+    cameras, states, actions = (fit.available[name] for name in ("cameras", "states", "actions"))
     where = str(source.folder)
     find_fields(source.features, where, cameras + states, cameras, actions, fit.schema)
 
 
 def best(fits: Mapping[str, Fit]) -> str | None:
     """Return the name of the schema that fits with the most keys, or None."""
-    counts = {name: sum(map(len, fit.found.values())) for name, fit in fits.items() if fit.fits}
+    counts = {name: sum(map(len, fit.available.values())) for name, fit in fits.items() if fit.fits}
     return max(counts, key=counts.__getitem__, default=None)

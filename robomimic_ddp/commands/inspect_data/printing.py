@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from rich.filesize import decimal
+
 from robomimic_ddp.data.rlds.index import prepared
 from robomimic_ddp.data.rlds.index.statistics import QUANTILE_STEPS
 from robomimic_ddp.terminal import say, table, width
@@ -53,7 +55,7 @@ def _print_table(title: str, rows: Any) -> None:
 
 def _cell(column: str, value: Any) -> str:
     if column == "bytes":
-        return _size(value)
+        return decimal(value)
     if column == "shape":
         return " x ".join("?" if size is None else str(size) for size in value) or "1"
     if isinstance(value, dict):
@@ -107,12 +109,3 @@ def _prepared(notes: dict[str, Any]) -> Iterator[str]:
     lost = sum(len(one) for split in notes["left_out"].values() for one in split.values())
     if lost:
         yield f"    {lost} damaged episodes of the source are left out"
-
-
-def _size(count: float) -> str:
-    """Bytes with a unit."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"

@@ -44,23 +44,19 @@ def find(path: Path) -> Path:
     if is_rlds_folder(str(path)):
         return path
     path = path.absolute()
-    found = _with_versions([path]) or _with_versions(
-        sorted(p for p in path.iterdir() if p.is_dir())
+    datasets = [path] if _has_versions(path) else []
+    datasets = datasets or sorted(filter(_has_versions, path.iterdir()))
+    if len(datasets) > 1:
+        names = ", ".join(folder.name for folder in datasets)
+        raise DataError(f"{path} contains several datasets: {names}. Name one: {datasets[0]}.")
+    dataset = datasets[0] if datasets else path  # without one this raises with the reason
+    return find_dataset(str(dataset.parent), dataset.name)
+
+
+def _has_versions(folder: Path) -> bool:
+    return folder.is_dir() and any(
+        is_rlds_folder(str(entry)) for entry in folder.iterdir() if entry.is_dir()
     )
-    if len(found) > 1:
-        names = ", ".join(folder.name for folder in found)
-        raise DataError(f"{path} contains several datasets: {names}. Name one: {found[0]}.")
-    if not found:  # raises with the reason
-        return find_dataset(str(path.parent), path.name)
-    return find_dataset(str(found[0].parent), found[0].name)
-
-
-def _with_versions(folders: list[Path]) -> list[Path]:
-    return [
-        folder
-        for folder in folders
-        if any(is_rlds_folder(str(entry)) for entry in folder.iterdir() if entry.is_dir())
-    ]
 
 
 def cameras(source: Source) -> dict[str, Any]:
