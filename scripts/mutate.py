@@ -35,23 +35,21 @@ from mutmut.mutation.mutators import mutation_operators
 CHECKOUT = Path(__file__).resolve().parent.parent
 SURVIVORS = CHECKOUT / "scripts" / "surviving_mutants.txt"
 GROUPS = {
-    "data/sampling/host_order data/sampling/sampler data/sampling/sharded_loader"
+    "data/sampling/pass_order data/sampling/sampler data/sampling/sharded_loader"
     " data/sampling/loaders": (
         "data/test_orders_never_change data/test_sampling data/test_sampling_positions"
         " data/test_iterable ranks/test_sampling"
     ),
     "data/sampling/replay": "data/test_sampling_positions",
-    "data/frame_cache": "data/test_frame_cache",
     "distributed/fsdp": "ranks/test_fsdp",
     "data/sampling/worker_options": "data/test_worker_options",
     "data/rlds/order/pass_schedule data/rlds/order/read_plan data/rlds/order/partition"
+    " data/rlds/order/pass_order"
     " data/rlds/order/shuffle_plan": (
         "data/test_orders_never_change rlds/test_shuffle rlds/test_partition"
         " rlds/test_pass_schedule"
     ),
-    "data/rlds/order/mixture_quota": (
-        "data/test_orders_never_change rlds/test_mixture_quota data/test_mixture_loader"
-    ),
+    "data/rlds/order/mixture_quota": "data/test_orders_never_change rlds/test_mixture_quota",
     "monitoring/metrics monitoring/step_logs": (
         "monitoring/test_metrics ranks/test_epoch_part ranks/test_validation ranks/test_resumed_run"
         " ranks/test_metrics"

@@ -32,7 +32,7 @@ from rich.text import Text
 
 from robomimic_ddp.commands import figures, plot, watch
 from robomimic_ddp.config import env
-from robomimic_ddp.data.sampling.host_order import order_of
+from robomimic_ddp.data.sampling.pass_order import order_of
 from robomimic_ddp.data.sampling.sampler import ShardedSampler
 from robomimic_ddp.monitoring import heartbeat
 from scripts.demo import simulator

@@ -214,38 +214,12 @@ class Options:
     )
     skip_corrupt: bool = _option(
         False,
-        "RLDS: leave out damaged episodes, replace windows that cannot be read, and count both, "
-        "instead of stopping.",
+        "RLDS: leave damaged episodes out of the index, and count them, instead of stopping.",
     )
     language_model: str = _option(
         "auto",
         "RLDS: a folder, or a name for transformers, of the model that embeds instructions; `auto` "
         "is the one that hosts use under the observation key of the embedding.",
-    )
-    fast_decode: bool = _option(
-        False,
-        "RLDS: decode JPEG pictures at 1/2, 1/4 or 1/8 of their size where that is still at least "
-        "what is delivered; cheaper, and slightly other pixels.",
-    )
-    shuffle: str = _option(
-        "total",
-        "RLDS: whether `train.shuffle_buffer_size` is for all ranks together, or for each.",
-        ("total", "per_rank"),
-        advanced=True,
-    )
-    cache: str = _option(
-        "none",
-        "`ram`, or a folder on a local disk, in which decoded frames are kept for all ranks and "
-        "jobs of the node; made by the first run, from then on nothing is decoded. RLDS, and HDF5 "
-        "unless `train.hdf5_cache_mode=all`.",
-    )
-    cache_gb: float = _option(
-        0.0,
-        "Most GiB of frames in the folder of `cache`; 0: what is free, of memory at most half of "
-        "the machine's.",
-        minimum=0,
-        maximum=1e6,
-        advanced=True,
     )
     verify: bool = _option(
         True, "Prove at run time that ranks agree where they must and differ where they must."

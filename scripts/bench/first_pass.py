@@ -50,7 +50,7 @@ def main() -> None:
     args = parser.parse_args()
     env.quiet_tensorflow()
     job = DataJob(args.data, (180, 320), (128, 128))
-    write_if_missing(job, cached=False)
+    write_if_missing(job)
     dataset = open_dataset(job)
     source, threads = dataset.source, min(8, machine.usable_cores())
     make_index(source, dataset.fields, [0], threads)  # TensorFlow starts

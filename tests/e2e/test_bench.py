@@ -102,7 +102,7 @@ def test_loaders_and_what_they_count(tmp_path, capsys):
         assert 50 < row["peak_rss_mb"] < 10_000 and row["first_batch_seconds"] > 0
     text = "\n".join(data.lines(job, rows))
     assert "20x36 (" in text and "to 12x16, bilinear; 6 episodes" in text and "skipping" in text
-    assert "ours_cached over skipping, 3 ranks, CPU: " in text
+    assert "ours_prepared over skipping, 3 ranks, CPU: " in text
 
 
 def test_rows_are_written_after_each_size(tmp_path, monkeypatch):

@@ -43,10 +43,9 @@ IN_TURN: list[dict[str, Any]] = [
 """Compiled without Triton: dynamo's and autograd's graphs, no kernels (tests/pretend_cuda/job.py).
 """
 RLDS = {
-    **{"precision": "bf16", "comm": "powersgd", "powersgd_start": 3, "prefetch": 1, "cache_gb": 1},
-    **{"shuffle": "per_rank", "fast_decode": "true", "skip_corrupt": "true"},
+    **{"precision": "bf16", "comm": "powersgd", "powersgd_start": 3, "prefetch": 1},
+    **{"skip_corrupt": "true"},
 }
-"""And `cache`, a folder."""
 SHARDED: list[dict[str, Any]] = [
     {"mode": "fsdp", "verify": False, "precision": "bf16", "fsdp_reshard": False},
     {"mode": "fsdp", "verify": False, "fsdp_offload": True},
@@ -57,7 +56,6 @@ TUNED = {
     **{"workers": "1", "persistent_workers": True},
 }
 ELSEWHERE = {
-    "cache": "in a folder, below",
     "fsdp_replicas": "needs four ranks",
     "mode": "DDP here, DataParallel below",
     "resume": "by the host's flag, below",
@@ -139,10 +137,8 @@ def test_options_in_turn_resuming_and_fine_tuning(job, config_file, tmp_path):
 def test_rlds(job, demo_dataset, tmp_path):
     config = make_rlds_config(demo_dataset, tmp_path / "runs", CHANGES)
     words = [f"load_from={write_config(tmp_path / 'config.json', config)}"]
-    given = {**RLDS, "cache": tmp_path / "cache"}
-    words += [f"ddp.{name}={text}" for name, text in given.items()]
-    require_well(*job("robomimic.scripts.train_rlds", *words), [0, 1], [given])
-    assert list((tmp_path / "cache").iterdir())
+    words += [f"ddp.{name}={text}" for name, text in RLDS.items()]
+    require_well(*job("robomimic.scripts.train_rlds", *words), [0, 1], [RLDS])
 
 
 def test_data_parallel_in_a_plain_process(job, config_file):

@@ -13,7 +13,7 @@ from robomimic_ddp.data.rlds import host_datasets
 from robomimic_ddp.data.rlds.index.source import is_rlds_folder
 from robomimic_ddp.data.rlds.loaders.make import make_loader
 from robomimic_ddp.errors import DataError
-from tests.rlds.conftest import ACTIONS, CAMERAS, STATES, WIDTH
+from tests.rlds.conftest import CAMERAS, STATES, WIDTH
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -169,24 +169,6 @@ def test_exit_is_silent_and_waits_for_a_plan(stored):
 
 
 # Several ranks: the collective part -----------------------------------------------------------
-
-
-def rows_and_batch(folder, cache):
-    """On a rank: what it learns about the dataset, and the windows of its first batch."""
-    from robomimic_ddp.distributed import group
-    from tests.rlds.quick import quick_dataset
-
-    dataset = quick_dataset(Path(folder), cache)
-    loader = make_loader(dataset, 4, group.rank(), group.world_size(), 0)
-    stats = dataset.get_action_normalization_stats()
-    first = next(iter(loader))["index"].tolist()
-    return len(dataset), float(stats[ACTIONS[0]]["scale"].sum()), first
-
-
-def test_ranks_learn_the_same_and_read_apart(ranks, stored):
-    one, two = ranks.run(rows_and_batch, str(stored.folder), str(stored.cache))
-    assert one[:2] == two[:2]
-    assert not set(one[2]) & set(two[2])
 
 
 def error_of(folder, cache):

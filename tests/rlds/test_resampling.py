@@ -16,6 +16,7 @@ SIZES = [
     ((97, 131), (128, 61)), ((64, 64), (63, 65)), ((1, 1), (5, 7)), ((33, 1), (8, 4)),
     ((50, 70), (1, 1)), ((3, 200), (9, 11)), ((360, 640), (128, 128)), ((2, 300), (2, 13)),
     ((180, 320), (180, 96)), ((180, 320), (64, 320)), ((480, 640), (224, 224)),
+    ((128, 128), (128, 128)), ((33, 47), (33, 47)),
 ]  # fmt: skip
 
 
@@ -46,8 +47,8 @@ def test_pixels_are_tensorflows(name):
 
 @pytest.mark.parametrize("name", IMAGE_FILTERS)
 def test_a_frame_is_resized_alike_everywhere(name):
-    """A batch is cut otherwise after a resume, or where a window is replaced; and a policy in
-    closed loop gets its pictures from `resize_frames`.
+    """A batch is cut otherwise after a resume, and a policy in closed loop gets its pictures from
+    `resize_frames`.
     """
     tf = import_tensorflow()
     frames, size = pictures(180, 320), PictureSize(128, 128, name)
@@ -62,12 +63,3 @@ def test_a_frame_is_resized_alike_everywhere(name):
     together = batches(len(frames))
     assert np.array_equal(together, batches(2))
     assert np.array_equal(together, resize_frames(frames, size))
-
-
-@pytest.mark.parametrize("name", IMAGE_FILTERS)
-def test_frames_of_the_wanted_size_are_left_alone_as_tensorflow_would_leave_them(name):
-    tf = import_tensorflow()
-    for height, width in ((128, 128), (33, 47), (1, 5)):
-        frames = pictures(height, width)
-        assert np.array_equal(plain_resize(tf.constant(frames), (height, width), name), frames)
-        assert np.array_equal(resize_frames(frames, PictureSize(height, width, name)), frames)

@@ -12,7 +12,6 @@ import torch
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.options import resolve
 from robomimic_ddp.config.plan import make_plan
-from robomimic_ddp.data.sampling import JoinedLoaders
 from robomimic_ddp.monitoring import debug, throughput
 from robomimic_ddp.training import plan_summary, run, run_inputs, step
 
@@ -176,23 +175,18 @@ def test_what_is_not_known_has_no_line():
     assert kept in scaled.describe()
 
 
-def test_the_frame_cache_is_that_of_all_joined_loaders_and_mixtures():
-    def dataset(**attributes):
-        return SimpleNamespace(cached=SimpleNamespace(bytes=2**20, root="/frames"), **attributes)
-
-    mixture = SimpleNamespace(datasets=[dataset(), dataset(), SimpleNamespace()])
-    joined = JoinedLoaders(*(SimpleNamespace(dataset=one) for one in (dataset(), mixture)))
-    present = run_of(cache="/frames")
-    present.loaders = {"train": joined, "valid": SimpleNamespace()}
-    (line,) = plan_summary._frame_cache(present)
-    assert line.startswith("frame cache: 3.0 MiB of decoded frames in /frames")
-
-
 def test_waiting_for_data_is_worth_a_line():
     log = {"Time_Data_Wait_Share": 0.42}
     assert "ranks waited for data 42% of the epoch's time" in throughput.waiting_note(log, 100)
     assert not throughput.waiting_note(log, 5) and not throughput.waiting_note({}, 100)
     assert not throughput.waiting_note({"Time_Data_Wait_Share": 0.1}, 100)
+
+
+def test_a_prepared_set_is_named_with_its_pixels():
+    dataset = SimpleNamespace(name="/data/x", prepared="prepared from y")
+    present = run_of(config({}, data=[]))
+    present.loaders["train"] = SimpleNamespace(dataset=dataset)
+    assert "data: /data/x is prepared from y" in present.describe()
 
 
 class Faulty:

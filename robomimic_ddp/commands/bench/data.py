@@ -55,7 +55,7 @@ def measure(
             once.submit(write_if_missing, job).result()
             loaders = [name for name in LOADERS if name != PREPARED or job.stored != job.target]
             if PREPARED in loaders:
-                once.submit(write_if_missing, job.read_by(PREPARED), False).result()
+                once.submit(write_if_missing, job.read_by(PREPARED)).result()
         keys = [(world, name) for world in worlds for name in loaders]
         with ExitStack() as stack:
             for key in keys:

@@ -16,7 +16,7 @@ from robomimic_ddp.commands.launch.arguments import Settings
 from robomimic_ddp.config import host_config, host_keys, json_config, paths
 from robomimic_ddp.data.hdf5 import hdf5_validate
 from robomimic_ddp.data.rlds import tfds_sharding
-from robomimic_ddp.data.rlds.schema.config import dataset_configs
+from robomimic_ddp.data.rlds.schema.job_config import dataset_configs
 from robomimic_ddp.errors import LaunchError, RobomimicDDPError
 
 _SLOW = ("torch", "tensorflow", "jax")

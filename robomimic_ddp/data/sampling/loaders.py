@@ -7,8 +7,8 @@ from typing import Any, Callable
 
 from torch.utils.data import IterableDataset
 
-from robomimic_ddp.data.sampling.host_order import Order, order_of
 from robomimic_ddp.data.sampling.nested_loaders import StreamLoader
+from robomimic_ddp.data.sampling.pass_order import Order, order_of
 from robomimic_ddp.data.sampling.sampler import ShardedSampler
 from robomimic_ddp.data.sampling.sharded_loader import ShardedLoader, ShardedValidLoader
 from robomimic_ddp.errors import DataError

@@ -8,8 +8,8 @@ from typing import Any, Callable
 import numpy as np
 import torch
 
-from robomimic_ddp.data.sampling.host_order import another_order
 from robomimic_ddp.data.sampling.nested_loaders import Wrapped
+from robomimic_ddp.data.sampling.pass_order import another_order
 from robomimic_ddp.data.sampling.sampler import ShardedSampler
 
 
