@@ -44,32 +44,24 @@ def check_gpus(context: Context) -> Iterator[Finding]:
     if len({gpu["name"] for gpu in gpus}) > 1:
         remedy = "Every step waits for the slowest; choose equal ones by CUDA_VISIBLE_DEVICES."
         yield Finding("gpus", WARN, "the GPUs are of different kinds", remedy)
-    if "error" not in context.torch:
-        yield from _unseen_gpus(context)
+    if "error" not in context.torch and not gpus:
+        yield _no_gpu(context)
 
 
-def _unseen_gpus(context: Context) -> Iterator[Finding]:
-    """Compare what torch sees with nvidia-smi and CUDA_VISIBLE_DEVICES, which CUDA ends at the
-    first missing device.
-    """
-    visible, seen = context.variables.get("CUDA_VISIBLE_DEVICES"), len(context.gpus)
+def _no_gpu(context: Context) -> Finding:
+    """Say why torch sees no GPU, if nvidia-smi lists some."""
+    visible = context.variables.get("CUDA_VISIBLE_DEVICES")
     code, text = output_of("nvidia-smi", "--list-gpus")
-    listed = text.count("GPU ") if code == 0 else 0
-    named = [name for name in (visible or "").split(",") if name.strip() not in ("", "-1")]
-    if listed and not seen:
-        reason = context.torch.get("cuda_error") or "; ".join(context.torch.get("warnings", ()))
-        remedy = "Install a torch whose CUDA is not newer than the driver's (nvidia-smi shows it)."
-        if visible is not None and (not reason or _NONE_VISIBLE in reason):
-            reason = f"CUDA_VISIBLE_DEVICES={visible!r} hides them"
-            remedy = "unset CUDA_VISIBLE_DEVICES, or name in it the GPUs that nvidia-smi lists."
-        reason = reason or "a build without CUDA"
-        yield Finding("gpus", FAIL, f"{listed} GPU(s) here, but torch sees none: {reason}", remedy)
-    elif len(named) > seen:
-        message = f"CUDA_VISIBLE_DEVICES={visible} names {len(named)} device(s), torch sees {seen}"
-        remedy = "A missing one hides all after it. Name those that nvidia-smi lists."
-        yield Finding("gpus", WARN, message, remedy)
-    elif not seen:
-        yield Finding("gpus", OK, "no GPU: training runs on the CPU, ranks meet over gloo")
+    count = text.count("GPU ") if code == 0 else 0
+    if not count:
+        return Finding("gpus", OK, "no GPU: training runs on the CPU, ranks meet over gloo")
+    reason = context.torch.get("cuda_error") or "; ".join(context.torch.get("warnings", ()))
+    remedy = "Install a torch whose CUDA is not newer than the driver's (nvidia-smi shows it)."
+    if visible is not None and (not reason or _NONE_VISIBLE in reason):
+        reason = f"CUDA_VISIBLE_DEVICES={visible!r} hides them"
+        remedy = "unset CUDA_VISIBLE_DEVICES, or name in it the GPUs that nvidia-smi lists."
+    reason = reason or "a build without CUDA"
+    return Finding("gpus", FAIL, f"{count} GPU(s) here, but torch sees none: {reason}", remedy)
 
 
 def check_shared_memory(_: Context) -> Iterator[Finding]:
@@ -83,21 +75,11 @@ def check_shared_memory(_: Context) -> Iterator[Finding]:
 
 
 def check_cores(context: Context) -> Iterator[Finding]:
-    """Compare the cores with the ranks and the data workers that ROBOMIMIC_DDP_WORKERS sets."""
+    """Say how many data workers the cores have room for. The plan of a job warns of more."""
     cores, ranks = machine.usable_cores(), context.world_size
     room = workers_of_share("auto", cores // ranks)
-    texts = env.option_texts(context.variables)
-    try:
-        workers = options.resolve(environment=texts).values.workers
-    except RobomimicDDPError:  # check_variables reports it
-        workers = "config"
     message = f"{cores} CPU core(s) for {ranks} rank(s): room for {room} data worker(s) each"
-    if workers in ("auto", "config"):
-        yield judge("cores", ranks <= cores, message, f"Use at most {cores} ranks.")
-    else:
-        message += f", ddp.workers is {workers}"
-        remedy = f"Use at most {room} ddp.workers, or fewer ranks."
-        yield judge("cores", ranks * (1 + int(workers)) <= cores, message, remedy)
+    yield judge("cores", ranks <= cores, message, f"Use at most {cores} ranks.")
 
 
 def check_network(context: Context) -> Iterator[Finding]:
