@@ -108,7 +108,7 @@ COMMANDS = {
     ),
     "inspect-data": Command(
         "robomimic_ddp.commands.inspect_data.command",
-        "show a dataset and draft a config, or show a job's data and statistics",
+        "show a dataset or a job's data and statistics; draft a config",
     ),
     "prepare-data": Command(
         "robomimic_ddp.commands.prepare_data.command",
