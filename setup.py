@@ -48,7 +48,10 @@ setup(
     ],
     packages=RUNTIME + PATCHES,
     package_dir={"robomimic_ddp.patches": "patches"},
-    package_data={"robomimic_ddp.data.rlds": ["schemas/*.yaml"]},
+    package_data={
+        "robomimic_ddp.data.rlds": ["schemas/*.yaml"],
+        "robomimic_ddp.commands.inspect_data": ["*.json"],
+    },
     data_files=[shared("scripts", "train_*.sh", "train_*.sbatch"), shared("configs", "*.json")],
     python_requires=">=3.10",
     install_requires=["filelock>=3.12", "libcst>=1.1", "omegaconf>=2.1", "rich>=12"],

@@ -108,11 +108,7 @@ COMMANDS = {
     ),
     "inspect-data": Command(
         "robomimic_ddp.commands.inspect_data.command",
-        "show a dataset; write sample frames and a config to begin with",
-    ),
-    "stats": Command(
-        "robomimic_ddp.commands.stats",
-        "compute the statistics of a config's RLDS data ahead of training",
+        "show a dataset or a job's data and statistics; draft a config",
     ),
     "prepare-data": Command(
         "robomimic_ddp.commands.prepare_data.command",
@@ -129,7 +125,7 @@ COMMANDS = {
 _GROUPS = {
     "patch": ("status", "diff", "apply", "revert"),
     "run": ("run", _LAUNCH, "sweep", "watch"),
-    "inspect": ("doctor", "inspect-data", "stats", "prepare-data", "ckpt", "plot"),
+    "inspect": ("doctor", "inspect-data", "prepare-data", "ckpt", "plot"),
     "measure": ("bench",),
 }
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 STATE_BYTES, AVERAGE_BYTES = 16, 4
 """Of a parameter in fp32: weight 4, gradient 4, Adam's two moments 8; and of each average (EMA)."""
 GATHERED_BYTES = 5
@@ -16,16 +14,6 @@ _START_BYTES = 8
 """Before they are sharded, weights and average are whole on each rank."""
 _SHARE = 1 / 2
 """Of a GPU: the rest is for activations."""
-_SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
-
-
-def parameters_of(text: str) -> int:
-    """The number in "67M", "1.5B", "67e6" or "67000000". Raises ValueError for another text."""
-    found = re.fullmatch(r"([\d.]+(?:e\d+)?) *([kmb]?)", text.strip().lower())
-    number = 0 if found is None else int(float(found[1]) * _SUFFIXES[found[2]])
-    if number < 1:
-        raise ValueError(f"{text!r}: expected a number of parameters such as 67M, 1.5B or 67000000")
-    return number
 
 
 def describe(parameters: int, shards: int, gpu_bytes: int | None = None, averages: int = 1) -> str:

@@ -11,7 +11,7 @@ import torch
 
 from robomimic_ddp import verify
 from robomimic_ddp.checkpoint import file_check, weights
-from robomimic_ddp.config import env, host_config, host_seams, validate
+from robomimic_ddp.config import env, host_config, host_keys, host_seams
 from robomimic_ddp.distributed import (
     entry_point,
     fsdp,
@@ -45,7 +45,7 @@ def distributed(train: Callable) -> Callable:
         given = bound.arguments.get("resume")
         asked = can_resume and bool(given)
         fine_tuning = not asked and bool(config.experiment.get("ckpt_path", None) or given)
-        validate.require_possible(config)
+        host_keys.require_possible(config)
         started = _run.start(config, device.type == "cuda", fine_tuning)
         with started as run, entry_point.at_once(run.end_heartbeat):
             chosen = torch.device(run.plan.device)

@@ -8,20 +8,6 @@ from robomimic_ddp.config import memory
 
 
 @pytest.mark.parametrize(
-    "text, number",
-    [("67M", 67_000_000), ("1.5 b", 1_500_000_000), ("2e6", 2_000_000), ("12", 12), ("3k", 3000)],
-)
-def test_numbers_of_parameters(text, number):
-    assert memory.parameters_of(text) == number
-
-
-@pytest.mark.parametrize("text", ["", "M", "-1", "0", "67G", "1.2.3", "many"])
-def test_what_is_no_number_of_parameters(text):
-    with pytest.raises(ValueError):
-        memory.parameters_of(text)
-
-
-@pytest.mark.parametrize(
     "parameters, shards, gpu, words",
     [
         (67_000_000, 4, None, "= 1.3 GB on each rank with one device or DDP; with FSDP over 4"),

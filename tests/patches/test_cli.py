@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from robomimic_ddp import __version__, cli
-from robomimic_ddp.commands.doctor import settings
+from robomimic_ddp.commands.doctor import software
 from robomimic_ddp.patches import commands
 from tests.patches.support import CHECKOUT, run_command, snapshot
 
@@ -175,7 +175,7 @@ def test_one_file_is_not_files(host, command):
 
 def test_apply_and_doctor_count_the_same_files(host, command):
     assert "\n4 files edited, scripts/train_rlds.py added. Take" in command("apply", host)[1]
-    calls, _ = settings._edits(host)
+    calls, _ = software.edited_files(host)
     assert calls == 4
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import multiprocessing
 import os
 import shutil
@@ -287,30 +286,3 @@ def test_quantiles_are_those_of_evenly_spread_steps(stored):
             below = share[values[:, column] < found[column] - 1e-6].sum()
             upto = share[values[:, column] <= found[column] + 1e-6].sum()
             assert below < at + 1e-9 and upto >= at - 1e-9
-
-
-def test_the_command_computes_ahead_what_training_then_finds(
-    make_config, tmp_path, capsys, monkeypatch
-):
-    from robomimic_ddp import cli
-    from robomimic_ddp.data.rlds import host_datasets
-
-    config = make_config(data_cache_dir=None)
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(config))
-    cache = tmp_path / "cache"
-    assert cli.main(["stats", str(path), "--cache", str(cache)]) == 0
-    shown = capsys.readouterr().out
-    kept = len(LENGTHS) - len(WORDLESS | FAILED)
-    assert f"{len(LENGTHS)} episodes, {kept} of them used" in shown and "99 %" in shown
-    (line,) = [line for line in shown.splitlines() if line.startswith("abs_pos[1]")]
-    config = make_config(data_cache_dir=str(cache))
-    monkeypatch.setattr(index_cache, "make_index", None)  # it is not called again
-    train, _ = host_datasets.datasets_from_config(config, config.all_obs_keys)
-    stats = train.get_action_stats()["action/abs_pos"]
-    numbers = [float(number) for number in line.split()[1:]]
-    assert numbers[0] == pytest.approx(stats["min"][0, 1], abs=1e-4)
-    assert numbers[5] == pytest.approx(stats["mean"][0, 1], abs=1e-4)
-    path.write_text(json.dumps({"algo_name": "bc", "train": {}}))
-    assert cli.main(["stats", str(path)]) == 1
-    assert "train.data_format=None" in capsys.readouterr().err

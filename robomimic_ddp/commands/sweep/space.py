@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp.config import host_config, options, tree, validate
+from robomimic_ddp.config import host_config, host_keys, options, tree
 from robomimic_ddp.config.dotlist import parse_dotlist
 from robomimic_ddp.config.entry_options import notes_of
 from robomimic_ddp.config.plan import batch_per_rank
@@ -107,7 +107,7 @@ def checked(file: Path, settings: Mapping[str, Any]) -> Any:
         ) from error
     notes = notes_of(config)
     resolved = options.resolve(notes.command_line_options, {}, notes.file_options)
-    validate.require_possible(config)
+    host_keys.require_possible(config)
     batch_per_rank(resolved.values, config.train.batch_size, 1)
     return config
 

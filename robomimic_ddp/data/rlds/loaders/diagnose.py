@@ -67,8 +67,8 @@ def named_error(
             f"reading failed while {doing}.\n{type(error).__name__}: {_first_line(error)}\n"
             "The episodes that were read again are complete, and the dataset is too large to be "
             "searched for the damaged one now. See whether the disk can be read; `robomimic-ddp "
-            "stats CONFIG --cache NEW_FOLDER` reads every record and names a damaged one; "
-            f"{_PREPARE}."
+            "inspect-data --config FILE --cache NEW_FOLDER` reads every record and names a damaged "
+            f"one; {_PREPARE}."
         )
     names = step_features_read(dataset.fields, with_images=True)
     return damaged_data(error, source.files, doing, source.features, names, _PREPARE)

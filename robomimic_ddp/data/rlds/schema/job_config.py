@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from robomimic_ddp.config import paths, validate
+from robomimic_ddp.config import host_keys, paths
 from robomimic_ddp.config.rlds_keys import DEFAULTS, IMAGE_FILTERS
 from robomimic_ddp.data.rlds.index.source import find_dataset
 from robomimic_ddp.data.rlds.schema.spec import load_schema
@@ -142,7 +142,7 @@ def _check_actions(config: Any) -> None:
     keys = config.train.action_keys
     if not _is_list(keys) or not keys:
         raise ConfigError(f"train.action_keys={_plain(keys)!r}: expected at least one action key.")
-    validate.require_once("train.action_keys", keys)
+    host_keys.require_once("train.action_keys", keys)
     for key in keys:
         normalization_method(config.train.action_config, key)
 

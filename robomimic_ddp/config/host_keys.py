@@ -247,6 +247,6 @@ def _require_observations(values: Mapping[str, Any]) -> None:
     require_once(prefix[:-1], [key for keys in kinds if _is_list(keys) for key in keys])
     if kinds and not any(kinds):
         raise ConfigError(
-            "observation.modalities.obs names no observation, so the policy would act blindly. "
+            "observation.modalities.obs names no observation, so the policy would see nothing. "
             "List the dataset's keys under low_dim or rgb."
         )
