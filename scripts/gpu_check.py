@@ -336,9 +336,9 @@ def _ended(trained: Trained, limit: float, *words: str) -> str:
 
 @check()
 def bench_step(machine: Machine) -> str:
-    words = ["bench", "step", "--rounds", "2", "--batch", "4", "--down-dims", "64,128"]
+    words = ["--rounds", "2", "--batch", "4", "--down-dims", "64,128"]
     words += ["--device", "cpu" if machine.cpu else "cuda"]
-    result = python(None, "robomimic_ddp", *words, added=machine.seen(1), timeout=400.0)
+    result = python(None, "scripts.bench.step", *words, added=machine.seen(1), timeout=400.0)
     if result.returncode:
         raise Failed(_end_of(result))
     return " / ".join(result.stdout.strip().splitlines()[-6:])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from robomimic_ddp.commands.bench.data_set import made_up_episodes
 from robomimic_ddp.data.rlds.loaders.make import make_loader
 from robomimic_ddp.data.rlds.pipeline.images import PictureSize, decode, reduction
+from scripts.bench.data_set import made_up_episodes
 from tests.rlds.conftest import CAMERAS
 
 MEAN_ERROR, LARGEST_ERROR = 1.5, 12.0

@@ -1,5 +1,5 @@
-"""The loaders of `bench data`. Imported before its processes are forked, so the import must not
-start a thread of TensorFlow.
+"""The loaders of `scripts.bench.data`. Imported before its processes are forked, so the import must
+not start a thread of TensorFlow.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from robomimic_ddp.commands.bench.data_host import HostPipeline
-from robomimic_ddp.commands.bench.data_set import CACHED, OURS, DataJob, open_dataset
 from robomimic_ddp.config import env, machine
 from robomimic_ddp.data.rlds.loaders.make import make_loader
 from robomimic_ddp.data.rlds.pipeline.resize import plain_resize
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow, import_tensorflow_datasets
+from scripts.bench.data_host import HostPipeline
+from scripts.bench.data_set import OURS, DataJob, open_dataset
 
 _LIMIT_FRAMES = 4096
 """Encoded frames in memory, for the limit."""
@@ -42,7 +42,7 @@ def make_stream(job: DataJob, loader: str, world: int) -> Stream:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # torch's, for read-only numpy arrays
     if loader in OURS:
-        return _ours(job.read_by(loader), world, loader == CACHED)
+        return _ours(job.read_by(loader), world)
     options = import_tensorflow().data.Options()
     options.threading.private_threadpool_size = job.threads
     options.threading.max_intra_op_parallelism = 1
@@ -51,9 +51,8 @@ def make_stream(job: DataJob, loader: str, world: int) -> Stream:
     return _samples(job, options, world if loader == "skipping" else 1)
 
 
-def _ours(job: DataJob, world: int, cached: bool) -> Stream:
-    dataset = open_dataset(job, cached)
-    loader = make_loader(dataset, job.batch, 0, world, 1, cores=machine.usable_cores())
+def _ours(job: DataJob, world: int) -> Stream:
+    loader = make_loader(open_dataset(job), job.batch, 0, world, 1, cores=machine.usable_cores())
 
     def batches() -> Iterator[Any]:
         while True:
@@ -63,7 +62,7 @@ def _ours(job: DataJob, world: int, cached: bool) -> Stream:
         frames = loader.settled_frames()
         return frames["frames_decoded"] / frames["frames_delivered"]
 
-    ahead = loader.batching.prefetch + (1 if cached else loader.batching.threads)
+    ahead = loader.batching.prefetch + loader.batching.threads
     return Stream(batches(), job.batch * job.frames_per_sample, ahead, decoded_over_delivered)
 
 

@@ -1,4 +1,4 @@
-"""The datasets of `bench data`: made-up episodes, with images of natural entropy."""
+"""The datasets of `scripts.bench.data`: made-up episodes, with images of natural entropy."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 
 from robomimic_ddp.data.rlds.pipeline.resize import DEFAULT_FILTER
 
-PREPARED, CACHED = "ours_prepared", "ours_cached"
-OURS = ("ours", PREPARED, CACHED)
-"""Our loader: as it is, on a dataset stored at the delivered size, and with `ddp.cache`."""
+PREPARED = "ours_prepared"
+OURS = ("ours", PREPARED)
+"""Our loader: as it is, and on a dataset stored at the delivered size."""
 VERSION = "1.0.0"
 DEFAULT_FOLDER = "~/.cache/robomimic_ddp/bench"
 STORED_CAMERAS = ("exterior_image_1_left", "exterior_image_2_left")
@@ -71,8 +71,8 @@ class DataJob:
         return folder / f"prepared_{height}x{width}_{self.filter}" if self.prepared else folder
 
 
-def write_if_missing(job: DataJob, cached: bool = True) -> None:
-    """Writes the dataset of `job`, its index and, with `cached`, its frame cache, if missing."""
+def write_if_missing(job: DataJob) -> None:
+    """Write the dataset of `job` and its index, if missing."""
     from robomimic_ddp.data.rlds.index.source import is_rlds_folder
     from robomimic_ddp.data.rlds.write import write_dataset
 
@@ -83,11 +83,11 @@ def write_if_missing(job: DataJob, cached: bool = True) -> None:
         root, name = str(job.path.parent.parent), job.path.parent.name
         files = max(2, job.episodes // 16)
         write_dataset(root, name, VERSION, episodes, job.episodes, files, STORED_CAMERAS)
-    open_dataset(job, cached)
+    open_dataset(job)
 
 
 def _prepare(job: DataJob) -> None:
-    """Makes the dataset of `job` as `prepare-data` does, from the one that is not prepared."""
+    """Make the dataset of `job` as `prepare-data` does, from the one that is not prepared."""
     from robomimic_ddp.commands.prepare_data import job as prepare_data
     from robomimic_ddp.commands.prepare_data import writing
     from robomimic_ddp.commands.prepare_data.command import QUALITY
@@ -104,12 +104,11 @@ def _prepare(job: DataJob) -> None:
         made.complete()
 
 
-def open_dataset(job: DataJob, cached: bool = False) -> Any:
-    """The RLDSDataset of `job`, its index and, with `cached`, its frames cached beside it."""
+def open_dataset(job: DataJob) -> Any:
+    """Return the RLDSDataset of `job`, with its index in `job.folder`."""
     from robomimic_ddp.data.rlds.dataset import LoadOptions, RLDSDataset
     from robomimic_ddp.data.rlds.index.cache import load_index
     from robomimic_ddp.data.rlds.index.source import Source
-    from robomimic_ddp.data.rlds.loaders.cached_frames import add_cache
     from robomimic_ddp.data.rlds.order.windows import WindowShape
     from robomimic_ddp.data.rlds.pipeline.images import PictureSize
     from robomimic_ddp.data.rlds.schema.fields import find_fields
@@ -123,10 +122,7 @@ def open_dataset(job: DataJob, cached: bool = False) -> Any:
     size = PictureSize(*job.target, job.filter)
     normalised = {key: {"normalization": "min_max"} for key in ACTIONS}
     options = LoadOptions(job.buffer, None, job.threads)
-    dataset = RLDSDataset(source, fields, index, rows, rows, shape, size, normalised, options)
-    if cached:
-        add_cache([dataset], str(Path(job.folder).expanduser() / "frames"), 0)
-    return dataset
+    return RLDSDataset(source, fields, index, rows, rows, shape, size, normalised, options)
 
 
 def bytes_per_frame(job: DataJob) -> float:

@@ -8,10 +8,10 @@ import statistics
 
 import pytest
 import torch
-
-from robomimic_ddp import cli
 from robomimic_ddp.commands.bench import command, compare, data, step
 from robomimic_ddp.commands.bench.data_set import DataJob
+
+from robomimic_ddp import cli
 from robomimic_ddp.errors import ConfigError
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]

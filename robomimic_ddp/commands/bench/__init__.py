@@ -1,1 +1,0 @@
-"""`robomimic-ddp bench`: compares speed in one run, as ratios."""
