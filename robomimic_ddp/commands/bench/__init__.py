@@ -1,0 +1,1 @@
+"""`robomimic-ddp bench`: the user's own job on several numbers of ranks."""

@@ -1,0 +1,174 @@
+"""`robomimic-ddp bench --config cfg.json --ranks 1,2,4`: trains a few steps of the user's job on
+each number of ranks, and compares speed and waiting times.
+
+All numbers are those that a training run writes into its history (monitoring/throughput.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from robomimic_ddp.commands import figures
+from robomimic_ddp.commands.bench import report, training
+from robomimic_ddp.commands.launch import checks, devices, torchrun
+from robomimic_ddp.commands.launch.arguments import Settings
+from robomimic_ddp.config import env, paths, tree
+from robomimic_ddp.errors import EXIT_DONE, DataError, LaunchError, PatchError, UsageError
+from robomimic_ddp.terminal import say
+
+EPOCHS = 3
+"""Epochs of a start that are measured; a start takes longer than they do."""
+_ALWAYS = {
+    "experiment.name": "bench",
+    "experiment.validate": "false",
+    "experiment.rollout.enabled": "false",
+    "experiment.save.enabled": "false",
+    "experiment.logging.log_tb": "false",
+    "experiment.render_video": "false",
+    "ddp.resume": "false",
+    "ddp.schedule": "steps",
+}
+"""Settings that every host has."""
+_WHERE_SET = {
+    "experiment.logging.log_wandb": "false",
+    "experiment.mse.enabled": "false",
+}
+"""Settings that some hosts have: changed only where the config sets them."""
+
+
+def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
+    """Declare the arguments of `robomimic-ddp bench`."""
+    add = parser.add_argument
+    add("settings", nargs="*", metavar="KEY=VALUE", help="settings over those of the config")
+    add("--config", required=True, metavar="FILE", help="the host's JSON config of your job")
+    add("--ranks", required=True, type=_ranks, metavar="N,N", help="numbers of ranks, as in 1,2,4")
+    add("--steps", type=_at_least(1), default=30, metavar="N", help="of an epoch; default 30")
+    what = f"epochs that are not counted, before the {EPOCHS} that are; default 1"
+    add("--warmup", type=_at_least(0), default=1, metavar="N", help=what)
+    what = "how often each number of ranks is started, in turns; default 2"
+    add("--rounds", type=_at_least(1), default=2, metavar="N", help=what)
+    what = "also draw the table; the ending chooses the format"
+    add("-o", "--output", type=paths.writable, metavar="FILE", help=what)
+    add("--json", type=paths.writable, metavar="FILE", help="also write the rows as JSON")
+
+
+def _at_least(lowest: int) -> Any:
+    def number(text: str) -> int:
+        if not text.isdecimal() or int(text) < lowest:
+            raise argparse.ArgumentTypeError(f"{text}: expected a whole number from {lowest}")
+        return int(text)
+
+    return number
+
+
+def _ranks(text: str) -> tuple[int, ...]:
+    words = [word.strip() for word in text.split(",")]
+    numbers = [int(word) for word in words if word.isdecimal()]
+    if len(numbers) < len(words) or 0 in numbers or len({*numbers}) < len(numbers):
+        raise argparse.ArgumentTypeError(
+            f"{text}: expected numbers of ranks from 1, each once, such as 1,2,4"
+        )
+    return tuple(sorted(numbers))
+
+
+def run(command: str, args: argparse.Namespace) -> int:
+    """Measure, print the table, draw it, and return the exit code. Raises UsageError, PatchError,
+    and the errors of the config.
+    """
+    _require_possible(args)
+    if args.output is not None:
+        figures.require_format(args.output)
+    speeds = list(report.compare(_measure(args)))
+    for line in report.lines(speeds):
+        say(line)
+    base = report.ranks_text(args.ranks[0])
+    say(
+        f"medians of {args.rounds} x {EPOCHS} epochs of {args.steps} steps, after {args.warmup} to "
+        f"warm up; speed-up and efficiency against {base}"
+    )
+    if args.json is not None:
+        _write(args.json, json.dumps([asdict(speed) for speed in speeds], indent=2) + "\n")
+    if args.output is not None:
+        report.draw(speeds, str(args.output))
+        print(f"drawn to {args.output}")
+    return EXIT_DONE
+
+
+def _job(args: argparse.Namespace, ranks: int, folder: str) -> Settings:
+    """Return the launcher's settings of the job on `ranks` ranks, which writes into `folder`."""
+    config = torchrun.config_of(Settings(config=args.config))
+    changes = {**_ALWAYS, **{k: v for k, v in _WHERE_SET.items() if tree.at(config, k) is not None}}
+    changes |= {
+        "train.output_dir": folder,
+        "train.num_epochs": str(args.warmup + EPOCHS),
+        "experiment.epoch_every_n_steps": str(args.steps),
+    }
+    for word in args.settings:
+        name, equals, _ = word.partition("=")
+        if not equals:
+            raise UsageError(f"found {word!r}, expected KEY=VALUE, such as train.batch_size=64.")
+        if name in changes:
+            raise UsageError(
+                f"{word}: bench sets {name} itself, so that all numbers of ranks train alike and "
+                "leave nothing behind. Leave it out."
+            )
+    words = [*args.settings, *(f"{key}={value}" for key, value in changes.items())]
+    return Settings(config=args.config, gpus=ranks, overrides=tuple(words))
+
+
+def _require_possible(args: argparse.Namespace) -> None:
+    """Raise what would stop the ranks, before the first one is started."""
+    job, variables = _job(args, args.ranks[0], tempfile.gettempdir()), env.variables()
+    unpatched = torchrun.unpatched(job)
+    if unpatched:
+        raise PatchError(unpatched)
+    absent = devices.absent(variables)
+    if absent:
+        raise UsageError(absent)
+    gpus = len(devices.visible_devices(variables))
+    if gpus and args.ranks[-1] > gpus:
+        raise UsageError(
+            f"--ranks {','.join(map(str, args.ranks))}: {gpus} GPU(s) are visible, and ranks that "
+            f"share one would not show what several GPUs do. Give numbers up to {gpus}."
+        )
+    refusal = checks.refusal(job)
+    if refusal is not None:
+        raise refusal
+
+
+def _measure(args: argparse.Namespace) -> report.Epochs:
+    epochs: report.Epochs = {ranks: [] for ranks in args.ranks}
+    with (
+        tempfile.TemporaryDirectory(prefix="robomimic-ddp-bench-") as folder,
+        training.stopped_cleanly(),
+    ):
+        for number in range(args.rounds):
+            for ranks in args.ranks if number % 2 == 0 else reversed(args.ranks):
+                started = time.monotonic()
+                output = Path(folder, f"{number}-{ranks}")
+                logs = training.train(_job(args, ranks, str(output)), output)[args.warmup :]
+                if not logs:
+                    raise LaunchError(f"{report.ranks_text(ranks)}: no epoch was trained.")
+                epochs[ranks].append(logs)
+                rate = statistics.median(log["Time_Samples_Per_Second"] for log in logs)
+                seconds = time.monotonic() - started
+                say(
+                    f"round {number + 1} of {args.rounds}, {report.ranks_text(ranks)}: {rate:.1f} "
+                    f"samples/s ({seconds:.0f} s with its start)"
+                )
+    return epochs
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"--json {file} cannot be written: {error}. Name another file.") from error
