@@ -318,6 +318,17 @@ def draw_sweep(stage: Stage) -> None:
     shrink(IMAGES / "sweep.png")
 
 
+def draw_bench(stage: Stage) -> None:
+    """The table and the figure of the demo's config on one and two ranks."""
+    words = ["bench", "--config", stage.config, "--ranks", "1,2", "--rounds", "3"]
+    shown = stage.ours(*words, "-o", str(IMAGES / "bench.png")).splitlines()
+    table = [Text(line) for line in shown if not line.startswith(("round", "drawn"))]
+    draw_terminal(
+        "bench", "robomimic-ddp bench", command_line(f"robomimic-ddp {' '.join(words)}"), *table
+    )
+    shrink(IMAGES / "bench.png")
+
+
 def draw_contact_sheet(stage: Stage) -> None:
     """`inspect-data` on the demo's data, in a light that suits people."""
     with _lit():
@@ -349,6 +360,7 @@ PICTURES: dict[str, Callable[[Stage], None]] = {
     "plan": draw_plan,
     "watch": draw_watch,
     "sweep": draw_sweep,
+    "bench": draw_bench,
     "curves": draw_curves,
 }
 

@@ -1,32 +1,34 @@
-"""`robomimic-ddp bench`: its rows, and that its variants compute the same; no time is asserted."""
+"""The measurements behind docs/performance.md: their rows, and that variants compute the same; no
+time is asserted.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import statistics
 
 import pytest
 import torch
-from robomimic_ddp.commands.bench import command, compare, data, step
-from robomimic_ddp.commands.bench.data_set import DataJob
 
-from robomimic_ddp import cli
 from robomimic_ddp.errors import ConfigError
+from scripts.bench import data, step, turns
+from scripts.bench.data_set import DataJob
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 SMALL = ["--rounds", "1", "--batch", "2", "--down-dims", "16,32"]
 
 
-def rows_of(tmp_path, *words):
+def rows_of(tmp_path, measurement, *words):
     file = tmp_path / "rows.json"
-    assert cli.main(["bench", *words, "--json", str(file)]) == 0
+    assert measurement.main([*words, "--json", str(file)]) == 0
     return json.loads(file.read_text())
 
 
 @pytest.mark.slow
 def test_host_safe_and_fast_take_the_same_steps(tmp_path, capsys):
-    rows = rows_of(tmp_path, "step", *SMALL, "--option", "accumulate=2")
+    rows = rows_of(tmp_path, step, *SMALL, "--option", "accumulate=2")
     assert [row["variant"] for row in rows] == ["host", "ours", "ours", "ours"]
     host, safe, fast, twice = rows
     assert host["loss"] == safe["loss"], "safe is the host's own arithmetic"
@@ -43,14 +45,14 @@ def test_host_safe_and_fast_take_the_same_steps(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_several_ranks(tmp_path):
-    rows = rows_of(tmp_path, "step", *SMALL, "--ranks", "2")
-    assert [(row["variant"], row["world"]) for row in rows] == [
-        ("host", 1), ("hand_written_ddp", 2), ("ours", 2),
-    ]  # fmt: skip
+    rows = rows_of(tmp_path, step, *SMALL, "--ranks", "2")
+    peers = [name for name in (step.ACCELERATE, step.FABRIC) if importlib.util.find_spec(name)]
+    assert [row["variant"] for row in rows] == ["host", "hand_written_ddp", *peers, "ours"]
+    assert [row["world"] for row in rows] == [1, *[2] * (len(rows) - 1)]
     for row in rows:
         per_step = row["samples_per_second"] / row["steps_per_second"]
         assert per_step == pytest.approx(2 * row["world"])
-    assert set(rows[2]["times"]) == {"host", "hand_written_ddp"}
+    assert set(rows[-1]["times"]) == {"host", "hand_written_ddp", *peers}
 
 
 @pytest.mark.slow
@@ -66,19 +68,20 @@ def test_ddp_of_one_rank_computes_as_the_host_by_hand_and_as_ours():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_missing_gpu_is_one_clear_error(capsys):
-    assert cli.main(["bench", "step", "--device", "cuda"]) == 1
+    assert step.main(["--device", "cuda"]) == 1
     assert "sees no CUDA device here" in capsys.readouterr().err
 
 
 def test_intervals_hold_the_median():
     values = [1.0, 1.1, 1.2, 5.0, 1.15, 1.05, 0.9]
-    found = compare.ratio(values, [1.0] * 7)
-    assert found["low"] <= found["median"] == statistics.median(values) <= found["high"] < 5.0
+    interval = turns.ratio(values, [1.0] * 7)
+    assert interval["low"] <= interval["median"] == statistics.median(values)
+    assert interval["median"] <= interval["high"] < 5.0
 
 
 def test_a_worker_that_cannot_begin_is_an_error(monkeypatch):
-    monkeypatch.setattr(step, "WORKER", "robomimic_ddp.commands.bench.nothing")
-    with pytest.raises(ConfigError, match="No module named robomimic_ddp.commands.bench.nothing"):
+    monkeypatch.setattr(step, "WORKER", "scripts.bench.nothing")
+    with pytest.raises(ConfigError, match="No module named scripts.bench.nothing"):
         step.measure(step.Job(2, 1), 1, step.ON_CPU)
 
 
@@ -102,7 +105,7 @@ def test_loaders_and_what_they_count(tmp_path, capsys):
         assert 50 < row["peak_rss_mb"] < 10_000 and row["first_batch_seconds"] > 0
     text = "\n".join(data.lines(job, rows))
     assert "20x36 (" in text and "to 12x16, bilinear; 6 episodes" in text and "skipping" in text
-    assert "ours_cached over skipping, 3 ranks, CPU: " in text
+    assert "ours_prepared over skipping, 3 ranks, CPU: " in text
 
 
 def test_rows_are_written_after_each_size(tmp_path, monkeypatch):
@@ -117,7 +120,7 @@ def test_rows_are_written_after_each_size(tmp_path, monkeypatch):
     monkeypatch.setattr(data, "measure", second_fails)
     monkeypatch.setattr(data, "lines", lambda job, rows: [])
     words = ["--sizes", "16x16:16x16", "8x8:8x8", "--worlds", "1", "--json", str(file)]
-    assert cli.main(["bench", "data", *words]) != 0
+    assert data.main(words) == 1
     assert json.loads(file.read_text()) == [{"stored": [16, 16]}]
 
 
@@ -128,17 +131,17 @@ def test_a_loader_that_ends_is_an_error(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "words",
-    [("step", "--rounds", "-1"), ("step", "--batch", "0"), ("step", "--ranks", "0"),
-     ("step", "--down-dims", "16,many"), ("step", "--option", "comm=fast"),
-     ("step", "--ranks", "2", "--device", "cuda"), ("step", "--cameras", "-1"),
-     ("data", "--rounds", "0"), ("data", "--sizes", "8:8"), ("data", "--sizes", "8x8:8x8:box"),
-     ("data", "--worlds", "0")],
+    "measurement, words",
+    [(step, "--rounds -1"), (step, "--batch 0"), (step, "--ranks 0"), (step, "--cameras -1"),
+     (step, "--down-dims 16,many"), (step, "--option comm=fast"),
+     (step, "--ranks 2 --device cuda"), (data, "--rounds 0"), (data, "--sizes 8:8"),
+     (data, "--sizes 8x8:8x8:box"), (data, "--worlds 0")],
 )  # fmt: skip
-def test_usage(words, capsys):
-    assert cli.main(["bench", *words]) == 2
-    assert words[1] in capsys.readouterr().err
+def test_usage(measurement, words, capsys):
+    with pytest.raises(SystemExit) as ended:
+        measurement.main(words.split())
+    assert ended.value.code == 2 and words.split()[0] in capsys.readouterr().err
 
 
-def test_a_data_set_too_small_for_its_ranks_is_refused():
-    assert command.WORLDS[-1] * DataJob.batch < DataJob.episodes * 20, "also with --quick"
+def test_a_dataset_too_small_for_its_ranks_is_refused():
+    assert data.WORLDS[-1] * DataJob.batch < DataJob.episodes * 20, "also with --quick"
