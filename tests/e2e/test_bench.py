@@ -38,7 +38,7 @@ def test_a_job_on_one_and_two_ranks(host_copy, config_file, tmp_path):
 @pytest.mark.bad_input
 def test_a_training_that_fails_shows_its_last_lines(host_copy, config_file, tmp_path):
     settings = json.loads(config_file("diffusion_policy").read_text())
-    settings["algo"]["horizon"] = {"observation_horizon": 0}
+    settings["algo"]["optim_params"] = {"policy": {"optimizer_type": "none_of_the_hosts"}}
     config = write_config(tmp_path / "bad.json", settings)
     result = bench(host_copy, tmp_path, config)
     assert result.returncode == 1 and not result.leftovers

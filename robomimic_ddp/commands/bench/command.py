@@ -39,6 +39,7 @@ _ALWAYS = {
 _WHERE_SET = {
     "experiment.logging.log_wandb": "false",
     "experiment.mse.enabled": "false",
+    "train.hdf5_validation_filter_key": "null",  # refused where nothing is validated
 }
 """Settings that some hosts have: changed only where the config sets them."""
 

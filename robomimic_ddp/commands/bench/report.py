@@ -42,7 +42,9 @@ def compare(epochs: Epochs) -> Iterator[Speed]:
     }
     fewest = min(epochs)
     for ranks, turns in epochs.items():
-        speed_up = statistics.median(rate / base for rate, base in zip(rates[ranks], rates[fewest]))
+        speed_up = statistics.median(
+            rate / base for rate, base in zip(rates[ranks], rates[fewest], strict=True)
+        )
         logs = [log for turn in turns for log in turn]
         sent = [log.get("Time_Communication_Share") for log in logs]
         yield Speed(
@@ -100,7 +102,7 @@ def draw(speeds: Sequence[Speed], output: str) -> None:
     ):
         percent = [100 * share for share in shares]
         share_axes.barh(names, percent, 0.5, left=begin, color=colour, label=label)
-        begin = [before + share for before, share in zip(begin, percent)]
+        begin = [before + share for before, share in zip(begin, percent, strict=True)]
     share_axes.set_title("time of a step, in %", fontsize=11)
     share_axes.set_xlim(0, 100)
     share_axes.set_ylabel("ranks")
