@@ -119,7 +119,8 @@ COMMANDS = {
         "robomimic_ddp.commands.plot", "draw loss, learning rate and speed of training runs"
     ),
     "bench": Command(
-        "robomimic_ddp.commands.bench.command", "measure training steps and data loading"
+        "robomimic_ddp.commands.bench.command",
+        "measure a config's training on several numbers of ranks",
     ),
 }
 _GROUPS = {

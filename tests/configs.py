@@ -12,6 +12,8 @@ from tests.datasets import CAMERA, LOW_DIM
 NAME = "test"
 """Every run's experiment name."""
 SMALL = [16, 16]
+FROZEN = {"learning_rate": {"initial": 0.0}, "regularization": {"L2": 0.0}}
+"""Optimizer parameters with which weights come out of a training as they went in."""
 RLDS_CAMERAS = (
     "camera/image/varied_camera_1_left_image",
     "camera/image/varied_camera_2_left_image",

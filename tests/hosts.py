@@ -131,6 +131,12 @@ def require_clean(result: Result) -> None:
     assert not result.abort_texts(), result
 
 
+def require_finished(result: Result) -> None:
+    """Fails unless the job trained to its end, whatever its attempts said on the way."""
+    assert result.returncode == 0 and FINISHED in result.stdout, result
+    assert not result.leftovers, result
+
+
 def require_soon(result: Result) -> None:
     """Fails unless the run ended soon after the fault that says "at time <time.time()>", and no
     rank had to be killed. Busy machines take long for everything: hence a minute.

@@ -316,10 +316,9 @@ def test_every_row_happens(replaced: set[Replaced]) -> None:
 def test_every_module_that_replaces_has_a_row() -> None:
     """Other replacements than those of the runs above, by their source text.
 
-    Those apart replace in a process that trains no run: benchmarks, launchers, and the import path
-    of a command.
+    Those apart replace in a process that trains no run: launchers, and a command's import path.
     """
-    apart = ("cli.py", "commands/bench/", "commands/launch/", "config/monkeypatch.py")
+    apart = ("cli.py", "commands/launch/", "config/monkeypatch.py")
     files = {str(file.relative_to(PACKAGE)): file for file in Path(PACKAGE).rglob("*.py")}
     using = {
         name

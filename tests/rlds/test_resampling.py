@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from robomimic_ddp.commands.bench.data_set import made_up_episodes
 from robomimic_ddp.config.rlds_keys import IMAGE_FILTERS
 from robomimic_ddp.data.rlds.pipeline.images import PictureSize, decode, resize_frames
 from robomimic_ddp.data.rlds.pipeline.resize import plain_resize
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow
+from scripts.bench.data_set import made_up_episodes
 
 SIZES = [
     ((180, 320), (128, 128)), ((128, 128), (64, 96)), ((128, 128), (180, 320)),
@@ -32,7 +32,7 @@ def pictures(height, width, each=3):
 
 @pytest.mark.parametrize("name", IMAGE_FILTERS)
 def test_pixels_are_tensorflows(name):
-    """To the last bit, and so is what `bench data` compares with."""
+    """To the last bit, and so is what `scripts.bench.data` compares with."""
     tf = import_tensorflow()
     method = name.partition("_")[0]
     for stored, target in SIZES:

@@ -1,5 +1,5 @@
-"""The loaders of `bench data`. Imported before its processes are forked, so the import must not
-start a thread of TensorFlow.
+"""The loaders of `scripts.bench.data`. Imported before its processes are forked, so the import must
+not start a thread of TensorFlow.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from robomimic_ddp.commands.bench.data_host import HostPipeline
-from robomimic_ddp.commands.bench.data_set import OURS, DataJob, open_dataset
 from robomimic_ddp.config import env, machine
 from robomimic_ddp.data.rlds.loaders.make import make_loader
 from robomimic_ddp.data.rlds.pipeline.resize import plain_resize
 from robomimic_ddp.data.rlds.pipeline.settings import PREFETCHED_BATCHES
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow, import_tensorflow_datasets
+from scripts.bench.data_host import HostPipeline
+from scripts.bench.data_set import OURS, DataJob, open_dataset
 
 _LIMIT_FRAMES = 4096
 """Encoded frames in memory, for the limit."""
@@ -53,8 +53,7 @@ def make_stream(job: DataJob, loader: str, world: int) -> Stream:
 
 
 def _ours(job: DataJob, world: int) -> Stream:
-    dataset = open_dataset(job)
-    loader = make_loader(dataset, job.batch, 0, world, 1, cores=machine.usable_cores())
+    loader = make_loader(open_dataset(job), job.batch, 0, world, 1, cores=machine.usable_cores())
 
     def batches() -> Iterator[Any]:
         while True:

@@ -1,11 +1,16 @@
-"""`bench step`: training steps of several variants, measured in turn.
+"""Training steps of the unedited host, of ours, and of DDP written by hand, measured in turn.
+
+    python -m scripts.bench.step [--quick] [--ranks 2] [--device cuda]
 
 Each variant has separate processes, one for each rank, with the edited or unedited host. The time
-of a step is that of the slowest rank.
+of a step is that of the slowest rank. `--ranks` adds accelerate and Lightning Fabric where they are
+installed (`pip install accelerate lightning-fabric`).
 """
 
 from __future__ import annotations
 
+import argparse
+import importlib.util
 import json
 import socket
 import statistics
@@ -15,15 +20,21 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
-from robomimic_ddp.commands.bench import compare
-from robomimic_ddp.config import env
-from robomimic_ddp.errors import ConfigError
+from robomimic_ddp.config import env, options
+from robomimic_ddp.errors import ConfigError, OptionError
 from robomimic_ddp.terminal import table, width
+from scripts.bench import turns
 
-WORKER = "robomimic_ddp.commands.bench.step_worker"
+CHECKOUT = Path(__file__).resolve().parents[2]
+WORKER = "scripts.bench.step_worker"
 HOST, OURS, BY_HAND = "host", "ours", "hand_written_ddp"
+ACCELERATE, FABRIC = "accelerate", "lightning_fabric"
+"""Named as their packages are imported."""
+ROUNDS, QUICK_ROUNDS = 30, 5
+CAMERAS_ON_CUDA = (0, 2)
 STEPS_ON_CUDA = 10
 """Steps that are timed together: synchronising after each would hide asynchronous work."""
 _WARM_UP = 2
@@ -44,7 +55,9 @@ class Job:
 
 @dataclass(frozen=True)
 class Variant:
-    """`name`: HOST, OURS or BY_HAND, on `ranks` ranks; `options` of ours."""
+    """Who takes the step (HOST, OURS, BY_HAND, ACCELERATE or FABRIC), on `ranks` ranks; `options`
+    of ours.
+    """
 
     name: str
     options: dict[str, str] = field(default_factory=dict)
@@ -67,8 +80,11 @@ ON_CUDA = (
 
 
 def on_ranks(count: int) -> tuple[Variant, ...]:
-    """The host in one process; DDP written by hand, and ours, on `count` ranks."""
-    return Variant(HOST), Variant(BY_HAND, ranks=count), Variant(OURS, ranks=count)
+    """Return the host in one process, then the peers that are installed and ours on `count`
+    ranks.
+    """
+    installed = [name for name in (ACCELERATE, FABRIC) if importlib.util.find_spec(name)]
+    return Variant(HOST), *(Variant(name, ranks=count) for name in (BY_HAND, *installed, OURS))
 
 
 class Team:
@@ -80,15 +96,16 @@ class Team:
             free.bind(("127.0.0.1", 0))
             port = str(free.getsockname()[1])
         self._ranks = [self._start(job, rank, port, stack) for rank in range(variant.ranks)]
-        begun = self._answers()[0]
-        self.parameters, self.samples = begun["parameters"], begun["samples"] * variant.ranks
+        first = self._answers()[0]
+        self.parameters, self.samples = first["parameters"], first["samples"] * variant.ranks
 
     def _start(self, job: Job, rank: int, port: str, stack: ExitStack) -> subprocess.Popen:
         name, world, options = self.variant.name, str(self.variant.ranks), self.variant.options
         added = {"OMP_NUM_THREADS": str(job.threads)}
         added |= {f"ROBOMIMIC_DDP_{key.upper()}": value for key, value in options.items()}
-        if name == BY_HAND or world != "1" or options.get("mode") == "ddp":
+        if name not in (HOST, OURS) or world != "1" or options.get("mode") == "ddp":
             added |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": world}
+            added |= {"GROUP_RANK": "0"} if name == FABRIC else {}  # else it starts ranks itself
             added |= {"LOCAL_WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         else:
             added.setdefault("ROBOMIMIC_DDP_MODE", "single")
@@ -98,7 +115,7 @@ class Team:
         errors = stack.enter_context(tempfile.TemporaryFile("w+"))
         process = subprocess.Popen(
             [sys.executable, "-m", *launcher, WORKER, words],
-            env={**env.child_environment([]), **added},
+            env={**env.child_environment([str(CHECKOUT)]), **added},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -110,7 +127,7 @@ class Team:
         return process
 
     def step(self, count: int) -> list[dict[str, Any]]:
-        """Each rank's measurement of `count` steps. Raises ConfigError if a rank has ended."""
+        """Time `count` steps on each rank. Raises ConfigError if a rank has ended."""
         for process in self._ranks:
             with suppress(BrokenPipeError):  # its error follows
                 process.stdin.write(f"{count}\n")
@@ -131,7 +148,8 @@ class Team:
 
 
 def measure(job: Job, rounds: int, variants: Sequence[Variant]) -> list[dict[str, Any]]:
-    """A row for each variant: medians over `rounds` of interleaved steps, after some to warm up.
+    """Return a row for each variant: medians over `rounds` of steps taken in turn, after some to
+    warm up.
 
     cpu_seconds_per_step: the mean over ranks; peak_rss_mb: of the largest rank; loss: of the main
     rank's last step; times: ratio of our samples per second to another variant's over rounds, by
@@ -140,12 +158,14 @@ def measure(job: Job, rounds: int, variants: Sequence[Variant]) -> list[dict[str
     count = 1 if job.device == "cpu" else STEPS_ON_CUDA
     with ExitStack() as stack:
         teams = [Team(job, variant, stack) for variant in variants]
-        found = compare.interleaved(teams, _WARM_UP + rounds, lambda team: team.step(count))
-    steps = [answers[_WARM_UP:] for answers in found.values()]
-    walls = [[max(rank["wall"] for rank in step) for step in one] for one in steps]
-    cpus = [[statistics.mean(rank["cpu"] for rank in step) for step in one] for one in steps]
+        results = turns.take_turns(teams, _WARM_UP + rounds, lambda team: team.step(count))
+    steps = [answers[_WARM_UP:] for answers in results.values()]
+    walls = [[max(rank["wall"] for rank in ranks) for ranks in answers] for answers in steps]
+    cpus = [
+        [statistics.mean(rank["cpu"] for rank in ranks) for ranks in answers] for answers in steps
+    ]
     rows = []
-    for team, own, wall, cpu in zip(teams, steps, walls, cpus):
+    for team, answers, wall, cpu in zip(teams, steps, walls, cpus):
         rate = 1 / statistics.median(wall)
         row = {
             "variant": team.variant.name,
@@ -158,25 +178,25 @@ def measure(job: Job, rounds: int, variants: Sequence[Variant]) -> list[dict[str
             "steps_per_second": rate,
             "samples_per_second": rate * team.samples,
             "cpu_seconds_per_step": statistics.median(cpu),
-            "peak_rss_mb": max(rank["peak_rss_mb"] for rank in own[-1]),
-            "device_peak_mb": own[-1][0]["device_peak_mb"],
-            "loss": own[-1][0]["loss"],
+            "peak_rss_mb": max(rank["peak_rss_mb"] for rank in answers[-1]),
+            "device_peak_mb": answers[-1][0]["device_peak_mb"],
+            "loss": answers[-1][0]["loss"],
             "times": {},
         }
         rows.append(row)
-        for base, of_wall, of_cpu in zip(teams, walls, cpus):
+        for base, base_wall, base_cpu in zip(teams, walls, cpus):
             if team.variant.name == OURS != base.variant.name:
-                more = team.samples / base.samples
-                more_of_rank = more * base.variant.ranks / team.variant.ranks
+                factor = team.samples / base.samples
+                rank_factor = factor * base.variant.ranks / team.variant.ranks
                 row["times"][base.variant.name] = {
-                    "clock": compare.ratio([seconds * more for seconds in of_wall], wall),
-                    "processor": compare.ratio([seconds * more_of_rank for seconds in of_cpu], cpu),
+                    "clock": turns.ratio([seconds * factor for seconds in base_wall], wall),
+                    "processor": turns.ratio([seconds * rank_factor for seconds in base_cpu], cpu),
                 }
     return rows
 
 
 def lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """A table and the ratios, for the terminal."""
+    """Yield a table and the ratios, for the terminal."""
     labels = [Variant(row["variant"], row["options"]).label for row in rows]
     titles = ("variant", "ranks", " steps/s", "samples/s", "CPU s/step", "peak RSS", "peak GPU")
     cells = [
@@ -191,12 +211,78 @@ def lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         )
         for label, row in zip(labels, rows)
     ]
-    shown = slice(None if rows[0]["device"] != "cpu" else -1)
-    yield from table([one[shown] for one in (titles, *cells)], width())
+    columns = slice(None if rows[0]["device"] != "cpu" else -1)
+    yield from table([row[columns] for row in (titles, *cells)], width())
     yield f"{rows[0]['parameters'] / 1e6:.1f} M parameters, medians of {rows[0]['rounds']} rounds"
     for label, row in zip(labels, rows):
         for base, times in row["times"].items():
             yield (
-                f"{label}: {compare.shown(times['clock'])} times the samples/s of {base}, "
-                f"{compare.shown(times['processor'])} by processor time (in brackets: 95 %)"
+                f"{label}: {turns.shown(times['clock'])} times the samples/s of {base}, "
+                f"{turns.shown(times['processor'])} by processor time (in brackets: 95 %)"
             )
+
+
+def channels(text: str) -> tuple[int, ...]:
+    """Read --down-dims."""
+    return tuple(map(turns.at_least(1), text.split(",")))
+
+
+def our_options(text: str) -> dict[str, str]:
+    """Read --option. Refuses wrong options here, where the message is seen."""
+    pairs = [pair.partition("=") for pair in text.split(",")]
+    values = {name.strip(): value.strip() for name, _, value in pairs}
+    try:
+        options.resolve(command_line=values)
+    except OptionError as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error}") from error
+    return values
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print a table for each number of cameras, and return the exit code."""
+    parser = turns.parser(__doc__.partition("\n")[0], ROUNDS, QUICK_ROUNDS)
+    add, count = parser.add_argument, turns.at_least(1)
+    add("--batch", type=count, default=16, help="samples of a rank in a step; default 16")
+    add("--threads", type=count, default=1, help="of each process; default 1")
+    add("--ranks", type=count, default=1, help="ours on N ranks next to DDP written by hand")
+    add("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: one GPU, in 32 and 16 bits")
+    what = "ours with these options, too; may be given several times"
+    add("--option", action="append", type=our_options, default=[], metavar="A=B,C=D", help=what)
+    what = "pictures in an observation; default 0, on a GPU 0 and 2"
+    add("--cameras", type=turns.at_least(0), help=what)
+    what = "channels of the net; default the host's"
+    add("--down-dims", type=channels, default=(), metavar="N,N", help=what)
+    args = parser.parse_args(argv)
+    if args.ranks > 1 and args.device == "cuda":
+        parser.error(f"--ranks {args.ranks} --device cuda: one GPU is measured, leave --ranks out")
+    return turns.report(_tables(args), args.json)
+
+
+def _tables(args: argparse.Namespace) -> Iterator[turns.Table]:
+    variants = ON_CPU if args.ranks == 1 else on_ranks(args.ranks)
+    cameras = [args.cameras or 0]
+    if args.device == "cuda":
+        _require_gpu()
+        variants = ON_CUDA
+        cameras = CAMERAS_ON_CUDA if args.cameras is None else [args.cameras]
+    variants = [*variants, *(Variant(OURS, values, args.ranks) for values in args.option)]
+    for count in cameras:
+        job = Job(args.batch, args.threads, args.down_dims, count, device=args.device)
+        rows = measure(job, args.rounds or (QUICK_ROUNDS if args.quick else ROUNDS), variants)
+        title = f"{args.batch} samples on each rank, {count} cameras, {args.device}"
+        yield rows, [title, *lines(rows)]
+
+
+def _require_gpu() -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        raise ConfigError(
+            f"--device cuda: torch {torch.__version__} sees no CUDA device here (`robomimic-ddp "
+            "doctor` says why). Run it on a machine with a GPU; without --device the CPU is "
+            "measured."
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from robomimic_ddp.commands.bench.data_set import DataJob, open_dataset
 from robomimic_ddp.data.rlds.pipeline.resize import plain_resize
 from robomimic_ddp.data.rlds.schema.actions import action_vectors
 from robomimic_ddp.data.rlds.schema.features import flat_features
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow, import_tensorflow_datasets
+from scripts.bench.data_set import DataJob, open_dataset
 
 Tree = dict[str, Any]
 

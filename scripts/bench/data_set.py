@@ -1,4 +1,4 @@
-"""The datasets of `bench data`: made-up episodes, with images of natural entropy."""
+"""The datasets of `scripts.bench.data`: made-up episodes, with images of natural entropy."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class DataJob:
 
 
 def write_if_missing(job: DataJob) -> None:
-    """Writes the dataset of `job` and its index, if missing."""
+    """Write the dataset of `job` and its index, if missing."""
     from robomimic_ddp.data.rlds.index.source import is_rlds_folder
     from robomimic_ddp.data.rlds.write import write_dataset
 
@@ -87,7 +87,7 @@ def write_if_missing(job: DataJob) -> None:
 
 
 def _prepare(job: DataJob) -> None:
-    """Makes the dataset of `job` as `prepare-data` does, from the one that is not prepared."""
+    """Make the dataset of `job` as `prepare-data` does, from the one that is not prepared."""
     from robomimic_ddp.commands.prepare_data import job as prepare_data
     from robomimic_ddp.commands.prepare_data import writing
     from robomimic_ddp.commands.prepare_data.command import QUALITY
@@ -105,7 +105,7 @@ def _prepare(job: DataJob) -> None:
 
 
 def open_dataset(job: DataJob) -> Any:
-    """The RLDSDataset of `job`, with its index."""
+    """Return the RLDSDataset of `job`, with its index in `job.folder`."""
     from robomimic_ddp.data.rlds.dataset import LoadOptions, RLDSDataset
     from robomimic_ddp.data.rlds.index.cache import load_index
     from robomimic_ddp.data.rlds.index.source import Source

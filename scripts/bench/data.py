@@ -1,4 +1,7 @@
-"""`bench data`: loaders of RLDS data, measured in turn; one rank for each number of ranks.
+"""Loading RLDS data: ours, a host's, and the limit, measured in turn; one rank for each number of
+ranks.
+
+    python -m scripts.bench.data [--quick] [--sizes 180x320:128x128] [--worlds 1 8]
 
 Each loader has a separate process, for its peak memory and processor time, forked from one that has
 imported everything.
@@ -6,9 +9,12 @@ imported everything.
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing
+import re
 import resource
 import statistics
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -16,18 +22,25 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from typing import Any
 
-from robomimic_ddp.commands.bench import compare
-from robomimic_ddp.commands.bench.data_set import (
+from robomimic_ddp.config import machine
+from robomimic_ddp.config.rlds_keys import IMAGE_FILTERS
+from robomimic_ddp.data.rlds.pipeline.resize import DEFAULT_FILTER
+from robomimic_ddp.errors import ConfigError
+from robomimic_ddp.terminal import table, width
+from scripts.bench import turns
+from scripts.bench.data_set import (
+    DEFAULT_FOLDER,
     OURS,
     PREPARED,
     DataJob,
     bytes_per_frame,
     write_if_missing,
 )
-from robomimic_ddp.config import machine
-from robomimic_ddp.errors import ConfigError
-from robomimic_ddp.terminal import table, width
 
+ROUNDS, QUICK_ROUNDS = 15, 2
+WORLDS, QUICK_WORLDS = (1, 2, 4, 8), (1, 8)
+SIZES = ("128x128:128x128:lanczos3", "180x320:128x128:bilinear", "180x320:128x128:lanczos3")
+_SIZE = re.compile(r"([1-9]\d*)x([1-9]\d*):([1-9]\d*)x([1-9]\d*)(?::(\w+))?")
 HOSTS = ("host_shaped", "skipping")
 LOADERS = (*OURS, *HOSTS, "jpeg_limit")
 _NODE_CORES, _SAMPLES_PER_SECOND = 16, 32
@@ -41,14 +54,14 @@ _STILL_SECONDS, _STILL_LOOKS, _LONGEST_WAIT = 0.005, 3, 10.0
 def measure(
     job: DataJob, worlds: Sequence[int], rounds: int, seconds: float
 ) -> list[dict[str, Any]]:
-    """A row for each loader and each of `worlds`: medians over `rounds` of at least `seconds`,
-    after one to warm up. Writes the dataset if it is missing.
+    """Return a row for each loader and each of `worlds`: medians over `rounds` of at least
+    `seconds`, after one to warm up. Writes the dataset if it is missing.
 
     first_batch_seconds: until the first batch; ours_over_its: ratios over rounds of processor time
     per frame, and of seconds per frame; over_hosts: processor time of ours over each host's loader.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["robomimic_ddp.commands.bench.data_loaders"])
+    context.set_forkserver_preload(["scripts.bench.data_loaders"])
     started, first = {}, {}
     try:
         with ProcessPoolExecutor(1, context) as once:
@@ -62,7 +75,7 @@ def measure(
                 started[key] = stack.enter_context(ProcessPoolExecutor(1, context))
                 first[key] = started[key].submit(start, job, *key).result()
                 started[key].submit(take_turn, _WARM_UP_SECONDS).result()
-            found = compare.interleaved(
+            results = turns.take_turns(
                 keys, rounds, lambda key: started[key].submit(take_turn, seconds).result()
             )
     except BrokenProcessPool as error:
@@ -71,7 +84,7 @@ def measure(
             "Measure fewer --worlds at a time."
         ) from error
     walls, cpus = (
-        {key: [turn[clock] for turn in answers] for key, answers in found.items()}
+        {key: [turn[clock] for turn in answers] for key, answers in results.items()}
         for clock in ("seconds_per_frame", "cpu_seconds_per_frame")
     )
     return [
@@ -84,11 +97,11 @@ def measure(
             "peak_rss_mb": answers[-1]["peak_rss_mb"],
             "first_batch_seconds": first[world, name],
             "ours_over_its": {
-                "processor": compare.ratio(cpus[world, "ours"], cpus[world, name]),
-                "clock": compare.ratio(walls[world, "ours"], walls[world, name]),
+                "processor": turns.ratio(cpus[world, "ours"], cpus[world, name]),
+                "clock": turns.ratio(walls[world, "ours"], walls[world, name]),
             },
             "over_hosts": {
-                host: compare.ratio(cpus[world, name], cpus[world, host])
+                host: turns.ratio(cpus[world, name], cpus[world, host])
                 for host in (HOSTS if name in OURS else ())
             },
             "gpus_fed": _NODE_CORES
@@ -98,12 +111,12 @@ def measure(
             "target": list(job.target),
             "filter": job.filter,
         }
-        for (world, name), answers in found.items()
+        for (world, name), answers in results.items()
     ]
 
 
 def lines(job: DataJob, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """A table for the terminal, and what its rows have in common."""
+    """Yield a table for the terminal, and what its rows have in common."""
     stored, target = ("x".join(map(str, size)) for size in (job.stored, job.target))
     same = " (changes nothing; ours leaves it out)" if stored == target else ""
     yield (
@@ -120,8 +133,8 @@ def lines(job: DataJob, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     )
     yield from table([_TITLES, *map(_cells, rows)], width())
     for row in rows:
-        for host, found in row["over_hosts"].items():
-            yield f"{row['loader']} over {host}, {row['world']} ranks, CPU: {compare.shown(found)}"
+        for host, ratio in row["over_hosts"].items():
+            yield f"{row['loader']} over {host}, {row['world']} ranks, CPU: {turns.shown(ratio)}"
 
 
 _TITLES = (
@@ -131,7 +144,7 @@ _TITLES = (
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    over = [compare.shown(row["ours_over_its"][way]) for way in ("processor", "clock")]
+    over = [turns.shown(row["ours_over_its"][way]) for way in ("processor", "clock")]
     return (
         row["loader"],
         f"{row['world']:5}",
@@ -146,8 +159,8 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def start(job: DataJob, world: int, loader: str) -> float:
-    """In a loader's process: makes the loader; returns seconds until the first batch."""
-    from robomimic_ddp.commands.bench.data_loaders import make_stream
+    """In a loader's process: make the loader; return seconds until the first batch."""
+    from scripts.bench.data_loaders import make_stream
 
     began = time.perf_counter()
     _streams.append(make_stream(job, loader, world))
@@ -156,7 +169,7 @@ def start(job: DataJob, world: int, loader: str) -> float:
 
 
 def take_turn(seconds: float) -> dict[str, float]:
-    """Reads batches for at least `seconds`; returns wall and processor time.
+    """Read batches for at least `seconds`; return wall and processor time.
 
     Prefetched batches are read first, untimed. Processor time is counted between two moments
     without prefetching, so batches prefetched at the end make up for those at the start.
@@ -187,7 +200,7 @@ def _cpu_seconds() -> float:
 
 
 def _wait_until_still() -> float:
-    """Waits until this process's threads have stopped prefetching; returns the processor time, in
+    """Wait until this process's threads have stopped prefetching; return the processor time, in
     seconds, of the wait.
     """
     began = time.thread_time()
@@ -196,3 +209,43 @@ def _wait_until_still() -> float:
         time.sleep(_STILL_SECONDS)
         looks = 0 if machine.has_running_threads() else looks + 1
     return time.thread_time() - began
+
+
+def size(text: str) -> tuple[tuple[int, int], tuple[int, int], str]:
+    """Read one of --sizes: stored and delivered height and width, and the filter."""
+    match = _SIZE.fullmatch(text)
+    name = match and (match.group(5) or DEFAULT_FILTER)
+    if name not in IMAGE_FILTERS:
+        raise argparse.ArgumentTypeError(
+            f"{text}: expected such as {SIZES[1]} (stored:delivered:filter; filters: "
+            f"{', '.join(IMAGE_FILTERS)})"
+        )
+    height, width, *target = map(int, match.groups()[:4])
+    return (height, width), tuple(target), name
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print a table for each size, and return the exit code."""
+    parser = turns.parser(__doc__.partition("\n\n")[0], ROUNDS, QUICK_ROUNDS)
+    add, count = parser.add_argument, turns.at_least(1)
+    add("--data", metavar="FOLDER", default=DEFAULT_FOLDER, help="where datasets are kept")
+    what = f"stored:delivered, and :filter where it is not {DEFAULT_FILTER}; {' '.join(SIZES)}"
+    add("--sizes", nargs="+", type=size, metavar="HxW:HxW", help=what)
+    add("--worlds", nargs="+", type=count, metavar="N", help="numbers of ranks; default 1 2 4 8")
+    args = parser.parse_args(argv)
+    return turns.report(_tables(args), args.json)
+
+
+def _tables(args: argparse.Namespace) -> Iterator[turns.Table]:
+    small = {"steps": 20, "buffer": 500} if args.quick else {}
+    sizes = args.sizes or list(map(size, SIZES[:1] if args.quick else SIZES))
+    worlds = args.worlds or (QUICK_WORLDS if args.quick else WORLDS)
+    rounds = args.rounds or (QUICK_ROUNDS if args.quick else ROUNDS)
+    for stored, target, name in sizes:
+        job = DataJob(args.data, stored, target, name, threads=machine.usable_cores(), **small)
+        rows = measure(job, worlds, rounds, 0.1 if args.quick else 0.5)
+        yield rows, lines(job, rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

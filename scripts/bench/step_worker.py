@@ -1,5 +1,5 @@
-"""A process of `bench step`: trains the host's diffusion policy, with an answer for each line of
-stdin.
+"""A process of `scripts.bench.step`: trains the host's diffusion policy, with an answer for each
+line of stdin.
 
 A line is a number of steps to time together; all ranks of a variant get the same lines. Uses the
 host unedited, or, under `robomimic-ddp run`, edited in memory.
@@ -21,8 +21,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_map
 
-from robomimic_ddp.commands.bench.step import BY_HAND, OURS
-from robomimic_ddp.config import machine
+from robomimic_ddp.config import env, machine
+from scripts.bench.step import ACCELERATE, FABRIC, HOST, OURS
 
 OBSERVATIONS = {"robot0_eef_pos": [3], "robot0_eef_quat": [4], "robot0_gripper_qpos": [2]}
 ACTIONS = 7
@@ -68,8 +68,9 @@ def main(job: dict[str, Any]) -> None:
         if ours:
             stack.enter_context(step_hooks.installed(model))
         step = partial(host_step, model, batch)
-        if job["variant"] == BY_HAND:
-            step = step_by_hand(model, batch)
+        if job["variant"] not in (HOST, OURS):
+            wrap = {ACCELERATE: wrap_by_accelerate, FABRIC: wrap_by_fabric}
+            step = step_by_hand(model, batch, wrap.get(job["variant"], wrap_by_ddp))
             if job["rank"]:  # other noise on other ranks
                 torch.manual_seed(1 + job["rank"])
         _answer({"parameters": parameters, "samples": samples})
@@ -157,16 +158,46 @@ class Policy(nn.Module):
         return self.unet(noisy, timesteps, global_cond=features.flatten(start_dim=1))
 
 
-def step_by_hand(model: Any, batch: dict[str, Any]) -> Step:
-    """The same step, written for DDP by hand: gradients as views of buckets, fused AdamW, averages
-    in one pass. Collective, as are its steps.
-    """
+Wrapped = tuple[nn.Module, torch.optim.Optimizer, Callable[[torch.Tensor], Any]]
+"""A net whose gradients are averaged over ranks, its optimizer, and its backward pass."""
+
+
+def wrap_by_ddp(net: nn.Module, optimizer: torch.optim.Optimizer) -> Wrapped:
+    """Collective: wrap in torch's DDP, with gradients as views of its buckets."""
     dist.init_process_group("gloo")
-    ddp = DistributedDataParallel(Policy(model), gradient_as_bucket_view=True)
+    ddp = DistributedDataParallel(net, gradient_as_bucket_view=True)
+    return ddp, optimizer, torch.Tensor.backward
+
+
+def wrap_by_accelerate(net: nn.Module, optimizer: torch.optim.Optimizer) -> Wrapped:
+    """Collective: wrap as accelerate's quick tour does, on the CPU."""
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    return *accelerator.prepare(net, optimizer), accelerator.backward
+
+
+def wrap_by_fabric(net: nn.Module, optimizer: torch.optim.Optimizer) -> Wrapped:
+    """Collective: wrap as Lightning Fabric's guide does, on the CPU."""
+    from lightning_fabric import Fabric
+
+    ranks = env.read_launch_env().local_world_size
+    fabric = Fabric(accelerator="cpu", strategy="ddp", devices=ranks)
+    fabric.launch()
+    return *fabric.setup(net, optimizer), fabric.backward
+
+
+def step_by_hand(model: Any, batch: dict[str, Any], wrap: Callable[..., Wrapped]) -> Step:
+    """Collective, as are its steps: return the same step, written by hand around `wrap`: fused
+    AdamW, averages in one pass.
+    """
+    policy = Policy(model)
     group, scheduler = model.optimizers["policy"].param_groups[0], model.noise_scheduler
     settings = {name: group[name] for name in ("lr", "weight_decay")}
-    optimizer = torch.optim.AdamW(ddp.parameters(), fused=True, **settings)
-    averaged = [one.detach().clone() for one in ddp.parameters()]
+    net, optimizer, backward = wrap(
+        policy, torch.optim.AdamW(policy.parameters(), fused=True, **settings)
+    )
+    averaged = [p.detach().clone() for p in policy.parameters()]
     model.ema = model.ema_nets = None  # the host's averages, which this replaces
     done = 0
 
@@ -178,14 +209,14 @@ def step_by_hand(model: Any, batch: dict[str, Any]) -> Step:
         noise = torch.randn(actions.shape)
         timesteps = torch.randint(0, scheduler.config.num_train_timesteps, (len(actions),))
         noisy = scheduler.add_noise(actions, noise, timesteps)
-        loss = nn.functional.mse_loss(ddp(prepared["obs"], noisy, timesteps), noise)
+        loss = nn.functional.mse_loss(net(prepared["obs"], noisy, timesteps), noise)
         optimizer.zero_grad()
-        loss.backward()
+        backward(loss)
         optimizer.step()
         done += 1
         with torch.no_grad():
             decay = min(0.9999, 1 - (1 + done) ** -0.75)  # as in the host's averages
-            torch._foreach_lerp_(averaged, list(ddp.parameters()), 1 - decay)
+            torch._foreach_lerp_(averaged, list(policy.parameters()), 1 - decay)
         return loss.item()
 
     return step

@@ -1,6 +1,6 @@
 """What `ddp.verify` costs, as a share of a training step.
 
-    torchrun --nproc_per_node=2 scripts/measure_verify.py [--width 64] [--batch 16] [--steps 10]
+    torchrun --nproc_per_node=2 -m scripts.bench.verify [--width 64] [--batch 16] [--steps 10]
 
 Trains the host's diffusion UNet (installed robomimic; --width 256 is its default size, 67 M
 parameters) on random numbers and times, on the main rank: a step, what verify does at the start, at
