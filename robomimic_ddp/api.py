@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 from robomimic_ddp import API_VERSION, __version__
 from robomimic_ddp.checkpoint import weights

@@ -23,9 +23,9 @@ import signal
 import sys
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Callable, NamedTuple
+from typing import NamedTuple
 
 import libcst as cst
 import pytest

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 from robomimic_ddp.distributed import fsdp, group, optimizer_ddp, rng
 from robomimic_ddp.monitoring import (

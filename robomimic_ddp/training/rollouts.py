@@ -11,9 +11,9 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 

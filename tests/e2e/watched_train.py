@@ -17,8 +17,9 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import robomimic.scripts.train as host_train
 import robomimic.utils.dataset as host_dataset

@@ -9,8 +9,9 @@ from __future__ import annotations
 import copy
 import functools
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch

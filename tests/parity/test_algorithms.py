@@ -10,7 +10,8 @@ the nets differ by a tenth of their way and more.
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 from unittest import mock
 
 import pytest

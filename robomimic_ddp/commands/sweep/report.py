@@ -6,9 +6,9 @@ import json
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Callable
+from typing import Any
 
 from robomimic_ddp import terminal
 from robomimic_ddp.commands import figures, plot

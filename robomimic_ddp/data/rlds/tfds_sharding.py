@@ -7,9 +7,9 @@ While it is built, `DatasetBuilder.as_dataset` reads this rank's shard of a spli
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from typing import Any, Callable
+from typing import Any
 
 from robomimic_ddp.config import paths
 from robomimic_ddp.config.monkeypatch import swapped

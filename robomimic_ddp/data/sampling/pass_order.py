@@ -7,7 +7,8 @@ has the distribution of the host's sampler, drawn from a seed that all ranks sha
 from __future__ import annotations
 
 import random
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch

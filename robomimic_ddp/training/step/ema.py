@@ -7,10 +7,10 @@ last bit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, Callable
+from typing import Any
 
 import torch
 from torch import nn

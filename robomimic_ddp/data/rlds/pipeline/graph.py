@@ -8,7 +8,8 @@ made, so none is decoded that is not delivered. Python runs once per block of th
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
