@@ -208,8 +208,9 @@ def _rates(axes: Any, at: dict, records: list, name: str, **style: Any) -> None:
         {key for record in records for key in record["log"] if key.startswith("Optimizer/")}
     )
     for key in keys:
-        label = name if len(keys) == 1 else f"{name} {key[len('Optimizer/') :]}".strip()
-        _line(axes, at, records, "train", key, label=label or None, **style)
+        label = f"{name} {key.removeprefix('Optimizer/')}".strip()
+        label = label if len(keys) > 1 else None  # the colours are those of the losses
+        _line(axes, at, records, "train", key, label=label, **style)
 
 
 def _successes(axes: Any, at: dict, records: list, name: str, colour: str) -> None:
