@@ -204,7 +204,7 @@ class Stage:
         """A finished sweep over two learning rates and two seeds."""
         words = ["--config", self.config, "train.seed=1,2", f"{RATE}={','.join(RATES)}"]
         self.ours("sweep", "new", "lr", *words)
-        self.ours("sweep", "run", "lr", "--slots", "2")
+        self.ours("sweep", "run", "lr")
         return "lr"
 
 
@@ -314,7 +314,8 @@ def draw_sweep(stage: Stage) -> None:
     draw_terminal(
         "sweep", "robomimic-ddp sweep", command_line("robomimic-ddp sweep show lr"), *lines
     )
-    stage.ours("sweep", "plot", stage.sweep, "-o", str(IMAGES / "sweep.png"))
+    runs = sorted(path.parent for path in stage.folder.glob("lr/trials/*/*/history.jsonl"))
+    stage.ours("plot", *map(str, runs), "-o", str(IMAGES / "sweep.png"))
     shrink(IMAGES / "sweep.png")
 
 

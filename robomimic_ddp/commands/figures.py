@@ -10,7 +10,7 @@ from robomimic_ddp.errors import DataError
 
 
 def pyplot() -> Any:
-    """`matplotlib.pyplot` with the Agg backend. Raises DataError if it is missing."""
+    """Return `matplotlib.pyplot` with the Agg backend. Raises DataError if it is missing."""
     try:
         import matplotlib
     except ImportError as error:
@@ -35,7 +35,7 @@ def require_format(output: Path) -> None:
 
 
 def save(figure: Any, output: str) -> None:
-    """Writes the picture, whose ending chooses the format, and closes it. Raises DataError."""
+    """Write the picture, whose ending chooses the format, and close it. Raises DataError."""
     from matplotlib import pyplot
 
     file = paths.expanded(output)

@@ -39,7 +39,7 @@ def mode_of(env: LaunchEnv, options: Options, gpus: int) -> str:
         raise PlanError(
             "mode fsdp with one rank: found WORLD_SIZE 1 or none, and there is nothing to shard "
             "over. Start one process for each GPU: torchrun --nproc_per_node=NUMBER_OF_GPUS -m "
-            "MODULE ... (in a sweep: --ranks-per-trial NUMBER_OF_GPUS), or drop the mode."
+            "MODULE ... (in a sweep: --ranks NUMBER_OF_GPUS), or drop the mode."
         )
     if asked == "auto":
         return "dp" if gpus >= 2 and not env.launched else "single"

@@ -19,7 +19,7 @@ try robomimic-ddp plot --smo
 try robomimic-ddp ckpt conv
 try robomimic-ddp ckpt show run
 try robomimic-ddp ckpt average -o out.pth run
-try robomimic-ddp sweep run --slots 2 run
+try robomimic-ddp sweep run --ranks 2 run
 try robomimic-ddp bench --ranks 1,2 --war
 """
 

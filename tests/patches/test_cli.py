@@ -85,7 +85,7 @@ def test_the_name_alone_prints_the_help_as_an_error(command, capsys):
         (["apply", "--chekc", "{host}"], "usage: robomimic-ddp apply [-h]"),
         (["ckpt", "sho"], "Did you mean show?"),
         (["sweep", "shwo"], "Did you mean show?"),
-        (["sweep", "run", "somewhere", "--rank-per-trail", "2"], "Did you mean --ranks-per-trial?"),
+        (["sweep", "run", "somewhere", "--rnaks", "2"], "Did you mean --ranks?"),
         (["status", "/no/such/folder"], "no such file or folder"),
         (["status", __file__], "is a file"),
         (["apply", str(CHECKOUT / "tests")], "no robomimic-style package"),

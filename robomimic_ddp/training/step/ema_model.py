@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from typing import Any, Union
+from typing import Any
 
 import torch
 from torch import nn
 
 from robomimic_ddp.errors import WrapError
 
-Averaged = Union[nn.Module, Iterable[torch.Tensor]]
+Averaged = nn.Module | Iterable[torch.Tensor]
 
 
 def averaged_copy(*args: Any, **settings: Any) -> AveragedModel | AveragedParameters:
