@@ -118,7 +118,7 @@ def prepare(model: Any, options: Options, nets: list, undo: ExitStack) -> Prepar
     # Before averages share memory: their layout is that of the weights.
     laid = channels_last.install(model, nets, undo) if options.channels_last else 0
     if options.preset != "safe":
-        done = {"averages in one pass": ema.install(model, undo)}
+        done = {"averages in one pass": ema.update_in_one_pass(model, undo)}
         done["fused optimizer"] = fused_optimizers.install(model, undo)
         done["short convolutions as products"] = convolutions.install(nets, undo)
         done["gradient norm read once"] = backprop.stands_for(host)
