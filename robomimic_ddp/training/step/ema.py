@@ -124,7 +124,7 @@ class _Average:
         self.temp_stored_params = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return averages and counters under the names of current diffusers, which can load them."""
+        """Return averages and counters under current diffusers' names; it can load them."""
         least, most = self._bounds()
         return {
             "decay": most,
