@@ -105,7 +105,7 @@ class _Epoch:
 
     @contextlib.contextmanager
     def in_force(self, run_epoch: Callable) -> Iterator[None]:
-        """Collective when validating sharded nets: what holds while the host's function runs."""
+        """Collective when validating sharded nets: what is in force during the host's function."""
         # Hosts call on_gradient_step in validation too, which steps per-batch schedules. Ranks
         # validate on unequal numbers of batches, so their learning rates would differ.
         waits = self.validates and self.is_logged

@@ -303,7 +303,7 @@ class AveragedParameters(_Average):
             average.sub_((1 - decay) * (average - parameter))
 
     def _share_memory(self, nets: Any, undo: ExitStack) -> None:
-        """Keep the averages in the memory of `nets`, if these hold them, until `undo` is closed."""
+        """Keep the averages in the memory of `nets`, if they are equal, until `undo` is closed."""
         parameters = list(nets.parameters()) if isinstance(nets, nn.Module) else []
         if len(parameters) != len(self.shadow_params):
             return
