@@ -55,7 +55,7 @@ GROUPS = {
         " ranks/test_metrics"
     ),
     "training/step/accumulation": "training/test_accumulation ranks/test_accumulation",
-    "training/step/ema training/step/ema_model": ("training/test_ema training/test_ema_model"),
+    "training/step/ema": "training/test_ema",
     "distributed/torch_arguments": "distributed/test_torch_arguments",
     "training/state_saver training/resume": (
         "training/test_resume ranks/test_state_saver ranks/test_resumed_run "

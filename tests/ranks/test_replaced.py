@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import inspect
 import os
 import re
 import sys
@@ -171,7 +172,8 @@ def replaced_in_rollouts() -> set[Replaced]:
 
     env = SimpleNamespace(reset=lambda: None)
     with noted() as found:
-        rollouts.split_rollouts(rollout_with_stats, lambda: 0)(None, {"lift": env}, 2)
+        call = inspect.signature(rollout_with_stats).bind(None, {"lift": env}, 2)
+        rollouts.split(rollout_with_stats, call, 0)
     return found
 
 

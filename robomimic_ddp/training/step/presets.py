@@ -128,7 +128,7 @@ def prepare(model: Any, options: Options, nets: list, undo: ExitStack) -> Prepar
     nets = nets or [net for _, net in host_algo.named_nets(model)]
     line, update, scaler = "preset: safe, the host's own arithmetic", None, None
     if options.preset != "safe":
-        done = {"averages in one pass": ema.install(model, undo)}
+        done = {"averages in one pass": ema.update_in_one_pass(model, undo)}
         done["fused optimizer"] = fused_optimizers.install(model, undo)
         done["short convolutions as products"] = convolutions.install(nets, undo)
         done["gradient norm read once"] = backprop.stands_for(host)
