@@ -141,8 +141,8 @@ def entry_point(api_version: int) -> Callable:
 
         @functools.wraps(main)
         def checked(*args: Any, **kwargs: Any) -> Any:
-            read = json_config.checked_config(args[0] if args else None)
-            with dotlist.hydra_is_required(), read:
+            json_config.require_config(args[0] if args else None)
+            with dotlist.hydra_is_required():
                 return main(*args, **kwargs)
 
         return entry.entry_point(checked)

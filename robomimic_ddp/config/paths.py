@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import select
 import stat
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-_PIPE_SECONDS = 10.0
-"""How long a pipe may have no writer."""
 _MOST_BYTES = 64 * 2**20
-"""A pipe may never end."""
+"""Of a text file that is read whole."""
 _FOLDERS = 300
 """Most bytes that names of run folders and files add to the path of an output folder."""
 _KINDS = {
@@ -53,21 +49,13 @@ def regular(path: Any) -> Path:
     return Path(path)
 
 
-def is_pipe(path: Any) -> bool:
-    """Whether `path` can be read only once: `<(...)`, `| ... /dev/stdin`, a terminal."""
-    try:
-        mode = _stat(path).st_mode
-    except OSError:
-        return False
-    return stat.S_ISFIFO(mode) or (stat.S_ISCHR(mode) and _is_terminal(path))
-
-
 def read_text(path: Any) -> str:
-    """The text of a small UTF-8 file or pipe. Raises OSError, UnicodeDecodeError."""
-    if is_pipe(path):
-        return _read_pipe(path).decode()
+    """Return the text of a small UTF-8 file. Raises OSError, UnicodeDecodeError."""
     with open(regular(path), "rb") as file:
-        return _limited(path, file.read(_MOST_BYTES + 1)).decode()
+        content = file.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise OSError(f"{path} has more than {_MOST_BYTES >> 20} MiB: a text file is needed")
+    return content.decode()
 
 
 def _stat(path: Any) -> os.stat_result:
@@ -75,36 +63,6 @@ def _stat(path: Any) -> os.stat_result:
         return os.stat(path)
     except ValueError as error:  # a NUL character
         raise OSError(f"{str(path)!r} is no path: {error}") from error
-
-
-def _is_terminal(path: Any) -> bool:
-    try:
-        with open(path, "rb", buffering=0) as file:
-            return file.isatty()
-    except OSError:  # /dev/tty of a process without one
-        return False
-
-
-def _read_pipe(path: Any) -> bytes:
-    """Reads as long as there is a writer; waits 10 s for one."""
-    content, deadline = b"", time.monotonic() + _PIPE_SECONDS
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as pipe:
-        while time.monotonic() < deadline:
-            at_end = bool(select.select([pipe], [], [], 0.5)[0])
-            part = pipe.read(2**16)
-            if part == b"":
-                if at_end:
-                    return content
-                continue  # no writer has opened it
-            content = _limited(path, content + (part or b""))  # None: a writer, but nothing yet
-            deadline = time.monotonic() + _PIPE_SECONDS
-    raise TimeoutError(f"nothing has written into the pipe {path} for {_PIPE_SECONDS:g} s")
-
-
-def _limited(path: Any, content: bytes) -> bytes:
-    if len(content) > _MOST_BYTES:
-        raise OSError(f"{path} has more than {_MOST_BYTES >> 20} MiB: a text file is needed")
-    return content
 
 
 def why_no_path(path: Any) -> str | None:

@@ -11,7 +11,6 @@ import inspect
 import os
 import re
 import sys
-import threading
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -25,7 +24,7 @@ from torch import nn
 
 import robomimic_ddp
 from robomimic_ddp.checkpoint import weights
-from robomimic_ddp.config import json_config, monkeypatch
+from robomimic_ddp.config import monkeypatch
 from robomimic_ddp.data.rlds import octo_statistics, tfds_sharding
 from robomimic_ddp.distributed import comm_hooks, main_rank
 from robomimic_ddp.training import rollouts
@@ -177,15 +176,6 @@ def replaced_in_rollouts() -> set[Replaced]:
     return found
 
 
-def config_from_a_pipe(folder: Path) -> None:
-    pipe = folder / "pipe"
-    os.mkfifo(pipe)
-    writer = threading.Thread(target=pipe.write_text, args=('{"algo_name": "bc"}',))
-    writer.start()
-    with json_config.checked_config(argparse.Namespace(config=str(pipe))):
-        writer.join()
-
-
 def directory_of_a_taken_name(folder: Path) -> None:
     tries = []
 
@@ -270,7 +260,6 @@ def schedules_of_steps(folder: Path) -> None:
 
 RARE = (
     schedules_of_steps,
-    config_from_a_pipe,
     directory_of_a_taken_name,
     checkpoint_reader,
     second_forward_of_a_batch_norm,

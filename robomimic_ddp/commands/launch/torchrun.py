@@ -14,16 +14,10 @@ from robomimic_ddp.config import paths
 from robomimic_ddp.config.env import OPTION_PREFIX
 from robomimic_ddp.config.json_config import read_json
 from robomimic_ddp.distributed import rendezvous
-from robomimic_ddp.errors import ConfigError
 
 
 def config_of(settings: Settings) -> dict[str, Any]:
     """The config file's settings. Raises ConfigError at every call if it cannot be read."""
-    if paths.is_pipe(paths.expanded(settings.config)):
-        raise ConfigError(
-            f"--config {settings.config} is a pipe, which can be read once, and the ranks read the "
-            "config, too. Write it into a file."
-        )
     return read_json(settings.config, "--config ")
 
 
