@@ -230,20 +230,21 @@ def say(line: str) -> None:
 
 
 def changes(run: Any, model: Any, saved: dict[str, Any], data: str) -> Iterable[str]:
-    """What is resumed and what has changed since the state was saved, a sentence each."""
-    made = run.plan
+    """Yield what is resumed and what has changed since the state was saved, a sentence each."""
+    inside = saved["inside"]
+    done = "" if inside is None else f", after {inside['steps']} steps of it"
     yield (
-        f"resuming training from epoch {saved['epoch'] + 1}{_inside(saved)} "
-        f"in {run.resume.found.directory}"
+        f"resuming training from epoch {saved['epoch'] + 1}{done}, step {saved['steps']} of the "
+        f"run in {run.resume.found.directory}"
     )
     yield data
-    old, new = saved["world_size"], made.world_size
+    old, new = saved["world_size"], run.plan.world_size
     if old != new:
         added = f"ranks {old} to {new - 1} begin" if new > old + 1 else f"rank {old} begins"
         ranks = f"{added} new random streams" if new > old else ""
         yield f"world size: {old} -> {new}" + (f"; {ranks}" if ranks else "")
-    if saved["samples_per_step"] != made.samples_per_step:
-        yield f"samples per step: {saved['samples_per_step']} -> {made.samples_per_step}"
+    if saved["samples_per_step"] != run.plan.samples_per_step:
+        yield f"samples per step: {saved['samples_per_step']} -> {run.plan.samples_per_step}"
     rates = [
         entry["lr"]
         for _, optimizer in host_algo.named_optimizers(model)
@@ -257,7 +258,7 @@ def changes(run: Any, model: Any, saved: dict[str, Any], data: str) -> Iterable[
             f"{', '.join(f'{after:g}' for _, after in configured)}; not applied, since a "
             "resumed learning rate is never changed silently"
         )
-    if saved.get("export") != checkpoint.export_digest(run.resume.found.directory):
+    if saved["export"] != checkpoint.export_digest(run.resume.found.directory):
         yield (
             "note: last.pth was not written together with the saved state (the run "
             "ended between the two, or the file was changed); the state alone is used"
@@ -275,9 +276,3 @@ def another_run(directory: Path, differences: list[str]) -> CheckpointError:
         f"these weights as what you ask for now, begin a new run: experiment.ckpt_path="
         f"{directory / 'last.pth'}, without resume."
     )
-
-
-def _inside(saved: dict[str, Any]) -> str:
-    inside = saved["inside"]
-    done = "" if inside is None else f", after {inside['steps']} steps of it"
-    return f"{done}, step {saved['steps']} of the run"

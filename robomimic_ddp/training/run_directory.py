@@ -78,7 +78,7 @@ def _new_directory(run: _run.Run, get_exp_dir: Callable) -> tuple[Any, Path]:
             with swapped(time, "time", lambda by=ahead: clock() + by) if ahead else nullcontext():
                 paths = get_exp_dir()
             directory = run_inputs.common_directory(paths)
-            run.undo.callback(checkpoint.take(directory).release)
+            run.undo.enter_context(checkpoint.take(directory))
             return paths, directory
         except (FileExistsError, checkpoint.DirectoryInUse) as error:
             taken = error
@@ -100,7 +100,7 @@ def _found_directory(
     else:
         directory = run.resume.found.directory
         paths = run.resume.found.paths or _paths_as_made(run, directory, get_exp_dir, args, kwargs)
-    run.undo.callback(checkpoint.take(directory).release)
+    run.undo.enter_context(checkpoint.take(directory))
     for path in paths:
         if path is not None:
             _make_folder(Path(path))

@@ -7,12 +7,10 @@ import torch
 
 import robomimic_ddp
 from tests.faults.catalogue import CATALOGUE
-from tests.faults.toy_run import MOMENTS, STEPS, ToyJob, train
+from tests.faults.toy_run import ENVIRONMENT, MOMENTS, STEPS, ToyJob, train
 from tests.ranks.pool import RankError
 
 pytestmark = pytest.mark.planted_fault
-ENVIRONMENT = {"MASTER_ADDR": "unused", "MASTER_PORT": "1"}
-"""The pool has formed the group already."""
 
 
 def train_with(title: str) -> None:

@@ -10,8 +10,7 @@ import sys
 import pytest
 
 from robomimic_ddp.config.monkeypatch import swapped
-from tests.faults.test_planted_faults import ENVIRONMENT
-from tests.faults.toy_run import BATCH, STEPS, ToyJob, train
+from tests.faults.toy_run import BATCH, ENVIRONMENT, STEPS, ToyJob, train
 from tests.ranks.pool import RankError
 
 

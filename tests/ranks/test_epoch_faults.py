@@ -11,7 +11,7 @@ import pytest
 from robomimic_ddp.errors import LossError, Stopped
 from robomimic_ddp.training import run
 from tests.faults import toy_run
-from tests.faults.test_planted_faults import ENVIRONMENT
+from tests.faults.toy_run import ENVIRONMENT
 from tests.ranks.pool import RankError
 
 

@@ -16,8 +16,8 @@ import torch
 from tests.configs import VARIANTS, ConfigMaker
 from tests.hosts import Host
 from tests.parity import training
+from tests.ranks.hosted import job, require_finished
 from tests.ranks.pool import RankPool
-from tests.ranks.test_resumed_host import job, require_finished
 from tests.runs import epoch_logs, run_directory
 
 pytestmark = pytest.mark.timeout(300)

@@ -17,8 +17,7 @@ from robomimic_ddp.commands import watch
 from robomimic_ddp.errors import DataError, Stopped
 from robomimic_ddp.monitoring import heartbeat
 from robomimic_ddp.training import run as _run
-from tests.faults.test_planted_faults import ENVIRONMENT
-from tests.faults.toy_run import STEPS, ToyJob, train
+from tests.faults.toy_run import ENVIRONMENT, STEPS, ToyJob, train
 
 
 def trained(directory):

@@ -234,6 +234,3 @@ def test_what_is_outside_the_nets_is_saved_and_put_back():
         algo.alpha.fill_(0.5)
     restore_model(other, captured(algo))
     assert other.alpha.item() == 0.5
-    state = captured(algo)
-    del state[""]["outside_nets"]  # as states of an earlier version
-    restore_model(other, state)

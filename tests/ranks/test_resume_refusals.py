@@ -15,7 +15,7 @@ from robomimic_ddp.data import sampling
 from robomimic_ddp.distributed import group
 from robomimic_ddp.training import state_saver
 from tests.ranks.pool import RankError
-from tests.ranks.test_state_saver import running
+from tests.ranks.running import running
 from tests.ranks.toy import make_algo
 
 CONFIG = {

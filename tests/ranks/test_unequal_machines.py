@@ -15,7 +15,7 @@ from robomimic_ddp.distributed import group
 from robomimic_ddp.training import run as _run
 from robomimic_ddp.training.step import compile, effective
 from tests.faults import toy_run
-from tests.faults.test_planted_faults import ENVIRONMENT
+from tests.faults.toy_run import ENVIRONMENT
 
 
 def _limits(limit):

@@ -13,8 +13,7 @@ from torch import nn
 
 from robomimic_ddp import verify
 from robomimic_ddp.distributed import group, host_algo, parallel, rng
-from tests.faults.test_planted_faults import ENVIRONMENT
-from tests.faults.toy_run import ToyJob
+from tests.faults.toy_run import ENVIRONMENT, ToyJob
 from tests.faults.toy_run import train as train_toy
 from tests.ranks.toy import loss_of, make_algo, step
 
