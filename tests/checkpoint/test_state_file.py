@@ -171,9 +171,7 @@ def test_what_a_state_lacks_is_named():
     whole = dict.fromkeys(PARTS)
     require_complete(whole, "file")
     del whole["best"], whole["ranks"]
-    with pytest.raises(
-        state_file.NotOurState, match="another version .* lacks best, ranks"
-    ):
+    with pytest.raises(state_file.NotOurState, match="another version .* lacks best, ranks"):
         require_complete(whole, "file")
     with pytest.raises(state_file.NotOurState, match="lacks save_id, epoch"):
         require_complete([], "file")
