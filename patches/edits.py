@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Union
+from typing import Any
 
 import libcst as cst
 
@@ -11,7 +11,7 @@ from robomimic_ddp.patches.outcomes import Found, Unrecognised
 from robomimic_ddp.patches.syntax.source import Edit, Source, walk
 
 TRAIN_SCRIPTS = ("scripts/train*.py",)
-Definition = Union[cst.FunctionDef, cst.ClassDef]
+Definition = cst.FunctionDef | cst.ClassDef
 
 
 def definition(source: Source, header: str) -> Definition | None:

@@ -55,8 +55,8 @@ class Unrecognised:
         return (self.where,) if self.where else ()
 
 
-Outcome = Union[Applied, AlreadyApplied, NotPresent, Unrecognised]
-Found = Union["Edit", "cst.CSTNode", NotPresent, Unrecognised]
+Outcome = Applied | AlreadyApplied | NotPresent | Unrecognised
+Found = Union["Edit", "cst.CSTNode", NotPresent, Unrecognised]  # noqa: UP007 (forward references)
 """An edit to make, a node that was retrofitted before, or the answer, which ends the search."""
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 from robomimic_ddp import API_VERSION, __version__
 from robomimic_ddp.checkpoint import weights
@@ -34,7 +35,7 @@ from robomimic_ddp.training.epoch import epoch_log, rollouts
 from robomimic_ddp.training.loop import distributed, epochs
 from robomimic_ddp.training.nets import cuda_device, over_ranks, parallel, scale_lr
 from robomimic_ddp.training.run_directory import run_directory
-from robomimic_ddp.training.step.ema_model import averaged_copy
+from robomimic_ddp.training.step.ema import averaged_copy
 
 __all__ = [
     "API_VERSION",

@@ -108,11 +108,7 @@ COMMANDS = {
     ),
     "inspect-data": Command(
         "robomimic_ddp.commands.inspect_data.command",
-        "show a dataset; write sample frames and a config to begin with",
-    ),
-    "stats": Command(
-        "robomimic_ddp.commands.stats",
-        "compute the statistics of a config's RLDS data ahead of training",
+        "show a dataset or a job's data and statistics; draft a config",
     ),
     "prepare-data": Command(
         "robomimic_ddp.commands.prepare_data.command",
@@ -123,13 +119,14 @@ COMMANDS = {
         "robomimic_ddp.commands.plot", "draw loss, learning rate and speed of training runs"
     ),
     "bench": Command(
-        "robomimic_ddp.commands.bench.command", "measure training steps and data loading"
+        "robomimic_ddp.commands.bench.command",
+        "measure a config's training on several numbers of ranks",
     ),
 }
 _GROUPS = {
     "patch": ("status", "diff", "apply", "revert"),
     "run": ("run", _LAUNCH, "sweep", "watch"),
-    "inspect": ("doctor", "inspect-data", "stats", "prepare-data", "ckpt", "plot"),
+    "inspect": ("doctor", "inspect-data", "prepare-data", "ckpt", "plot"),
     "measure": ("bench",),
 }
 

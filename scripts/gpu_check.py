@@ -10,10 +10,10 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -30,13 +30,13 @@ NEAR, ROUNDED = 1e-4, 0.1
 FAULT_SECONDS, MEMORY_SECONDS = 90.0, 60.0
 IMAGES, CROPS, RLDS = "diffusion_policy_images", "diffusion_policy_crops", "rlds"
 OPTIONS = (
-    *("precision=bf16", "precision=fp16", "channels_last=true", "activation_checkpointing=true"),
+    *("precision=bf16", "precision=fp16", "activation_checkpointing=true"),
     *("accumulate=2", "preset=max", "compile=true", "compile=reduce-overhead"),
 )
 OTHERS = ("bc_rnn_gmm", "cql", "td3_bc")
 COMM = (
-    *("comm=fp16", "comm=bf16", "comm=powersgd", "static_graph=true"),
-    *("gradient_as_bucket_view=true", "bucket_mb=1", "compile=true"),
+    *("comm=fp16", "comm=bf16", "comm=powersgd:2", "kwargs={static_graph: true}"),
+    *("kwargs={gradient_as_bucket_view: false, bucket_cap_mb: 1}", "compile=true"),
 )
 CHECKS: list[tuple[int, str, Callable[[Machine], str]]] = []
 
@@ -162,7 +162,7 @@ class Machine:
         else:
             result = python(host, *job, **more)
         if not may_fail and (result.returncode or result.leftovers):
-            raise Failed(f"{options or 'the job'}: {_end_of(result)}")
+            raise Failed(f"{options or 'the job'}: {end_of(result)}")
         return Trained(result, output, folder)
 
 
@@ -172,7 +172,7 @@ def _pairs(options: tuple[str, ...]) -> Iterator[tuple[str, str]]:
         yield name, text
 
 
-def _end_of(result: Result) -> str:
+def end_of(result: Result) -> str:
     """Its last error and where that was raised; one process's traceback is on standard output."""
     found = ""
     for text in (result.stdout, result.stderr):
@@ -210,7 +210,7 @@ def doctor(machine: Machine) -> str:
         line for line in result.stdout.splitlines() if line.startswith(("fail", "ok    ranks"))
     ]
     if result.returncode:
-        raise Failed("; ".join(lines) or _end_of(result))
+        raise Failed("; ".join(lines) or end_of(result))
     return lines[-1][6:] if lines else "ok"
 
 
@@ -327,20 +327,20 @@ def _ended(trained: Trained, limit: float, *words: str) -> str:
     began = float(result.stderr.partition(" at time ")[2].split()[0])
     seconds = result.ended - began
     if not result.returncode or result.leftovers or seconds > limit:
-        raise Failed(f"{_end_of(result)} after {seconds:.0f} s, left {result.leftovers}")
+        raise Failed(f"{end_of(result)} after {seconds:.0f} s, left {result.leftovers}")
     missing = [word for word in words if word not in result.stderr]
     if missing:
-        raise Failed(f"not said: {missing}; {_end_of(result)}")
+        raise Failed(f"not said: {missing}; {end_of(result)}")
     return f"{seconds:.0f} s"
 
 
 @check()
 def bench_step(machine: Machine) -> str:
-    words = ["bench", "step", "--rounds", "2", "--batch", "4", "--down-dims", "64,128"]
+    words = ["--rounds", "2", "--batch", "4", "--down-dims", "64,128"]
     words += ["--device", "cpu" if machine.cpu else "cuda"]
-    result = python(None, "robomimic_ddp", *words, added=machine.seen(1), timeout=400.0)
+    result = python(None, "scripts.bench.step", *words, added=machine.seen(1), timeout=400.0)
     if result.returncode:
-        raise Failed(_end_of(result))
+        raise Failed(end_of(result))
     return " / ".join(result.stdout.strip().splitlines()[-6:])
 
 
@@ -368,7 +368,7 @@ def each_rank_on_one_gpu(machine: Machine) -> str:
             raise Failed(f"{name}: ranks use GPUs {found}, expected {expected}")
         seen = [report["by_nvidia_smi"] for report in trained.reports]
         by_smi += any(own for own, *_ in seen)
-        if any(own for own, *_ in seen) and not _one_gpu_each(seen):
+        if any(own for own, *_ in seen) and not one_gpu_each(seen):
             raise Failed(f"{name}: nvidia-smi sees GPUs {seen} of each rank and what it started")
     renders_on = [one["renders_on"] for one in jobs["rollouts"].rollouts]
     numbered = not machine.cpu and all(gpu.isdecimal() for gpu in machine.gpus[:2])
@@ -378,7 +378,7 @@ def each_rank_on_one_gpu(machine: Machine) -> str:
     return f"{', '.join(jobs)}: {expected} by {seen_by}; simulators on {renders_on}"
 
 
-def _one_gpu_each(seen: list[list[list[str]]]) -> bool:
+def one_gpu_each(seen: list[list[list[str]]]) -> bool:
     """Whether each rank uses one GPU, another one than the others, and what it started none."""
     gpus = [own[0] for own, *_ in seen if len(own) == 1]
     return len({*gpus}) == len(seen) and not any(used for _, *rest in seen for used in rest)
@@ -410,9 +410,8 @@ def gradients_over_nccl(machine: Machine) -> str:
     for option in COMM:
         if machine.cpu and "compile" in option:
             continue
-        more = ("powersgd_start=2",) if option == "comm=powersgd" else ()
         bound = ROUNDED if option.startswith("comm") else NEAR
-        found = near(base, machine.train(option, *more, ranks=2, timeout=400.0), bound)
+        found = near(base, machine.train(option, ranks=2, timeout=400.0), bound)
         lines.append(f"{option} {found:.1g}")
     return ", ".join(lines)
 

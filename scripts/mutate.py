@@ -23,9 +23,9 @@ import signal
 import sys
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Callable, NamedTuple
+from typing import NamedTuple
 
 import libcst as cst
 import pytest
@@ -35,30 +35,28 @@ from mutmut.mutation.mutators import mutation_operators
 CHECKOUT = Path(__file__).resolve().parent.parent
 SURVIVORS = CHECKOUT / "scripts" / "surviving_mutants.txt"
 GROUPS = {
-    "data/sampling/host_order data/sampling/sampler data/sampling/sharded_loader"
+    "data/sampling/pass_order data/sampling/sampler data/sampling/sharded_loader"
     " data/sampling/loaders": (
         "data/test_orders_never_change data/test_sampling data/test_sampling_positions"
         " data/test_iterable ranks/test_sampling"
     ),
     "data/sampling/replay": "data/test_sampling_positions",
-    "data/frame_cache": "data/test_frame_cache",
     "distributed/fsdp": "ranks/test_fsdp",
     "data/sampling/worker_options": "data/test_worker_options",
     "data/rlds/order/pass_schedule data/rlds/order/read_plan data/rlds/order/partition"
+    " data/rlds/order/pass_order"
     " data/rlds/order/shuffle_plan": (
         "data/test_orders_never_change rlds/test_shuffle rlds/test_partition"
         " rlds/test_pass_schedule"
     ),
-    "data/rlds/order/mixture_quota": (
-        "data/test_orders_never_change rlds/test_mixture_quota data/test_mixture_loader"
-    ),
+    "data/rlds/order/mixture_quota": "data/test_orders_never_change rlds/test_mixture_quota",
     "monitoring/metrics monitoring/step_logs": (
         "monitoring/test_metrics ranks/test_epoch_part ranks/test_validation ranks/test_resumed_run"
         " ranks/test_metrics"
     ),
     "training/step/accumulation": "training/test_accumulation ranks/test_accumulation",
-    "training/step/ema training/step/ema_model": ("training/test_ema training/test_ema_model"),
-    "training/powersgd_state": "ranks/test_powersgd",
+    "training/step/ema": "training/test_ema",
+    "distributed/torch_arguments": "distributed/test_torch_arguments",
     "training/state_saver training/resume": (
         "training/test_resume ranks/test_state_saver ranks/test_resumed_run "
         "ranks/test_epoch_is_a_pass ranks/test_resume_refusals"

@@ -32,7 +32,7 @@ from rich.text import Text
 
 from robomimic_ddp.commands import figures, plot, watch
 from robomimic_ddp.config import env
-from robomimic_ddp.data.sampling.host_order import order_of
+from robomimic_ddp.data.sampling.pass_order import order_of
 from robomimic_ddp.data.sampling.sampler import ShardedSampler
 from robomimic_ddp.monitoring import heartbeat
 from scripts.demo import simulator
@@ -204,7 +204,7 @@ class Stage:
         """A finished sweep over two learning rates and two seeds."""
         words = ["--config", self.config, "train.seed=1,2", f"{RATE}={','.join(RATES)}"]
         self.ours("sweep", "new", "lr", *words)
-        self.ours("sweep", "run", "lr", "--slots", "2")
+        self.ours("sweep", "run", "lr")
         return "lr"
 
 
@@ -314,8 +314,16 @@ def draw_sweep(stage: Stage) -> None:
     draw_terminal(
         "sweep", "robomimic-ddp sweep", command_line("robomimic-ddp sweep show lr"), *lines
     )
-    stage.ours("sweep", "plot", stage.sweep, "-o", str(IMAGES / "sweep.png"))
+    runs = sorted(path.parent for path in stage.folder.glob("lr/trials/*/*/history.jsonl"))
+    stage.ours("plot", *map(str, runs), "-o", str(IMAGES / "sweep.png"))
     shrink(IMAGES / "sweep.png")
+
+
+def draw_bench(stage: Stage) -> None:
+    """The figure of the demo's config on one and two ranks; docs/bench.md has its table."""
+    words = ["bench", "--config", stage.config, "--ranks", "1,2", "--steps", "5", "--rounds", "1"]
+    print(stage.ours(*words, "-o", str(IMAGES / "bench.png")))
+    shrink(IMAGES / "bench.png")
 
 
 def draw_contact_sheet(stage: Stage) -> None:
@@ -349,6 +357,7 @@ PICTURES: dict[str, Callable[[Stage], None]] = {
     "plan": draw_plan,
     "watch": draw_watch,
     "sweep": draw_sweep,
+    "bench": draw_bench,
     "curves": draw_curves,
 }
 

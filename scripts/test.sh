@@ -1,16 +1,15 @@
 #!/usr/bin/env bash
 # Makes .venv in this checkout if need be (Python 3.10 to 3.13), then runs the tests on all cores.
 #   scripts/test.sh                  what every change is tested with
-#   scripts/test.sh --all            the slow tests too: soaks, notebooks, bench, builds, docs' commands
+#   scripts/test.sh --all            the slow tests too: soaks, notebooks, measurements, builds, docs' commands
 #   scripts/test.sh -k sampler       other arguments go to pytest
-#   scripts/test.sh --oldest ...     in .venv-oldest, with the oldest versions (constraints-oldest.txt;
-#                                    Python 3.9 or 3.10)
+#   scripts/test.sh --oldest ...     in .venv-oldest, with the oldest versions (constraints-oldest.txt)
+#                                    and Python 3.10
 set -euo pipefail
 checkout="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 source "$checkout/scripts/lib/environment.sh"
 if [ "${1:-}" = --oldest ]; then
     shift
-    oldest_python="3.9"
     newest_python="3.10"
     make_environment "$checkout" "" .venv-oldest constraints-oldest.txt complete
 else

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 from tests.datasets import CAMERA, LOW_DIM
 
 NAME = "test"
 """Every run's experiment name."""
 SMALL = [16, 16]
+FROZEN = {"learning_rate": {"initial": 0.0}, "regularization": {"L2": 0.0}}
+"""Optimizer parameters with which weights come out of a training as they went in."""
 RLDS_CAMERAS = (
     "camera/image/varied_camera_1_left_image",
     "camera/image/varied_camera_2_left_image",

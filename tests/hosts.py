@@ -17,11 +17,11 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import psutil
 
@@ -129,6 +129,12 @@ def require_clean(result: Result) -> None:
     assert result.returncode == 0, result
     assert not result.leftovers, result
     assert not result.abort_texts(), result
+
+
+def require_finished(result: Result) -> None:
+    """Fails unless the job trained to its end, whatever its attempts said on the way."""
+    assert result.returncode == 0 and FINISHED in result.stdout, result
+    assert not result.leftovers, result
 
 
 def require_soon(result: Result) -> None:

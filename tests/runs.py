@@ -30,6 +30,12 @@ def newest(folder: Path) -> dict[str, Any]:
     return read_file(run_directory(folder / "runs") / STATE)
 
 
+def require_equal_weights(before: dict[str, Any], after: dict[str, Any]) -> None:
+    """Fails unless two state dicts have the same keys, in order, and the same bits."""
+    assert list(before) == list(after)
+    assert [name for name in before if not torch.equal(before[name], after[name])] == []
+
+
 def captured(algo: Any) -> dict[str, Any]:
     """What a state file has of the model."""
     return plain(capture_model(algo))

@@ -33,7 +33,6 @@ NEEDS_FSDP = pytest.mark.skipif(
 OF_OPTIONS = {
     "compile": NEEDS_CALL_PLACE,
     "activation_checkpointing": NEEDS_CALL_PLACE,
-    "channels_last": NEEDS_OPTIMIZER_HOOKS,
 }
 
 

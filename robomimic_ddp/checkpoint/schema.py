@@ -51,7 +51,6 @@ STATE = {
     "ranks": [_RANK],
     "defines?": {"config": dict, "statistics": dict, "data": dict},
     "gradient_orders?": dict,
-    "powersgd?": _MAYBE_DICT,
     "grad_scaler?": _MAYBE_DICT,
 }
 INSIDE = {"epoch": int, "steps": int, "total?": _MAYBE_NUMBER}

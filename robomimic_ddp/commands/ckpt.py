@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ WRAPPED = "module"
 
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
-    """Declares the arguments of `robomimic-ddp ckpt`."""
+    """Declare the arguments of `robomimic-ddp ckpt`."""
     actions = parser.add_subparsers(dest="action", metavar="show|convert|average", required=True)
     show = actions.add_parser("show", help="what is inside")
     show.add_argument("path")
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
 
 
 def run(command: str, args: argparse.Namespace) -> int:
-    """Runs the command. Raises CheckpointError and UsageError."""
+    """Run the command. Raises CheckpointError and UsageError."""
     if args.action == "show":
         content = read(args.path)
         for line in described(content, args.path, args.keys):
@@ -72,7 +72,8 @@ def run(command: str, args: argparse.Namespace) -> int:
 
 
 def read(path: Any) -> dict[str, Any]:
-    """A host's checkpoint, or the model of a `ddp_state.pth`, as {"model": {"nets", "ema", ...}}.
+    """Return a host's checkpoint, or the model of a `ddp_state.pth`, as {"model": {"nets", "ema",
+    ...}}.
 
     Raises CheckpointError for other files. Runs no code of the file.
     """
@@ -96,17 +97,17 @@ def read(path: Any) -> dict[str, Any]:
 
 
 def _of_state(state: Mapping[str, Any], path: Any) -> dict[str, Any]:
-    parts = state.get("model") or {}
-    if "" not in parts:
+    algorithms = state.get("model") or {}
+    if "" not in algorithms:
         raise CheckpointError(f"{path}: found no single algorithm in this state.")
-    part = parts[""]
-    ema = part.get("ema_nets") or (part.get("ema") or {}).get("averaged_model")
-    kept = {key: value for key, value in state.items() if key not in ("model", "ranks")}
-    return {"model": {"nets": part.get("nets"), "ema": ema}, "ddp_state": kept}
+    algorithm = algorithms[""]
+    ema = algorithm.get("ema_nets") or (algorithm.get("ema") or {}).get("averaged_model")
+    rest = {key: value for key, value in state.items() if key not in ("model", "ranks")}
+    return {"model": {"nets": algorithm.get("nets"), "ema": ema}, "ddp_state": rest}
 
 
 def described(content: Mapping[str, Any], path: Any, keys: bool = False) -> Iterator[str]:
-    """Lines for `show`."""
+    """Yield the lines for `show`."""
     state = content.get("ddp_state")
     kind = "a host's checkpoint" if state is None else "a state of robomimic-ddp"
     yield f"{path}: {kind}, {Path(path).stat().st_size / 1e6:.1f} MB"
@@ -141,18 +142,20 @@ def described(content: Mapping[str, Any], path: Any, keys: bool = False) -> Iter
 
 
 def _options(saved: Mapping[str, Any]) -> str:
-    """The options that were set, as on a command line."""
-    given = options.in_present_words(saved).items()
+    """Return the options that were set, as on a command line."""
+    values = dict(saved)
+    for name in options.PASSED_ON:
+        values |= {f"{name}.{key}": value for key, value in values.pop(name, {}).items()}
     changed = [
         f"ddp.{name}={str(value).lower() if isinstance(value, bool) else value}"
-        for name, value in sorted(given)
-        if name not in options.FIELDS or value != options.FIELDS[name].default
+        for name, value in sorted(values.items())
+        if name not in options.DEFAULTS or value != options.DEFAULTS[name]
     ]
     return f"options: {' '.join(changed) or 'all at their defaults'}"
 
 
 def _of_run(path: Path) -> Iterator[str]:
-    """Lines from `ddp.json` of the run directory of a host's checkpoint."""
+    """Yield lines from `ddp.json` of the run directory of a host's checkpoint."""
     for folder in list(path.absolute().parents)[:2]:
         try:
             record = json.loads(paths.regular(folder / RECORD_NAME).read_text(encoding="utf-8"))
@@ -168,7 +171,7 @@ def _of_run(path: Path) -> Iterator[str]:
 
 
 def averaged(contents: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
-    """The first checkpoint with the mean of all checkpoints' nets and averages (in float64).
+    """Return the first checkpoint with the mean of all checkpoints' nets and averages (in float64).
 
     Raises CheckpointError, which names the file and the key, if they do not match. Tensors of other
     types are the first's. Leaves out optimizers.
@@ -180,10 +183,10 @@ def averaged(contents: list[dict[str, Any]], names: list[str]) -> dict[str, Any]
     for part, first in parts[0].items():
         for name, other in zip(names[1:], parts[1:]):
             _require_alike(first, other.get(part), f"{name} and {names[0]}: {part}")
-        for name, one in zip(names, parts):
-            _require_finite(one[part], f"{name}: {part}")
+        for name, tensors in zip(names, parts):
+            _require_finite(tensors[part], f"{name}: {part}")
         mean[part] = {
-            key: torch.stack([one[part][key].double() for one in parts]).mean(0).to(value.dtype)
+            key: _mean(tensors[part][key] for tensors in parts)
             if value.is_floating_point()
             else value
             for key, value in first.items()
@@ -191,12 +194,17 @@ def averaged(contents: list[dict[str, Any]], names: list[str]) -> dict[str, Any]
     return {**contents[0], "model": mean}
 
 
+def _mean(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
+    stacked = torch.stack(list(tensors))
+    return stacked.double().mean(0).to(stacked.dtype)
+
+
 def _require_finite(tensors: Mapping[str, torch.Tensor], where: str) -> None:
-    odd = [key for key, value in tensors.items() if not torch.isfinite(value).all()]
-    if odd:
+    broken = [key for key, value in tensors.items() if not torch.isfinite(value).all()]
+    if broken:
         raise CheckpointError(
-            f"{where} contains NaN or infinity in {len(odd)} tensor(s), such as {odd[0]}: so would "
-            "the mean. Leave this checkpoint out."
+            f"{where} contains NaN or infinity in {len(broken)} tensor(s), such as {broken[0]}: so "
+            "would the mean. Leave this checkpoint out."
         )
 
 
@@ -211,7 +219,7 @@ def _require_alike(first: Mapping, other: Mapping | None, where: str) -> None:
 
 
 def converted(content: dict[str, Any], layout: str, ema: bool, name: Any) -> dict[str, Any]:
-    """`content` in another layout; `ema`: the averaged weights in place of the nets.
+    """Return `content` in another layout; `ema`: the averaged weights in place of the nets.
 
     Raises CheckpointError if there are none.
     """
@@ -222,25 +230,25 @@ def converted(content: dict[str, Any], layout: str, ema: bool, name: Any) -> dic
         parts = {"nets": parts["ema"]}
     model = {key: value for key, value in content["model"].items() if not ema and key not in parts}
     for part, tensors in parts.items():
-        model[part] = tensors if layout == "keep" else _laid_out(tensors, layout)
+        model[part] = tensors if layout == "keep" else _rename_keys(tensors, layout)
     if ema:
         model["ema"] = None
     return {**content, "model": model}
 
 
-def _laid_out(tensors: Mapping[str, torch.Tensor], layout: str) -> dict[str, torch.Tensor]:
+def _rename_keys(tensors: Mapping[str, torch.Tensor], layout: str) -> dict[str, torch.Tensor]:
     wrapped = _wrapped_nets(tensors)
-    moved = {}
+    renamed = {}
     for key, value in tensors.items():
         net, rest = _split(key)
         if net in wrapped:
             rest = rest[len(WRAPPED) + 1 :]
-        moved[f"{net}.{WRAPPED}.{rest}" if layout == "host" else f"{net}.{rest}"] = value
-    return moved
+        renamed[f"{net}.{WRAPPED}.{rest}" if layout == "host" else f"{net}.{rest}"] = value
+    return renamed
 
 
 def _split(key: str) -> tuple[str, str]:
-    """("policy.obs_encoder", "nets.0.weight"): nets are two levels deep."""
+    """Return ("policy.obs_encoder", "nets.0.weight"): nets are two levels deep."""
     words = key.split(".")
     return ".".join(words[:2]), ".".join(words[2:])
 
@@ -254,7 +262,7 @@ def _by_net(tensors: Mapping[str, torch.Tensor]) -> dict[str, dict[str, torch.Te
 
 
 def _wrapped_nets(tensors: Mapping[str, torch.Tensor]) -> set[str]:
-    """Nets whose keys all begin with `module.`."""
+    """Return the nets whose keys all begin with `module.`."""
     return {
         net
         for net, members in _by_net(tensors).items()
@@ -263,7 +271,7 @@ def _wrapped_nets(tensors: Mapping[str, torch.Tensor]) -> set[str]:
 
 
 def _tensors(model: Mapping[str, Any]) -> dict[str, dict[str, torch.Tensor]]:
-    """The parts "nets" and "ema", if present."""
+    """Return the parts "nets" and "ema", if present."""
     return {part: dict(model[part]) for part in ("nets", "ema") if model.get(part)}
 
 

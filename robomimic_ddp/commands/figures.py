@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from robomimic_ddp.config import paths
@@ -9,7 +10,7 @@ from robomimic_ddp.errors import DataError
 
 
 def pyplot() -> Any:
-    """`matplotlib.pyplot` with the Agg backend. Raises DataError if it is missing."""
+    """Return `matplotlib.pyplot` with the Agg backend. Raises DataError if it is missing."""
     try:
         import matplotlib
     except ImportError as error:
@@ -23,8 +24,18 @@ def pyplot() -> Any:
     return plt
 
 
+def require_format(output: Path) -> None:
+    """Raise DataError if matplotlib is missing or knows no format by this ending."""
+    formats = pyplot().Figure().canvas.get_supported_filetypes()
+    if output.suffix[1:] not in formats:
+        raise DataError(
+            f"the picture {str(output)!r} cannot be written: expected a name that ends in one "
+            f"of {', '.join(formats)}, which chooses the format."
+        )
+
+
 def save(figure: Any, output: str) -> None:
-    """Writes the picture, whose ending chooses the format, and closes it. Raises DataError."""
+    """Write the picture, whose ending chooses the format, and close it. Raises DataError."""
     from matplotlib import pyplot
 
     file = paths.expanded(output)

@@ -5,6 +5,7 @@ rollouts, if any, of one or several runs.
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +25,7 @@ AXES = {
 _SMOOTHED_FROM = 30
 """A curve of fewer points is drawn as it is."""
 _LOGARITHMIC = 3
-"""Ratio of the largest to the smallest loss from which on the axis is logarithmic."""
+"""The axis of losses is logarithmic if the largest is this many times the smallest."""
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito's, which people of any colour vision tell apart."""
 _PANELS = (("loss", "rate"), ("loss", "speed")), (("loss", "success"), ("rate", "speed"))
@@ -34,7 +35,7 @@ _WIDER, _WIDEST = 2.5, 7.5
 
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
-    """Declares the arguments of `robomimic-ddp plot`."""
+    """Declare the arguments of `robomimic-ddp plot`."""
     parser.add_argument("runs", nargs="+", metavar="RUN_DIR", help="folder with a history.jsonl")
     parser.add_argument(
         "-o", "--output", default="curves.png", help="the picture; its ending chooses the format"
@@ -63,7 +64,7 @@ def _share(text: str) -> float:
 
 
 def run(command: str, args: argparse.Namespace) -> int:
-    """Draws the figure; returns the exit code. Raises DataError for runs without a history."""
+    """Draw the figure and return the exit code. Raises DataError for runs without a history."""
     plot(args.runs, args.output, args.x, args.smooth)
     print(f"curves drawn to {args.output}")
     return EXIT_DONE
@@ -72,7 +73,7 @@ def run(command: str, args: argparse.Namespace) -> int:
 def plot(
     run_directories: Sequence[str], output: str, x: str | None = None, smooth: float = 0.0
 ) -> None:
-    """Draws the runs' histories into the image `output` (the suffix chooses the format). x: one of
+    """Draw the runs' histories into the image `output` (the suffix chooses the format). x: one of
     AXES, None: see `--x`; smooth: the weight of the past in losses.
     """
     plt = figures.pyplot()
@@ -85,9 +86,9 @@ def plot(
             )
     if x is None:
         x = "epochs" if len({_samples_per_step(records) for _, records in runs}) == 1 else "samples"
-    acted = any(record["phase"] == "rollout" for _, records in runs for record in records)
-    panels = {"figsize": (10, 6), "constrained_layout": True, "width_ratios": (6, 5 + acted)}
-    figure, axes = plt.subplot_mosaic(_PANELS[acted], **panels)
+    has_rollouts = any(record["phase"] == "rollout" for _, records in runs for record in records)
+    panels = {"figsize": (10, 6), "constrained_layout": True, "width_ratios": (6, 5 + has_rollouts)}
+    figure, axes = plt.subplot_mosaic(_PANELS[has_rollouts], **panels)
     loss, rate, speed, success = map(axes.get, ("loss", "rate", "speed", "success"))
     for number, ((folder, records), colour) in enumerate(zip(runs, COLOURS * len(runs))):
         at = places(records, x)
@@ -96,7 +97,7 @@ def plot(
         style = {"color": colour, "smooth": smooth}
         _line(loss, at, records, "train", "Loss", label=trained, **style)
         _line(loss, at, records, "valid", "Loss", label=valid, linestyle="--", **style)
-        # Runs with equal rates show beside each other.
+        # Wider lines below: runs with equal rates would hide each other.
         wider = min(_WIDER, _WIDEST / max(1, len(runs) - 1))
         width = 1.5 + wider * (len(runs) - 1 - number)
         _rates(rate, at, records, name if len(runs) > 1 else "", color=colour, linewidth=width)
@@ -118,7 +119,7 @@ def plot(
         (success, "success of rollouts"),
     ):
         if panel is not None:
-            finish(panel, title, AXES[x], whole=x == "epochs")
+            _finish(panel, title, x)
     if success is not None:
         success.set_ylim(-0.03, 1.03)
     least, most = loss.dataLim.intervaly
@@ -130,70 +131,58 @@ def plot(
 
 
 def places(records: list, x: str) -> dict[int, float]:
-    """Epoch -> its place on the axis `x`: what the run had done of it at the epoch's end."""
+    """Map each epoch to its place on the axis `x`: what the run had done of it at its end."""
+    epochs = sorted({record["epoch"] for record in records})
     if x == "epochs":
-        return {record["epoch"]: record["epoch"] for record in records}
-    at, sum_of_epoch = {}, Counter()
+        return {epoch: epoch for epoch in epochs}
+    amounts: Counter[int] = Counter()
     for record in records:
         if x == "hours":
-            sum_of_epoch[record["epoch"]] += record.get("seconds", 0.0) / 3600
+            amounts[record["epoch"]] += record.get("seconds", 0.0) / 3600
         elif record["phase"] == "train":
-            done = record.get("steps", 0) if x == "steps" else _samples(record)
-            sum_of_epoch[record["epoch"]] += done
-    total = 0.0
-    for epoch in sorted({record["epoch"] for record in records}):
-        total += sum_of_epoch[epoch]
-        at[epoch] = total
-    return at
-
-
-def _samples(record: dict) -> float:
-    """Of a train epoch; earlier versions wrote its speed only."""
-    return record.get("samples", record["samples_per_second"] * record.get("seconds", 0.0))
+            amounts[record["epoch"]] += record.get(x, 0)
+    return dict(zip(epochs, itertools.accumulate(amounts[epoch] for epoch in epochs)))
 
 
 def _samples_per_step(records: list) -> int:
     newest = [record for record in records if record["phase"] == "train"][-1]
-    return round(_samples(newest) / max(1, newest.get("steps", 1)))
+    return round(newest.get("samples", 0) / max(1, newest.get("steps", 1)))
 
 
 def smoothed(values: Sequence[float], weight: float) -> list[float]:
-    """The mean of each value and those before it, each by `weight` lighter than the next."""
-    found, total, weights = [], 0.0, 0.0
+    """Return the mean of each value and those before it, each by `weight` lighter than the next."""
+    means, total, weights = [], 0.0, 0.0
     for value in values:
         total, weights = weight * total + value, weight * weights + 1
-        found.append(total / weights)
-    return found
+        means.append(total / weights)
+    return means
 
 
 def logarithmic(axes: Any) -> None:
-    """A logarithmic y axis with plain numbers."""
+    """Make the y axis logarithmic, with plain numbers."""
     axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(_plain_number)
-    axes.yaxis.set_minor_formatter(_some_plain_numbers)
+    axes.yaxis.set_major_formatter(short_number)
+    axes.yaxis.set_minor_formatter(_some_numbers)
 
 
-def _plain_number(value: float, _: int = 0) -> str:
-    """Such as 0.05, 20k and 1.5M."""
+def short_number(value: float, _: int = 0) -> str:
+    """Return a number such as 0.05, 20k and 1.5M."""
     for unit, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= 10 * unit or (suffix != "k" and abs(value) >= unit):
             return f"{value / unit:g}{suffix}"
     return f"{value:g}"
 
 
-def _some_plain_numbers(value: float, _: int = 0) -> str:
-    """Labels some ticks between powers of ten, so that labels do not overlap."""
+def _some_numbers(value: float, _: int = 0) -> str:
+    """Label some ticks between powers of ten, so that labels do not overlap."""
     return f"{value:g}" if f"{value:e}"[0] in "235" else ""
 
 
 def _label(folder: Path, runs: list) -> str:
-    """The experiment's name, with the time stamp if several runs share it."""
-    parents = [other.parent.name for other, _ in runs]
-    return (
-        folder.parent.name
-        if parents.count(folder.parent.name) == 1
-        else f"{folder.parent.name}/{folder.name}"
-    )
+    """Return the experiment's name, with the time stamp if several runs share it."""
+    experiment = folder.parent.name
+    is_alone = [other.parent.name for other, _ in runs].count(experiment) == 1
+    return experiment if is_alone else f"{experiment}/{folder.name}"
 
 
 def _line(
@@ -214,36 +203,34 @@ def _line(
 
 
 def _rates(axes: Any, at: dict, records: list, name: str, **style: Any) -> None:
-    """`name`: of the run, "" where there is one."""
+    """Draw the learning rates. name: the run's, "" where there is one."""
     keys = sorted(
         {key for record in records for key in record["log"] if key.startswith("Optimizer/")}
     )
     for key in keys:
-        label = name if len(keys) == 1 else f"{name} {key[len('Optimizer/') :]}".strip()
-        _line(axes, at, records, "train", key, label=label or None, **style)
+        label = f"{name} {key.removeprefix('Optimizer/')}".strip()
+        label = label if len(keys) > 1 else None  # the colours are those of the losses
+        _line(axes, at, records, "train", key, label=label, **style)
 
 
 def _successes(axes: Any, at: dict, records: list, name: str, colour: str) -> None:
-    """One line for each environment with rollouts."""
+    """Draw a line for each environment with rollouts."""
     rollouts = [record for record in records if record["phase"] == "rollout"]
     environments = list(dict.fromkeys(record.get("env") for record in rollouts))
     for number, environment in enumerate(environments):
-        own = [record for record in rollouts if record.get("env") == environment]
+        of_environment = [record for record in rollouts if record.get("env") == environment]
         label = None if len(environments) == 1 else f"{name} {environment}"
-        style = ("-", "--", ":", "-.")[number % 4]
-        _line(axes, at, own, "rollout", SUCCESS, label=label, color=colour, linestyle=style)
+        style = {"color": colour, "linestyle": ("-", "--", ":", "-.")[number % 4]}
+        _line(axes, at, of_environment, "rollout", SUCCESS, label=label, **style)
 
 
-def finish(axes: Any, title: str, across: str | None = "epoch", whole: bool = True) -> None:
-    """Title, grid and legend; `across` names the numbers of the x axis (`whole` ones), None: it has
-    names for its values, and needs no legend.
-    """
+def _finish(axes: Any, title: str, x: str) -> None:
+    """Set the title, the grid, the legend and the numbers of the axes."""
     axes.set_title(title, fontsize=11)
-    if across is not None:
-        axes.set_xlabel(across)
-        axes.xaxis.get_major_locator().set_params(integer=whole)
-        axes.xaxis.set_major_formatter(_plain_number)
-    axes.yaxis.set_major_formatter(_plain_number)
+    axes.set_xlabel(AXES[x])
+    axes.xaxis.get_major_locator().set_params(integer=x == "epochs")
+    axes.xaxis.set_major_formatter(short_number)
+    axes.yaxis.set_major_formatter(short_number)
     axes.grid(alpha=0.25)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)

@@ -31,7 +31,7 @@ COLUMNS = ("rank", "state", "epoch", "step", "s/step", "loss", "memory", "seen",
 
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
-    """Declares the arguments of `robomimic-ddp watch`."""
+    """Declare the arguments of `robomimic-ddp watch`."""
     parser.add_argument("run", metavar="RUN_DIR", help="folder of a run (with logs/ and models/)")
     parser.add_argument("--once", action="store_true", help="print the table once and end")
     parser.add_argument(
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
 
 
 def run(command: str, args: argparse.Namespace) -> int:
-    """Shows the table until all ranks have ended (0), or until interrupted; with --once, returns 1
+    """Show the table until all ranks have ended (0), or until interrupted; with --once, return 1
     if a rank is silent, stuck or failed. Raises DataError for a folder without heartbeats.
     """
     if not args.interval > 0:
@@ -48,116 +48,118 @@ def run(command: str, args: argparse.Namespace) -> int:
     directory = paths.expanded(args.run)
     beats, damaged = heartbeat.look(directory)
     if args.once or not sys.stdout.isatty():
-        return _plainly(directory, args.interval, args.once)
+        return _print_tables(directory, args.interval, args.once)
     with Live(Screen(beats, damaged), refresh_per_second=4) as live:
-        while not all(_end(one) for one in beats):
+        while not all(_outcome(beat) for beat in beats):
             time.sleep(args.interval)
             beats, damaged = heartbeat.look(directory)
             live.update(Screen(beats, damaged))
     return EXIT_DONE
 
 
-def _plainly(directory: Path, interval: float, once: bool) -> int:
+def _print_tables(directory: Path, interval: float, once: bool) -> int:
     while True:
         beats, damaged = heartbeat.look(directory)
-        found = rows(beats, time.time())
-        print("\n".join(table([COLUMNS, *found], width())), flush=True)
-        states = [line[1] for line in found]
+        cells = rows(beats, time.time())
+        print("\n".join(table([COLUMNS, *cells], width())), flush=True)
+        states = [line[1] for line in cells]
         for name in damaged:
             say(_DAMAGED.format(name))
         if once:
             return EXIT_REFUSED if damaged or set(_IN_TROUBLE) & set(states) else EXIT_DONE
-        if all(_end(one) for one in beats):
+        if all(_outcome(beat) for beat in beats):
             return EXIT_DONE
         time.sleep(interval)
 
 
 def rows(beats: Sequence[dict[str, Any]], now: float) -> list[tuple[str, ...]]:
-    """The table's cells, a tuple of COLUMNS for each rank."""
-    farthest = max(_progress(one) for one in beats)
-    awaited = any(_waits_for_others(one) for one in beats)
-    return [_row(one, now, farthest, awaited) for one in beats]
+    """Return the table's cells, a tuple of COLUMNS for each rank."""
+    farthest = max(_progress(beat) for beat in beats)
+    awaited = any(_waits_for_others(beat) for beat in beats)
+    return [_row(beat, now, farthest, awaited) for beat in beats]
 
 
-def _end(one: dict[str, Any]) -> str | None:
-    """How a rank has ended: "finished", "ended" on request, or "failed"; None while it runs."""
-    return one.get("ended") or ("finished" if one["finished"] else None)
+def _outcome(beat: dict[str, Any]) -> str | None:
+    """Return how a rank has ended: "finished", "ended" on request, "failed"; None while it runs."""
+    return beat.get("ended") or ("finished" if beat["finished"] else None)
 
 
-def _progress(one: dict[str, Any]) -> tuple[int, int]:
-    """Epoch and started steps: a rank that loads its batch is behind those that have theirs."""
-    return one["epoch"] or 0, max(one["step"], one.get("begun", 0))
+def _progress(beat: dict[str, Any]) -> tuple[int, int]:
+    """Return its epoch and started steps: who loads its batch is behind those that have theirs."""
+    return beat["epoch"] or 0, max(beat["step"], beat.get("begun", 0))
 
 
-def _waits_for_others(one: dict[str, Any]) -> bool:
+def _waits_for_others(beat: dict[str, Any]) -> bool:
     """Whether it waits in a training step, inside a collective or a backward pass."""
-    code = one.get("code") or ""
-    return _TRAINS in (one["place"] or "") and any(place in code for place in _COLLECTIVES)
+    code = beat.get("code") or ""
+    return _TRAINS in (beat["place"] or "") and any(place in code for place in _COLLECTIVES)
 
 
 def _row(
-    one: dict[str, Any], now: float, farthest: tuple[int, int], awaited: bool
+    beat: dict[str, Any], now: float, farthest: tuple[int, int], awaited: bool
 ) -> tuple[str, ...]:
-    seen = max(0.0, now - one["time"])
-    loss, seconds = one["loss"], one["step_seconds"]
+    seen = max(0.0, now - beat["time"])
+    loss, seconds = beat["loss"], beat["step_seconds"]
+    process = f"({beat['host']}, pid {beat['pid']}, {beat['device']})"
     return (
-        f"{one['rank']}/{one['world_size']}",
-        _state(one, seen, farthest, awaited),
-        "-" if one["epoch"] is None else str(one["epoch"]),
-        str(one["step"]),
+        f"{beat['rank']}/{beat['world_size']}",
+        _state(beat, seen, farthest, awaited),
+        "-" if beat["epoch"] is None else str(beat["epoch"]),
+        str(beat["step"]),
         "-" if seconds is None else f"{seconds:.3f}",
         "-" if loss is None else f"{loss:.4g}",
-        f"{one['memory'] / 2**20:.0f} MB",
+        f"{beat['memory'] / 2**20:.0f} MB",
         f"{seen:.0f} s ago",
-        f"{one['place'] or '-'}{_in(one, seen)} ({one['host']}, pid {one['pid']}, {one['device']})",
+        f"{beat['place'] or '-'}{_current_function(beat, seen)} {process}",
     )
 
 
-def _in(one: dict[str, Any], seen: float) -> str:
-    """The current function of a rank that stands still."""
-    stands = _stands_still(one, seen) and not _end(one)
-    return f", in {one['code']}" if stands and one.get("code") else ""
+def _current_function(beat: dict[str, Any], seen: float) -> str:
+    """Return ", in" and the current function of a rank that is not advancing, else ""."""
+    is_stalled = _is_stalled(beat, seen) and not _outcome(beat)
+    return f", in {beat['code']}" if is_stalled and beat.get("code") else ""
 
 
-def _stands_still(one: dict[str, Any], seen: float) -> bool:
-    patience = max(STUCK_SECONDS, STUCK_STEPS * (one["step_seconds"] or 0.0))
-    return one["idle_seconds"] + seen > patience
+def _is_stalled(beat: dict[str, Any], seen: float) -> bool:
+    patience = max(STUCK_SECONDS, STUCK_STEPS * (beat["step_seconds"] or 0.0))
+    return beat["idle_seconds"] + seen > patience
 
 
-def _state(one: dict[str, Any], seen: float, farthest: tuple[int, int], awaited: bool) -> str:
-    end = _end(one)
-    if end is not None:
-        return end
+def _state(beat: dict[str, Any], seen: float, farthest: tuple[int, int], awaited: bool) -> str:
+    outcome = _outcome(beat)
+    if outcome is not None:
+        return outcome
     if seen > SILENT_SECONDS:
         return "SILENT"
-    if (one["place"] or "").startswith(SAVING):
+    if (beat["place"] or "").startswith(SAVING):
         return "saves"
-    if not _stands_still(one, seen):
+    if not _is_stalled(beat, seen):
         return "trains"
-    keeps_waiting = awaited and _TRAINS in (one["place"] or "") and not _waits_for_others(one)
-    return "STUCK" if _progress(one) < farthest or keeps_waiting else "waits"
+    keeps_waiting = awaited and _TRAINS in (beat["place"] or "") and not _waits_for_others(beat)
+    return "STUCK" if _progress(beat) < farthest or keeps_waiting else "waits"
 
 
 @dataclass(frozen=True)
 class Screen:
-    """For rich: the table at any width; ranks in trouble come first, and are described above. Where
-    a line is too long, "at" is below the others; if the ranks then leave the screen, it is cut.
+    """Draws the table at any width, for rich. Ranks in trouble come first, and are described
+    above. Where a line is too long, "at" is below the others; if the ranks then leave the screen,
+    it is cut.
     """
 
     beats: Sequence[dict[str, Any]]
     damaged: Sequence[str] = ()
 
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Text]:
-        found = sorted(rows(self.beats, time.time()), key=lambda line: line[1] not in _IN_TROUBLE)
+        cells = sorted(rows(self.beats, time.time()), key=lambda line: line[1] not in _IN_TROUBLE)
         troubles = [_DAMAGED.format(name) for name in self.damaged]
         troubles += [
-            f"rank {line[0]} {line[1]}: {line[-1]}" for line in found if line[1] in _IN_TROUBLE
+            f"rank {line[0]} {line[1]}: {line[-1]}" for line in cells if line[1] in _IN_TROUBLE
         ]
         yield from (Text(line, style="bold red") for line in troubles[:_MOST_TROUBLES])
-        lines = table([COLUMNS, *found], options.max_width)
+        lines = table([COLUMNS, *cells], options.max_width)
         if "\n".join([*troubles[:_MOST_TROUBLES], *lines]).count("\n") >= console.height:
-            lines = table([COLUMNS, *found], None)
+            lines = table([COLUMNS, *cells], None)
         yield Text(lines[0], style="bold", no_wrap=True, overflow="ellipsis")
-        for cells, line in zip(found, lines[1:]):
-            style = _STYLES.get(cells[1], "")
+        for (_, state, *_), line in zip(cells, lines[1:]):
+            style = _STYLES.get(state, "")
             yield Text(line, style=style, no_wrap=True, overflow="ellipsis")

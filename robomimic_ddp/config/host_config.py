@@ -16,7 +16,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from robomimic_ddp.config import dotlist, env, json_config, tree, validate
+from robomimic_ddp.config import dotlist, env, host_keys, json_config, tree
 from robomimic_ddp.config.entry_options import Notes, attach_notes, notes_of
 from robomimic_ddp.config.rlds_keys import DATA_FORMAT, DEFAULTS
 from robomimic_ddp.errors import ConfigError
@@ -143,7 +143,7 @@ def prepare_config(config: Any, external: MutableMapping) -> Any:
     train = external.get("train")
     if isinstance(train, Mapping) and train.get("data_format") is not None:
         declare_rlds_keys(config)
-    validate.require_known(config, external)
+    host_keys.require_known(config, external)
     return config
 
 

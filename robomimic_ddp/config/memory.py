@@ -2,47 +2,28 @@
 
 from __future__ import annotations
 
-import re
-
 STATE_BYTES, AVERAGE_BYTES = 16, 4
 """Of a parameter in fp32: weight 4, gradient 4, Adam's two moments 8; and of each average (EMA)."""
-_GATHERED_BYTES = {True: 5, False: 6}
-"""By `ddp.fsdp_reshard`, as `tests/ranks/test_fsdp.py` counts them. FSDP's units have at most a
-quarter of a net, so what is whole of a unit has 1 byte a parameter. With resharding torch keeps at
-most five at once: weights and the buffers that they come in, gradients and their copy that is sent.
-Without it all weights (4) wait for the backward pass, where a unit's gradients and their copy are
-added. Validation needs 4 in any case: all weights of the nets.
+GATHERED_BYTES = 5
+"""As `tests/ranks/test_fsdp.py` counts them. FSDP's units have at most a quarter of a net, so what
+is whole of a unit has 1 byte a parameter. torch keeps at most five at once: weights and the buffers
+that they come in, gradients and their copy that is sent. Validation needs 4: all weights of the
+nets.
 """
 _START_BYTES = 8
 """Before they are sharded, weights and average are whole on each rank."""
 _SHARE = 1 / 2
 """Of a GPU: the rest is for activations."""
-_SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
 
 
-def parameters_of(text: str) -> int:
-    """The number in "67M", "1.5B", "67e6" or "67000000". Raises ValueError for another text."""
-    found = re.fullmatch(r"([\d.]+(?:e\d+)?) *([kmb]?)", text.strip().lower())
-    number = 0 if found is None else int(float(found[1]) * _SUFFIXES[found[2]])
-    if number < 1:
-        raise ValueError(f"{text!r}: expected a number of parameters such as 67M, 1.5B or 67000000")
-    return number
-
-
-def describe(
-    parameters: int,
-    shards: int,
-    gpu_bytes: int | None = None,
-    averages: int = 1,
-    reshard: bool = True,
-) -> str:
+def describe(parameters: int, shards: int, gpu_bytes: int | None = None, averages: int = 1) -> str:
     """Estimates for one device, DDP and FSDP over `shards` ranks, and which the policy needs.
 
     gpu_bytes: the memory of one GPU, or None where there is none; averages: the number of copies of
-    averaged weights; reshard: `ddp.fsdp_reshard`.
+    averaged weights.
     """
     state = STATE_BYTES + AVERAGE_BYTES * averages
-    whole, gathered = parameters * state, parameters * _GATHERED_BYTES[reshard]
+    whole, gathered = parameters * state, parameters * GATHERED_BYTES
     average = ("", ", average", ", average twice")[averages]
     line = (
         f"{_short(parameters)} parameters x {state} bytes (weight, gradient, Adam's moments"
@@ -55,7 +36,7 @@ def describe(
     of = f"half of a GPU with {_bytes(gpu_bytes)}"
     if fits(parameters, 1, gpu_bytes, averages):
         return f"{line}. DDP's is less than {of}: ddp.mode=fsdp would cost time and is not needed"
-    if fits(parameters, shards, gpu_bytes, averages, reshard):
+    if fits(parameters, shards, gpu_bytes, averages):
         return f"{line}. DDP's is more than {of}: ddp.mode=fsdp is worth it"
     if parameters * _START_BYTES > gpu_bytes:
         start = f"{_bytes(parameters * _START_BYTES)} before it is sharded"
@@ -63,12 +44,10 @@ def describe(
     return f"{line}. Both are more than {of}: ddp.mode=fsdp needs more ranks, or ddp.fsdp_offload"
 
 
-def fits(
-    parameters: int, shards: int, gpu_bytes: int, averages: int = 1, reshard: bool = True
-) -> bool:
+def fits(parameters: int, shards: int, gpu_bytes: int, averages: int = 1) -> bool:
     """Whether the state leaves half of a GPU to activations; one shard is DDP, or one device."""
     state = STATE_BYTES + AVERAGE_BYTES * averages
-    gathered = _GATHERED_BYTES[reshard] if shards > 1 else 0
+    gathered = GATHERED_BYTES if shards > 1 else 0
     trains = parameters * (state / shards + gathered) <= gpu_bytes * _SHARE
     return trains and parameters * _START_BYTES <= gpu_bytes
 

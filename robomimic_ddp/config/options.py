@@ -1,47 +1,43 @@
 """Every option of the retrofit, once: name, type, default, help.
 
 Three ways to set each, the first found wins: command line `ddp.lr_scaling=sqrt`, environment
-`ROBOMIMIC_DDP_LR_SCALING=sqrt`, file `"ddp": {"lr_scaling": "sqrt"}`; else the default.
+`ROBOMIMIC_DDP_LR_SCALING=sqrt`, file `"ddp": {"lr_scaling": "sqrt"}`; else the default. `kwargs`
+and `loader` are mappings, of which the three are merged by name.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from robomimic_ddp.config import option_values
 from robomimic_ddp.errors import OptionError
 
 
 def _option(
     default: Any,
     help: str,
-    choices: tuple | None = None,
+    choices: tuple = (),
     minimum: float | None = None,
     maximum: float | None = None,
-    or_count: bool = False,
-    numbered: dict[str, tuple[int, int, int]] | None = None,
-    advanced: bool = False,
+    also: tuple[str, str] | None = None,
 ) -> Any:
-    """`maximum`: beyond it nothing useful is left, and other libraries overflow or hang.
-    `or_count`: beside its choices the option takes a whole number of at least 0, as text.
-    `numbered`: choices that may be followed by a number, as in `powersgd:4`, with its default,
-    least and most. `advanced`: for the second table.
+    """Declare an option. `maximum`: beyond it nothing useful is left, and other libraries overflow
+    or hang. `also`: what it takes besides its choices, in words and as a regular expression.
     """
-    metadata = {"help": help, "choices": choices, "or_count": or_count}
+    metadata = {"help": help, "choices": choices, "also": also}
     metadata |= {"minimum": minimum, "maximum": maximum}
-    metadata |= {"numbered": numbered or {}, "advanced": advanced}
+    if isinstance(default, dict):
+        return dataclasses.field(default_factory=dict, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
 class Options:
-    """The values of one run. Fields are the options; their metadata carries help, choices, minimum
-    and maximum.
-    """
+    """The values of one run. Fields are the options; their metadata is what `_option` takes."""
 
     mode: str = _option(
         "auto",
@@ -53,7 +49,6 @@ class Options:
         "auto",
         "Process-group backend; `auto` is NCCL for CUDA tensors and gloo for the rest.",
         ("auto", "nccl", "gloo"),
-        advanced=True,
     )
     timeout: float = _option(
         1800.0, "Seconds that a rank waits for the others in a collective.", minimum=1, maximum=2e6
@@ -73,8 +68,8 @@ class Options:
     lr_scaling: str = _option(
         "none",
         "Learning rate times f (linear) or sqrt(f), f = samples per step / `train.batch_size`; "
-        "`auto`: "
-        "linear under 100 M parameters, sqrt from there, none when fine-tuning from a checkpoint.",
+        "`auto`: linear under 100 M parameters, sqrt from there, none when fine-tuning from a "
+        "checkpoint.",
         ("none", "linear", "sqrt", "auto"),
     )
     schedule: str = _option(
@@ -103,9 +98,6 @@ class Options:
         "graphs, too.",
         ("false", "true", "reduce-overhead"),
     )
-    channels_last: bool = _option(
-        False, "Weights of two-dimensional convolutions are channels last in memory.", advanced=True
-    )
     activation_checkpointing: bool = _option(
         False,
         "Image encoders keep their inputs only and compute the rest again in the backward pass: "
@@ -115,34 +107,14 @@ class Options:
         "none",
         "Gradients travel between ranks in 16 bits (half the bytes), or by PowerSGD as two thin "
         "factors of each matrix, by torch's own hooks; `powersgd:4`: factors of 4 columns.",
-        ("none", "fp16", "bf16", "powersgd"),
-        numbered={"powersgd": (2, 1, 4096)},
+        ("none", "fp16", "bf16"),
+        also=("powersgd:N", "powersgd:[1-9][0-9]{0,3}"),
     )
-    powersgd_start: int = _option(
-        1000,
-        "Steps of the run with whole gradients before PowerSGD begins.",
-        minimum=2,
-        maximum=1e12,
-        advanced=True,
-    )
-    bucket_mb: float = _option(
-        25.0, "Size of DDP's gradient buckets, in MiB.", minimum=0.1, maximum=1e6, advanced=True
-    )
-    gradient_as_bucket_view: bool = _option(
-        True, "Gradients share the memory of DDP's buckets.", advanced=True
-    )
-    static_graph: bool = _option(
-        False, "Tell DDP that every step uses the same parameters in the same order.", advanced=True
-    )
-    find_unused_parameters: bool = _option(
-        False, "Let DDP search each step for parameters that got no gradient.", advanced=True
-    )
-    buffer_sync: str = _option(
-        "auto",
-        "DDP copies the main rank's buffers to all ranks before each training forward; `auto`: of "
-        "nets whose forward may change them (BatchNorm).",
-        ("auto", "true", "false"),
-        advanced=True,
+    kwargs: Mapping[str, Any] = _option(
+        {},
+        "`ddp.kwargs.NAME=VALUE` goes to torch's DistributedDataParallel, such as "
+        "`ddp.kwargs.bucket_cap_mb=50`; in the environment "
+        "`ROBOMIMIC_DDP_KWARGS='{bucket_cap_mb: 50}'`. The three places are merged by name.",
     )
     fsdp_replicas: int = _option(
         1,
@@ -150,18 +122,9 @@ class Options:
         "follow each other share one.",
         minimum=1,
         maximum=100_000,
-        advanced=True,
-    )
-    fsdp_reshard: bool = _option(
-        True,
-        "With `mode=fsdp`: units are sharded again after their forward and gathered once more in "
-        "the backward pass: less memory, more messages.",
-        advanced=True,
     )
     fsdp_offload: bool = _option(
-        False,
-        "With `mode=fsdp` on GPUs: shards and the optimizer's step are on the CPU.",
-        advanced=True,
+        False, "With `mode=fsdp` on GPUs: shards and the optimizer's step are on the CPU."
     )
     sync_batchnorm: str = _option(
         "auto",
@@ -179,26 +142,12 @@ class Options:
         "Data workers of a rank: `config` is the host's `train.num_data_workers`; `auto` this "
         "rank's share of the node's cores, one of them left to training.",
         ("config", "auto"),
-        or_count=True,
+        also=("a whole number", "[0-9]{1,6}"),
     )
-    pin_memory: str = _option(
-        "auto",
-        "Batches are in pinned memory; `auto`: as the host says, and where training is on a GPU "
-        "with a preset other than `safe`.",
-        ("auto", "true", "false"),
-        advanced=True,
-    )
-    persistent_workers: bool = _option(
-        False,
-        "Data workers live on from pass to pass; their random streams then do, too.",
-        advanced=True,
-    )
-    prefetch: int = _option(
-        0,
-        "Batches that each data worker, or the RLDS pipeline, makes ahead; 0: 2.",
-        minimum=0,
-        maximum=1000,
-        advanced=True,
+    loader: Mapping[str, Any] = _option(
+        {},
+        "The same for torch's DataLoader, such as `ddp.loader.prefetch_factor=4`; what is not "
+        "named is as the host says.",
     )
     resume: str = _option(
         "false",
@@ -210,86 +159,76 @@ class Options:
         False,
         "Load `experiment.ckpt_path` though it asks for more than tensors, plain values and the "
         "host's config: it can run any program.",
-        advanced=True,
     )
     skip_corrupt: bool = _option(
         False,
-        "RLDS: leave out damaged episodes, replace windows that cannot be read, and count both, "
-        "instead of stopping.",
+        "RLDS: leave damaged episodes out of the index, and count them, instead of stopping.",
     )
     language_model: str = _option(
         "auto",
         "RLDS: a folder, or a name for transformers, of the model that embeds instructions; `auto` "
         "is the one that hosts use under the observation key of the embedding.",
     )
-    fast_decode: bool = _option(
-        False,
-        "RLDS: decode JPEG pictures at 1/2, 1/4 or 1/8 of their size where that is still at least "
-        "what is delivered; cheaper, and slightly other pixels.",
-    )
-    shuffle: str = _option(
-        "total",
-        "RLDS: whether `train.shuffle_buffer_size` is for all ranks together, or for each.",
-        ("total", "per_rank"),
-        advanced=True,
-    )
-    cache: str = _option(
-        "none",
-        "`ram`, or a folder on a local disk, in which decoded frames are kept for all ranks and "
-        "jobs of the node; made by the first run, from then on nothing is decoded. RLDS, and HDF5 "
-        "unless `train.hdf5_cache_mode=all`.",
-    )
-    cache_gb: float = _option(
-        0.0,
-        "Most GiB of frames in the folder of `cache`; 0: what is free, of memory at most half of "
-        "the machine's.",
-        minimum=0,
-        maximum=1e6,
-        advanced=True,
-    )
     verify: bool = _option(
         True, "Prove at run time that ranks agree where they must and differ where they must."
     )
-    log: str = _option(
-        "full",
-        "`compact`: one line in place of the config that hosts print at their start; it is in "
-        "`config.json` of the run directory.",
-        ("full", "compact"),
-    )
-    debug: str = _option(
-        "false",
+    debug: bool = _option(
+        False,
         "Every rank prints what it has and reads, and a line at its first step and every 100 "
-        "steps; `true:10`: every 10 steps.",
-        ("false", "true"),
-        numbered={"true": (100, 1, 10**12)},
+        "steps.",
     )
 
-    def kind(self, name: str) -> str:
-        """The value of a numbered option without its number."""
-        return getattr(self, name).partition(":")[0]
-
-    def number(self, name: str) -> int:
-        """The number of a numbered option, of a kind that has one."""
-        kind, _, number = getattr(self, name).partition(":")
-        return int(number or FIELDS[name].metadata["numbered"][kind][0])
+    @property
+    def powersgd_rank(self) -> int | None:
+        """The columns of PowerSGD's factors; None where gradients travel in another way."""
+        kind, _, columns = self.comm.partition(":")
+        return int(columns) if kind == "powersgd" else None
 
 
 FIELDS = {field.name: field for field in dataclasses.fields(Options)}
-_FORMER = {"powersgd_rank": ("comm", "powersgd"), "debug_interval": ("debug", "true")}
-"""Options of earlier versions: the option and the value whose number they are now."""
-_CLOSE = 3
-"""Most options that the message for an unknown one names."""
+DEFAULTS = dataclasses.asdict(Options())
+PASSED_ON = {
+    "kwargs": (
+        *("bucket_cap_mb", "find_unused_parameters", "gradient_as_bucket_view", "static_graph"),
+        *("broadcast_buffers", "forward_sync_buffers"),
+    ),
+    "loader": (
+        *("prefetch_factor", "pin_memory", "persistent_workers", "multiprocessing_context"),
+        *("pin_memory_device", "in_order"),
+    ),
+}
+"""Option -> the names that its users look for among ours."""
+REMOVED = {
+    "bucket_mb": "use ddp.kwargs.bucket_cap_mb",
+    "buffer_sync": "use ddp.kwargs.broadcast_buffers",
+    "prefetch": "use ddp.loader.prefetch_factor",
+    **dict.fromkeys(
+        ("cache", "cache_gb", "fast_decode"),
+        "`robomimic-ddp prepare-data` stores frames at the trained size",
+    ),
+    "shuffle": "train.shuffle_buffer_size is for all ranks together",
+    "channels_last": "remove it; convolutions keep torch's usual memory format",
+    "fsdp_reshard": "remove it; FSDP's units are always sharded again after their forward",
+    "log": "remove it; hosts print their config in full",
+    "powersgd_start": "use ddp.comm=powersgd:N alone; it begins after 1000 steps",
+    "powersgd_rank": "use ddp.comm=powersgd:N",
+    "debug_interval": "use ddp.debug=true alone; it prints every 100 steps",
+}
+"""What an option of older guides is answered with."""
+_KINDS = {
+    **{bool: "true | false", int: "a whole number", float: "a number", str: "text"},
+    dict: "NAME=VALUE",
+}
 
 
 @dataclass(frozen=True)
 class ResolvedOptions:
     """`values`, and for each option where it came from: "command line", "environment", "file" or
-    "default". `notes`: sentences on older spellings, for the user.
+    "default"; for a mapping, the first of them that sets anything in it.
     """
 
     values: Options
     sources: Mapping[str, str]
-    notes: tuple[str, ...] = ()
 
 
 def resolve(
@@ -297,61 +236,18 @@ def resolve(
     environment: Mapping[str, str] | None = None,
     file: Mapping[str, Any] | None = None,
 ) -> ResolvedOptions:
-    """Merges the three layers over the defaults. Raises OptionError for unknown names and bad
+    """Merge the three layers over the defaults. Raises OptionError for unknown names and bad
     values.
     """
     values: dict[str, Any] = {}
-    sources = {name: "default" for name in FIELDS}
-    numbers: dict[str, int] = {}
-    notes: dict[str, str] = {}
-    for source, layer in (
-        ("file", file),
-        ("environment", environment),
-        ("command line", command_line),
-    ):
-        given = layer or {}
-        for name in sorted(given, key=_FORMER.__contains__, reverse=True):
-            raw, spelled = given[name], spelling(name, source)
-            if name in _FORMER:
-                option, kind = _FORMER[name]
-                numbers[option] = _former_number(name, raw, spelled)
-                notes[option] = (
-                    f"note: {spelled}={raw} is an older spelling of "
-                    f"{spelling(option, source)}={kind}:{numbers[option]}"
-                )
-                continue
-            values[name] = parse(name, raw, spelled)
+    sources = dict.fromkeys(FIELDS, "default")
+    layers = {"file": file, "environment": environment, "command line": command_line}
+    for source, layer in layers.items():
+        for name, raw in (layer or {}).items():
+            value = parse(name, raw, spelling(name, source))
+            values[name] = {**values.get(name, {}), **value} if isinstance(value, dict) else value
             sources[name] = source
-            if ":" in str(raw):
-                numbers.pop(name, None)  # it is nearer to the user, or the present spelling
-    for option, number in numbers.items():
-        kind = next(kind for of, kind in _FORMER.values() if of == option)
-        if values.get(option, "").partition(":")[0] == kind:
-            values[option] = parse(option, f"{kind}:{number}", spelling(option, "file"))
-    return ResolvedOptions(Options(**values), sources, tuple(notes.values()))
-
-
-def in_present_words(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Options in a file of a run, which an earlier version may have written, as today's."""
-    words = {name: value for name, value in saved.items() if name not in _FORMER}
-    for name, (option, kind) in _FORMER.items():
-        if isinstance(words.get(option), bool):
-            words[option] = str(words[option]).lower()
-        if name in saved and words.get(option) == kind:
-            words[option] = parse(option, f"{kind}:{int(saved[name])}", option)
-    return words
-
-
-def _former_number(name: str, raw: Any, spelled: str) -> int:
-    option, kind = _FORMER[name]
-    _, least, most = FIELDS[option].metadata["numbered"][kind]
-    number = _convert(float, raw)
-    if number is None or not least <= number <= most:
-        raise OptionError(
-            f"{spelled}={raw!r}: expected a whole number of at least {least}, at most {most} "
-            f"(today's spelling: {option}={kind}:NUMBER)."
-        )
-    return int(number)
+    return ResolvedOptions(Options(**values), sources)
 
 
 def spelling(name: str, source: str) -> str:
@@ -360,132 +256,61 @@ def spelling(name: str, source: str) -> str:
 
 
 def parse(name: str, raw: Any, spelled: str) -> Any:
-    """The value of option `name` from text or JSON. Raises OptionError, naming the option as
+    """Return the value of option `name` from text or JSON. Raises OptionError, naming the option as
     `spelled`.
     """
     if name not in FIELDS:
-        close = difflib.get_close_matches(name, FIELDS, n=_CLOSE)
-        likely = " or ".join(f"{spelled[: -len(name)]}{_like(spelled, one)}" for one in close)
-        hint = f" Did you mean {likely}?" if close else ""
-        raise OptionError(
-            f"{spelled} is not an option.{hint} docs/options.md lists all {len(FIELDS)}."
-        )
-    field = FIELDS[name]
-    kind = type(field.default)
-    value = _convert(kind, raw)
-    choices = field.metadata["choices"]
-    minimum, maximum = field.metadata["minimum"], field.metadata["maximum"]
-    if choices and isinstance(value, str):  # paths and names keep their letters
-        value = value.lower()
-        if "true" in choices and value not in choices and value in _TRUTH:
-            value = str(_TRUTH[value]).lower()
-    or_count = field.metadata["or_count"]
-    is_count = or_count and value is not None and value.isascii() and value.isdecimal()
-    is_count = is_count and len(value) < 10  # who decides about the number knows the machine
-    numbered = field.metadata["numbered"]
-    value = _numbered(numbered, value) if numbered and value else value
-    kind_of = value.partition(":")[0] if numbered and value else value
-    if (
-        value in (None, "")
-        or (isinstance(raw, bool) and kind is str and not choices)
-        or (choices and kind_of not in choices and not is_count)
-        or (minimum is not None and not minimum <= value <= maximum)
-    ):
-        expected = (
-            " | ".join([*choices, *_with_numbers(numbered)])
-            + (" | a whole number" if or_count else "")
-            if choices
-            else "true | false"
-            if kind is bool
-            else "text"
-            if kind is str
-            else f"a {'whole ' if kind is int else ''}number of at least {minimum:g}, at most "
-            f"{maximum:g}"
-        )
-        raise OptionError(f"{spelled}={raw!r}: expected {expected} (default {field.default}).")
+        raise _unknown(name, spelled)
+    default, metadata = DEFAULTS[name], FIELDS[name].metadata
+    minimum = metadata["minimum"]
+    value = option_values.convert(type(default), raw)
+    if metadata["choices"]:  # paths and names keep their letters
+        value = option_values.choose(value or "", metadata["choices"], metadata["also"])
+    elif isinstance(default, str) and isinstance(raw, bool):
+        value = None
+    in_range = minimum is None or value is None or minimum <= value <= metadata["maximum"]
+    if value in (None, "") or not in_range:
+        raise OptionError(f"{spelled}={raw!r}: expected {_expected(name)}.")
     return value
 
 
-def _numbered(numbered: Mapping[str, tuple[int, int, int]], value: str) -> str | None:
-    """`powersgd:02` as `powersgd`, where 2 is the default; None for what is no such number."""
-    kind, colon, number = value.partition(":")
-    if not colon:
-        return value
-    default, least, most = numbered.get(kind, (0, 1, 0))
-    is_number = number.isascii() and number.isdecimal() and len(number) < 20
-    if not (is_number and least <= int(number) <= most):
-        return None
-    return kind if int(number) == default else f"{kind}:{int(number)}"
+def _unknown(name: str, spelled: str) -> OptionError:
+    named = [f"use ddp.{option}.{name}" for option, names in PASSED_ON.items() if name in names]
+    advice = REMOVED.get(name) or next(iter(named), None)
+    if advice is not None:
+        return OptionError(f"{spelled} is not an option: {advice}.")
+    close = difflib.get_close_matches(name, FIELDS)
+    prefix = spelled[: -len(name)]
+    likely = [prefix + (option.upper() if spelled.isupper() else option) for option in close]
+    hint = f" Did you mean {' or '.join(likely)}?" if close else ""
+    return OptionError(
+        f"{spelled} is not an option.{hint} docs/options.md lists all {len(FIELDS)}."
+    )
 
 
-def _with_numbers(numbered: Mapping[str, tuple[int, int, int]]) -> Iterator[str]:
-    for kind, (_, least, most) in numbered.items():
-        yield f"{kind}:N (N from {least} to {most})"
-
-
-def _like(spelled: str, name: str) -> str:
-    return name.upper() if spelled.startswith("ROBOMIMIC_DDP_") else name
-
-
-_TRUTH = {
-    **dict.fromkeys(("true", "1", "on", "yes"), True),
-    **dict.fromkeys(("false", "0", "off", "no"), False),
-}
-
-
-def _convert(kind: type, raw: Any) -> Any:
-    """`raw` as `kind`, or None where it is not one."""
-    if kind is bool:
-        if isinstance(raw, bool):
-            return raw
-        return _TRUTH.get(str(raw).strip().lower())
-    if kind in (int, float):
-        if isinstance(raw, bool):
-            return None
-        try:
-            value = float(raw)
-        except (TypeError, ValueError, OverflowError):
-            return None
-        whole = math.isfinite(value) and (kind is float or value.is_integer())
-        return kind(value) if whole else None
-    return str(raw).strip() if isinstance(raw, (str, int)) else None
-
-
-_KINDS = {bool: "true, false", int: "number", float: "number", str: "text"}
+def _expected(name: str) -> str:
+    default, metadata = DEFAULTS[name], FIELDS[name].metadata
+    if isinstance(default, dict):
+        example = PASSED_ON[name][0]
+        variable = spelling(name, "environment")
+        return (
+            f"ddp.{name}.{example}=VALUE, or in the environment {variable}='{{{example}: VALUE}}'"
+        )
+    least, most = metadata["minimum"], metadata["maximum"]
+    kinds = [*(metadata["choices"] or [_KINDS[type(default)]]), *(metadata["also"] or ())[:1]]
+    limits = "" if least is None else f" of at least {least:g}, at most {most:g}"
+    return f"{' | '.join(kinds)}{limits} (default {default})"
 
 
 def markdown_table() -> str:
-    """The tables of docs/options.md, generated so that they cannot go stale."""
-    ours = [name for name, field in FIELDS.items() if not field.metadata["advanced"]]
-    rest = [name for name in FIELDS if name not in ours]
-    former = ", ".join(f"`{name}`: `{of}={kind}:N`" for name, (of, kind) in _FORMER.items())
-    parts = [
-        *_rows(ours),
-        "",
-        "## Advanced",
-        "",
-        _ADVANCED,
-        "",
-        *_rows(rest),
-        "",
-        "## Older spellings",
-        "",
-    ]
-    return "\n".join([*parts, f"Accepted, with a note in the log: {former}."])
+    """Return the table of docs/options.md, generated so that it cannot go stale."""
+    return "\n".join(["| option | default | values | meaning |", "|---|---|---|---|", *_rows()])
 
 
-_ADVANCED = "What DDP, FSDP and loaders do inside. Few runs need them."
-
-
-def _rows(names: list[str]) -> Iterator[str]:
-    yield "| option | default | values | meaning |"
-    yield "|---|---|---|---|"
-    for name in names:
-        field = FIELDS[name]
-        numbered = (f"{kind}:N" for kind in field.metadata["numbered"])
-        choices = (*(field.metadata["choices"] or ()), *numbered)
-        values = ", ".join(f"`{choice}`" for choice in choices)
-        values += ", number" if field.metadata["or_count"] else ""
-        values = values or _KINDS[type(field.default)]
-        default = str(field.default).lower() if isinstance(field.default, bool) else field.default
-        yield f"| `{name}` | `{default}` | {values} | {field.metadata['help']} |"
+def _rows() -> Iterator[str]:
+    for name, field in FIELDS.items():
+        default, also = DEFAULTS[name], (field.metadata["also"] or ())[:1]
+        values = ", ".join((*(f"`{choice}`" for choice in field.metadata["choices"]), *also))
+        values = values or _KINDS[type(default)].replace(" | ", ", ")
+        shown = str(default).lower() if isinstance(default, bool) else default or "none"
+        yield f"| `{name}` | `{shown}` | {values} | {field.metadata['help']} |"

@@ -6,7 +6,7 @@ Pure functions of the launcher's environment, the options and the number of visi
 from __future__ import annotations
 
 from robomimic_ddp.config.env import LaunchEnv
-from robomimic_ddp.config.options import FIELDS, Options, ResolvedOptions
+from robomimic_ddp.config.options import DEFAULTS, Options, ResolvedOptions
 from robomimic_ddp.errors import LaunchError, PlanError
 
 NAMES = {
@@ -17,12 +17,8 @@ NAMES = {
 }
 _NOT_SHARDED = {
     "compile": "compiled nets have not been shown to equal others there",
-    "channels_last": "shards are contiguous",
     "comm": "these are hooks of DDP's buckets; FSDP reduces in fp32",
-    "bucket_mb": "FSDP has units in place of DDP's buckets",
-    "static_graph": "it is DDP's",
-    "find_unused_parameters": "it is DDP's",
-    "buffer_sync": "DDP sends buffers; FSDP's are made equal at the end of each epoch",
+    "kwargs": "they are DistributedDataParallel's, and nets are not in one there",
     "sync_batchnorm": "it has not been shown with sharded layers",
 }
 """Options that FSDP does not go with, at another value than their default, and the reason."""
@@ -43,7 +39,7 @@ def mode_of(env: LaunchEnv, options: Options, gpus: int) -> str:
         raise PlanError(
             "mode fsdp with one rank: found WORLD_SIZE 1 or none, and there is nothing to shard "
             "over. Start one process for each GPU: torchrun --nproc_per_node=NUMBER_OF_GPUS -m "
-            "MODULE ... (in a sweep: --ranks-per-trial NUMBER_OF_GPUS), or drop the mode."
+            "MODULE ... (in a sweep: --ranks NUMBER_OF_GPUS), or drop the mode."
         )
     if asked == "auto":
         return "dp" if gpus >= 2 and not env.launched else "single"
@@ -64,9 +60,12 @@ def require_shardable(
     asked, reason = "ddp.mode=fsdp", lacks
     for name, why in _NOT_SHARDED.items():
         value = getattr(options, name)
-        harmless = name in ("buffer_sync", "sync_batchnorm") and value == "false"
-        if value != FIELDS[name].default and not harmless:
-            asked, reason = f"ddp.{name}={str(value).lower()} with ddp.mode=fsdp", why
+        harmless = name == "sync_batchnorm" and value == "false"
+        if value != DEFAULTS[name] and not harmless:
+            setting = f"ddp.{name}={str(value).lower()}"
+            if name == "kwargs":
+                setting = f"ddp.kwargs.{next(iter(value))}"
+            asked, reason = f"{setting} with ddp.mode=fsdp", why
     if options.precision == "fp16":
         asked = "ddp.precision=fp16 with ddp.mode=fsdp"
         reason = "each rank would scale its own shards' gradients; use bf16"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from robomimic_ddp.config import learning_rate, parallel_mode
 from robomimic_ddp.config.env import LaunchEnv
-from robomimic_ddp.config.options import FIELDS, Options, ResolvedOptions
+from robomimic_ddp.config.options import DEFAULTS, Options, ResolvedOptions
 from robomimic_ddp.errors import PlanError
 
 _MOST_WORKERS, _WORKERS_PER_CORE = 32, 4
@@ -155,7 +155,6 @@ def make_plan(
         data_workers=data_workers,
         cores=cores,
         notes=(
-            *resolved.notes,
             *_hidden_gpus(env, visible_gpus),
             *_too_many_workers(data_workers, env, options, cores),
             *_without_effect(mode, options),
@@ -179,8 +178,13 @@ def _hidden_gpus(env: LaunchEnv, visible_gpus: int) -> Iterator[str]:
 
 
 def _without_effect(mode: str, options: Options) -> Iterator[str]:
-    for name, field in FIELDS.items():
-        if mode != "fsdp" and name.startswith("fsdp_") and getattr(options, name) != field.default:
+    if mode in ("dp", "single") and options.kwargs:
+        yield (
+            f"note: ddp.kwargs.{next(iter(options.kwargs))} has no effect, since nets are not in "
+            "DistributedDataParallel; torchrun starts a process for each GPU, which has them in it"
+        )
+    for name, default in DEFAULTS.items():
+        if mode != "fsdp" and name.startswith("fsdp_") and getattr(options, name) != default:
             yield (
                 f"warning: ddp.{name}={str(getattr(options, name)).lower()} has no effect, since "
                 "nets are not sharded; ddp.mode=fsdp shards them"

@@ -6,8 +6,8 @@ torch.utils._pytree does the same, and takes five times as long for a batch (doc
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
-from typing import Any, Callable
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 
 def mapped(function: Callable[[Any], Any], nest: Any) -> Any:

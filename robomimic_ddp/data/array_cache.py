@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,27 +24,27 @@ def cache_folder(cache: str | None) -> Path:
     return paths.expanded(cache or DEFAULT_CACHE)
 
 
-def read(path: Path, what: str, made_of: Callable[[dict[str, np.ndarray]], Value]) -> Value | None:
-    """`made_of` the arrays in the file; None where there is none, or it cannot be used."""
+def read(path: Path, what: str, build: Callable[[dict[str, np.ndarray]], Value]) -> Value | None:
+    """Return `build` of the arrays in the file; None where there is none, or it cannot be used."""
     try:
         with np.load(paths.regular(path), allow_pickle=False) as arrays:
-            return made_of(dict(arrays))
+            return build(dict(arrays))
     except FileNotFoundError:
         return None
     # A damaged cache is no reason to stop. np.load raises many things for one.
     except Exception as error:
-        logger.warning("the cached %s %s cannot be read (%s): made again", what, path, error)
+        logger.warning("the cached %s %s cannot be read (%s): it is made again", what, path, error)
         return None
 
 
-def keep(path: Path, what: str, arrays: dict[str, Any]) -> None:
-    """Replaces the file in one step, where that can be done; several jobs may do so at once."""
+def store(path: Path, what: str, arrays: dict[str, Any]) -> None:
+    """Replace the file in one step, where that can be done; several jobs may do so at once."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(path, arrays)
     except OSError as error:
         logger.warning(
-            "the %s %s cannot be kept (%s): every run will make it again, which may take as long "
+            "the %s %s cannot be stored (%s): every run will make it again, which may take as long "
             "as reading the dataset; set train.data_cache_dir to a writable folder",
             what,
             path,
@@ -52,23 +53,23 @@ def keep(path: Path, what: str, arrays: dict[str, Any]) -> None:
 
 
 def write(path: Path, arrays: dict[str, Any]) -> None:
-    """Replaces the file in one step. Raises OSError, also where there is no such folder."""
+    """Replace the file in one step. Raises OSError, also where there is no such folder."""
     with atomic_open(path, "wb") as file:
         np.savez(file, **arrays)
 
 
-def made_together(make: Callable[[], Value]) -> list[Value]:
-    """Collective: what `make()` returns on each rank. Ranks wait for the others without
+def compute_together(make: Callable[[], Value]) -> list[Value]:
+    """Collective: return what `make()` returns on each rank. Ranks wait for the others without
     ddp.timeout. Raises the DataError of the first rank that has one on every rank.
     """
-    own: Value | DataError
+    result: Value | DataError
     with group.without_time_limit() as waiting:
         try:
-            own = make()
+            result = make()
         except DataError as error:
-            own = error
-        parts = group.gather_objects(own, within=waiting)
-    for part in parts:
-        if isinstance(part, DataError):
-            raise part.on_all_ranks()
-    return parts
+            result = error
+        results = group.gather_objects(result, within=waiting)
+    for result in results:
+        if isinstance(result, DataError):
+            raise result.on_all_ranks()
+    return results

@@ -145,7 +145,7 @@ def shard(algo: Any, options: Any, device: str) -> str:
     of_nets = []
     for name, net in parallel.parallel_among(host_algo.named_modules(algo)):
         if parallel.has_trainable_parameters(net):
-            count = _shard_net(name, net, options.fsdp_reshard, settings)
+            count = _shard_net(name, net, settings)
             of_nets.append(f"{name} in {count} units")
     after = dict(host_algo.named_parameters(algo))
     new = {id(before[name]): after[name] for name in before}
@@ -190,7 +190,7 @@ def _probe(mesh: Any) -> None:
         ).on_all_ranks()
 
 
-def _shard_net(name: str, net: nn.Module, reshard: bool, settings: dict) -> int:
+def _shard_net(name: str, net: nn.Module, settings: dict) -> int:
     """Collective: the number of units of the net, with the net itself."""
     found = units(net)
     if not found:
@@ -203,7 +203,7 @@ def _shard_net(name: str, net: nn.Module, reshard: bool, settings: dict) -> int:
     state = parallel.state_of(net)
     try:
         for unit in found:
-            fully_shard(unit, reshard_after_forward=reshard, **settings)
+            fully_shard(unit, reshard_after_forward=True, **settings)
         # The net's own parameters are needed first in the backward pass that follows at once.
         fully_shard(net, reshard_after_forward=False, **settings)
     except (ValueError, RuntimeError) as error:
@@ -211,7 +211,6 @@ def _shard_net(name: str, net: nn.Module, reshard: bool, settings: dict) -> int:
             f"{name} ({type(net).__name__}) cannot be sharded: {error} Train with ddp.mode=ddp."
         )
         raise found_by_torch.on_all_ranks() from error
-    state.reshards = {unit: reshard for unit in found}
     state.parallel = net
     state.reduced = [one for one in net.parameters() if one.requires_grad]
     return len(found) + 1
@@ -408,7 +407,7 @@ def _whole_net(net: nn.Module) -> Iterator[None]:
         state.whole = False
         for module in modules:
             module.reshard()
-            module.set_reshard_after_forward(state.reshards.get(module, False), recurse=False)
+            module.set_reshard_after_forward(module is not net, recurse=False)
 
 
 # ----- proof

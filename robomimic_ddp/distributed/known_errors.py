@@ -15,7 +15,7 @@ REMEDIES = {
     "Address already in use": _PORT,
     "EADDRINUSE": _PORT,
     "Expected to have finished reduction": "A parameter got no gradient in a step. If that is "
-    "meant: ddp.find_unused_parameters=true.",
+    "meant: ddp.kwargs.find_unused_parameters=true.",
     "ncclUnhandledCudaError": _START,
     "ncclSystemError": _START,
     "NCCL error": "Run again with NCCL_DEBUG=INFO; in Docker start with --ipc=host or "
@@ -28,8 +28,7 @@ REMEDIES = {
     "samples per step), or ddp.batch=global, ddp.precision=bf16, ddp.activation_checkpointing="
     "true; nvidia-smi shows what else uses the GPU's memory.",
     "Too many open files": "ulimit -n 4096, or fewer data workers.",
-    "No space left on device": "Shared memory (/dev/shm) or a disk is full; robomimic-ddp doctor "
-    "shows both.",
+    "No space left on device": "Shared memory (/dev/shm) or a disk is full; `df -h` shows which.",
 }
 """The first match is the most specific."""
 

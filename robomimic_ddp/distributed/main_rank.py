@@ -6,8 +6,9 @@ import functools
 import pickle
 import sys
 import traceback
+from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, Callable
+from typing import Any
 
 from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed import fsdp, group, host_algo, tree_collectives

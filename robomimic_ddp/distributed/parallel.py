@@ -15,22 +15,24 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Callable
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from robomimic_ddp.config import tree
-from robomimic_ddp.config.options import FIELDS
 from robomimic_ddp.distributed import ddp_buckets, group, watchdog
 from robomimic_ddp.errors import WrapError
 
-DEFAULT_BUCKET_MB = FIELDS["bucket_mb"].default
 _STATE = "_robomimic_ddp_state"
 _DDP_PARAMETERS = inspect.signature(DistributedDataParallel.__init__).parameters
+BUFFERS = [
+    name for name in ("broadcast_buffers", "forward_sync_buffers") if name in _DDP_PARAMETERS
+]
+"""Whether DDP copies buffers to all ranks before a training forward; renamed in torch 2.13."""
 EQUAL_WEIGHTS = {"init_sync": False} if "init_sync" in _DDP_PARAMETERS else {}
 """For DDP on weights that are equal on all ranks; torch 2.0's always sends the first rank's."""
 _SAME_MEMORY = r"(?s)Grad strides do not match.*grad\.sizes\(\) = \[\d+, (1(, \d+)+|\d+(, 1)+)\]"
@@ -58,8 +60,6 @@ class _State:
         """Called once, before the next training forward of the net."""
         self.whole = False
         """With FSDP: whether the weights are whole outside training (`fsdp.whole`)."""
-        self.reshards: dict[nn.Module, bool] = {}
-        """With FSDP: whether a unit is sharded again after its forward."""
         self.arrival: ddp_buckets.ArrivalOrder | None = None
         self.gradient_order: list[int] = []
         """Indices into `reduced`, in order of arrival; empty where buckets do not follow it."""
@@ -240,22 +240,13 @@ def has_trainable_parameters(module: nn.Module) -> bool:
 
 
 def ddp_options(values: Any, net: nn.Module) -> dict:
-    """DistributedDataParallel's keyword arguments for our options and `net`, under the names that
-    this torch uses.
-
-    torch 2.13 renames `broadcast_buffers` to `forward_sync_buffers`: chosen by signature.
+    """Return DistributedDataParallel's keyword arguments for `net`: our defaults, and the user's
+    `ddp.kwargs`.
     """
-    renamed = "broadcast_buffers" not in _DDP_PARAMETERS
-    buffers = "forward_sync_buffers" if renamed else "broadcast_buffers"
-    chosen = values.buffer_sync
-    changed = {} if values.bucket_mb == DEFAULT_BUCKET_MB else {"bucket_cap_mb": values.bucket_mb}
-    return {
-        **changed,  # given explicitly, torch would also enlarge its small first bucket
-        "gradient_as_bucket_view": values.gradient_as_bucket_view,
-        "static_graph": values.static_graph,
-        "find_unused_parameters": values.find_unused_parameters,
-        buffers: buffers_may_change(net) if chosen == "auto" else chosen == "true",
-    }
+    defaults: dict[str, Any] = {"gradient_as_bucket_view": True}
+    if not any(name in values.kwargs for name in BUFFERS):
+        defaults[BUFFERS[0]] = buffers_may_change(net)
+    return {**defaults, **values.kwargs}
 
 
 def _not_gathered(name: str) -> WrapError:

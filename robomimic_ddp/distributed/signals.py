@@ -16,9 +16,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""Gathers to the main rank, scatters and broadcasts nested dicts and lists of plain values and
+"""Gathers to the main rank, lends and broadcasts nested dicts and lists of plain values and
 tensors.
 
 Tensors are sent one by one, so that only the main rank needs memory for those of others.
@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from robomimic_ddp.config import tree
 from robomimic_ddp.distributed import fsdp, group
@@ -43,46 +42,6 @@ def _filled(outline: Any, tensors: list) -> Any:
     return tree.mapped(
         lambda value: tensors[value.index] if isinstance(value, _Place) else value, outline
     )
-
-
-def _send(tensors: list[torch.Tensor], rank: int) -> None:
-    for part in _bytes_of(tensors):
-        dist.send(part, dst=rank)
-
-
-def _received(header: Header, rank: int) -> Any:
-    """The nest whose tensors `rank` sends."""
-    outline, kinds = header
-    tensors = [torch.empty(shape, dtype=dtype) for shape, dtype in kinds]
-    for part in _bytes_of(tensors):
-        dist.recv(part, src=rank)
-    return _filled(outline, tensors)
-
-
-def gathered(nest: Any) -> list[Any] | None:
-    """Collective: every rank's nest, in rank order, on the main rank; None on the others."""
-    if group.world_size() == 1:
-        return [nest]
-    header, tensors = _packed(nest)
-    headers = group.gather_objects(header)
-    if not group.is_main():
-        return _send(tensors, 0)
-    return [nest, *(_received(one, rank) for rank, one in enumerate(headers[1:], start=1))]
-
-
-def scattered(nests: list[Any] | None) -> Any:
-    """Collective: the main rank's `nests` has one for each rank; returns this rank's."""
-    if group.world_size() == 1:
-        assert nests is not None
-        return nests[0]
-    packed = [_packed(nest) for nest in nests or ()]
-    assert len(packed) == (group.world_size() if group.is_main() else 0)
-    headers = group.broadcast_object([header for header, _ in packed])
-    if not group.is_main():
-        return _received(headers[group.rank()], 0)
-    for rank, (_, tensors) in enumerate(packed[1:], start=1):
-        _send(tensors, rank)
-    return nests[0]
 
 
 def whole(nest: Any) -> Any:

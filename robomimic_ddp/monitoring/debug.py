@@ -16,6 +16,8 @@ from robomimic_ddp.distributed import group
 from robomimic_ddp.monitoring.step_hooks import LOSS, StepHook
 from robomimic_ddp.monitoring.step_logs import samples_in
 
+_INTERVAL = 100
+
 
 def say(line: str) -> None:
     """Prints a line of this rank, past the streams that silence other ranks."""
@@ -47,14 +49,14 @@ def _data(loader: Any) -> Iterator[str]:
 
 
 class Printer(StepHook):
-    """Prints, on every rank, the shapes of the first batch, and a line at the first and every
-    `interval`-th train step. counts: the run's, so that steps are counted over epochs.
+    """Prints, on every rank, the shapes of the first batch, and a line at the first train step and
+    every 100 steps. counts: the run's, so that steps are counted over epochs.
     """
 
     place = "debug"
 
-    def __init__(self, counts: dict[str, int], interval: int, device: str) -> None:
-        self.counts, self.interval, self.device = counts, interval, device
+    def __init__(self, counts: dict[str, int], device: str) -> None:
+        self.counts, self.device = counts, device
 
     def batch(self, batch: Any) -> None:
         if self.counts["steps"] == 0:
@@ -62,7 +64,7 @@ class Printer(StepHook):
 
     def step(self, step_log: dict[str, Any], batch: Any) -> dict[str, Any]:
         number = self.counts["steps"]
-        if number % self.interval == 0:
+        if number % _INTERVAL == 0:
             loss = step_log.get(LOSS)
             shown = f"{loss:.6g}" if isinstance(loss, (int, float)) else "unknown"
             samples = samples_in(batch)

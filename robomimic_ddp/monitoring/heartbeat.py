@@ -11,8 +11,9 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 from robomimic_ddp.config import env, paths
 from robomimic_ddp.distributed import watchdog

@@ -9,22 +9,16 @@ and samples are those of the whole epoch, seconds and samples_per_second those o
 
 from __future__ import annotations
 
-import functools
-import inspect
 import json
 import os
 import sys
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable
+from typing import Any
 
 from robomimic_ddp.config import paths
 from robomimic_ddp.errors import DataError
-
-if TYPE_CHECKING:  # `plot` reads histories without torch
-    from robomimic_ddp.monitoring.step_logs import EpochPart
 
 FILE_NAME = "history.jsonl"
 
@@ -38,84 +32,23 @@ def loader_of(arguments: Mapping[str, Any]) -> Any:
     return next(iter(loader.values()), None) if isinstance(loader, Mapping) else loader
 
 
-def recorded(
-    run_epoch: Callable,
-    directory: Callable[[], Path | None],
-    samples_per_step: Callable[[], int],
-    part_of: Callable[[], EpochPart | None] = lambda: None,
-) -> Callable:
-    """Decorates `run_epoch` to append its log to the run's history, unless `directory()` is None.
-    part_of: returns the part of the train epoch that is already done, or None.
+def append_rollouts(folder: Path, epoch: Any, result: Any) -> None:
+    """Append each environment's statistics, with phase "rollout" and its name as "env".
 
-    Returns the host's value, a log or a tuple that starts with one.
+    result: the host's, a dict by environment or a tuple that starts with one.
     """
-    signature = inspect.signature(run_epoch)
-
-    @functools.wraps(run_epoch)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        folder = directory()
-        if folder is None:
-            return run_epoch(*args, **kwargs)
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        validate = bool(bound.arguments.get("validate", False))
-        part = None if validate else part_of()
-        done_before = 0 if part is None else part.steps
-        steps = bound.arguments.get("num_steps")
-        if steps is None and done_before:
-            steps = part.total
-        if steps is None:
-            steps = len(loader_of(bound.arguments))
-        started = time.perf_counter()
-        result = run_epoch(*args, **kwargs)
-        seconds = time.perf_counter() - started
-        speed = (steps - done_before) * samples_per_step() / seconds
-        record = {
-            "epoch": bound.arguments.get("epoch"),
-            "phase": "valid" if validate else "train",
-            "steps": steps,
-            "samples": 0 if validate else steps * samples_per_step(),
-            "seconds": seconds,
-            "samples_per_second": 0.0 if validate else speed,
-            "log": dict(result[0] if isinstance(result, tuple) else result),
-        }
-        _try_to_append(folder, record)
-        return result
-
-    return wrapped
-
-
-def recorded_rollouts(
-    rollout_with_stats: Callable, directory: Callable[[], Path | None]
-) -> Callable:
-    """Decorates `rollout_with_stats` to append each environment's statistics to the run's history,
-    with phase "rollout" and the environment's name as "env".
-
-    Returns the host's value, a dict by environment or a tuple that starts with one.
-    """
-    signature = inspect.signature(rollout_with_stats)
-
-    @functools.wraps(rollout_with_stats)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        result = rollout_with_stats(*args, **kwargs)
-        folder = directory()
-        statistics = result[0] if isinstance(result, tuple) else result
-        if folder is not None and isinstance(statistics, dict):
-            epoch = signature.bind(*args, **kwargs).arguments.get("epoch")
-            for name, log in statistics.items():
-                if isinstance(log, dict):
-                    record = {"epoch": epoch, "phase": "rollout", "env": name, "log": dict(log)}
-                    _try_to_append(folder, record)
-        return result
-
-    return wrapped
+    statistics = result[0] if isinstance(result, tuple) else result
+    for name, log in statistics.items() if isinstance(statistics, dict) else ():
+        if isinstance(log, dict):
+            record = {"epoch": epoch, "phase": "rollout", "env": name, "log": dict(log)}
+            try_to_append(folder, record)
 
 
 _warned: set[Path] = set()
 
 
-def _try_to_append(folder: Path, record: dict) -> None:
-    """Warns if it fails, as on a full disk."""
+def try_to_append(folder: Path, record: dict) -> None:
+    """Append a record; warn, once in a run, if that fails, as on a full disk."""
     try:
         append(folder, record)
     except OSError as error:
@@ -181,7 +114,7 @@ def read(directory: Path) -> list:
 
 
 def _record(found: Any) -> dict:
-    """`found`, if it is a line of `recorded`; else raises ValueError."""
+    """`found`, if it is a line of a history; else raises ValueError."""
     if not isinstance(found, dict) or not isinstance(found.get("log"), dict):
         raise ValueError('expected an object with "epoch", "phase" and "log"')
     missing = {"epoch", "phase"} - set(found)

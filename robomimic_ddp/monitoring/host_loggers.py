@@ -13,10 +13,10 @@ import os
 import sys
 import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 from robomimic_ddp.config import env
 from robomimic_ddp.config.monkeypatch import swapped

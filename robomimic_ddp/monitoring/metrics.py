@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Mapping
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 
 from robomimic_ddp.distributed import group, watchdog
 from robomimic_ddp.errors import RobomimicDDPError
 from robomimic_ddp.monitoring.history import loader_of
-from robomimic_ddp.monitoring.step_hooks import StepHook, installed
+from robomimic_ddp.monitoring.step_hooks import StepHook
 from robomimic_ddp.monitoring.step_logs import BatchLogs, EpochPart
 
 
@@ -49,66 +48,21 @@ def _mean_or_first(values: list[Any]) -> Any:
         return values[0]
 
 
-def epoch_log(
-    run_epoch: Callable[..., Any], part_of: Callable[[], EpochPart | None] = lambda: None
-) -> Callable[..., Any]:
-    """Decorates a host's `run_epoch(model, data_loader, epoch, validate, num_steps, ...)`.
+def of_all_steps(log: dict[str, Any], part: EpochPart, continued: bool) -> dict[str, Any]:
+    """Collective: the log of the epoch over all ranks and steps, from the host's of its last part.
 
-    Collective: on several ranks the returned log (alone, or first in a tuple) is averaged over
-    ranks; see `mean_over_ranks`. In validation the loader is replaced by this rank's share of the
-    first `num_steps` batches, so that each sample counts once over all ranks. On one rank the
-    host's function is called unchanged.
-
-    part_of: returns the part of the train epoch that is already done, or None. The host then runs
-    the rest, and the log is of the whole epoch (Time_*: of the rest).
+    On several ranks the mean over ranks (`mean_over_ranks`); on one the host's own, or, where the
+    epoch was continued after a resume, the mean over all of its steps (Time_*: of the rest).
     """
-    signature = inspect.signature(run_epoch)
-
-    @functools.wraps(run_epoch)
-    def run_epoch_on_all_ranks(*args: Any, **kwargs: Any) -> Any:
-        call = signature.bind(*args, **kwargs)
-        call.apply_defaults()
-        validates = bool(call.arguments.get("validate"))
-        if validates:
-            _take_own_share(call)
-        part = None if validates else part_of()
-        if group.world_size() == 1 and (part is None or "model" not in call.arguments):
-            return run_epoch(*call.args, **call.kwargs)
-        part, model = part or EpochPart(), _argument(call, "model")
-        continued = part.steps > 0
-        if continued:
-            _leave_out(call, part)
-        elif call.arguments.get("num_steps", 0) is None and not validates:
-            part.total = _steps_of_a_pass(call)
-        phase = "validation" if validates else "train"
-        # Hosts call on_gradient_step in validation too, which steps per-batch schedules. Ranks
-        # validate on unequal numbers of batches, so their learning rates would differ.
-        methods = {"on_gradient_step": lambda *_: None} if validates else {}
-        place = f"epoch {call.arguments.get('epoch')} {phase}"
-        watchdog.reached(place)
-        if not hasattr(model, "log_info"):
-            raise RobomimicDDPError(
-                f"{type(model).__name__} has no method log_info; expected one that returns a "
-                "step's log, as robomimic's do. Without it no loss can be averaged over ranks or "
-                "checked. Give the algorithm that method."
-            )
-        with installed(model, [_Recorder(part, phase)], methods):
-            result = run_epoch(*call.args, **call.kwargs)
-        watchdog.reached(f"{place} log")
-        if phase == "train":
-            part.after_training()
-        log, *rest = result if isinstance(result, tuple) else (result,)
-        if group.world_size() > 1:
-            log = mean_over_ranks(log, part.logs, continued)
-        elif continued:
-            log = {**_means(part.step_logs), **{k: v for k, v in log.items() if k[:5] == "Time_"}}
-        part.begin()
-        return (log, *rest) if isinstance(result, tuple) else log
-
-    return run_epoch_on_all_ranks
+    if group.world_size() > 1:
+        return mean_over_ranks(log, part.logs, continued)
+    if not continued:
+        return log
+    return {**_means(part.step_logs), **{k: v for k, v in log.items() if k[:5] == "Time_"}}
 
 
-def _argument(call: inspect.BoundArguments, name: str) -> Any:
+def argument(call: inspect.BoundArguments, name: str) -> Any:
+    """Return an argument of the host's `run_epoch`; an error where it has no such parameter."""
     if name not in call.arguments:
         raise RobomimicDDPError(
             f"run_epoch{call.signature} has no parameter {name!r}, so its log cannot be averaged "
@@ -118,18 +72,19 @@ def _argument(call: inspect.BoundArguments, name: str) -> Any:
     return call.arguments[name]
 
 
-def _steps_of_a_pass(call: inspect.BoundArguments) -> int:
+def steps_of_a_pass(call: inspect.BoundArguments) -> int:
+    """Return the number of steps of an epoch that is a pass of its loader."""
     loader = loader_of(call.arguments)
-    return len(_argument(call, "data_loader") if loader is None else loader)
+    return len(argument(call, "data_loader") if loader is None else loader)
 
 
-def _leave_out(call: inspect.BoundArguments, part: EpochPart) -> None:
+def leave_out(call: inspect.BoundArguments, part: EpochPart) -> None:
     """The host runs the steps that `part` lacks; a number, since DROID's accepts no None."""
-    total = _argument(call, "num_steps")
+    total = argument(call, "num_steps")
     if total is None:
         total = part.total
     if total is None:
-        total = _steps_of_a_pass(call)
+        total = steps_of_a_pass(call)
     call.arguments["num_steps"] = max(0, total - part.steps)
 
 
@@ -139,12 +94,12 @@ def _means(step_logs: list[dict[str, float]]) -> dict[str, float]:
     return {key: float(np.mean([log[key] for log in step_logs if key in log])) for key in keys}
 
 
-def _take_own_share(call: inspect.BoundArguments) -> None:
+def take_share(call: inspect.BoundArguments) -> None:
     """The validation loader becomes this rank's share, `num_steps` its length (DROID: not None)."""
-    given, loader = _argument(call, "data_loader"), loader_of(call.arguments)
+    given, loader = argument(call, "data_loader"), loader_of(call.arguments)
     if not hasattr(loader, "limited"):
         return  # the host's DataLoader: on one rank, or not made by the seam
-    steps = _argument(call, "num_steps")
+    steps = argument(call, "num_steps")
     if isinstance(given, Mapping):
         shares = {name: one.limited(steps) for name, one in given.items()}
         call.arguments["data_loader"], share = shares, next(iter(shares.values()))
@@ -155,16 +110,24 @@ def _take_own_share(call: inspect.BoundArguments) -> None:
         call.arguments["data_loader_iter"] = iter(share)
 
 
-class _Recorder(StepHook):
-    """Passes every batch and step log to `part`."""
+class Recorder(StepHook):
+    """Passes every batch and step log of `model` to `part`. counts_steps: for the watchdog; ranks
+    validate on unequal numbers of batches.
+    """
 
     place = "epoch log"
 
-    def __init__(self, part: EpochPart, phase: str) -> None:
-        self.part, self.phase = part, phase
+    def __init__(self, model: Any, part: EpochPart, counts_steps: bool) -> None:
+        if not hasattr(model, "log_info"):
+            raise RobomimicDDPError(
+                f"{type(model).__name__} has no method log_info; expected one that returns a "
+                "step's log, as robomimic's do. Without it no loss can be averaged over ranks or "
+                "checked. Give the algorithm that method."
+            )
+        self.part, self.counts_steps = part, counts_steps
 
     def batch(self, batch: Any) -> None:
-        if self.phase == "train":  # ranks validate on unequal numbers of batches
+        if self.counts_steps:
             watchdog.stepped()
 
     def done(self) -> None:

@@ -6,8 +6,8 @@ Checks numbers that the host has already fetched; data is searched only after a 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any, Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
-from typing import Any, Callable
+from typing import Any
 
 from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.monitoring.step_hooks import LOSS, StepHook

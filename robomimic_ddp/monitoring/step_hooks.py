@@ -16,11 +16,11 @@ docs/how_it_works.md lists every replaced attribute.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, Callable
+from typing import Any
 
 from robomimic_ddp.config.monkeypatch import swapped
 

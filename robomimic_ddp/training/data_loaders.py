@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterable, Mapping
-from typing import Any, Callable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import torch
 
@@ -13,7 +13,7 @@ from robomimic_ddp.config import host_config
 from robomimic_ddp.data import sampling
 from robomimic_ddp.data.rlds.index.source import is_rlds_folder
 from robomimic_ddp.data.sampling import worker_options
-from robomimic_ddp.errors import DataError
+from robomimic_ddp.errors import DataError, OptionError
 from robomimic_ddp.training import run as _run
 
 
@@ -45,18 +45,22 @@ def _loader(role: str, args: tuple, kwargs: dict) -> Iterable:
     if hasattr(dataset, "is_rlds"):  # sharded by its loader, before anything is decoded
         from robomimic_ddp.data.rlds.loaders.make import make_loader
 
+        if values.loader:
+            raise OptionError(
+                f"ddp.loader.{next(iter(values.loader))} is for torch's DataLoader, which does "
+                "not read RLDS data: nothing would take it. Leave ddp.loader out."
+            )
         more = {
             "cores": run.core_share,
-            "pin_memory": worker_options.pins(values, on_gpu),
+            # The train loader sends its batches to the GPU itself.
+            "pin_memory": on_gpu and role == "train" and values.preset != "safe",
             "device": torch.device("cuda", torch.cuda.current_device()) if on_gpu else None,
         }
-        if values.prefetch:
-            more["prefetch"] = values.prefetch
         place = (run.plan.rank, run.plan.world_size)
         loader = make_loader(dataset, batch, *place, run.seed, **more)
     else:
         loader_kwargs = worker_options.loader_arguments(
-            dict(loader_kwargs), values, run.plan.data_workers, on_gpu, role
+            dict(loader_kwargs), values, run.plan.data_workers, role
         )
         more = {}
         make = sampling.valid_loader
@@ -101,8 +105,8 @@ def _samples_per_rank(plan: Any, loader_kwargs: Mapping[str, Any]) -> int:
 
 def sharded(make_dataset: Callable) -> Callable:
     """Wraps a host's function that makes a tf.data pipeline (octo, dlimp): on several ranks each
-    reads its shard of the episodes, and `shuffle_buffer_size` is divided by the ranks (unless
-    `ddp.shuffle=per_rank`). On one rank `make_dataset` itself.
+    reads its shard of the episodes, and `shuffle_buffer_size` is divided by the ranks. On one rank
+    `make_dataset` itself.
 
     Raises DataError for fewer episodes than ranks, and for statistics of one rank's shard.
     """
@@ -114,12 +118,7 @@ def sharded(make_dataset: Callable) -> Callable:
     @functools.wraps(make_dataset)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         dataset = tfds_sharding.make_sharded(
-            make_dataset,
-            args,
-            kwargs,
-            rank=run.plan.rank,
-            world_size=run.plan.world_size,
-            divide_buffer=run.options.values.shuffle != "per_rank",
+            make_dataset, args, kwargs, rank=run.plan.rank, world_size=run.plan.world_size
         )
         run.sharded_stream = True
         return dataset
@@ -132,27 +131,17 @@ def rlds_datasets(load_data_for_training: Callable) -> Callable:
 
     @functools.wraps(load_data_for_training)
     def wrapped(config: Any, *args: Any, **kwargs: Any) -> Any:
-        run = _run.current()
         if not host_config.uses_rlds(config):
-            datasets = load_data_for_training(config, *args, **kwargs)
-            if run is not None and isinstance(datasets, tuple):
-                from robomimic_ddp.data.hdf5 import image_cache
-
-                options = run.options.values
-                image_cache.add_cache(datasets, options.cache, options.cache_gb)
-            return datasets
+            return load_data_for_training(config, *args, **kwargs)
         from robomimic_ddp.data.rlds import host_datasets
 
+        run = _run.current()
         if run is not None:
             options = run.options.values
             kwargs = {
                 **kwargs,
                 "skip_corrupt": options.skip_corrupt,
-                "fast_decode": options.fast_decode,
-                "shuffle_per_rank": options.shuffle == "per_rank",
                 "language_model": options.language_model,
-                "cache": options.cache,
-                "cache_gb": options.cache_gb,
                 "device": run.plan.device,
             }
         return host_datasets.datasets_from_config(config, *args, **kwargs)

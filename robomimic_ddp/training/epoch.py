@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any, Callable
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
-from robomimic_ddp.distributed import fsdp, group, optimizer_ddp, rng
+from robomimic_ddp.distributed import fsdp, group, optimizer_ddp, rng, watchdog
 from robomimic_ddp.monitoring import (
     debug,
     history,
@@ -19,6 +19,7 @@ from robomimic_ddp.monitoring import (
     step_hooks,
     throughput,
 )
+from robomimic_ddp.monitoring.step_logs import EpochPart
 from robomimic_ddp.training import rollouts as _rollouts
 from robomimic_ddp.training import run as _run
 
@@ -32,73 +33,92 @@ def epoch_log(run_epoch: Callable) -> Callable:
 
     The main rank shows progress and appends the log to the run's `history.jsonl`. On several ranks
     validation draws from separate random streams, so that training does not depend on it. A rank
-    whose loss is NaN or infinite raises LossError or DataError.
+    whose loss is NaN or infinite raises LossError or DataError. Outside a run, and on one rank
+    where `run_epoch` has no parameter `model`, the host's function is called unchanged.
     """
     signature = inspect.signature(run_epoch)
-    over_ranks = metrics.epoch_log(run_epoch, _part)
 
     @functools.wraps(run_epoch)
-    def watched(*args: Any, **kwargs: Any) -> Any:
+    def in_run(*args: Any, **kwargs: Any) -> Any:
         run = _run.current()
         call = signature.bind(*args, **kwargs)
+        if run is None or (group.world_size() == 1 and "model" not in call.arguments):
+            return run_epoch(*args, **kwargs)
         call.apply_defaults()
-        if run is None or "model" not in call.arguments:
-            return over_ranks(*args, **kwargs)
-        epoch = _Epoch(run, call)
-        with progress_bar.in_place_of_hosts(run_epoch, epoch.progress), epoch.random_streams():
-            with epoch.weights(), step_hooks.installed(call.arguments["model"], epoch.hooks()):
-                return epoch.finished(over_ranks(*args, **kwargs))
+        epoch, started = _Epoch(run, call), time.perf_counter()
+        with epoch.in_force(run_epoch):
+            result = epoch.finished(run_epoch(*call.args, **call.kwargs))
+        epoch.record(result, time.perf_counter() - started)
+        return result
 
-    recorded = history.recorded(
-        watched, _directory_to_write, lambda: _run.current().plan.samples_per_step, _part
-    )
-
-    @functools.wraps(run_epoch)
-    def as_long_as_planned(*args: Any, **kwargs: Any) -> Any:
-        run = _run.current()
-        call = signature.bind(*args, **kwargs)
-        steps = call.arguments.get("num_steps")
-        if run is not None and steps is not None and not call.arguments.get("validate"):
-            call.arguments["num_steps"] = run.plan.steps_of(steps)
-        return recorded(*call.args, **call.kwargs)
-
-    return as_long_as_planned
-
-
-def _part() -> Any:
-    run = _run.current()
-    return None if run is None else run.resume.part
-
-
-def _directory_to_write() -> Path | None:
-    run = _run.current()
-    return run.directory if run is not None and group.is_main() else None
+    return in_run
 
 
 class _Epoch:
-    """One call of the host's `run_epoch` in `run`."""
+    """One call of the host's `run_epoch` in `run`; changes the loader and the number of steps in
+    `call` to those of this rank and of what is left of the epoch.
+    """
 
     def __init__(self, run: _run.Run, call: inspect.BoundArguments) -> None:
-        self.run, self.model = run, call.arguments["model"]
-        self.loader = history.loader_of(call.arguments)
-        self.number = call.arguments.get("epoch")
-        self.validates = bool(call.arguments.get("validate"))
+        arguments = call.arguments
+        self.run, self.model = run, metrics.argument(call, "model")
+        self.loader = history.loader_of(arguments)
+        self.number = arguments.get("epoch")
+        self.validates = bool(arguments.get("validate"))
+        self.place = f"epoch {self.number} {'validation' if self.validates else 'train'}"
+        self.is_logged = not self.validates or group.world_size() > 1
+        self.part = EpochPart()
+        if not self.validates:
+            self.part = run.resume.part or self.part
+            self.part.epoch = self.number
+        self.done_before = self.part.steps
+        self._set_steps(call)
         self.pace = throughput.Pace()
-        part = None if self.validates else run.resume.part
-        if part is not None:
-            part.epoch = self.number
-        self.done_before = 0 if part is None else part.steps
-        self.progress = None
-        known = not (self.validates or run.last_epoch is None) and isinstance(self.number, int)
-        if group.is_main():
-            self.progress = progress_bar.Progress(
-                f"epoch {self.number}" + (" validation" if self.validates else ""),
-                self.pace,
-                run.plan.samples_per_step,
-                done_before=self.done_before,
-                epochs_left=max(0, run.last_epoch - self.number) if known else None,
-                tells_end=not self.validates,
-            )
+        self.progress = self._progress() if group.is_main() else None
+
+    def _set_steps(self, call: inspect.BoundArguments) -> None:
+        steps = call.arguments.get("num_steps")
+        if steps is not None and not self.validates:
+            call.arguments["num_steps"] = steps = self.run.plan.steps_of(steps)
+        if steps is None and self.done_before:
+            steps = self.part.total
+        if steps is None and self.run.directory is not None:
+            steps = len(self.loader)
+        self.steps = steps
+        if self.validates:
+            metrics.take_share(call)
+        elif self.done_before:
+            metrics.leave_out(call, self.part)
+        elif call.arguments.get("num_steps", 0) is None:
+            self.part.total = metrics.steps_of_a_pass(call)
+
+    def _progress(self) -> progress_bar.Progress:
+        known = not (self.validates or self.run.last_epoch is None) and isinstance(self.number, int)
+        return progress_bar.Progress(
+            f"epoch {self.number}" + (" validation" if self.validates else ""),
+            self.pace,
+            self.run.plan.samples_per_step,
+            done_before=self.done_before,
+            epochs_left=max(0, self.run.last_epoch - self.number) if known else None,
+            tells_end=not self.validates,
+        )
+
+    @contextlib.contextmanager
+    def in_force(self, run_epoch: Callable) -> Iterator[None]:
+        """Collective when validating sharded nets: what is in force during the host's function."""
+        # Hosts call on_gradient_step in validation too, which steps per-batch schedules. Ranks
+        # validate on unequal numbers of batches, so their learning rates would differ.
+        waits = self.validates and self.is_logged
+        methods = {"on_gradient_step": lambda *_: None} if waits else {}
+        with (
+            progress_bar.in_place_of_hosts(run_epoch, self.progress),
+            self.random_streams(),
+            self.weights(),
+            step_hooks.installed(self.model, self.hooks(), methods),
+        ):
+            if self.is_logged:
+                watchdog.reached(self.place)
+            yield
 
     def hooks(self) -> Iterator[step_hooks.StepHook]:
         """The hooks of the epoch's steps."""
@@ -107,9 +127,8 @@ class _Epoch:
         if self.run.pictures is not None and not self.validates:
             self.run.pictures.epoch = self.number if isinstance(self.number, int) else 0
             yield self.run.pictures
-        if options.kind("debug") == "true" and not self.validates:
-            interval = options.number("debug")
-            yield debug.Printer(self.run.debugged, interval, self.run.plan.device)
+        if options.debug and not self.validates:
+            yield debug.Printer(self.run.debugged, self.run.plan.device)
         if self.run.heartbeat is not None and not self.validates:
             yield self.run.heartbeat.in_epoch(self.number)
         if self.run.trains_in_parallel:
@@ -117,6 +136,8 @@ class _Epoch:
             yield nan_guard.Guard(self.loader, self.number, may_overflow, self.done_before)
         if self.progress is not None:
             yield self.progress
+        if self.is_logged:
+            yield metrics.Recorder(self.model, self.part, counts_steps=not self.validates)
 
     def random_streams(self) -> Any:
         """Separate streams for validation; on one rank the host's, for bitwise the same results."""
@@ -132,16 +153,39 @@ class _Epoch:
         return fsdp.whole(self.model) if self.validates else contextlib.nullcontext()
 
     def finished(self, result: Any) -> Any:
-        """Collective when training: `result` of the host, with the epoch's speed in its log."""
-        if self.validates:
-            return result
-        reducers = optimizer_ddp.reducers(self.model)
-        paced = throughput.over_ranks(self.pace, reducers, self.run.plan.samples_per_step)
-        self._warn_of_waiting(paced)
-        if isinstance(result, tuple):  # (log, iterator) in some hosts
-            return ({**result[0], **paced}, *result[1:])
-        getattr(self.run.loaders.get("train"), "let_go", lambda: None)()
-        return {**result, **paced}
+        """Collective: `result` of the host with the log of all ranks, and in training its speed."""
+        log, *rest = result if isinstance(result, tuple) else (result,)
+        if self.is_logged:
+            watchdog.reached(f"{self.place} log")
+            if not self.validates:
+                self.part.after_training()
+            log = metrics.of_all_steps(log, self.part, continued=self.done_before > 0)
+            self.part.begin()
+        if not self.validates:
+            reducers = optimizer_ddp.reducers(self.model)
+            paced = throughput.over_ranks(self.pace, reducers, self.run.plan.samples_per_step)
+            self._warn_of_waiting(paced)
+            log = {**log, **paced}
+            if not isinstance(result, tuple):  # (log, iterator) in some hosts
+                getattr(self.run.loaders.get("train"), "let_go", lambda: None)()
+        return (log, *rest) if isinstance(result, tuple) else log
+
+    def record(self, result: Any, seconds: float) -> None:
+        """Append the epoch to the run's history, on the main rank."""
+        if self.run.directory is None or not group.is_main():
+            return
+        per_step = self.run.plan.samples_per_step
+        speed = (self.steps - self.done_before) * per_step / seconds
+        content = {
+            "epoch": self.number,
+            "phase": "valid" if self.validates else "train",
+            "steps": self.steps,
+            "samples": 0 if self.validates else self.steps * per_step,
+            "seconds": seconds,
+            "samples_per_second": 0.0 if self.validates else speed,
+            "log": dict(result[0] if isinstance(result, tuple) else result),
+        }
+        history.try_to_append(self.run.directory, content)
 
     def _warn_of_waiting(self, paced: Mapping[str, float]) -> None:
         """Prints once in a run, on the main rank."""
@@ -156,19 +200,24 @@ def rollouts(rollout_with_stats: Callable) -> Callable:
     separate random streams; returns the statistics of all on every rank, the video on the main
     rank, which gives it to the host's logs.
 
-    The main rank appends the statistics to the run's `history.jsonl`.
+    The main rank appends the statistics to the run's `history.jsonl`. Outside a run the host's
+    function is called unchanged.
     """
-    split = _rollouts.split_rollouts(rollout_with_stats, lambda: _run.current().seed)
     signature = inspect.signature(rollout_with_stats)
 
     @functools.wraps(rollout_with_stats)
-    def with_weights(*args: Any, **kwargs: Any) -> Any:
+    def in_run(*args: Any, **kwargs: Any) -> Any:
         run = _run.current()
-        with contextlib.nullcontext() if run is None else run.weights_for_acting():
-            result = split(*args, **kwargs)
-        if run is not None and run.pictures is not None and isinstance(result, tuple):
-            epoch = signature.bind(*args, **kwargs).arguments.get("epoch")
+        if run is None:
+            return rollout_with_stats(*args, **kwargs)
+        call = signature.bind(*args, **kwargs)
+        epoch = call.arguments.get("epoch")
+        with run.weights_for_acting():
+            result = _rollouts.split(rollout_with_stats, call, run.seed)
+        if run.pictures is not None and isinstance(result, tuple):
             run.pictures.videos(result[-1], epoch)
+        if run.directory is not None and group.is_main():
+            history.append_rollouts(run.directory, epoch, result)
         return result
 
-    return history.recorded_rollouts(with_weights, _directory_to_write)
+    return in_run

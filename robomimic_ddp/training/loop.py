@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import torch
 
 from robomimic_ddp import verify
 from robomimic_ddp.checkpoint import file_check, weights
-from robomimic_ddp.config import env, host_config, host_seams, validate
+from robomimic_ddp.config import env, host_config, host_keys, host_seams
 from robomimic_ddp.distributed import (
     entry_point,
     fsdp,
@@ -45,7 +45,7 @@ def distributed(train: Callable) -> Callable:
         given = bound.arguments.get("resume")
         asked = can_resume and bool(given)
         fine_tuning = not asked and bool(config.experiment.get("ckpt_path", None) or given)
-        validate.require_possible(config)
+        host_keys.require_possible(config)
         started = _run.start(config, device.type == "cuda", fine_tuning)
         with started as run, entry_point.at_once(run.end_heartbeat):
             chosen = torch.device(run.plan.device)
@@ -58,8 +58,6 @@ def distributed(train: Callable) -> Callable:
             if "device" in bound.arguments:
                 bound.arguments["device"] = chosen
             run.print_beginning()
-            if run.options.values.log == "compact":
-                run.undo.enter_context(run_inputs.printed_in_one_line(config))
             host_resumes = resume.decide(config, run, asked, can_resume)
             if can_resume:
                 bound.arguments["resume"] = host_resumes
@@ -114,7 +112,7 @@ def epochs(iterable: Iterable, model: Any) -> Iterator:
     verifier, finished = _start_training(run, model, saver)
     try:
         run.stopper.listen()
-        if run.options.values.kind("debug") == "true":
+        if run.options.values.debug:
             nets = parallel.parallel_among(host_algo.named_modules(model))
             nets = nets or list(host_algo.named_nets(model))
             debug.tell_start(nets, run.loaders.get("train"), run.plan.device)
@@ -174,9 +172,9 @@ def _start_training(
         for _, module in parallel_nets:
             parallel.state_of(module).build(module, is_equal=True)
     optimizer_ddp.build(model, chosen, run.undo)
-    run.communication = step.communicate(optimizer_ddp.reducers(model), chosen)
-    if run.communication is not None and group.is_main():
-        print(run.communication.line)
+    gradients = step.communicate(optimizer_ddp.reducers(model), chosen)
+    if gradients is not None and group.is_main():
+        print(gradients)
     rng.seed_streams(run.seed, run.plan.rank)
     finished = saver.restore()
     if not run.options.values.verify:

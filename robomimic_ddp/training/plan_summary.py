@@ -10,7 +10,6 @@ import torch
 
 from robomimic_ddp import terminal
 from robomimic_ddp.config import learning_rate, machine, memory, paths, tree
-from robomimic_ddp.data import frame_cache
 from robomimic_ddp.data.rlds.loaders import buffer_memory
 from robomimic_ddp.data.sampling.nested_loaders import datasets_of
 from robomimic_ddp.verify import data_fingerprint
@@ -54,7 +53,6 @@ def lines(run: Any) -> Iterator[str]:
     loader = run.loaders.get("train")
     yield from _schedule(run, loader)
     yield from _data(run, loader)
-    yield from _frame_cache(run)
     yield from buffer_memory.lines(loader, run.plan.local_world_size, machine.machine_memory())
     if run.nets:
         yield f"memory: {_state(run)}"
@@ -63,8 +61,6 @@ def lines(run: Any) -> Iterator[str]:
         yield run.steps.line
     if run.directory is not None:
         yield f"run directory: {run.directory}"
-        if run.options.values.log == "compact":
-            yield f"config: {run.directory / 'config.json'}"
 
 
 def _state(run: Any) -> str:
@@ -77,8 +73,7 @@ def _state(run: Any) -> str:
     averages = 2 if run.options.values.preset == "safe" else 1
     if tree.at(run.config, "algo.ema.enabled") is False:
         averages = 0
-    reshard = run.options.values.fsdp_reshard
-    return memory.describe(parameters, shards, gpu_bytes, averages, reshard)
+    return memory.describe(parameters, shards, gpu_bytes, averages)
 
 
 def _schedule(run: Any, loader: Any) -> Iterator[str]:
@@ -156,22 +151,3 @@ def _data(run: Any, loader: Any) -> Iterator[str]:
     for one in datasets_of(loader):
         if getattr(one, "prepared", None):
             yield f"data: {one.name} is {one.prepared}"
-
-
-def _frame_cache(run: Any) -> Iterator[str]:
-    if run.options.values.cache.lower() == frame_cache.NONE or not run.loaders:
-        return
-    datasets = [one for loader in run.loaders.values() for one in datasets_of(loader)]
-    caches = {id(found): found for one in datasets if (found := getattr(one, "cached", None))}
-    size = sum(one.bytes for one in caches.values())
-    if size:
-        yield (
-            f"frame cache: {buffer_memory.readable(size)} of decoded frames in "
-            f"{next(iter(caches.values())).root}, for all ranks and jobs of this node; nothing is "
-            "decoded"
-        )
-    else:
-        yield (
-            f"warning: ddp.cache={run.options.values.cache} is not used: it has the frames of RLDS "
-            "data, and HDF5 images that are not in memory (train.hdf5_cache_mode=low_dim or null)"
-        )

@@ -155,11 +155,9 @@ def saved_state(run: _run.Run) -> dict[str, Any] | None:
 
         main_rank.on_main(read)
         state = box.get("state") or {}
-        model, errors = state.pop("model", None), (state.get("powersgd") or {}).pop("errors", None)
+        model = state.pop("model", None)
         resumed.saved = tree_collectives.broadcast(state)
         resumed.saved["model"] = tree_collectives.lent(model)
-        if errors is not None:  # see compression
-            resumed.saved["powersgd"]["errors"] = errors
     return resumed.saved
 
 

@@ -8,12 +8,11 @@ wait for hours, and never inside NCCL.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 
@@ -29,34 +28,27 @@ _VIDEO = ("video_dir", "video_path")
 _MOST_LISTED = 8
 
 
-def split_rollouts(rollout_with_stats: Callable, seed: Callable[[], int]) -> Callable:
-    """Collective: decorates the host's `rollout_with_stats(policy, envs, ..., num_episodes, ...)`.
+def split(rollout_with_stats: Callable, call: inspect.BoundArguments, seed: int) -> Any:
+    """Collective: run this rank's share of the host's `rollout_with_stats(policy, envs, ...)`.
 
-    Every rank gets the statistics of all episodes; the video shows the main rank's. seed: returns
-    the run's. On one rank the host's function is called unchanged.
+    Every rank gets the statistics of all episodes; the video shows the main rank's. seed: the
+    run's. On one rank the host's function is called unchanged.
     """
-    signature = inspect.signature(rollout_with_stats)
-
-    @functools.wraps(rollout_with_stats)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        if group.world_size() == 1:
-            return rollout_with_stats(*args, **kwargs)
-        call = signature.bind(*args, **kwargs)
-        call.apply_defaults()
-        envs, episodes = _argument(call, "envs"), _episodes(call)
-        own = range(group.rank(), episodes, group.world_size())
-        _announce(episodes)
-        call.arguments["num_episodes"] = len(own)
-        if not group.is_main():
-            call.arguments.update((name, None) for name in _VIDEO if name in call.arguments)
-        entropy = (seed(), call.arguments.get("epoch") or 0)
-        with group.without_time_limit() as waiting:
-            watchdog.reached(f"epoch {call.arguments.get('epoch')} rollouts")
-            with rng.kept(), _seeded(envs, own, entropy):
-                result = rollout_with_stats(*call.args, **call.kwargs) if own else None
-            return _merged(result, len(own), waiting)
-
-    return wrapped
+    if group.world_size() == 1:
+        return rollout_with_stats(*call.args, **call.kwargs)
+    call.apply_defaults()
+    envs, episodes = _argument(call, "envs"), _episodes(call)
+    own = range(group.rank(), episodes, group.world_size())
+    _announce(episodes)
+    call.arguments["num_episodes"] = len(own)
+    if not group.is_main():
+        call.arguments.update((name, None) for name in _VIDEO if name in call.arguments)
+    entropy = (seed, call.arguments.get("epoch") or 0)
+    with group.without_time_limit() as waiting:
+        watchdog.reached(f"epoch {call.arguments.get('epoch')} rollouts")
+        with rng.kept(), _seeded(envs, own, entropy):
+            result = rollout_with_stats(*call.args, **call.kwargs) if own else None
+        return _merged(result, len(own), waiting)
 
 
 def _argument(call: inspect.BoundArguments, name: str) -> Any:

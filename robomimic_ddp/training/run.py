@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -33,7 +33,15 @@ from robomimic_ddp.config import (
     plan,
     tree,
 )
-from robomimic_ddp.distributed import atomic_files, fsdp, group, parallel, rng, signals
+from robomimic_ddp.distributed import (
+    atomic_files,
+    fsdp,
+    group,
+    parallel,
+    rng,
+    signals,
+    torch_arguments,
+)
 from robomimic_ddp.errors import PatchError
 from robomimic_ddp.monitoring import node_messages, pictures, progress_bar
 from robomimic_ddp.monitoring.heartbeat import Heartbeat
@@ -88,8 +96,6 @@ class Run:
     """Speaks for this node, once the ranks have met."""
     steps: step.Prepared | None = None
     """How the model takes its steps; None before training."""
-    communication: step.Communication | None = None
-    """How gradients travel; None before training, and where none do."""
     core_share: int = field(default_factory=machine.usable_cores)
     """CPU cores for this rank, whether bound by the launcher or shared by the ranks of its node."""
     weights_for_acting: Callable[[], Any] = nullcontext
@@ -231,6 +237,7 @@ def start(config: Any, use_cuda: bool, fine_tuning: bool = False) -> Iterator[Ru
     noted = entry_options.notes_of(config)
     given = noted.command_line_options or dotlist.options()  # a host without a config file
     resolved = options.resolve(given, launch.option_texts, noted.file_options)
+    torch_arguments.require_accepted(resolved.values)
     gpus, lacks = torch.cuda.device_count(), None
     if resolved.values.mode == "fsdp":
         lacks = fsdp.why_not("cuda" if use_cuda and gpus else "cpu")

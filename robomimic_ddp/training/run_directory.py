@@ -6,9 +6,10 @@ import functools
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 from robomimic_ddp import checkpoint
 from robomimic_ddp.config import env

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from robomimic_ddp import checkpoint
-from robomimic_ddp.config import options, tree
+from robomimic_ddp.config import tree
 from robomimic_ddp.distributed import rng
 from robomimic_ddp.training import run as _run
 from robomimic_ddp.verify import data_fingerprint as verify_data
@@ -58,7 +58,7 @@ def differences(
     saved: Mapping[str, Any], now: Mapping[str, Any], run: _run.Run
 ) -> Iterator[Difference]:
     """Differences between the state `saved` and `now`, the current result of `of`."""
-    now_options, before = asdict(run.options.values), options.in_present_words(saved["options"])
+    now_options, before = asdict(run.options.values), saved["options"]
     for name in sorted(set(now_options) & set(before) - {"resume"}):
         if before[name] != checkpoint.plain(now_options[name]):
             yield Difference(f"ddp.{name}: {before[name]} -> {now_options[name]}", False)

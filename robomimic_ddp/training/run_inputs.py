@@ -1,12 +1,8 @@
-"""Checks a run's config against what is on the disk, finds its RLDS datasets and folders, and
-prints it in one line.
-"""
+"""Checks a run's config against what is on the disk, and finds its RLDS datasets and folders."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,27 +14,10 @@ from robomimic_ddp.config.host_config import (
     format_is_rlds,
     uses_rlds,
 )
-from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.config.rlds_keys import DATA_FORMAT
 from robomimic_ddp.data.hdf5 import hdf5_validate
 from robomimic_ddp.distributed import main_rank
 from robomimic_ddp.errors import ConfigError
-
-
-@contextmanager
-def printed_in_one_line(config: Any) -> Iterator[None]:
-    """For the block, the first `print(config)` of the host gives one line; what else asks for its
-    text gets all of it.
-    """
-    kind = next(base for base in type(config).__mro__ if "__repr__" in vars(base))
-    whole = kind.__repr__
-    once = iter(["(ddp.log=compact: see config.json in the run directory)"])
-
-    def short(self: Any) -> str:
-        return next(once, None) or whole(self) if self is config else whole(self)
-
-    with swapped(kind, "__repr__", short):
-        yield
 
 
 def fill_rlds_data(config: Any) -> None:

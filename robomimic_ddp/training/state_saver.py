@@ -13,7 +13,7 @@ from robomimic_ddp import checkpoint
 from robomimic_ddp.distributed import group, host_algo, main_rank, parallel, rng, watchdog
 from robomimic_ddp.errors import CheckpointError, RobomimicDDPError, Stopped
 from robomimic_ddp.monitoring import step_logs
-from robomimic_ddp.training import powersgd_state, resume
+from robomimic_ddp.training import resume
 from robomimic_ddp.training import run as _run
 from robomimic_ddp.training import run_fingerprint as identity
 
@@ -74,7 +74,6 @@ class StateSaver:
         checkpoint.restore_model(self.model, saved["model"])
         for name, net in parallel.parallel_among(host_algo.named_modules(self.model)):
             parallel.state_of(net).repeat_layout(saved.get("gradient_orders", {}).get(name, []))
-        compressed = powersgd_state.restore(run, self.model, saved)
         parts, rank, epoch = saved["ranks"], group.rank(), saved["epoch"]
         own = parts[rank] if rank < len(parts) else None
         data = self._restore_data(saved, own)
@@ -88,8 +87,6 @@ class StateSaver:
             resume.say(line)
         if group.is_main():
             resume.keep_config(run)
-        if compressed is not None:
-            resume.say(compressed)
         if own is None:
             rng.seed_streams(run.seed, rank, epoch)
         else:
@@ -196,7 +193,6 @@ class StateSaver:
             own.update(samples=part.logs.samples, totals=part.logs.totals)
             own.update(step_logs=part.step_logs)
         parts = group.gather_objects(checkpoint.plain(own))
-        compressed = powersgd_state.capture(self.run)
         best = self._best_values()
         model = checkpoint.capture_model(self.model)
 
@@ -205,10 +201,7 @@ class StateSaver:
             if record is None:
                 return False
             # What a file cannot contain is an error at the first save, not a warning at each.
-            content = {
-                **self._content(inside, parts, best, model),
-                "powersgd": checkpoint.plain(compressed),
-            }
+            content = self._content(inside, parts, best, model)
             content["job"] = record.content.get("job")
             improved = any(best[name] != self.best.get(name) for name in best)
             try:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import ExitStack
-from typing import Any, Callable
+from typing import Any
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm

@@ -1,9 +1,9 @@
 """How fast the first pass over a dataset reads it for its index, next to `cat` of the same files.
 
-    python scripts/bench/first_pass.py
+    python -m scripts.bench.first_pass
 
 Both begin with the files out of the page cache, in turn. Without --data, reads the dataset that
-`robomimic-ddp bench data` writes.
+`scripts.bench.data` writes.
 """
 
 from __future__ import annotations
@@ -17,14 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp.commands.bench.data_set import (
-    DEFAULT_FOLDER,
-    DataJob,
-    open_dataset,
-    write_if_missing,
-)
 from robomimic_ddp.config import env, machine
 from robomimic_ddp.data.rlds.index.build import make_index
+from scripts.bench.data_set import DEFAULT_FOLDER, DataJob, open_dataset, write_if_missing
 
 
 def forget(files: tuple[Path, ...]) -> None:
@@ -50,7 +45,7 @@ def main() -> None:
     args = parser.parse_args()
     env.quiet_tensorflow()
     job = DataJob(args.data, (180, 320), (128, 128))
-    write_if_missing(job, cached=False)
+    write_if_missing(job)
     dataset = open_dataset(job)
     source, threads = dataset.source, min(8, machine.usable_cores())
     make_index(source, dataset.fields, [0], threads)  # TensorFlow starts

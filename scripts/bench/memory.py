@@ -1,6 +1,6 @@
 """The memory of the RLDS loader over many batches: flat, or it would end a month's training.
 
-    python scripts/bench/memory.py
+    python -m scripts.bench.memory
 
 Exit code 1 where it grows after the first quarter, in which allocators and caches find their size.
 """
@@ -12,9 +12,9 @@ import itertools
 import sys
 import tempfile
 
-from robomimic_ddp.commands.bench.data_set import DataJob, open_dataset, write_if_missing
 from robomimic_ddp.config import env, machine
 from robomimic_ddp.data.rlds.loaders.make import make_loader
+from scripts.bench.data_set import DataJob, open_dataset, write_if_missing
 
 MARKS = 20
 MOST_GROWTH_MB = 20.0

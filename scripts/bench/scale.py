@@ -1,6 +1,6 @@
 """Efficiency on up to 1024 GPUs, modelled from one GPU's step and from links: arithmetic only.
 
-    python scripts/bench/scale.py --step-seconds 0.03 --parameters 67e6
+    python -m scripts.bench.scale --step-seconds 0.03 --parameters 67e6
 
 A message of n bytes takes latency + n / bandwidth (Hockney 1994). All-reduces: the quicker one of a
 ring (Patarasuk and Yuan 2009) and a double binary tree (Sanders, Speck and Traeff 2009). Buckets

@@ -19,7 +19,7 @@ PYTHON_END
 }
 
 find_python() {
-    local candidates=(python3 python3.13 python3.12 python3.11 python3.10 python3.9 python)
+    local candidates=(python3 python3.13 python3.12 python3.11 python3.10 python)
     if [ -n "${PYTHON:-}" ]; then candidates=("$PYTHON"); fi
     local candidate
     for candidate in "${candidates[@]}"; do

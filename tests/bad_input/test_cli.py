@@ -6,9 +6,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable
 
 import pytest
 
@@ -58,136 +58,100 @@ def emptied(package: Path) -> None:
     (package / "utils/train_utils.py").write_bytes(b"")
 
 
+def linked_to_nowhere(package: Path) -> None:
+    (package / "utils/train_utils.py").unlink()
+    (package / "utils/train_utils.py").symlink_to("gone.py")
+
+
 def damaged_record(content: str) -> Callable[[Path], object]:
     return lambda package: (package / manifest.NAME).write_text(content)
 
 
+CHECKOUT = "{folder}/checkout"
+PATHS = (
+    ("missing path", ("{folder}/none",), ("none", "no such file or folder")),
+    ("a file", ("{folder}/cli.txt",), ("cli.txt is a file", "give the folder")),
+    ("an empty folder", ("{folder}/empty",), ("no robomimic-style package",)),
+    ("an empty argument", ("",), ("no such file or folder", "''")),
+    ("two paths", ("{folder}", "{folder}"), ("unrecognized arguments",)),
+    ("a folder inside", ("{folder}/checkout/robomimic/algo",), ("did you mean",)),
+    ("two checkouts", ("{folder}/several",), ("several", "other")),
+    ("an unknown option", (CHECKOUT, "--quick"), ("unrecognized",)),
+)
+SOURCES = (
+    (
+        "a syntax error",
+        replaced("scripts/train.py", "def train(config, device):", "def train(config, device:"),
+        ("scripts/train.py:", "not valid Python"),
+    ),
+    (
+        "a conflict of git",
+        appended("utils/train_utils.py", b"<<<<<<< HEAD\n"),
+        ("utils/train_utils.py:", "not valid Python"),
+    ),
+    (
+        "not UTF-8",
+        appended("utils/torch_utils.py", b"# caf\xe9\n"),
+        ("utils/torch_utils.py", "Python"),
+    ),
+    ("a null byte", appended("utils/torch_utils.py", b"\0"), ("utils/torch_utils.py", "Python")),
+    ("an emptied file", emptied, ("cannot do without the area", "by hand")),
+)
+OUTSIDE = {"format": 1, "files": {"../x": {"original": None, "patched_sha256": ""}}}
+VERSION_99 = json.dumps({"format": 99, "files": {}})
+RECORDED = ("status", "apply", "revert")
 ROWS = (
-    Row("missing path", nothing, ALL, 2, ("none", "no such file or folder"), ("{folder}/none",)),
-    Row("a file", nothing, ALL, 2, ("cli.txt is a file", "give the folder"), ("{folder}/cli.txt",)),
-    Row("an empty folder", nothing, ALL, 2, ("no robomimic-style package",), ("{folder}/empty",)),
-    Row("an empty argument", nothing, ALL, 2, ("no such file or folder", "''"), ("",)),
-    Row("two paths", nothing, ALL, 2, ("unrecognized arguments",), ("{folder}", "{folder}")),
-    Row(
-        "a folder inside", nothing, ALL, 2, ("did you mean",), ("{folder}/checkout/robomimic/algo",)
-    ),
-    Row(
-        "two checkouts",
-        lambda package: write_host(package.parent.parent / "checkout" / "other"),
-        ALL,
-        2,
-        ("several", "other"),
-        ("{folder}/several",),
-    ),
+    *(Row(name, nothing, ALL, 2, words, arguments) for name, arguments, words in PATHS),
+    *(Row(name, spoil, EDITING, 1, words) for name, spoil, words in SOURCES),
     Row(
         "an unknown fixer",
         nothing,
         EDITING,
         2,
         ("Did you mean nets_dict", "Known:"),
-        ("{folder}/checkout", "--without", "net_dict"),
+        (CHECKOUT, "--without", "net_dict"),
     ),
-    Row("an unknown option", nothing, ALL, 2, ("unrecognized",), ("{folder}/checkout", "--quick")),
-    Row(
-        "a syntax error",
-        replaced("scripts/train.py", "def train(config, device):", "def train(config, device:"),
-        EDITING,
-        1,
-        ("scripts/train.py:", "not valid Python"),
-    ),
-    Row(
-        "a conflict of git",
-        appended("utils/train_utils.py", b"<<<<<<< HEAD\n"),
-        EDITING,
-        1,
-        ("utils/train_utils.py:", "not valid Python"),
-    ),
-    Row(
-        "not UTF-8",
-        appended("utils/torch_utils.py", b"# caf\xe9\n"),
-        EDITING,
-        1,
-        ("utils/torch_utils.py", "Python"),
-    ),
-    Row(
-        "a null byte",
-        appended("utils/torch_utils.py", b"\0"),
-        EDITING,
-        1,
-        ("utils/torch_utils.py", "Python"),
-    ),
-    Row("an emptied file", emptied, EDITING, 1, ("cannot do without the area", "by hand")),
-    Row(
-        "a link to nowhere",
-        lambda package: (
-            (package / "utils/train_utils.py").unlink(),
-            (package / "utils/train_utils.py").symlink_to("gone.py"),
-        ),
-        ALL,
-        2,
-        ("no robomimic-style package",),
-    ),
-    Row("a damaged record", damaged_record("{"), ("status", "apply", "revert"), 1, ("is damaged",)),
+    Row("a link to nowhere", linked_to_nowhere, ALL, 2, ("no robomimic-style package",)),
+    Row("a damaged record", damaged_record("{"), RECORDED, 1, ("is damaged",)),
     Row(
         "a record of another version",
-        damaged_record(json.dumps({"format": 99, "files": {}})),
-        ("status", "apply", "revert"),
+        damaged_record(VERSION_99),
+        RECORDED,
         1,
         ("format 99", "another version"),
     ),
     Row(
         "a record that leaves the package",
-        damaged_record(
-            json.dumps({"format": 1, "files": {"../x": {"original": None, "patched_sha256": ""}}})
-        ),
+        damaged_record(json.dumps(OUTSIDE)),
         ("apply", "revert"),
         1,
         ("is damaged", "../x"),
     ),
 )
 PLOTS = (
-    Row("plot: no run", nothing, ("plot",), 2, ("RUN_DIR",), ()),
-    Row("plot: missing folder", nothing, ("plot",), 1, ("none", FILE_NAME), ("{folder}/none",)),
-    Row("plot: an empty folder", nothing, ("plot",), 1, ("has no", FILE_NAME), ("{folder}/empty",)),
-    Row("plot: a file", nothing, ("plot",), 1, ("cli.txt", FILE_NAME), ("{folder}/cli.txt",)),
-    Row(
-        "plot: no epoch yet", nothing, ("plot",), 1, ("no training epoch yet",), ("{folder}/young",)
-    ),
-    Row("plot: damaged", nothing, ("plot",), 1, ("line 1", "is no JSON"), ("{folder}/damaged",)),
-    Row("plot: another file", nothing, ("plot",), 1, ("line 1", "epoch"), ("{folder}/other",)),
-    Row("plot: not text", nothing, ("plot",), 1, (FILE_NAME, "UTF-8"), ("{folder}/binary",)),
-    Row(
-        "plot: an ending that is no picture",
-        nothing,
-        ("plot",),
-        1,
-        ("curves.xyz", "png"),
-        ("{folder}/run", "-o", "{folder}/curves.xyz"),
-    ),
-    Row(
-        "plot: no ending",
-        nothing,
-        ("plot",),
-        1,
-        ("has no ending", "-o curves.png"),
-        ("{folder}/run", "-o", "{folder}/curves"),
-    ),
-    Row(
-        "plot: onto a folder",
-        nothing,
-        ("plot",),
-        1,
-        ("empty.png", "cannot be written"),
+    ("missing folder", ("{folder}/none",), ("none", FILE_NAME)),
+    ("an empty folder", ("{folder}/empty",), ("has no", FILE_NAME)),
+    ("a file", ("{folder}/cli.txt",), ("cli.txt", FILE_NAME)),
+    ("no epoch yet", ("{folder}/young",), ("no training epoch yet",)),
+    ("damaged", ("{folder}/damaged",), ("line 1", "is no JSON")),
+    ("another file", ("{folder}/other",), ("line 1", "epoch")),
+    ("not text", ("{folder}/binary",), (FILE_NAME, "UTF-8")),
+    ("no picture", ("{folder}/run", "-o", "{folder}/curves.xyz"), ("curves.xyz", "png")),
+    ("no ending", ("{folder}/run", "-o", "{folder}/curves"), ("no ending", "-o curves.png")),
+    (
+        "onto a folder",
         ("{folder}/run", "-o", "{folder}/empty.png"),
+        ("empty.png", "cannot be written"),
     ),
-    Row(
-        "plot: below a file",
-        nothing,
-        ("plot",),
-        1,
-        ("cli.txt", "cannot be written"),
+    (
+        "below a file",
         ("{folder}/run", "-o", "{folder}/cli.txt/curves.png"),
+        ("cli.txt", "cannot be written"),
     ),
+)
+PLOT_ROWS = (
+    Row("plot: no run", nothing, ("plot",), 2, ("RUN_DIR",), ()),
+    *(Row(f"plot: {row[0]}", nothing, ("plot",), 1, row[2], row[1]) for row in PLOTS),
 )
 HISTORIES = {
     "run": b'{"epoch": 1, "phase": "train", "samples_per_second": 1.0, "log": {"Loss": 1.0, '
@@ -215,7 +179,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("row", "name"),
-    [(row, name) for row in (*ROWS, *PLOTS) for name in row.commands],
+    [(row, name) for row in (*ROWS, *PLOT_ROWS) for name in row.commands],
     ids=lambda value: value.name if isinstance(value, Row) else value,
 )
 def test_one_clear_error(row: Row, name: str, folder: Path, command) -> None:

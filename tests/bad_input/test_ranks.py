@@ -90,4 +90,4 @@ def test_a_picture_of_one_rank_that_cannot_be_decoded(
     cause = result.stderr.partition("Root Cause")[2]
     assert re.search(r"rank [01] was loading .*made_up/1.0.0", cause), result
     assert "-00003: episode 0 at byte 0, step 1, `observation/exterior_image_1_left`" in cause
-    assert "ddp.skip_corrupt=true" in cause
+    assert "prepare-data --skip-corrupt" in cause

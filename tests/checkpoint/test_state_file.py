@@ -22,6 +22,7 @@ from robomimic_ddp.checkpoint import (
     write,
 )
 from robomimic_ddp.errors import CheckpointError
+from tests.states import STREAMS
 
 
 def state(epoch, size=2000):
@@ -165,14 +166,6 @@ def test_a_symbolic_link_keeps_the_previous_and_the_best_apart(linked, tmp_path,
     for name, epoch in ((STATE, 4), (PREVIOUS, 3), (BEST, 2)):
         assert same(state_file.read_file(directory / name), state(epoch))
     assert (directory / STATE).is_symlink() and (elsewhere / STATE).is_file()
-
-
-STREAMS = {
-    "torch": 0,
-    "cuda": [],
-    "numpy": {"words": 0, "position": 0, "gauss": None},
-    "python": {"version": 3, "words": 0, "gauss": None},
-}
 
 
 def test_what_a_state_lacks_is_named():

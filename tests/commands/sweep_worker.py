@@ -1,23 +1,23 @@
 """A worker of the sweep in the folder that is its argument, with stand-ins for training runs:
 
-python -m tests.commands.sweep_worker DIR [SLOTS]
+python -m tests.commands.sweep_worker DIR [GPU...]
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from robomimic_ddp.commands.sweep.study import Sweep
-from robomimic_ddp.commands.sweep.worker import Worker, make_slots
+from robomimic_ddp.commands.sweep.worker import Worker
 
 TRAINING = str(Path(__file__).with_name("sweep_training.py"))
 
 
-def worker(directory: Path, slots: int = 2, gpus: tuple[str, ...] = (), ranks: int = 1) -> Worker:
-    made = make_slots(gpus, ranks, slots)
-    return Worker(Sweep(directory), made, program=[TRAINING], poll=0.05)
+def worker(directory: Path, gpus: Sequence[str] = ("",)) -> Worker:
+    return Worker(Sweep(directory), gpus, program=[TRAINING], poll=0.05)
 
 
 if __name__ == "__main__":
-    sys.exit(worker(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 2).run())
+    sys.exit(worker(Path(sys.argv[1]), sys.argv[2:] or ("",)).run())

@@ -19,8 +19,8 @@ try robomimic-ddp plot --smo
 try robomimic-ddp ckpt conv
 try robomimic-ddp ckpt show run
 try robomimic-ddp ckpt average -o out.pth run
-try robomimic-ddp sweep run --slots 2 run
-try robomimic-ddp bench data --qui
+try robomimic-ddp sweep run --ranks 2 run
+try robomimic-ddp bench --ranks 1,2 --war
 """
 
 
@@ -34,7 +34,7 @@ def printed(capsys, shell: str) -> str:
 def test_bash_completes_commands_options_choices_and_paths(capsys, tmp_path):
     script = printed(capsys, "bash") + TRIES
     (tmp_path / "runs").mkdir()
-    words = ["apply", "--lr-scaling", "sqrt", "--smooth", "convert", *["runs"] * 3, "--quick"]
+    words = ["apply", "--lr-scaling", "sqrt", "--smooth", "convert", *["runs"] * 3, "--warmup"]
     done = subprocess.run(
         ["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )

@@ -61,7 +61,6 @@ def test_the_findings_of_doctor_fit(monkeypatch):
     screen = screen_of(monkeypatch)
     finding = doctor.Finding("memory", doctor.WARN, WORDS, f"{WORDS} `pip install {LONG}`")
     monkeypatch.setattr(doctor, "examine", lambda _: [finding])
-    monkeypatch.setattr(doctor, "probe_torch", dict)
     assert cli.main(["doctor"]) == 0
     lines = screen.text.replace("\033[33m", "").replace("\033[0m", "").splitlines()
     assert [line for line in lines if len(line) > 80] == [f"         `pip install {LONG}`"]

@@ -39,6 +39,15 @@ def test_our_options_are_taken_before_the_hosts_parser_sees_them(argv):
     assert dotlist.options() == {}
 
 
+def test_what_goes_to_torch_is_a_mapping_by_name(argv):
+    argv("ddp.kwargs.bucket_cap_mb=50", "ddp.kwargs.static_graph=true", "+ddp.loader.timeout=1.5")
+    expected = {"bucket_cap_mb": 50, "static_graph": True}
+    assert dotlist.options() == {"kwargs": expected, "loader": {"timeout": 1.5}}
+    assert dotlist.overrides(sys.argv[1:]) == []
+    argv("ddp.kwargs={bucket_cap_mb: 50, static_graph: true}")
+    assert dotlist.options() == {"kwargs": expected}
+
+
 FLAGS = """
 import argparse
 parser = argparse.ArgumentParser()

@@ -150,7 +150,12 @@ def test_contradictions(env, gpus, options, error, words):
 def test_options_of_fsdp_without_its_mode_are_noted(mode, noted):
     text = planned(launched(0, 4), 4, mode=mode, fsdp_replicas=2).describe()
     assert ("warning: ddp.fsdp_replicas=2 has no effect" in text) == noted
-    assert "fsdp_reshard" not in text
+
+
+def test_arguments_of_ddp_without_it_are_noted():
+    kwargs = {"bucket_cap_mb": 50}
+    assert "note: ddp.kwargs.bucket_cap_mb has no effect" in planned(kwargs=kwargs).describe()
+    assert "no effect" not in planned(launched(0, 4), 4, kwargs=kwargs).describe()
 
 
 SHARDED = "with ddp.mode=fsdp is not possible"
@@ -160,14 +165,10 @@ SHARDED = "with ddp.mode=fsdp is not possible"
 @pytest.mark.parametrize(
     "options, words",
     [
-        ({"static_graph": True}, f"ddp.static_graph=true {SHARDED}: it is DDP's"),
-        ({"find_unused_parameters": True}, f"ddp.find_unused_parameters=true {SHARDED}"),
-        ({"comm": "powersgd"}, f"ddp.comm=powersgd {SHARDED}"),
-        ({"bucket_mb": 10.0}, f"ddp.bucket_mb=10.0 {SHARDED}"),
-        ({"buffer_sync": "true"}, f"ddp.buffer_sync=true {SHARDED}"),
+        ({"kwargs": {"static_graph": True}}, f"ddp.kwargs.static_graph {SHARDED}: they are"),
+        ({"comm": "powersgd:2"}, f"ddp.comm=powersgd:2 {SHARDED}"),
         ({"compile": "true"}, f"ddp.compile=true {SHARDED}"),
         ({"precision": "fp16"}, f"ddp.precision=fp16 {SHARDED}"),
-        ({"channels_last": True}, f"ddp.channels_last=true {SHARDED}"),
         ({"sync_batchnorm": "true"}, f"ddp.sync_batchnorm=true {SHARDED}"),
         ({"fsdp_replicas": 4}, "ddp.fsdp_replicas=4 with 4 ranks is not possible"),
         ({"fsdp_replicas": 3}, "ddp.fsdp_replicas=3 with 4 ranks is not possible"),
@@ -184,8 +185,8 @@ def test_what_does_not_go_with_fsdp(options, words):
 
 def test_what_goes_with_fsdp():
     assert planned(launched(0, 4), mode="fsdp", precision="bf16", fsdp_replicas=2).mode == "fsdp"
-    harmless = {"buffer_sync": "false", "sync_batchnorm": "false", "fsdp_reshard": False}
-    harmless |= {"accumulate": 2, "activation_checkpointing": True}
+    harmless = {"sync_batchnorm": "false"}
+    harmless |= {"accumulate": 2, "activation_checkpointing": True, "loader": {"timeout": 9}}
     assert planned(launched(0, 4), mode="fsdp", **harmless).mode == "fsdp"
     assert planned(launched(0, 4), gpus=4, mode="fsdp", fsdp_offload=True).mode == "fsdp"
 

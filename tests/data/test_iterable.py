@@ -46,8 +46,9 @@ def test_any_other_stream_is_refused():
 
 
 def test_one_rank_gets_the_hosts_own_loader():
-    loader = make(world_size=1, stream_is_sharded=True)
+    loader = make(world_size=1, stream_is_sharded=True, kwargs={"drop_last": True})
     assert type(loader) is DataLoader and loader.batch_size == 8
+    assert list(make(world_size=1, kwargs={"batch_size": 40, "drop_last": True})) == []
 
 
 @pytest.mark.parametrize("kind", [StreamLoader, ShardedLoader])

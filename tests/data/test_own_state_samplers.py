@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, RandomSampler, Sampler
 
 from robomimic_ddp.data.sampling import ReplayedLoader, train_loader
 from robomimic_ddp.errors import CheckpointError
-from tests.data.test_sampling_positions import Host, Samples, indices
+from tests.data.host_epochs import Host, Samples, indices
 
 SIZE, BATCH, WORLD = 50, 5, 2
 

@@ -103,22 +103,6 @@ def test_the_shares_of_a_pass_are_disjoint_and_their_union_is_exact(size, world,
         assert max(map(len, per_rank)) - min(map(len, per_rank)) <= 1
 
 
-@given(sizes, worlds, st.booleans(), seeds, st.integers(0, 5))
-def test_lengths_are_announced_and_a_pass_can_be_set(size, world, drop_last, seed, number):
-    order = order_of(Numbers(size), None, True, seed)
-    for rank in range(world):
-        kwargs = {"rank": rank, "world_size": world, "drop_last": drop_last}
-        running = ShardedSampler(order, size, **kwargs)
-        for _ in range(number):
-            list(running)
-        resumed = ShardedSampler(order_of(Numbers(size), None, True, seed), size, **kwargs)
-        resumed.next_pass = running.next_pass
-        share = list(resumed)
-        assert share == list(running)
-        assert len(share) == len(resumed)
-        assert (resumed.current_pass, resumed.next_pass) == (number, number + 1)
-
-
 @given(st.integers(30, 200), st.integers(1, 3), seeds)
 def test_consecutive_passes_and_other_seeds_differ_in_order(size, world, seed):
     first, second = shares(order_of(Numbers(size), None, True, seed), size, world, False, passes=2)
@@ -168,15 +152,6 @@ def test_valid_loaders_give_the_first_samples_once_and_the_same_each_epoch(
     assert sum(loader.samples_delivered for loader in per_rank) == 2 * wanted
 
 
-def test_a_valid_loader_iterates_every_sample():
-    per_rank = loaders(valid_loader, 5, 3, 2)
-    assert [[b.tolist() for b in loader] for loader in per_rank] == [[[0, 3]], [[1, 4]], [[2]]]
-    assert [len(loader) for loader in per_rank] == [1, 1, 1]
-    assert {len(loader.dataset) for loader in per_rank} == {5}
-    assert len({loader.index_stream_digest() for loader in per_rank}) == 3
-    assert per_rank[0].index_stream_digest(1) != per_rank[0].index_stream_digest()
-
-
 @given(st.lists(st.floats(0.01, 100), min_size=1, max_size=60), worlds, st.booleans(), seeds)
 def test_weighted_shares_are_the_single_process_draw(weights, world, replacement, seed):
     size = len(weights)
@@ -190,15 +165,6 @@ def test_weighted_shares_are_the_single_process_draw(weights, world, replacement
         assert merged.tolist() == whole
         if not replacement:
             assert sorted(whole) == list(range(size))
-
-
-def test_weights_keep_their_shares_on_every_rank():
-    weights = np.concatenate([np.full(1000, 3.0), np.full(3000, 1.0)])
-    sampler = WeightedRandomSampler(weights, num_samples=40_000)
-    for share in shares(order_of(Numbers(4000), sampler, False, 1), 40_000, 4, True)[0]:
-        first = np.mean(np.asarray(share) < 1000)
-        assert abs(first - 0.5) < 0.03  # six standard deviations of 10,000 draws
-        assert len(set(share)) > 3000
 
 
 def test_weights_beyond_the_limit_of_torch():
@@ -352,14 +318,6 @@ def test_on_one_rank_a_batch_larger_than_the_set_is_a_clear_error(make, own):
     assert len(build(batch_size=3)) == 1 and len(build()) == 3
     assert len(build(batch_size=4, drop_last=False)) == 1
     assert len(build(batch_size=None, drop_last=False)) == 3
-
-
-def test_a_stream_of_the_host_on_one_rank_is_not_counted():
-    kwargs = {"dataset": Stream(), "batch_size": 40, "drop_last": True}
-    assert (
-        list(train_loader(DataLoader, kwargs, rank=0, world_size=1, seed=0, batch_size_per_rank=2))
-        == []
-    )
 
 
 def test_on_one_rank_the_hosts_loader_is_made_with_the_hosts_arguments():

@@ -9,23 +9,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from robomimic_ddp.data.sampling import ReplayedLoader, train_loader
 from robomimic_ddp.distributed import rng
-
-
-class Samples(Dataset):
-    """Sample i, with noise as an augmentation in the training process would draw."""
-
-    def __init__(self, size):
-        self.size = size
-
-    def __len__(self):
-        return self.size
-
-    def __getitem__(self, index):
-        return index, np.random.rand(), torch.rand(())
+from tests.data.host_epochs import Host, Samples, indices
 
 
 def sharded(size, world, rank, batch):
@@ -33,33 +21,6 @@ def sharded(size, world, rank, batch):
     return train_loader(
         DataLoader, kwargs, rank=rank, world_size=world, seed=3, batch_size_per_rank=batch
     )
-
-
-def indices(batches):
-    return [batch[0].tolist() for batch in batches]
-
-
-class Host:
-    """Takes batches as hosts do: `held` keeps one iterator over epochs (DROID), else one each."""
-
-    def __init__(self, loader, held):
-        self.loader, self.held = loader, held
-        self.iterator = iter(loader) if held else None
-
-    def epoch(self, steps):
-        iterator = self.iterator if self.held else iter(self.loader)
-        taken = []
-        for _ in range(steps):
-            try:
-                taken.append(next(iterator))
-            except StopIteration:
-                iterator = iter(self.loader)
-                taken.append(next(iterator))
-        if self.held:
-            self.iterator = iterator
-        else:
-            self.loader.let_go()
-        return taken
 
 
 @given(
@@ -131,12 +92,6 @@ def test_iterating_leaves_the_random_streams_alone():
     loader = train_loader(DataLoader, kwargs, rank=1, world_size=2, seed=3, batch_size_per_rank=2)
     list(loader)
     assert str(rng.capture()) == str(before)
-
-
-def test_a_run_of_one_rank_leaves_no_position_for_two():
-    loader = sharded(40, 2, 0, 4)
-    assert "new pass" in loader.go_to({"kind": "replay", "batches": None}, 1, 7)
-    assert loader.next_pass == 7
 
 
 @pytest.mark.parametrize("held", [False, True])
@@ -285,20 +240,3 @@ def test_one_rank_sees_the_hosts_own_batches():
         replayed = ReplayedLoader(loader())
         assert len(replayed) == len(plain) and replayed.batch_size == 3
         assert [str(list(replayed)) for _ in range(2)] == expected
-
-
-def test_batches_left_of_one_rank():
-    def make():
-        return ReplayedLoader(DataLoader(Samples(43), batch_size=4, shuffle=True, drop_last=True))
-
-    loader = make()
-    assert loader.batches_left() == 10
-    iterator = iter(loader)
-    for _ in range(4):
-        next(iterator)
-    assert loader.batches_left() == 6
-    resumed = make()
-    resumed.go_to(loader.position(), 1, 0)
-    assert resumed.batches_left() == 6 == len(list(resumed))
-    resumed.go_to({"kind": "pass", "pass": 0, "samples": 24}, 2, 0)
-    assert resumed.batches_left() == 10, "a new pass"

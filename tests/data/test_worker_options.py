@@ -16,7 +16,7 @@ from robomimic_ddp.config.machine import share_of_cores
 from robomimic_ddp.config.options import Options, resolve
 from robomimic_ddp.config.plan import make_plan
 from robomimic_ddp.data.sampling.worker_options import loader_arguments
-from robomimic_ddp.errors import OptionError, PlanError
+from robomimic_ddp.errors import PlanError
 
 DATA = TensorDataset(torch.arange(12))
 
@@ -74,20 +74,17 @@ def test_shares_of_bound_and_of_free_ranks(monkeypatch):
 
 def test_a_loader_is_left_alone_by_default_and_follows_the_options():
     host = {"dataset": DATA, "batch_size": 4, "num_workers": 2, "prefetch_factor": 4}
-    assert loader_arguments(host, Options(), 2, False, "train") == host
-    made = loader_arguments(host, Options(workers="0"), 0, False, "train")
-    assert made == {"dataset": DATA, "batch_size": 4, "num_workers": 0}
-    assert len(list(DataLoader(**made))) == 3
-    some = Options(workers="auto", persistent_workers=True, prefetch=3)
-    made = loader_arguments(host, some, 3, False, "train")
-    assert (made["num_workers"], made["persistent_workers"], made["prefetch_factor"]) == (
-        3,
-        True,
-        3,
-    )
-    assert loader_arguments(host, some, 3, False, "valid")["num_workers"] == 1
-    plain = {"dataset": DATA}
-    assert loader_arguments(plain, Options(persistent_workers=True), 0, False, "train") == plain
+    assert loader_arguments(host, Options(), 2, "train") == host
+    arguments = loader_arguments(host, Options(workers="0"), 0, "train")
+    assert arguments == {"dataset": DATA, "batch_size": 4, "num_workers": 0}
+    assert len(list(DataLoader(**arguments))) == 3
+    loader = {"persistent_workers": True, "prefetch_factor": 3, "pin_memory": False}
+    options = Options(workers="auto", loader=loader)
+    arguments = loader_arguments({**host, "pin_memory": True}, options, 3, "train")
+    assert arguments == {**host, **loader, "num_workers": 3}
+    assert loader_arguments(host, options, 3, "valid")["num_workers"] == 1
+    alone = loader_arguments({"dataset": DATA}, Options(loader=loader), 0, "train")
+    assert alone == {"dataset": DATA, "pin_memory": False}, "nothing that needs workers"
 
 
 def test_a_stream_of_the_hosts_own_keeps_its_number_of_workers():
@@ -96,29 +93,4 @@ def test_a_stream_of_the_hosts_own_keeps_its_number_of_workers():
             return iter(range(3))
 
     host = {"dataset": Stream(), "num_workers": 0}
-    assert loader_arguments(host, Options(workers="auto"), 5, False, "train") == host
-
-
-@pytest.mark.parametrize(
-    "options, on_gpu, pinned",
-    [
-        ({}, True, True),
-        ({}, False, None),
-        ({"preset": "safe"}, True, None),
-        ({"preset": "safe", "pin_memory": "true"}, True, True),
-        ({"pin_memory": "false"}, True, False),
-        ({"pin_memory": "true"}, False, None),
-    ],
-)
-def test_memory_is_pinned_for_gpus(options, on_gpu, pinned):
-    made = loader_arguments({"dataset": DATA}, Options(**options), 0, on_gpu, "train")
-    assert made.get("pin_memory") == pinned
-
-
-def test_values_of_workers():
-    assert resolve({"workers": 3}).values.workers == "3"
-    assert resolve(environment={"workers": "AUTO"}).values.workers == "auto"
-    for bad in ("-1", "2.5", "many", [2]):
-        with pytest.raises(OptionError, match=r"config \| auto \| a whole number"):
-            resolve({"workers": bad})
-    assert resolve(file={"compile": True}).values.compile == "true"
+    assert loader_arguments(host, Options(workers="auto"), 5, "train") == host

@@ -50,12 +50,15 @@ def test_what_may_write_to_its_buffers(make, changes):
 
 @pytest.mark.parametrize(
     ("chosen", "with_norm", "without"),
-    [("auto", True, False), ("true", True, True), ("false", False, False)],
+    [(None, True, False), (True, True, True), (False, False, False)],
 )
 def test_ddp_copies_buffers_where_it_must(chosen, with_norm, without):
+    kwargs = {} if chosen is None else {parallel.BUFFERS[0]: chosen}
+
     def copies(net):
-        options = parallel.ddp_options(Options(buffer_sync=chosen), net)
-        return options.get("broadcast_buffers", options.get("forward_sync_buffers"))
+        options = parallel.ddp_options(Options(kwargs=kwargs), net)
+        assert options["gradient_as_bucket_view"] is True
+        return options[parallel.BUFFERS[0]]
 
     assert copies(nn.BatchNorm1d(3)) is with_norm
     assert copies(nn.Sequential(hosts_softmax())) is without

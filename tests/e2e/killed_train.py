@@ -21,6 +21,7 @@ from typing import Any
 import robomimic.scripts.train as host_train
 
 from robomimic_ddp.checkpoint import weights
+from tests.e2e.host_entry import train
 from tests.e2e.watched_train import around
 
 ANSWER_SECONDS = 3.0
@@ -108,16 +109,7 @@ def main() -> None:
     given = parser.parse_args(sys.argv[1:])
     given.folder.mkdir(exist_ok=True)
     Killer(given.plan, given.folder).install()
-    host_train.main(
-        argparse.Namespace(
-            config=given.config,
-            algo=None,
-            name=None,
-            dataset=None,
-            debug=False,
-            resume=given.resume,
-        )
-    )
+    train(given.config, given.resume)
 
 
 if __name__ == "__main__":

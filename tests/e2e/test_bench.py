@@ -1,144 +1,47 @@
-"""`robomimic-ddp bench`: its rows, and that its variants compute the same; no time is asserted."""
+"""`robomimic-ddp bench` trains a user's job on one and two ranks, and leaves its table only."""
 
 from __future__ import annotations
 
 import json
-import os
-import statistics
 
 import pytest
-import torch
 
-from robomimic_ddp import cli
-from robomimic_ddp.commands.bench import command, compare, data, step
-from robomimic_ddp.commands.bench.data_set import DataJob
-from robomimic_ddp.errors import ConfigError
+from tests.configs import write_config
+from tests.hosts import python, require_clean
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
-SMALL = ["--rounds", "1", "--batch", "2", "--down-dims", "16,32"]
+WORDS = ["--ranks", "1,2", "--steps", "2", "--warmup", "1", "--rounds", "1"]
 
 
-def rows_of(tmp_path, *words):
-    file = tmp_path / "rows.json"
-    assert cli.main(["bench", *words, "--json", str(file)]) == 0
-    return json.loads(file.read_text())
+def bench(host, tmp_path, config, *words):
+    (tmp_path / "tmp").mkdir()
+    added = {"TMPDIR": str(tmp_path / "tmp")}
+    words = ["bench", "--config", config, *WORDS, *words]
+    return python(host, "robomimic_ddp", *words, added=added, cold=True, timeout=300)
 
 
-@pytest.mark.slow
-def test_host_safe_and_fast_take_the_same_steps(tmp_path, capsys):
-    rows = rows_of(tmp_path, "step", *SMALL, "--option", "accumulate=2")
-    assert [row["variant"] for row in rows] == ["host", "ours", "ours", "ours"]
-    host, safe, fast, twice = rows
-    assert host["loss"] == safe["loss"], "safe is the host's own arithmetic"
-    assert fast["loss"] == pytest.approx(host["loss"], rel=1e-4)
-    for row in rows:
-        samples = row["samples_per_second"] / row["steps_per_second"]
-        assert samples == pytest.approx(4 if row is twice else 2)
-        assert row["parameters"] == host["parameters"] and row["peak_rss_mb"] > 100
-    for times in fast["times"]["host"].values():
-        assert times["low"] <= times["median"] <= times["high"]
-    text = capsys.readouterr().out
-    assert "ours, preset=fast: " in text and "times the samples/s of host" in text
+def test_a_job_on_one_and_two_ranks(host_copy, config_file, tmp_path):
+    config, rows, picture = config_file("diffusion_policy"), tmp_path / "b.json", tmp_path / "b.png"
+    result = bench(host_copy, tmp_path, config, "-o", picture, "--json", rows)
+    require_clean(result)
+    one, two = json.loads(rows.read_text())
+    assert (one["ranks"], two["ranks"], one["speed_up"]) == (1, 2, 1)
+    for row in (one, two):
+        samples = row["samples_per_second"] * row["step_seconds"]
+        assert samples == pytest.approx(4 * row["ranks"], rel=0.5), "medians of several epochs"
+        assert 0 <= row["data_wait"] <= 1
+    assert "round 1 of 1, 2 ranks: " in result.stdout and "efficiency" in result.stdout
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert not [*(tmp_path / "tmp").iterdir()] and not (tmp_path / "runs").exists()
 
 
-@pytest.mark.slow
-def test_several_ranks(tmp_path):
-    rows = rows_of(tmp_path, "step", *SMALL, "--ranks", "2")
-    assert [(row["variant"], row["world"]) for row in rows] == [
-        ("host", 1), ("hand_written_ddp", 2), ("ours", 2),
-    ]  # fmt: skip
-    for row in rows:
-        per_step = row["samples_per_second"] / row["steps_per_second"]
-        assert per_step == pytest.approx(2 * row["world"])
-    assert set(rows[2]["times"]) == {"host", "hand_written_ddp"}
-
-
-@pytest.mark.slow
-def test_ddp_of_one_rank_computes_as_the_host_by_hand_and_as_ours():
-    """Ours in a group of one is what `--device cuda` measures over NCCL."""
-    variants = [step.Variant(step.HOST), step.Variant(step.BY_HAND)]
-    variants.append(step.Variant(step.OURS, {"mode": "ddp"}))
-    host, by_hand, ours = step.measure(step.Job(2, 1, (16, 32)), 1, variants)
-    assert by_hand["loss"] == pytest.approx(host["loss"], rel=1e-3)
-    assert ours["loss"] == pytest.approx(host["loss"], rel=1e-4)
-    assert host["parameters"] == by_hand["parameters"] == ours["parameters"]
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_a_missing_gpu_is_one_clear_error(capsys):
-    assert cli.main(["bench", "step", "--device", "cuda"]) == 1
-    assert "sees no CUDA device here" in capsys.readouterr().err
-
-
-def test_intervals_hold_the_median():
-    values = [1.0, 1.1, 1.2, 5.0, 1.15, 1.05, 0.9]
-    found = compare.ratio(values, [1.0] * 7)
-    assert found["low"] <= found["median"] == statistics.median(values) <= found["high"] < 5.0
-
-
-def test_a_worker_that_cannot_begin_is_an_error(monkeypatch):
-    monkeypatch.setattr(step, "WORKER", "robomimic_ddp.commands.bench.nothing")
-    with pytest.raises(ConfigError, match="No module named robomimic_ddp.commands.bench.nothing"):
-        step.measure(step.Job(2, 1), 1, step.ON_CPU)
-
-
-@pytest.mark.slow
-def test_loaders_and_what_they_count(tmp_path, capsys):
-    pytest.importorskip("tensorflow_datasets", reason="the extra [rlds] is not installed")
-    small = {"episodes": 6, "steps": 12, "batch": 4, "buffer": 8}
-    job = DataJob(str(tmp_path), (20, 36), (12, 16), "bilinear", **small)
-    rows = data.measure(job, (1, 3), 1, 0.01)
-    assert [(row["loader"], row["world"]) for row in rows] == [
-        (loader, world) for world in (1, 3) for loader in data.LOADERS
-    ]
-    for row in rows:
-        read_too_much = row["loader"] == "skipping" and row["world"] == 3
-        decoded = row["decoded_over_delivered"]
-        assert 1 < decoded <= 3 if read_too_much else decoded == 1.0
-        assert row["frames_per_second"] > 0 and row["cpu_seconds_per_1000_frames"] > 0
-        gpus = 16 / (row["cpu_seconds_per_1000_frames"] / 1000 * job.frames_per_sample * 32)
-        assert row["gpus_fed"] == pytest.approx(gpus)
-        assert list(row["over_hosts"]) == (list(data.HOSTS) if row["loader"] in data.OURS else [])
-        assert 50 < row["peak_rss_mb"] < 10_000 and row["first_batch_seconds"] > 0
-    text = "\n".join(data.lines(job, rows))
-    assert "20x36 (" in text and "to 12x16, bilinear; 6 episodes" in text and "skipping" in text
-    assert "ours_cached over skipping, 3 ranks, CPU: " in text
-
-
-def test_rows_are_written_after_each_size(tmp_path, monkeypatch):
-    """What was measured is not lost with what comes after it."""
-    file = tmp_path / "rows.json"
-
-    def second_fails(job, *rest):
-        if job.stored == (8, 8):
-            raise ConfigError("stopped here")
-        return [{"stored": job.stored}]
-
-    monkeypatch.setattr(data, "measure", second_fails)
-    monkeypatch.setattr(data, "lines", lambda job, rows: [])
-    words = ["--sizes", "16x16:16x16", "8x8:8x8", "--worlds", "1", "--json", str(file)]
-    assert cli.main(["bench", "data", *words]) != 0
-    assert json.loads(file.read_text()) == [{"stored": [16, 16]}]
-
-
-def test_a_loader_that_ends_is_an_error(monkeypatch):
-    monkeypatch.setattr(data, "write_if_missing", os._exit)
-    with pytest.raises(ConfigError, match="a process of the benchmark was ended"):
-        data.measure(7, (1,), 1, 0.01)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [("step", "--rounds", "-1"), ("step", "--batch", "0"), ("step", "--ranks", "0"),
-     ("step", "--down-dims", "16,many"), ("step", "--option", "comm=fast"),
-     ("step", "--ranks", "2", "--device", "cuda"), ("step", "--cameras", "-1"),
-     ("data", "--rounds", "0"), ("data", "--sizes", "8:8"), ("data", "--sizes", "8x8:8x8:box"),
-     ("data", "--worlds", "0")],
-)  # fmt: skip
-def test_usage(words, capsys):
-    assert cli.main(["bench", *words]) == 2
-    assert words[1] in capsys.readouterr().err
-
-
-def test_a_data_set_too_small_for_its_ranks_is_refused():
-    assert command.WORLDS[-1] * DataJob.batch < DataJob.episodes * 20, "also with --quick"
+@pytest.mark.bad_input
+def test_a_training_that_fails_shows_its_last_lines(host_copy, config_file, tmp_path):
+    settings = json.loads(config_file("diffusion_policy").read_text())
+    settings["algo"]["optim_params"] = {"policy": {"optimizer_type": "none_of_the_hosts"}}
+    config = write_config(tmp_path / "bad.json", settings)
+    result = bench(host_copy, tmp_path, config)
+    assert result.returncode == 1 and not result.leftovers
+    assert "Error" in result.stderr.partition("robomimic-ddp: the training on 1 rank ended")[0]
+    assert "ended with exit code 1; its last lines are above" in result.stderr
+    assert not [*(tmp_path / "tmp").iterdir()]

@@ -15,11 +15,16 @@ from robomimic_ddp.checkpoint import STATE
 from robomimic_ddp.checkpoint.state_file import read_file
 from robomimic_ddp.errors import EXIT_STOPPED
 from robomimic_ddp.training.step import compile
-from tests.configs import make_config, write_config
-from tests.e2e.test_checkpoints import FROZEN
+from tests.configs import FROZEN, make_config, write_config
 from tests.hosts import FINISHED, Host, python, require_clean
 from tests.parity.comparison import moment_distance
-from tests.runs import epoch_logs, load, run_directory, state_differences
+from tests.runs import (
+    epoch_logs,
+    load,
+    require_equal_weights,
+    run_directory,
+    state_differences,
+)
 from tests.versions import NEEDS_CALL_PLACE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900), NEEDS_CALL_PLACE]
@@ -95,10 +100,12 @@ def test_its_files_need_no_compiler(
     for part in ("nets", "ema"):
         assert list(before[part]) == list(eager[part])
     source = directories["whole"] / "last.pth"
-    changes = {**FROZEN, "experiment": {"ckpt_path": str(source)}, "train": {"num_epochs": 1}}
+    changes = {
+        "algo": {"optim_params": {"policy": FROZEN}},
+        "experiment": {"ckpt_path": str(source)},
+        "train": {"num_epochs": 1},
+    }
     made = make_config("diffusion_policy", low_dim_dataset, tmp_path / "runs", changes)
     result = python(plain_host, TRAIN, "--config", write_config(tmp_path / "c.json", made))
     require_clean(result)
-    after = final(run_directory(tmp_path / "runs"))["nets"]
-    assert list(after) == list(before["nets"])
-    assert all(torch.equal(after[name], before["nets"][name]) for name in after)
+    require_equal_weights(before["nets"], final(run_directory(tmp_path / "runs"))["nets"])

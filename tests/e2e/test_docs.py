@@ -21,19 +21,10 @@ import torch
 
 from robomimic_ddp import api, cli
 from tests.configs import make_config, write_config
+from tests.e2e.pages import DOCS, MADE, PAGES, TEXTS, commands, program_of
 from tests.hosts import FINISHED, ROOT, copy_host, python, require_clean, torchrun
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
-DOCS = ROOT / "docs"
-MADE = "messages.md"
-"""Written when the site is built."""
-PAGES = sorted(page for page in DOCS.glob("*.md") if page.name != MADE)
-TEXTS = [*PAGES, ROOT / "README.md"]
-BLOCK = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-INDENTED = re.compile(
-    r"^    ((?:\S+/)?(?:robomimic-ddp|torchrun|python|pip|scripts/\S+) .*)$", re.M
-)
-"""As the README writes them."""
 NOT_RUN = (
     *("pip", "git", "docker", "scripts/test.sh", "scripts/demo.sh", ".venv/bin/pip", "cd"),
     *("tensorboard", "wandb"),
@@ -42,21 +33,6 @@ NOT_RUN = (
 BUILD = ".venv/bin/python"
 """Of the site: the fixture `site` runs it."""
 TRAINING = ("torchrun", "python")
-
-
-def commands(page: Path) -> list[str]:
-    """The command lines of a page's blocks, with continued lines joined, without comments."""
-    text = "\n".join(BLOCK.findall(page.read_text())).replace("\\\n", " ")
-    written = text.splitlines()
-    if page.name == "README.md":
-        written += INDENTED.findall(page.read_text())
-    lines = (re.sub(r"\s+#.*", "", line).strip() for line in written)
-    return [line for line in lines if line]
-
-
-def program_of(line: str) -> str:
-    """The first word of a command line after the variables that it sets."""
-    return next(word for word in line.split() if not re.match(r"[A-Z_]+=", word))
 
 
 class Anchors(HTMLParser):

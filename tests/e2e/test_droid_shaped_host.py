@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from tests.configs import make_config, merged, write_config
+from tests.configs import FROZEN, make_config, merged, write_config
 from tests.droid_host import droid_shaped
 from tests.hosts import FINISHED, Host, Result, apply, python, require_clean, torchrun
-from tests.runs import checkpoints, digests, load, run_directory
+from tests.runs import checkpoints, digests, load, require_equal_weights, run_directory
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 WATCHED = "tests.e2e.watched_train"
@@ -80,11 +79,10 @@ def test_the_unedited_host_resumes_from_it(
 ) -> None:
     """Learning rate and weight decay are 0, so the weights must come out as they were saved."""
     source = run_directory(trained / "runs") / "last.pth"
-    frozen = {"learning_rate": {"initial": 0.0}, "regularization": {"L2": 0.0}}
     changes = {
         "experiment": {"ckpt_path": str(source)},
         "train": {"num_epochs": 1},
-        "algo": {"optim_params": {"policy": frozen}},
+        "algo": {"optim_params": {"policy": FROZEN}},
     }
     config = make_config("diffusion_policy_images", image_dataset, tmp_path / "runs", changes)
     file = write_config(tmp_path / "config.json", config)
@@ -92,9 +90,7 @@ def test_the_unedited_host_resumes_from_it(
     require_clean(result)
     assert FINISHED in result.stdout, result
     after = load(run_directory(tmp_path / "runs") / "last.pth")["model"]["nets"]
-    before = load(source)["model"]["nets"]
-    assert before.keys() == after.keys()
-    assert all(torch.equal(before[name], after[name]) for name in before)
+    require_equal_weights(load(source)["model"]["nets"], after)
 
 
 def rlds_config(data: Path, folder: Path, **changes: Any) -> dict[str, Any]:

@@ -19,8 +19,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 @pytest.mark.slow
 def test_the_config_that_is_written_trains(host_copy: Host, tmp_path: Path) -> None:
     """With the instruction's embedding added, as the guide says."""
+    from tests.rlds.language_model import WIDTH, make_model
     from tests.rlds.other_shapes import write_bridge
-    from tests.rlds.test_language import WIDTH, make_model
 
     folder, model = write_bridge(tmp_path / "data"), make_model(tmp_path / "Model")
     command = [sys.executable, "-m", "robomimic_ddp", "inspect-data", folder.parent]

@@ -16,7 +16,7 @@ ONE_EPOCH = {
     "experiment": {"epoch_every_n_steps": 1},
     "train": {"num_epochs": 1},
     "algo": {"optim_params": {"policy": {"learning_rate": {"warmup_steps": 0}}}},
-    "ddp": {"lr_scaling": "sqrt", "batch": "per_rank"},
+    "ddp": {"lr_scaling": "sqrt", "batch": "per_rank", "kwargs": {"static_graph": False}},
 }
 
 
@@ -32,7 +32,8 @@ def record_of(output: Path) -> dict[str, Any]:
 def test_the_hosts_own_entry_reads_all_three_places(host_copy, config_file, tmp_path):
     config = config_file("diffusion_policy", ONE_EPOCH)
     added = {"ROBOMIMIC_DDP_LR_SCALING": "linear", "ROBOMIMIC_DDP_DEBUG": "true"}
-    arguments = ["--config", config, "ddp.debug=false"]
+    added["ROBOMIMIC_DDP_KWARGS"] = "{bucket_cap_mb: 1, find_unused_parameters: true}"
+    arguments = ["--config", config, "ddp.debug=false", "ddp.kwargs.bucket_cap_mb=2"]
     result = torchrun(host_copy, "robomimic.scripts.train", *arguments, added=added, timeout=180)
     require_clean(result)
     assert "learning rate: 0.0001 -> 0.0002 (x 2)" in result.stdout
@@ -40,17 +41,21 @@ def test_the_hosts_own_entry_reads_all_three_places(host_copy, config_file, tmp_
     assert record["options"]["lr_scaling"] == "linear"
     assert record["sources"]["lr_scaling"] == "environment"
     assert record["sources"]["batch"] == "file"
-    assert record["sources"]["debug"] == "command line" and record["options"]["debug"] == "false"
+    assert record["sources"]["debug"] == "command line" and record["options"]["debug"] is False
+    kwargs = {"bucket_cap_mb": 2, "find_unused_parameters": True, "static_graph": False}
+    assert record["options"]["kwargs"] == kwargs
 
 
 def test_the_dot_list_entry_puts_the_command_line_first(host_copy, config_file, tmp_path):
     config = config_file("diffusion_policy", ONE_EPOCH)
     arguments = [f"load_from={config}", "train.batch_size=6", "ddp.batch=global"]
+    arguments.append("ddp.loader.pin_memory_device=cpu")
     result = torchrun(host_copy, "robomimic.scripts.train_rlds", *arguments, timeout=180)
     require_clean(result)
     assert result.stdout.count(FINISHED) == 1
     record = record_of(tmp_path / "runs")
     assert record["sources"] | {"lr_scaling": "file", "batch": "command line"} == record["sources"]
+    assert record["options"]["loader"] == {"pin_memory_device": "cpu"}
     plan = record["plan"]
     assert (plan["configured_batch"], plan["batch_per_rank"], plan["samples_per_step"]) == (6, 3, 6)
     assert "learning rate: 0.0001, as configured" in result.stdout  # 6 samples a step
@@ -81,6 +86,17 @@ def test_an_unknown_option_is_one_clear_error(module, host_copy, config_file, tm
     result = python(host_copy, module, *arguments, timeout=180)
     assert result.returncode == 1, result
     assert "error: ddp.lr_scalin is not an option. Did you mean ddp.lr_scaling?" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.bad_input
+def test_what_torch_does_not_take_is_one_clear_error(host_copy, config_file, tmp_path):
+    arguments = ["--config", config_file("diffusion_policy", ONE_EPOCH), "ddp.kwargs.bucket_mb=5"]
+    result = python(host_copy, "robomimic.scripts.train", *arguments, timeout=180)
+    assert result.returncode == 1, result
+    assert "error: ddp.kwargs.bucket_mb: DistributedDataParallel of this torch" in result.stderr
+    assert "Did you mean ddp.kwargs.bucket_cap_mb?" in result.stderr
     assert "Traceback" not in result.stderr
     assert not (tmp_path / "runs").exists()
 

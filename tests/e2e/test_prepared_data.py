@@ -1,4 +1,4 @@
-"""`prepare-data` and `stats` as jobs: killed, started again, and on several ranks."""
+"""`prepare-data` and `inspect-data --config` as jobs: killed, started again, on two ranks."""
 
 from __future__ import annotations
 
@@ -72,11 +72,14 @@ def test_two_ranks_print_one_report_and_one_error(tmp_path):
     }
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
-    one = run("stats", path, "--cache", tmp_path / "one")
-    two = run("stats", path, "--cache", tmp_path / "two", ranks=2)
+    one = run("inspect-data", "--config", path, "--cache", tmp_path / "one")
+    two = run("inspect-data", "--config", path, "--cache", tmp_path / "two", ranks=2)
     rows = [line for line in one.splitlines() if line.startswith(("abs_", "gripper"))]
     assert len(rows) == 10 and [two.count(line) for line in rows] == [1] * 10
     flip(6)(source)
-    for words in (["stats", path], ["prepare-data", source, tmp_path / "out", *SIZE]):
+    for words in (
+        ["inspect-data", "--config", path],
+        ["prepare-data", source, tmp_path / "out", *SIZE],
+    ):
         said = run(*words, ranks=2, code=1)
         assert said.count("tfrecord-00006: record 0 is damaged") == 1, said

@@ -7,23 +7,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import pytest
 
 from robomimic_ddp.checkpoint import PREVIOUS, STATE
 from robomimic_ddp.checkpoint.state_file import read_file
-from tests.hosts import FINISHED, Host, Result, require_clean, torchrun
+from tests.hosts import Host, Result, require_clean, require_finished, torchrun
 from tests.runs import newest, run_directory, state_differences
 from tests.versions import NEEDS_FSDP
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 KILLED = "tests.e2e.killed_train"
-
-
-@pytest.fixture(scope="module")
-def config(four_epochs: Callable[..., Path]) -> Callable[..., Path]:
-    return four_epochs
 
 
 def killed(host: Host, folder: Path, config: Path, plan: str, *more: str, **options: Any) -> Result:
@@ -32,16 +27,13 @@ def killed(host: Host, folder: Path, config: Path, plan: str, *more: str, **opti
     return torchrun(host, KILLED, *arguments, **options)
 
 
-def require_finished(result: Result) -> None:
-    assert result.returncode == 0, result
-    assert not result.leftovers and FINISHED in result.stdout, result
-
-
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory, host_copy: Host, config: Any) -> dict[str, Any]:
+def whole(
+    tmp_path_factory: pytest.TempPathFactory, host_copy: Host, four_epochs: Any
+) -> dict[str, Any]:
     """The last state of the run on two ranks that nothing interrupts."""
     folder = tmp_path_factory.mktemp("whole")
-    require_clean(killed(host_copy, folder, config(folder), "none"))
+    require_clean(killed(host_copy, folder, four_epochs(folder), "none"))
     state = newest(folder)
     assert state["epoch"] == 4 and state["steps"] == 12 and state["world_size"] == 2
     assert state["best"]["best_valid_loss"] is not None
@@ -49,12 +41,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory, host_copy: Host, config: Any
 
 
 def test_kills_at_any_place_and_then_by_hand_with_the_newest_file_damaged(
-    host_copy: Host, config: Any, whole: dict[str, Any], tmp_path: Path
+    host_copy: Host, four_epochs: Any, whole: dict[str, Any], tmp_path: Path
 ) -> None:
     """Before the first epoch's end (a new beginning), in a later epoch, in the middle of a save:
     torchrun resumes by itself. Then half of the last state is lost, and its epoch is made again.
     """
-    plan, file = "0@2+1@5+0@save:2", config(tmp_path)
+    plan, file = "0@2+1@5+0@save:2", four_epochs(tmp_path)
     result = killed(host_copy, tmp_path, file, plan, restarts=3)
     require_finished(result)
     assert len(list((tmp_path / "happened").iterdir())) == 3
@@ -79,10 +71,10 @@ def test_kills_at_any_place_and_then_by_hand_with_the_newest_file_damaged(
 
 
 def test_a_stop_signal_to_torchrun_and_the_entry_with_a_dot_list(
-    host_copy: Host, config: Any, whole: dict[str, Any], tmp_path: Path
+    host_copy: Host, four_epochs: Any, whole: dict[str, Any], tmp_path: Path
 ) -> None:
     """Stops in the second epoch; the state has the position in it and the sums of its log."""
-    file = config(tmp_path)
+    file = four_epochs(tmp_path)
     result = killed(host_copy, tmp_path, file, "0@SIGTERM:4", restarts=1, cold=True)
     assert result.returncode == 1 and not result.timed_out and not result.leftovers, result
     directory = run_directory(tmp_path / "runs")
@@ -103,11 +95,11 @@ def test_a_stop_signal_to_torchrun_and_the_entry_with_a_dot_list(
 
 @NEEDS_FSDP
 @pytest.mark.slow
-def test_a_kill_of_sharded_ranks(host_copy: Host, config: Any, tmp_path: Path) -> None:
+def test_a_kill_of_sharded_ranks(host_copy: Host, four_epochs: Any, tmp_path: Path) -> None:
     """torchrun starts them again after a kill in an epoch, and one in the middle of a save."""
     folders = [tmp_path / name for name in ("whole", "killed")]
     for folder, plan in zip(folders, ("none", "1@5+0@save:2")):
-        file = config(folder, ddp={"mode": "fsdp"}, train={"num_epochs": 3})
+        file = four_epochs(folder, ddp={"mode": "fsdp"}, train={"num_epochs": 3})
         require_finished(killed(host_copy, folder, file, plan, restarts=2))
     assert len(list((folders[1] / "happened").iterdir())) == 2
     states = [newest(folder) for folder in folders]

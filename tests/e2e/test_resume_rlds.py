@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.configs import make_rlds_config, write_config
-from tests.hosts import FINISHED, Host, Result, torchrun
+from tests.hosts import Host, Result, require_finished, torchrun
 from tests.runs import newest, state_differences
 
 pytest.importorskip("tensorflow_datasets", reason="the extra [rlds] is not installed")
@@ -32,11 +32,6 @@ def job(host: Host, folder: Path, data: Path, plan: str, *more: str, **options: 
     config = write_config(folder / "cfg.json", make_rlds_config(data, folder / "runs", changes))
     arguments = (plan, folder / "happened", f"load_from={config}", *more)
     return torchrun(host, "tests.e2e.killed_rlds", *arguments, timeout=400.0, rlds=True, **options)
-
-
-def require_finished(result: Result) -> None:
-    assert result.returncode == 0, result
-    assert not result.leftovers and FINISHED in result.stdout, result
 
 
 def windows(folder: Path, rank: int, attempt: str = "0") -> list[int]:

@@ -8,36 +8,28 @@ everything at its start, so that one process gives the same bits as several.
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
-import robomimic.scripts.train as host_train
-
-FINISHED = "finished run successfully!"
+from tests.e2e import host_entry
+from tests.hosts import FINISHED
 
 
 def train(config: str) -> str:
-    """Trains with one configuration; returns "ok" or what went wrong."""
-    arguments = argparse.Namespace(
-        config=config, algo=None, name=None, dataset=None, debug=False, resume=False
-    )
+    """Train with one configuration; return "ok" or what went wrong."""
     printed = io.StringIO()
     try:
         with redirect_stdout(printed), redirect_stderr(printed):
-            host_train.main(arguments)
+            host_entry.train(config)
     except (Exception, SystemExit) as error:
         return f"{type(error).__name__}: {error}\n{printed.getvalue()[-2000:]}"
+    output = Path(json.loads(Path(config).read_text())["train"]["output_dir"])
+    log = "".join(path.read_text() for path in output.rglob("log.txt"))
     text = printed.getvalue()
-    log = "".join(path.read_text() for path in _output(config).rglob("log.txt"))
     return "ok" if FINISHED in text + log else text[-2000:] or log[-2000:]
-
-
-def _output(config: str) -> Path:
-    return Path(json.loads(Path(config).read_text())["train"]["output_dir"])
 
 
 if __name__ == "__main__":

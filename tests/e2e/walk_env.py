@@ -23,6 +23,8 @@ import robomimic.envs.env_base as EnvBases
 import robomimic.scripts.train as host_train
 import robomimic.utils.env_utils as EnvUtils
 
+from tests.e2e.host_entry import train
+
 RANK = int(os.environ.get("RANK", "0"))
 BEGINNINGS: list[float] = []
 """The first place of each episode that this rank has run."""
@@ -136,8 +138,7 @@ def main() -> None:
         return result
 
     host_train.TrainUtils.rollout_with_stats = watched
-    chosen = {"algo": None, "name": None, "dataset": None, "debug": False, "resume": False}
-    host_train.main(argparse.Namespace(config=given.config, **chosen))
+    train(given.config)
     given.reports.mkdir(exist_ok=True)
     report = {"beginnings": BEGINNINGS, "statistics": statistics, "renders_on": RENDERS_ON[-1]}
     (given.reports / f"rank{RANK}.json").write_text(json.dumps(report, default=float))

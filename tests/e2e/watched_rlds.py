@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import robomimic.scripts.train as host_train
 import robomimic.scripts.train_rlds as entry

@@ -17,8 +17,9 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import robomimic.scripts.train as host_train
 import robomimic.utils.dataset as host_dataset
@@ -26,6 +27,7 @@ import robomimic.utils.tensor_utils as TensorUtils
 import robomimic.utils.torch_utils as host_torch
 import torch
 
+from tests.e2e.host_entry import train
 from tests.runs import digests
 
 
@@ -157,11 +159,7 @@ def main() -> None:
     given = parser.parse_args(sys.argv[1:])
     watch = Watch(given.fault)
     watch.install()
-    host_train.main(
-        argparse.Namespace(
-            config=given.config, algo=None, name=None, dataset=None, debug=False, resume=False
-        )
-    )
+    train(given.config)
     given.reports.mkdir(exist_ok=True)
     (given.reports / f"rank{RANK}.json").write_text(json.dumps(watch.report()))
 

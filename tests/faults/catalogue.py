@@ -9,8 +9,9 @@ from __future__ import annotations
 import copy
 import functools
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ from robomimic_ddp.training import run
 from tests.faults.toy_run import BATCH, SEED
 
 BAD = 1
+NO_COPIES = {parallel.BUFFERS[0]: False}
 ODD, EVERYWHERE = f"[{BAD}]", "[0, 1, 2]"
 
 
@@ -260,9 +262,9 @@ def the_average_decays_differently_on_one_rank(job):
 @fault_on_one(
     "stepped",
     ["end of epoch 1", "buffer nets.policy.obs_encoder.grid", "changed"],
-    config=lambda job: job.options.update(buffer_sync="false"),  # else DDP heals it, by copying
+    config=lambda job: job.options.update(kwargs=NO_COPIES),  # else DDP heals it, by copying
 )
-def a_buffer_is_written_on_one_rank_with_buffer_sync_off(job):
+def a_buffer_is_written_on_one_rank_where_ddp_copies_none(job):
     policy(job)["obs_encoder"].grid.add_(0.1)
 
 
@@ -409,9 +411,9 @@ def another_config_on_one_rank(job):
     job.config.train["seed"] = SEED + (job.rank == BAD)
 
 
-@fault("config", ["at start", "option bucket_mb", ODD])
+@fault("config", ["at start", "option kwargs", ODD])
 def another_option_on_one_rank(job):
-    job.options = {"bucket_mb": 5} if job.rank == BAD else {}
+    job.options = {"kwargs": {"bucket_cap_mb": 5}} if job.rank == BAD else {}
 
 
 @fault_on_one("config", ["at start", "robomimic_ddp version", "0.0.7"])

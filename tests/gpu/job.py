@@ -20,14 +20,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import psutil
 import torch
 from robomimic.algo.diffusion_policy import DiffusionPolicyUNet
+
+from robomimic_ddp.distributed import comm_hooks
 
 RANK = int(os.environ.get("RANK", "0"))
 STEP_OF_FAULT = 3
@@ -186,6 +188,7 @@ def main() -> None:
     reports, fault, *words = sys.argv[1:]
     watch = Watch(Path(reports), fault)
     watch.install()
+    comm_hooks.POWERSGD_START = 2  # a check takes a few steps
     sys.argv[:] = words
     runpy.run_module(words[0], run_name="__main__", alter_sys=True)
     watch.report(by_nvidia_smi=seen_by_nvidia_smi())

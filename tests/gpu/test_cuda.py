@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from robomimic_ddp.commands.bench import step
+from scripts.bench import step
 from tests.conftest import GPUS
 from tests.hosts import FINISHED, python, require_clean, run, torchrun
 from tests.runs import run_directory
@@ -61,7 +61,7 @@ def test_bench(tmp_path):
     file = tmp_path / "rows.json"
     words = ["--device", "cuda", "--rounds", "2", "--batch", "4", "--down-dims", "64,128"]
     words += ["--json", file]
-    result = python(None, "robomimic_ddp", "bench", "step", *words, added=VISIBLE, timeout=380)
+    result = python(None, "scripts.bench.step", *words, added=VISIBLE, timeout=380)
     require_clean(result)
     rows = json.loads(file.read_text())
     assert [row["cameras"] for row in rows] == [0] * len(step.ON_CUDA) + [2] * len(step.ON_CUDA)

@@ -12,8 +12,12 @@ import torch
 from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.errors import RobomimicDDPError
 from robomimic_ddp.monitoring import history
-from robomimic_ddp.monitoring.metrics import epoch_log
 from robomimic_ddp.monitoring.step_logs import EpochPart, samples_in
+from robomimic_ddp.training import epoch
+from tests.ranks.hosts import epoch_log, started
+
+SILENT = SimpleNamespace(log_info=lambda info: {})
+"""A model that takes no steps."""
 
 
 class Owner:
@@ -84,7 +88,7 @@ def test_the_rest_of_an_epoch_on_one_rank(num_steps, total):
     part.steps, part.total = 2, total
     part.step_logs = [{"Loss": 1.0}, {"Loss": 3.0, "Odd": 7.0}]
 
-    @partial(epoch_log, part_of=lambda: part)
+    @partial(epoch_log, part=part)
     def run_epoch(model, data_loader, epoch, validate=False, num_steps=None):
         asked.append(num_steps)
         for _ in range(num_steps):
@@ -97,43 +101,45 @@ def test_the_rest_of_an_epoch_on_one_rank(num_steps, total):
     )
     log, kept = run_epoch(model, range(5), 1, num_steps=num_steps)
     assert asked == [3] and kept == "kept"
-    assert log == {"Loss": (1 + 3 + 5 * 3) / 5, "Odd": 7.0, "Time_Epoch": 0.5}
+    speed = {key: log.pop(key) for key in list(log) if key[:5] == "Time_" and key != "Time_Epoch"}
+    assert speed and log == {"Loss": (1 + 3 + 5 * 3) / 5, "Odd": 7.0, "Time_Epoch": 0.5}
     assert part.steps == 0
+
+
+class Loader(list):
+    """As ours: `limited` gives this rank's share of the first steps."""
+
+    def limited(self, num_steps):
+        return self[:num_steps]
 
 
 def test_a_host_validates_its_share_with_its_own_iterator():
     seen = []
 
-    class Loader(list):
-        def limited(self, num_steps):
-            return [1, 2, 3][:num_steps]
-
     @epoch_log
     def run_epoch(model, data_loader, validate, num_steps, data_loader_iter=None):
         first = None if data_loader_iter is None else next(data_loader_iter)
         seen.append((list(data_loader), num_steps, first))
+        return {}
 
-    run_epoch(None, Loader([9]), True, 2, iter([7]))
-    run_epoch(None, Loader([9]), True, None)
-    run_epoch(None, Loader([9]), False, 2, iter([7]))
-    run_epoch(None, [9], True, 2, iter([7]))
-    assert seen == [([1, 2], 2, 1), ([1, 2, 3], 3, None), ([9], 2, 7), ([9], 2, 7)]
+    run_epoch(SILENT, Loader([1, 2, 3]), True, 2, iter([7]))
+    run_epoch(SILENT, Loader([1, 2, 3]), True, None)
+    run_epoch(SILENT, Loader([1, 2, 3]), False, 2, iter([7]))
+    run_epoch(SILENT, [9], True, 2, iter([7]))
+    assert seen == [([1, 2], 2, 1), ([1, 2, 3], 3, None), ([1, 2, 3], 2, 7), ([9], 2, 7)]
 
 
 def test_a_host_validates_its_share_of_a_dict_of_loaders():
     seen = []
 
-    class Loader(list):
-        def limited(self, num_steps):
-            return self[:num_steps]
-
     @epoch_log
     def run_epoch(model, data_loader, validate, num_steps):
         seen.append((data_loader, num_steps))
+        return {}
 
     loaders = {"data": Loader([1, 2, 3]), "more": Loader([7, 8])}
-    run_epoch(None, loaders, True, 1)
-    run_epoch(None, loaders, True, None)
+    run_epoch(SILENT, loaders, True, 1)
+    run_epoch(SILENT, loaders, True, None)
     assert seen == [({"data": [1], "more": [7]}, 1), (loaders, 3)]
 
 
@@ -141,49 +147,48 @@ def test_an_epoch_that_is_a_pass_knows_its_steps_at_once():
     """For a stop inside of it; validation is no part of it."""
     part, totals = EpochPart(), []
 
-    @partial(epoch_log, part_of=lambda: part)
+    @partial(epoch_log, part=part)
     def run_epoch(model, data_loader, epoch, validate=False, num_steps=None):
         totals.append(part.total)
         return {}
 
-    model = SimpleNamespace(process_batch_for_training=None, log_info=None)
     for arguments in ({}, {"num_steps": 3}, {"validate": True}):
-        run_epoch(model, range(5), 1, **arguments)
-    run_epoch(model, {"data": range(5)}, 1)
+        run_epoch(SILENT, range(5), 1, **arguments)
+    run_epoch(SILENT, {"data": range(5)}, 1)
     assert totals == [5, None, None, 5]
 
 
 def test_on_one_rank_the_hosts_function_gets_and_gives_the_same_objects():
     log, seen = {"Loss": np.float32(1)}, []
 
-    @epoch_log
     def run_epoch(model, data_loader, epoch, validate=False, num_steps=None):
         """Host's."""
         seen.append((model, data_loader, epoch, validate, num_steps))
         return log
 
-    model, loader = object(), object()
-    assert run_epoch(model, data_loader=loader, epoch=3, validate=True) is log
-    assert seen == [(model, loader, 3, True, None)]
-    assert run_epoch.__name__ == "run_epoch" and run_epoch.__doc__ == "Host's."
+    logged, loader = epoch.epoch_log(run_epoch), [1]
+    with started():
+        assert logged(SILENT, data_loader=loader, epoch=3, validate=True) is log
+    assert logged(None, loader, 4) is log, "outside a run"
+    assert seen == [(SILENT, loader, 3, True, None), (None, loader, 4, False, None)]
+    assert logged.__name__ == "run_epoch" and logged.__doc__ == "Host's."
 
 
 @pytest.mark.parametrize(("num_steps", "total"), [(10, None), (None, 10)])
-def test_history_of_an_epoch_that_was_gone_on_with(num_steps, total, tmp_path, monkeypatch):
+def test_history_of_an_epoch_that_was_gone_on_with(num_steps, total):
     """Six of its steps were another job's: their samples are not this one's speed."""
-    times = iter([100.0, 102.0] * 2)
-    monkeypatch.setattr(history.time, "perf_counter", lambda: next(times))
     part = EpochPart()
     part.steps, part.total = 6, total
 
     def run_epoch(model, data_loader, epoch, validate=False, num_steps=None):
-        part.begin()  # as at an epoch's end
         return {"Loss": 1.0}
 
-    recorded = history.recorded(run_epoch, lambda: tmp_path, lambda: 8, lambda: part)
-    recorded(None, range(7), 3, num_steps=num_steps)
-    recorded(None, range(7), 4, num_steps=num_steps)
-    first, second = history.read(tmp_path)
-    assert (first["steps"], first["seconds"], first["samples_per_second"]) == (10, 2.0, 16.0)
-    assert second["steps"] == (num_steps or 7)
-    assert second["samples_per_second"] == second["steps"] * 8 / 2.0
+    with started(part) as run:
+        for number in (3, 4):
+            epoch.epoch_log(run_epoch)(SILENT, range(7), number, num_steps=num_steps)
+        first, second = history.read(run.directory)
+        samples = run.plan.samples_per_step
+    for record, steps, own in ((first, 10, 4), (second, num_steps or 7, num_steps or 7)):
+        assert (record["steps"], record["samples"]) == (steps, steps * samples)
+        speed = own * samples / record["seconds"]
+        assert record["samples_per_second"] == pytest.approx(speed)

@@ -44,7 +44,11 @@ def present(monkeypatch):
     from robomimic.utils.log_utils import DataLogger
 
     found = SimpleNamespace(
-        resume=SimpleNamespace(found=None), pictures=None, weights_for_acting=run.nullcontext
+        resume=SimpleNamespace(found=None),
+        pictures=None,
+        weights_for_acting=run.nullcontext,
+        seed=0,
+        directory=None,
     )
     monkeypatch.setattr(run, "current", lambda: found)
     monkeypatch.setattr(run, "facts", dict)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from robomimic_ddp.monitoring.metrics import _Recorder
+from robomimic_ddp.monitoring.metrics import Recorder
 from robomimic_ddp.monitoring.nan_guard import Guard
 from robomimic_ddp.monitoring.progress_bar import Progress
 from robomimic_ddp.monitoring.step_hooks import ORDER, StepHook, installed
@@ -52,7 +52,7 @@ def test_each_hook_has_its_place_in_the_written_order():
     )
     assert ORDER == written
     assert Guard.place == "loss guard" and Progress.place == "progress"
-    assert _Recorder.place == "epoch log"  # after the guard: an overflowed loss is not averaged
+    assert Recorder.place == "epoch log"  # after the guard: an overflowed loss is not averaged
 
 
 def test_the_batch_of_an_epoch_is_let_go():

@@ -12,6 +12,7 @@ from unittest import mock
 import pytest
 import torch
 
+from robomimic_ddp.distributed import parallel
 from robomimic_ddp.training.step import convolutions
 from tests.configs import merged
 from tests.parity.comparison import CHANGES, PARTS, STEPS, faults, largest_and_mean, require_parity
@@ -36,6 +37,9 @@ class Case(NamedTuple):
 
 
 SHARDED = (("mode", "fsdp"),)
+SMALL_BUCKETS = ("kwargs", {"bucket_cap_mb": 0.1})
+STATIC_GRAPH = ("kwargs", {"static_graph": True})
+LOOKED_FOR = ("kwargs", {"find_unused_parameters": True})
 CASES = {
     "low-dim": Case("diffusion_policy"),
     "low-dim, 3 ranks": Case("diffusion_policy", ranks=3),
@@ -49,18 +53,16 @@ CASES = {
     "weighted mixture, 3 ranks": Case("diffusion_policy", ranks=3, weights=(3.0, 1.0)),
     "clipped gradients, 4 ranks": Case("diffusion_policy", ranks=4, max_grad_norm=0.2),
     # On three ranks the order of a sum shows, and buckets decide it.
-    "small buckets, 3 ranks": Case("diffusion_policy", 3, options=(("bucket_mb", 0.1),)),
-    "static graph, 3 ranks": Case("diffusion_policy", 3, options=(("static_graph", True),)),
-    "unused looked for, 3 ranks": Case(
-        "diffusion_policy", 3, options=(("find_unused_parameters", True),)
-    ),
+    "small buckets, 3 ranks": Case("diffusion_policy", 3, options=(SMALL_BUCKETS,)),
+    "static graph, 3 ranks": Case("diffusion_policy", 3, options=(STATIC_GRAPH,)),
+    "unused looked for, 3 ranks": Case("diffusion_policy", 3, options=(LOOKED_FOR,)),
     "preset safe, 3 ranks": Case("diffusion_policy", 3, options=(("preset", "safe"),)),
     "2 micro-batches": Case("diffusion_policy", accumulate=2),
     "3 micro-batches on one rank": Case("diffusion_policy", ranks=1, accumulate=3),
     "2 micro-batches, 3 ranks": Case("diffusion_policy", ranks=3, accumulate=2),
     "3 micro-batches, clipped": Case("diffusion_policy", max_grad_norm=0.2, accumulate=3),
     "2 micro-batches, static graph": Case(
-        "diffusion_policy", accumulate=2, options=(("static_graph", True),)
+        "diffusion_policy", accumulate=2, options=(STATIC_GRAPH,)
     ),
     "2 micro-batches, images, random crops": Case("diffusion_policy_crops", accumulate=2),
     "sharded, clipped": Case("diffusion_policy", max_grad_norm=0.2, options=SHARDED),
@@ -74,7 +76,7 @@ CASES = {
     ),
     "sharded, clipped, 3 ranks": Case("diffusion_policy", 3, (), 0.2, options=SHARDED),
     "sharded in 2 replicas of 2 ranks": Case(
-        "diffusion_policy", 4, options=(*SHARDED, ("fsdp_replicas", 2), ("fsdp_reshard", False))
+        "diffusion_policy", 4, options=(*SHARDED, ("fsdp_replicas", 2))
     ),
 }
 
@@ -172,11 +174,11 @@ def test_clipping_changes_what_is_trained(make_job, reference_of):
     "ddp, batch",
     [
         ({"batch": "global"}, 8),
-        ({"gradient_as_bucket_view": False}, 4),
-        ({"static_graph": True}, 4),
-        ({"find_unused_parameters": True}, 4),
-        ({"bucket_mb": 0.1}, 4),
-        ({"buffer_sync": "false"}, 4),
+        ({"kwargs": {"gradient_as_bucket_view": False}}, 4),
+        (dict([STATIC_GRAPH]), 4),
+        (dict([LOOKED_FOR]), 4),
+        (dict([SMALL_BUCKETS]), 4),
+        ({"kwargs": {parallel.BUFFERS[0]: False}}, 4),
         ({"verify": False}, 4),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",

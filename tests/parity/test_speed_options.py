@@ -2,10 +2,10 @@
 random crops, beside the same without the option.
 
 Activation checkpointing, PowerSGD before it begins and a compiler that computes eagerly: equal to
-the bit. channels_last and torch's traced backward add numbers in another order: losses 1e-4 of
-their size, Adam's moments 1e-4 of their length (the reasons are in tests/parity/comparison.py).
-PowerSGD of rank 4: losses 5 % of their size, and Adam's first moments point the same way (cosine
-0.9): what it cannot send in one step it sends in later ones.
+the bit. Torch's traced backward adds numbers in another order: losses 1e-4 of their size,
+Adam's moments 1e-4 of their length (the reasons are in tests/parity/comparison.py). PowerSGD of
+rank 4: losses 5 % of their size, and Adam's first moments point the same way (cosine 0.9): what it
+cannot send in one step it sends in later ones.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from robomimic_ddp.distributed import comm_hooks
 from robomimic_ddp.training.step import compile
 from tests.configs import make_config, write_config
 from tests.parity.comparison import CHANGES, PARTS, largest_and_mean, moment_distance
@@ -27,35 +28,38 @@ STEPS = 8
 POWERSGD = {"comm": "powersgd:4"}
 EQUAL = {
     "checkpointing": {"activation_checkpointing": True},
-    "powersgd, not begun": {**POWERSGD, "powersgd_start": STEPS},
+    "powersgd, not begun": POWERSGD,
     "compiled, eager": {"compile": "true"},
 }
 CLOSE = {
-    "channels last": {"channels_last": True},
-    "all": {"channels_last": True, "activation_checkpointing": True, "compile": "reduce-overhead"},
+    "checkpointing and compiled": {
+        "activation_checkpointing": True,
+        "compile": "reduce-overhead",
+    },
 }
 
 
-def train_compiled(job: Job, backend: str) -> dict:
+def train_compiled(job: Job, backend: str, powersgd_start: int) -> dict:
     """Collective: as `train_on_rank`, compiled by `backend` where the options say so. Graphs are
     cut at buckets, of which torch would have the first one larger than these nets.
     """
     small = mock.patch.object(dist, "_DEFAULT_FIRST_BUCKET_BYTES", 100_000)
-    with small, mock.patch.object(compile, "BACKEND", backend):
+    begins = mock.patch.object(comm_hooks, "POWERSGD_START", powersgd_start)
+    with small, begins, mock.patch.object(compile, "BACKEND", backend):
         return train_on_rank(job)
 
 
 @pytest.fixture(scope="module")
 def train(host_copy, host_ranks, image_dataset, tmp_path_factory):
-    """`train(options, backend)`: both ranks' results, which are equal to the bit."""
+    """`train(options, backend, powersgd_start)`: the results of both ranks, equal to the bit."""
 
-    def run(options, backend="eager"):
+    def run(options, backend="eager", powersgd_start=STEPS):
         folder = tmp_path_factory.mktemp("speed")
         config = make_config("diffusion_policy_crops", image_dataset, folder / "runs", CHANGES)
-        config["ddp"] = {"accumulate": 2, "bucket_mb": 0.1, **options}
+        config["ddp"] = {"accumulate": 2, "kwargs": {"bucket_cap_mb": 0.1}, **options}
         settings = str(write_config(folder / "config.json", config))
         job = Job(str(host_copy.folder), settings, STEPS)
-        zero, one = host_ranks.run(train_compiled, job, backend, timeout=200)
+        zero, one = host_ranks.run(train_compiled, job, backend, powersgd_start, timeout=200)
         for part in PARTS:
             assert largest_and_mean(zero[part], one[part]) == (0, 0), part
         return zero
@@ -91,7 +95,7 @@ def test_equal_but_for_rounding(name, train, plain):
 
 
 def test_powersgd_goes_the_same_way(train, plain):
-    found = train({**POWERSGD, "powersgd_start": 2})
+    found = train(POWERSGD, powersgd_start=2)
     ours, theirs = torch.tensor(found["losses"]), torch.tensor(plain["losses"])
     assert found["losses"] != plain["losses"], "nothing was compressed"
     torch.testing.assert_close(ours, theirs, rtol=0.05, atol=0)

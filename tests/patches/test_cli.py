@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from robomimic_ddp import __version__, cli
-from robomimic_ddp.commands.doctor import settings
+from robomimic_ddp.commands.doctor import software
 from robomimic_ddp.patches import commands
 from tests.patches.support import CHECKOUT, run_command, snapshot
 
@@ -85,7 +85,7 @@ def test_the_name_alone_prints_the_help_as_an_error(command, capsys):
         (["apply", "--chekc", "{host}"], "usage: robomimic-ddp apply [-h]"),
         (["ckpt", "sho"], "Did you mean show?"),
         (["sweep", "shwo"], "Did you mean show?"),
-        (["sweep", "run", "somewhere", "--rank-per-trail", "2"], "Did you mean --ranks-per-trial?"),
+        (["sweep", "run", "somewhere", "--rnaks", "2"], "Did you mean --ranks?"),
         (["status", "/no/such/folder"], "no such file or folder"),
         (["status", __file__], "is a file"),
         (["apply", str(CHECKOUT / "tests")], "no robomimic-style package"),
@@ -175,7 +175,7 @@ def test_one_file_is_not_files(host, command):
 
 def test_apply_and_doctor_count_the_same_files(host, command):
     assert "\n4 files edited, scripts/train_rlds.py added. Take" in command("apply", host)[1]
-    calls, _ = settings._edits(host)
+    calls, _ = software.edited_files(host)
     assert calls == 4
 
 

@@ -19,7 +19,7 @@ FLAGS = {
     "diff": ["path", *CHOICE],
     "apply": ["path", *CHOICE, "--dry-run", "--check"],
     "revert": ["path", "--force"],
-    "inspect-data": ["path", "--output", "--episodes", "--json"],
+    "inspect-data": ["path", "--output", "--episodes", "--config", "--cache", "--json"],
     "run": ["program", "arguments", "-m", *CHOICE, "--host"],
 }
 STATUS_KEYS = {

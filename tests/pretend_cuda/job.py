@@ -29,8 +29,10 @@ def main() -> None:
     import torch
     from robomimic.algo.diffusion_policy import DiffusionPolicyUNet
 
+    from robomimic_ddp.distributed import comm_hooks
     from robomimic_ddp.training.step import compile
 
+    comm_hooks.POWERSGD_START = 3
     torch.backends.cudnn.enabled = False  # it is not pretended
     compile.BACKEND = "aot_eager"  # nor are Triton's kernels
     train_on_batch = DiffusionPolicyUNet.train_on_batch

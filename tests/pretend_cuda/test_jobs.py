@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from robomimic_ddp.config.options import Options
+from robomimic_ddp.distributed import parallel
 from robomimic_ddp.monitoring import history
 from tests.configs import make_rlds_config, merged, write_config
 from tests.hosts import FINISHED, python, require_clean
@@ -25,39 +26,40 @@ CHANGES = {"train": {"cuda": True, "num_epochs": 1}, "experiment": {"epoch_every
 
 IN_TURN: list[dict[str, Any]] = [
     {},
-    {"preset": "safe", "verify": False, "workers": "1", "pin_memory": "false"},
+    {"preset": "safe", "verify": False, "workers": "1"},
     {"preset": "max", "compile": "false"},
     {"compile": "true"},
-    {"precision": "bf16", "channels_last": True, "activation_checkpointing": True, "comm": "bf16"},
+    {"precision": "bf16", "activation_checkpointing": True, "comm": "bf16"},
     {"precision": "fp16", "accumulate": 2, "comm": "fp16", "lr_scaling": "linear"},
     {
         **{"batch": "global", "schedule": "samples", "timeout": 60, "backend": "nccl"},
-        **{"find_unused_parameters": True, "buffer_sync": "true", "sync_batchnorm": "true"},
+        **{"kwargs": {"find_unused_parameters": True, parallel.BUFFERS[0]: True}},
+        **{"sync_batchnorm": "true"},
     },
     {
-        **{"comm": "powersgd:1", "powersgd_start": 3, "deterministic": True, "log": "compact"},
-        **{"workers": "1", "prefetch": 3, "pin_memory": "true", "debug": "true:1"},
+        **{"comm": "powersgd:1", "deterministic": True, "workers": "1", "debug": True},
+        **{"loader": {"prefetch_factor": 3, "pin_memory": True}},
     },
-    {"static_graph": True, "gradient_as_bucket_view": False, "bucket_mb": 0.1},
+    {
+        "kwargs": {"static_graph": True, "gradient_as_bucket_view": False, "bucket_cap_mb": 0.1},
+    },
 ]
 """Compiled without Triton: dynamo's and autograd's graphs, no kernels (tests/pretend_cuda/job.py).
 """
 RLDS = {
-    **{"precision": "bf16", "comm": "powersgd", "powersgd_start": 3, "prefetch": 1, "cache_gb": 1},
-    **{"shuffle": "per_rank", "fast_decode": "true", "skip_corrupt": "true"},
+    **{"precision": "bf16", "comm": "powersgd:2", "skip_corrupt": "true"},
+    "kwargs": {"bucket_cap_mb": 1},
 }
-"""And `cache`, a folder."""
 SHARDED: list[dict[str, Any]] = [
-    {"mode": "fsdp", "verify": False, "precision": "bf16", "fsdp_reshard": False},
+    {"mode": "fsdp", "verify": False, "precision": "bf16"},
     {"mode": "fsdp", "verify": False, "fsdp_offload": True},
 ]
 """Without the proof: pretend GPUs compute nothing, and the start-up probe looks at numbers."""
 TUNED = {
-    **{"precision": "fp16", "comm": "bf16", "channels_last": True},
-    **{"workers": "1", "persistent_workers": True},
+    **{"precision": "fp16", "comm": "bf16", "workers": "1"},
+    "loader": {"persistent_workers": True},
 }
 ELSEWHERE = {
-    "cache": "in a folder, below",
     "fsdp_replicas": "needs four ranks",
     "mode": "DDP here, DataParallel below",
     "resume": "by the host's flag, below",
@@ -84,8 +86,7 @@ def require_well(result, processes, gpus, options: list[Mapping[str, Any]]):
         assert len(zero.nccl) > 2 + STEPS, given
         measured = given.get("accumulate", 1) * (SAMPLED + 1)
         waits = zero.waits[measured:] + one.waits[measured:]
-        fast = given.get("preset") != "safe" and given.get("pin_memory") != "false"
-        fast = fast and "fsdp_offload" not in given
+        fast = given.get("preset") != "safe" and "fsdp_offload" not in given
         assert not fast or max(waits) <= MOST_WAITS, (given, waits)
 
 
@@ -95,7 +96,7 @@ def test_options_in_turn_resuming_and_fine_tuning(job, config_file, tmp_path):
     """
     config = json.loads(config_file("diffusion_policy_crops", CHANGES).read_text())
     # DDP for each optimizer reads many numbers back in each step, so its waits are not counted.
-    plain = {"cql": {"pin_memory": "false"}}
+    plain = {"cql": {"preset": "safe"}}
     configs = [merged(config, {"ddp": given}) for given in [*IN_TURN, *SHARDED]]
     for variant, given in plain.items():
         made = json.loads(config_file(variant, CHANGES).read_text())
@@ -139,10 +140,9 @@ def test_options_in_turn_resuming_and_fine_tuning(job, config_file, tmp_path):
 def test_rlds(job, demo_dataset, tmp_path):
     config = make_rlds_config(demo_dataset, tmp_path / "runs", CHANGES)
     words = [f"load_from={write_config(tmp_path / 'config.json', config)}"]
-    given = {**RLDS, "cache": tmp_path / "cache"}
-    words += [f"ddp.{name}={text}" for name, text in given.items()]
-    require_well(*job("robomimic.scripts.train_rlds", *words), [0, 1], [given])
-    assert list((tmp_path / "cache").iterdir())
+    words += [f"ddp.{name}={text}" for name, text in RLDS.items() if name != "kwargs"]
+    words += [f"ddp.kwargs.{name}={value}" for name, value in RLDS["kwargs"].items()]
+    require_well(*job("robomimic.scripts.train_rlds", *words), [0, 1], [RLDS])
 
 
 def test_data_parallel_in_a_plain_process(job, config_file):

@@ -21,9 +21,10 @@ import pickle
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 from tests.ranks.worker_process import WorkerProcess
 

@@ -31,7 +31,7 @@ class Crossed(nn.Module):
 def make(options):
     torch.manual_seed(0)
     net = Crossed()
-    parallel.parallelise(net, "ddp", parallel.ddp_options(Options(**options), net), "net")
+    parallel.parallelise(net, "ddp", parallel.ddp_options(Options(kwargs=options), net), "net")
     nets = nn.ModuleDict({"net": net})
     adam = torch.optim.AdamW(nets.parameters(), lr=1e-2)
     parallel.state_of(net).build(net)
@@ -66,16 +66,15 @@ def whole_and_resumed(options, repeated):
 @pytest.mark.parametrize("bucket_mb", [25.0, 0.002])
 @pytest.mark.parametrize("world", [2, 3, 4])
 def test_equal_to_the_bit(ranks, world, bucket_mb):
-    reported = ranks.run(whole_and_resumed, {"bucket_mb": bucket_mb}, True, world_size=world)
+    reported = ranks.run(whole_and_resumed, {"bucket_cap_mb": bucket_mb}, True, world_size=world)
     assert len({digest for whole, resumed, _ in reported for digest in (whole, resumed)}) == 1
     assert sorted(reported[0][2]) == list(range(14))
 
 
 def test_the_layout_matters(ranks):
     """Without it three ranks part in last bits: else the test above could not fail."""
-    whole, resumed, order = ranks.run(whole_and_resumed, {"bucket_mb": 25.0}, False, world_size=3)[
-        0
-    ]
+    kwargs = {"bucket_cap_mb": 25.0}
+    whole, resumed, order = ranks.run(whole_and_resumed, kwargs, False, world_size=3)[0]
     assert whole != resumed
     assert order != list(range(13, -1, -1)), "the net is used in its order of definition"
 

@@ -20,6 +20,7 @@ from robomimic_ddp.checkpoint import BEST, PREVIOUS, STATE, weights
 from robomimic_ddp.checkpoint.state_file import read_file
 from robomimic_ddp.distributed import group
 from robomimic_ddp.monitoring import history
+from robomimic_ddp.training import epoch as seam
 from robomimic_ddp.training import resume, state_saver
 from tests.ranks.bad_disks import (
     DISK_FAULTS,
@@ -28,6 +29,7 @@ from tests.ranks.bad_disks import (
     too_large,
     vanished,
 )
+from tests.ranks.hosts import Algo
 from tests.ranks.pool import RankError
 from tests.ranks.test_state_saver import running
 from tests.ranks.toy import make_algo
@@ -132,13 +134,12 @@ def whole_epochs(directory, fault):
         def run_epoch(model, data_loader, epoch, num_steps=None):
             return {"Loss": float(epoch), "text": "x" * 5000}
 
-        folder = directory if group.is_main() else None
-        recorded = history.recorded(run_epoch, lambda: folder, lambda: 8)
+        recorded = seam.epoch_log(run_epoch)
         saver.restore()
         for epoch in (1, 2, 3, 4):
             faulty = epoch in (2, 3) and group.is_main()
             with fault(directory) if faulty else contextlib.nullcontext():
-                recorded(None, [], epoch, num_steps=1)
+                recorded(Algo(), [], epoch, num_steps=1)
                 saver.epoch_end(epoch)
                 if epoch == 3:
                     run.note_outcome(3, {})

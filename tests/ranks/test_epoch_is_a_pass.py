@@ -14,9 +14,9 @@ from robomimic_ddp.checkpoint import Found
 from robomimic_ddp.data.sampling import ReplayedLoader, train_loader
 from robomimic_ddp.distributed import group, rng
 from robomimic_ddp.errors import Stopped
-from robomimic_ddp.monitoring import metrics
+from robomimic_ddp.training import epoch as seam
 from robomimic_ddp.training import state_saver
-from tests.ranks.test_metrics import Algo
+from tests.ranks.hosts import Algo
 from tests.ranks.test_state_saver import running
 from tests.ranks.toy import make_algo
 from tests.rlds.conftest import stored  # noqa: F401
@@ -61,7 +61,7 @@ def epoch(directory, kind, folder, cache, batch, stop_after, resume_run):
             run.loaders["train"] = make_loader(kind, folder, cache, batch)
         saver, algo = state_saver.StateSaver(run, make_algo()), Algo()
         saver.restore()
-        logged = metrics.epoch_log(run_epoch, lambda: run.resume.part)
+        logged = seam.epoch_log(run_epoch)
 
         def agreed():
             return stop_after is not None and run.resume.part.steps >= stop_after

@@ -6,9 +6,8 @@ import pytest
 
 from robomimic_ddp.checkpoint import plain
 from robomimic_ddp.distributed import group
-from robomimic_ddp.monitoring.metrics import epoch_log
 from robomimic_ddp.monitoring.step_logs import EpochPart
-from tests.ranks.test_metrics import Algo, other_order_run_epoch, real_run_epoch
+from tests.ranks.hosts import Algo, epoch_log, other_order_run_epoch, real_run_epoch
 
 STEPS, FIRST = 5, 6
 
@@ -29,7 +28,7 @@ def batches(first=0):
 
 
 def run_part(run_epoch, part, done=0, **kwargs):
-    result = epoch_log(run_epoch, lambda: part)(
+    result = epoch_log(run_epoch, part)(
         model=Algo(), data_loader=batches(done), epoch=1, num_steps=STEPS, **kwargs
     )
     log = result[0] if isinstance(result, tuple) else result

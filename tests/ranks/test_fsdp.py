@@ -26,7 +26,7 @@ from robomimic_ddp.config.options import Options
 from robomimic_ddp.distributed import fsdp, group, host_algo, parallel
 from robomimic_ddp.errors import WrapError
 from robomimic_ddp.training.step import backprop, ema, fused_optimizers
-from robomimic_ddp.training.step.ema_model import AveragedModel, AveragedParameters
+from robomimic_ddp.training.step.ema import AveragedModel, AveragedParameters
 from tests.faults.toy_run import Average
 from tests.ranks.pool import RankError
 from tests.ranks.toy import make_algo, step
@@ -112,7 +112,7 @@ def averages_of(kind: str, in_one_pass: bool, mode: str) -> list[torch.Tensor]:
         algo.ema = EMAModel(parameters=algo.nets.parameters(), decay=0.9)
     with ExitStack() as undo:
         if in_one_pass:
-            assert ema.install(algo, undo)
+            assert ema.update_in_one_pass(algo, undo)
         if mode == "fsdp":
             fsdp.shard(algo, SHARDED, "cpu")
         for _ in range(3):
@@ -132,8 +132,10 @@ def averages_differ(kind: str, in_one_pass: bool) -> float:
     return max(float((one - other).abs().max()) for one, other in zip(sharded, whole))
 
 
-@pytest.mark.parametrize("in_one_pass", [True, False])
-@pytest.mark.parametrize("kind", ["module", "ours", "diffusers"])
+@pytest.mark.parametrize(
+    ("kind", "in_one_pass"),
+    [("module", True), ("module", False), ("ours", True), ("ours", False), ("diffusers", False)],
+)
 def test_averages_of_parts_are_those_of_the_whole(kind, in_one_pass, ranks):
     assert max(ranks.run(averages_differ, kind, in_one_pass)) < 1e-6
 
@@ -164,7 +166,7 @@ def with_frozen_parameters() -> list:
     algo.ema = AveragedModel(algo.nets)
     algo.ema_nets = None
     with ExitStack() as undo:
-        ema.install(algo, undo)
+        ema.update_in_one_pass(algo, undo)
         fsdp.shard(algo, SHARDED, "cpu")
         means = fsdp.GradientMeans(algo)
         before = {name: fsdp.full(one).clone() for name, one in algo.nets.named_parameters()}
@@ -244,14 +246,14 @@ class WholeBytes(TorchDispatchMode):
         return result
 
 
-def whole_bytes_of_a_parameter(reshard: bool, units: int) -> float:
+def whole_bytes_of_a_parameter(units: int) -> float:
     """In a step of a net of equal units, activations being negligible."""
     algo, size = make_algo("single"), 256
     net = nn.Sequential(*(nn.Linear(size, size, bias=False) for _ in range(units)))
     algo.nets, algo.ema_nets = nn.ModuleDict({"net": net}), None
     algo.optimizers["policy"] = torch.optim.AdamW(net.parameters())
     parallel.parallelise(net, "fsdp", name="net")
-    fsdp.shard(algo, replace(SHARDED, fsdp_reshard=reshard), "cpu")
+    fsdp.shard(algo, SHARDED, "cpu")
     for _ in range(2):  # the first one makes buffers, too
         net.zero_grad()
         with WholeBytes(net) as counted:
@@ -261,13 +263,12 @@ def whole_bytes_of_a_parameter(reshard: bool, units: int) -> float:
     return counted.most / (units * size**2) - pending
 
 
-@pytest.mark.parametrize("reshard", [True, False])
-def test_the_plans_estimate_of_memory_is_what_torch_holds(reshard, ranks):
+def test_the_plans_estimate_of_memory_is_what_torch_holds(ranks):
     """A unit may have a quarter of a net; smaller ones need less."""
-    expected = memory._GATHERED_BYTES[reshard]
-    for found in ranks.run(whole_bytes_of_a_parameter, reshard, 4):
+    expected = memory.GATHERED_BYTES
+    for found in ranks.run(whole_bytes_of_a_parameter, 4):
         assert expected - 0.1 < found < expected + 0.1
-    assert max(ranks.run(whole_bytes_of_a_parameter, reshard, 8)) < expected - 0.5
+    assert max(ranks.run(whole_bytes_of_a_parameter, 8)) < expected - 0.5
 
 
 # ----- checksums of parts
@@ -413,8 +414,8 @@ def bytes_of_a_rank(mode: str, dims: Sequence[int] = DEFAULT_DIMS) -> int:
         nets = nn.ModuleDict({"unet": unet})
         algo = SimpleNamespace(nets=nets)
         algo.optimizers = {"policy": torch.optim.AdamW(nets.parameters())}
-        algo.ema = EMAModel(parameters=nets.parameters(), power=0.75, use_ema_warmup=True)
-        ema.install(algo, undo)
+        algo.ema = AveragedParameters(nets.parameters(), power=0.75, use_ema_warmup=True)
+        ema.update_in_one_pass(algo, undo)
         fused_optimizers.install(algo, undo)
         if mode == "fsdp":
             fsdp.shard(algo, SHARDED, "cpu")

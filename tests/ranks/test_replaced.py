@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import inspect
 import os
 import re
 import sys
@@ -26,7 +27,7 @@ import robomimic_ddp
 from robomimic_ddp.checkpoint import weights
 from robomimic_ddp.config import json_config, monkeypatch
 from robomimic_ddp.data.rlds import octo_statistics, tfds_sharding
-from robomimic_ddp.distributed import main_rank
+from robomimic_ddp.distributed import comm_hooks, main_rank
 from robomimic_ddp.training import rollouts
 from robomimic_ddp.training import run_directory as directory
 from robomimic_ddp.training.step import (
@@ -49,11 +50,9 @@ PACKAGE = str(Path(robomimic_ddp.__file__).parent)
 PREPARE = importlib.import_module("robomimic_ddp.training.step.presets")
 OPTIONS = {
     "accumulate": 2,
-    "log": "compact",
     "activation_checkpointing": True,
     "compile": "true",
-    "comm": "powersgd",
-    "powersgd_start": 2,
+    "comm": "powersgd:2",
 }
 Replaced = tuple[str, str, str]
 """(object, attribute, our module), as the tables name them."""
@@ -148,6 +147,7 @@ def replaced_in_a_run(host: str, folder: str, *arguments: str) -> set[Replaced]:
         found = stack.enter_context(noted())
         stack.enter_context(loaded(wandb))
         stack.enter_context(mock.patch.object(compile, "BACKEND", "eager"))
+        stack.enter_context(mock.patch.object(comm_hooks, "POWERSGD_START", 2))
         stack.enter_context(mock.patch.object(torch, "compile", lambda forward, **_: forward))
         stack.enter_context(mock.patch.object(PREPARE, "_device", lambda nets: "cuda"))
         stack.enter_context(mock.patch.multiple(convolutions, **bounds))
@@ -172,7 +172,8 @@ def replaced_in_rollouts() -> set[Replaced]:
 
     env = SimpleNamespace(reset=lambda: None)
     with noted() as found:
-        rollouts.split_rollouts(rollout_with_stats, lambda: 0)(None, {"lift": env}, 2)
+        call = inspect.signature(rollout_with_stats).bind(None, {"lift": env}, 2)
+        rollouts.split(rollout_with_stats, call, 0)
     return found
 
 
@@ -317,10 +318,9 @@ def test_every_row_happens(replaced: set[Replaced]) -> None:
 def test_every_module_that_replaces_has_a_row() -> None:
     """Other replacements than those of the runs above, by their source text.
 
-    Those apart replace in a process that trains no run: benchmarks, launchers, and the import path
-    of a command.
+    Those apart replace in a process that trains no run: launchers, and a command's import path.
     """
-    apart = ("cli.py", "commands/bench/", "commands/launch/", "config/monkeypatch.py")
+    apart = ("cli.py", "commands/launch/", "config/monkeypatch.py")
     files = {str(file.relative_to(PACKAGE)): file for file in Path(PACKAGE).rglob("*.py")}
     using = {
         name

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -18,7 +19,6 @@ from robomimic_ddp import checkpoint
 from robomimic_ddp.checkpoint import state_file
 from robomimic_ddp.distributed import group
 from robomimic_ddp.errors import EXIT_REFUSED, EXIT_STOPPED
-from tests.configs import make_config, write_config
 from tests.droid_host import droid_shaped
 from tests.hosts import FINISHED, Host, apply
 from tests.ranks.hosted import train_on_rank
@@ -167,31 +167,6 @@ def test_micro_batches_resume_inside_an_epoch_to_the_bit(
         rate = line["samples_per_second"] * line["seconds"]
         assert rate == pytest.approx((line["steps"] - before) * 16)
         assert line["log"]["Policy_Grad_Norms"] > 0
-
-
-@pytest.mark.parametrize("again", ["cached", "not cached"])
-def test_images_of_the_frame_cache_resume_to_the_bit(
-    again: str, host_copy: Host, host_ranks: RankPool, image_dataset: Path, tmp_path: Path
-) -> None:
-    """Stopped inside an epoch that read `ddp.cache`; the uninterrupted run reads the file."""
-    plain = {"train": {"hdf5_cache_mode": None}}
-    cached = {**plain, "ddp": {"cache": str(tmp_path / "frames")}}
-    folders = [tmp_path / name for name in ("whole", "stopped")]
-
-    def call(folder: Path, plan: str, changes: dict[str, Any]) -> tuple:
-        folder.mkdir(exist_ok=True)
-        made = make_config("bc_images", image_dataset, folder / "runs", changes)
-        return host_ranks, host_copy, folder, write_config(folder / "config.json", made), plan
-
-    require_finished(job(*call(folders[0], "none", plain)))
-    code, text = job(*call(folders[1], "0@SIGUSR1:4", cached))
-    assert code == EXIT_STOPPED and "of decoded frames in" in text, text
-    assert newest(folders[1])["inside"] == {"epoch": 2, "steps": 2, "total": None}
-    changes = cached if again == "cached" else plain
-    text = require_finished(job(*call(folders[1], "none", changes), "--resume"))
-    assert ("of decoded frames in" in text) == (again == "cached")
-    found = state_differences(*map(newest, folders), ("/exp_avg", "/random/torch"))
-    assert [name for name in found if "cache" not in name] == []
 
 
 @NEEDS_FSDP

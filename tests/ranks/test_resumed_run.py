@@ -22,12 +22,13 @@ from robomimic_ddp.config import env
 from robomimic_ddp.distributed import group
 from robomimic_ddp.distributed import signals as stopping
 from robomimic_ddp.errors import CheckpointError, Stopped
-from robomimic_ddp.monitoring import history, metrics
+from robomimic_ddp.monitoring import history
+from robomimic_ddp.training import epoch as seam
 from robomimic_ddp.training import resume, run_inputs, state_saver
 from robomimic_ddp.training import resume as start
+from tests.ranks.hosts import Algo, other_order_run_epoch
 from tests.ranks.pool import RankError
 from tests.ranks.test_epoch_part import FIRST, STEPS, batches
-from tests.ranks.test_metrics import Algo, other_order_run_epoch
 from tests.ranks.test_state_saver import running, train
 from tests.ranks.toy import make_algo
 
@@ -242,7 +243,7 @@ def asked_in_the_last_step(directory):
         saver.restore()
         run.stopper.listen()
         run.resume.part.epoch = 1
-        logged = metrics.epoch_log(other_order_run_epoch, lambda: run.resume.part)
+        logged = seam.epoch_log(other_order_run_epoch)
         try:
             logged(Asked(), 1, batches(), STEPS)
         except Stopped:
@@ -265,14 +266,12 @@ def epoch_over_a_stop(directory, stop_after, found):
         run.resume.part.epoch = 1
         run.stopper.agreed = lambda: run.resume.part.steps == stop_after
         run.stopper.agreed_at_last = lambda: False
-        part = run.resume.part
-        logged, done = metrics.epoch_log(other_order_run_epoch, lambda: part), part.steps
+        logged, done = seam.epoch_log(other_order_run_epoch), run.resume.part.steps
         try:
             log, _ = logged(Algo(), 1, batches(done), STEPS)
         except Stopped:
             return done
-        log.pop("Time_Epoch")
-        return log
+        return {key: value for key, value in log.items() if key[:5] != "Time_"}
 
 
 @pytest.mark.parametrize("before, after", [(1, 1), (2, 2), (3, 2), (2, 3)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections import OrderedDict
 from datetime import timedelta
@@ -12,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from robomimic_ddp.distributed import group, rng
-from robomimic_ddp.training.rollouts import merge, split_rollouts
+from robomimic_ddp.training.rollouts import merge, split
 from tests.ranks.pool import RankError
 
 SEED = 7
@@ -62,6 +63,14 @@ def host_rollouts(policy, envs, horizon, num_episodes=None, video_dir=None, epoc
     return statistics, OrderedDict.fromkeys(envs, video_dir)
 
 
+def on_ranks(rollout_with_stats):
+    def call(*args, **kwargs):
+        bound = inspect.signature(rollout_with_stats).bind(*args, **kwargs)
+        return split(rollout_with_stats, bound, SEED)
+
+    return call
+
+
 def noisy(seen):
     def policy(place):
         found = place + torch.rand(()).item()
@@ -74,7 +83,7 @@ def noisy(seen):
 def run(episodes, epoch=3, envs=("a", "b")):
     seen, before = [], rng.capture()["torch"]
     made = {name: Env() for name in envs}
-    function = split_rollouts(host_rollouts, lambda: SEED)
+    function = on_ranks(host_rollouts)
     result = function(noisy(seen), made, 5, num_episodes=episodes, video_dir="v", epoch=epoch)
     untouched = torch.equal(before, rng.capture()["torch"])
     put_back = all("reset" not in vars(env) for env in made.values())
@@ -121,7 +130,7 @@ def places(episodes):
         seen.append(place)
         return {"Return": place}
 
-    split_rollouts(host_rollouts, lambda: SEED)(policy, envs, 5, num_episodes=episodes)
+    on_ranks(host_rollouts)(policy, envs, 5, num_episodes=episodes)
     return seen
 
 
@@ -142,12 +151,12 @@ def test_one_rank_is_the_host():
         seen, envs = [], {"a": Env()}
         plain = host_rollouts(noisy(seen), envs, 5, num_episodes=3)
         torch.manual_seed(0), np.random.seed(0)
-        function = split_rollouts(host_rollouts, lambda: SEED)
+        function = on_ranks(host_rollouts)
         assert function(noisy(seen), envs, 5, num_episodes=3) == plain
 
 
 def without_episodes(number):
-    split_rollouts(host_rollouts, lambda: SEED)(noisy([]), {"a": Env()}, 5, num_episodes=number)
+    on_ranks(host_rollouts)(noisy([]), {"a": Env()}, 5, num_episodes=number)
 
 
 @pytest.mark.parametrize("number", [0, None])
@@ -157,7 +166,7 @@ def test_no_episodes_is_one_clear_error(ranks, number):
 
 
 def other_signature():
-    split_rollouts(lambda policy, envs, count: None, lambda: SEED)(None, {}, 3)
+    on_ranks(lambda policy, envs, count: None)(None, {}, 3)
 
 
 def test_a_function_without_num_episodes_is_one_clear_error(ranks):

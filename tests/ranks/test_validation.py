@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from robomimic_ddp.config.monkeypatch import swapped
+from robomimic_ddp.data.sampling import train_loader, valid_loader
 from robomimic_ddp.distributed import rng, watchdog
-from robomimic_ddp.monitoring.metrics import epoch_log
 from robomimic_ddp.monitoring.step_logs import EpochPart
 from robomimic_ddp.training import epoch as seam
-from tests.ranks.test_metrics import Algo, a_loader, real_run_epoch, train_loader, valid_loader
+from tests.ranks.hosts import Algo, a_loader, epoch_log, real_run_epoch
 from tests.ranks.test_state_saver import running
 
 
@@ -92,9 +92,9 @@ def validate_in_a_stopped_epoch():
     part = EpochPart(after_step=stopping)
     part.steps, part.logs.samples = 2, 8
     loader, reached = a_loader(valid_loader, shuffle=False), []
-    log = epoch_log(real_run_epoch(), lambda: part)(Algo(), loader, 1, validate=True)
+    log = epoch_log(real_run_epoch(), part)(Algo(), loader, 1, validate=True)
     with swapped(watchdog, "reached", reached.append):
-        epoch_log(real_run_epoch(), lambda: part)(Algo(), loader, 1, validate=True)
+        epoch_log(real_run_epoch(), part)(Algo(), loader, 1, validate=True)
     assert reached == ["epoch 1 validation", "epoch 1 validation log"]
     return log["Loss"], part.steps, part.logs.samples
 

@@ -181,7 +181,6 @@ def test_heavy_imports_stay_where_they_belong(file: Path) -> None:
             pytest.fail(f"{place}: only patches/ edits source text")
 
 
-@pytest.mark.skipif(sys.version_info < (3, 10), reason="Python 3.9 lists no standard modules")
 @pytest.mark.parametrize(
     "file",
     sorted((ROOT / "patches").rglob("*.py")),

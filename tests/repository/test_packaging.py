@@ -104,6 +104,7 @@ def test_the_wheel_holds_every_module_and_the_licence(wheel: Path) -> None:
     assert {"droid.yaml", "bridge.yaml"} <= {path.name for path in schemas}
     for name in ("droid", "bridge"):
         assert f"robomimic_ddp/data/rlds/schemas/{name}.yaml" in names
+    assert "robomimic_ddp/commands/inspect_data/job_template.json" in names
 
 
 def test_an_install_moves_nothing_that_is_there(wheel: Path) -> None:

@@ -12,11 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from robomimic_ddp import cli, errors
-from robomimic_ddp.commands.doctor import command
-from robomimic_ddp.commands.doctor.findings import Finding
+from robomimic_ddp import errors
 from robomimic_ddp.distributed.known_errors import REMEDIES, remedy
-from tests.commands.test_doctor import context
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = (ROOT / "docs" / "troubleshooting.md").read_text()
@@ -51,10 +48,9 @@ def test_the_guide_is_complete():
     sources = "".join(
         path.read_text() for path in (ROOT / "robomimic_ddp/commands/doctor").glob("*.py")
     )
-    for name in set(re.findall(r'Finding\(\s*"([a-z ]+)"', sources)):
-        assert name in table, f"the table lacks the check {name!r}"
-    assert all(isinstance(finding, Finding) for finding in command.examine(context()))
-    assert "doctor" in cli.COMMANDS
+    names = set(re.findall(r'(?:Finding|judge)\(\s*"([a-z ]+)"', sources))
+    listed = re.findall(r"^\| ([a-z, ]+) \|", table, re.MULTILINE)
+    assert names == {*", ".join(listed).split(", ")} - {"check"}
 
 
 @pytest.fixture(scope="module")

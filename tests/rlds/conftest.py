@@ -15,6 +15,10 @@ pytest.importorskip("tensorflow_datasets", reason="the extra [rlds] is not insta
 LENGTHS = (1, 2, 3, 5, 9, 17, 30, 4, 8, 11, 2, 6, 21, 7)
 WORDLESS, FAILED = {3, 9}, {2, 12}
 HEIGHT, WIDTH, FILES = 24, 40, 5
+SMALL = (5, 6, 7, 10)
+"""Episodes of the small dataset; their windows are numbered after all of the large one's."""
+FIRST = sum(LENGTHS)
+WEIGHTS = [1.0, 3.0]
 CAMERAS = (
     "camera/image/varied_camera_1_left_image",
     "camera/image/varied_camera_2_left_image",
@@ -86,6 +90,27 @@ def stored(tmp_path_factory) -> Stored:
         path = episode["episode_metadata"]["file_path"].numpy().decode()
         episodes.append({"steps": steps, "file_path": path})
     return Stored(folder, root / "cache", episodes)
+
+
+@pytest.fixture(scope="session")
+def small(stored, tmp_path_factory):
+    """A second dataset in the folder of the first: larger actions, pictures of another size."""
+    from robomimic_ddp.data.rlds.write import write_dataset
+
+    def episodes():
+        for number in SMALL:
+            episode = made_up_episode(number)
+            for step in episode["steps"]:
+                step["action_dict"]["cartesian_position"] *= 2
+                for camera in ("exterior_image_1_left", "exterior_image_2_left"):
+                    step["observation"][camera] = step["observation"][camera][:16, :20]
+                wrist = step["observation"]["wrist_image_left"]
+                step["observation"]["wrist_image_left"] = wrist[:16, :20]
+            yield episode
+
+    return write_dataset(
+        str(stored.folder.parent.parent), "small", "1.0.0", episodes(), len(SMALL), 2
+    )
 
 
 @pytest.fixture

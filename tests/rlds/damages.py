@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
-
-from tests.rlds.conftest import LENGTHS
 
 OVERHEAD = 16
 """Bytes that TFRecord adds to a record."""
@@ -108,9 +106,9 @@ def no_steps(features: Any) -> None:
 class Damage:
     """`make(folder)` damages a copy of the made-up set.
 
-    words: of the error without ddp.skip_corrupt; none where it trains. lost: episodes that the
-    index is without under it, and `said` of them. replaced: (episode, steps) whose windows are
-    replaced while training. late: made after the index.
+    words: of the error; none where it trains. lost: episodes that ddp.skip_corrupt leaves out of
+    the index, and what is `said` of them. unread: episodes that the index cannot find to be
+    damaged, so that they are an error with ddp.skip_corrupt, too. late: made after the index.
     """
 
     name: str
@@ -118,13 +116,8 @@ class Damage:
     words: tuple[str, ...] = ()
     lost: Collection[int] = ()
     said: tuple[str, ...] = ()
-    replaced: dict[int, Collection[int]] = field(default_factory=dict)
+    unread: Collection[int] = ()
     late: bool = False
-
-
-def every(episode: int) -> dict[int, Collection[int]]:
-    """All steps of an episode."""
-    return {episode: range(LENGTHS[episode])}
 
 
 FILE = "/made_up/1.0.0/made_up-train.tfrecord"
@@ -161,38 +154,33 @@ DAMAGES = (
         "a frame that is no picture",
         rewrite(3, 0, no_picture),
         ("rank 0", f"{FILE}-00003: episode 0 at byte ", ", step 1, ", "exterior_image_1_left"),
-        said=("-00003: episode 0",),
-        replaced={6: (1, 2)},
+        unread={6},
     ),
     Damage(
         "half a picture",
         rewrite(5, 1, half_a_picture),
         ("rank 0", "-00005: episode 1", "step 2", "exterior_image_1_left"),
-        said=("-00005: episode 1",),
-        replaced={11: (2, 3)},
+        unread={11},
     ),
     Damage(
         "a record without a camera",
         rewrite(4, 0, no_camera),
         ("rank 0", "-00004: episode 0", "not those of the metadata"),
-        said=("-00004: episode 0",),
-        replaced=every(8),
+        unread={8},
     ),
     Damage(
         "a record that is damaged later",
         flip(3),
         ("rank 0", f"{FILE}-00003: episode 0", "its record is damaged, cut off or missing"),
-        said=("-00003: episode 0",),
-        replaced=every(6),
+        unread={6},
         late=True,
     ),
     Damage(
         "a file that is removed later",
         remove,
         ("rank 0", "-00002: episode", "damaged, cut off or missing"),
-        said=("-00002: episode 0", "-00002: episode 1"),
-        replaced={**every(4), **every(5)},
+        unread={4, 5},
         late=True,
     ),
 )
-"""What can be wrong with a dataset that opens without an error. Windows have two frames."""
+"""What can be wrong with a dataset that opens without an error."""

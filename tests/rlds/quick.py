@@ -1,4 +1,4 @@
-"""A dataset without a host's config, for subprocesses and ranks of tests."""
+"""The made-up dataset without a host's config, for subprocesses and ranks of tests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ from types import SimpleNamespace
 from typing import Any
 
 from robomimic_ddp.data.rlds import host_datasets
+from robomimic_ddp.data.rlds.index.source import Source
+from robomimic_ddp.data.rlds.schema.fields import Fields, find_fields
 from tests.rlds.conftest import ACTIONS, CAMERAS, HEIGHT, STATES, WIDTH
+
+
+def source_and_fields(folder: Path) -> tuple[Source, Fields]:
+    """What the index of the made-up data in `folder` is made from."""
+    source = Source(folder)
+    return source, find_fields(source.features, "x", CAMERAS + STATES, CAMERAS, ACTIONS)
 
 
 class Section(dict):

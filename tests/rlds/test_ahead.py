@@ -79,13 +79,6 @@ def test_a_loader_that_reads_ahead_delivers_the_same(load):
     assert counts["frames_decoded"] == counts["frames_delivered"]
 
 
-def test_on_the_cpu_nothing_is_moved(load):
-    train, _ = load()
-    for device in (None, "cpu", torch.device("cpu")):
-        loader = make_loader(train, 4, 0, 1, 0, device=device)
-        assert loader._ahead is None
-
-
 def test_tensors_lie_in_tensorflows_memory_and_keep_it():
     from robomimic_ddp.data.rlds.loaders.base import to_torch
     from robomimic_ddp.data.rlds.tf_import import import_tensorflow

@@ -12,8 +12,7 @@ from robomimic_ddp.config.rlds_keys import DEFAULTS
 from robomimic_ddp.data.rlds import host_datasets
 from robomimic_ddp.data.rlds.index.source import is_rlds_folder
 from robomimic_ddp.data.rlds.loaders.make import make_loader
-from robomimic_ddp.errors import DataError
-from tests.rlds.conftest import ACTIONS, CAMERAS, STATES, WIDTH
+from tests.rlds.conftest import CAMERAS, STATES
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -44,16 +43,6 @@ def test_metadata_is_what_the_host_expects(make_config, modalities, stored):
     assert shapes["all_obs_keys"] == config.all_obs_keys
 
 
-def test_entries_survive_the_hosts_config(make_config):
-    """config.json and checkpoints contain them: plain values only."""
-    import json
-
-    config = make_config()
-    with config.values_unlocked():
-        config.train.data = host_datasets.dataset_configs(config)
-    assert json.loads(json.dumps(config))["train"]["data"][0]["image_dim"][1] == WIDTH
-
-
 def test_droids_own_values_are_taken(load):
     """As in DROID's config files: 200 calls, 48 threads, a cap of 100, shapes beside the keys."""
     train, _ = load(
@@ -75,32 +64,6 @@ def test_other_names_are_found_without_a_table(load):
     batch = next(iter(make_loader(train, 4, 0, 1, 0)))
     assert set(batch["obs"]) == {"wrist_image_left", "joint_position"}
     assert batch["actions"].shape[-1] == 7
-
-
-@pytest.mark.slow
-def test_the_hosts_policy_trains_on_a_batch(load, make_config, modalities):
-    """uint8 frames reach the host's own conversion, and its range check of actions passes."""
-    algo_factory = pytest.importorskip("robomimic.algo").algo_factory
-    import torch
-
-    config = make_config(cameras=CAMERAS[:1], states=STATES[:1])
-    modalities(config)
-    (entry,) = host_datasets.dataset_configs(config)
-    shapes = host_datasets.shape_metadata(entry, config.train.action_keys, config.all_obs_keys)
-    train, _ = load(cameras=CAMERAS[:1], states=STATES[:1])
-    with config.unlocked():
-        config.algo.optim_params.policy.num_train_batches = 2
-        config.algo.optim_params.policy.num_epochs = 1
-    model = algo_factory(
-        "diffusion_policy", config, shapes["all_shapes"], shapes["ac_dim"], torch.device("cpu")
-    )
-    model.set_train()
-    batch = model.process_batch_for_training(next(iter(make_loader(train, 2, 0, 1, 0))))
-    batch = model.postprocess_batch_for_training(batch, obs_normalization_stats=None)
-    pictures = batch["obs"][CAMERAS[0]]
-    assert pictures.dtype == torch.float32 and 0 <= pictures.min() < pictures.max() <= 1
-    info = model.log_info(model.train_on_batch(batch, epoch=1))
-    assert info["Loss"] > 0
 
 
 def test_keys_need_neither_torch_nor_tensorflow():
@@ -166,44 +129,3 @@ def test_exit_is_silent_and_waits_for_a_plan(stored):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stderr.split("=== end of the program")[1].strip() == "PLANNED"
-
-
-# Several ranks: the collective part -----------------------------------------------------------
-
-
-def rows_and_batch(folder, cache):
-    """On a rank: what it learns about the dataset, and the windows of its first batch."""
-    from robomimic_ddp.distributed import group
-    from tests.rlds.quick import quick_dataset
-
-    dataset = quick_dataset(Path(folder), cache)
-    loader = make_loader(dataset, 4, group.rank(), group.world_size(), 0)
-    stats = dataset.get_action_normalization_stats()
-    first = next(iter(loader))["index"].tolist()
-    return len(dataset), float(stats[ACTIONS[0]]["scale"].sum()), first
-
-
-def test_ranks_learn_the_same_and_read_apart(ranks, stored):
-    one, two = ranks.run(rows_and_batch, str(stored.folder), str(stored.cache))
-    assert one[:2] == two[:2]
-    assert not set(one[2]) & set(two[2])
-
-
-def error_of(folder, cache):
-    """On a rank: the error's text."""
-    from tests.rlds.quick import quick_dataset
-
-    with pytest.raises(DataError) as caught:
-        quick_dataset(Path(folder), cache)
-    return str(caught.value)
-
-
-def test_an_error_of_the_main_rank_is_everyones(ranks, stored, tmp_path):
-    import shutil
-
-    folder = tmp_path / "made_up" / "1.0.0"
-    shutil.copytree(stored.folder, folder)
-    file = sorted(folder.glob("*tfrecord*"))[0]
-    file.write_bytes(file.read_bytes()[:-50])
-    one, two = ranks.run(error_of, str(folder), str(tmp_path / "cache"))
-    assert one == two and str(file) in one

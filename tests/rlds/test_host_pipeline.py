@@ -87,8 +87,6 @@ def test_the_buffer_is_divided_and_statistics_cover_all_files(octo, sets, whole)
         made = make_sharded(make, (sets,), kwargs, rank=0, world_size=3)
         assert octo.BUFFERS.pop() == expected and made.dataset_statistics == [stats]
         assert kwargs["shuffle_buffer_size"] == buffer, "the host's own dict was changed"
-    make_sharded(make, (sets,), kwargs, rank=0, world_size=3, divide_buffer=False)
-    assert octo.BUFFERS.pop() == 2, "ddp.shuffle=per_rank"
 
 
 def test_everything_is_restored_also_after_an_error(octo, sets):

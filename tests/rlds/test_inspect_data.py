@@ -1,4 +1,4 @@
-"""`robomimic-ddp inspect-data`: what it says, the sheet it draws, the config it writes."""
+"""`robomimic-ddp inspect-data`: reports, statistics, contact sheet and drafts."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from robomimic_ddp.commands.inspect_data import survey
 from robomimic_ddp.config import host_config
 from robomimic_ddp.config.json_config import read_json
 from robomimic_ddp.data.rlds import host_datasets
+from robomimic_ddp.data.rlds.index import cache as index_cache
 from robomimic_ddp.data.rlds.index.source import Source
 from robomimic_ddp.data.rlds.loaders.make import make_loader
 from robomimic_ddp.data.rlds.schema.spec import load_schema
 from robomimic_ddp.errors import DataError
 from tests.rlds import other_shapes
-from tests.rlds.conftest import LENGTHS
+from tests.rlds.conftest import FAILED, LENGTHS, WORDLESS
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +62,7 @@ def test_droid_data_is_described_and_its_schema_found(stored, capsys):
     assert report["steps"]["observation/joint_position"]["shape"] == [7]
     assert report["language"]["feature"] == "language_instruction"
     assert report["schema"] == "droid"
-    assert report["schemas"]["droid"] | {"found": None} == {
-        "fits": True, "missing": {}, "found": None
-    }  # fmt: skip
+    assert report["schemas"]["droid"] == {"fits": True, "missing": {}}
     assert not report["schemas"]["bridge"]["fits"]
     assert report["schemas"]["bridge"]["missing"]["image_0"] == "no observation.image_0"
     for word in ("name", "version", "kind"):
@@ -207,15 +206,19 @@ def test_people_get_tables(folders, stored, capsys):
     assert main(["inspect-data", str(folders / "bridge_like" / "1.0.0")]) == 0
     text = capsys.readouterr().out
     for part in (
-        "8 episodes of 3 to 12 steps, median 6.5", "observation/image_0  24 x 32      jpeg",
-        "episode_metadata/has_image_0", "'put the cup down'", "train.rlds_schema=bridge",
-    ):  # fmt: skip
+        "8 episodes of 3 to 12 steps, median 6.5",
+        "observation/image_0  24      32     jpeg",
+        "bridge   yes   image_2, image_3",
+        "episode_metadata/has_image_0",
+        "'put the cup down'",
+        "train.rlds_schema=bridge",
+    ):
         assert part in text, text
     assert main(["inspect-data", str(stored.folder), "--episodes", "2"]) == 0
     assert "14 episodes" in (text := capsys.readouterr().out) and "(of 2 episodes read)" in text
 
 
-def test_hdf5_gets_a_summary_and_a_word(low_dim_dataset, capsys, tmp_path):
+def test_hdf5_gets_a_summary_and_a_word(low_dim_dataset, capsys):
     report = inspected(capsys, low_dim_dataset)
     assert report["kind"] == "hdf5" and report["episodes"] == 6
     assert report["length"] == {"min": 6, "median": 10.0, "max": 15}
@@ -224,31 +227,70 @@ def test_hdf5_gets_a_summary_and_a_word(low_dim_dataset, capsys, tmp_path):
     assert main(["inspect-data", str(low_dim_dataset)]) == 0
     text = capsys.readouterr().out
     assert "obs/gripper" in text and "train.data=[" in text
-    assert main(["inspect-data", str(low_dim_dataset), "-o", str(tmp_path / "out")]) == 2
-    assert "written for RLDS" in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_the_hdf5_files_of_a_job(low_dim_dataset, capsys, tmp_path):
+    config = tmp_path / "cfg.json"
+    for data in (str(low_dim_dataset), [{"path": str(low_dim_dataset)}]):
+        config.write_text(json.dumps({"algo_name": "bc", "train": {"data": data}}))
+        (report,) = inspected(capsys, "--config", config)
+        assert report == inspected(capsys, low_dim_dataset)
+
+
+def test_the_index_and_statistics_of_a_job(make_config, tmp_path, capsys, monkeypatch):
+    """They are computed ahead, and what training then finds."""
+    config, path, cache = make_config(data_cache_dir=None), tmp_path / "cfg.json", tmp_path / "new"
+    path.write_text(json.dumps(config))
+    assert main(["inspect-data", "--config", str(path), "--cache", str(cache)]) == 0
+    shown = capsys.readouterr().out
+    used = len(LENGTHS) - len(WORDLESS | FAILED)
+    assert f"{len(LENGTHS)} episodes, {used} of them used" in shown and "99 %" in shown
+    (line,) = [line for line in shown.splitlines() if line.startswith("abs_pos[1]")]
+    numbers = [float(number) for number in line.split()[1:]]
+    monkeypatch.setattr(index_cache, "make_index", None)  # it is not called again
+    (report,) = inspected(capsys, "--config", path, "--cache", cache)
+    assert [*report["actions"]["abs_pos[1]"].values()] == pytest.approx(numbers, abs=1e-4)
+    config = make_config(data_cache_dir=str(cache))
+    train, _ = host_datasets.datasets_from_config(config, config.all_obs_keys)
+    stats = train.get_action_stats()["action/abs_pos"]
+    assert [numbers[0], numbers[5]] == pytest.approx(
+        [stats["min"][0, 1], stats["mean"][0, 1]], abs=1e-4
+    )
 
 
 @pytest.mark.bad_input
-def test_mistakes_are_one_clear_error(folders, stored, capsys, tmp_path):
-    def refused(*words):
-        code = main(["inspect-data", *map(str, words)])
-        return code, capsys.readouterr().err
-
-    code, text = refused(folders)
-    assert code == 1 and "several datasets: bridge_like, our_arm" in text
-    code, text = refused(tmp_path / "nothing")
-    assert code == 1 and "does not exist" in text
-    (tmp_path / "data" / "1.0.0").mkdir(parents=True)
-    code, text = refused(tmp_path / "data")
-    assert code == 1 and "dataset_info.json" in text
+@pytest.mark.parametrize(
+    "words, code, message",
+    [
+        (["{folders}"], 1, "several datasets: bridge_like, our_arm"),
+        (["{tmp}/nothing"], 1, "does not exist"),
+        (["{tmp}/empty"], 1, "dataset_info.json"),
+        (["{tmp}/text.txt"], 1, "neither the folder of an RLDS dataset nor an HDF5 file"),
+        (["{cut}"], 1, "made_up-train.tfrecord-00000"),
+        (["{cut}", "--episodes", "-1"], 2, "--episodes -1"),
+        (["{hdf5}", "-o", "{tmp}/out"], 2, "written for RLDS"),
+        ([], 2, "name a dataset"),
+        (["{hdf5}", "--cache", "{tmp}"], 2, "--cache goes with a job"),
+        (["{hdf5}", "--config", "{tmp}/a.json"], 2, "leave PATH and -o out"),
+        (["--config", "{tmp}/none.json"], 1, "no such file"),
+        (["--config", "{tmp}/a.json"], 1, "train.data=None: expected at least one dataset"),
+        (["--config", "{tmp}/b.json"], 1, "has no observation.modalities.obs"),
+        (["--config", "{tmp}/c.json"], 1, "train=[1]: expected a section"),
+    ],
+)
+def test_mistakes_are_one_clear_error(
+    words, code, message, folders, stored, low_dim_dataset, capsys, tmp_path
+):
+    (tmp_path / "empty" / "1.0.0").mkdir(parents=True)
     (tmp_path / "text.txt").write_text("words")
-    code, text = refused(tmp_path / "text.txt")
-    assert code == 1 and "neither the folder of an RLDS dataset nor an HDF5 file" in text
-    code, text = refused(stored.folder, "--episodes", "-1")
-    assert code == 2 and "--episodes -1" in text
-    copy = tmp_path / "made_up" / "1.0.0"
-    shutil.copytree(stored.folder, copy)
-    file = sorted(copy.glob("*tfrecord*"))[0]
-    file.write_bytes(file.read_bytes()[:-40])
-    code, text = refused(copy)
-    assert code == 1 and str(file) in text
+    (tmp_path / "a.json").write_text(json.dumps({"algo_name": "bc"}))
+    (tmp_path / "b.json").write_text(json.dumps({"train": {"data_format": "droid_rlds"}}))
+    (tmp_path / "c.json").write_text(json.dumps({"train": [1]}))
+    cut = tmp_path / "made_up" / "1.0.0"
+    if words[:1] == ["{cut}"]:
+        shutil.copytree(stored.folder, cut)
+        file = sorted(cut.glob("*tfrecord*"))[0]
+        file.write_bytes(file.read_bytes()[:-40])
+    places = {"folders": folders, "cut": cut, "tmp": tmp_path, "hdf5": low_dim_dataset}
+    assert main(["inspect-data", *(word.format(**places) for word in words)]) == code
+    assert message in capsys.readouterr().err and not (tmp_path / "out").exists()

@@ -17,28 +17,14 @@ from robomimic_ddp.data.rlds.loaders.make import make_loader
 from robomimic_ddp.data.rlds.loaders.prefetch import Prefetcher
 from robomimic_ddp.errors import DataError
 from tests.rlds.conftest import ACTIONS, CAMERAS, FAILED, LENGTHS, STATES, WORDLESS
+from tests.rlds.language_model import WIDTH, WORDS, make_model
 
 transformers = pytest.importorskip("transformers")
-WIDTH = 8
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "do", "task", *map(str, range(20))]
 NEEDS_CLIP_TEXT_MODEL = pytest.mark.skipif(
     "clip_text_model" not in transformers.CONFIG_MAPPING,
     reason="this transformers finds no CLIP that was saved without its vision part",
 )
 KEPT = [n for n in range(len(LENGTHS)) if n not in WORDLESS | FAILED]
-
-
-def make_model(folder, seed=0):
-    """A DistilBERT with one layer, random weights and a vocabulary of some words."""
-    folder.mkdir(parents=True)
-    torch.manual_seed(seed)
-    config = transformers.DistilBertConfig(
-        vocab_size=len(WORDS), dim=WIDTH, n_layers=1, n_heads=2, hidden_dim=16
-    )
-    transformers.DistilBertModel(config).save_pretrained(folder)
-    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
-    transformers.DistilBertTokenizerFast(str(folder / "vocab.txt")).save_pretrained(folder)
-    return str(folder)
 
 
 @pytest.fixture(scope="module")

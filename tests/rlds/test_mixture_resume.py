@@ -15,7 +15,7 @@ import pytest
 from tests.configs import make_rlds_config, write_config
 from tests.ranks.hosted import train_on_rank
 from tests.ranks.pool import RankPool
-from tests.rlds.test_mixtures import FIRST, WEIGHTS, small  # noqa: F401
+from tests.rlds.conftest import FIRST, WEIGHTS
 from tests.runs import newest, state_differences
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(500)]
@@ -36,7 +36,7 @@ def windows(folder: Path, ranks: int) -> list[list[int]]:
 
 
 @pytest.fixture(scope="module")
-def jobs(stored, small, host_copy, own_ranks, tmp_path_factory) -> dict[str, Path]:  # noqa: F811
+def jobs(stored, small, host_copy, own_ranks, tmp_path_factory) -> dict[str, Path]:
     """Folders of a job that ran to its end, one that was stopped, and one that resumed it; each has
     the windows that it read.
     """

@@ -9,33 +9,8 @@ import numpy as np
 import pytest
 
 from robomimic_ddp.data.rlds.loaders.make import make_loader
-from tests.rlds.conftest import CAMERAS, LENGTHS, STATES, made_up_episode
-
-SMALL = (5, 6, 7, 10)
-"""Episodes of the small dataset; their windows are numbered after all of the large one's."""
-FIRST = sum(LENGTHS)
-WEIGHTS = [1.0, 3.0]
-
-
-@pytest.fixture(scope="session")
-def small(stored, tmp_path_factory):
-    """A second dataset beside the first, larger actions, pictures of another size."""
-    from robomimic_ddp.data.rlds.write import write_dataset
-
-    def episodes():
-        for number in SMALL:
-            episode = made_up_episode(number)
-            for step in episode["steps"]:
-                step["action_dict"]["cartesian_position"] *= 2
-                for camera in ("exterior_image_1_left", "exterior_image_2_left"):
-                    step["observation"][camera] = step["observation"][camera][:16, :20]
-                wrist = step["observation"]["wrist_image_left"]
-                step["observation"]["wrist_image_left"] = wrist[:16, :20]
-            yield episode
-
-    return write_dataset(
-        str(stored.folder.parent.parent), "small", "1.0.0", episodes(), len(SMALL), 2
-    )
+from tests.rlds.conftest import CAMERAS, FIRST, LENGTHS, SMALL, STATES, WEIGHTS
+from tests.rlds.loading import batches, one_pass
 
 
 @pytest.fixture
@@ -47,17 +22,6 @@ def mixed(load, small):
         return load(dataset_names=["made_up", "small"], sample_weights=weights, **changes)
 
     return make
-
-
-def batches(loader, count):
-    """The next `count` batches as rows of indices, over any number of iterations."""
-    found = []
-    while len(found) < count:
-        for batch in loader:
-            found.append(batch["index"].tolist())
-            if len(found) == count:
-                break
-    return found
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
@@ -159,12 +123,12 @@ def test_a_dataset_that_joins_starts_and_one_of_weight_zero_is_not_read(mixed, l
 def test_validation_holds_each_window_once_over_ranks(mixed):
     train, valid = mixed(experiment={"validate": True}, validation_fraction=0.3, batch_size=4)
     loaders = [make_loader(valid, 4, rank, 2, 0) for rank in range(2)]
-    seen = [i for loader in loaders for batch in loader for i in batch["index"].tolist()]
+    seen = one_pass(*loaders)
     assert len(seen) == len(set(seen)) == len(valid) == sum(map(len, valid.datasets))
     assert {index >= FIRST for index in seen} == {True, False}
     parts = [loader.limited(2) for loader in loaders]
     assert loaders[0].limited(2) is parts[0] and loaders[0].limited(None) is loaders[0]
-    some = [i for part in parts for batch in part for i in batch["index"].tolist()]
+    some = one_pass(*parts)
     assert len(some) == len(set(some)) == 8 == sum(part.windows for part in parts)
     trained = batches(make_loader(train, 3, 0, 1, 0), 60)
     ends = np.cumsum([*LENGTHS, *(LENGTHS[number] for number in SMALL)])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from robomimic_ddp.data.rlds.order.pass_schedule import PassSchedule, Segment
 from robomimic_ddp.data.rlds.order.read_plan import PassPlan
-from robomimic_ddp.data.rlds.pipeline.settings import PREFETCHED_BATCHES, Batching, WindowSettings
+from robomimic_ddp.data.rlds.pipeline.settings import Batching
 
 SEED = 11
 
@@ -214,10 +214,7 @@ def test_a_whole_droid_pass_is_planned_in_little_time_and_memory():
 
 
 def test_a_shuffle_buffer_is_no_larger_than_the_data():
-    batching = Batching(4, 100, 3, 5, True)
+    batching = Batching(4, 100, 3, True)
     assert [batching.for_windows(size).shuffle_buffer for size in (0, 30, 500)] == [1, 30, 100]
-    assert batching.for_windows(30) == Batching(4, 30, 3, 5, True)
-    usual = Batching(4, 100, 3)
-    windows = WindowSettings(*[None] * 9)
-    assert (windows.skip_corrupt, windows.reduced) == (False, {})
-    assert usual.prefetch == PREFETCHED_BATCHES and usual.pin_memory is False
+    assert batching.for_windows(30) == Batching(4, 30, 3, True)
+    assert Batching(4, 100, 3).pin_memory is False

@@ -11,8 +11,7 @@ from robomimic_ddp.config import options
 from robomimic_ddp.data.rlds.loaders.make import make_loader
 from robomimic_ddp.training import run_fingerprint
 from tests.rlds.conftest import LENGTHS
-from tests.rlds.test_passes import stream, wait_until_idle
-from tests.tiers import slow_but
+from tests.rlds.loading import stream, wait_until_idle
 
 
 def saved(loader):
@@ -88,31 +87,6 @@ def test_other_ranks_or_batches_take_what_is_left_of_the_pass(load, changes):
     assert 0 <= missing < batch * world and len(times) == len(train)
     assert set(times.values()) <= {passed, passed + 1}
     assert list(times.values()).count(passed) == missing
-
-
-@pytest.mark.parametrize(
-    "world, batch, done",
-    slow_but(
-        ["(2, 3, 7)", "(3, 3, 13)", "(2, 4, 1)", "(1, 2, 14)"],
-        [(*ranks, done) for ranks in [(2, 3), (3, 3), (2, 4), (1, 2)] for done in (1, 7, 13, 14)],
-    ),
-)
-def test_what_an_epoch_that_is_a_pass_has_left(load, world, batch, done):
-    """Each window once in the epoch, but for what fills no batch and opens the next one."""
-    train, _ = load()
-    before = [make_loader(train, 3, rank, 2, 7) for rank in range(2)]
-    assert len(before[0]) == 14
-    taken = [index for loader in before for index in stream(loader, done)]
-    after = [make_loader(train, batch, rank, world, 7) for rank in range(world)]
-    for loader in after:
-        loader.go_to(before[0].position(), 2, 0)
-    left = {loader.batches_left() for loader in after}
-    assert len(left) == 1
-    if done == 14:
-        return  # the position is one of the next pass already: the run knows that none are left
-    taken += [index for loader in after for index in stream(loader, *left)]
-    assert len(taken) == len(set(taken))
-    assert 0 <= len(train) - len(taken) < 2 * batch * world
 
 
 def test_a_rest_that_fills_no_batch_is_none(load):

@@ -5,17 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from robomimic_ddp.commands.bench.data_set import made_up_episodes
 from robomimic_ddp.config.rlds_keys import IMAGE_FILTERS
 from robomimic_ddp.data.rlds.pipeline.images import PictureSize, decode, resize_frames
 from robomimic_ddp.data.rlds.pipeline.resize import plain_resize
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow
+from scripts.bench.data_set import made_up_episodes
 
 SIZES = [
     ((180, 320), (128, 128)), ((128, 128), (64, 96)), ((128, 128), (180, 320)),
     ((97, 131), (128, 61)), ((64, 64), (63, 65)), ((1, 1), (5, 7)), ((33, 1), (8, 4)),
     ((50, 70), (1, 1)), ((3, 200), (9, 11)), ((360, 640), (128, 128)), ((2, 300), (2, 13)),
     ((180, 320), (180, 96)), ((180, 320), (64, 320)), ((480, 640), (224, 224)),
+    ((128, 128), (128, 128)), ((33, 47), (33, 47)),
 ]  # fmt: skip
 
 
@@ -31,7 +32,7 @@ def pictures(height, width, each=3):
 
 @pytest.mark.parametrize("name", IMAGE_FILTERS)
 def test_pixels_are_tensorflows(name):
-    """To the last bit, and so is what `bench data` compares with."""
+    """To the last bit, and so is what `scripts.bench.data` compares with."""
     tf = import_tensorflow()
     method = name.partition("_")[0]
     for stored, target in SIZES:
@@ -46,8 +47,8 @@ def test_pixels_are_tensorflows(name):
 
 @pytest.mark.parametrize("name", IMAGE_FILTERS)
 def test_a_frame_is_resized_alike_everywhere(name):
-    """A batch is cut otherwise after a resume, or where a window is replaced; and a policy in
-    closed loop gets its pictures from `resize_frames`.
+    """A batch is cut otherwise after a resume, and a policy in closed loop gets its pictures from
+    `resize_frames`.
     """
     tf = import_tensorflow()
     frames, size = pictures(180, 320), PictureSize(128, 128, name)
@@ -62,12 +63,3 @@ def test_a_frame_is_resized_alike_everywhere(name):
     together = batches(len(frames))
     assert np.array_equal(together, batches(2))
     assert np.array_equal(together, resize_frames(frames, size))
-
-
-@pytest.mark.parametrize("name", IMAGE_FILTERS)
-def test_frames_of_the_wanted_size_are_left_alone_as_tensorflow_would_leave_them(name):
-    tf = import_tensorflow()
-    for height, width in ((128, 128), (33, 47), (1, 5)):
-        frames = pictures(height, width)
-        assert np.array_equal(plain_resize(tf.constant(frames), (height, width), name), frames)
-        assert np.array_equal(resize_frames(frames, PictureSize(height, width, name)), frames)

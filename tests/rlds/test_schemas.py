@@ -12,7 +12,7 @@ from robomimic_ddp.data.rlds.schema.filters import require_patterns
 from robomimic_ddp.data.rlds.schema.spec import Filter, load_schema, packaged, parse_schema
 from robomimic_ddp.errors import ConfigError, DataError
 from tests.rlds import other_shapes
-from tests.rlds.test_rotations import matrix_of
+from tests.rlds.rotations import matrix_of
 
 BRIDGE_ACTIONS = ["action/delta_position", "action/delta_rotation", "action/gripper"]
 BRIDGE_STATES = ["eef_position", "eef_rotation", "gripper"]

@@ -1,4 +1,4 @@
-"""Shuffle buffers: divided over ranks or not, and the memory that the plan expects of them."""
+"""Shuffle buffers: divided over ranks, and the memory that the plan expects of them."""
 
 from __future__ import annotations
 
@@ -13,32 +13,25 @@ from tests.rlds.conftest import CAMERAS
 
 @pytest.fixture
 def buffers(make_config):
-    def make(per_rank, world, **train):
+    def make(world, **train):
         config = make_config(shuffle_buffer_size=24, **train)
-        dataset, _ = host_datasets.datasets_from_config(
-            config, config.all_obs_keys, shuffle_per_rank=per_rank
-        )
-        return dataset, make_loader(dataset, 2, 0, world, 0)
+        dataset, _ = host_datasets.datasets_from_config(config, config.all_obs_keys)
+        return make_loader(dataset, 2, 0, world, 0)
 
     return make
 
 
-def two_of(folder):
-    return {"dataset_names": [folder.parent.name] * 2, "sample_weights": [3, 1]}
+def test_of_one_data_set(buffers):
+    loader = buffers(3)
+    assert [count for count, _ in loader.shuffle_buffers()] == [loader.batching.shuffle_buffer]
+    assert loader.batching.shuffle_buffer == 8
 
 
-@pytest.mark.parametrize(("per_rank", "world", "windows"), [(False, 3, 8), (True, 3, 24)])
-def test_of_one_data_set(buffers, per_rank, world, windows):
-    _, loader = buffers(per_rank, world)
-    assert loader.batching.shuffle_buffer == windows
-    assert [count for count, _ in loader.shuffle_buffers()] == [windows]
-
-
-@pytest.mark.parametrize(("per_rank", "windows"), [(False, [9, 3]), (True, [18, 6])])
-def test_of_a_mixture(buffers, stored, per_rank, windows):
+def test_of_a_mixture(buffers, stored):
     """By weight, then over the ranks."""
-    _, loader = buffers(per_rank, 2, **two_of(stored.folder))
-    assert [count for count, _ in loader.shuffle_buffers()] == windows
+    name = stored.folder.parent.name
+    loader = buffers(2, dataset_names=[name] * 2, sample_weights=[3, 1])
+    assert [count for count, _ in loader.shuffle_buffers()] == [9, 3]
     assert len(next(iter(loader))["index"]) == 2
 
 

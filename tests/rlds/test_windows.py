@@ -9,7 +9,7 @@ from robomimic_ddp.data.rlds.loaders.make import make_loader
 from robomimic_ddp.data.rlds.order.windows import WindowShape
 from robomimic_ddp.data.rlds.pipeline.images import PictureSize, resize_frames
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow
-from tests.rlds.conftest import ACTIONS, CAMERAS, FAILED, HEIGHT, LENGTHS, STATES, WIDTH, WORDLESS
+from tests.rlds.conftest import ACTIONS, CAMERAS, FAILED, LENGTHS, STATES, WORDLESS
 from tests.rlds.reference import all_windows, raw_action
 
 KEPT = [n for n in range(len(LENGTHS)) if n not in WORDLESS | FAILED]
@@ -72,6 +72,7 @@ def require_equal(train, rows, reference):
         for key in STATES:
             assert row["obs"][key].dtype == np.float32
             assert np.array_equal(row["obs"][key], truth["obs"][key].astype(np.float32))
+        assert isinstance(row["language"], str)
         wanted = normalised(train, truth["actions"])
         assert row["actions"].dtype == np.float32
         assert np.allclose(row["actions"], wanted, atol=2e-6)
@@ -148,20 +149,6 @@ def test_the_hosts_own_hdf5_dataset_delivers_the_same(load, stored, tmp_path):
         assert np.array_equal(ours["pad_mask"], truth["pad_mask"][:, 0])
 
 
-def slow_bilinear(frame, height, width):
-    """Half-pixel-centred bilinear resizing of one picture, in float64."""
-    rows = np.clip((np.arange(height) + 0.5) * frame.shape[0] / height - 0.5, 0, None)
-    columns = np.clip((np.arange(width) + 0.5) * frame.shape[1] / width - 0.5, 0, None)
-    top, left = rows.astype(int), columns.astype(int)
-    bottom = np.minimum(top + 1, frame.shape[0] - 1)
-    right = np.minimum(left + 1, frame.shape[1] - 1)
-    down, across = (rows - top)[:, None, None], (columns - left)[None, :, None]
-    frame = frame.astype(float)
-    upper = frame[top][:, left] * (1 - across) + frame[top][:, right] * across
-    lower = frame[bottom][:, left] * (1 - across) + frame[bottom][:, right] * across
-    return upper * (1 - down) + lower * down
-
-
 def test_pictures_can_be_resized_as_plain_bilinear(load, stored):
     size = PictureSize(11, 13, "bilinear")
     observation = {"image_dim": [11, 13], "image_filter": "bilinear"}
@@ -171,9 +158,6 @@ def test_pictures_can_be_resized_as_plain_bilinear(load, stored):
         full = reference[index]["obs"][CAMERAS[0]]
         assert row["obs"][CAMERAS[0]].shape == (2, 11, 13, 3)
         assert np.array_equal(row["obs"][CAMERAS[0]], resize_frames(full, size))
-        for frame, small in zip(full, row["obs"][CAMERAS[0]]):
-            exact = slow_bilinear(frame, 11, 13)
-            assert np.abs(small - exact).max() <= 0.5 + 1e-3  # rounded to the nearest
 
 
 def test_pictures_are_resized_as_octos_hosts_do_it(load, stored):
@@ -191,20 +175,6 @@ def test_pictures_are_resized_as_octos_hosts_do_it(load, stored):
     assert total > 50_000
 
 
-def test_subsample_caps_every_episode(load):
-    train, _ = load(subsample_length=5, batch_size=1)
-    assert len(train) == sum(min(LENGTHS[n], 5) for n in KEPT)
-    loader = make_loader(train, 1, 0, 1, 0)
-    picked = [sorted(int(b["index"]) for b in loader) for _ in range(3)]
-    starts = np.cumsum([0, *LENGTHS])
-    for indices in picked:
-        episodes = np.searchsorted(starts, indices, side="right") - 1
-        per_episode = [int(np.count_nonzero(episodes == number)) for number in KEPT]
-        assert per_episode == [min(LENGTHS[n], 5) for n in KEPT]
-        assert len(set(indices)) == len(indices)
-    assert picked[0] != picked[1] != picked[2]
-
-
 def test_states_alone_need_no_camera(load):
     train, _ = load(cameras=())
     loader = make_loader(train, 4, 0, 1, 0)
@@ -213,17 +183,16 @@ def test_states_alone_need_no_camera(load):
     assert loader.frames_decoded == loader.frames_delivered == loader.frames_prefetched == 0
 
 
-def test_batches_are_what_the_host_slices(load):
-    """The host takes `value[:, :To, :]` of all in obs and asserts normalised actions."""
+def test_floats_made_on_the_device_are_those_of_hosts_that_make_them_in_tensorflow():
+    """DROID's pipeline divides by 255 in tf.data; here uint8 goes to the device, then the host's
+    own conversion.
+    """
+    obs_utils = pytest.importorskip("robomimic.utils.obs_utils")
     import torch
 
-    train, _ = load(frame_stack=2, seq_length=16)
-    batch = next(iter(make_loader(train, 4, 0, 1, 0)))
-    for key, value in batch["obs"].items():
-        assert value[:, :2, :].shape[:2] == (4, 2), key
-    assert batch["actions"].shape == (4, 17, 10) and batch["actions"].dtype == torch.float32
-    assert batch["pad_mask"].shape == (4, 17) and batch["pad_mask"].dtype == torch.bool
-    assert batch["obs"][CAMERAS[0]].shape == (4, 2, HEIGHT, WIDTH, 3)
-    assert batch["obs"]["robot_state/gripper_position"].shape == (4, 2, 1)
-    assert all(isinstance(text, str) for text in batch["language"])
-    batch["actions"] += 1  # torch owns the memory: writing is allowed
+    tf = import_tensorflow()
+    values = np.arange(256, dtype=np.uint8).repeat(3).reshape(1, 1, 16, 16, 3)
+    in_tensorflow = (tf.cast(values, tf.float32) / 255.0).numpy()
+    moved = torch.from_numpy(values).float()  # to_float(to_device(batch))
+    on_device = obs_utils.process_frame(moved, channel_dim=3, scale=255.0).numpy()
+    assert np.abs(on_device - np.moveaxis(in_tensorflow, -1, -3)).max() <= 1e-6

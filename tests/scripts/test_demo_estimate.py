@@ -63,9 +63,3 @@ def test_epochs_fit_the_budget_and_are_enough_to_learn():
 @pytest.mark.parametrize(("seconds", "shown"), [(1, "5 s"), (43, "45 s"), (70, "1 min")])
 def test_an_estimate_is_rounded(seconds, shown):
     assert estimate.clock(seconds) == shown
-
-
-@pytest.mark.slow  # tests/e2e/test_demo_pieces.py measures, too
-def test_this_machine_is_measured():
-    found = estimate.measured(1)
-    assert set(found) == {"import", "episode", "step"} and all(one > 0 for one in found.values())

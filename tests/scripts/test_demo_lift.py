@@ -10,7 +10,6 @@ import pytest
 
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.monitoring import history
-from robomimic_ddp.training import rollouts
 from scripts.demo import lift, summary
 from scripts.demo import lift_data as expert
 
@@ -137,16 +136,6 @@ def test_episodes_and_success_are_the_last_in_the_log() -> None:
     for read in (summary.episodes_per_rank, summary.success_rate):
         with pytest.raises(DataError, match="rollouts"):
             read("rollout: env=Lift")
-
-
-@pytest.mark.parametrize("episodes", [1, 16, 17, 50])
-def test_episodes_are_counted_as_they_are_announced(
-    episodes: int, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rollouts.group, "world_size", lambda: 2)
-    rollouts._announce(episodes)
-    counts = summary.episodes_per_rank(capsys.readouterr().out)
-    assert counts == {"rank 0": (episodes + 1) // 2, "rank 1": episodes // 2}
 
 
 @pytest.mark.parametrize("world_size", [1, 2])

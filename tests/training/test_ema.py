@@ -1,184 +1,390 @@
-"""The averaged copy in one pass: both diffusers APIs, key layouts; beside diffusers' own step.
-
-Tolerance 1e-6 relative, 2e-7 absolute, the last bits of numbers around 1: each step rounds each
-number in another place, and earlier roundings fade with the average.
+"""Our averaged copy has the bits and counters of either EMAModel of diffusers and the names of
+both, and needs no diffusers. In one pass its numbers are the same up to the last bits.
 """
 
 from __future__ import annotations
 
 import copy
+import inspect
+import subprocess
 import sys
 from contextlib import ExitStack
-from types import SimpleNamespace
 
 import pytest
 import torch
 
+import robomimic_ddp.api as DDPUtils
+from robomimic_ddp.checkpoint import restore_model
+from robomimic_ddp.distributed import host_algo
 from robomimic_ddp.errors import WrapError
-from robomimic_ddp.training.step import ema as averaging
-from robomimic_ddp.training.step.ema_model import averaged_copy
-from tests.averages import of_host
-from tests.parity.test_ema import build
+from robomimic_ddp.training.step import ema
+from tests.averages import build, diffusers_average
+from tests.runs import captured
 
-STEPS = 25
+APIS = ["model=", "parameters="]
+SETTINGS = [{"power": 0.75}, {"power": 0.5, "update_after_step": 3, "inv_gamma": 2.0}, {}]
+COUNTERS = ("optimization_step", "decay", "cur_decay_value", "min_value", "max_value", "min_decay")
+EXACT = {"rtol": 0, "atol": 0}
 CLOSE = {"rtol": 1e-6, "atol": 2e-7}
+"""The last bits of numbers around 1: earlier roundings fade with the average."""
 
 
-def make(old_api, module_key):
-    """Nets with a frozen parameter and a buffer, averaged by either API."""
+class Algo:
+    """A host's algorithm: its nets and their average, ours; `acting`: nets that act with it."""
+
+    def __init__(self, api, acting=False, module_key=False, **settings):
+        self.nets = nets(module_key)
+        self.ema = ours(api, self.nets, **settings)
+        if acting:
+            self.ema_nets = copy.deepcopy(self.nets).requires_grad_(False)
+
+    def step(self, seed):
+        move(self.nets, seed)
+        self.ema.step(self.nets)
+
+
+def nets(module_key=False):
+    """With a frozen parameter and a buffer."""
     torch.manual_seed(0)
-    nets = build("single", module_key)
-    next(nets.parameters()).requires_grad_(False)
-    model = SimpleNamespace(nets=nets)
-    model.ema = of_host(nets, old_api)
-    if old_api is None:
-        model.ema_nets = copy.deepcopy(nets).requires_grad_(False)
-    return model
+    made = build("single", module_key)
+    next(made.parameters()).requires_grad_(False)
+    return made
 
 
-def step(model, seed):
-    """New numbers for every parameter and buffer, then the host's calls."""
+def move(net, seed):
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for tensor in model.nets.state_dict().values():
+        for tensor in net.state_dict().values():
             tensor.add_(torch.randn(tensor.shape, generator=generator) / 10)
-    if hasattr(model, "ema_nets"):
-        model.ema.step(model.nets.parameters())
-        model.ema.copy_to(model.ema_nets.parameters())
-    else:
-        model.ema.step(model.nets)
 
 
-def state(model):
-    """(averaged parameters and buffers, counters)."""
-    ema = vars(model.ema)
-    averaged = getattr(model, "ema_nets", None)
-    names = ("optimization_step", "decay", "cur_decay_value")
-    counters = {name: ema[name] for name in names if name in ema}
-    return (averaged or ema["averaged_model"]).state_dict(), counters
+def theirs(api, net, old, **settings):
+    """diffusers' own: 0.11.1 for "model=", the installed one for "parameters="."""
+    return diffusers_average(net, old if api == "model=" else None, **settings)
 
 
-@pytest.mark.parametrize("api", ["model=", "parameters="])
+def ours(api, net, **settings):
+    if api == "parameters=":
+        return DDPUtils.averaged_copy(parameters=net.parameters(), **settings)
+    return DDPUtils.averaged_copy(model=net, **settings)
+
+
+def counters(average):
+    return {name: vars(average)[name] for name in COUNTERS if name in vars(average)}
+
+
+def averages(average):
+    """Its tensors; of a module by name, with buffers."""
+    module = vars(average).get("averaged_model")
+    return average.shadow_params if module is None else module.state_dict()
+
+
+def pointers(tensors):
+    return [tensor.data_ptr() for tensor in tensors]
+
+
+@pytest.mark.parametrize("one_pass", [False, True])
+@pytest.mark.parametrize("settings", SETTINGS, ids=["power", "more", "defaults"])
+@pytest.mark.parametrize("api", [*APIS, "parameters= with warm-up"])
 @pytest.mark.parametrize("module_key", [False, True])
-def test_as_diffusers_does_it(api, module_key, old_training_utils):
-    old_api = old_training_utils if api == "model=" else None
-    plain, quick = make(old_api, module_key), make(old_api, module_key)
-    attributes = set(vars(quick.ema))
+def test_the_average_is_that_of_diffusers(api, module_key, settings, one_pass, old_training_utils):
+    api, _, warm = api.partition(" with ")
+    settings = {**settings, "use_ema_warmup": True} if warm else settings
+    algo = Algo(api, module_key=module_key, **settings)
+    expected = theirs(api, algo.nets, old_training_utils, **settings)
+    attributes = set(vars(algo.ema))
+    assert attributes >= set(vars(expected)) - {"temp_stored_params"}
     with ExitStack() as undo:
-        assert averaging.install(quick, undo)
-        for number in range(STEPS):
-            step(plain, number)
-            step(quick, number)
-            (theirs, their_counters), (ours, our_counters) = state(plain), state(quick)
-            assert our_counters == their_counters
-            assert list(ours) == list(theirs)
-            # diffusers 0.11 averages in the nets' layout; buffers of the current API stay.
-            torch.testing.assert_close(ours, theirs, **CLOSE)
-        assert our_counters["optimization_step"] == STEPS
-    assert set(vars(quick.ema)) == attributes
-    step(plain, STEPS)  # the host's own step continues from this state
-    step(quick, STEPS)
-    torch.testing.assert_close(state(quick)[0], state(plain)[0], **CLOSE)
+        if one_pass:
+            assert ema.update_in_one_pass(algo, undo)
+        for number in range(20):
+            if number == 15:
+                undo.close()  # the host's arithmetic continues from this state
+            move(algo.nets, number)
+            expected.step(algo.nets if api == "model=" else algo.nets.parameters())
+            algo.ema.step(algo.nets if api == "model=" else algo.nets.parameters())
+            assert counters(algo.ema) == counters(expected)
+            found, wanted = averages(algo.ema), averages(expected)
+            torch.testing.assert_close(found, wanted, **(CLOSE if one_pass else EXACT))
+            assert api == "parameters=" or list(found) == list(wanted)
+    assert set(vars(algo.ema)) == attributes
 
 
 def test_the_net_that_acts_holds_the_averages_and_parts_again():
-    model = make(None, False)
-    acting = list(model.ema_nets.parameters())
+    algo = Algo("parameters=", acting=True)
     with ExitStack() as undo:
-        averaging.install(model, undo)
-        step(model, 1)
-        for one, shadow in zip(acting, model.ema.shadow_params):
-            assert one.data_ptr() == shadow.data_ptr()
-        other = copy.deepcopy(model.ema_nets)  # another receiver gets a copy, as ever
-        step(model, 2)
-        model.ema.copy_to(other.parameters())
-        torch.testing.assert_close(dict(other.state_dict()), dict(model.ema_nets.state_dict()))
-    for one, shadow in zip(acting, model.ema.shadow_params):
-        assert torch.equal(one, shadow) and one.data_ptr() != shadow.data_ptr()
+        assert ema.update_in_one_pass(algo, undo)
+        algo.step(1)
+        assert pointers(algo.ema_nets.parameters()) == pointers(algo.ema.shadow_params)
+        other = copy.deepcopy(algo.ema_nets)  # another receiver gets a copy, as ever
+        algo.step(2)
+        algo.ema.copy_to(algo.ema_nets.parameters())
+        algo.ema.copy_to(other.parameters())
+        torch.testing.assert_close(other.state_dict(), algo.ema_nets.state_dict(), **EXACT)
+    pairs = zip(algo.ema_nets.parameters(), algo.ema.shadow_params)
+    assert all(torch.equal(*pair) and len({*pointers(pair)}) == 2 for pair in pairs)
 
 
-def test_averages_that_differ_from_the_acting_net_are_not_shared():
-    model = make(None, False)
-    with torch.no_grad():
-        model.ema.shadow_params[0].add_(1)
+@pytest.mark.parametrize("acting", ["other values", "other nets", "none"])
+def test_memory_is_shared_with_a_net_that_holds_the_averages_only(acting):
+    algo = Algo("parameters=", acting=True)
+    if acting == "other values":
+        algo.ema.shadow_params[0].add_(1)
+    else:
+        algo.ema_nets = torch.nn.Linear(3, 3) if acting == "other nets" else None
+    before = pointers(algo.ema.shadow_params)
     with ExitStack() as undo:
-        averaging.install(model, undo)
-        pairs = zip(model.ema_nets.parameters(), model.ema.shadow_params)
-        assert all(one.data_ptr() != shadow.data_ptr() for one, shadow in pairs)
+        assert ema.update_in_one_pass(algo, undo)
+        assert pointers(algo.ema.shadow_params) == before
+        own = pointers(algo.ema_nets.parameters()) if algo.ema_nets is not None else []
+        assert not set(own) & set(before)
 
 
-def test_a_class_of_the_hosts_own_is_left_alone():
-    class EMAModel:
-        shadow_params, optimization_step, cur_decay_value = [], 0, None
+def test_an_average_of_the_hosts_own_is_left_alone():
+    algo = Algo("parameters=")
+    for average in (theirs("parameters=", algo.nets, None), None):
+        algo.ema = average
+        before = dict(vars(average)) if average else {}
+        with ExitStack() as undo:
+            assert not ema.update_in_one_pass(algo, undo)
+            assert not average or vars(average) == before
 
-        def step(self, parameters): ...
 
-        def copy_to(self, parameters): ...
-
-    model = SimpleNamespace(ema=EMAModel())
-    vars(model.ema).update(shadow_params=[], optimization_step=0, cur_decay_value=None)
+@pytest.mark.parametrize("api", APIS)
+def test_tensors_of_another_kind_are_averaged_in_the_averages_kind(api):
+    plain, quick = Algo(api, power=0.75), Algo(api, power=0.75)
     with ExitStack() as undo:
-        assert not averaging.install(model, undo)
-        assert not averaging.install(SimpleNamespace(ema=None), undo)
-    assert "diffusers_old.training_utils" not in sys.modules
+        ema.update_in_one_pass(quick, undo)
+        for algo in (plain, quick):
+            algo.nets.to(torch.float64)
+            for number in range(3):
+                algo.step(number)
+    assert {average.dtype for average in quick.ema.shadow_params} == {torch.float32}
+    torch.testing.assert_close(quick.ema.shadow_params, plain.ema.shadow_params, **CLOSE)
 
 
-def test_an_average_that_was_changed_already_is_left_alone():
-    model = make(None, False)
+def signatures(kind):
+    """Of the constructor and the public methods; the name of **keywords does not matter."""
+    methods = {
+        name: inspect.signature(member).parameters.values()
+        for name, member in vars(kind).items()
+        if inspect.isfunction(member) and (name == "__init__" or not name.startswith("_"))
+    }
+    return {
+        name: [(one.kind, one.kind is one.VAR_KEYWORD or (one.name, one.default)) for one in found]
+        for name, found in methods.items()
+    }
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_takes_whatever_the_class_takes_that_it_stands_for(api, old_training_utils):
+    expected = signatures(type(theirs(api, nets(), old_training_utils)))
+    expected.pop("save_pretrained", None)  # for diffusers' own models, which hosts' nets are not
+    mine = type(ours(api, nets()))
+    found = {**signatures(mine.__mro__[1]), **signatures(mine)}
+    for name, taken in expected.items():
+        assert [one for one in found[name] if one in taken] == taken, name
+        more = [one for one in found[name] if one not in taken]
+        assert all(one[1] is True or one[1][1] is not inspect.Parameter.empty for one in more), name
+
+
+def test_a_model_beside_the_parameters_is_for_nothing():
+    """As in current diffusers, which takes any further name."""
+    net = nets()
+    params = list(net.parameters())[:1]
+    average = DDPUtils.averaged_copy(model=net, power=0.75, parameters=params)
+    average.step(params)
+    assert len(average.shadow_params) == 1 and average.power == 0.75
+
+
+def test_a_host_may_give_its_average_a_module():
+    algo = Algo("parameters=")
+    algo.ema.averaged_model = copy.deepcopy(algo.nets)
+    algo.step(1)
+    algo.ema.copy_to(algo.ema.averaged_model.parameters())
+    pairs = zip(algo.ema.averaged_model.parameters(), algo.ema.shadow_params)
+    assert all(torch.equal(*pair) for pair in pairs)
+    named = dict(host_algo.named_state(algo))
+    assert {name.partition(".")[0] for name in named} == {"nets", "averaged_model", "ema"}
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_the_names_of_both(api):
+    net = nets()
+    average = ours(api, net, power=0.75)
+    for number, given in enumerate((net, net.parameters(), list(net.parameters()), net)):
+        move(net, number)
+        average.step(given)
+    assert average.optimization_step == 4
+    assert 0 < average.cur_decay_value < 1
+    assert [one.shape for one in average.shadow_params] == [one.shape for one in net.parameters()]
+    before = copy.deepcopy(net.state_dict())
+    average.store(net.parameters())
+    average.copy_to(net.parameters())
+    assert all(torch.equal(*pair) for pair in zip(net.parameters(), average.shadow_params))
+    average.restore(net.parameters())
+    torch.testing.assert_close(net.state_dict(), before, **EXACT)
+    with pytest.raises(RuntimeError, match="without a store"):
+        average.restore(net.parameters())
+    average.shadow_params = [torch.zeros_like(one) for one in net.parameters()]
+    assert all(not one.any() for one in average.shadow_params)
+    average.to(dtype=torch.float64)
+    assert {one.dtype for one in average.shadow_params} == {torch.float64}
+
+
+def test_a_module_exists_where_nets_were_given():
+    assert DDPUtils.averaged_copy(model=nets()).averaged_model.training is False
+    of_parameters = DDPUtils.averaged_copy(parameters=nets().parameters())
+    assert not hasattr(of_parameters, "averaged_model")
+    with pytest.raises(AttributeError, match="model=nets"):
+        of_parameters.averaged_model  # noqa: B018
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_state_dict_goes_to_diffusers_and_comes_back(api):
+    from diffusers.training_utils import EMAModel
+
+    algo = Algo(api, power=0.6)
+    for number in range(5):
+        algo.step(number)
+    installed = EMAModel(parameters=algo.nets.parameters())
+    installed.load_state_dict(algo.ema.state_dict())
+    assert installed.optimization_step == 5 and installed.power == 0.6
+    again = ours(api, nets())
+    again.load_state_dict(installed.state_dict())
+    assert again.optimization_step == 5
+    assert all(map(torch.equal, again.shadow_params, algo.ema.shadow_params))
+    assert again.get_decay(50) == algo.ema.get_decay(50) > 0
+
+
+@pytest.mark.parametrize("one_pass", [False, True])
+@pytest.mark.parametrize("api", APIS)
+def test_counters_are_saved_and_restored(api, one_pass):
+    """Steps after a resume are those of a run that was not stopped: bits and counters."""
+    algo, resumed = Algo(api, power=0.75), Algo(api, power=0.75)
     with ExitStack() as undo:
-        assert averaging.install(model, undo)
-        assert not averaging.install(model, undo)
-    model.ema.copy_to = model.ema.copy_to
-    with ExitStack() as undo:
-        assert not averaging.install(model, undo)
+        for one in (algo, resumed) if one_pass else ():
+            ema.update_in_one_pass(one, undo)
+        for number in range(7):
+            algo.step(number)
+        restore_model(resumed, captured(algo))
+        for one in (algo, resumed):
+            one.step(99)
+    assert resumed.ema.optimization_step == 8
+    assert counters(resumed.ema) == counters(algo.ema)
+    assert all(map(torch.equal, resumed.ema.shadow_params, algo.ema.shadow_params))
 
 
-@pytest.mark.parametrize("api", ["model=", "parameters="])
-def test_tensors_of_another_kind_are_averaged_by_the_hosts_own_step(api):
-    plain, quick = (SimpleNamespace(nets=build("single", False)) for _ in range(2))
-    for model in (plain, quick):
-        given = (
-            {"model": model.nets} if api == "model=" else {"parameters": model.nets.parameters()}
-        )
-        model.ema = averaged_copy(**given, power=0.75)
-        model.nets.to(torch.float64)
-    with ExitStack() as undo:
-        assert averaging.install(quick, undo)
-        for _ in range(3):
-            for model in (plain, quick):
-                for parameter in model.nets.parameters():
-                    parameter.data.add_(0.5)
-                model.ema.step(model.nets)
-    assert quick.ema.optimization_step == plain.ema.optimization_step == 3
-    assert {one.dtype for one in quick.ema.shadow_params} == {torch.float32}
-    torch.testing.assert_close(quick.ema.shadow_params, plain.ema.shadow_params, rtol=0, atol=0)
+@pytest.mark.parametrize("api", APIS)
+def test_a_state_of_diffusers_own_average_resumes_in_ours(api, old_training_utils):
+    algo, resumed = Algo(api), Algo(api, power=0.75)
+    algo.ema = theirs(api, algo.nets, old_training_utils, power=0.75)
+    for number in range(3):
+        move(algo.nets, number)
+        algo.ema.step(algo.nets if api == "model=" else algo.nets.parameters())
+    restore_model(resumed, captured(algo))
+    assert counters(resumed.ema) == counters(algo.ema)
 
 
-def test_nets_that_the_average_lacks_are_the_hosts_to_refuse():
-    model = SimpleNamespace(nets=build("single", False))
-    model.ema = averaged_copy(model=model.nets)
-    model.nets["extra"] = torch.nn.Linear(2, 2)
-    with ExitStack() as undo:
-        averaging.install(model, undo)
-        with pytest.raises(WrapError, match="extra.weight"):
-            model.ema.step(model.nets)
-    del model.nets["extra"]
-    model.nets.register_buffer("new", torch.zeros(2))
-    with ExitStack() as undo:
-        averaging.install(model, undo)
-        with pytest.raises(KeyError, match="new"):
-            model.ema.step(model.nets)
+MANY = {
+    "decay": 0.75,
+    "min_decay": 0.25,
+    "update_after_step": 2,
+    "use_ema_warmup": True,
+    "inv_gamma": 3.0,
+    "power": 0.5,
+}
 
 
-def test_without_a_net_that_acts_nothing_is_shared():
-    model = make(None, False)
-    before, model.ema_nets = model.ema.shadow_params[0], None
+def test_all_settings_are_in_the_state_under_diffusers_names():
+    average = ours("parameters=", nets(), foreach=True, model_cls="C", model_config="D", **MANY)
+    assert {name: average.state_dict()[name] for name in MANY} == MANY
+    assert set(average.state_dict()) == {*MANY, "optimization_step", "shadow_params"}
+    assert (average.foreach, average.model_cls, average.model_config) == (True, "C", "D")
+    other = ours("parameters=", nets())
+    other.load_state_dict(average.state_dict())
+    other.shadow_params[0].add_(1)
+    assert torch.equal(average.shadow_params[0], next(nets().parameters())), "loaded is a copy"
+    assert {name: other.state_dict()[name] for name in MANY} == MANY
+    bounds = {"min_value": 0.25, "max_value": 0.75, "update_after_step": 2}
+    module = ours("model=", nets(), power=0.5, inv_gamma=3.0, **bounds)
+    assert {name: module.state_dict()[name] for name in MANY} == MANY
+    again = ours("model=", nets())
+    again.load_state_dict({**module.state_dict(), "unknown": 1})
+    assert (again.min_value, again.max_value, again.power) == (0.25, 0.75, 0.5)
+    assert not hasattr(again, "unknown") and not hasattr(again, "use_ema_warmup")
+    again.load_state_dict({})
+    assert {name: again.state_dict()[name] for name in MANY} == MANY
+
+
+def test_the_decay_of_each_step_is_between_its_bounds():
+    average = ours("parameters=", nets(), **{**MANY, "power": 1.0, "inv_gamma": 1.0})
+    decays = [average.get_decay(step) for step in range(9)]
+    assert decays == pytest.approx([0.0] * 4 + [0.5, 2 / 3, 0.75, 0.75, 0.75])
+    late = ours("parameters=", nets(), decay=0.9, min_decay=0.4)
+    assert [late.get_decay(step) for step in (1, 2, 3, 99)] == [0.0, 0.4, 0.4, 0.9]
+    assert late.get_decay(12) == 12 / 21
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_names_of_older_versions(api):
+    average = ours(api, nets(), min_value=0.25, max_value=0.75, device="meta")
+    state = average.state_dict()
+    assert (state["min_decay"], state["decay"]) == (0.25, 0.75)
+    assert {one.device.type for one in average.shadow_params} == {"meta"}
+    given_as_module = DDPUtils.averaged_copy(nets(), device=None)
+    assert given_as_module.averaged_model is not None
+
+
+def test_numbers_that_are_not_of_floating_point_keep_their_kind():
+    average = DDPUtils.averaged_copy([torch.zeros(2), torch.zeros(2, dtype=torch.int64)])
+    average.to(dtype=torch.float64)
+    assert [one.dtype for one in average.shadow_params] == [torch.float64, torch.int64]
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_the_average_of_a_module_is_no_part_of_it(api):
+    algo = Algo(api)
+    assert not any(average.requires_grad for average in algo.ema.shadow_params)
+    assert all(map(torch.equal, algo.ema.shadow_params, algo.nets.parameters()))
+    assert not set(pointers(algo.ema.shadow_params)) & set(pointers(algo.nets.parameters()))
+    assert algo.ema.cur_decay_value == (0.0 if api == "model=" else None)
+
+
+def test_each_averaged_tensor_is_proven_once():
+    algo = Algo("model=")
+    names = [name for name, _ in host_algo.named_state(algo)]
+    assert len(names) == len(set(names)) == 2 * len(algo.nets.state_dict())
+    algo = Algo("parameters=")
+    shadows = [name for name, _ in host_algo.named_state(algo) if "shadow_params" in name]
+    assert len(shadows) == len(list(algo.nets.parameters()))
+
+
+@pytest.mark.parametrize("one_pass", [False, True])
+def test_mistakes_are_named(one_pass):
+    with pytest.raises(WrapError, match="neither model="):
+        DDPUtils.averaged_copy(power=0.75)
+    with pytest.raises(TypeError, match="pwer"):
+        DDPUtils.averaged_copy(model=nets(), pwer=0.75)
+    algo, larger = Algo("model="), nets()
+    larger.extra = torch.nn.Linear(2, 2)
     with ExitStack() as undo:
-        assert averaging.install(model, undo)
-        assert model.ema.shadow_params[0] is before
-    model = make(None, False)
-    model.ema_nets = torch.nn.Linear(3, 3)
-    pointers = [one.data_ptr() for one in model.ema_nets.parameters()]
-    with ExitStack() as undo:
-        assert averaging.install(model, undo)
-        assert pointers == [one.data_ptr() for one in model.ema_nets.parameters()]
+        if one_pass:
+            ema.update_in_one_pass(algo, undo)
+        with pytest.raises(WrapError, match="'extra.weight'"):
+            algo.ema.step(larger)
+        with pytest.raises(WrapError, match="other nets"):
+            algo.ema.shadow_params = [torch.zeros(1)]
+
+
+def test_no_diffusers_is_needed():
+    program = """
+import sys
+sys.modules["diffusers"] = None
+import torch
+import robomimic_ddp.api as DDPUtils
+net = torch.nn.Linear(2, 2)
+DDPUtils.averaged_copy(model=net).step(net)
+DDPUtils.averaged_copy(parameters=net.parameters()).step(net.parameters())
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

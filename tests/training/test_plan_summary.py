@@ -12,9 +12,8 @@ import torch
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.options import resolve
 from robomimic_ddp.config.plan import make_plan
-from robomimic_ddp.data.sampling import JoinedLoaders
 from robomimic_ddp.monitoring import debug, throughput
-from robomimic_ddp.training import plan_summary, run, run_inputs, step
+from robomimic_ddp.training import plan_summary, run, step
 
 
 def run_of(config=None, ranks=8, on_node=4, gpus=4, **options) -> run.Run:
@@ -60,26 +59,6 @@ def test_a_terminal_gets_lines_that_fit_it(monkeypatch):
     assert shown.replace("\n  ", " ") == text
 
 
-class Config(dict):
-    def __repr__(self):
-        return f"all of it {dict(self)}"
-
-
-class DiffusionConfig(Config):
-    pass
-
-
-def test_compact_gives_one_line_for_the_first_print_of_the_config_alone(capsys):
-    printed, section = DiffusionConfig(a=1), Config(b=2)
-    with run_inputs.printed_in_one_line(printed):
-        print(section)
-        print(printed)
-        assert repr(printed) == "all of it {'a': 1}", "what is no print for the user"
-    out = capsys.readouterr().out.splitlines()
-    assert out == ["all of it {'b': 2}", "(ddp.log=compact: see config.json in the run directory)"]
-    assert repr(printed) == "all of it {'a': 1}" and "__repr__" not in vars(DiffusionConfig)
-
-
 def test_every_decision_has_a_line():
     data = [{"path": f"/data/{number}.hdf5"} for number in range(5)]
     present = run_of(config({"scheduler_type": "cosine", "warmup_steps": 500}, data=data))
@@ -114,10 +93,6 @@ def test_every_decision_has_a_line():
 def test_memory_is_that_of_the_runs_averages(preset, ema, state):
     present = run_of({"algo": {"ema": ema}}, preset=preset)
     assert f"memory: 6 parameters x {state} bytes" in present.describe()
-
-
-def test_memory_is_that_of_the_runs_units():
-    assert "and up to 36 B for what is whole" in run_of(fsdp_reshard=False).describe()
 
 
 @pytest.mark.parametrize(
@@ -176,23 +151,18 @@ def test_what_is_not_known_has_no_line():
     assert kept in scaled.describe()
 
 
-def test_the_frame_cache_is_that_of_all_joined_loaders_and_mixtures():
-    def dataset(**attributes):
-        return SimpleNamespace(cached=SimpleNamespace(bytes=2**20, root="/frames"), **attributes)
-
-    mixture = SimpleNamespace(datasets=[dataset(), dataset(), SimpleNamespace()])
-    joined = JoinedLoaders(*(SimpleNamespace(dataset=one) for one in (dataset(), mixture)))
-    present = run_of(cache="/frames")
-    present.loaders = {"train": joined, "valid": SimpleNamespace()}
-    (line,) = plan_summary._frame_cache(present)
-    assert line.startswith("frame cache: 3.0 MiB of decoded frames in /frames")
-
-
 def test_waiting_for_data_is_worth_a_line():
     log = {"Time_Data_Wait_Share": 0.42}
     assert "ranks waited for data 42% of the epoch's time" in throughput.waiting_note(log, 100)
     assert not throughput.waiting_note(log, 5) and not throughput.waiting_note({}, 100)
     assert not throughput.waiting_note({"Time_Data_Wait_Share": 0.1}, 100)
+
+
+def test_a_prepared_set_is_named_with_its_pixels():
+    dataset = SimpleNamespace(name="/data/x", prepared="prepared from y")
+    present = run_of(config({}, data=[]))
+    present.loaders["train"] = SimpleNamespace(dataset=dataset)
+    assert "data: /data/x is prepared from y" in present.describe()
 
 
 class Faulty:

@@ -11,11 +11,10 @@ import pytest
 import torch
 
 from robomimic_ddp import checkpoint
-from robomimic_ddp.config import options
 from robomimic_ddp.distributed import entry_point
 from robomimic_ddp.errors import CheckpointError, Stopped
 from robomimic_ddp.monitoring import history
-from robomimic_ddp.training import powersgd_state, resume
+from robomimic_ddp.training import resume
 from robomimic_ddp.training import run as _run
 from robomimic_ddp.training.state_saver import StateSaver
 
@@ -273,10 +272,10 @@ def test_a_state_is_read_once_and_its_notes_are_printed(current, monkeypatch, ca
 
     def reading(directory):
         read.append(directory)
-        return {"best": {}, "powersgd": {"common": 1, "errors": [2]}}, ["one", "two"]
+        return {"best": {}, "model": {"net": 1}}, ["one", "two"]
 
     def broadcast(nest):
-        assert nest == {"best": {}, "powersgd": {"common": 1}}, "errors are large, and of one rank"
+        assert nest == {"best": {}}, "a model is large, and stays with the main rank"
         return nest
 
     looked_at = []
@@ -284,7 +283,7 @@ def test_a_state_is_read_once_and_its_notes_are_printed(current, monkeypatch, ca
     monkeypatch.setattr(checkpoint, "require_complete", lambda *given: looked_at.append(given[1]))
     monkeypatch.setattr(resume.tree_collectives, "broadcast", broadcast)
     for _ in range(2):
-        assert resume.saved_state(current)["powersgd"] == {"common": 1, "errors": [2]}
+        assert resume.saved_state(current)["model"] == {"net": 1}
     assert read == looked_at == ["folder"]
     assert capsys.readouterr().err == "warning: one\nwarning: two\n"
 
@@ -322,47 +321,3 @@ def test_only_the_main_rank_says(monkeypatch, capsys):
     monkeypatch.setattr(resume.group, "is_main", lambda: False)
     resume.say("another")
     assert capsys.readouterr().out == "a line\n"
-
-
-# --- compression
-
-
-def why_not(saved, compressors, **values):
-    asked = {"comm": "powersgd", **values}
-    run = SimpleNamespace(options=options.resolve(asked))
-    return powersgd_state._why_not(run, SimpleNamespace(nets=None), saved, compressors)
-
-
-@pytest.mark.parametrize(
-    "values, reason",
-    [
-        ({}, None),
-        ({"bucket_mb": 7.0}, "ddp.bucket_mb has changed from"),
-        ({"channels_last": True}, "ddp.channels_last has changed from"),
-        ({"find_unused_parameters": "true"}, "ddp.find_unused_parameters has changed from"),
-        ({"comm": "powersgd:9"}, "ddp.comm has changed from powersgd to powersgd:9"),
-    ],
-)
-def test_what_lays_buckets_out_otherwise_starts_powersgd_over(values, reason):
-    usual = vars(options.resolve({"comm": "powersgd"}).values)
-    saved = {"options": usual, "powersgd": {"common": {"net": 1}}}
-    found = why_not(saved, {"net": None}, **values)
-    assert found is None if reason is None else reason in found
-    assert "whole gradients" in why_not({"options": usual, "powersgd": None}, {"net": None})
-    assert "cannot be laid out" in why_not(saved, {"other": None})
-
-
-def test_a_state_of_an_earlier_version_resumes_powersgd():
-    written = {**vars(options.resolve({"comm": "powersgd"}).values), "powersgd_rank": 4}
-    saved = {"options": written, "powersgd": {"common": {"net": 1}}}
-    assert why_not(saved, {"net": None}, comm="powersgd:4") is None
-    assert why_not(saved, {"net": None}, powersgd_rank=4) is None
-    assert "from powersgd:4 to powersgd" in why_not(saved, {"net": None})
-
-
-def test_nothing_is_kept_where_nothing_is_compressed():
-    run = SimpleNamespace(communication=None)
-    assert powersgd_state.capture(run) is None
-    assert powersgd_state.restore(run, None, {}) is None
-    reported = powersgd_state.restore(run, None, {"powersgd": {"common": {}}})
-    assert reported == "gradients: what PowerSGD had not sent yet is dropped"

@@ -9,14 +9,15 @@ import torch
 from torch.utils.data import TensorDataset
 
 from robomimic_ddp import api
-from robomimic_ddp.errors import DataError
+from robomimic_ddp.config import options
+from robomimic_ddp.errors import DataError, OptionError
 from robomimic_ddp.monitoring.history import loader_of
 from robomimic_ddp.training import run
 
 
 @pytest.fixture
 def present():
-    """A run of train.batch_size=8 as rank 0 of 2, its options as `defaults`."""
+    """A run of train.batch_size=8 as rank 0 of 2, its options at their defaults."""
     plan = SimpleNamespace(
         configured_batch=8,
         batch_per_rank=8,
@@ -27,9 +28,7 @@ def present():
         world_size=2,
         accumulate=1,
     )
-    values = SimpleNamespace(workers="host", prefetch=0, pin_memory="host")
-    options = SimpleNamespace(values=values)
-    token = run._current.set(run.Run(plan, options, seed=1, fine_tuning=False))
+    token = run._current.set(run.Run(plan, options.resolve(), seed=1, fine_tuning=False))
     yield run.current()
     run._current.reset(token)
 
@@ -54,6 +53,14 @@ def test_a_part_that_is_no_whole_number_of_samples(present):
     present.plan.samples_per_rank = 4
     with pytest.raises(DataError, match=r"of 5 samples .* 2\.50 samples"):
         make(5)
+
+
+@pytest.mark.bad_input
+def test_arguments_of_a_dataloader_are_refused_for_rlds_data(present):
+    """It is read by TensorFlow: nothing would take them."""
+    present.options = options.resolve({"loader": {"prefetch_factor": 4}})
+    with pytest.raises(OptionError, match="ddp.loader.prefetch_factor is for torch's DataLoader"):
+        api.train_loader(dataset=SimpleNamespace(is_rlds=True), batch_size=8)
 
 
 def test_each_loader_resumes_at_its_own_place(present):

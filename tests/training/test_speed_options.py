@@ -1,4 +1,4 @@
-"""channels_last, activation checkpointing and compilation on one process: same numbers, and nothing
+"""Activation checkpointing and compilation on one process: same numbers, and nothing
 of them in what is saved, copied or run without gradients.
 """
 
@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections import Counter
 from contextlib import ExitStack
 from types import SimpleNamespace
 from unittest import mock
@@ -19,13 +20,11 @@ from robomimic_ddp.distributed import parallel as wrap
 from robomimic_ddp.errors import PlanError
 from robomimic_ddp.training.step import (
     activation_checkpointing,
-    channels_last,
     compile,
-    fused_optimizers,
     module_call,
     prepare,
 )
-from tests.versions import NEEDS_CALL_PLACE, NEEDS_OPTIMIZER_HOOKS
+from tests.versions import NEEDS_CALL_PLACE
 
 
 class Camera(nn.Module):
@@ -94,53 +93,6 @@ def plain():
     return train(model), weights(model)
 
 
-@NEEDS_OPTIMIZER_HOOKS
-@pytest.mark.parametrize("fused", [False, True])
-def test_channels_last(plain, fused):
-    model = make_model()
-    keys = list(model.nets.state_dict())
-    with ExitStack() as undo:
-        assert channels_last.install(model, [encoder_of(model)], undo) == 4
-        if fused:
-            assert fused_optimizers.install(model, undo)
-        convolution = encoder_of(model).cameras["left"].layers[0]
-        assert convolution.weight.is_contiguous(memory_format=torch.channels_last)
-        assert not convolution.weight.is_contiguous()
-        losses = train(model)
-        torch.testing.assert_close(torch.tensor(losses), torch.tensor(plain[0]))
-        torch.testing.assert_close(weights(model), plain[1], rtol=1e-4, atol=1e-5)
-        saved = model.optimizers["policy"].state_dict()
-        assert all(one.is_contiguous() for one in model.nets.state_dict().values())
-        assert list(model.nets.state_dict()) == keys
-        moments = [entry["exp_avg"] for entry in saved["state"].values()]
-        assert all(one.is_contiguous() for one in moments)
-        own = model.optimizers["policy"].state[convolution.weight]["exp_avg"]
-        assert own.stride() == convolution.weight.stride()
-        shadows = [one for one in model.ema.shadow_params if one.dim() == 4]
-        assert shadows and all(one.stride() != one.contiguous().stride() for one in shadows)
-    assert convolution.weight.is_contiguous() and own.shape == convolution.weight.shape
-    assert all(one.is_contiguous() for one in model.ema.shadow_params)
-    first = model.optimizers["policy"].state[convolution.weight]["exp_avg"]
-    assert first.is_contiguous() and torch.equal(first, own)
-
-
-@NEEDS_OPTIMIZER_HOOKS
-def test_channels_last_resumes_from_a_plain_checkpoint():
-    """Else a fused kernel, which walks through memory, would mix up the moments."""
-    whole = make_model()
-    train(whole)
-    saved = copy.deepcopy((whole.nets.state_dict(), whole.optimizers["policy"].state_dict()))
-    train(whole)
-    model = make_model()
-    with ExitStack() as undo:
-        channels_last.install(model, [encoder_of(model)], undo)
-        fused_optimizers.install(model, undo)
-        model.nets.load_state_dict(saved[0])
-        model.optimizers["policy"].load_state_dict(saved[1])
-        train(model)
-        torch.testing.assert_close(weights(model), weights(whole), rtol=1e-4, atol=1e-5)
-
-
 def bytes_kept(model):
     """Of what a forward keeps for its backward, parameters apart; each storage once."""
     own = {one.untyped_storage().data_ptr() for one in model.nets.parameters()}
@@ -198,14 +150,18 @@ def test_running_statistics_take_a_checkpointed_batch_once(momentum):
     assert nets[1][1].momentum == momentum
 
 
-def test_only_cameras_are_checkpointed():
-    encoder = Encoder()
-    assert activation_checkpointing._encoders(encoder) == list(encoder.cameras.values())
+@NEEDS_CALL_PLACE
+def test_only_cameras_compute_again():
+    encoder, calls = Encoder(), Counter()
+    for name, module in encoder.named_modules():
+        module.register_forward_hook(lambda *_, name=name: calls.update([name]))
     camera = Camera()
-    assert activation_checkpointing._encoders(camera) == [camera]
-    shared = nn.ModuleDict({"a": camera, "b": camera})
-    assert activation_checkpointing._encoders(shared) == [camera]
-    assert activation_checkpointing._encoders(nn.Linear(2, 2)) == []
+    with ExitStack() as undo:
+        installed = activation_checkpointing.install([encoder, camera, nn.Linear(2, 2)], undo)
+        assert installed == [encoder, camera]
+        encoder(torch.randn(2, 3, 12, 12), torch.randn(2, 3)).sum().backward()
+    assert calls["cameras.left.layers.0"] == calls["cameras.right.layers.0"] == 2
+    assert calls["state"] == 1
 
 
 class Counting:
@@ -254,9 +210,9 @@ def fails(graph, inputs):
 @pytest.mark.bad_input
 def test_a_compiler_that_fails_or_is_missing_is_one_clear_error(monkeypatch):
     model = make_model()
-    small = Options(compile="true", preset="safe", bucket_mb=0.5)
+    small = Options(compile="true", preset="safe", kwargs={"bucket_cap_mb": 0.5})
     parallel = wrap.parallelise(encoder_of(make_model()), "ddp")
-    with pytest.raises(PlanError, match=r"of 1 MiB at least \(ddp.bucket_mb\)"):
+    with pytest.raises(PlanError, match=r"of 1 MiB at least \(ddp.kwargs.bucket_cap_mb\)"):
         prepare(make_model(), small, [parallel], ExitStack())
     with ExitStack() as undo, mock.patch.object(compile, "BACKEND", fails):
         compile.install([encoder_of(model)], "true", [], undo)
@@ -270,23 +226,23 @@ def test_a_compiler_that_fails_or_is_missing_is_one_clear_error(monkeypatch):
 
 @pytest.mark.bad_input
 def test_a_compiler_without_pythons_headers_is_said_before_it_compiles(monkeypatch, tmp_path):
-    if not compile._cpp_compiler():
-        pytest.skip("no C++ compiler here")
+    if compile.why_not("cpu", None) is not None:
+        pytest.skip("torch.compile does not work here")
     monkeypatch.setattr(compile.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
-    missing = compile._missing_header("c++", "Python.h")
+    missing = compile.why_not("cpu", None)
     assert "Python.h" in missing and "python3-dev" in missing
     (tmp_path / "Python.h").touch()
-    assert compile._missing_header("c++", "Python.h") is None
+    assert compile.why_not("cpu", None) is None
 
 
-OPTIONS = [{"compile": "true"}, {"channels_last": True}, {"activation_checkpointing": True}]
+OPTIONS = [{"compile": "true"}, {"activation_checkpointing": True}]
 
 
 @pytest.mark.bad_input
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_a_torch_that_is_too_old_is_one_clear_error(options, monkeypatch):
     monkeypatch.setattr(module_call, "can_be_replaced", lambda: False)
-    hook = "register_state_dict_post_hook"
+    hook = "register_state_dict_post_hook"  # without it there is no fused optimizer
     monkeypatch.delattr(torch.optim.Optimizer, hook, raising=False)
     model = make_model()
     with pytest.raises(PlanError, match="too old for it.*Leave the option at its default"):
@@ -298,7 +254,14 @@ def test_a_torch_that_is_too_old_is_one_clear_error(options, monkeypatch):
 
 @pytest.mark.bad_input
 @pytest.mark.parametrize(
-    "options", [*OPTIONS, {"static_graph": True}, {"buffer_sync": "true"}], ids=str
+    "options",
+    [
+        *OPTIONS,
+        {"kwargs": {"static_graph": True}},
+        {"kwargs": {wrap.BUFFERS[0]: True}},
+        {"kwargs": {"find_unused_parameters": False}},
+    ],
+    ids=str,
 )
 def test_a_host_without_parallel_nets_is_refused(options):
     with pytest.raises(PlanError, match="for nets that are made parallel one by one"):
@@ -308,12 +271,11 @@ def test_a_host_without_parallel_nets_is_refused(options):
 @NEEDS_CALL_PLACE
 def test_the_plan_says_what_was_done():
     model = make_model()
-    options = {"preset": "safe", "channels_last": True, "activation_checkpointing": True}
+    options = {"preset": "safe", "activation_checkpointing": True}
     with ExitStack() as undo, mock.patch.object(compile, "BACKEND", "eager"):
         nets = [encoder_of(model)]
         line = prepare(model, Options(compile="true", **options), nets, undo).line
     for words in (
-        "channels last: 4 image weights",
         "activation checkpointing: 1 net(s) with image encoders",
         "compiled (true): training forward of 0 net(s), not those that are checkpointed",
     ):
@@ -321,4 +283,4 @@ def test_the_plan_says_what_was_done():
     low_dim = SimpleNamespace(nets=nn.ModuleDict({"a": nn.Linear(2, 2)}))
     with ExitStack() as undo:
         line = prepare(low_dim, Options(**options), [low_dim.nets["a"]], undo).line
-    assert line.count("none, since no net here has image layers") == 2
+    assert "activation checkpointing: none, since no net here has image layers" in line

@@ -7,8 +7,9 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import Any, Callable
+from typing import Any
 
 
 class Nursery:

@@ -1,1 +1,1 @@
-"""`robomimic-ddp bench`: compares speed in one run, as ratios."""
+"""`robomimic-ddp bench`: the user's own job on several numbers of ranks."""

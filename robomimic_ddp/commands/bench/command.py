@@ -1,150 +1,175 @@
-"""The commands `robomimic-ddp bench step` and `bench data`."""
+"""`robomimic-ddp bench --config cfg.json --ranks 1,2,4`: trains a few steps of the user's job on
+each number of ranks, and compares speed and waiting times.
+
+All numbers are those that a training run writes into its history (monitoring/throughput.py).
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
-from collections.abc import Iterable, Iterator
+import statistics
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
-from robomimic_ddp.commands.bench import data, step
-from robomimic_ddp.commands.bench.data_set import DEFAULT_FOLDER, DataJob
-from robomimic_ddp.config import machine, options, paths
-from robomimic_ddp.config.rlds_keys import IMAGE_FILTERS
-from robomimic_ddp.data.rlds.pipeline.resize import DEFAULT_FILTER
-from robomimic_ddp.errors import EXIT_DONE, ConfigError, OptionError, UsageError
+from robomimic_ddp.commands import figures
+from robomimic_ddp.commands.bench import report, training
+from robomimic_ddp.commands.launch import checks, devices, torchrun
+from robomimic_ddp.commands.launch.arguments import Settings
+from robomimic_ddp.config import env, paths, tree
+from robomimic_ddp.errors import EXIT_DONE, DataError, LaunchError, PatchError, UsageError
 from robomimic_ddp.terminal import say
 
-STEP_ROUNDS, QUICK_STEP_ROUNDS = 30, 5
-CAMERAS_ON_CUDA = (0, 2)
-DATA_ROUNDS, QUICK_DATA_ROUNDS = 15, 2
-WORLDS, QUICK_WORLDS = (1, 2, 4, 8), (1, 8)
-SIZES = ("128x128:128x128:lanczos3", "180x320:128x128:bilinear", "180x320:128x128:lanczos3")
-_SIZE = re.compile(r"([1-9]\d*)x([1-9]\d*):([1-9]\d*)x([1-9]\d*)(?::(\w+))?")
+EPOCHS = 3
+"""Epochs of a start that are measured; a start takes longer than they do."""
+_ALWAYS = {
+    "experiment.name": "bench",
+    "experiment.validate": "false",
+    "experiment.rollout.enabled": "false",
+    "experiment.save.enabled": "false",
+    "experiment.logging.log_tb": "false",
+    "experiment.render_video": "false",
+    "ddp.resume": "false",
+    "ddp.schedule": "steps",
+}
+"""Settings that every host has."""
+_WHERE_SET = {
+    "experiment.logging.log_wandb": "false",
+    "experiment.mse.enabled": "false",
+    "train.hdf5_validation_filter_key": "null",  # refused where nothing is validated
+}
+"""Settings that some hosts have: changed only where the config sets them."""
 
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
-    """Declares the arguments of `robomimic-ddp bench`."""
-    kinds = parser.add_subparsers(dest="kind", metavar="step|data", required=True)
-    what = "a training step of the unedited host against the edited one"
-    add = kinds.add_parser("step", help=what).add_argument
-    add("--quick", action="store_true", help=f"{QUICK_STEP_ROUNDS} rounds, not {STEP_ROUNDS}")
-    add("--rounds", type=int, help="how often each variant takes a step in turn")
-    add("--batch", type=int, default=16, help="samples of a rank in a step; default 16")
-    add("--threads", type=int, default=1, help="of each process; default 1")
-    add("--ranks", type=int, default=1, help="ours on N ranks beside DDP written by hand")
-    add("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: one GPU, in 32 and 16 bits")
-    what = "ours with these options, too; may be given several times"
-    add("--option", action="append", default=[], metavar="NAME=VALUE[,...]", help=what)
-    add("--cameras", type=int, help="pictures in an observation; default 0, on a GPU 0 and 2")
-    add("--down-dims", metavar="N,N", default="", help="channels of the net; default the host's")
+    """Declare the arguments of `robomimic-ddp bench`."""
+    add = parser.add_argument
+    add("settings", nargs="*", metavar="KEY=VALUE", help="settings over those of the config")
+    add("--config", required=True, metavar="FILE", help="the host's JSON config of your job")
+    add("--ranks", required=True, type=_ranks, metavar="N,N", help="numbers of ranks, as in 1,2,4")
+    add("--steps", type=_at_least(1), default=30, metavar="N", help="of an epoch; default 30")
+    what = f"epochs that are not counted, before the {EPOCHS} that are; default 1"
+    add("--warmup", type=_at_least(0), default=1, metavar="N", help=what)
+    what = "how often each number of ranks is started, in turns; default 2"
+    add("--rounds", type=_at_least(1), default=2, metavar="N", help=what)
+    what = "also draw the table; the ending chooses the format"
+    add("-o", "--output", type=paths.writable, metavar="FILE", help=what)
     add("--json", type=paths.writable, metavar="FILE", help="also write the rows as JSON")
-    what = "loading RLDS data: ours, a host's, and the limit"
-    add = kinds.add_parser("data", help=what).add_argument
-    what = f"{QUICK_DATA_ROUNDS} short rounds of the first size with 1 and 8 ranks"
-    add("--quick", action="store_true", help=what)
-    add("--data", metavar="FOLDER", default=DEFAULT_FOLDER, help="where datasets are kept")
-    what = f"stored:delivered, and :filter where it is not {DEFAULT_FILTER}; {' '.join(SIZES)}"
-    add("--sizes", nargs="+", metavar="HxW:HxW", help=what)
-    add("--worlds", nargs="+", type=int, metavar="N", help="numbers of ranks; 1 2 4 8")
-    add("--rounds", type=int, help=f"turns of each loader; {DATA_ROUNDS}")
-    add("--json", type=paths.writable, metavar="FILE", help="also write the rows as JSON")
+
+
+def _at_least(lowest: int) -> Any:
+    def number(text: str) -> int:
+        if not text.isdecimal() or int(text) < lowest:
+            raise argparse.ArgumentTypeError(f"{text}: expected a whole number from {lowest}")
+        return int(text)
+
+    return number
+
+
+def _ranks(text: str) -> tuple[int, ...]:
+    words = [word.strip() for word in text.split(",")]
+    numbers = [int(word) for word in words if word.isdecimal()]
+    if len(numbers) < len(words) or 0 in numbers or len({*numbers}) < len(numbers):
+        raise argparse.ArgumentTypeError(
+            f"{text}: expected numbers of ranks from 1, each once, such as 1,2,4"
+        )
+    return tuple(sorted(numbers))
 
 
 def run(command: str, args: argparse.Namespace) -> int:
-    """Measures, prints tables, and writes the rows after each. Raises UsageError and
-    ConfigError.
+    """Measure, print the table, draw it, and return the exit code. Raises UsageError, PatchError,
+    and the errors of the config.
     """
-    least = {"rounds": 1, "batch": 1, "threads": 1, "ranks": 1, "cameras": 0}
-    for name, lowest in least.items():
-        value = getattr(args, name, None)
-        if value is not None and value < lowest:
-            raise UsageError(f"--{name} {value}: expected {lowest} or more.")
-    rows = []
-    for found, lines in (_step if args.kind == "step" else _data)(args):
-        for line in lines:
-            say(line)
-        rows += found
-        if args.json:
-            try:
-                args.json.parent.mkdir(parents=True, exist_ok=True)
-                args.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
-            except OSError as error:
-                raise ConfigError(f"--json {args.json} cannot be written: {error}.") from error
+    _require_possible(args)
+    if args.output is not None:
+        figures.require_format(args.output)
+    speeds = list(report.compare(_measure(args)))
+    for line in report.lines(speeds):
+        say(line)
+    base = report.ranks_text(args.ranks[0])
+    say(
+        f"medians of {args.rounds} x {EPOCHS} epochs of {args.steps} steps, after {args.warmup} to "
+        f"warm up; speed-up and efficiency against {base}"
+    )
+    if args.json is not None:
+        _write(args.json, json.dumps([asdict(speed) for speed in speeds], indent=2) + "\n")
+    if args.output is not None:
+        report.draw(speeds, str(args.output))
+        print(f"drawn to {args.output}")
     return EXIT_DONE
 
 
-def _step(args: argparse.Namespace) -> Iterator[tuple[list[dict], Iterable[str]]]:
-    variants = step.ON_CPU if args.ranks == 1 else step.on_ranks(args.ranks)
-    cameras = [args.cameras or 0]
-    if args.device == "cuda":
-        _require_one_gpu(args.ranks)
-        variants = step.ON_CUDA
-        cameras = CAMERAS_ON_CUDA if args.cameras is None else [args.cameras]
-    more = [step.Variant(step.OURS, _options(text), args.ranks) for text in args.option]
-    rounds = args.rounds or (QUICK_STEP_ROUNDS if args.quick else STEP_ROUNDS)
-    for count in cameras:
-        dims = _numbers(args.down_dims)
-        job = step.Job(args.batch, args.threads, dims, count, device=args.device)
-        rows = step.measure(job, rounds, [*variants, *more])
-        title = f"{args.batch} samples on each rank, {count} cameras, {args.device}"
-        yield rows, [title, *step.lines(rows)]
+def _job(args: argparse.Namespace, ranks: int, folder: str) -> Settings:
+    """Return the launcher's settings of the job on `ranks` ranks, which writes into `folder`."""
+    config = torchrun.config_of(Settings(config=args.config))
+    changes = {**_ALWAYS, **{k: v for k, v in _WHERE_SET.items() if tree.at(config, k) is not None}}
+    changes |= {
+        "train.output_dir": folder,
+        "train.num_epochs": str(args.warmup + EPOCHS),
+        "experiment.epoch_every_n_steps": str(args.steps),
+    }
+    for word in args.settings:
+        name, equals, _ = word.partition("=")
+        if not equals:
+            raise UsageError(f"found {word!r}, expected KEY=VALUE, such as train.batch_size=64.")
+        if name in changes:
+            raise UsageError(
+                f"{word}: bench sets {name} itself, so that all numbers of ranks train alike and "
+                "leave nothing behind. Leave it out."
+            )
+    words = [*args.settings, *(f"{key}={value}" for key, value in changes.items())]
+    return Settings(config=args.config, gpus=ranks, overrides=tuple(words))
 
 
-def _require_one_gpu(ranks: int) -> None:
-    import torch
-
-    if ranks > 1:
-        raise UsageError(f"--ranks {ranks} --device cuda: one GPU is measured. Leave --ranks out.")
-    if not torch.cuda.is_available():
-        raise ConfigError(
-            f"--device cuda: torch {torch.__version__} sees no CUDA device here (`robomimic-ddp "
-            "doctor` says why). Run it on a machine with a GPU; without --device the CPU is "
-            "measured."
-        )
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    parts = [part for part in text.split(",") if part]
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise UsageError(f"--down-dims {text}: expected whole numbers, such as 64,128.")
-    return tuple(map(int, parts))
-
-
-def _options(text: str) -> dict[str, str]:
-    """Our options, validated here, since a process of the benchmark would only end."""
-    pairs = [part.partition("=") for part in text.split(",")]
-    found = {name.strip(): value.strip() for name, _, value in pairs}
-    try:
-        options.resolve(command_line=found)
-    except OptionError as error:
-        raise UsageError(f"--option {text}: {error}") from error
-    return found
-
-
-def _data(args: argparse.Namespace) -> Iterator[tuple[list[dict], Iterable[str]]]:
-    worlds = args.worlds or (QUICK_WORLDS if args.quick else WORLDS)
-    if min(worlds) < 1:
-        raise UsageError(f"--worlds {min(worlds)}: expected 1 or more.")
-    small = {"steps": 20, "buffer": 500} if args.quick else {}
-    jobs = [
-        DataJob(args.data, *_size(text), threads=machine.usable_cores(), **small)
-        for text in args.sizes or (SIZES[:1] if args.quick else SIZES)
-    ]
-    rounds = args.rounds or (QUICK_DATA_ROUNDS if args.quick else DATA_ROUNDS)
-    for job in jobs:
-        rows = data.measure(job, worlds, rounds, 0.1 if args.quick else 0.5)
-        yield rows, data.lines(job, rows)
-
-
-def _size(text: str) -> tuple[tuple[int, int], tuple[int, int], str]:
-    """Stored and delivered height and width, and the filter."""
-    found = _SIZE.fullmatch(text)
-    name = found and (found.group(5) or DEFAULT_FILTER)
-    if name not in IMAGE_FILTERS:
+def _require_possible(args: argparse.Namespace) -> None:
+    """Raise what would stop the ranks, before the first one is started."""
+    job, variables = _job(args, args.ranks[0], tempfile.gettempdir()), env.variables()
+    unpatched = torchrun.unpatched(job)
+    if unpatched:
+        raise PatchError(unpatched)
+    absent = devices.absent(variables)
+    if absent:
+        raise UsageError(absent)
+    gpus = len(devices.visible_devices(variables))
+    if gpus and args.ranks[-1] > gpus:
         raise UsageError(
-            f"--sizes {text}: expected such as {SIZES[1]} (stored:delivered:filter; filters: "
-            f"{', '.join(IMAGE_FILTERS)})."
+            f"--ranks {','.join(map(str, args.ranks))}: {gpus} GPU(s) are visible, and ranks that "
+            f"share one would not show what several GPUs do. Give numbers up to {gpus}."
         )
-    height, width, *target = map(int, found.groups()[:4])
-    return (height, width), tuple(target), name
+    refusal = checks.refusal(job)
+    if refusal is not None:
+        raise refusal
+
+
+def _measure(args: argparse.Namespace) -> report.Epochs:
+    epochs: report.Epochs = {ranks: [] for ranks in args.ranks}
+    with (
+        tempfile.TemporaryDirectory(prefix="robomimic-ddp-bench-") as folder,
+        training.stopped_cleanly(),
+    ):
+        for number in range(args.rounds):
+            for ranks in args.ranks if number % 2 == 0 else reversed(args.ranks):
+                started = time.monotonic()
+                output = Path(folder, f"{number}-{ranks}")
+                logs = training.train(_job(args, ranks, str(output)), output)[args.warmup :]
+                if not logs:
+                    raise LaunchError(f"{report.ranks_text(ranks)}: no epoch was trained.")
+                epochs[ranks].append(logs)
+                rate = statistics.median(log["Time_Samples_Per_Second"] for log in logs)
+                seconds = time.monotonic() - started
+                say(
+                    f"round {number + 1} of {args.rounds}, {report.ranks_text(ranks)}: {rate:.1f} "
+                    f"samples/s ({seconds:.0f} s with its start)"
+                )
+    return epochs
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"--json {file} cannot be written: {error}. Name another file.") from error

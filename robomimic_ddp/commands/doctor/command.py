@@ -5,42 +5,29 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 
-from robomimic_ddp.commands.doctor import job, machine, network, ranks, settings, software
-from robomimic_ddp.commands.doctor.findings import (
-    DEFAULT_PARAMETERS,
-    FAIL,
-    OK,
-    WARN,
-    Context,
-    Finding,
-    probe_torch,
-)
-from robomimic_ddp.config import env, memory
-from robomimic_ddp.config.json_config import read_json
-from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, ConfigError, UsageError
+from robomimic_ddp.commands.doctor import machine, round_trip, software
+from robomimic_ddp.commands.doctor.findings import FAIL, OK, WARN, Context, Finding
+from robomimic_ddp.commands.doctor.probe import probe
+from robomimic_ddp.config import env
+from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, UsageError
 from robomimic_ddp.terminal import width, wrapped
 
 CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
-    software.check_python,
-    software.check_packages,
+    software.check_versions,
     software.check_torch,
     software.check_tensorflow,
     machine.check_gpus,
-    machine.check_driver,
-    machine.check_backends,
     machine.check_shared_memory,
-    machine.check_limits,
-    machine.check_disk,
     machine.check_cores,
-    machine.check_memory,
-    network.check_network,
-    settings.check_variables,
-    settings.check_host,
-    job.check_config,
-    ranks.check_ranks,
+    machine.check_network,
+    machine.check_variables,
+    software.check_host,
+    round_trip.check_ranks,
 )
+PROBED = ("torch", "torchvision", "tensorflow")
 _INDENT = " " * 6
 _COLOURS = {OK: "\033[32m", WARN: "\033[33m", FAIL: "\033[31m"}
 
@@ -50,32 +37,15 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     parser.add_argument(
         "--ranks", type=int, metavar="N", help="also start N ranks and time their collectives"
     )
-    parser.add_argument("--config", metavar="FILE", help="also look over a job's JSON config")
-    parser.add_argument(
-        "--parameters",
-        default=DEFAULT_PARAMETERS,
-        metavar="N",
-        help=f"size of the policy to estimate memory for (default: {DEFAULT_PARAMETERS})",
-    )
     parser.add_argument("--json", action="store_true", help="print a list of findings as JSON")
 
 
 def run(command: str, args: argparse.Namespace) -> int:
-    """Prints the findings; returns 1 if one is a failure. Raises UsageError for a wrong number of
-    ranks or parameters, or a config that cannot be read.
-    """
+    """Prints the findings; returns 1 if one is a failure. Raises UsageError."""
     if args.ranks is not None and args.ranks < 1:
         raise UsageError(f"--ranks {args.ranks}: expected 1 or more.")
-    try:
-        config = read_json(args.config, "--config ") if args.config else None
-        parameters = memory.parameters_of(args.parameters)
-    except ConfigError as error:
-        raise UsageError(str(error)) from error
-    except ValueError as error:
-        raise UsageError(f"--parameters {error}.") from error
-    context = Context(env.variables(), probe_torch(), args.ranks, args.config, config, parameters)
     findings = []
-    for finding in examine(context):
+    for finding in examine(args.ranks):
         findings.append(finding)
         if not args.json:
             _print(finding)
@@ -88,20 +58,22 @@ def run(command: str, args: argparse.Namespace) -> int:
     return EXIT_REFUSED if FAIL in levels else EXIT_DONE
 
 
-def examine(context: Context) -> Iterator[Finding]:
-    """Every check's findings. An error of a check is a finding too."""
+def examine(ranks: int | None = None) -> Iterator[Finding]:
+    """Yield the findings of every check. An error of a check is a finding too."""
+    with ThreadPoolExecutor() as threads:
+        context = Context(env.variables(), *threads.map(probe, PROBED), ranks)
     for check in CHECKS:
         try:
             yield from check(context)
         except Exception as error:  # an error must not hide the other checks
             name = check.__name__.replace("check_", "").replace("_", " ")
-            found = f"the check failed: {type(error).__name__}: {error}"
-            yield Finding(name, WARN, found, "Please report it with this line.")
+            message = f"the check failed: {type(error).__name__}: {error}"
+            yield Finding(name, WARN, message, "Please report it with this line.")
 
 
 def _print(finding: Finding) -> None:
     columns, label = width(), f"{finding.level:4}  "
-    lines = wrapped(f"{finding.check}: {finding.found}", columns, _INDENT, label)
+    lines = wrapped(f"{finding.check}: {finding.message}", columns, _INDENT, label)
     if finding.remedy:
         lines += wrapped(finding.remedy, columns, f"{_INDENT}   ", f"{_INDENT}-> ")
     if columns is not None:

@@ -1,64 +1,115 @@
-"""A rank of `doctor --ranks N`: times a round trip and the all-reduce of a policy's gradients."""
+"""`doctor --ranks N`: starts N real ranks, which time a round trip and the all-reduce of a policy's
+gradients.
+"""
 
 from __future__ import annotations
 
-import json
+import signal
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
-import torch
-import torch.distributed as dist
-
-from robomimic_ddp.commands.doctor.ranks import PATIENCE_SECONDS
+from robomimic_ddp.commands.doctor.findings import FAIL, OK, Context, Finding
 from robomimic_ddp.config import env, parallel_mode
-from robomimic_ddp.distributed import group
+from robomimic_ddp.distributed import known_errors, rendezvous
 
+PATIENCE_SECONDS = 120
 PARAMETERS = 67_000_000
 """Parameters of the hosts' default diffusion policy."""
 _ROUND_TRIPS, _ALL_REDUCES = 50, 3
 
 
-def main(answer: str) -> None:
-    """Collective: the main rank writes medians to the file `answer`. The group is training's."""
-    launch = env.read_launch_env()
-    gpus = torch.cuda.device_count()
+def check_ranks(context: Context) -> Iterator[Finding]:
+    ranks, gpus = context.ranks, len(context.gpus)
+    if ranks is None:
+        return
+    if "error" in context.torch:
+        message = f"--ranks {ranks}: no rank was started, since torch cannot be imported"
+        yield Finding("ranks", FAIL, message, "See torch, above.")
+        return
+    if gpus and ranks > gpus:
+        message = f"--ranks {ranks} with {gpus} visible GPU(s)"
+        yield Finding("ranks", FAIL, message, f"Ask for at most {gpus}.")
+        return
+    with tempfile.TemporaryDirectory(prefix="doctor-") as folder:
+        answer = Path(folder) / "answer.json"
+        code, text = _start(ranks, answer)
+        if code == 0 and answer.exists():
+            yield Finding("ranks", OK, f"{ranks} rank(s) {answer.read_text(encoding='utf-8')}")
+            return
+    lines = [line.strip() for line in text.splitlines() if "Error" in line or "error" in line]
+    cause = next((line for line in lines if "ChildFailedError" not in line), "no error text")
+    end = f"did not finish in {PATIENCE_SECONDS} s" if code is None else f"ended with {code}"
+    remedy = known_errors.remedy(text)
+    remedy = remedy or "A firewall between the ranks, or a wrong *_SOCKET_IFNAME, is usual."
+    yield Finding("ranks", FAIL, f"the job of {ranks} rank(s) {end}: {cause}", remedy)
+
+
+def _start(ranks: int, answer: Path) -> tuple[int | None, str]:
+    """Run the job; return its exit code, None after a timeout, and its output."""
+    launcher = ["-m", "torch.distributed.run", *rendezvous.on_this_machine()]
+    program = ["-m", "robomimic_ddp.commands.doctor.round_trip", str(answer)]
+    job = subprocess.Popen(
+        [sys.executable, *launcher, f"--nproc_per_node={ranks}", *program],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        text, _ = job.communicate(timeout=PATIENCE_SECONDS)
+        return job.returncode, text
+    except subprocess.TimeoutExpired:
+        job.send_signal(signal.SIGTERM)  # torchrun ends its ranks
+        text, _ = job.communicate()
+        return None, text
+
+
+def measure(answer: str) -> None:
+    """Collective: time the group that training uses. The main rank writes medians to `answer`."""
+    import torch
+
+    from robomimic_ddp.distributed import group
+
+    launch, gpus = env.read_launch_env(), torch.cuda.device_count()
     name = parallel_mode.local_device(launch, gpus) if gpus else "cpu"
     backend = parallel_mode.backend_for(name)
     with group.process_group(backend, PATIENCE_SECONDS / 2, device=name):
-        _measure(answer, launch, torch.device(name), backend)
+        number, gradients = torch.ones(1, device=name), torch.ones(PARAMETERS, device=name)
+        round_trip = _median_ms(number, _ROUND_TRIPS)
+        all_reduce = _median_ms(gradients, _ALL_REDUCES)
+        expected = float(launch.world_size) ** (_ALL_REDUCES + 1)  # + 1: the first is not timed
+        if not bool((gradients == expected).all()):
+            raise RuntimeError(f"an all-reduce gave {gradients[0].item()}, expected {expected}")
+        if launch.rank == 0:
+            text = (
+                f"over {backend}: round trip {round_trip:.2f} ms, all-reduce of "
+                f"{gradients.nbytes / 1e6:.0f} MB (the gradients of a 67 M policy) "
+                f"{all_reduce:.0f} ms"
+            )
+            Path(answer).write_text(text, encoding="utf-8")
+        group.barrier()
 
 
-def _measure(answer: str, launch: env.LaunchEnv, device: torch.device, backend: str) -> None:
-    one, all_gradients = torch.ones(1, device=device), torch.ones(PARAMETERS, device=device)
-    round_trip = _median_ms(lambda: dist.all_reduce(one), _ROUND_TRIPS, device)
-    all_reduce = _median_ms(lambda: dist.all_reduce(all_gradients), _ALL_REDUCES, device)
-    expected = float(launch.world_size) ** (_ALL_REDUCES + 1)  # + 1: the first one is not timed
-    if not bool((all_gradients == expected).all()):
-        raise RuntimeError(f"an all-reduce gave {all_gradients[0].item()}, expected {expected}")
-    if launch.rank == 0:
-        found = {
-            "backend": backend,
-            "round_trip_ms": round_trip,
-            "megabytes": all_gradients.numel() * all_gradients.element_size() / 1e6,
-            "all_reduce_ms": all_reduce,
-        }
-        Path(answer).write_text(json.dumps(found), encoding="utf-8")
-    group.barrier()
+def _median_ms(tensor: Any, times: int) -> float:
+    """Collective: return the median time of `times` all-reduces of a tensor, after one more."""
+    import torch
+    import torch.distributed as dist
 
-
-def _median_ms(call: Callable[[], object], times: int, device: torch.device) -> float:
-    taken = []
+    synchronize: Callable[[], object] = torch.cuda.synchronize if tensor.is_cuda else int
+    durations = []
     for _ in range(times + 1):
-        begun = time.perf_counter()
-        call()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        taken.append((time.perf_counter() - begun) * 1e3)
-    return statistics.median(taken[1:])
+        start = time.perf_counter()
+        dist.all_reduce(tensor)
+        synchronize()
+        durations.append((time.perf_counter() - start) * 1e3)
+    return statistics.median(durations[1:])
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    measure(sys.argv[1])

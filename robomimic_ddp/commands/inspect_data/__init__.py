@@ -1,1 +1,1 @@
-"""`robomimic-ddp inspect-data PATH`: shows what a dataset contains, and writes a config."""
+"""`robomimic-ddp inspect-data`: shows a dataset or the data of a job, and drafts a config."""

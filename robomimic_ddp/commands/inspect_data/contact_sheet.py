@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from robomimic_ddp.commands import figures
 from robomimic_ddp.commands.inspect_data.survey import SHEET_FRAMES, Sample
@@ -21,36 +20,28 @@ def draw(source: Source, sample: Sample, path: Path) -> None:
         for camera, frames in episode.items()
     ]
     height, width = rows[0][2][0][1].shape[:2] if rows else (1, 1)
-    tall = _FRAME_INCHES * min(1.5, height / width) + 0.5
+    row_inches, count = _FRAME_INCHES * min(1.5, height / width) + 0.5, max(1, len(rows))
     figure, axes = plt.subplots(
-        max(1, len(rows)),
+        count,
         SHEET_FRAMES,
-        figsize=(_FRAME_INCHES * SHEET_FRAMES + 0.4, tall * max(1, len(rows)) + 0.6),
+        figsize=(_FRAME_INCHES * SHEET_FRAMES + 0.4, row_inches * count + 0.6),
         squeeze=False,
         constrained_layout=True,
     )
-    figure.suptitle(_title(source, sample))
+    title = f"the first {len(sample.frames)} of the episodes read" if rows else "no colour pictures"
+    figure.suptitle(f"{source.name}: {title}")
     for axis in axes.flat:
         axis.set_axis_off()
     for line, (number, camera, frames) in zip(axes, rows):
-        first = camera == next(iter(sample.frames[number]))
-        text = f": {sample.instructions[number]}" if first and sample.instructions[number] else ""
-        _row(line, f"episode {number}, {camera.rpartition('/')[2]}{text}", frames)
+        for axis, (step, frame) in zip(line, frames):
+            axis.imshow(frame)
+            axis.set_title(f"\nstep {step}", fontsize=_FONT, loc="left")  # a line for the name
+        text = f"episode {number}, {camera.rpartition('/')[2]}"
+        if camera == next(iter(sample.frames[number])) and sample.instructions[number]:
+            text += f": {sample.instructions[number]}"
+        offset = {"xycoords": "axes fraction", "textcoords": "offset points"}
+        name = line[0].annotate(
+            text, (0, 1), xytext=(0, 2 * _FONT), fontsize=_FONT, weight="bold", **offset
+        )
+        name.set_in_layout(False)  # a long one would push the next frame away
     figures.save(figure, str(path))
-
-
-def _row(line: Any, name: str, frames: list) -> None:
-    """`name` is above the first frame's step, and may reach above the frames to its right."""
-    for axis, (step, frame) in zip(line, frames):
-        axis.imshow(frame)
-        axis.set_title(f"\nstep {step}", fontsize=_FONT, loc="left")  # a line free for the name
-    place = {"xycoords": "axes fraction", "textcoords": "offset points", "xytext": (0, 2 * _FONT)}
-    named = line[0].annotate(name, (0, 1), fontsize=_FONT, weight="bold", **place)
-    named.set_in_layout(False)  # a long one would push the next frame away
-
-
-def _title(source: Source, sample: Sample) -> str:
-    count = len(sample.frames)
-    if not count:
-        return f"{source.name}: no colour pictures"
-    return f"{source.name}: the first {count} of the episodes read, {SHEET_FRAMES} steps of each"

@@ -1,87 +1,78 @@
-"""Prints the report as tables and remarks."""
+"""Prints reports as tables and remarks."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from rich.filesize import decimal
 
 from robomimic_ddp.data.rlds.index import prepared
-from robomimic_ddp.terminal import say
+from robomimic_ddp.data.rlds.index.statistics import QUANTILE_STEPS
+from robomimic_ddp.terminal import say, table, width
 
+TABLES = ("splits", "cameras", "steps", "episode", "schemas", "actions")
+"""Sections of a report that map names to rows, {column: cell}."""
 _LISTED = 4
-_WIDE = 1000
 
 
-def show(report: dict[str, Any]) -> None:
-    """Prints the report of an RLDS or HDF5 dataset."""
+def show(report: dict[str, Any] | list[dict[str, Any]]) -> None:
+    """Prints the report of a dataset, or those of a job's datasets."""
+    if isinstance(report, list):
+        for dataset in report:
+            show(dataset)
+        return
     say(_headline(report))
-    for title, columns, rows in _tables(report):
-        if rows:
-            _print_table(title, columns, rows)
+    for title in TABLES:
+        _print_table(title, report.get(title))
+    print()
     for line in _remarks(report):
         say(line)
 
 
 def _headline(report: dict[str, Any]) -> str:
-    length = report["length"]
-    read = report["episodes_read"]
-    of = "" if read == report["episodes"] else f" (of {read} episodes read)"
+    if report["kind"] == "statistics":
+        return (
+            f"{report['path']}: {report['files']} files, {report['episodes']} episodes, "
+            f"{report['used']} of them used with {report['steps']} steps"
+        )
+    length, read = report["length"], report["episodes_read"]
+    sample = "" if read == report["episodes"] else f" (of {read} episodes read)"
     return (
         f"{report['path']}: {report['episodes']} episodes of {length['min']} to {length['max']} "
-        f"steps, median {length['median']}{of}"
+        f"steps, median {length['median']}{sample}"
     )
 
 
-def _tables(report: dict[str, Any]) -> Iterator[tuple[str, Sequence[str], list[Sequence[str]]]]:
-    splits = report.get("splits", {})
-    """(title, columns, rows)."""
-    yield (
-        "splits",
-        ("split", "episodes", "files", "size"),
-        [
-            (name, str(one["episodes"]), str(one["files"]), size_text(one["bytes"]))
-            for name, one in splits.items()
-        ],
-    )
-    pictures = report.get("cameras", {})
-    yield (
-        "cameras",
-        ("feature", "stored size", "encoding"),
-        [
-            (name, f"{one['height']} x {one['width']}", str(one["encoding"] or ""))
-            for name, one in pictures.items()
-        ],
-    )
-    for section in ("steps", "episode"):
-        yield (
-            f"features of {'a step' if section == 'steps' else 'an episode'}",
-            ("feature", "kind", "shape", "dtype"),
-            [
-                (name, one["kind"], _shape(one["shape"]), one["dtype"])
-                for name, one in report.get(section, {}).items()
-                if name not in pictures
-            ],
-        )
-    yield (
-        "schemas",
-        ("schema", "fits", "lacks"),
-        [
-            (name, "yes" if fit["fits"] else "no", _few(list(fit["missing"])) or "nothing")
-            for name, fit in report.get("schemas", {}).items()
-        ],
-    )
+def _print_table(title: str, rows: Any) -> None:
+    if not isinstance(rows, dict) or not rows:
+        return
+    columns = next(iter(rows.values()))
+    head = [f"{column:>7}" if title == "actions" else column for column in columns]
+    body = [(name, *map(_cell, row, row.values())) for name, row in rows.items()]
+    print("\n" + "\n".join(table([(title, *head), *body], width())))
+
+
+def _cell(column: str, value: Any) -> str:
+    if column == "bytes":
+        return decimal(value)
+    if column == "shape":
+        return " x ".join("?" if size is None else str(size) for size in value) or "1"
+    if isinstance(value, dict):
+        more = f" and {len(value) - _LISTED} more" if len(value) > _LISTED else ""
+        return ", ".join([*value][:_LISTED]) + more or "nothing"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:7.4f}" if isinstance(value, float) else str("" if value is None else value)
 
 
 def _remarks(report: dict[str, Any]) -> Iterator[str]:
-    if "use" in report:
-        yield report["use"]
+    if report["kind"] == "statistics":
+        yield f"quantiles: of {QUANTILE_STEPS} steps spread evenly over each episode"
+    if report["kind"] != "rlds":
+        yield from filter(None, [report.get("use")])
         return
-    if "prepared" in report:
+    if report["prepared"]:
         yield from _prepared(report["prepared"])
     words = report["language"]
     if words["feature"]:
@@ -91,23 +82,23 @@ def _remarks(report: dict[str, Any]) -> Iterator[str]:
             yield f"    empty in {words['empty']} of the {report['episodes_read']} episodes read"
     else:
         yield "instructions: none found"
+    written = report.get("written")
     if "left_out" in report:
         yield f"schema: yours, train.rlds_schema={report['schema']}"
         yield from (f"    without {key}: {why}" for key, why in report["left_out"].items())
     elif report["schema"]:
         yield f"schema: train.rlds_schema={report['schema']}"
-    elif "written" in report:
-        yield "schema: none of ours fits; check the drafted one (docs/rlds_schemas.md)"
     else:
-        yield "schema: none of ours fits; -o DIR drafts one (docs/rlds_schemas.md)"
-    if "written" in report:
-        yield "written: " + ", ".join(report["written"])
-        if "train" in report:
-            yield f"train on N GPUs: `{report['train']}`"
-        if "next" in report:
-            yield f"next: {report['next']}"
-    else:
+        how = "check the drafted one" if written else "-o DIR drafts one"
+        yield f"schema: none of ours fits; {how} (docs/rlds_schemas.md)"
+    if not written:
         yield "With -o DIR: a contact sheet of frames, and a config to train with."
+        return
+    yield "written: " + ", ".join(written)
+    if "train" in report:
+        yield f"train on N GPUs: `{report['train']}`"
+    else:
+        yield f"next: {report['next']}"
 
 
 def _prepared(notes: dict[str, Any]) -> Iterator[str]:
@@ -118,32 +109,3 @@ def _prepared(notes: dict[str, Any]) -> Iterator[str]:
     lost = sum(len(one) for split in notes["left_out"].values() for one in split.values())
     if lost:
         yield f"    {lost} damaged episodes of the source are left out"
-
-
-def _few(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(names[:_LISTED]) + more
-
-
-def size_text(count: float) -> str:
-    """Bytes with a unit."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
-
-
-def _shape(shape: Sequence[Any]) -> str:
-    return " x ".join("?" if size is None else str(size) for size in shape) or "1"
-
-
-def _print_table(title: str, columns: Sequence[str], rows: list[Sequence[str]]) -> None:
-    """Without a terminal: no borders, no wrapping."""
-    terminal = sys.stdout.isatty()
-    look = {} if terminal else {"box": None, "pad_edge": False}
-    table = Table(*columns, **look)
-    for row in rows:
-        table.add_row(*map(Text, row))
-    print(f"\n{title}")
-    Console(width=None if terminal else _WIDE).print(table)

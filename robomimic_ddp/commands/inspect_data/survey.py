@@ -15,7 +15,6 @@ from robomimic_ddp.data.rlds.index.records import READ_BUFFER_BYTES, episode_par
 from robomimic_ddp.data.rlds.index.source import SPLIT, Source, find_dataset, is_rlds_folder
 from robomimic_ddp.data.rlds.schema.features import (
     episode_features,
-    flat_features,
     is_number,
     is_picture,
     step_features,
@@ -45,23 +44,19 @@ def find(path: Path) -> Path:
     if is_rlds_folder(str(path)):
         return path
     path = path.absolute()
-    found = _with_versions([path]) or _with_versions(
-        sorted(p for p in path.iterdir() if p.is_dir())
+    datasets = [path] if _has_versions(path) else []
+    datasets = datasets or sorted(filter(_has_versions, path.iterdir()))
+    if len(datasets) > 1:
+        names = ", ".join(folder.name for folder in datasets)
+        raise DataError(f"{path} contains several datasets: {names}. Name one: {datasets[0]}.")
+    dataset = datasets[0] if datasets else path  # without one this raises with the reason
+    return find_dataset(str(dataset.parent), dataset.name)
+
+
+def _has_versions(folder: Path) -> bool:
+    return folder.is_dir() and any(
+        is_rlds_folder(str(entry)) for entry in folder.iterdir() if entry.is_dir()
     )
-    if len(found) > 1:
-        names = ", ".join(folder.name for folder in found)
-        raise DataError(f"{path} contains several datasets: {names}. Name one: {found[0]}.")
-    if not found:  # raises with the reason
-        return find_dataset(str(path.parent), path.name)
-    return find_dataset(str(found[0].parent), found[0].name)
-
-
-def _with_versions(folders: list[Path]) -> list[Path]:
-    return [
-        folder
-        for folder in folders
-        if any(is_rlds_folder(str(entry)) for entry in folder.iterdir() if entry.is_dir())
-    ]
 
 
 def cameras(source: Source) -> dict[str, Any]:
@@ -93,24 +88,24 @@ def read(source: Source, most: int) -> Sample:
     full = episode_parser(source.features, sorted({short, *pictures}))
     sample = Sample()
 
-    def look(raw: Any) -> None:
+    def add(raw: Any) -> None:
         episode = light(raw)
         length = int(tf.shape(episode[short])[0])
         sample.lengths.append(length)
-        said = episode[words].numpy().tolist() if words else []
-        texts = [text.decode("utf-8", "replace") for text in said]
+        texts = episode[words].numpy().tolist() if words else []
+        texts = [text.decode("utf-8", "replace") for text in texts]
         sample.texts += set(texts)
         if pictures and length and len(sample.frames) < SHEET_EPISODES:
             sample.frames.append(_frames(full(raw), pictures, length))
             sample.instructions.append(texts[0] if texts else "")
 
-    files, each = _chosen(source, most)
+    files, count = _chosen(source, most)
     for file in files:
         number = 0
+        records = tf.data.TFRecordDataset(str(file), buffer_size=READ_BUFFER_BYTES)
         try:
-            # The first `each` serialized episodes; -1: all.
-            for raw in tf.data.TFRecordDataset(str(file), buffer_size=READ_BUFFER_BYTES).take(each):
-                look(raw)
+            for raw in records.take(count):
+                add(raw)
                 number += 1
         except tf.errors.OpError as error:
             raise DataError(
@@ -144,7 +139,7 @@ def _frames(episode: dict[str, Any], pictures: list[str], length: int) -> dict[s
 
 def report_of(source: Source, sample: Sample) -> dict[str, Any]:
     """The report of the dataset, as plain values for JSON."""
-    info = source.builder.info
+    info, lengths = source.builder.info, sample.lengths
     splits = {
         name: {
             "episodes": split.num_examples,
@@ -155,44 +150,35 @@ def report_of(source: Source, sample: Sample) -> dict[str, Any]:
         }
         for name, split in info.splits.items()
     }
-    features = info.features
-    words = language(source)
-    lengths = sample.lengths
+    steps = step_features(info.features, str(source.folder))
+    pictures, texts = cameras(source), {*sample.texts} - {""}
     return {
         "kind": "rlds",
         "path": str(source.folder),
         "name": source.folder.parent.name,
         "version": source.folder.name,
-        "splits": splits,
-        **_prepared(source),
-        "steps": {
-            name: _described(f)
-            for name, f in sorted(flat_features(features["steps"].feature).items())
-        },
-        "episode": {
-            name: _described(one) for name, one in sorted(episode_features(features).items())
-        },
-        "episodes_read": len(lengths),
         "episodes": splits[SPLIT]["episodes"],
+        "episodes_read": len(lengths),
         "length": {
             "min": min(lengths, default=None),
             "median": statistics.median(lengths) if lengths else None,
             "max": max(lengths, default=None),
         },
-        "cameras": {name: _camera(name, f, sample) for name, f in sorted(cameras(source).items())},
+        "splits": splits,
+        "cameras": {name: _camera(name, f, sample) for name, f in sorted(pictures.items())},
+        "steps": {name: _described(f) for name, f in sorted(steps.items()) if name not in pictures},
+        "episode": {
+            name: _described(f) for name, f in sorted(episode_features(info.features).items())
+        },
+        "prepared": source.prepared
+        and {**source.prepared, "source": source.prepared["source"]["data\x20set"]},
         "language": {
-            "feature": words,
-            "different": len({*sample.texts} - {""}),
-            "examples": sorted({*sample.texts} - {""})[:5],
+            "feature": language(source),
+            "different": len(texts),
+            "examples": sorted(texts)[:5],
             "empty": sample.texts.count(""),
         },
     }
-
-
-def _prepared(source: Source) -> dict[str, Any]:
-    """What `prepare-data` has noted, without the list of the source's files."""
-    notes = source.prepared
-    return {"prepared": {**notes, "source": notes["source"]["data\x20set"]}} if notes else {}
 
 
 def _described(feature: Any) -> dict[str, Any]:

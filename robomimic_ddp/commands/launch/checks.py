@@ -13,10 +13,10 @@ from typing import Any
 
 from robomimic_ddp.commands.launch import torchrun
 from robomimic_ddp.commands.launch.arguments import Settings
-from robomimic_ddp.config import host_config, json_config, paths, validate
+from robomimic_ddp.config import host_config, host_keys, json_config, paths
 from robomimic_ddp.data.hdf5 import hdf5_validate
 from robomimic_ddp.data.rlds import tfds_sharding
-from robomimic_ddp.data.rlds.schema.config import dataset_configs
+from robomimic_ddp.data.rlds.schema.job_config import dataset_configs
 from robomimic_ddp.errors import LaunchError, RobomimicDDPError
 
 _SLOW = ("torch", "tensorflow", "jax")
@@ -56,7 +56,7 @@ def _config(settings: Settings, entry: str) -> Any:
         if "robomimic_ddp.train_rlds" not in entry or {"-h", "--help"} & set(settings.overrides):
             return None  # the host's own entry, with layers that we do not know
         config, _ = host_config.build_config([f"load_from={path}", *settings.overrides])
-        validate.require_possible(config)
+        host_keys.require_possible(config)
         return config
     others = [word for word in settings.overrides if not word.startswith("ddp.")]
     if "prepare_config" not in entry or _OWN_KEYS.search(entry) or set(others) - {*_KEEPS_CONFIG}:

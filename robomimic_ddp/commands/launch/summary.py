@@ -93,8 +93,8 @@ def _plan(
 def _options(settings: Settings, variables: Mapping[str, str]) -> options.ResolvedOptions:
     """The options of the job."""
     texts = option_texts({**variables, **torchrun.option_layers(settings, variables)})
-    pairs = [word.partition("=") for word in settings.overrides]
-    given = {name[len("ddp.") :]: value for name, _, value in pairs if name.startswith("ddp.")}
+    words = [word for word in settings.overrides if word.startswith("ddp.") and "=" in word]
+    given = parse_dotlist(words).get("ddp", {})
     return options.resolve(given, texts, torchrun.config_of(settings).get("ddp") or {})
 
 

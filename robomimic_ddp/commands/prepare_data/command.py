@@ -116,8 +116,8 @@ def run(command: str, args: argparse.Namespace) -> int:
 
 def _job(args: argparse.Namespace, launch: env.LaunchEnv) -> Any:
     from robomimic_ddp.commands.inspect_data import survey
+    from robomimic_ddp.commands.inspect_data.job_data import rlds_config
     from robomimic_ddp.commands.prepare_data.job import Job
-    from robomimic_ddp.commands.stats import training_config
     from robomimic_ddp.data.rlds import host_datasets
     from robomimic_ddp.data.rlds.index.source import Source
     from robomimic_ddp.data.rlds.pipeline.images import PictureSize
@@ -136,7 +136,7 @@ def _job(args: argparse.Namespace, launch: env.LaunchEnv) -> Any:
     source = Source(survey.find(path), skip_missing=skip)
     fields, names = None, args.cameras
     if args.config:
-        config, keys = training_config(args.config)
+        config, keys = rlds_config(args.config)
         fields = host_datasets.fields_from_config(config, source, keys)
         names = names or (None if args.schema else list(fields.images.values()) or None)
     kept, dropped = _cameras(source, names, args.schema)

@@ -22,13 +22,10 @@ from robomimic_ddp.data.rlds.index.records import (
     episode_parser,
     raw_records,
     record_offsets,
-    step_features_read,
 )
 from robomimic_ddp.data.rlds.index.source import SPLIT
-from robomimic_ddp.data.rlds.pipeline import skip_corrupt
 from robomimic_ddp.data.rlds.pipeline.images import decode_one
 from robomimic_ddp.data.rlds.schema.features import step_features
-from robomimic_ddp.data.rlds.schema.fields import Fields, Part
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow, traced_as_written
 from robomimic_ddp.distributed.atomic_files import (
     flush_folder,
@@ -112,8 +109,8 @@ def _episodes(job: Job, files: Sequence[RecordFile]) -> Any:
         of_nothing.structured_outputs,
     )
     names = tf.constant([str(file.path) for file in files])
-    read_features = step_features_read(_fields(job), with_images=True)
-    parse = episode_parser(job.source.features, read_features)
+    names_read = _features_read(job)
+    parse = episode_parser(job.source.features, names_read)
 
     def places(file: Any) -> Any:
         def offsets(number: np.int64) -> np.ndarray:
@@ -136,7 +133,7 @@ def _episodes(job: Job, files: Sequence[RecordFile]) -> Any:
     def made(file: Any, offset: Any) -> tuple:
         raw = raw_records(names[file], offset).take(1).get_single_element()
         episode = parse(raw)
-        lengths = tf.stack([tf.shape(episode[name])[0] for name in read_features])
+        lengths = tf.stack([tf.shape(episode[name])[0] for name in names_read])
         tf.debugging.assert_equal(lengths, lengths[0], "numbers of steps differ")
         images = (encoded(episode[name], job.stored[name]) for name in job.changed)
         return (offset, tf.constant(True), raw, *images, describe(raw))
@@ -147,7 +144,7 @@ def _episodes(job: Job, files: Sequence[RecordFile]) -> Any:
 
         def read() -> tuple:
             if job.skip_corrupt:
-                return skip_corrupt.attempt(lambda: made(file, offset), nothing)
+                return _attempt(lambda: made(file, offset), nothing)
             return made(file, offset)
 
         return tf.cond(tf.equal(offset, _END), lambda: nothing, read)
@@ -159,6 +156,13 @@ def _episodes(job: Job, files: Sequence[RecordFile]) -> Any:
     rows = tf.data.Dataset.range(len(files)).flat_map(places)
     rows = rows.map(row, num_parallel_calls=job.threads, deterministic=True)
     return rows.prefetch(1).with_options(options)
+
+
+def _attempt(make: Callable[[], Any], instead: Any) -> Any:
+    """TensorFlow: return `make()`, or `instead` if one of its operations fails."""
+    once = import_tensorflow().data.Dataset.from_tensors(0)
+    tried = once.map(lambda _: make()).ignore_errors().concatenate(once.map(lambda _: instead))
+    return tried.take(1).get_single_element()
 
 
 def _encoded(job: Job, frame: Any) -> Any:
@@ -289,17 +293,14 @@ def _compared(job: Job, camera: str, data: bytes) -> tuple[float, int, int]:
     return float(min(psnr, _HIGHEST_PSNR)), len(data), len(encoded.numpy())
 
 
-def _fields(job: Job) -> Fields:
-    """The step features of a fixed shape that are kept, and the cameras, for parsing and for naming
-    what is damaged.
-    """
+def _features_read(job: Job) -> list[str]:
+    """Return the cameras, and the step features of a fixed shape that are kept."""
     steps = step_features(job.source.features, str(job.source.folder))
-    images = {*job.cameras, *job.dropped}
-    fixed = [name for name, one in steps.items() if None not in one.shape and name not in images]
-    others = {name: Part(name, 0, 0) for name in fixed}
-    return Fields({name: name for name in job.cameras}, others, {}, {}, None, None)
+    fixed = [name for name, feature in steps.items() if None not in feature.shape]
+    return sorted({*fixed, *job.cameras} - {*job.dropped})
 
 
 def _damaged(job: Job, file: RecordFile, error: Exception) -> DataError:
     doing = f"preparing {job.source.folder}; finished files are kept"
-    return damaged_data(error, [file.path], doing, job.source.features, _fields(job))
+    more = (doing, job.source.features, _features_read(job), "--skip-corrupt")
+    return damaged_data(error, [file.path], *more)

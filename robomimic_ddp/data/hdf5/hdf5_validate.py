@@ -47,11 +47,11 @@ def check(config: Any, most_episodes: int = MOST_EPISODES) -> None:
             f"train.hdf5_validation_filter_key={valid_key!r}, but experiment.validate is false: "
             "nothing would be validated. Set experiment.validate=true, or the key to null."
         )
-    for entry in _entries(train.data):
+    for entry in entries(train.data):
         _File(entry, config, filters, most_episodes).check()
 
 
-def _entries(data: Any) -> list[Mapping[str, Any]]:
+def entries(data: Any) -> list[Mapping[str, Any]]:
     """`train.data` as a list of {"path": ...}."""
     entries = [data] if isinstance(data, str) else data  # hosts also accept one path
     if not isinstance(entries, Sequence) or not entries:

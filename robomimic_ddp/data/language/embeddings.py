@@ -68,14 +68,14 @@ def make_embeddings(
         encoder = Encoder(model, key, device)
         return encoder.fingerprint() if group.is_main() else ""
 
-    path = cache / f"language-{array_cache.made_together(opened)[0]}.npz"
+    path = cache / f"language-{array_cache.compute_together(opened)[0]}.npz"
     cached = _read(path) if group.is_main() else {}
     known = group.broadcast_object({text: cached[text] for text in texts if text in cached})
     missing = [text for text in texts if text not in known]
     if missing:
         if group.is_main():
             logger.info("embedding %d instructions with %s", len(missing), encoder.name)
-        for part in array_cache.made_together(lambda: _own_share(encoder, missing)):
+        for part in array_cache.compute_together(lambda: _own_share(encoder, missing)):
             known.update(part)
         if group.is_main():
             _keep(path, known)
@@ -109,4 +109,4 @@ def _keep(path: Path, known: dict[str, np.ndarray]) -> None:
     names = sorted(everything)
     texts = np.array([name.encode() for name in names])
     rows = np.stack([everything[name] for name in names])
-    array_cache.keep(path, "embeddings", {"texts": texts, "rows": rows})
+    array_cache.store(path, "embeddings", {"texts": texts, "rows": rows})

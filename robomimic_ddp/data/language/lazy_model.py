@@ -6,8 +6,8 @@ Hosts load theirs (DistilBERT, CLIP) while their files are imported, before a ra
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
-from typing import Any, Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 

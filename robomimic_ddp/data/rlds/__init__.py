@@ -3,9 +3,9 @@ inside functions.
 
 The modules, in the order of the data:
 
-order     files and episodes in a shared random order, cut over the ranks (`partition`,
-          `pass_schedule`); the order in which windows leave the shuffle buffer (`shuffle`), planned
-          block by block (`read_plan`)
+order     files and episodes in a shared random order (`pass_order`), cut over the ranks
+          (`partition`), pass after pass (`pass_schedule`); the order in which windows leave the
+          shuffle buffer (`shuffle_plan`), planned block by block (`read_plan`)
 pipeline  raw records by byte offset, windows of encoded frames in that buffer (`shuffle_buffer`),
           batches decoded and normalised in one graph (`graph`)
 loaders   torch tensors; `make` makes the loader of a dataset, which knows nothing of loaders

@@ -21,7 +21,7 @@ from robomimic_ddp.data.rlds.order.pass_schedule import PassSchedule, Segment
 from robomimic_ddp.data.rlds.order.read_plan import PassPlan
 from robomimic_ddp.data.rlds.order.shuffle_plan import Shuffle
 from robomimic_ddp.data.rlds.order.windows import WindowShape, pick_offsets, windows_per_pass
-from robomimic_ddp.data.rlds.pipeline.images import PictureSize, reduction
+from robomimic_ddp.data.rlds.pipeline.images import PictureSize
 from robomimic_ddp.data.rlds.pipeline.settings import WindowSettings
 from robomimic_ddp.data.rlds.schema.actions import split_by_key
 from robomimic_ddp.data.rlds.schema.features import flat_features
@@ -30,16 +30,14 @@ from robomimic_ddp.data.rlds.schema.fields import Fields
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """Config of the loader; see `rlds_keys.DEFAULTS`, `ddp.skip_corrupt`, and `ddp.shuffle` for
-    shuffle_per_rank. host_batch_size: train.batch_size, in which validation steps are counted.
+    """Config of the loader; see `rlds_keys.DEFAULTS`. host_batch_size: train.batch_size, in which
+    validation steps are counted.
     """
 
     shuffle_buffer_size: int = 100_000
     subsample_length: int | None = None
     num_parallel_calls: int | None = None
     host_batch_size: int | None = None
-    skip_corrupt: bool = False
-    shuffle_per_rank: bool = False
 
 
 class RLDSDataset:
@@ -71,8 +69,6 @@ class RLDSDataset:
         """The datasets whose statistics are merged: all of a mixture."""
         self.embeddings: Sequence[Embeddings] = ()
         """Embeddings of the instructions, one for each observation key that is an embedding."""
-        self.cached: Any = None
-        """`loaders.cached_frames.CachedFrames` of the decoded frames, with `ddp.cache`."""
         every_count = shape.count(index.length)
         self._every_end = np.cumsum(every_count)
         self._begin = self._every_end - every_count
@@ -113,13 +109,8 @@ class RLDSDataset:
 
     def episode_of(self, window: int) -> tuple[int, int]:
         """The row of the index and the step of the window with the number `window` (`index`)."""
-        row, step = self.episodes_of(np.array(window))
-        return int(row), int(step)
-
-    def episodes_of(self, windows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """`episode_of` for int64 arrays of any shape."""
-        row = np.searchsorted(self._every_end, windows, "right")
-        return row, windows - self._begin[row] + self.shape.first
+        row = int(np.searchsorted(self._every_end, window, "right"))
+        return row, int(window - self._begin[row]) + self.shape.first
 
     def describe_episode(self, row: int) -> str:
         """The file and record of episode `row` of the index, for messages."""
@@ -187,14 +178,7 @@ class RLDSDataset:
             scale,
             offset,
             limit,
-            self.options.skip_corrupt,
-            {k: self._reduction(steps[place]) for k, place in self.fields.images.items()},
         )
-
-    def _reduction(self, picture: Any) -> int:
-        """The scale at which images of a feature are decoded: other than 1 for JPEG only."""
-        reduced = self.size.fast and picture.encoding_format == "jpeg"
-        return reduction(tuple(picture.shape[:2]), self.size) if reduced else 1
 
     def schedule(
         self, seed: int, first_pass: int, segments: Sequence[tuple[Segment, int]]

@@ -20,14 +20,13 @@ from robomimic_ddp.data.rlds.index.cache import load_index
 from robomimic_ddp.data.rlds.index.source import Source
 from robomimic_ddp.data.rlds.index.splits import kept_episodes, split_validation
 from robomimic_ddp.data.rlds.index.statistics import Index
-from robomimic_ddp.data.rlds.loaders.cached_frames import add_cache
 from robomimic_ddp.data.rlds.mixture_dataset import RLDSMixture
 from robomimic_ddp.data.rlds.order.windows import WindowShape
 from robomimic_ddp.data.rlds.pipeline.images import PictureSize
-from robomimic_ddp.data.rlds.schema import config as settings
-from robomimic_ddp.data.rlds.schema.config import dataset_configs, setting
+from robomimic_ddp.data.rlds.schema import job_config
 from robomimic_ddp.data.rlds.schema.features import step_features
 from robomimic_ddp.data.rlds.schema.fields import Fields, find_fields, held_keys
+from robomimic_ddp.data.rlds.schema.job_config import dataset_configs, setting
 from robomimic_ddp.data.rlds.schema.spec import DEFAULT, Schema, load_schema
 from robomimic_ddp.errors import ConfigError, DataError
 
@@ -83,18 +82,13 @@ def datasets_from_config(
     skip_corrupt: bool = False,
     language_model: str = AUTO,
     device: str = "cpu",
-    fast_decode: bool = False,
-    shuffle_per_rank: bool = False,
-    cache: str = "none",
-    cache_gb: float = 0,
 ) -> tuple[RLDSDataset | RLDSMixture, RLDSDataset | RLDSMixture | None]:
     """Collective: the train dataset, and with experiment.validate the validation one, of `config`.
 
     If the main rank has no cached index, the ranks share the reading of the datasets for it; an
     error of one is raised on all. skip_corrupt: count damaged episodes and leave them out.
-    language_model: embeds the instructions on `device` if `obs_keys` name an embedding.
-    fast_decode, shuffle_per_rank, cache, cache_gb: see the options `ddp.fast_decode`,
-    `ddp.shuffle`, `ddp.cache` and `ddp.cache_gb`. Raises DataError, ConfigError.
+    language_model: embeds the instructions on `device` if `obs_keys` name an embedding. Raises
+    DataError, ConfigError.
     """
     entries, train = dataset_configs(config), config.train
     options = LoadOptions(
@@ -102,37 +96,30 @@ def datasets_from_config(
         setting(config, "train.subsample_length"),
         setting(config, "train.num_parallel_calls"),
         int(train.batch_size),
-        skip_corrupt,
-        shuffle_per_rank,
     )
-    size = PictureSize(*settings.image_dim(config), settings.image_filter(config), fast_decode)
+    size = PictureSize(*job_config.image_dim(config), job_config.image_filter(config))
 
-    def made(one: tuple, rows: np.ndarray, role: str) -> RLDSDataset:
-        shape = _window_shape(train)
-        source, fields, index, kept = one
-        more = (shape, size, train.action_config, options, role)
+    def make(indexed: tuple, rows: np.ndarray, role: str) -> RLDSDataset:
+        source, fields, index, kept = indexed
+        more = (_window_shape(train), size, train.action_config, options, role)
         return RLDSDataset(source, fields, index, rows, kept, *more)
 
-    found = list(indices_from_config(config, obs_keys, skip_corrupt))
-    _require_alike(found)
-    embeddings = _embeddings(config, found, obs_keys, language_model, device)
-    everything = [made(one, one[3], "train") for one in found]
+    indices = list(indices_from_config(config, obs_keys, skip_corrupt))
+    _require_alike(indices)
+    embeddings = _embeddings(config, indices, obs_keys, language_model, device)
+    everything = [make(indexed, indexed[3], "train") for indexed in indices]
     if config.get("algo_name") == "diffusion_policy":
         _require_range(_together(everything, entries))
-    add_cache(everything, cache, cache_gb)
     if not config.experiment.validate:
         return _together(everything, entries, embeddings), None
     fraction = float(setting(config, "train.validation_fraction"))
     trained, valid = [], []
-    for one in found:
-        source, _, index, kept = one
+    for indexed in indices:
+        source, _, index, kept = indexed
         numbers, where = numbers_in_files(index, source), str(source.folder)
         rows = split_validation(index, kept, fraction, where, source.episodes_of_source, numbers)
-        trained.append(made(one, rows[0], "train"))
-        valid.append(made(one, rows[1], "valid"))
-    for one, parts in zip(everything, zip(trained, valid)):
-        for part in parts:
-            part.cached = one.cached
+        trained.append(make(indexed, rows[0], "train"))
+        valid.append(make(indexed, rows[1], "valid"))
     return _together(trained, entries, embeddings), _together(valid, entries, embeddings)
 
 
@@ -208,14 +195,14 @@ def fields_from_config(config: Any, source: Source, obs_keys: Sequence[str]) -> 
     """What a run with `config` reads of the dataset `source`, wherever that is; it is found among
     train.dataset_names by its name. Raises DataError, ConfigError.
     """
-    settings.check(config)
-    names, name = settings.dataset_names(config), source.folder.parent.name
+    job_config.check(config)
+    names, name = job_config.dataset_names(config), source.folder.parent.name
     if name not in names:
         raise ConfigError(
             f"train.dataset_names={list(names)} does not have the dataset {name!r} of "
             f"{source.folder}. Give the config of runs that train on it."
         )
-    schema = settings.schema_names(config)[names.index(name)]
+    schema = job_config.schema_names(config)[names.index(name)]
     return _fields_of_run(config, source, schema, obs_keys)
 
 

@@ -10,10 +10,10 @@ import functools
 import importlib
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from types import ModuleType
-from typing import Any, Callable
+from typing import Any
 
 from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow

@@ -7,9 +7,9 @@ While it is built, `DatasetBuilder.as_dataset` reads this rank's shard of a spli
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from typing import Any, Callable
+from typing import Any
 
 from robomimic_ddp.config import paths
 from robomimic_ddp.config.monkeypatch import swapped
@@ -28,17 +28,16 @@ def make_sharded(
     *,
     rank: int,
     world_size: int,
-    divide_buffer: bool = True,
 ) -> Any:
     """`make_dataset(*args, **kwargs)`, reading only this rank's episodes of each tfds dataset.
 
-    divide_buffer: the keyword `shuffle_buffer_size` by the ranks. Raises DataError for fewer
-    episodes than ranks, and if the call would compute statistics of a shard, or train on all.
+    Divides the keyword `shuffle_buffer_size` by the ranks. Raises DataError for fewer episodes than
+    ranks, and if the call would compute statistics of a shard, or train on all.
     """
     import tensorflow as tf
     import tensorflow_datasets as tfds
 
-    if divide_buffer and isinstance(kwargs.get(BUFFER), int):
+    if isinstance(kwargs.get(BUFFER), int):
         kwargs = {**kwargs, BUFFER: max(1, kwargs[BUFFER] // world_size)}
     shares = _Shares(tf, tfds, rank, world_size)
     with ExitStack() as stack:

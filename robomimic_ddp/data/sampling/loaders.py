@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Callable
+from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from robomimic_ddp.data.sampling.host_order import Order, order_of
 from robomimic_ddp.data.sampling.nested_loaders import StreamLoader
+from robomimic_ddp.data.sampling.pass_order import Order, order_of
 from robomimic_ddp.data.sampling.sampler import ShardedSampler
 from robomimic_ddp.data.sampling.sharded_loader import ShardedLoader, ShardedValidLoader
 from robomimic_ddp.errors import DataError

@@ -80,13 +80,9 @@ class JoinedLoaders(Wrapped):
 
 
 def datasets_of(loader: Any) -> list[Any]:
-    """The datasets that `loader` reads, those of joined loaders and of mixtures one by one; [] if
-    it has none.
+    """Return the datasets that `loader` reads, those of joined loaders and of mixtures one by one;
+    [] if it has none.
     """
-    found = [getattr(one, "dataset", None) for one in getattr(loader, "loaders", [loader])]
-    return [part for one in found if one is not None for part in parts_of(one)]
-
-
-def parts_of(dataset: Any) -> list[Any]:
-    """The datasets of a mixture; `dataset` alone if it is none."""
-    return list(getattr(dataset, "datasets", [dataset]))
+    datasets = [getattr(one, "dataset", None) for one in getattr(loader, "loaders", [loader])]
+    mixtures = [dataset for dataset in datasets if dataset is not None]
+    return [part for mixture in mixtures for part in getattr(mixture, "datasets", [mixture])]

@@ -12,8 +12,8 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, IterableDataset
 
-from robomimic_ddp.data.sampling.host_order import another_order, is_stateless
 from robomimic_ddp.data.sampling.nested_loaders import Wrapped
+from robomimic_ddp.data.sampling.pass_order import another_order, is_stateless
 from robomimic_ddp.distributed import rng
 
 _WHOLE = -1

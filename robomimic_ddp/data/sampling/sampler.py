@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from torch.utils.data import Sampler
 
-from robomimic_ddp.data.sampling.host_order import Order
+from robomimic_ddp.data.sampling.pass_order import Order
 
 TELLING_INDICES = 10
 _SHOWN = 5

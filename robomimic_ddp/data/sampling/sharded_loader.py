@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
 
-from robomimic_ddp.data.sampling.host_order import another_order
 from robomimic_ddp.data.sampling.nested_loaders import Wrapped
+from robomimic_ddp.data.sampling.pass_order import another_order
 from robomimic_ddp.data.sampling.sampler import ShardedSampler
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from robomimic_ddp.distributed.comm_hooks import Communication, communicate
+from robomimic_ddp.distributed.comm_hooks import communicate
 from robomimic_ddp.training.step.presets import Prepared, added_by_max, effective, prepare
 from robomimic_ddp.training.step.schedule import shorten
 
 __all__ = [
-    "Communication",
     "Prepared",
     "added_by_max",
     "communicate",

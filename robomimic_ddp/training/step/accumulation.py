@@ -7,9 +7,9 @@ and the host's own `train_on_batch` runs on each part.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import Any, Callable
+from typing import Any
 
 from torch.nn.parallel import DistributedDataParallel
 

@@ -12,8 +12,8 @@ import hashlib
 import inspect
 import sys
 import textwrap
-from collections.abc import Collection
-from typing import Any, Callable, NamedTuple
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
 
 import torch
 

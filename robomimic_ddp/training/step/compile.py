@@ -74,7 +74,9 @@ def why_not(device: str, bucket_mb: float | None) -> str | None:
     """What torch.compile lacks on `device`, or None. bucket_mb: DDP's; None without DDP."""
     least = dist._DEFAULT_FIRST_BUCKET_BYTES / 2**20
     if bucket_mb is not None and bucket_mb < least:
-        return f"graphs are cut at DDP's buckets, of {least:g} MiB at least (ddp.bucket_mb)"
+        return (
+            f"graphs are cut at DDP's buckets, of {least:g} MiB at least (ddp.kwargs.bucket_cap_mb)"
+        )
     if not module_call.can_be_replaced():
         return f"torch {torch.__version__} is too old for it (2.1 has it)"
     if BACKEND != "inductor":

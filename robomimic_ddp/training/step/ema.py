@@ -1,131 +1,338 @@
-"""Updates the averaged copy (ours, or diffusers' EMAModel) in one pass over all parameters.
+"""The averaged copy of the nets (EMA), for any version of diffusers.
 
-Decay and counters are those of the host's object. `shadow + (1 - decay) * (new - shadow)` replaces
-`shadow - (1 - decay) * (shadow - new)` or `decay * shadow + (1 - decay) * new`: the same up to the
-last bit.
+diffusers has had two classes `EMAModel`: 0.11's takes `model=` and keeps a module `averaged_model`,
+later ones take `parameters=` and keep a list `shadow_params`. A host works with one of them. Here
+the arguments choose the class, and the object has the names of both. Decay and counters are those
+of diffusers. The arithmetic is that of diffusers, to the bit; `update_in_one_pass` replaces it by
+`average + (1 - decay) * (new - average)` in one kernel over all tensors, equal up to the last bits.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from contextlib import ExitStack
-from functools import partial
-from typing import Any, Callable
+from typing import Any
 
 import torch
 from torch import nn
 
-from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed.fsdp import local
-from robomimic_ddp.training.step.ema_model import AveragedModel, AveragedParameters
+from robomimic_ddp.errors import WrapError
 
-_NEEDED = {
-    "shadow_params": {"shadow_params", "optimization_step", "cur_decay_value"},
-    "averaged_model": {"averaged_model", "optimization_step", "decay"},
-}
+Averaged = nn.Module | Iterable[torch.Tensor]
+Pairs = list[tuple[torch.Tensor, torch.Tensor]]
+"""(average, parameter) of each averaged tensor."""
 
 
-def install(model: Any, undo: ExitStack) -> bool:
-    """Replaces `step` of the model's average; False if it has none known, or a changed one."""
+def averaged_copy(*args: Any, **settings: Any) -> AveragedModel | AveragedParameters:
+    """Return the average for `EMAModel(model=nets, ...)` or `EMAModel(parameters=..., ...)`.
+
+    A module is averaged as by diffusers 0.11; parameters, alone or with a module, as by later
+    versions. Local: every rank averages its (equal) weights. Raises WrapError if neither is given.
+    """
+    if "parameters" in settings:
+        return AveragedParameters(*args, **settings)
+    if "model" in settings or (args and isinstance(args[0], nn.Module)):
+        return AveragedModel(*args, **settings)
+    if args:
+        return AveragedParameters(*args, **settings)
+    raise WrapError(
+        "DDPUtils.averaged_copy was given neither model=NETS nor parameters=NETS.parameters(), so "
+        "there is nothing to average. Give it what the host gave to EMAModel."
+    )
+
+
+def update_in_one_pass(model: Any, undo: ExitStack) -> bool:
+    """Update the average of `model` in one pass until `undo` is closed; False if it is not ours.
+
+    A net that acts with the averages (`ema_nets`) shares their memory meanwhile, which saves a copy
+    of all weights at every step.
+    """
     ema = getattr(model, "ema", None)
-    kind = _kind(ema)
-    if kind is None:
+    if not isinstance(ema, _Average):
         return False
-    step = _step_model
-    if kind == "shadow_params":
-        step = _step_shadows
-        _share_memory(ema, getattr(model, "ema_nets", None), undo)
-        undo.enter_context(swapped(ema, "copy_to", partial(_copy_shadows, ema, ema.copy_to)))
-    undo.enter_context(swapped(ema, "step", partial(step, ema, ema.step)))
+    ema._blend = _blend_in_one_pass
+    undo.callback(delattr, ema, "_blend")
+    if isinstance(ema, AveragedParameters):
+        ema._share_memory(getattr(model, "ema_nets", None), undo)
     return True
 
 
-def _kind(ema: Any) -> str | None:
-    """Its API; None for a host's class, which may average otherwise."""
-    of_diffusers = type(ema).__name__ == "EMAModel" and type(ema).__module__.startswith("diffusers")
-    known = of_diffusers or type(ema) in (AveragedModel, AveragedParameters)
-    if not known or {"step", "copy_to"} & set(vars(ema)):
-        return None
-    return next((kind for kind, names in _NEEDED.items() if names <= set(vars(ema))), None)
+def _blend_in_one_pass(pairs: Pairs, decay: float) -> None:
+    averages = [local(average) for average, _ in pairs]
+    new = [local(parameter.data) for _, parameter in pairs]
+    if averages:
+        new = [tensor.to(average) for tensor, average in zip(new, averages)]  # dtype and device
+        torch._foreach_lerp_(averages, new, 1 - decay)
 
 
-def _share_memory(ema: Any, nets: Any, undo: ExitStack) -> None:
-    """Makes the net of the averages share their memory, which saves a copy every step."""
-    if not isinstance(nets, nn.Module):
-        return
-    parameters = list(nets.parameters())
-    pairs = list(zip(parameters, ema.shadow_params))
-    if not _alike(parameters, ema.shadow_params) or not all(torch.equal(*pair) for pair in pairs):
-        return
-    for parameter, shadow in pairs:
-        parameter.data = shadow
+class _Average:
+    """Base of both classes; `shadow_params`: the averaged tensors, in parameter order."""
 
-    def part() -> None:
-        ema.shadow_params = [shadow.clone() for shadow in ema.shadow_params]
+    shadow_params: list[torch.Tensor]
+    optimization_step: int
+    temp_stored_params: list[torch.Tensor] | None = None
 
-    undo.callback(part)
+    def get_decay(self, optimization_step: int) -> float:
+        """Return the decay at step `optimization_step`."""
+        step = max(0, optimization_step - self.update_after_step - 1)
+        if step <= 0:
+            return 0.0
+        least, most = self._bounds()
+        return max(least, min(self._warm_up(step), most))
+
+    def _warm_up(self, step: int) -> float:
+        return 1 - (1 + step / self.inv_gamma) ** -self.power
+
+    def _bounds(self) -> tuple[float, float]:
+        raise NotImplementedError
+
+    def _set_bounds(self, least: float, most: float) -> None:
+        raise NotImplementedError
+
+    def _update(self, pairs: Pairs, decay: float) -> None:
+        """Blend trained parameters into their averages; copy frozen ones, as diffusers does."""
+        self._blend([pair for pair in pairs if pair[1].requires_grad], decay)
+        for average, parameter in pairs:
+            if not parameter.requires_grad:
+                average.copy_(parameter)
+
+    @staticmethod
+    def _blend(pairs: Pairs, decay: float) -> None:
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def copy_to(self, parameters: Averaged) -> None:
+        """Write the averages into `parameters`; torch skips tensors that share their memory."""
+        for parameter, average in zip(_tensors(parameters), self.shadow_params):
+            parameter.data.copy_(average.to(parameter.device))
+
+    def store(self, parameters: Averaged) -> None:
+        """Keep copies of `parameters` on the CPU until `restore`."""
+        self.temp_stored_params = [
+            parameter.detach().cpu().clone() for parameter in _tensors(parameters)
+        ]
+
+    @torch.no_grad()
+    def restore(self, parameters: Averaged) -> None:
+        """Restore what `store` kept. Raises RuntimeError, as diffusers does, without it."""
+        if self.temp_stored_params is None:
+            raise RuntimeError("restore(parameters) without a store(parameters) before it")
+        for parameter, stored in zip(_tensors(parameters), self.temp_stored_params):
+            parameter.data.copy_(stored)
+        self.temp_stored_params = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return averages and counters under current diffusers' names; it can load them."""
+        least, most = self._bounds()
+        return {
+            "decay": most,
+            "min_decay": least,
+            "optimization_step": self.optimization_step,
+            "update_after_step": self.update_after_step,
+            "use_ema_warmup": getattr(self, "use_ema_warmup", True),
+            "inv_gamma": self.inv_gamma,
+            "power": self.power,
+            "shadow_params": self.shadow_params,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a `state_dict` of either class or of diffusers."""
+        state = copy.deepcopy(state_dict)
+        shadows = state.pop("shadow_params", None)
+        if shadows is not None:
+            self.shadow_params = shadows
+        least, most = self._bounds()
+        self._set_bounds(state.pop("min_decay", least), state.pop("decay", most))
+        for name, value in state.items():
+            if name in vars(self):
+                setattr(self, name, value)
 
 
-@torch.no_grad()
-def _step_shadows(ema: Any, host_step: Callable, parameters: Any) -> None:
-    """Current diffusers' `step(parameters)`, over a list of shadow tensors."""
-    if isinstance(parameters, nn.Module):
-        parameters = parameters.parameters()
-    parameters = list(parameters)
-    if not _alike(parameters, ema.shadow_params):
-        host_step(parameters)
-        return
-    ema.optimization_step += 1
-    ema.cur_decay_value = ema.get_decay(ema.optimization_step)
-    _blend(list(zip(ema.shadow_params, parameters)), 1 - ema.cur_decay_value)
+class AveragedModel(_Average):
+    """As in diffusers 0.11: a module `averaged_model`; `decay` is that of the last step."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        update_after_step: int = 0,
+        inv_gamma: float = 1.0,
+        power: float = 2 / 3,
+        min_value: float = 0.0,
+        max_value: float = 0.9999,
+        device: Any = None,
+    ) -> None:
+        self.averaged_model = copy.deepcopy(model).eval()
+        self.averaged_model.requires_grad_(False)
+        self.update_after_step = update_after_step
+        self.inv_gamma = inv_gamma
+        self.power = power
+        self._set_bounds(min_value, max_value)
+        if device is not None:
+            self.to(device=device)
+        self.decay = 0.0
+        self.optimization_step = 0
+
+    def _bounds(self) -> tuple[float, float]:
+        return self.min_value, self.max_value
+
+    def _set_bounds(self, least: float, most: float) -> None:
+        self.min_value, self.max_value = least, most
+
+    @property
+    def cur_decay_value(self) -> float:
+        """Current diffusers' name for `decay`."""
+        return self.decay
+
+    @property
+    def shadow_params(self) -> list[torch.Tensor]:
+        return list(self.averaged_model.parameters())
+
+    @shadow_params.setter
+    @torch.no_grad()
+    def shadow_params(self, values: Iterable[torch.Tensor]) -> None:
+        values, averages = list(values), list(self.averaged_model.parameters())
+        if [value.shape for value in values] != [average.shape for average in averages]:
+            raise WrapError(
+                f"shadow_params was given {len(values)} tensors; expected {len(averages)} of the "
+                "shapes of the averaged nets. They are those of other nets."
+            )
+        for average, value in zip(averages, values):
+            average.copy_(value)
+
+    @torch.no_grad()
+    def step(self, new_model: Averaged) -> None:
+        """Update the average by the nets, or by their parameters, without buffers."""
+        pairs = self._pairs(new_model)
+        self.decay = self.get_decay(self.optimization_step)
+        self._update(pairs, self.decay)
+        if isinstance(new_model, nn.Module):
+            buffers = dict(self.averaged_model.named_buffers())
+            for name, buffer in new_model.named_buffers():
+                buffers[name].copy_(buffer)
+        self.optimization_step += 1
+
+    @staticmethod
+    def _blend(pairs: Pairs, decay: float) -> None:
+        for average, parameter in pairs:
+            average.mul_(decay)
+            average.add_(parameter.data.to(average.dtype), alpha=1 - decay)
+
+    def _pairs(self, new: Averaged) -> Pairs:
+        """Pair by name: positions differ if nets were wrapped again after the copy."""
+        if not isinstance(new, nn.Module):
+            return list(zip(self.shadow_params, _tensors(new)))
+        averages, parameters = (
+            dict(module.named_parameters()) for module in (self.averaged_model, new)
+        )
+        for name in parameters:
+            if name not in averages:
+                raise WrapError(
+                    f"the nets have a parameter {name!r} that their averaged copy lacks, so it "
+                    "would not be averaged. Make the average after the nets have their last form."
+                )
+        return [(averages[name], parameter) for name, parameter in parameters.items()]
+
+    def to(self, *args: Any, **kwargs: Any) -> None:
+        """Move the averages, as a module's `to`."""
+        self.averaged_model = self.averaged_model.to(*args, **kwargs)
 
 
-@torch.no_grad()
-def _copy_shadows(ema: Any, host_copy: Callable, parameters: Iterable[nn.Parameter]) -> None:
-    """`copy_to(parameters)`, which have nothing to copy where they share the averages' memory."""
-    parameters = list(parameters)
-    pairs = zip(parameters, ema.shadow_params)
-    if any(local(one).data_ptr() != local(other).data_ptr() for one, other in pairs):
-        host_copy(parameters)
+class AveragedParameters(_Average):
+    """As in current diffusers: a list `shadow_params`; `decay` is the maximum."""
+
+    def __init__(
+        self,
+        parameters: Averaged,
+        decay: float = 0.9999,
+        min_decay: float = 0.0,
+        update_after_step: int = 0,
+        use_ema_warmup: bool = False,
+        inv_gamma: float = 1.0,
+        power: float = 2 / 3,
+        foreach: bool = False,
+        model_cls: Any = None,
+        model_config: Any = None,
+        **older: Any,
+    ) -> None:
+        """`foreach` is ignored; older: max_value, min_value, device; others are ignored."""
+        self.use_ema_warmup = use_ema_warmup or isinstance(parameters, nn.Module)
+        self.shadow_params = [tensor.clone().detach() for tensor in _tensors(parameters)]
+        self.decay = decay if older.get("max_value") is None else older["max_value"]
+        self.min_decay = min_decay if older.get("min_value") is None else older["min_value"]
+        self.update_after_step = update_after_step
+        self.inv_gamma = inv_gamma
+        self.power = power
+        self.foreach = foreach
+        self.model_cls, self.model_config = model_cls, model_config
+        self.optimization_step = 0
+        self.cur_decay_value: float | None = None
+        if older.get("device") is not None:
+            self.to(device=older["device"])
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "averaged_model":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        raise AttributeError(
+            "this average was made of parameters, so it has no module: averaged_model exists where "
+            "the nets themselves are given, DDPUtils.averaged_copy(model=nets, ...), or where the "
+            "host sets it."
+        )
+
+    def _bounds(self) -> tuple[float, float]:
+        return self.min_decay, self.decay
+
+    def _set_bounds(self, least: float, most: float) -> None:
+        self.min_decay, self.decay = least, most
+
+    def _warm_up(self, step: int) -> float:
+        return super()._warm_up(step) if self.use_ema_warmup else (1 + step) / (10 + step)
+
+    @torch.no_grad()
+    def step(self, parameters: Averaged) -> None:
+        """Update the average by the parameters, or those of the nets."""
+        self.optimization_step += 1
+        self.cur_decay_value = self.get_decay(self.optimization_step)
+        pairs = list(zip(self.shadow_params, _tensors(parameters)))
+        self._update(pairs, self.cur_decay_value)
+
+    @staticmethod
+    def _blend(pairs: Pairs, decay: float) -> None:
+        for average, parameter in pairs:
+            average.sub_((1 - decay) * (average - parameter))
+
+    def _share_memory(self, nets: Any, undo: ExitStack) -> None:
+        """Keep the averages in the memory of `nets`, if they are equal, until `undo` is closed."""
+        parameters = list(nets.parameters()) if isinstance(nets, nn.Module) else []
+        if len(parameters) != len(self.shadow_params):
+            return
+        pairs = list(zip(parameters, self.shadow_params))
+        if not all(_is_equal(*pair) for pair in pairs):
+            return
+        for parameter, average in pairs:
+            parameter.data = average
+        undo.callback(self._part_from_nets)
+
+    def _part_from_nets(self) -> None:
+        self.shadow_params = [average.clone() for average in self.shadow_params]
+
+    def to(self, device: Any = None, dtype: Any = None, non_blocking: bool = False) -> None:
+        """Move the averages; `dtype` is for floating-point ones only."""
+        self.shadow_params = [
+            tensor.to(device, dtype if tensor.is_floating_point() else None, non_blocking)
+            for tensor in self.shadow_params
+        ]
+
+    def pin_memory(self) -> None:
+        """Put the averages into pinned memory."""
+        self.shadow_params = [tensor.pin_memory() for tensor in self.shadow_params]
 
 
-@torch.no_grad()
-def _step_model(ema: Any, host_step: Callable, new_model: Any) -> None:
-    """diffusers 0.11's `step(new_model)`, over a module `averaged_model`."""
-    if not isinstance(new_model, nn.Module):  # ours also takes parameters
-        host_step(new_model)
-        return
-    new, averaged = (dict(one.named_parameters()) for one in (new_model, ema.averaged_model))
-    pairs = [(averaged.get(name), parameter) for name, parameter in new.items()]
-    own = dict(ema.averaged_model.named_buffers())
-    buffers = list(new_model.named_buffers())
-    if not _alike(*zip(*pairs)) or any(name not in own for name, _ in buffers):
-        host_step(new_model)
-        return
-    ema.decay = ema.get_decay(ema.optimization_step)
-    _blend(pairs, 1 - ema.decay)
-    for name, buffer in buffers:
-        own[name].copy_(buffer)
-    ema.optimization_step += 1
+def _is_equal(parameter: torch.Tensor, average: torch.Tensor) -> bool:
+    kinds = [(tensor.dtype, tensor.device) for tensor in (parameter, average)]
+    return kinds[0] == kinds[1] and torch.equal(parameter, average)
 
 
-def _blend(pairs: list, weight: float) -> None:
-    """`averaged += weight * (new - averaged)`; copies a frozen parameter, as diffusers does."""
-    trained = [(local(one.data), local(new.data)) for one, new in pairs if new.requires_grad]
-    if trained:
-        averaged, new = map(list, zip(*trained))
-        torch._foreach_lerp_(averaged, new, weight)
-    for one, new in pairs:
-        if not new.requires_grad:
-            one.copy_(new)
-
-
-def _alike(ours: Any, theirs: Any) -> bool:
-    """Whether shape, dtype and device are equal."""
-    return len(ours) == len(theirs) and all(
-        one is not None
-        and one.shape == other.shape
-        and one.dtype == other.dtype
-        and one.device == other.device
-        for one, other in zip(ours, theirs)
-    )
+def _tensors(averaged: Averaged) -> list[torch.Tensor]:
+    return list(averaged.parameters() if isinstance(averaged, nn.Module) else averaged)

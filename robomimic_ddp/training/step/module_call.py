@@ -6,8 +6,9 @@ averaged copy computes as before, with separate weights.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, Callable
+from typing import Any
 
 import torch
 from torch import nn

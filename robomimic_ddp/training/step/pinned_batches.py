@@ -7,9 +7,10 @@ tensor is pinned when it is copied.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, Callable
+from typing import Any
 
 import torch
 

@@ -17,7 +17,6 @@ from robomimic_ddp.errors import PlanError
 from robomimic_ddp.training.step import (
     activation_checkpointing,
     backprop,
-    channels_last,
     compile,
     convolutions,
     crops,
@@ -32,6 +31,15 @@ from robomimic_ddp.training.step.accumulation import Accumulation
 from robomimic_ddp.training.step.backprop import NAME, Backward, host_module
 
 _BF16_CAPABILITY = (8, 0)
+_TORCHS_BUCKET_MB = 25
+_ONLY_WITH_NETS = {
+    "static_graph": True,
+    "find_unused_parameters": False,
+    **dict.fromkeys(parallel.BUFFERS, True),
+}
+"""Values in `ddp.kwargs` that DDP around an optimizer's parameters, rather than a net, cannot have:
+its passes reach different parameters, and there are no buffers.
+"""
 
 
 def effective(resolved: ResolvedOptions, plan: RunPlan, any_parallel_net: bool) -> Options:
@@ -45,7 +53,7 @@ def effective(resolved: ResolvedOptions, plan: RunPlan, any_parallel_net: bool) 
         return values
     added = {}
     on_gpu = any_parallel_net and plan.device.startswith("cuda")
-    bucket_mb = values.bucket_mb if plan.mode == "ddp" else None
+    bucket_mb = _bucket_mb(values) if plan.mode == "ddp" else None
     can_compile = on_gpu and plan.mode not in ("dp", "fsdp")
     can_compile = can_compile and compile.why_not(plan.device, bucket_mb) is None
     kinds = group.gather_objects((on_gpu and _computes_in_bf16(plan.device), can_compile))
@@ -58,6 +66,10 @@ def effective(resolved: ResolvedOptions, plan: RunPlan, any_parallel_net: bool) 
         added["comm"] = "bf16"
     free = {name: value for name, value in added.items() if resolved.sources[name] == "default"}
     return dataclasses.replace(values, **free)
+
+
+def _bucket_mb(options: Options) -> float:
+    return options.kwargs.get("bucket_cap_mb", _TORCHS_BUCKET_MB)
 
 
 def _computes_in_bf16(device: str) -> bool:
@@ -115,17 +127,14 @@ def prepare(model: Any, options: Options, nets: list, undo: ExitStack) -> Prepar
     normalised = sync_batchnorm.install(model, options.sync_batchnorm, nets, undo)
     nets = nets or [net for _, net in host_algo.named_nets(model)]
     line, update, scaler = "preset: safe, the host's own arithmetic", None, None
-    # Before averages share memory: their layout is that of the weights.
-    laid = channels_last.install(model, nets, undo) if options.channels_last else 0
     if options.preset != "safe":
-        done = {"averages in one pass": ema.install(model, undo)}
+        done = {"averages in one pass": ema.update_in_one_pass(model, undo)}
         done["fused optimizer"] = fused_optimizers.install(model, undo)
         done["short convolutions as products"] = convolutions.install(nets, undo)
         done["gradient norm read once"] = backprop.stands_for(host)
         if torch.device(_device(nets)).type == "cuda":
             done["crops drawn without waiting"] = crops.install(model, undo)
-            if options.pin_memory != "false":
-                done["batches copied from pinned memory"] = pinned_batches.install(model, undo)
+            done["batches copied from pinned memory"] = pinned_batches.install(model, undo)
         update = backprop.update if done["gradient norm read once"] else None
         said = ", ".join(name for name in done if done[name])
         line = f"preset: {options.preset} ({said or 'nothing that is known here to change'})"
@@ -134,7 +143,7 @@ def prepare(model: Any, options: Options, nets: list, undo: ExitStack) -> Prepar
         scaler = precision.make_scaler(options.precision, _device(nets))
         if scaler is not None:
             update = partial(backprop.update, scaler=scaler)
-    line += _on_forward(options, nets, laid, undo)
+    line += _on_forward(options, nets, undo)
     owned = [optimizer for _, optimizer in host_algo.named_optimizers(model)]
     by_optimizer = group.world_size() > 1 and any(
         optimizer_ddp.outside_parallel_nets(model, optimizer) for optimizer in owned
@@ -147,12 +156,10 @@ def prepare(model: Any, options: Options, nets: list, undo: ExitStack) -> Prepar
     return Prepared(line + normalised, scaler, options.precision)
 
 
-def _on_forward(options: Options, nets: list, laid: int, undo: ExitStack) -> str:
+def _on_forward(options: Options, nets: list, undo: ExitStack) -> str:
     """Compiles and checkpoints as the options say; what the plan's line says of it."""
     said, checkpointed = [], []
     none = "none, since no net here has image layers"
-    if options.channels_last:
-        said.append(f"channels last: {f'{laid} image weights' if laid else none}")
     if options.activation_checkpointing:
         checkpointed = activation_checkpointing.install(nets, undo)
         encoders = f"{len(checkpointed)} net(s) with image encoders"
@@ -177,7 +184,7 @@ def _missing_in_torch(options: Options, nets: list) -> tuple[str, str | None]:
         copied = "DataParallel makes plain copies of the nets at every step; start it with torchrun"
     if options.compile != "false":
         in_ddp = any(parallel.is_parallel(net) for net in nets)
-        bucket_mb = options.bucket_mb if in_ddp else None
+        bucket_mb = _bucket_mb(options) if in_ddp else None
         reason = copied or compile.why_not(str(_device(nets)), bucket_mb)
         if reason is None and options.accumulate > 1:
             reason = compile.why_not_in_parts(options.compile, _device(nets))
@@ -191,10 +198,6 @@ def _missing_in_torch(options: Options, nets: list) -> tuple[str, str | None]:
         lacking = precision.why_not(options.precision, _device(nets))
         if lacking is not None:
             return f"ddp.precision={options.precision}", lacking
-    hooks = hasattr(torch.optim.Optimizer, "register_state_dict_post_hook")
-    if options.channels_last and not hooks:
-        lacking = "this torch is too old for it: its optimizers have no hooks on state_dict"
-        return "ddp.channels_last=true", lacking
     return "", None
 
 
@@ -204,11 +207,14 @@ def _require_possible(model: Any, options: Options, nets: list, host: Any) -> No
         "ddp.mode=fsdp": options.mode == "fsdp",
         f"ddp.precision={options.precision}": options.precision != "fp32",
         f"ddp.compile={options.compile}": options.compile != "false",
-        "ddp.channels_last=true": options.channels_last,
         "ddp.activation_checkpointing=true": options.activation_checkpointing,
-        "ddp.static_graph=true": options.static_graph and not nets,
-        "ddp.buffer_sync=true": options.buffer_sync == "true" and not nets,
     }
+    if not nets:
+        of_nets |= {
+            f"ddp.kwargs.{name}={str(value).lower()}": True
+            for name, value in options.kwargs.items()
+            if name in _ONLY_WITH_NETS and value is _ONLY_WITH_NETS[name]
+        }
     name = next((name for name, is_asked in of_nets.items() if is_asked), None)
     optimizers = [optimizer for optimizer, _ in host_algo.named_optimizers(model)]
     reason = None

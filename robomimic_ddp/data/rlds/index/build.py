@@ -71,7 +71,9 @@ def make_index(
         if not skip_corrupt:
             paths = [source.files[number] for number in files]
             doing = f"making the index of {source.folder}"
-            raise damaged_data(error, paths, doing, source.features, fields, index=True) from error
+            names = step_features_read(fields, with_images=False)
+            more = (doing, source.features, names, "ddp.skip_corrupt=true")
+            raise damaged_data(error, paths, *more) from error
         rows = [row for number in files for row in _readable(source, fields, number, threads)]
     if not skip_corrupt:
         _require_whole(source, files, rows)

@@ -92,13 +92,13 @@ def load_index(
         of_source = read(place(notes["source"]))
         cached = None if of_source is None else _carried_over(of_source, source)
         if cached is not None:
-            array_cache.keep(path, "index", arrays_of(cached))
+            array_cache.store(path, "index", arrays_of(cached))
     index = group.broadcast_object(cached)
     if index is None:
         parts = path.with_suffix(".parts")
-        index = _made_together(source, fields, skip_corrupt, parts)
+        index = _make_together(source, fields, skip_corrupt, parts)
         if group.is_main():
-            array_cache.keep(path, "index", arrays_of(index))
+            array_cache.store(path, "index", arrays_of(index))
         shutil.rmtree(parts, ignore_errors=True)
     lost = left_out(index, source) if skip_corrupt and group.is_main() else None
     if lost:
@@ -137,7 +137,7 @@ def _carried_over(index: Index, source: Source) -> Index | None:
     return replace(index, offset=np.concatenate(offsets).astype(np.int64))
 
 
-def _made_together(source: Source, fields: Fields, skip_corrupt: bool, parts: Path) -> Index:
+def _make_together(source: Source, fields: Fields, skip_corrupt: bool, parts: Path) -> Index:
     """Collective: the index of all files, each rank reading its share of those that are not among
     the `parts` that a rank finds in its folder. Notes new parts there.
     """
@@ -167,10 +167,10 @@ def _made_together(source: Source, fields: Fields, skip_corrupt: bool, parts: Pa
                 found.append(make_index(source, fields, files, threads, skip_corrupt, add))
                 if len(cut) > 1:
                     arrays = {**arrays_of(found[-1]), _FILES: np.asarray(files)}
-                    array_cache.keep(parts / f"{files[0]}.npz", "part of the index", arrays)
+                    array_cache.store(parts / f"{files[0]}.npz", "part of the index", arrays)
         return merged(found)
 
-    return merged(array_cache.made_together(own_part))
+    return merged(array_cache.compute_together(own_part))
 
 
 def _cut(source: Source, files: Sequence[int]) -> list[list[int]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from robomimic_ddp.data.rlds.schema.config import normalization_method
+from robomimic_ddp.data.rlds.schema.job_config import normalization_method
 
 BOUND = 0.999999
 """Extremes are mapped to this, not to 1, so that rounding stays inside [-1, 1]."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 
 from robomimic_ddp.config import paths
-from robomimic_ddp.data.rlds.schema.features import episode_features, flat_features
+from robomimic_ddp.data.rlds.schema.features import episode_features, flat_features, is_picture
 from robomimic_ddp.data.rlds.schema.fields import OF_EPISODE, Fields
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow, import_tensorflow_datasets
 from robomimic_ddp.errors import DataError
@@ -156,22 +156,23 @@ def damaged_data(
     files: Sequence[Path],
     doing: str,
     features: Any,
-    fields: Fields,
-    index: bool = False,
+    names: Sequence[str],
+    remedy: str,
 ) -> DataError:
-    """The DataError for TensorFlow's `error` while `doing` something; reads `files` to find the
-    damaged one: checksums, then features, then images, which an `index` does not read.
+    """Return the DataError for TensorFlow's `error` while `doing` something with the step features
+    `names`. Reads `files` to find the damaged one: checksums, then features, then images among
+    them. remedy: what leaves damaged episodes out.
     """
-    names = step_features_read(fields, not index)
-    parse = episode_parser(features, names)
-    found = _first_fault(files, lambda record: None)
-    found = found or _first_fault(files, lambda record: strange(record, parse, names))
-    if found is None and not index:
-        pictures = episode_parser(features, sorted(set(fields.images.values())))
-        found = _first_fault(files, lambda record: bad_picture(pictures(record), features), ", ")
-    found = found or f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    parse, steps = episode_parser(features, names), flat_features(features["steps"].feature)
+    pictures = [name for name in names if is_picture(steps[name])]
+    fault = _first_fault(files, lambda record: None)
+    fault = fault or _first_fault(files, lambda record: strange(record, parse, names))
+    if fault is None and pictures:
+        images = episode_parser(features, pictures)
+        fault = _first_fault(files, lambda record: bad_picture(images(record), features), ", ")
+    fault = fault or f"{type(error).__name__}: {str(error).splitlines()[0]}"
     return DataError(
-        f"reading failed while {doing}.\n{found}\n"
-        "Copy or prepare that file again; training on what is left would silently lose episodes "
-        "(ddp.skip_corrupt=true leaves them out and counts them)."
+        f"reading failed while {doing}.\n{fault}\n"
+        "Copy or prepare that file again; training on what is left would silently lose episodes. "
+        f"To leave them out and count them: {remedy}."
     )

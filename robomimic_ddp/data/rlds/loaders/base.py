@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from dataclasses import replace
-from typing import Any, Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import torch
 
 from robomimic_ddp.data.rlds.dataset import RLDSDataset
-from robomimic_ddp.data.rlds.loaders.cached_batches import CachedBatches
-from robomimic_ddp.data.rlds.loaders.diagnose import Report, named_error
+from robomimic_ddp.data.rlds.loaders.diagnose import named_error
 from robomimic_ddp.data.rlds.loaders.prefetch import Prefetcher, moved
 from robomimic_ddp.data.rlds.order.read_plan import PassPlan
-from robomimic_ddp.data.rlds.pipeline import skip_corrupt
 from robomimic_ddp.data.rlds.pipeline.graph import FrameCounters, build
 from robomimic_ddp.data.rlds.pipeline.iterator import Stream
 from robomimic_ddp.data.rlds.pipeline.settings import Batching
@@ -25,9 +22,7 @@ _SETTLING_SECONDS = 10.0
 
 
 def to_torch(batch: dict[str, Any], pin_memory: bool = False) -> dict[str, Any]:
-    """TensorFlow's batch as torch tensors in the same memory; the frame cache's as it is."""
-    if isinstance(batch["actions"], torch.Tensor):
-        return batch
+    """Return TensorFlow's batch as torch tensors that share its memory."""
     tf = import_tensorflow()
 
     def convert(tensor: Any) -> torch.Tensor:
@@ -41,10 +36,10 @@ def to_torch(batch: dict[str, Any], pin_memory: bool = False) -> dict[str, Any]:
 
 
 def _texts(encoded: np.ndarray) -> list[str]:
-    """UTF-8 bytes, object [B], as text; decodes each distinct one once."""
-    distinct, place = np.unique(encoded, return_inverse=True)
-    decoded = np.array([text.decode("utf-8", "replace") for text in distinct.tolist()], object)
-    return decoded[place].tolist()
+    """Return UTF-8 bytes, object [B], as text; decode each distinct one once."""
+    distinct, number = np.unique(encoded, return_inverse=True)
+    texts = np.array([text.decode("utf-8", "replace") for text in distinct.tolist()], object)
+    return texts[number].tolist()
 
 
 class RLDSLoader:
@@ -55,23 +50,20 @@ class RLDSLoader:
     repeated; language: list of B str; index: int64 [B], the window's number in the dataset.
 
     `frames_decoded`, `frames_delivered` and `frames_prefetched` count camera frames since the
-    start, `samples_delivered` windows, `windows_replaced` windows that could not be read (see
-    `pipeline.skip_corrupt`).
+    start, `samples_delivered` windows.
     """
 
     def __init__(self, dataset: RLDSDataset, rank: int, world_size: int, batching: Batching):
         self.dataset, self.batching = dataset, batching
         self.rank, self.world_size = rank, world_size
         self._counters = FrameCounters()
-        self._report = Report(dataset, rank)
-        self._spare: tuple[int, dict[str, Any]] | None = None
         self._ahead: Prefetcher | None = None
         self._device: torch.device | None = None
         self.frames_delivered = 0
         self.samples_delivered = 0
 
     def bring_to(self, device: Any) -> None:
-        """Delivers all later batches on the CUDA `device`; None or CPU changes nothing."""
+        """Deliver all later batches on the CUDA `device`; None or CPU changes nothing."""
         if device is not None and torch.device(device).type == "cuda":
             device = torch.device(device)
             if device.index is None:
@@ -91,115 +83,83 @@ class RLDSLoader:
     @property
     def frames_prefetched(self) -> int:
         """Frames in batches that are complete but not yet delivered."""
-        frames = len(self.dataset.fields.images) * self.dataset.shape.frame_stack
-        made = int(self._counters.batched.numpy()) + self.windows_replaced * frames
-        return made - self.frames_delivered
-
-    @property
-    def windows_replaced(self) -> int:
-        """Number of windows so far that could not be read."""
-        return len(self._counters.damaged)
+        return int(self._counters.batched.numpy()) - self.frames_delivered
 
     def settled_frames(self) -> dict[str, int]:
-        """Waits until no batch is in the making; then frames decoded, delivered and prefetched, and
-        with skip_corrupt `windows_replaced`.
+        """Wait until no batch is being made; return frames decoded, delivered and prefetched.
 
         Frames that are decoded for no batch count as decoded.
         """
         deadline = time.monotonic() + _SETTLING_SECONDS
-        last = -1
         while True:
-            decoded, ahead = self.frames_decoded, self.frames_prefetched
-            settled = decoded == self.frames_delivered + ahead
-            settled |= self.windows_replaced > 0 and decoded == last  # a lost window has no frames
+            decoded, prefetched = self.frames_decoded, self.frames_prefetched
+            settled = decoded == self.frames_delivered + prefetched
             if settled or time.monotonic() > deadline:
                 break
-            last = decoded
             time.sleep(0.05)
-        counts = {
-            "frames_decoded": decoded - ahead,
+        return {
+            "frames_decoded": decoded - prefetched,
             "frames_delivered": self.frames_delivered,
-            "frames_prefetched": ahead,
+            "frames_prefetched": prefetched,
         }
-        if self.dataset.options.skip_corrupt:
-            counts["windows_replaced"] = self.windows_replaced
-        return counts
 
     def _as_torch(self, raw: dict[str, Any]) -> dict[str, Any]:
-        """A batch as tensors, with known embeddings. Thread-safe: encodes nothing."""
+        """Return a batch as tensors, with known embeddings. Thread-safe: encodes nothing."""
         batch = to_torch(raw, self.batching.pin_memory)
-        known = all(made.knows(batch["language"]) for made in self.dataset.embeddings)
-        return self._embedded(batch) if known and not self._is_lost(batch) else batch
+        known = all(table.knows(batch["language"]) for table in self.dataset.embeddings)
+        return self._embedded(batch) if known else batch
 
     def _embedded(self, batch: dict[str, Any]) -> dict[str, Any]:
-        for made in self.dataset.embeddings:
-            rows = made.of(batch["language"], self.dataset.shape.frame_stack)
-            batch["obs"][made.key] = rows.pin_memory() if self.batching.pin_memory else rows
+        for table in self.dataset.embeddings:
+            rows = table.of(batch["language"], self.dataset.shape.frame_stack)
+            batch["obs"][table.key] = rows.pin_memory() if self.batching.pin_memory else rows
         return batch
 
-    def _is_lost(self, batch: dict[str, Any]) -> bool:
-        return self.dataset.options.skip_corrupt and skip_corrupt.is_empty(batch)
-
     def _next(self, stream: Stream) -> dict[str, Any]:
+        """Return the next batch, counted. Raises DataError for a record that cannot be read."""
         tf = import_tensorflow()
         try:
             if self._ahead:
-                delivered = self._ahead.next_of(stream)
+                batch = self._ahead.next_of(stream)
             else:
-                delivered = self._as_torch(next(stream))
+                batch = self._as_torch(next(stream))
         except tf.errors.OpError as error:
             doing = f"rank {self.rank} was loading {self.dataset.source.folder}"
             raise named_error(self.dataset, self._suspects(), error, doing) from error
-        if self.dataset.options.skip_corrupt:
-            self._report.look(self._counters.damaged)
-        if self._is_lost(delivered):
-            delivered = self._embedded(self._filled(len(delivered["language"])))
-        elif any(made.key not in delivered["obs"] for made in self.dataset.embeddings):
-            delivered = self._embedded(delivered)
+        if any(table.key not in batch["obs"] for table in self.dataset.embeddings):
+            batch = self._embedded(batch)
         if self._device is not None:
-            delivered = moved(delivered, self._device)
-        self.samples_delivered += len(delivered["language"])
+            batch = moved(batch, self._device)
+        self.samples_delivered += len(batch["language"])
         self.frames_delivered += sum(
-            delivered["obs"][key].shape[0] * delivered["obs"][key].shape[1]
+            batch["obs"][key].shape[0] * batch["obs"][key].shape[1]
             for key in self.dataset.fields.images
         )
-        return delivered
+        return batch
 
-    def _filled(self, rows: int) -> dict[str, Any]:
-        """In place of a lost batch: `rows` times this rank's next readable window."""
-        if self._spare is None or self._spare[0] < self.samples_delivered:
-            counters = FrameCounters()
-            counters.decoded = self._counters.decoded
-            one_by_one = replace(self.batching, batch_size=1, prefetch=0)
-            windows = self._pipeline(one_by_one, counters)
-            where = f"rank {self.rank} of {self.dataset.source.folder}"
-            passed, found = skip_corrupt.first_readable(map(to_torch, windows), where)
-            self._spare = self.samples_delivered + passed, found
-        return skip_corrupt.repeated(self._spare[1], rows)
-
-    def _pipeline(
-        self,
-        batching: Batching,
-        counters: FrameCounters,
-        groups: Callable[[int, int], np.ndarray] | None = None,
-    ) -> Any:
-        """Batches from the current position on, of tf.data (see `build`) or the frame cache."""
-        more = (self._plan_of, self._parts, batching, counters, self._place(), groups)
-        if self.dataset.cached is not None:
-            return CachedBatches(self.dataset, *more)
-        return build(self.dataset.settings, *more)
+    def _pipeline(self, groups: Callable[[int, int], np.ndarray] | None = None) -> Any:
+        """Return tf.data of the batches from the current position on (see `graph.build`)."""
+        return build(
+            self.dataset.settings,
+            self._plan_of,
+            self._parts,
+            self.batching,
+            self._counters,
+            self._place(),
+            groups,
+        )
 
     _parts: int | None
     """Number of parts; None: endless."""
 
     def _plan_of(self, part: int) -> PassPlan:
-        """What this rank reads in `part`."""
+        """Return what this rank reads in `part`."""
         raise NotImplementedError
 
     def _place(self) -> tuple[int, int]:
-        """The part of the next batch, and how many windows of it were delivered."""
+        """Return the part of the next batch, and how many windows of it were delivered."""
         raise NotImplementedError
 
     def _suspects(self) -> Iterable[int]:
-        """Rows of the index: episodes that may have been read for the current batch."""
+        """Return rows of the index: episodes that may have been read for the current batch."""
         raise NotImplementedError

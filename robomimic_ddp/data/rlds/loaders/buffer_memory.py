@@ -10,7 +10,6 @@ import numpy as np
 from robomimic_ddp.data.rlds.dataset import RLDSDataset
 from robomimic_ddp.data.rlds.index.records import FRAMING_BYTES
 from robomimic_ddp.data.rlds.schema.features import flat_features
-from robomimic_ddp.data.sampling.nested_loaders import datasets_of
 
 LARGEST_SHARE = 0.5
 """Of the machine's memory: nets, page cache and TensorFlow's buffers need the rest."""
@@ -45,10 +44,9 @@ def window_bytes(dataset: RLDSDataset) -> float:
 
 def lines(loader: Any, ranks_on_node: int, machine_bytes: int) -> Iterator[str]:
     """The plan's line on the shuffle buffers of a train loader, and a warning if they are large for
-    the machine (`machine_bytes`; 0: unknown). Empty for other loaders, and with the frame cache,
-    which needs no buffers.
+    the machine (`machine_bytes`; 0: unknown). Empty for other loaders.
     """
-    if not hasattr(loader, "shuffle_buffers") or all(one.cached for one in datasets_of(loader)):
+    if not hasattr(loader, "shuffle_buffers"):
         return
     buffers = list(loader.shuffle_buffers())
     windows = sum(count for count, _ in buffers)

@@ -1,10 +1,9 @@
 """Finds the episode that could not be read, among those that were being read: a large dataset is
-not read again for it. With `ddp.skip_corrupt` each is reported once.
+not read again for it.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -29,54 +28,56 @@ SEARCH_SECONDS = 20.0
 SEARCHED_BYTES = 2**32
 """Size up to which the whole dataset is searched."""
 _LEAVING_SOON = 512
-_MOST_REPORTED = 10
+_PREPARE = (
+    "`robomimic-ddp prepare-data --skip-corrupt` writes the dataset without episodes that cannot "
+    "be read or decoded"
+)
 
 
 def episodes_being_read(dataset: RLDSDataset, plan: PassPlan, taken: int) -> np.ndarray:
-    """Rows of the index, int64 [N], that `plan` was reading or had in its buffer after `taken`
-    windows; those whose windows leave next come first.
+    """Return rows of the index, int64 [N], that `plan` was reading or had in its buffer after
+    `taken` windows; those whose windows leave next come first.
     """
     block = plan.block_of(taken)
-    first = int(plan.pieces.begins[plan.cuts[block]])
-    held = np.searchsorted(
-        plan.pieces.ends, max(0, min(first, taken) - plan.shuffle.spread), "right"
-    )
+    begin = int(plan.pieces.begins[plan.cuts[block]])
+    oldest = max(0, min(begin, taken) - plan.shuffle.spread)
+    first = np.searchsorted(plan.pieces.ends, oldest, "right")
     last = int(plan.cuts[min(block + 3, plan.blocks)])
     leaving = plan.block(block, taken).leaving[:_LEAVING_SOON, 1]
     soon = [dataset.episode_of(window)[0] for window in leaving.tolist()]
-    around = dataset.rows[np.unique(plan.pieces.episode[held:last])].tolist()
+    around = dataset.rows[np.unique(plan.pieces.episode[first:last])].tolist()
     return np.array(list(dict.fromkeys([*soon, *around])), np.int64)
 
 
 def named_error(
     dataset: RLDSDataset, rows: Iterable[int], error: Exception, doing: str
 ) -> DataError:
-    """The DataError for TensorFlow's `error` while `doing` something with the episodes `rows`.
-    Reads these again, then all of a small dataset, in limited time, since other ranks wait.
+    """Return the DataError for TensorFlow's `error` while `doing` something with the episodes
+    `rows`. Reads these again, then all of a small dataset, in limited time: other ranks wait.
     """
     source, deadline = dataset.source, time.monotonic() + SEARCH_SECONDS
     for row in rows:
         if time.monotonic() > deadline:
             break
-        found = _damage_of(dataset, int(row))
-        if found is not None:
-            return DataError(
-                f"reading failed while {doing}.\n{found}\nCopy or prepare that file again, or "
-                "train on what is whole with ddp.skip_corrupt=true."
-            )
+        damage = _damage_of(dataset, int(row))
+        if damage is not None:
+            return DataError(f"reading failed while {doing}.\n{damage}")
     if sum(source.sizes) > SEARCHED_BYTES:
         return DataError(
             f"reading failed while {doing}.\n{type(error).__name__}: {_first_line(error)}\n"
-            "The episodes that were looked at again are whole, and the dataset is too large to be "
-            "read for the damaged one now. See whether the disk can be read; `robomimic-ddp stats "
-            "CONFIG --cache NEW_FOLDER` reads every record and names a damaged one; or train on "
-            "what is whole with ddp.skip_corrupt=true."
+            "The episodes that were read again are complete, and the dataset is too large to be "
+            "searched for the damaged one now. See whether the disk can be read; `robomimic-ddp "
+            "inspect-data --config FILE --cache NEW_FOLDER` reads every record and names a damaged "
+            f"one; {_PREPARE}."
         )
-    return damaged_data(error, source.files, doing, source.features, dataset.fields)
+    names = step_features_read(dataset.fields, with_images=True)
+    return damaged_data(error, source.files, doing, source.features, names, _PREPARE)
 
 
 def _damage_of(dataset: RLDSDataset, row: int) -> str | None:
-    """What is wrong with the record of episode `row`, or an image in it; else None."""
+    """Return what is wrong with the record of episode `row` or an image in it, and what to do; None
+    if it can be read.
+    """
     tf = import_tensorflow()
     fields, features = dataset.fields, dataset.source.features
     file = dataset.source.files[dataset.index.file[row]]
@@ -85,42 +86,27 @@ def _damage_of(dataset: RLDSDataset, row: int) -> str | None:
         raw = raw_records(tf.constant(str(file)), tf.constant(dataset.index.offset[row], tf.int64))
         serialized = raw.take(1).get_single_element()
     except (tf.errors.OpError, ValueError) as error:
-        return f"{where}: its record is damaged, cut off or missing ({_first_line(error)})"
+        return (
+            f"{where}: its record is damaged, cut off or missing ({_first_line(error)}). It could "
+            "be read when the index was built. Copy that file again; or delete the dataset's index "
+            "from train.data_cache_dir (and from the folder `index` of a prepared set) and set "
+            "ddp.skip_corrupt=true: the index is then built again, without this episode."
+        )
     names = step_features_read(fields, True)
     parse = episode_parser(features, names)
-    found = strange(serialized, parse, names)
-    if found is not None:
-        return f"{where}: {found}"
-    episode = parse(serialized)
-    pictures = {place: episode[place] for place in sorted(set(fields.images.values()))}
-    found = bad_picture(pictures, features)
-    return found and f"{where}, {found}"
+    reason = strange(serialized, parse, names)
+    if reason is not None:
+        reason = f": {reason}"
+    else:
+        episode = parse(serialized)
+        pictures = {place: episode[place] for place in sorted(set(fields.images.values()))}
+        reason = bad_picture(pictures, features)
+        reason = reason and f", {reason}"
+    return reason and (
+        f"{where}{reason}. The index is built without reading images. Copy or prepare that file "
+        f"again; {_PREPARE}."
+    )
 
 
 def _first_line(error: Any) -> str:
     return str(error).splitlines()[0]
-
-
-class Report:
-    """Reports on stderr the episodes of a rank's replaced windows, and counts the windows."""
-
-    def __init__(self, dataset: RLDSDataset, rank: int) -> None:
-        self._dataset, self._rank = dataset, rank
-        self._read, self._episodes = 0, set()
-
-    def look(self, damaged: list[int]) -> None:
-        """`damaged`: the numbers of all windows replaced so far."""
-        new, self._read = damaged[self._read :], len(damaged)
-        for window in new:
-            episode, step = self._dataset.episode_of(window)
-            if episode in self._episodes or len(self._episodes) > _MOST_REPORTED:
-                continue
-            self._episodes.add(episode)
-            if len(self._episodes) > _MOST_REPORTED:
-                self._say("more episodes cannot be read; ddp.json counts their windows at the end")
-                continue
-            place = self._dataset.describe_episode(episode)
-            self._say(f"{place} cannot be read at step {step}; its window is replaced")
-
-    def _say(self, text: str) -> None:
-        print(f"warning: ddp.skip_corrupt=true, rank {self._rank}: {text}", file=sys.stderr)

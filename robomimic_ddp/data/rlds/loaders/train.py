@@ -62,13 +62,11 @@ class RLDSTrainLoader(RLDSLoader):
         *self._segments_before, (_, self._batches) = segments
         self._schedule = self.dataset.schedule(self._seed, first_pass, segments)
         self._plans: dict[int, PassPlan] = {}
-        self._spare = None
 
     def _reader(self) -> Stream:
         """The pipeline's elements; created with the first batch."""
         if self._stream is None:
-            pipeline = self._pipeline(self.batching, self._counters, self._groups)
-            self._stream = Stream(pipeline)
+            self._stream = Stream(self._pipeline(self._groups))
         return self._stream
 
     def _place(self) -> tuple[int, int]:

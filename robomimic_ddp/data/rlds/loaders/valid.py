@@ -62,7 +62,7 @@ class RLDSValidLoader(Limited, RLDSLoader):
         self._plan = dataset.valid_plan(rank, world_size, most_windows, batching.shuffle_buffer)
         self.windows = self._plan.pieces.windows
         super().__init__(dataset, rank, world_size, batching.for_windows(self.windows))
-        self._batches = self._pipeline(self.batching, self._counters)
+        self._batches = self._pipeline()
 
     def _of(self, wanted: int) -> RLDSValidLoader:
         place = (self.rank, self.world_size, self.batching)

@@ -1,9 +1,9 @@
 """Which rank reads which windows in which pass: pure functions, without communication.
 
-A pass visits every window of a dataset once. Its files are in an order drawn from (seed, pass), as
-are the episodes of each file. This sequence of windows is split into one contiguous range per rank:
-a rank has whole files except at the two ends of its range, where a file is divided by record and an
-episode by window. Records are read by byte offset, so no rank reads records of others.
+A pass visits every window of a dataset once, in the order of `pass_order`. This sequence of windows
+is split into one contiguous range per rank: a rank has whole files except at the two ends of its
+range, where a file is divided by record and an episode by window. Records are read by byte offset,
+so no rank reads records of others.
 
 Ranges are as equal as integers allow *over the whole run*: after `before` windows of all ranks,
 each rank has floor or ceil of before / world. Batches are taken from each rank's endless sequence,
@@ -18,9 +18,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-
-FILE_ORDER, EPISODE_ORDER, PIECE_ORDER, WINDOW_PICK, SHUFFLE = range(5)
-"""Separate random streams of one (seed, pass)."""
 
 
 @dataclass(frozen=True)
@@ -94,24 +91,6 @@ class Pieces:
 def joined(rows: Sequence[Pieces]) -> Pieces:
     """Concatenates sequences."""
     return Pieces(*(np.concatenate(column) for column in zip(*(row.columns() for row in rows))))
-
-
-def random_keys(count: int, *seed: int) -> np.ndarray:
-    """`count` random uint64, a pure function of `seed`: raw bits, equal in all numpy versions."""
-    return np.random.PCG64(np.random.SeedSequence(seed)).random_raw(count)
-
-
-def permutation(count: int, *seed: int) -> np.ndarray:
-    """A permutation of range(count), int64 [count], a pure function of `seed`."""
-    return np.argsort(random_keys(count, *seed), kind="stable").astype(np.int64)
-
-
-def pass_order(file_of_episode: np.ndarray, seed: int, pass_number: int) -> np.ndarray:
-    """The episodes in the order of this pass, int64 [E]: shuffled files, and episodes in each."""
-    files, position = np.unique(file_of_episode, return_inverse=True)
-    rank_of_file = permutation(len(files), seed, pass_number, FILE_ORDER)
-    within = random_keys(len(file_of_episode), seed, pass_number, EPISODE_ORDER)
-    return np.lexsort((within, rank_of_file[position])).astype(np.int64)
 
 
 def whole_row(windows: np.ndarray, order: np.ndarray, pass_number: int) -> Pieces:

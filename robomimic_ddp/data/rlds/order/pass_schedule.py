@@ -14,16 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from robomimic_ddp.data.rlds.order.partition import (
-    PIECE_ORDER,
-    SHUFFLE,
     Pieces,
     joined,
-    pass_order,
-    permutation,
     stretch,
     whole_row,
     windows_given,
 )
+from robomimic_ddp.data.rlds.order.pass_order import PIECE_ORDER, SHUFFLE, pass_order, permutation
 from robomimic_ddp.data.rlds.order.shuffle_plan import Shuffle
 
 

@@ -96,12 +96,15 @@ class PassPlan:
     def block(self, number: int, taken: int = 0) -> Block:
         """Block `number`. `taken`: for that of `block_of(taken)`, only what is left there."""
         ends = self.pieces.ends
-        start, stop = self._stretch(number)
-        leaving, places, before = self._leaving(number, taken)
+        last = self.cuts[number + 1] - 1
+        start, stop = int(self.pieces.begins[self.cuts[number]]), int(ends[last])
+        leaving, places = self.shuffle.leaving(start, stop)
+        before = self.shuffle.left_before(start)
         entering = np.arange(start, stop)
         if taken:
             waiting, then = self.shuffle.waiting(taken)
             entering = np.concatenate([waiting, np.arange(then, stop)])
+            leaving, places, before = leaving[taken - before :], places[taken - before :], taken
         piece = np.searchsorted(ends, entering, "right")
         _, first = np.unique(self.pieces.record[piece], return_index=True)
         read = piece[first]
@@ -117,25 +120,3 @@ class PassPlan:
             np.append(0, np.searchsorted(places, limits, "left")),
             np.array(self.first_key + before),
         )
-
-    def windows(self, number: int, taken: int = 0) -> tuple[np.ndarray, int]:
-        """The dataset's numbers of the windows that leave in block `number`, in order, int64 [Q],
-        and `Block.first`; `taken`: see `block`.
-        """
-        leaving, _, before = self._leaving(number, taken)
-        return self.index(leaving), self.first_key + before
-
-    def _stretch(self, number: int) -> tuple[int, int]:
-        """The first window that block `number` reads, and the one after its last."""
-        last = self.cuts[number + 1] - 1
-        return int(self.pieces.begins[self.cuts[number]]), int(self.pieces.ends[last])
-
-    def _leaving(self, number: int, taken: int) -> tuple[np.ndarray, np.ndarray, int]:
-        """The windows that leave in block `number`, their places, and how many left before."""
-        start, stop = self._stretch(number)
-        leaving, places = self.shuffle.leaving(start, stop)
-        before = self.shuffle.left_before(start)
-        if taken:
-            passed_over, before = taken - before, taken
-            leaving, places = leaving[passed_over:], places[passed_over:]
-        return leaving, places, before

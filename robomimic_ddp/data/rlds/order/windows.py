@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from robomimic_ddp.data.rlds.order.partition import WINDOW_PICK, random_keys
+from robomimic_ddp.data.rlds.order.pass_order import WINDOW_PICK, random_keys
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ made, so none is decoded that is not delivered. Python runs once per block of th
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -16,9 +17,12 @@ from robomimic_ddp.data.rlds.index.records import raw_records
 from robomimic_ddp.data.rlds.order.mixture_quota import Quotas
 from robomimic_ddp.data.rlds.order.read_plan import PassPlan
 from robomimic_ddp.data.rlds.order.windows import picked_windows, window_indices
-from robomimic_ddp.data.rlds.pipeline import skip_corrupt
 from robomimic_ddp.data.rlds.pipeline.images import decode
-from robomimic_ddp.data.rlds.pipeline.settings import Batching, WindowSettings
+from robomimic_ddp.data.rlds.pipeline.settings import (
+    PREFETCHED_BATCHES,
+    Batching,
+    WindowSettings,
+)
 from robomimic_ddp.data.rlds.pipeline.shuffle_buffer import Store
 from robomimic_ddp.data.rlds.schema.actions import action_vectors, part_values
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow, traced_as_written
@@ -30,12 +34,9 @@ ENDLESS = 2**62
 
 
 class FrameCounters:
-    """Camera frames counted inside the graph: `decoded` one by one, `batched` with their batch.
-    damaged: numbers of windows that were replaced (`ddp.skip_corrupt`).
-    """
+    """Camera frames counted inside the graph: `decoded` one by one, `batched` with their batch."""
 
     def __init__(self) -> None:
-        self.damaged: list[int] = []
         tf = import_tensorflow()
         with tf.device("CPU:0"):
             self.decoded = tf.Variable(0, dtype=tf.int64, trainable=False)
@@ -81,8 +82,7 @@ def finish(
     size, frames = settings.size, settings.shape.frame_stack
     obs, pictures = dict(batch["states"]), tf.constant(0, tf.int64)
     for key, encoded in batch["images"].items():
-        place = settings.stored[key], size, counters.decoded, settings.reduced.get(key, 1)
-        decoded = decode(tf.reshape(encoded, [-1]), *place)
+        decoded = decode(tf.reshape(encoded, [-1]), settings.stored[key], size, counters.decoded)
         obs[key] = tf.reshape(decoded, [-1, frames, size.height, size.width, 3])
         pictures += tf.size(encoded, out_type=tf.int64)
     actions = (batch["actions"] - settings.offset) / settings.scale
@@ -123,8 +123,7 @@ def build(
     batches = tf.data.Dataset.range(1).flat_map(
         lambda _: _batches(settings, blocks, batching, counters, groups is not None)
     )
-    if batching.prefetch:
-        batches = batches.prefetch(batching.prefetch)
+    batches = batches.prefetch(PREFETCHED_BATCHES)
     options = tf.data.Options()
     options.deterministic = True
     options.autotune.enabled = False
@@ -195,19 +194,12 @@ def _batches(
         with tf.control_dependencies(store.put(keys, windows)):
             return tf.identity(leaving)
 
-    def read_if_whole(record: Any, numbers: Any, keys: Any, leaving: Any) -> Any:
-        return skip_corrupt.attempt(lambda: read(record, numbers, keys, leaving), leaving)
-
-    def made(leaving: Any) -> dict[str, Any]:
+    def batch_of(leaving: Any) -> dict[str, Any]:
         batch = {**store.take(leaving[:, 0]), "index": leaving[:, 1]}
-        if not settings.skip_corrupt:
-            return finish(settings, counters, batch)
-        note = lambda index: counters.damaged.extend(index.tolist())  # noqa: E731
-        return skip_corrupt.finished(lambda part: finish(settings, counters, part), batch, note)
+        return finish(settings, counters, batch)
 
     threads = min(batching.threads, READERS)
-    reader = read_if_whole if settings.skip_corrupt else read
-    records = blocks.flat_map(rows).map(reader, num_parallel_calls=threads, deterministic=True)
+    records = blocks.flat_map(rows).map(read, num_parallel_calls=threads, deterministic=True)
     leaving = records.flat_map(tf.data.Dataset.from_tensor_slices)
     if grouped:
         leaving = leaving.group_by_window(
@@ -217,4 +209,4 @@ def _batches(
         )
     else:
         leaving = leaving.batch(batching.batch_size)
-    return leaving.map(made, num_parallel_calls=batching.threads, deterministic=True)
+    return leaving.map(batch_of, num_parallel_calls=batching.threads, deterministic=True)

@@ -13,32 +13,16 @@ from robomimic_ddp.data.rlds.tf_import import import_tensorflow
 
 @dataclass(frozen=True)
 class PictureSize:
-    """Delivered height and width in pixels, one of `rlds_keys.IMAGE_FILTERS`, and whether JPEG may
-    be decoded at a reduced scale (`reduction`).
-    """
+    """Delivered height and width in pixels, and one of `rlds_keys.IMAGE_FILTERS`."""
 
     height: int
     width: int
     filter: str = DEFAULT_FILTER
-    fast: bool = False
 
     @property
     def pixels(self) -> tuple[int, int]:
         """Height and width."""
         return self.height, self.width
-
-
-def reduction(stored: tuple[int | None, ...], size: PictureSize) -> int:
-    """The scale at which a stored JPEG may be decoded: the largest of 8, 4, 2 that keeps at least
-    the delivered size, else 1. libjpeg then transforms fewer coefficients of each block.
-    """
-    if None in stored:
-        return 1
-    height, width = stored
-    for scale in (8, 4, 2):
-        if -(-height // scale) >= size.height and -(-width // scale) >= size.width:
-            return scale
-    return 1
 
 
 def resize_frames(frames: np.ndarray, size: PictureSize) -> np.ndarray:
@@ -50,34 +34,29 @@ def resize_frames(frames: np.ndarray, size: PictureSize) -> np.ndarray:
     return np.stack([frame.numpy() for frame in resized])
 
 
-def decode(
-    encoded: Any, stored: tuple[int | None, ...], size: PictureSize, counter: Any, scale: int = 1
-) -> Any:
+def decode(encoded: Any, stored: tuple[int | None, ...], size: PictureSize, counter: Any) -> Any:
     """TensorFlow: JPEG or PNG bytes [N] -> uint8 [N, height, width, 3]; adds N to `counter`.
-    stored: (height, width) of the feature; scale: see `reduction`.
+    stored: (height, width) of the feature.
     """
     tf = import_tensorflow()
     with tf.control_dependencies([counter.assign_add(tf.size(encoded, out_type=tf.int64))]):
         encoded = tf.identity(encoded)
     return tf.map_fn(
-        lambda data: decode_one(data, stored, size, scale),
+        lambda data: decode_one(data, stored, size),
         encoded,
         fn_output_signature=tf.TensorSpec([*size.pixels, 3], tf.uint8),
         parallel_iterations=1,  # batches are made in parallel
     )
 
 
-def decode_one(data: Any, stored: tuple[int | None, ...], size: PictureSize, scale: int = 1) -> Any:
+def decode_one(data: Any, stored: tuple[int | None, ...], size: PictureSize) -> Any:
     """TensorFlow: one of `decode`'s images, uint8 [height, width, 3]."""
     tf = import_tensorflow()
-    if scale > 1:
-        frame = tf.io.decode_jpeg(data, channels=3, ratio=scale)
-    else:  # as in tensorflow-datasets, for the same pixels
-        frame = tf.io.decode_image(data, channels=3, expand_animations=False)
+    # As in tensorflow-datasets, for the same pixels.
+    frame = tf.io.decode_image(data, channels=3, expand_animations=False)
     if None in stored:
         frame.set_shape([None, None, 3])
         return plain_resize(frame, size.pixels, size.filter)
     # One by one, so that a frame stays in the processor's cache, and its pixels do not depend on
     # the batch.
-    stored = tuple(-(-pixels // scale) for pixels in stored)
     return resize_frame(tf.ensure_shape(frame, (*stored, 3)), size.pixels, size.filter)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Any, Callable
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from robomimic_ddp.data.rlds.pipeline.images import PictureSize
 from robomimic_ddp.data.rlds.schema.fields import Fields
 
 PREFETCHED_BATCHES = 2
+"""Batches that a pipeline makes ahead."""
 
 
 @dataclass(frozen=True)
@@ -19,9 +21,7 @@ class WindowSettings:
     """How windows of one dataset are decoded and normalised.
 
     files: record files; parse: see `records.episode_parser`; stored: host camera key -> (height,
-    width) of stored images; scale, offset, limit: float32 [A], action normalisation and clipping;
-    skip_corrupt: replace windows that cannot be read; reduced: host camera key -> the scale at
-    which images are decoded, if it is not 1.
+    width) of stored images; scale, offset, limit: float32 [A], action normalisation and clipping.
     """
 
     files: tuple[str, ...]
@@ -33,18 +33,15 @@ class WindowSettings:
     scale: np.ndarray
     offset: np.ndarray
     limit: np.ndarray
-    skip_corrupt: bool = False
-    reduced: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Batching:
-    """shuffle_buffer: windows, 1 for none; threads: for decoding; prefetch: batches."""
+    """shuffle_buffer: windows, 1 for none; threads: for decoding."""
 
     batch_size: int
     shuffle_buffer: int
     threads: int
-    prefetch: int = PREFETCHED_BATCHES
     pin_memory: bool = False
 
     def for_windows(self, windows: int) -> Batching:

@@ -1,0 +1,76 @@
+"""Starts the user's training on some ranks through torchrun, and returns what it logs of its
+epochs.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from robomimic_ddp.commands.bench.report import ranks_text
+from robomimic_ddp.commands.launch import torchrun
+from robomimic_ddp.commands.launch.arguments import Settings
+from robomimic_ddp.config import env
+from robomimic_ddp.errors import LaunchError
+from robomimic_ddp.monitoring import history
+
+_LOG_LINES = 15
+_STOP_SECONDS = 60
+
+
+@contextmanager
+def stopped_cleanly() -> Iterator[None]:
+    """For the block, SIGTERM and SIGHUP are as Ctrl-C: the training ends, its files are removed."""
+    signals = (signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.default_int_handler) for number in signals}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def train(job: Settings, output: Path) -> list[Mapping[str, float]]:
+    """Return the train log of each epoch. Raises LaunchError if the training fails."""
+    variables = env.variables()
+    command, added = torchrun.command(job, variables)
+    log = output.with_suffix(".log")
+    with open(log, "wb") as file:
+        process = subprocess.Popen(
+            torchrun.quiet(command),
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env={**variables, **added, "TMPDIR": str(output.parent)},  # removed with it
+            start_new_session=True,  # Ctrl-C would reach torchrun twice
+        )
+    try:
+        code = process.wait()
+    finally:
+        _stop(process)
+    directories = [file.parent for file in output.glob(f"*/*/{history.FILE_NAME}")]
+    if code != 0 or not directories:
+        text = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        print(*text[-_LOG_LINES:], sep="\n", file=sys.stderr)
+        raise LaunchError(
+            f"the training on {ranks_text(job.gpus)} ended with exit code {code}; its last lines "
+            "are above. Expected steps to measure. Correct what they name; `robomimic-ddp launch "
+            f"--config {job.config} --gpus {job.gpus}` shows all that it prints."
+        )
+    records = history.read(directories[0])
+    return [record["log"] for record in records if record["phase"] == "train"]
+
+
+def _stop(process: subprocess.Popen) -> None:
+    """End torchrun, which ends its ranks, if it still runs."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

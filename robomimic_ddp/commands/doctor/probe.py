@@ -1,0 +1,104 @@
+"""Imports torch, torchvision or TensorFlow in another process, since a broken build may end it by a
+signal: `python -m robomimic_ddp.commands.doctor.probe PACKAGE` prints a line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import warnings
+from typing import Any
+
+PATIENCE_SECONDS = 120
+
+
+def probe(package: str) -> dict[str, Any]:
+    """Return the version, build and devices of `package`, or {"error": why} if it cannot be
+    imported.
+    """
+    code, text = output_of(sys.executable, "-m", "robomimic_ddp.commands.doctor.probe", package)
+    lines = text.strip().splitlines() or [f"exit code {code}, no output"]
+    try:
+        return dict(json.loads(lines[-1]))
+    except (TypeError, ValueError):
+        return {"error": f"{lines[-1]} (exit code {code})"}
+
+
+def output_of(*command: str) -> tuple[int, str]:
+    """Return the exit code and output of a command, or (-1, reason) if it could not run."""
+    try:
+        done = subprocess.run(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return -1, str(error)
+    return done.returncode, done.stdout
+
+
+def _torch() -> dict[str, Any]:
+    import torch
+    import torch.distributed as dist
+
+    result: dict[str, Any] = {
+        "version": torch.__version__,
+        "cuda_build": torch.version.cuda or torch.version.hip,
+        "gloo": dist.is_available() and dist.is_gloo_available(),
+        "nccl": dist.is_available() and dist.is_nccl_available(),
+    }
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result["gpus"] = [_gpu(torch, index) for index in range(torch.cuda.device_count())]
+        if result["cuda_build"] and not result["gpus"]:
+            try:
+                torch.cuda.init()
+            except Exception as error:  # the driver's message
+                result["cuda_error"] = str(error).splitlines()[0]
+    result["warnings"] = sorted({str(warning.message).splitlines()[0] for warning in caught})
+    return result
+
+
+def _gpu(torch: Any, index: int) -> dict[str, Any]:
+    properties = torch.cuda.get_device_properties(index)
+    gpu = {"name": properties.name, "memory": properties.total_memory}
+    try:
+        gpu["free"] = torch.cuda.mem_get_info(index)[0]
+    except Exception as error:  # a device in a bad state
+        gpu["error"] = str(error).splitlines()[0]
+    return gpu
+
+
+def _torchvision() -> dict[str, Any]:
+    """Raises if its compiled operators do not match torch; torchvision 0.15 imports without."""
+    import torch
+    import torchvision
+
+    if not hasattr(torch.ops.torchvision, "nms"):
+        raise RuntimeError("operator torchvision::nms does not exist")
+    return {"version": torchvision.__version__}
+
+
+def _tensorflow() -> dict[str, Any]:
+    """Imports it as a rank that reads RLDS data does."""
+    from robomimic_ddp.data.rlds.tf_import import import_tensorflow, import_tensorflow_datasets
+
+    import_tensorflow_datasets()
+    tensorflow = import_tensorflow()
+    gpus = tensorflow.config.get_visible_devices("GPU")
+    return {"version": tensorflow.__version__, "gpus": len(gpus)}
+
+
+_PROBES = {"torch": _torch, "torchvision": _torchvision, "tensorflow": _tensorflow}
+
+if __name__ == "__main__":
+    try:
+        answer = _PROBES[sys.argv[1]]()
+    except Exception as error:  # a broken build may raise any
+        answer = {"error": f"{type(error).__name__}: {error}"}
+    print(json.dumps(answer))

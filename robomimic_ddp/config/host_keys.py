@@ -1,0 +1,252 @@
+"""Validates a host's config for mistakes that would stop or silently spoil training later.
+
+Pure functions: every rank finds the same. Only values that no host can train with are refused.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from robomimic_ddp.config import tree
+from robomimic_ddp.errors import ConfigError
+
+_KINDS = {
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    str: "text in quotes",
+    list: "a list",
+}
+_MANY = 10**9
+_WHOLE = {
+    "train.num_epochs": (1, _MANY),
+    "train.seq_length": (1, _MANY),
+    "train.frame_stack": (1, _MANY),
+    "train.seed": (0, 2**32 - 1),
+    "train.num_data_workers": (0, _MANY),
+    "experiment.epoch_every_n_steps": (1, _MANY),
+    "experiment.validation_epoch_every_n_steps": (1, _MANY),
+    "experiment.save.every_n_epochs": (1, _MANY),
+    "experiment.rollout.rate": (1, _MANY),
+}
+"""Dotted key -> smallest and largest integer. numpy takes no larger seed."""
+_INTERVALS = {"experiment.save.every_n_epochs", "experiment.rollout.rate"}
+"""Hosts divide by them, and accept 50.0 for 50."""
+_MAY_BE_NULL = {
+    "experiment.epoch_every_n_steps": "a whole pass",
+    "experiment.validation_epoch_every_n_steps": "a whole pass",
+    "experiment.save.every_n_epochs": "no save at fixed epochs",
+}
+_SEVERAL_KINDS = {"train.data", "train.dataset_names", "train.rlds_schema"}
+"""One name, or a list of them."""
+_CACHE_MODES = ("all", "low_dim", None)
+
+
+def require_known(config: Any, settings: Mapping, prefix: str = "", root: Any = None) -> None:
+    """Raises ConfigError for a key of `settings` that the host's `config` does not declare, with
+    the closest one, and for a value of another type than the default's.
+    """
+    root = config if root is None else root
+    for key, value in settings.items():
+        if key not in config:
+            if not getattr(config, "key_lockable", False):
+                continue
+            raise ConfigError(_unknown_message(root, config, prefix, key))
+        is_section = hasattr(config[key], "key_lockable") and bool(config[key])
+        if is_section and not isinstance(value, Mapping):
+            raise ConfigError(
+                f"{prefix}{key}={value!r}, but {prefix}{key} is a section with the keys "
+                f"{', '.join(sorted(config[key]))}. Set one of them, such as "
+                f"{prefix}{key}.{min(config[key])}=VALUE."
+            )
+        if is_section:
+            require_known(config[key], value, f"{prefix}{key}.", root)
+        else:
+            _require_kind(f"{prefix}{key}", value, config[key])
+
+
+def _require_kind(dotted: str, value: Any, default: Any) -> None:
+    """Refuses a number for text, text for a list, and so on."""
+    kind = list if isinstance(default, (list, tuple)) else type(default)
+    if value is None or kind not in _KINDS or dotted in _SEVERAL_KINDS:
+        return
+    fits = {
+        bool: value in (0, 1),
+        int: _is_number(value),
+        float: _is_number(value),
+        str: isinstance(value, str),
+        list: isinstance(value, (list, tuple)),
+    }[kind]
+    if not fits and dotted not in _WHOLE and dotted != "train.batch_size":
+        raise ConfigError(
+            f"{dotted}={value!r}: expected {_KINDS[kind]}, such as this host's default {default!r}."
+        )
+
+
+def require_once(dotted: str, names: Sequence[Any]) -> None:
+    """Raises ConfigError if `dotted`, a list of names, has a name twice."""
+    twice = [name for name in names if list(names).count(name) > 1]
+    if twice:
+        raise ConfigError(
+            f"{dotted} names {twice[0]!r} twice: was another one meant? The policy would learn one "
+            "action as two, or not know how an observation is encoded. Name it once."
+        )
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _closest(root: Any, config: Any, prefix: str, key: str) -> str:
+    """The valid key that was meant: one of this section, or of this name elsewhere; "" if none."""
+    same_name = [name for name, _ in tree.named(root) if name.rpartition(".")[2] == key]
+    for cutoff in (0.6, 0.4):
+        here = difflib.get_close_matches(key, list(config), n=1, cutoff=cutoff)
+        for found in [*(prefix + name for name in here), *same_name]:
+            return found
+    return ""
+
+
+def _unknown_message(root: Any, config: Any, prefix: str, key: str) -> str:
+    closest = _closest(root, config, prefix, str(key))
+    where = f"in {prefix[:-1]}" if prefix else "at the top"
+    package = type(root).__module__.rpartition(".")[0]
+    hint = (
+        f"The closest valid key is {closest}. {package} declares all keys, and a run prints them "
+        "before it trains."
+        if closest
+        else f"Valid {where}: {', '.join(sorted(config))}."
+    )
+    return (
+        f"unknown key {prefix}{key}: this host's config does not declare it, so it would have no "
+        f"effect. {hint}"
+    )
+
+
+def require_possible(config: Any) -> None:
+    """Raises ConfigError for values of a finished `config` that no host can train with."""
+    values = dict(tree.named(config))
+    _require_values(values, config.algo_name)
+    _require_observations(values)
+
+
+def _require_values(values: Mapping[str, Any], algorithm: Any) -> None:
+    for dotted, (least, most) in _WHOLE.items():
+        value, switch = values.get(dotted), f"{dotted.rpartition('.')[0]}.enabled"
+        if dotted not in values or (value is None and dotted in _MAY_BE_NULL):
+            continue
+        if switch == "experiment.save.enabled" and values.get(switch) is False:
+            continue  # hosts then ignore the interval, but never rollout.rate
+        if dotted in _INTERVALS and isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            null = f", or null for {_MAY_BE_NULL[dotted]}" if dotted in _MAY_BE_NULL else ""
+            raise ConfigError(
+                f"{dotted}={_shortened(value)}: expected a whole number of at least {least}, at "
+                f"most {most}{null}."
+            )
+    if values.get("experiment.save.enabled") is not False:
+        _require_save_times(values)
+    if values.get("train.hdf5_cache_mode") not in _CACHE_MODES:
+        raise ConfigError(
+            f"train.hdf5_cache_mode={values['train.hdf5_cache_mode']!r}: expected "
+            '"all" (everything in memory), "low_dim" (all but images), or null.'
+        )
+    for dotted, value in values.items():
+        rate = dotted.startswith("algo.") and dotted.endswith("learning_rate.initial")
+        if rate and not (_is_number(value) and 0 <= value <= sys.float_info.max):
+            raise ConfigError(f"{dotted}={value!r}: expected a number of at least 0.")
+    _require_folders(values)
+    if _is_list(values.get("train.action_keys")):
+        require_once("train.action_keys", values["train.action_keys"])
+    if algorithm == "diffusion_policy":
+        _require_horizons(values)
+
+
+def _require_save_times(values: Mapping[str, Any]) -> None:
+    """Hosts compare with these numbers after each epoch."""
+    seconds = values.get("experiment.save.every_n_seconds")
+    if seconds is not None and not _is_number(seconds):
+        raise ConfigError(
+            f"experiment.save.every_n_seconds={seconds!r}: expected a number of seconds, or null "
+            "for no save by the clock."
+        )
+    epochs = values.get("experiment.save.epochs", [])
+    if not _is_list(epochs) or not all(map(_is_number, epochs)):
+        raise ConfigError(
+            f"experiment.save.epochs={epochs!r}: expected a list of numbers, or [] for none."
+        )
+
+
+def _shortened(value: Any) -> str:
+    """For a message; Python refuses to print numbers of thousands of digits."""
+    return f"{value!r}" if not isinstance(value, int) or abs(value) < 10**30 else "a huge number"
+
+
+def require_possible_file(settings: Mapping[str, Any]) -> None:
+    """As require_possible, for a JSON config alone: keys that it leaves out pass."""
+    for name in ("train", "experiment", "algo", "observation"):
+        if name in settings and not isinstance(settings[name], Mapping):
+            raise ConfigError(
+                f"{name}={settings[name]!r}: expected a section, {{KEY: VALUE, ...}}."
+            )
+    _require_values(dict(tree.named(settings)), settings.get("algo_name"))
+
+
+def _require_folders(values: Mapping[str, Any]) -> None:
+    """Runs must be written below train.output_dir/experiment.name."""
+    output, name = values.get("train.output_dir"), values.get("experiment.name")
+    if "train.output_dir" in values and not str(output or "").strip():
+        raise ConfigError(f"train.output_dir={output!r}: expected a folder for the runs.")
+    if "experiment.name" in values:
+        path = PurePath(str(name))
+        if (
+            not isinstance(name, str)
+            or not name.strip()
+            or path.is_absolute()
+            or ".." in path.parts
+        ):
+            raise ConfigError(
+                f"experiment.name={name!r}: expected the name of a folder below train.output_dir."
+            )
+
+
+def _require_horizons(values: Mapping[str, Any]) -> None:
+    """The policy takes its horizons from windows of frame_stack - 1 + seq_length steps."""
+    frames, steps = values.get("train.frame_stack"), values.get("train.seq_length")
+    observed = values.get("algo.horizon.observation_horizon")
+    predicted = values.get("algo.horizon.prediction_horizon")
+    if isinstance(observed, int) and isinstance(frames, int) and frames < observed:
+        raise ConfigError(
+            f"train.frame_stack={frames}, but the policy looks at "
+            f"algo.horizon.observation_horizon={observed} frames. Set train.frame_stack to "
+            f"{observed} or more."
+        )
+    if not all(isinstance(number, int) for number in (predicted, steps, frames)):
+        return
+    if frames - 1 + steps < predicted:
+        raise ConfigError(
+            f"train.seq_length={steps} and train.frame_stack={frames} give windows of "
+            f"{frames - 1 + steps} actions, but the policy predicts "
+            f"algo.horizon.prediction_horizon={predicted}. Set train.seq_length to "
+            f"{predicted - frames + 1} or more."
+        )
+
+
+def _require_observations(values: Mapping[str, Any]) -> None:
+    prefix = "observation.modalities.obs."
+    kinds = [value for dotted, value in values.items() if dotted.startswith(prefix)]
+    require_once(prefix[:-1], [key for keys in kinds if _is_list(keys) for key in keys])
+    if kinds and not any(kinds):
+        raise ConfigError(
+            "observation.modalities.obs names no observation, so the policy would see nothing. "
+            "List the dataset's keys under low_dim or rgb."
+        )

@@ -1,0 +1,178 @@
+"""Validates the RLDS keys of a config, before a file is opened; `rlds_keys` explains them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from robomimic_ddp.config import host_keys, paths
+from robomimic_ddp.config.rlds_keys import DEFAULTS, IMAGE_FILTERS
+from robomimic_ddp.data.rlds.index.source import find_dataset
+from robomimic_ddp.data.rlds.schema.spec import load_schema
+from robomimic_ddp.errors import ConfigError
+
+_WHOLE = ("train.shuffle_buffer_size", "train.subsample_length", "train.num_parallel_calls")
+"""Dotted keys; null is allowed where it is the default."""
+_MOST = 10**12
+
+
+def setting(config: Any, dotted: str) -> Any:
+    """The value of an RLDS key, or its default if the host's config does not declare it."""
+    section, name = dotted.split(".")
+    return config[section][name] if name in config[section] else DEFAULTS[dotted]
+
+
+def dataset_names(config: Any) -> list[str]:
+    """`train.dataset_names` as a list. Raises ConfigError for an empty list or an invalid name."""
+    names = setting(config, "train.dataset_names")
+    names = [names] if isinstance(names, str) else names
+    if not _is_list(names) or not names or not all(isinstance(n, str) and n for n in names):
+        raise ConfigError(
+            f"train.dataset_names={_plain(names)!r}: expected the names of the datasets in "
+            'train.data_path, such as ["droid"].'
+        )
+    return list(names)
+
+
+def check(config: Any) -> None:
+    """Raises ConfigError for the first RLDS key of `config` with an impossible value."""
+    for dotted in _WHOLE:
+        value = setting(config, dotted)
+        if value is None and DEFAULTS[dotted] is None:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST:
+            null = ", or null" if DEFAULTS[dotted] is None else ""
+            raise ConfigError(
+                f"{dotted}={value!r}: expected a whole number of at least 1, at most {_MOST}{null}."
+            )
+    for dotted in ("train.data_path", "train.dataset_version", "train.data_cache_dir"):
+        value = setting(config, dotted)
+        if value is not None and not isinstance(value, str):
+            raise ConfigError(f"{dotted}={value!r}: expected text in quotes.")
+    cache = setting(config, "train.data_cache_dir")
+    reason = None if cache is None else paths.why_no_path(cache)
+    if reason is not None:
+        raise ConfigError(
+            f"train.data_cache_dir={cache!r}: {reason}. Name a folder for the indices, or null."
+        )
+    for name in schema_names(config):
+        load_schema(name)
+    _check_weights(config)
+    _check_fraction(config)
+    _check_actions(config)
+    image_dim(config)
+    image_filter(config)
+
+
+def dataset_configs(config: Any) -> list[dict[str, Any]]:
+    """The entries of `config.train.data`, one per dataset with a weight above 0: path, weight,
+    schema, image_dim. Reads folder names only. Raises DataError, ConfigError.
+    """
+    check(config)
+    root, version = setting(config, "train.data_path"), setting(config, "train.dataset_version")
+    size = image_dim(config)
+    names, schemas = dataset_names(config), schema_names(config)
+    entries = zip(names, setting(config, "train.sample_weights"), schemas)
+    return [
+        {
+            "path": str(find_dataset(root or "", name, version)),
+            "weight": float(weight),
+            "schema": schema,
+            "image_dim": size,
+        }
+        for name, weight, schema in entries
+        if weight > 0
+    ]
+
+
+def schema_names(config: Any) -> list[str]:
+    """`train.rlds_schema` for each of `dataset_names`. Raises ConfigError."""
+    found, names = setting(config, "train.rlds_schema"), dataset_names(config)
+    each = list(found) if _is_list(found) else [found] * len(names)
+    if len(each) != len(names) or not all(isinstance(one, str) and one for one in each):
+        raise ConfigError(
+            f"train.rlds_schema={_plain(found)!r}: expected a schema's name or path, or a list of "
+            f"one for each of the {len(names)} dataset(s) of train.dataset_names."
+        )
+    return each
+
+
+def image_dim(config: Any) -> list[int]:
+    """`observation.image_dim` as [height, width]. Raises ConfigError."""
+    found = setting(config, "observation.image_dim")
+    if not _is_list(found) or len(found) != 2 or not all(_is_size(number) for number in found):
+        raise ConfigError(
+            f"observation.image_dim={_plain(found)!r}: [height, width] in pixels is needed."
+        )
+    return [int(number) for number in found]
+
+
+def image_filter(config: Any) -> str:
+    """`observation.image_filter`, one of `keys.IMAGE_FILTERS`. Raises ConfigError."""
+    found = setting(config, "observation.image_filter")
+    if found not in IMAGE_FILTERS:
+        raise ConfigError(
+            f"observation.image_filter={found!r}: expected one of {', '.join(IMAGE_FILTERS)}."
+        )
+    return found
+
+
+def _check_weights(config: Any) -> None:
+    names, weights = dataset_names(config), setting(config, "train.sample_weights")
+    numbers = _is_list(weights) and all(_is_number(weight) for weight in weights)
+    several = numbers and len(weights) == len(names) and min(weights) >= 0
+    if not several or not 0 < sum(weights) <= sys.float_info.max:
+        raise ConfigError(
+            f"train.sample_weights={_plain(weights)!r}: expected one number of at least 0 for each "
+            f"of the {len(names)} dataset(s) of train.dataset_names, not all 0, and a finite sum."
+        )
+
+
+def _check_fraction(config: Any) -> None:
+    fraction = setting(config, "train.validation_fraction")
+    if config.experiment.validate and not (_is_number(fraction) and 0 < fraction < 1):
+        raise ConfigError(
+            f"train.validation_fraction={fraction!r}: a share between 0 and 1 is needed. For no "
+            "validation set experiment.validate=false."
+        )
+
+
+def _check_actions(config: Any) -> None:
+    keys = config.train.action_keys
+    if not _is_list(keys) or not keys:
+        raise ConfigError(f"train.action_keys={_plain(keys)!r}: expected at least one action key.")
+    host_keys.require_once("train.action_keys", keys)
+    for key in keys:
+        normalization_method(config.train.action_config, key)
+
+
+def normalization_method(action_config: Mapping[str, Any], key: str) -> str | None:
+    """The normalisation of action `key` in train.action_config. Raises ConfigError."""
+    entry = action_config.get(key, None)
+    method = entry.get("normalization", None) if isinstance(entry, Mapping) else "none at all"
+    if method not in (None, "min_max", "gaussian"):
+        found = f"[{key!r}] is {entry}" if entry is not None else f" has no {key!r}"
+        raise ConfigError(
+            f"train.action_config{found} (its entries: {', '.join(action_config)}): every key of "
+            'train.action_keys needs an entry whose "normalization" is null, "min_max" or '
+            '"gaussian".'
+        )
+    return method
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+def _is_number(value: Any) -> bool:
+    plain = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return plain and abs(value) <= sys.float_info.max
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if _is_list(value) else value
