@@ -38,7 +38,7 @@ _REMEDY = "Check experiment.ckpt_path, or set it to null to train from the begin
 
 def check(path: Any, algo_name: str, trusted: bool = False) -> None:
     """Raises CheckpointError if `path` is no checkpoint of this algorithm, or, unless `trusted`,
-    contains more than tensors, plain values and the host's config. Reads the whole file.
+    contains more than tensors and plain values. Reads the whole file.
     """
     file = Path(os.path.expanduser(str(path)))
     shown = f"experiment.ckpt_path={path}"

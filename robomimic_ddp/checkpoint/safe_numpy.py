@@ -1,7 +1,7 @@
 """Reads numpy's arrays, numbers and dtypes from a pickle without numpy's own constructors.
 
 Those trust the file: a scalar or an array of an object dtype, or a wrong number of bytes, reaches
-memory. Objects here hold the value while the file is read; `resolved` puts it in their place.
+memory. Objects here keep the value while the file is read; `resolved` puts it in their place.
 """
 
 from __future__ import annotations
