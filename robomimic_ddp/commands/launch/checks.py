@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from robomimic_ddp.commands.launch import torchrun
 from robomimic_ddp.commands.launch.arguments import Settings
 from robomimic_ddp.config import host_config, host_keys, json_config, options, paths, tree
-from robomimic_ddp.config.dotlist import parse_dotlist
+from robomimic_ddp.config.dotlist import OPTIONS, parse_dotlist
 from robomimic_ddp.config.env import LaunchEnv, option_texts
 from robomimic_ddp.config.plan import make_plan
 from robomimic_ddp.data.hdf5 import hdf5_validate
@@ -62,10 +62,10 @@ def require_plan(
     settings: Settings, variables: Mapping[str, str], ranks: int, config: Mapping[str, Any]
 ) -> None:
     """Raise the errors of the job's options and of its plan, `ranks` of them on each node."""
-    pairs = [word.partition("=") for word in settings.words]
-    given = {name[len("ddp.") :]: value for name, _, value in pairs if name.startswith("ddp.")}
+    words = [word for word in settings.words if word.startswith(OPTIONS) and "=" in word]
+    command_line = parse_dotlist(words).get("ddp", {})
     section = torchrun.config_of(settings).get("ddp") or {}
-    resolved = options.resolve(given, option_texts(variables), section)
+    resolved = options.resolve(command_line, option_texts(variables), section)
     world = ranks * settings.nodes
     batch = tree.at(config, "train.batch_size")
     make_plan(
@@ -85,7 +85,6 @@ def refusal(settings: Settings) -> RobomimicDDPError | None:
     robomimic's, or that needs torch. Data is looked for only if there is one node: others may have
     it elsewhere.
     """
-    torchrun.config_of(settings)  # a pipe, which could be read once only, is refused before that
     entry = torchrun.entry_text(settings)
     try:
         with _without(_SLOW), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
