@@ -85,20 +85,16 @@ def _examine(args: argparse.Namespace) -> tuple[Examination, list]:
 
 def _status(args: argparse.Namespace) -> int:
     from robomimic_ddp.patches import changes, manifest, report
-    from robomimic_ddp.patches.host import known_faults
 
     examination, _ = _examine(args)
     changes.clean(examination.host)
     entries = manifest.load(examination.host.package)
-    faults = known_faults.find_known_faults(examination.host)
     if args.json:
-        print(report.as_json(examination, entries, faults, _uncommitted(examination.host)))
+        print(report.as_json(examination, entries, _uncommitted(examination.host)))
         return EXIT_REFUSED if examination.blocked else EXIT_DONE
     print(f"host: {examination.host.package}\n\n{_table(examination)}\n")
     if examination.blocked:
         say(f"{report.problems(examination)}\n")
-    if faults:
-        print(report.faults(faults, width()), end="\n\n")
     say(_sentence(examination))
     _tell_of_uncommitted(examination.host)
     if entries:
@@ -226,7 +222,7 @@ def _revert(args: argparse.Namespace) -> int:
     host = hosts.find_host(args.path)
     changes.clean(host)
     known = (host.package / manifest.NAME).exists()
-    done = changes.revert(host, args.force)
+    done = manifest.revert(host, args.force)
     for name in done.restored:
         print(f"restored {host.package / name}")
     for name in done.removed:

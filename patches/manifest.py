@@ -1,4 +1,4 @@
-"""The record, in the host, of what was edited: enough to give back every byte without git.
+"""Record what was edited in the host, and restore it: `revert` gives back every byte without git.
 
 `.robomimic_ddp.json` has, per file, the hash of what we wrote, the original's bytes (or none), and
 the names of our api that it uses: a run on several ranks looks for them (`host_seams`).
@@ -9,14 +9,17 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import stat
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from robomimic_ddp.errors import PatchError
+from robomimic_ddp.patches.host.hosts import Host
 from robomimic_ddp.patches.outcomes import FilePatch
 from robomimic_ddp.patches.syntax.python import api_names
+from robomimic_ddp.patches.writing import Change, write_all
 
 NAME = ".robomimic_ddp.json"
 FORMAT = 1
@@ -28,12 +31,21 @@ _NOTE = (
 @dataclass(frozen=True)
 class Entry:
     """One file: its bytes before the first edit (None: it was added), the hash of what we wrote
-    last, and the names of our api in it (older records have none).
+    last, and the names of our api in it.
     """
 
     original: bytes | None
     patched_sha256: str
-    seams: tuple[str, ...] = ()
+    seams: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Reverted:
+    """Files given back, files removed, and (edited file, copy of the user's version)."""
+
+    restored: tuple[str, ...]
+    removed: tuple[str, ...]
+    copies: tuple[tuple[str, str], ...]
 
 
 def digest(data: bytes) -> str:
@@ -87,11 +99,11 @@ def record(
     for patch in patches:
         entry = entries.get(patch.path)
         if entry is None or patch.before is None or patch.before == entry.original:
-            updated[patch.path] = Entry(patch.before, digest(patch.after))
+            updated[patch.path] = Entry(patch.before, digest(patch.after), ())
         elif digest(patch.before) == entry.patched_sha256:
-            updated[patch.path] = Entry(entry.original, digest(patch.after))
+            updated[patch.path] = Entry(entry.original, digest(patch.after), ())
         elif patch.path not in held:  # brought back to a plain file since, by git for instance
-            updated[patch.path] = Entry(patch.before, digest(patch.after))
+            updated[patch.path] = Entry(patch.before, digest(patch.after), ())
     return updated
 
 
@@ -101,6 +113,37 @@ def with_seams(entries: dict[str, Entry], texts: Mapping[str, bytes]) -> dict[st
         name: replace(entry, seams=api_names(texts[name])) if name in texts else entry
         for name, entry in entries.items()
     }
+
+
+def revert(host: Host, force: bool = False) -> Reverted:
+    """Gives back the bytes of every file in the manifest, removes the added ones and the
+    Raises PatchError naming files edited since the apply; with `force` they are kept as
+    `<file>.edited`.
+    """
+    entries = load(host.package)
+    if not entries:
+        _require_no_edits(host)
+    edited = [name for name, entry in entries.items() if _edited(host, name, entry)]
+    if edited and not force:
+        listed = "\n".join(f"  {host.package / name}" for name in edited)
+        raise PatchError(
+            "these files were edited after robomimic-ddp apply, and a revert would lose that. "
+            f"Nothing was written:\n{listed}\nTake back your edits first, or use --force, which "
+            "keeps a copy of your version."
+        )
+    changes, copies, restored, removed = [], [], [], []
+    for name, entry in entries.items():
+        path, present = host.package / name, host.read(name)
+        if name in edited and present is not None:
+            copy = _free_name(path)
+            copies.append((name, copy.name))
+            changes.append(Change(copy, present, stat.S_IMODE(path.stat().st_mode)))
+        if present != entry.original:
+            (removed if entry.original is None else restored).append(name)
+            changes.append(Change(host.target(name), entry.original))
+    if entries:
+        write_all([*changes, Change(host.package / NAME, None)])
+    return Reverted(tuple(restored), tuple(removed), tuple(copies))
 
 
 def _pack(data: bytes | None) -> str | None:
@@ -114,4 +157,29 @@ def _entry(name: str, item: dict) -> Entry:
     data = None if original is None else zlib.decompress(base64.b64decode(original, validate=True))
     if data is not None and digest(data) != item["original_sha256"]:
         raise ValueError(f"the original of {name} does not have its hash")
-    return Entry(data, item["patched_sha256"], tuple(item.get("seams", ())))
+    return Entry(data, item["patched_sha256"], tuple(item["seams"]))
+
+
+def _require_no_edits(host: Host) -> None:
+    """Raises PatchError if the host contains edits of ours, without a record of what was there."""
+    files = host.files(("**/*.py",))
+    held = [name for name in files if b"robomimic_ddp" in (host.read(name) or b"")]
+    if held:
+        raise PatchError(
+            f"{host.package} contains edits of robomimic-ddp ({', '.join(held)}), and no record of "
+            f"the original files ({NAME}): a revert could not give back their bytes. "
+            "Nothing was written. Take the edits back with git (git checkout, git revert, or "
+            "git apply -R where they came from a patch), or put the record back."
+        )
+
+
+def _edited(host: Host, name: str, entry: Entry) -> bool:
+    present = host.read(name)
+    if present == entry.original:
+        return False
+    return present is None or digest(present) != entry.patched_sha256
+
+
+def _free_name(path: Path) -> Path:
+    names = (f"{path.name}.edited{number or ''}" for number in range(10_000))
+    return next(place for place in map(path.with_name, names) if not place.exists())

@@ -6,7 +6,6 @@ import json
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from robomimic_ddp.patches.host.known_faults import KnownFault
 from robomimic_ddp.patches.host.refusal import Refusal
 from robomimic_ddp.patches.outcomes import (
     AlreadyApplied,
@@ -81,18 +80,9 @@ def problems(examination: Examination) -> str:
     return "\n".join(_problem(examination.host.package, one) for one in examination.problems)
 
 
-def faults(known: Sequence[KnownFault], width: int | None = None) -> str:
-    """The host's own faults, one a line under a heading; "" if none is known."""
-    if not known:
-        return ""
-    lines = "\n".join(line for fault in known for line in wrapped(str(fault), width, "  "))
-    return f"faults of the host's own, which robomimic-ddp leaves as they are:\n{lines}"
-
-
 def as_json(
     examination: Examination,
     manifest_files: Iterable[str],
-    known: Sequence[KnownFault] = (),
     uncommitted: Sequence[str] | None = None,
 ) -> str:
     """Everything that `status` knows, for programs. `uncommitted`: None where git has no answer."""
@@ -102,9 +92,6 @@ def as_json(
         "seams": [_json_finding(finding) for finding in examination.findings],
         "problems": [_json_finding(finding) for finding in examination.problems],
         "already_distributed": _json_refusal(examination.refusal),
-        "known_faults": [
-            {"file": fault.path, "line": fault.line, "what": fault.what} for fault in known
-        ],
         "uncommitted_files": None if uncommitted is None else list(uncommitted),
         "files_to_edit": [patch.path for patch in examination.patches],
         "files_in_manifest": sorted(manifest_files),

@@ -7,7 +7,6 @@ Functions that all ranks must call together say "Collective" first.
 from __future__ import annotations
 
 import functools
-import importlib
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -85,22 +84,9 @@ def data_logger(cls: type) -> type:
     return host_loggers.data_logger(cls, run.facts, run.draw_into)
 
 
-_OF_HYDRA = {
-    "GlobalHydra": "hydra.core.global_hydra",
-    "compose": "hydra",
-    "initialize": "hydra",
-    "initialize_config_dir": "hydra",
-}
-"""Name -> module: names that hosts patched by an earlier version import from here, not from Hydra.
-"""
-
-
 def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(name)
-    if name in _OF_HYDRA:
-        with dotlist.hydra_is_required():
-            return getattr(importlib.import_module(_OF_HYDRA[name]), name)
     raise _version_error(
         f"this host uses DDPUtils.{name}, which the installed robomimic-ddp {__version__} (API "
         f"version {API_VERSION}) does not have: the host was patched by another version."

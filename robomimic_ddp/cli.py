@@ -80,8 +80,6 @@ class Command:
     summary: str
 
 
-_LAUNCH = "launch"
-"""Has the parser of `scripts/train_multi_gpu.sh`."""
 COMMANDS = {
     "status": Command(
         "robomimic_ddp.patches.commands", "list the edits of the host and what apply would do"
@@ -94,8 +92,8 @@ COMMANDS = {
     "run": Command(
         "robomimic_ddp.patches.commands", "run a program of the host's with the edits in memory"
     ),
-    _LAUNCH: Command(
-        "robomimic_ddp.commands.launch.__main__",
+    "launch": Command(
+        "robomimic_ddp.commands.launch.command",
         "start torchrun, as scripts/train_multi_gpu.sh does",
     ),
     "sweep": Command(
@@ -125,7 +123,7 @@ COMMANDS = {
 }
 _GROUPS = {
     "patch": ("status", "diff", "apply", "revert"),
-    "run": ("run", _LAUNCH, "sweep", "watch"),
+    "run": ("run", "launch", "sweep", "watch"),
     "inspect": ("doctor", "inspect-data", "prepare-data", "ckpt", "plot"),
     "measure": ("bench",),
 }
@@ -166,11 +164,6 @@ def _discard_stdout() -> None:
 
 
 def _run(argv: list[str]) -> int:
-    if argv[:1] == [_LAUNCH]:
-        with _ranks_import_path():
-            return importlib.import_module(COMMANDS[_LAUNCH].module).main(
-                argv[1:], f"robomimic-ddp {_LAUNCH}"
-            )
     parser = _parser(argv)
     if not argv:
         parser.print_help(sys.stderr)
@@ -253,15 +246,9 @@ def _parser(argv: Sequence[str], whole: bool = False) -> argparse.ArgumentParser
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     named = next((word for word in argv if not word.startswith("-")), None)
     for name, command in COMMANDS.items():
-        if whole and name == _LAUNCH:
-            launch = importlib.import_module(f"{command.module.rpartition('.')[0]}.arguments")
-            subparsers.add_parser(
-                name, parents=[launch.parser()], add_help=False, help=command.summary
-            )
-            continue
         listed = {"help": command.summary} if whole else {}  # the epilog lists them in groups
         subparser = subparsers.add_parser(name, description=f"{command.summary}.", **listed)
-        if whole or name == named != _LAUNCH:
+        if whole or name == named:
             importlib.import_module(command.module).add_arguments(subparser, name)
     return parser
 

@@ -14,7 +14,7 @@ if [ -z "$python" ] || ! command -v "$python" >/dev/null; then
 fi
 # From a checkout the script works without an installation.
 checkout="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-if [ -e "$checkout/robomimic_ddp/commands/launch/__main__.py" ]; then
+if [ -e "$checkout/robomimic_ddp/__main__.py" ]; then
     export PYTHONPATH="$checkout${PYTHONPATH:+:$PYTHONPATH}"
 fi
-exec "$python" -m robomimic_ddp.commands.launch "$@"
+exec "$python" -m robomimic_ddp launch "$@"

@@ -1,1 +1,1 @@
-"""The host as a whole: its folder, train scripts and faults, and whether it is parallel already."""
+"""The host as a whole: its folder and train scripts, and whether it is parallel already."""

@@ -1,54 +1,44 @@
-"""Validates the checkpoint that the config names, before a run starts and the host loads it.
+"""Loads and validates checkpoints from elsewhere without running code that they contain.
 
-Hosts load with torch.load(weights_only=False), which may run code of the file. This runs none.
+Hosts load with torch.load(weights_only=False), which runs any program that a file names. Here torch
+reads tensors and the names in `_allowed`; what was read is what the host gets.
 """
 
 from __future__ import annotations
 
+import _compat_pickle
+import collections
 import inspect
 import os
 import pickle
-import pickletools
 import re
 import tarfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from traceback import walk_tb
-from typing import IO, Any
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 
+from robomimic_ddp.checkpoint import safe_numpy
 from robomimic_ddp.config import paths
 from robomimic_ddp.errors import CheckpointError
 
 _LEGACY_MAGICS = tuple(pickle.dumps(0x1950A86A20F9469CFC6C, protocol) for protocol in range(2, 6))
 """First pickle of a file of torch before 1.6."""
-_LEGACY_PICKLES = 5
-"""Magic, protocol, system, contents, keys of the storages; then the numbers."""
 _ZIP_MAGIC = b"PK\x03\x04"
-_SCRIPT = "TorchScript code"
-_HARMLESS = re.compile(
-    r"builtins\.(bool|bytearray|bytes|complex|dict|float|frozenset|int|list|long|object|range|set"
-    r"|slice|str|tuple|unicode|xrange)"
-    r"|collections\.(Counter|OrderedDict|defaultdict|deque)|copy_?reg\._reconstructor|typing\.Any"
-    r"|_codecs\.encode"
-    r"|pathlib\.(_local\.)?(Pure)?(Posix|Windows)?Path"
-    r"|numpy\.(dtype|ndarray|dtypes\.\w+DType|bool_?|u?int\d+|float\d+|complex\d+)"
-    r"|numpy\._?core\.(multiarray\.(_reconstruct|scalar)|numeric\._frombuffer)"
-    r"|torch\.storage\._(Typed|Untyped)Storage"
-    r"|omegaconf\.(dictconfig\.DictConfig|listconfig\.ListConfig|base\.\w*Metadata|nodes\.\w+Node)"
-    r"|robomimic\.config(\.\w+)*\.\w*Config"
-)
-"""Full names that are allowed beside those that torch allows."""
-_DAMAGES = (pickle.UnpicklingError, zipfile.BadZipFile)
-_UNREADABLE = (RuntimeError, ValueError, KeyError, EOFError, OSError, *_DAMAGES)
+_UNREADABLE = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, EOFError, OSError)
+_UNREADABLE += (AssertionError, MemoryError, OverflowError, pickle.UnpicklingError)
+"""Every error that torch raises for damaged bytes."""
+_CAN_MAP = "mmap" in inspect.signature(torch.serialization.load).parameters  # torch 2.1
 _REMEDY = "Check experiment.ckpt_path, or set it to null to train from the beginning."
 
 
 def check(path: Any, algo_name: str, trusted: bool = False) -> None:
     """Raises CheckpointError if `path` is no checkpoint of this algorithm, or, unless `trusted`,
-    contains more than tensors, plain values and the host's config. Reads the whole file.
+    contains more than tensors and plain values. Reads the whole file.
     """
     file = Path(os.path.expanduser(str(path)))
     shown = f"experiment.ckpt_path={path}"
@@ -157,80 +147,112 @@ def _is_legacy(file: Path, shown: str) -> bool:
     return is_legacy
 
 
-def read_known(file: Path, shown: str) -> Any:
-    """The contents of a checkpoint, memory-mapped if possible. Raises CheckpointError, which names
-    it as `shown`, for a damaged file and for one with objects that could run any program.
+def read_known(file: Path, shown: str, map_location: Any = "cpu", mapped: bool = True) -> Any:
+    """Return the contents of a checkpoint, memory-mapped if `mapped` and possible. Raises
+    CheckpointError, which names the file as `shown`, for a damaged file and for one with objects
+    that could run any program.
     """
-    from torch._weights_only_unpickler import _get_allowed_globals  # private: needed here only
-
     legacy = _is_legacy(file, shown)
+    how: dict[str, Any] = {"map_location": map_location}
+    if mapped and not legacy and _CAN_MAP:
+        how["mmap"] = True
     try:
-        trusted = set(_get_allowed_globals())
-        asked = set(_legacy_globals(file) if legacy else _zip_globals(file)) - trusted
-        unknown = sorted(name for name in asked if not _HARMLESS.fullmatch(name))
-        if unknown:
-            raise CheckpointError(
-                f"{shown} asks for {', '.join(unknown[:5])}"
-                f"{f' and {len(unknown) - 5} more' if len(unknown) > 5 else ''} when it is loaded. "
-                "Expected tensors, numbers, text and the host's config: anything else could run "
-                "any program. It was not loaded. If you trust its source, train with "
-                "ddp.trust_checkpoint=true; else use another checkpoint."
-            )
-        can_map = "mmap" in inspect.signature(torch.load).parameters and not legacy
-        mapped = {"mmap": True} if can_map else {}
-        return torch.load(file, map_location="cpu", weights_only=False, **mapped)
+        str(file).encode()  # torch 2.0 gives another reason
+        return safe_numpy.resolved(_load_allowed(file, legacy, how))
     except UnicodeEncodeError as error:
         raise CheckpointError(
             f"{shown} cannot be read: its path is not UTF-8, so torch cannot open it. Rename the "
             "file or its folder."
         ) from error
     except _UNREADABLE as error:
+        text = str(error)
+        refused = re.search(r"GLOBAL ([\w.]+)", text)
+        if refused is not None or "TorchScript" in text:
+            raise CheckpointError(
+                f"{shown} asks for {refused.group(1) if refused else 'TorchScript code'} when it "
+                "is loaded. Expected tensors, numbers, text and lists or dictionaries of them: "
+                "anything else could run any program. It was not loaded. If you trust its source, "
+                "train with ddp.trust_checkpoint=true; else use another checkpoint."
+            ) from error
+        reason = text.rpartition("WeightsUnpickler error:")[2].strip() or type(error).__name__
         raise CheckpointError(
-            f"{shown} cannot be read ({(str(error).splitlines() or [''])[0][:200]}): the file is "
-            "damaged. Use last_bak.pth beside it, or an earlier one."
+            f"{shown} cannot be read ({reason.splitlines()[0][:200]}): the file is damaged, or "
+            "was not written by torch.save as it is by default. Use last_bak.pth beside it, or an "
+            "earlier one."
         ) from error
 
 
-def _zip_globals(file: Path) -> Iterator[str]:
-    """The globals of every pickle in the archive, whichever torch reads."""
-    found = False
-    with zipfile.ZipFile(file) as members:
-        for member in members.infolist():
-            name = member.filename.lower()
-            if name.endswith("constants.pkl"):
-                yield _SCRIPT
-            if name.endswith(".pkl"):
-                found = found or name.endswith("/data.pkl")
-                yield from globals_of(members.read(member))
-    if not found:
-        raise ValueError("there is no data.pkl in it")
+def _load_allowed(file: Path, legacy: bool, how: dict[str, Any]) -> Any:
+    """Return what torch loads from `file` with the names in `_allowed` only. `torch.load` itself is
+    swapped while the host reads a checkpoint (`weights.read_on_cpu`).
+    """
+    allowed = _allowed()
+    if hasattr(torch.serialization, "get_unsafe_globals_in_checkpoint"):  # torch 2.6
+        with torch.serialization.safe_globals([(value, name) for name, value in allowed.items()]):
+            return torch.serialization.load(file, weights_only=True, **how)
+    from torch import _weights_only_unpickler as torch_names  # its list has no public name there
+
+    if not legacy and torch._C.PyTorchFileReader(str(file)).has_record("constants.pkl"):
+        raise RuntimeError("TorchScript")
+    allowed = {**torch_names._get_allowed_globals(), **allowed}
+    unpickler = type("Unpickler", (_RestrictedUnpickler,), {"allowed": allowed})
+    module = SimpleNamespace(__name__="restricted pickle", Unpickler=unpickler)
+    module.load = lambda *args, **kwargs: unpickler(*args, **kwargs).load()
+    return torch.serialization.load(file, weights_only=False, pickle_module=module, **how)
 
 
-def _legacy_globals(file: Path) -> Iterator[str]:
-    with open(file, "rb") as opened:
-        for _ in range(_LEGACY_PICKLES):
-            yield from globals_of(opened)
+class _RestrictedUnpickler(pickle._Unpickler):
+    """Unpickles with the names in `allowed` only, for torch before 2.6."""
+
+    allowed: dict[str, Any] = {}
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return what `module.name` stands for. Raises UnpicklingError if it is not allowed."""
+        if self.proto < 3:
+            module = _compat_pickle.IMPORT_MAPPING.get(module, module)
+            module, name = _compat_pickle.NAME_MAPPING.get((module, name), (module, name))
+        if f"{module}.{name}" not in self.allowed:
+            raise pickle.UnpicklingError(f"GLOBAL {module}.{name} is not allowed")
+        return self.allowed[f"{module}.{name}"]
+
+    def load_build(self) -> None:
+        """Restore the state of an object; a class would be changed for the whole process."""
+        if type(self.stack[-2]) not in self.allowed.values():
+            raise pickle.UnpicklingError(f"{type(self.stack[-2])} cannot have a state")
+        super().load_build()
+
+    dispatch = {**pickle._Unpickler.dispatch, pickle.BUILD[0]: load_build}
 
 
-def globals_of(pickled: bytes | IO[bytes]) -> list[str]:
-    """ "module.name" of all globals of the next pickle, which is not run; "?" if computed."""
-    found: list[str] = []
-    texts: list[str] = []  # the last two on the stack
-    memo: dict[int, str | None] = {}
-    for code, value, _ in pickletools.genops(pickled):
-        if code.name in ("GLOBAL", "INST"):
-            found.append(value.replace(" ", ".").replace("__builtin__.", "builtins."))
-        elif code.name == "STACK_GLOBAL":
-            found.append(".".join(texts) if len(texts) == 2 else "?")
-        elif code.name.startswith("EXT"):
-            found.append("?")
-        if "UNICODE" in code.name:
-            texts = [*texts[-1:], value]
-        elif code.name.endswith("GET") and memo.get(int(value)) is not None:
-            texts = [*texts[-1:], memo[int(value)] or ""]
-        elif code.name == "MEMOIZE" or code.name.endswith("PUT"):
-            place = len(memo) if code.name == "MEMOIZE" else int(value)
-            memo[place] = texts[-1] if texts else None
-        elif code.name != "FRAME":
-            texts = []
-    return found
+def _allowed() -> dict[str, Any]:
+    """Return what names in a checkpoint stand for, beside those that torch allows."""
+    import _codecs
+    import builtins
+    import typing
+
+    import omegaconf
+
+    plain = (
+        "bool",
+        "bytes",
+        "dict",
+        "float",
+        "frozenset",
+        "int",
+        "list",
+        "range",
+        "set",
+        "slice",
+        "str",
+    )
+    allowed = {f"builtins.{name}": getattr(builtins, name) for name in (*plain, "tuple")}
+    allowed.update({"typing.Any": typing.Any, "_codecs.encode": _codecs.encode})
+    # Python 2's names, which protocol 2 writes
+    allowed.update({"builtins.long": int, "builtins.xrange": range, "builtins.unicode": str})
+    allowed["collections.defaultdict"] = collections.defaultdict  # OmegaConf has empty ones
+    nodes = (name for name in vars(omegaconf.nodes) if name.endswith("Node"))
+    kinds = [getattr(omegaconf.nodes, name) for name in nodes]
+    kinds += [omegaconf.DictConfig, omegaconf.ListConfig]
+    kinds += [omegaconf.base.ContainerMetadata, omegaconf.base.Metadata]
+    allowed.update({f"{kind.__module__}.{kind.__qualname__}": kind for kind in kinds})
+    return {**allowed, **safe_numpy.ALLOWED}

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from robomimic_ddp.checkpoint import file_check
 from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed import atomic_files, watchdog
 from robomimic_ddp.errors import CheckpointError
@@ -62,40 +63,50 @@ def _refused_write(folder: Path) -> OSError | None:
 
 
 @contextmanager
-def read_on_cpu(host: str) -> Iterator[list[dict]]:
-    """For the block, the package `host` loads checkpoints to the CPU, whatever device they were
+def read_on_cpu(host: str, untrusted: Any = None) -> Iterator[list[dict]]:
+    """For the block, load checkpoints of the package `host` to the CPU, whatever device they were
     saved from: every rank would fill the GPU that rank 0 trained on. Yields the list of loaded
     ones.
+
+    untrusted: a path; that file is read by `file_check.read_known`, which runs no code of it.
     """
-    read: list[dict] = []
+    checkpoints: list[dict] = []
     module = sys.modules.get(f"{host}.utils.file_utils")
     reader = getattr(module, _READER, None)
     if not callable(reader):
-        yield read
+        yield checkpoints
         return
 
     @functools.wraps(reader)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        load = functools.partial(_load_on_cpu, torch.load)
+        load = functools.partial(_load_on_cpu, torch.load, untrusted)
         with swapped(torch, "load", load):
-            found = reader(*args, **kwargs)
-        read.append(found)
-        return found
+            checkpoint = reader(*args, **kwargs)
+        checkpoints.append(checkpoint)
+        return checkpoint
 
     with swapped(module, _READER, wrapped):
-        yield read
+        yield checkpoints
 
 
-def _load_on_cpu(load: Any, file: Any, map_location: Any = None, *args: Any, **more: Any) -> Any:
-    return load(file, "cpu" if map_location is None else map_location, *args, **more)
+def _load_on_cpu(
+    load: Any, untrusted: Any, f: Any, map_location: Any = None, *args: Any, **kwargs: Any
+) -> Any:
+    location = "cpu" if map_location is None else map_location
+    if untrusted is not None and isinstance(f, (str, os.PathLike)):
+        path, checked = (Path(os.path.expanduser(os.fspath(name))) for name in (f, untrusted))
+        if os.path.realpath(path) == os.path.realpath(checked):
+            shown = f"experiment.ckpt_path={untrusted}"
+            return file_check.read_known(path, shown, location, mapped=False)
+    return load(f, location, *args, **kwargs)
 
 
-def release(read: list[dict]) -> None:
-    """Frees the weights in the dictionaries of `read_on_cpu`, which the host's train() keeps."""
-    while read:
-        found = read.pop()
-        if isinstance(found, dict):
-            found.pop("model", None)
+def release(checkpoints: list[dict]) -> None:
+    """Free the weights in the dictionaries of `read_on_cpu`, which the host's train() keeps."""
+    while checkpoints:
+        checkpoint = checkpoints.pop()
+        if isinstance(checkpoint, dict):
+            checkpoint.pop("model", None)
 
 
 def save_error(path: Path, error: Exception) -> CheckpointError:

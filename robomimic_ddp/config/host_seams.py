@@ -49,7 +49,7 @@ def api_names(text: str) -> set[str] | None:
 
 def lost(package: Path | None) -> dict[str, list[str]]:
     """Local: host files loaded by this process that have lost edits of `apply`, each with the names
-    that it lacks (no names if an older version wrote the manifest).
+    that it lacks.
 
     Other edits of a file do not matter. Empty without a manifest.
     """
@@ -115,7 +115,7 @@ def _recorded(package: Path) -> dict[Path, list[str]]:
     try:
         files = json.loads((package / RECORD).read_text(encoding="utf-8"))["files"]
         return {
-            (package / name).resolve(): list(item.get("seams", ()))
+            (package / name).resolve(): list(item["seams"])
             for name, item in files.items()
             if item["original"] is not None
         }

@@ -157,8 +157,8 @@ class Options:
     )
     trust_checkpoint: bool = _option(
         False,
-        "Load `experiment.ckpt_path` though it asks for more than tensors, plain values and the "
-        "host's config: it can run any program.",
+        "Load `experiment.ckpt_path` though it asks for more than tensors and plain values: it can "
+        "run any program.",
     )
     skip_corrupt: bool = _option(
         False,

@@ -69,16 +69,17 @@ def distributed(train: Callable) -> Callable:
 
                 run.undo.enter_context(octo_statistics.computed_once())
             package = type(config).__module__.partition(".")[0]
-            run.checkpoints = run.undo.enter_context(weights.read_on_cpu(package))
+            ckpt_path = config.experiment.get("ckpt_path", None)
+            untrusted = None if trusts else ckpt_path
+            run.checkpoints = run.undo.enter_context(weights.read_on_cpu(package, untrusted))
             try:
                 with run.stopper.scope(), resume.hint_on_failure(run):
                     return train(*bound.args, **bound.kwargs)
             except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as error:
-                path = config.experiment.get("ckpt_path", None)
-                found = file_check.does_not_fit(path, error)
-                if found is None:
+                unfit = file_check.does_not_fit(ckpt_path, error)
+                if unfit is None:
                     raise
-                raise found from error
+                raise unfit from error
 
     wrapped.is_distributed = True  # how our own entry recognises a patched host
     return wrapped
@@ -190,7 +191,7 @@ def _require_alike(run: _run.Run, model: Any) -> None:
         raise PatchError(
             f"{type(model).__name__} weighs its loss by `{own_mean}`: on several ranks a mean over "
             "each rank's batch. Expected DDPUtils.over_ranks(...) around it, as `robomimic-ddp "
-            "apply` writes: this host was patched by an earlier version, or the edit was lost. Run "
+            "apply` writes: the edit was lost. Run "
             "`robomimic-ddp apply` on the host again."
         ).on_all_ranks()
     verify.require_same_structure(model)

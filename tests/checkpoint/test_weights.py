@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 
 import pytest
 import torch
 
 from robomimic_ddp.checkpoint import weights as checkpoint
+from robomimic_ddp.errors import CheckpointError
 
 file_utils = pytest.importorskip("robomimic.utils.file_utils")
 
@@ -50,6 +52,25 @@ def test_weights_are_let_go_and_the_rest_stays(file):
         weight = weakref.ref(found["model"]["nets"]["weight"])
         checkpoint.release(read)
     assert weight() is None and found == {"variable_state": {"epoch": 4}} and not read
+
+
+class Program:
+    def __reduce__(self):
+        return os.mkdir, ("executed",)
+
+
+def test_the_checkpoint_that_a_config_names_runs_no_program(tmp_path, monkeypatch):
+    """Even where it was exchanged after it was checked."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "model.pth"
+    torch.save({"model": Program()}, path)
+    with checkpoint.read_on_cpu("robomimic", str(path)):
+        with pytest.raises(CheckpointError, match="asks for posix.mkdir"):
+            file_utils.load_dict_from_checkpoint("model.pth")
+        torch.save({"model": {"weight": torch.ones(2)}}, path)
+        read = file_utils.load_dict_from_checkpoint(str(path))
+    assert torch.equal(read["model"]["weight"], torch.ones(2))
+    assert not (tmp_path / "executed").exists()
 
 
 def test_a_host_without_such_a_reader_is_left_alone():

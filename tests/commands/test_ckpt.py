@@ -5,9 +5,10 @@ from __future__ import annotations
 import collections
 import json
 import os
-import pickle
+import re
+import struct
 import sys
-import types
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -184,59 +185,113 @@ class Program:
         return os.system, ("touch hacked",)
 
 
-@pytest.mark.parametrize("protocol", range(2, 5))
-def test_what_a_pickle_asks_for_is_read_without_running_it(protocol, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    values = [eval, Path, np.dtype("f4"), {"text": ["a", "b"]}, Program()]
-    asked = file_check.globals_of(pickle.dumps(values, protocol))
-    assert set(asked) == {"builtins.eval", "pathlib.Path", "numpy.dtype", f"{os.name}.system"}
-    hidden = b"\x80\x04\x8c\x02os\x94\x8c\x06system\x9400h\x00h\x01\x93."
-    assert file_check.globals_of(hidden) == ["os.system"]
-    unknown = b"\x80\x04\x8c\x02os\x8c\x06system2\x93."  # a copy of what is on top
-    assert file_check.globals_of(unknown) == ["?"]
-    assert not list(tmp_path.iterdir())
-
-
-def hosts_checkpoint():
-    """What hosts keep beside tensors: their config, OmegaConf's, numpy's, and plain Python's."""
-    config = type("Config", (dict,), {"__module__": "robomimic.config.config"})
-    numbers = {"mean": np.zeros(2), "std": np.float32(1), "kind": np.dtype("f4")}
-    more = {"of": OmegaConf.create({"a": [1, {"b": None}]}), "set": {1}, "range": range(2)}
-    ordered = collections.OrderedDict(numbers=numbers, counts=collections.defaultdict(int, a=1))
-    return {"model": {"weight": torch.ones(2)}, "config": config(a=1), "stats": ordered, **more}
-
-
 @pytest.mark.parametrize("zipped", [True, False])
-@pytest.mark.parametrize("protocol", [2, 4])
-def test_what_hosts_keep_is_allowed(zipped, protocol, tmp_path, monkeypatch):
-    module = types.ModuleType("robomimic.config.config")
-    for name in ("robomimic", "robomimic.config"):
-        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    content = hosts_checkpoint()
-    module.Config = type(content["config"])
+def test_what_hosts_keep_is_allowed(zipped, tmp_path):
+    """Beside tensors: numpy's arrays, numbers and dtypes, OmegaConf's, and plain Python's."""
+    content = {
+        "model": {"weight": torch.ones(2)},
+        "columns": np.arange(6.0).reshape(2, 3).T,
+        "text": np.array(["ab", "c"]),
+        "empty": np.zeros((0, 3), ">f4"),
+        "number": np.float32(1.5),
+        "flag": np.bool_(True),
+        "dtype": np.dtype(">f4"),
+        "omega": OmegaConf.create({"a": [1, {"b": None}, 1.5]}),
+        "plain": collections.OrderedDict(set={1}, range=range(2), nothing=None, bytes=b""),
+    }
     path = tmp_path / "model.pth"
-    how = {"_use_new_zipfile_serialization": zipped, "pickle_protocol": protocol}
-    torch.save(content, path, **how)
+    torch.save(content, path, _use_new_zipfile_serialization=zipped)
     read = file_check.read_known(path, "model.pth")
-    assert torch.equal(read["model"]["weight"], torch.ones(2)) and read["config"] == {"a": 1}
-    assert read["of"] == content["of"] and read["stats"]["numbers"]["std"] == 1
+    assert torch.equal(read.pop("model")["weight"], torch.ones(2))
+    for name in ("columns", "text", "empty"):
+        array, expected = read.pop(name), content[name]
+        assert type(array) is np.ndarray and array.dtype == expected.dtype
+        assert array.shape == expected.shape and (array == expected).all()
+    assert type(read["number"]) is np.float32 and type(read["flag"]) is np.bool_
+    assert read == {name: content[name] for name in read} and len(read) == 5
 
 
+class Calls:
+    """Unpickling this calls a function, and gives its result a state."""
+
+    def __init__(self, *reduced):
+        self.reduced = reduced
+
+    def __reduce__(self):
+        return self.reduced
+
+
+def numpy_function(name):
+    core = sys.modules.get("numpy._core.multiarray") or np.core.multiarray
+    return getattr(core, name)
+
+
+OBJECTS = np.array([1, None], dtype=object)
+SCALAR, RECONSTRUCT = numpy_function("scalar"), numpy_function("_reconstruct")
+STATE_OF_ARRAY = (1, (9,), np.dtype("f8"), False, b"short")
+loop = []
+loop.append(loop)
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("zipped", [True, False])
 @pytest.mark.parametrize(
-    "name",
+    ("content", "words"),
     [
-        "robomimic.config.base_config.os.system",
-        "robomimic.config.config_factory",
-        "torch.storage._load_from_bytes",
-        "numpy.testing._private.utils.runstring",
-        "numpy.load",
-        "builtins.getattr",
-        "omegaconf.base.os.system",
+        (Calls(os.system, ("touch hacked",)), "asks for posix.system .*ddp.trust_checkpoint=true"),
+        (Calls(eval, ("1",)), "asks for (builtins.)?eval "),
+        (Calls(np.load, ("a.npy",)), r"asks for numpy.*\bload "),
+        (Calls(torch.storage._load_from_bytes, (b"",)), "asks for torch.storage._load_from_bytes"),
+        (OBJECTS, "asks for numpy.dtype "),
+        (np.zeros(2, [("a", "O")]), "asks for numpy.dtype "),
+        (Calls(SCALAR, (np.dtype("O"), 1)), "asks for numpy.dtype "),
+        (Calls(SCALAR, (np.dtype("f8"), b"short")), "has 5 bytes"),
+        (Calls(RECONSTRUCT, (np.ndarray, (0,), b"b"), STATE_OF_ARRAY), "has 5 bytes"),
+        (loop, "recursion"),
     ],
 )
-def test_what_could_run_a_program_is_not_allowed(name):
-    assert not file_check._HARMLESS.fullmatch(name)
+def test_what_could_run_a_program_or_reach_memory(tmp_path, monkeypatch, content, words, zipped):
+    monkeypatch.chdir(tmp_path)
+    torch.save({"model": content}, "odd.pth", _use_new_zipfile_serialization=zipped)
+    with pytest.raises(CheckpointError, match=words):
+        file_check.read_known(Path("odd.pth"), "odd.pth")
+    assert not Path("hacked").exists()
+
+
+def two_central_directories(sound, hostile):
+    """Python's zipfile reads the last archive of the file, torch the one at its beginning."""
+    return [hostile + sound, sound + hostile]
+
+
+def unicode_path(sound, hostile):
+    """An extra field renames data.pkl for zipfile of Python 3.12 and later."""
+    name = b"odd/data.pkl"
+    field = struct.pack("<BL", 1, zlib.crc32(name)) + b"odd/other.txt"
+    extra = struct.pack("<HH", 0x7075, len(field)) + field
+    start = hostile.rindex(name) - 46
+    entry = bytearray(hostile[start : start + 46])
+    before = struct.unpack_from("<H", entry, 30)[0]
+    struct.pack_into("<H", entry, 30, before + len(extra))
+    at = start + 46 + len(name) + before
+    return [hostile[:start] + entry + hostile[start + 46 : at] + extra + hostile[at:]]
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("disguise", [two_central_directories, unicode_path])
+def test_the_bytes_that_are_checked_are_those_that_are_loaded(disguise, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    files = []
+    for content in ({"weight": torch.ones(2)}, Program()):
+        torch.save({"model": content}, "odd.pth")
+        files.append(Path("odd.pth").read_bytes())
+    for data in disguise(*files):
+        Path("odd.pth").write_bytes(data)
+        try:
+            read = file_check.read_known(Path("odd.pth"), "odd.pth")
+            assert torch.equal(read["model"]["weight"], torch.ones(2))
+        except CheckpointError as error:
+            assert re.search("asks for|cannot be read|no checkpoint", str(error))
+    assert not Path("hacked").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The launcher's flags, devices and arithmetic, without starting anything."""
+"""`robomimic-ddp launch`: flags, devices and the torchrun command, without training anything."""
 
 from __future__ import annotations
 
@@ -13,24 +13,22 @@ import time
 import pytest
 
 from robomimic_ddp import cli
-from robomimic_ddp.commands.launch import arguments, checks, devices, summary, torchrun
-from robomimic_ddp.commands.launch.__main__ import main
+from robomimic_ddp.commands.launch import arguments, checks, torchrun
 from robomimic_ddp.config import env
 from robomimic_ddp.distributed import rendezvous
-from robomimic_ddp.errors import ConfigError, UsageError
 from tests.hosts import ROOT
 
-EIGHT = {"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}
-NONE = {"CUDA_VISIBLE_DEVICES": ""}
+EIGHT = "0,1,2,3,4,5,6,7"
+LINEAR = {"ROBOMIMIC_DDP_LR_SCALING": "linear"}
+ENTRY = ("--module", "lab.train")
+"""A module that is in no host."""
 
 
 @pytest.fixture
 def config(tmp_path):
     def write(**sections):
         path = tmp_path / "cfg.json"
-        rate = {"policy": {"learning_rate": {"initial": 1e-4}}}
-        base = {"algo_name": "x", "train": {"batch_size": 32}, "algo": {"optim_params": rate}}
-        path.write_text(json.dumps({**base, **sections}))
+        path.write_text(json.dumps({"algo_name": "x", "train": {"batch_size": 32}, **sections}))
         return str(path)
 
     return write
@@ -50,134 +48,165 @@ def node_with(tmp_path, monkeypatch):
     return set_up
 
 
-def settings(*argv, **variables):
-    return arguments.parse([str(word) for word in argv], variables)
+@pytest.fixture
+def launch(capsys, monkeypatch):
+    """`launch(*words, NAME=value)`: (exit code, stdout, stderr). torchrun is not started: `started`
+    lists its commands.
+    """
+    started = []
+    monkeypatch.setattr(env, "become", lambda command, added: started.append((command, added)))
+
+    def run(*words, **variables):
+        with monkeypatch.context() as patch:
+            for name in (*arguments.VARIABLES.values(), "SLURM_JOB_ID", "PYTHONPATH"):
+                patch.delenv(name, raising=False)
+            for name, value in {"CUDA_VISIBLE_DEVICES": "", **variables}.items():
+                if value is None:
+                    patch.delenv(name)
+                else:
+                    patch.setenv(name, value)
+            try:
+                code = cli.main(["launch", *map(str, words)])
+            except SystemExit as end:  # argparse
+                code = end.code
+        return (code, *capsys.readouterr())
+
+    run.started = started
+    return run
 
 
-def test_every_flag_has_a_variable_and_the_flag_wins():
-    variables = {
-        "CONFIG_PATH": "a.json",
-        "NUM_GPUS": "4",
-        "LR_SCALING": "sqrt",
-        "BATCH": "per-rank",
-        "NUM_NODES": "2",
-        "NODE_RANK": "1",
-        "RDZV": "node0:29400",
-        "MASTER_PORT": "1234",
-        "MAX_RESTARTS": "3",
-        "RESUME": "true",
-        "MODULE": "lab.train",
-        "DRY_RUN": "1",
-    }
-    by_variables = settings(**variables)
-    by_flags = settings(
-        *("--config", "a.json", "--gpus", 4, "--lr-scaling", "sqrt", "--batch", "per-rank"),
-        *("--nodes", 2, "--node-rank", 1, "--rdzv", "node0:29400", "--port", 1234),
-        *("--max-restarts", 3, "--resume", "--module", "lab.train", "--dry-run"),
-    )
-    for name in arguments.VARIABLES:
-        assert getattr(by_variables, name) == getattr(by_flags, name), name
-    assert set(by_flags.given) == set(arguments.VARIABLES)
-    assert settings("--config", "b.json", **variables).config == "b.json"
-    assert settings("--config", "c", "--gpus", "0,2", **variables).gpus == ("0", "2")
+@pytest.fixture
+def command(launch, config):
+    """`command(*words, **variables)`: torchrun's flags and words, and the variables set for it."""
 
+    def run(*words, path=None, **variables):
+        words = ("--config", path or config(), "--dry-run", *words)
+        code, out, err = launch(*words, **variables)
+        assert code == 0, err
+        shown = shlex.split(out.partition("command: ")[2])
+        begin = shown.index(sys.executable)
+        added = dict(word.split("=", 1) for word in shown[:begin])
+        for name in torchrun.passes_on_signals()[1]:
+            added.pop(name)
+        return shlex.join(shown[begin + 3 :]), added
 
-@pytest.mark.parametrize(
-    "argv, words",
-    [
-        ([], "no config"),
-        (["--config", "c", "--gpus", "two"], "--gpus two"),
-        (["--config", "c", "--gpus", "0"], None),
-        (["--config", "c", "--gpus", "1,1"], "each once"),
-        (["--config", "c", "--gpus", "-1"], "--gpus"),
-        (["--config", "c", "--nodes", "2"], "without --rdzv"),
-        (["--config", "c", "--rdzv", "h:1"], "--rdzv h:1 without --nodes"),
-        (["--config", "c", "--nodes", "2", "--rdzv", "here"], "HOST:PORT"),
-        (["--config", "c", "--nodes", "2", "--rdzv", "h:1", "--node-rank", "2"], "0 to 1"),
-        (["--config", "c", "--lr-scaling", "cubic"], "--lr-scaling"),
-        (["--config", "c", "--max-restarts", "-2"], "--max-restarts"),
-        (["--config", "c", "--port", "99999"], "at most 65535"),
-        (["--config", "c", "--module", "a b"], "dotted name"),
-        (["--config", "c", "--conf", "d"], "unrecognized"),
-        (["--config", "c", "train.batch_size=8"], "unrecognized"),
-        (["--config", "c", "--", "a=1", "train.batch_size"], "found 'train.batch_size'"),
-        (["--config", "c", "--", "--resume"], "found '--resume', expected key=value"),
-        (["--config", "c", "--", "--gpus=2"], "found '--gpus=2'"),
-        (["--config", "c", "--", ""], "found ''"),
-    ],
-)
-def test_what_cannot_be_meant(argv, words):
-    if words is None:  # one device, by its number
-        assert settings(*argv).gpus == ("0",)
-        return
-    with pytest.raises(UsageError, match=words.replace(".", r"\.")):
-        settings(*argv)
-
-
-@pytest.mark.parametrize(
-    "argv, overrides",
-    [
-        (["--", "+a=1", "~b", "c=[1, 2]"], ("+a=1", "~b", "c=[1, 2]")),
-        (["--", "--help"], ("--help",)),
-        (["--module", "lab.train", "--", "--debug", "x"], ("--debug", "x")),
-    ],
-)
-def test_words_for_the_entry_are_passed_on(argv, overrides):
-    assert settings("--config", "c", *argv).overrides == overrides
-
-
-def test_one_node_may_be_said_with_a_meeting_point():
-    """As train_slurm.sbatch does for jobs of any number of nodes."""
-    assert settings("--config", "c", "--nodes", 1, "--rdzv", "h:1").nodes == 1
-    with pytest.raises(UsageError, match="RDZV h:1 without --nodes"):
-        settings("--config", "c", RDZV="h:1")
-    assert settings("--config", "c", MASTER_ADDR="h", MASTER_PORT="1").rdzv is None
-
-
-@pytest.mark.parametrize(
-    "asked, variables, ranks, visible",
-    [
-        (None, EIGHT, 8, None),
-        (3, EIGHT, 3, None),
-        (("0", "2"), EIGHT, 2, "0,2"),
-        (("0", "2"), {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}, 2, "4,6"),
-        (("1",), {"CUDA_VISIBLE_DEVICES": "GPU-aa,MIG-bb"}, 1, "MIG-bb"),
-        (None, {"CUDA_VISIBLE_DEVICES": "3,-1,5"}, 1, None),
-        (2, NONE, 2, None),
-        (None, NONE, 1, None),
-    ],
-)
-def test_devices(asked, variables, ranks, visible, node_with):
-    node_with(8)
-    chosen = devices.choose(asked, variables)
-    assert (chosen.ranks, chosen.visible) == (ranks, visible)
-    assert (chosen.gpus == 0) == (variables is NONE)
-
-
-@pytest.mark.parametrize(
-    "asked, variables, words",
-    [
-        (9, EIGHT, "8 GPU"),
-        (("2",), {"CUDA_VISIBLE_DEVICES": "4,5"}, "no device 2 among the 2"),
-        (("0",), NONE, "no GPU is visible"),
-    ],
-)
-def test_devices_that_are_not_there(asked, variables, words, node_with):
-    node_with(8)
-    with pytest.raises(UsageError, match=words):
-        devices.choose(asked, variables)
-
-
-def test_gpus_are_counted_by_the_drivers_tool(node_with, tmp_path):
-    node_with(2)
-    assert devices.visible_devices({}) == ["0", "1"]
-    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho failed because of the driver\nexit 9\n")
-    assert devices.visible_devices({}) == []
+    return run
 
 
 @pytest.mark.bad_input
 @pytest.mark.parametrize(
-    ("installed", "named", "missing"),
+    ("words", "message"),
+    [
+        (["--gpus", "two"], "--gpus two"),
+        (["--gpus", "1,1"], "each once"),
+        (["--gpus", "-1"], "--gpus"),
+        (["--gpus", "9" * 5000], "expected how many"),
+        (["--gpus", "999999999999"], "no GPU is visible here"),
+        (["--gpus", "0"], "For a trial on the CPU give a number"),
+        (["--nodes", "2"], "without --rdzv"),
+        (["--rdzv", "h:1"], "--rdzv h:1 without --nodes"),
+        (["--nodes", "2", "--rdzv", "here"], "HOST:PORT"),
+        (["--nodes", "2", "--rdzv", "h:1", "--node-rank", "2"], "0 to 1"),
+        (["--lr-scaling", "cubic"], "--lr-scaling cubic: expected none | linear"),
+        (["--max-restarts", "-2"], "--max-restarts"),
+        (["--port", "99999"], "at most 65535"),
+        (["--module", "a b"], "dotted name"),
+        (["--batch", "global"], "unrecognized arguments: --batch"),
+        (["--", "a=1", "train.batch_size"], "found 'train.batch_size'"),
+        (["--", "--resume"], "found '--resume', expected key=value"),
+        (["--", ""], "found ''"),
+        ([*ENTRY, "--gpus", "4", "--", "ddp.batch=huge"], "per_rank | global"),
+        ([*ENTRY, "--gpus", "5", "--", "ddp.batch=global"], "train.batch_size=32"),
+    ],
+)
+def test_what_cannot_be_meant(words, message, launch, config):
+    code, out, err = launch("--config", config(), "--dry-run", *words)
+    assert code in (1, 2) and not out and message in err
+    assert len([line for line in err.splitlines() if line.startswith("robomimic-ddp")]) == 1
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("name", "value"), [("NUM_GPUS", "two"), ("LR_SCALING", "cubic"), ("MASTER_PORT", "http")]
+)
+def test_a_wrong_variable_is_named(name, value, launch):
+    assert f"{name} {value}: expected" in launch("--config", "c", **{name: value})[2]
+    assert "set CONFIG_PATH" in launch()[2]
+
+
+@pytest.mark.bad_input
+def test_a_config_that_cannot_be_read(launch, config):
+    code, _, err = launch("--config", "/no/such.json", "--dry-run")
+    assert code == 1 and err.startswith("robomimic-ddp: --config /no/such.json")
+    code, _, err = launch("--config", config(), "--dry-run", "--", "train.batch_size='")
+    assert code == 1 and "could not be read as key=value" in err
+
+
+def test_the_four_variables_of_the_guide(command, config):
+    variables = {"LR_SCALING": "sqrt", "MASTER_PORT": "1234", "NUM_GPUS": "2"}
+    words, added = command(*ENTRY, **variables)
+    assert "--nproc_per_node=2 --master_addr=127.0.0.1 --master_port=1234" in words
+    assert added == {"ROBOMIMIC_DDP_LR_SCALING": "sqrt"}
+    flags = ("--lr-scaling", "none", "--port", 4321, "--gpus", 3)
+    words, added = command(*flags, *ENTRY, CONFIG_PATH="other.json", **variables)
+    assert "--nproc_per_node=3 --master_addr=127.0.0.1 --master_port=4321" in words
+    assert added == {"ROBOMIMIC_DDP_LR_SCALING": "none"} and "other.json" not in words
+
+
+@pytest.mark.parametrize(
+    ("words", "passed"),
+    [
+        (["--", "+a=1", "~b", "c=[1, 2]"], "+a=1 '~b' 'c=[1, 2]'"),
+        (["--", "--help"], "--help"),
+        ([*ENTRY, "--", "--debug", "x", ""], "--debug x ''"),
+    ],
+)
+def test_words_for_the_entry_are_passed_on(words, passed, command):
+    assert command(*words)[0].endswith(f"cfg.json {passed}")
+
+
+@pytest.mark.parametrize(
+    ("asked", "visible", "ranks", "chosen"),
+    [
+        (None, EIGHT, 8, None),
+        ("3", EIGHT, 3, None),
+        ("0,2", EIGHT, 2, "0,2"),
+        ("0", EIGHT, 1, "0"),
+        ("0,2", "4,5,6,7", 2, "4,6"),
+        ("1,0", "GPU-aa,MIG-bb", 2, "MIG-bb,GPU-aa"),
+        (None, "3,-1,5", 1, None),
+        ("2", "", 2, None),
+        (None, "", 1, None),
+        (None, None, 8, None),
+    ],
+)
+def test_devices(asked, visible, ranks, chosen, node_with, command):
+    node_with(8)
+    gpus = [] if asked is None else ["--gpus", asked]
+    words, added = command(*gpus, *ENTRY, CUDA_VISIBLE_DEVICES=visible)
+    assert f"--nproc_per_node={ranks} " in words
+    assert added.get("CUDA_VISIBLE_DEVICES") == chosen
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("asked", "visible", "message"),
+    [
+        ("9", EIGHT, "8 GPU"),
+        ("0,2", "4,5", "no device 2 among the 2"),
+        ("0,1", "", "no GPU is visible"),
+    ],
+)
+def test_devices_that_are_not_there(asked, visible, message, node_with, launch, config):
+    node_with(8)
+    words = ("--config", config(), "--gpus", asked, *ENTRY)
+    code, _, err = launch(*words, CUDA_VISIBLE_DEVICES=visible)
+    assert code == 2 and message in err and not launch.started
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("installed", "visible", "missing"),
     [
         (2, "5", "names GPU 5, and this node has 2"),
         (2, "0,3,1,2", "names GPU 3, 2, and"),
@@ -188,178 +217,74 @@ def test_gpus_are_counted_by_the_drivers_tool(node_with, tmp_path):
         (2, None, ""),
         (0, "5", ""),
         (0, "GPU-5aa", ""),
+        (0, None, ""),
     ],
 )
-def test_a_gpu_that_is_not_installed(installed, named, missing, node_with, config, capsys):
-    """Without any the ranks are on the CPU, as torch has them."""
+def test_a_gpu_that_is_not_installed(installed, visible, missing, node_with, launch, config):
+    """A dry run notes it. Without any GPU the ranks are on the CPU, as torch has them."""
     node_with(installed)
-    variables = {} if named is None else {"CUDA_VISIBLE_DEVICES": named}
-    assert (missing in devices.absent(variables)) if missing else not devices.absent(variables)
-    where = next(iter(summary.lines(settings("--config", config()), variables)))
-    on_cpu = named == "" or (installed == 0 and named == "5")
-    why = f" (CUDA_VISIBLE_DEVICES={named})" if named else ""
-    on_the_cpu = f"on the CPU, since no GPU is visible{why}; --gpus N starts N ranks"
-    assert where.endswith(on_the_cpu if on_cpu else "on GPUs")
+    words = ("--config", config(), *ENTRY)
+    code, out, err = launch(*words, "--dry-run", CUDA_VISIBLE_DEVICES=visible)
+    assert code == 0 and missing in err and bool(missing) == bool(err)
+    on_cpu = visible == "" or (installed == 0 and visible in ("5", None))
+    why = f" (CUDA_VISIBLE_DEVICES={visible})" if visible else ""
+    where = f"on the CPU, since no GPU is visible{why}; --gpus N starts N ranks"
+    assert out.splitlines()[0].endswith(where if on_cpu else "on GPUs")
+    assert launch(*words, CUDA_VISIBLE_DEVICES=visible)[0] == (2 if missing else 0)
+    assert bool(launch.started) == (not missing)
 
 
-@pytest.mark.bad_input
-def test_a_missing_gpu_is_refused_and_noted_in_a_dry_run(node_with, config, capsys, monkeypatch):
-    node_with(1)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
-    words = ["--config", config(), "--module", "lab.train"]
-    assert main(words) == 2 and "this node has 1" in capsys.readouterr().err
-    assert main([*words, "--dry-run"]) == 0
-    said = capsys.readouterr()
-    assert "note: CUDA_VISIBLE_DEVICES=5 names GPU 5" in said.err and "command: " in said.out
-
-
-def command_of(config, *argv, **variables):
-    made = settings("--config", config, *argv, **{**NONE, **variables})
-    command, added = torchrun.command(made, {**NONE, **variables})
-    return shlex.join(command[3:]), added
-
-
-def test_one_node(config):
-    path = config()
-    words, added = command_of(path, "--gpus", 2, "--max-restarts", 1, "--", "a=b c")
+def test_one_node(command, config):
+    words, added = command("--gpus", 2, "--max-restarts", 1, "--resume", "--", "a=b c")
     flag, variable = torchrun.passes_on_signals()  # by torch's version: one or the other
     assert torchrun.SIGNALS in "".join([*flag, *variable.values()])
     found = re.fullmatch(
         "--nproc_per_node=2 --rdzv_backend=c10d --rdzv_endpoint=localhost:0 "
         f"--rdzv_id=([-0-9a-f]{{36}}) {''.join(f'{word} ' for word in flag)}--max_restarts=1 "
-        f"-m robomimic.scripts.train_rlds load_from={re.escape(str(path))} 'a=b c'",
+        f"-m robomimic.scripts.train_rlds load_from={re.escape(config())} 'a=b c'",
         words,
     )
     assert found, words
-    again, _ = command_of(path)
-    assert found[1] not in again, "a job's id is its own"
-    assert added == {"ROBOMIMIC_DDP_LR_SCALING": "linear", **variable}
-    words, _ = command_of(path, "--port", 1234)
-    assert "--master_addr=127.0.0.1 --master_port=1234" in words
+    assert found[1] not in command()[0], "a job's id is its own"
+    assert added == {**LINEAR, "ROBOMIMIC_DDP_RESUME": "true"}
 
 
-def test_several_nodes(config):
-    words, _ = command_of(
-        config(), *("--nodes", 3, "--node-rank", 1, "--rdzv", "n0:1"), SLURM_JOB_ID="77"
-    )
+def test_several_nodes(command):
+    meet = ("--rdzv", "n0:1")
+    words, _ = command("--nodes", 3, "--node-rank", 1, *meet, SLURM_JOB_ID="77")
     assert "--nnodes=3 --node_rank=1 --rdzv_backend=c10d --rdzv_endpoint=n0:1 --rdzv_id=77" in words
-    words, _ = command_of(config(), "--nodes", 2, MASTER_ADDR="head", MASTER_PORT="5000")
-    assert "--rdzv_endpoint=head:5000" in words
-
-
-def test_who_sets_the_rule_of_the_learning_rate(config):
-    _, signals = torchrun.passes_on_signals()
-    assert command_of(config(ddp={"lr_scaling": "sqrt"}))[1] == signals
-    assert command_of(config(), "--", "ddp.lr_scaling=none")[1] == signals
-    assert command_of(config(), ROBOMIMIC_DDP_LR_SCALING="auto")[1] == signals
-    asked = command_of(config(ddp={"lr_scaling": "sqrt"}), "--lr-scaling", "linear")
-    assert asked[1] == {"ROBOMIMIC_DDP_LR_SCALING": "linear", **signals}
+    assert "--nnodes" not in command("--nodes", 1, *meet)[0], "as train_slurm.sbatch may say"
 
 
 @pytest.mark.parametrize(
-    "argv, samples, rate",
+    ("section", "words", "variables", "added"),
     [
-        ([], "32 per rank x 4 rank(s) = 128", "0.0001 -> 0.0004 (linear"),
-        (["--lr-scaling", "sqrt"], "= 128", "0.0001 -> 0.0002 (sqrt"),
-        (["--lr-scaling", "none"], "= 128", "0.0001 -> 0.0001 (none"),
-        (["--batch", "global"], "8 per rank x 4 rank(s) = 32", "0.0001 -> 0.0001 (linear"),
-        (["--lr-scaling", "auto"], "= 128", "0.0001, by the size of the policy"),
-        (["--", "train.batch_size=4"], "4 per rank x 4 rank(s) = 16", "0.0001 -> 0.0004"),
-        (
-            ["--", "algo.optim_params.policy.learning_rate.initial=0.003"],
-            "= 128",
-            "0.003 -> 0.003 (none",
-        ),
+        ({}, [], {}, LINEAR),
+        ({"lr_scaling": "sqrt"}, [], {}, {}),
+        ({}, ["--", "ddp.lr_scaling=none"], {}, {}),
+        ({}, [], {"ROBOMIMIC_DDP_LR_SCALING": "auto"}, {}),
+        ({"lr_scaling": "sqrt"}, ["--lr-scaling", "linear"], {}, LINEAR),
     ],
 )
-def test_samples_and_learning_rate(config, argv, samples, rate):
-    made = settings("--config", config(), "--gpus", 4, *argv)
-    text = "\n".join(summary.lines(made, NONE))
-    assert samples in text and f"learning rate (policy): {rate}" in text
-    assert "none" in text and "linear" in text and "sqrt" in text, "the other choices"
+def test_who_sets_the_rule_of_the_learning_rate(section, words, variables, added, command, config):
+    assert command(*words, path=config(ddp=section), **variables)[1] == added
 
 
-@pytest.mark.parametrize(
-    "argv, variables",
-    [
-        (["--resume"], {}),
-        (["--", "ddp.resume=true"], {}),
-        (["--", "resume=True"], {}),
-        (["--module", "lab.train", "--", "--resume"], {}),
-        ([], {"ROBOMIMIC_DDP_RESUME": "1"}),
-        ([], {"ROBOMIMIC_DDP_RESUME": "auto"}),
-    ],
-)
-def test_a_resumed_run_is_said_to_keep_its_learning_rate(config, argv, variables):
-    words = ("--config", config(), "--gpus", 4)
-    kept = "a resumed run keeps the one that it was saved with"
-    text = list(summary.lines(settings(*words, *argv), {**NONE, **variables}))
-    assert kept in text[-1] and "0.0001 -> 0.0004" in text[-2]
-    for more in ([], ["--", "resume=false"], ["--", "ddp.resume=false"]):
-        assert kept not in "\n".join(summary.lines(settings(*words, *more), NONE))
+def test_the_folder_of_the_runs_is_printed(launch, config):
+    for output, shown in (("/data/my runs", "runs: /data/my runs/e\n"), ("../runs", "")):
+        path = config(train={"output_dir": output}, experiment={"name": "e"})
+        out = launch("--config", path, "--dry-run")[1]
+        assert out.partition("\n")[2].partition("command: ")[0] == shown
 
 
-def test_what_the_config_leaves_to_the_host_is_reported_as_a_factor(config):
-    text = "\n".join(summary.lines(settings("--config", config(train={}), "--gpus", 4), NONE))
-    assert "the host's own default, x 4 (4 rank(s))" in text and "0.0001 -> 0.0004" in text
-    bare = config(train={"batch_size": 8}, algo={})
-    for rule, said in (("sqrt", "sqrt scaling"), ("auto", "by the size of the policy")):
-        made = settings("--config", bare, "--gpus", 4, "--lr-scaling", rule)
-        text = "\n".join(summary.lines(made, NONE))
-        assert "learning rate: not in the config" in text and said in text
-        assert "none x 1, linear x 4, sqrt x 2" in text
+def test_the_command_holds_the_path_to_a_checkout(command):
+    path = f"/else where:{ROOT}"
+    assert command(PYTHONPATH=path)[1]["PYTHONPATH"] == path
+    assert "PYTHONPATH" not in command(PYTHONPATH="/else where")[1]
 
 
-def test_the_folder_of_the_runs(config, capsys):
-    path = config(train={"output_dir": "/data/my runs"}, experiment={"name": "e"})
-    assert main(["--config", path, "--print-runs"]) == 0
-    assert capsys.readouterr().out == "/data/my runs/e\n"
-    for train in ({}, {"output_dir": "../runs"}):
-        made = settings("--config", config(train=train, experiment={"name": "e"}))
-        with pytest.raises(ConfigError, match="train.output_dir"):
-            summary.runs_folder(made)
-
-
-def test_the_command_holds_the_path_to_a_checkout(config, capsys, monkeypatch):
-    for path, shown in ((f"/else where:{ROOT}", True), ("/else where", False)):
-        monkeypatch.setenv("PYTHONPATH", path)
-        assert main(["--config", config(), "--dry-run"]) == 0
-        command = capsys.readouterr().out.partition("command: ")[2]
-        assert command.startswith(f"PYTHONPATH={shlex.quote(path)} ") == shown
-        assert shown or "PYTHONPATH" not in command
-
-
-def test_it_is_a_command_too(config, capsys):
-    words = ["--config", config(), "--dry-run", "--", "train.batch_size=8"]
-    assert (main(words), cli.main(["launch", *words])) == (0, 0)
-    lines = capsys.readouterr().out.splitlines()
-    commands = [line.split()[-3:] for line in lines if line.startswith("command: ")]
-    assert len(commands) == 2 and commands[0] == commands[1]  # ports differ
-
-
-def test_help_and_errors_name_the_command_that_was_typed(capsys):
-    for call, name in ((main, "train_multi_gpu.sh"), (cli.main, "robomimic-ddp launch")):
-        words = [] if call is main else ["launch"]
-        assert call([*words, "--dry-run"]) == call([*words, "--nonsense"]) == 2
-        no_config, unknown = capsys.readouterr().err.splitlines()
-        assert no_config.startswith(f"{name.removesuffix('.sh')}: no config")
-        assert unknown.endswith(f"See {name} --help.")
-        with pytest.raises(SystemExit):
-            call([*words, "--help"])
-        assert capsys.readouterr().out.startswith(f"usage: {name} [-h]")
-
-
-def test_errors_are_one_line(config, capsys):
-    assert main(["--config", config(), "--gpus", "zero"]) == 2
-    assert main(["--config", "/no/such.json", "--dry-run"]) == 1
-    assert main(["--config", config(), "--dry-run", "--", "train.batch_size='"]) == 1
-    assert main(["--config", config(), "--dry-run", "--", "train.batch_size", "8"]) == 2
-    reported = capsys.readouterr().err.splitlines()
-    assert len(reported) == 4 and all(line.startswith("train_multi_gpu: ") for line in reported)
-
-
-def test_a_python_that_cannot_train_is_named(tmp_path):
-    bare = ["-S", "-m", "robomimic_ddp.commands.launch", "--config", "x", "--dry-run"]
+def test_a_python_that_cannot_train_is_named():
+    bare = ["-S", "-m", "robomimic_ddp", "launch", "--config", "x", "--dry-run"]
     done = subprocess.run([sys.executable, *bare], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2 and "has no torch and no omegaconf" in done.stderr
 
@@ -376,27 +301,22 @@ def test_a_python_that_cannot_train_is_named(tmp_path):
     ],
 )
 def test_an_unpatched_host_is_named_before_ranks_start(
-    module, text, word, tmp_path, config, monkeypatch, capsys
+    module, text, word, tmp_path, launch, config, monkeypatch
 ):
-    for folder in ("scripts", "utils"):
-        (tmp_path / "robomimic" / folder).mkdir(parents=True)
-    for name in ("__init__.py", "utils/train_utils.py"):
-        (tmp_path / "robomimic" / name).write_text("")
-    if text is not None:
-        (tmp_path / "robomimic/scripts" / f"{module}.py").write_text(text)
+    for name in ("__init__.py", "utils/train_utils.py", f"scripts/{module}.py"):
+        file = tmp_path / "robomimic" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if "scripts" not in name or text is not None:
+            file.write_text(text or "")
     monkeypatch.delitem(sys.modules, "robomimic", raising=False)
     monkeypatch.setattr(checks, "refusal", lambda settings: None)  # it would import this host here
     monkeypatch.syspath_prepend(tmp_path)
-    started = []
-    monkeypatch.setattr("robomimic_ddp.config.env.become", lambda *given: started.append(given))
-    name = f"robomimic.scripts.{module}"
-    arguments = ["--config", config(), "--gpus", "2", "--module", name]
-    assert main(arguments) == (1 if word else 0)
-    err = capsys.readouterr().err
-    assert ("robomimic-ddp apply" in err, bool(started)) == (bool(word), not word)
-    assert word in err
-    assert main([*arguments, "--dry-run"]) == 0
-    assert word in capsys.readouterr().err
+    words = ["--config", config(), "--gpus", "2", "--module", f"robomimic.scripts.{module}"]
+    code, _, err = launch(*words)
+    assert code == (1 if word else 0) and word in err
+    assert ("robomimic-ddp apply" in err, bool(launch.started)) == (bool(word), not word)
+    code, _, err = launch(*words, "--dry-run")
+    assert code == 0 and word in err
 
 
 NOTE = f'printf "Resume with:\\n  torchrun" > ${env.RESUME_NOTE}'
@@ -404,7 +324,7 @@ TRAPPED = 'trap "exit 75" TERM USR1; touch "$0.$LOCAL_RANK"; while :; do sleep 0
 
 
 @pytest.mark.parametrize(
-    ("script", "sent", "code", "said"),
+    ("script", "sent", "code", "last"),
     [
         (f"{NOTE}; exit 75", None, 75, "stopped on request; Resume with:\n  torchrun\n"),
         (f"{NOTE}; exit $((75 + LOCAL_RANK))", None, 1, "cause above; Resume with:\n  torchrun\n"),
@@ -412,10 +332,9 @@ TRAPPED = 'trap "exit 75" TERM USR1; touch "$0.$LOCAL_RANK"; while :; do sleep 0
         (TRAPPED, signal.SIGTERM, 128 + signal.SIGTERM, "have ended after SIGTERM\n"),
     ],
 )
-def test_how_to_resume_is_printed_last(script, sent, code, said, tmp_path):
-    file = tmp_path / "up"
+def test_how_to_resume_is_printed_last(script, sent, code, last, tmp_path):
     plain = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
-    plain += [*rendezvous.on_this_machine(), "--no-python", "sh", "-c", script, str(file)]
+    plain += [*rendezvous.on_this_machine(), "--no-python", "sh", "-c", script, tmp_path / "up"]
     job = subprocess.Popen(
         torchrun.quiet(plain), cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -424,5 +343,5 @@ def test_how_to_resume_is_printed_last(script, sent, code, said, tmp_path):
     if sent:
         job.send_signal(sent)
     err = job.communicate(timeout=60)[1]
-    assert job.returncode == code and err.endswith(said), err
+    assert job.returncode == code and err.endswith(last), err
     assert "Traceback" not in err and ("Root Cause" in err) == (code == 1), err

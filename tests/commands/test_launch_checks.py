@@ -24,7 +24,7 @@ def launch(config_file, tmp_path):
 
     def run(folder, *flags, changes=None, words=(), script=None, **variables):
         config = config_file("diffusion_policy", changes)
-        start = [script] if script else ["-m", "robomimic_ddp.commands.launch"]
+        start = [script] if script else ["-m", "robomimic_ddp", "launch"]
         given = ["--config", config, "--gpus", "2", *flags, *(["--", *words] if words else [])]
         added = {"PYTHONPATH": os.pathsep.join(map(str, [*folder, ROOT])), **variables}
         return subprocess.run(
@@ -59,7 +59,7 @@ def launch(config_file, tmp_path):
 def test_what_ranks_would_refuse(flags, changes, words, said, launch, host_copy):
     done = launch([host_copy.folder], *flags, changes=changes, words=words)
     assert done.returncode == 1 and said in done.stderr, done
-    assert done.stderr.startswith("train_multi_gpu: ") and "Traceback" not in done.stderr
+    assert done.stderr.startswith("robomimic-ddp: ") and "Traceback" not in done.stderr
     assert "command: " not in done.stdout, "torchrun was started"
 
 
@@ -67,7 +67,7 @@ def test_what_ranks_would_refuse(flags, changes, words, said, launch, host_copy)
 def test_a_dry_run_notes_it(launch, host_copy):
     done = launch([host_copy.folder], "--dry-run", words=["train.nm_epochs=1"])
     assert done.returncode == 0 and "command: " in done.stdout
-    assert "train_multi_gpu: note: unknown key train.nm_epochs" in done.stderr
+    assert "robomimic-ddp: note: unknown key train.nm_epochs" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ def apply(host, **selection) -> None:
     changes.apply(examine(host, **selection))
 
 
-def revert(host, force: bool = False) -> changes.Reverted:
-    return changes.revert(hosts.find_host(str(host)), force)
+def revert(host, force: bool = False) -> manifest.Reverted:
+    return manifest.revert(hosts.find_host(str(host)), force)
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
@@ -48,10 +48,10 @@ def test_apply_twice_is_apply_once(host):
 
 def test_revert_twice_and_revert_of_a_plain_host_do_nothing(host):
     before = snapshot(host)
-    assert revert(host) == changes.Reverted((), (), ())
+    assert revert(host) == manifest.Reverted((), (), ())
     apply(host)
     revert(host)
-    assert revert(host) == changes.Reverted((), (), ())
+    assert revert(host) == manifest.Reverted((), (), ())
     assert snapshot(host) == before
 
 
@@ -160,21 +160,6 @@ def test_apply_takes_note_of_lines_that_the_user_removed(host, command):
     assert "ask" not in seams_of(host)["utils/train_utils.py"]
     with pytest.raises(PatchError, match="train_utils.py"):
         revert(host)
-
-
-def test_a_record_of_an_older_version_is_read(host):
-    before = snapshot(host)
-    apply(host)
-    path = host / manifest.NAME
-    content = json.loads(path.read_text())
-    for item in content["files"].values():
-        del item["seams"]
-    path.write_text(json.dumps(content))
-    apply(host)
-    assert all(seams_of(host)[name] for name in before if name in seams_of(host))
-    path.write_text(json.dumps(content))
-    revert(host)
-    assert snapshot(host) == before
 
 
 @pytest.mark.bad_input

@@ -26,7 +26,7 @@ def test_git_takes_it(tmp_path, newline, folder, tail):
     changes.apply(examination)
     ours = snapshot(root)
     ours.pop(f"inner folder/robomimic/{manifest.NAME}")
-    changes.revert(examination.host)
+    manifest.revert(examination.host)
     assert snapshot(root) == plain
     subprocess.run(["git", "apply", "-"], cwd=root, input=patch, check=True)
     assert {name: data for name, (data, _) in snapshot(root).items()} == {

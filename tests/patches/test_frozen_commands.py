@@ -28,7 +28,6 @@ STATUS_KEYS = {
     "seams",
     "problems",
     "already_distributed",
-    "known_faults",
     "uncommitted_files",
     "files_to_edit",
     "files_in_manifest",

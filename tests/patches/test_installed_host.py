@@ -158,5 +158,5 @@ def test_each_line_that_is_named_holds_our_name(retrofit):
 
 def test_revert_gives_back_every_byte_and_mode(retrofit):
     host, _, before, _ = retrofit
-    changes.revert(host)
+    manifest.revert(host)
     assert snapshot(host.package) == before

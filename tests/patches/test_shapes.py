@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robomimic_ddp.patches import changes, engine
+from robomimic_ddp.patches import changes, engine, manifest
 from tests.patches.shapes import SEAMS, build
 from tests.patches.support import examine, snapshot
 
@@ -38,7 +38,7 @@ def test_each_shape(tmp_path, seam, shape):
         assert ours or text.strip() in after, "nothing here needs an edit"
     again = examine(package)
     assert (again.state, again.patches) == ("patched", ())
-    changes.revert(examination.host)
+    manifest.revert(examination.host)
     assert snapshot(package) == before
 
 
@@ -110,7 +110,7 @@ def test_concatenations(host):
             check_untouched_lines(examination, patch)
         changes.apply(examination)
         assert examine(package).patches == ()
-        changes.revert(examination.host)
+        manifest.revert(examination.host)
         assert snapshot(package) == before
 
 

@@ -1,1 +1,1 @@
-"""scripts/train_multi_gpu.sh: turns flags and variables into one torchrun command."""
+"""`robomimic-ddp launch`: turns flags and variables into one torchrun command."""

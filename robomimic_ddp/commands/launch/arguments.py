@@ -1,50 +1,36 @@
-"""Flags of `robomimic-ddp launch` and scripts/train_multi_gpu.sh.
-
-Each can also be an environment variable; flags win.
-"""
+"""The flags of `robomimic-ddp launch`, and the four variables that may stand for them."""
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 from robomimic_ddp.config.options import FIELDS
 from robomimic_ddp.errors import UsageError
-from robomimic_ddp.terminal import Parser
 
-SCRIPT = "train_multi_gpu.sh"
 DOT_LIST_MODULE = "robomimic.scripts.train_rlds"
 VARIABLES = {
-    "config": ("CONFIG_PATH",),
-    "gpus": ("NUM_GPUS", "GPUS"),
-    "lr_scaling": ("LR_SCALING",),
-    "batch": ("BATCH",),
-    "nodes": ("NUM_NODES", "NNODES"),
-    "node_rank": ("NODE_RANK",),
-    "rdzv": ("RDZV",),
-    "port": ("MASTER_PORT",),
-    "max_restarts": ("MAX_RESTARTS",),
-    "resume": ("RESUME",),
-    "module": ("MODULE",),
-    "dry_run": ("DRY_RUN",),
+    "config": "CONFIG_PATH",
+    "gpus": "NUM_GPUS",
+    "lr_scaling": "LR_SCALING",
+    "port": "MASTER_PORT",
 }
-"""Flag -> its variables; the first one set wins."""
-_YES, _NO = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
+_MOST_DIGITS = 18
+"""Python refuses to read numbers of thousands of digits."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a job. given: flags and variables set by the user; gpus: number of ranks on
-    this node, or a selection of the visible devices; None: all visible ones.
+    """The settings of a job. gpus: number of ranks on this node, or a selection of the visible
+    devices, None for all visible ones; words: what the training module is given.
     """
 
     config: str
     gpus: int | tuple[str, ...] | None = None
-    lr_scaling: str = "linear"
-    batch: str = "per_rank"
+    lr_scaling: str | None = None
     nodes: int = 1
     node_rank: int | None = None
     rdzv: str | None = None
@@ -53,9 +39,7 @@ class Settings:
     resume: bool = False
     module: str = DOT_LIST_MODULE
     dry_run: bool = False
-    print_runs: bool = False
-    overrides: tuple[str, ...] = ()
-    given: Mapping[str, str] = field(default_factory=dict)
+    words: tuple[str, ...] = ()
 
     @property
     def takes_dot_list(self) -> bool:
@@ -63,116 +47,81 @@ class Settings:
         return self.module.rpartition(".")[2] == "train_rlds"
 
 
-class _Parser(Parser):
-    def error(self, message: str) -> Any:
-        raise UsageError(f"{message}. See {self.prog} --help.")
-
-
-def parser(prog: str = SCRIPT) -> argparse.ArgumentParser:
-    """The flags. prog: the command that was typed, for messages."""
-    names = {flag: " or ".join(variables) for flag, variables in VARIABLES.items()}
-    made = _Parser(
-        prog=prog,
-        description="Trains on several GPUs: wraps torchrun, scales the learning rate, and prints "
-        "what it does. Every flag can be an environment variable; the flag wins.",
-        epilog="Everything after -- goes to the training module: -- train.batch_size=128 "
-        "experiment.name=run1 (key=value for train_rlds; or the flags of another module).",
-        allow_abbrev=False,
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags."""
+    parser.epilog = (
+        "What follows -- goes to the training module: -- train.batch_size=128 ddp.batch=global "
+        "(key=value for train_rlds; or the flags of another module). A flag wins over its variable."
     )
-    add = made.add_argument
-    add("--config", metavar="FILE", help=f"the host's JSON config ({names['config']})")
+    add = parser.add_argument
+    add("--config", metavar="FILE", help="the host's JSON config (CONFIG_PATH)")
     add(
         "--gpus",
         metavar="N|I,J,...",
         help="how many GPUs of this node, or which of the visible ones; default: all visible "
-        f"ones. Without a GPU: how many ranks on the CPU ({names['gpus']})",
+        "ones. Without a GPU: how many ranks on the CPU (NUM_GPUS)",
     )
     add(
         "--lr-scaling",
-        choices=FIELDS["lr_scaling"].metadata["choices"],
+        metavar="|".join(FIELDS["lr_scaling"].metadata["choices"]),
         help="learning rate times f (linear) or sqrt(f), f = samples per step / train.batch_size; "
         "auto: by the size of the policy; default: what the config's ddp.lr_scaling says, else "
-        f"linear ({names['lr_scaling']})",
+        "linear (LR_SCALING)",
     )
+    add("--nodes", metavar="N", help="how many nodes; default 1")
     add(
-        "--batch",
-        choices=("per-rank", "global"),
-        help="whether train.batch_size is for each rank (default) or for all ranks together "
-        f"({names['batch']})",
+        "--node-rank",
+        metavar="I",
+        help="handed to torchrun, whose c10d rendezvous numbers nodes by their names",
     )
-    add("--nodes", metavar="N", help=f"how many nodes; default 1 ({names['nodes']})")
-    which = "handed to torchrun, whose c10d rendezvous numbers nodes by their names"
-    add("--node-rank", metavar="I", help=f"{which} ({names['node_rank']})")
     add(
         "--rdzv",
         metavar="HOST:PORT",
-        help="where the nodes meet: a port of the first node that all can reach "
-        f"({names['rdzv']}, or MASTER_ADDR and MASTER_PORT)",
+        help="where the nodes meet: a port of the first node that all can reach",
     )
     add(
         "--port",
         metavar="PORT",
-        help=f"the port of a single node; default: a free one ({names['port']})",
+        help="the port of a single node; default: a free one (MASTER_PORT)",
     )
     add(
         "--max-restarts",
         metavar="N",
         help="how often torchrun restarts the ranks after a failure; they resume where they "
-        f"were; default 0 ({names['max_restarts']})",
+        "were; default 0",
     )
-    add(
-        "--resume",
-        action="store_true",
-        default=None,
-        help=f"resume the newest run of the config's experiment name ({names['resume']})",
-    )
-    add(
-        "--module",
-        metavar="NAME",
-        help=f"what to train with; default {DOT_LIST_MODULE} ({names['module']})",
-    )
-    add(
-        "--dry-run",
-        action="store_true",
-        default=None,
-        help=f"print the command, samples per step and learning rate only ({names['dry_run']})",
-    )
-    add("--print-runs", action="store_true", default=None, help=argparse.SUPPRESS)
-    return made
+    add("--resume", action="store_true", help="resume the newest run of the config's experiment")
+    add("--module", metavar="NAME", help=f"what to train with; default {DOT_LIST_MODULE}")
+    add("--dry-run", action="store_true", help="print the ranks and the command, start nothing")
+    add("words", nargs="*", metavar="-- WORD", help="what the training module is given")
 
 
-def parse(argv: Sequence[str], variables: Mapping[str, str], prog: str = SCRIPT) -> Settings:
-    """Settings from the command line `argv` of `prog` and the environment `variables`.
+def settings_of(args: argparse.Namespace, variables: Mapping[str, str]) -> Settings:
+    """Return the settings of a command line in the environment `variables`.
 
     Raises UsageError, which names the flag or variable, for invalid values.
     """
-    argv = list(argv)
-    cut = argv.index("--") if "--" in argv else len(argv)
-    flags = vars(parser(prog).parse_args(argv[:cut]))
-    values = {name: value for name, value in flags.items() if value is not None}
-    given = {name: f"--{name.replace('_', '-')}" for name in values}
-    for name, candidates in VARIABLES.items():
-        for variable in candidates:
-            if name not in values and variables.get(variable):
-                values[name], given[name] = variables[variable], variable
-    if "nodes" in values and "rdzv" not in values and variables.get("MASTER_ADDR"):
-        port = variables.get("MASTER_PORT", "29400")
-        values["rdzv"], given["rdzv"] = f"{variables['MASTER_ADDR']}:{port}", "MASTER_ADDR"
+    values: dict[str, Any] = {}
+    for name in (field.name for field in fields(Settings)):
+        value, source = getattr(args, name), f"--{name.replace('_', '-')}"
+        if value is None and variables.get(VARIABLES.get(name, "")):
+            source = VARIABLES[name]
+            value = variables[source]
+        if value is not None:
+            values[name] = _CONVERTERS[name](value, source) if name in _CONVERTERS else value
     if "config" not in values:
-        raise UsageError("no config: give --config FILE or set CONFIG_PATH. See --help.")
-    for name, convert in _CONVERTERS.items():
-        if name in values:
-            values[name] = convert(values[name], given[name])
-    return _consistent(Settings(**values, overrides=tuple(argv[cut + 1 :]), given=given))
+        raise UsageError("no config: give --config FILE or set CONFIG_PATH.")
+    settings = Settings(**{**values, "words": tuple(args.words)})
+    _require_consistent(settings, "nodes" in values)
+    return settings
 
 
-def _consistent(settings: Settings) -> Settings:
-    if "rdzv" in settings.given and "nodes" not in settings.given:
-        spelled = settings.given["rdzv"]
+def _require_consistent(settings: Settings, has_nodes: bool) -> None:
+    if settings.rdzv is not None and not has_nodes:
         raise UsageError(
-            f"{spelled} {settings.rdzv} without --nodes: expected the number of nodes that meet "
+            f"--rdzv {settings.rdzv} without --nodes: expected the number of nodes that meet "
             "there, since every node would train alone. Give --nodes N, alike on every node; for "
-            f"one node leave {spelled} out (its port is --port)."
+            "one node leave --rdzv out (its port is --port)."
         )
     if settings.nodes > 1 and settings.rdzv is None:
         raise UsageError(
@@ -185,89 +134,77 @@ def _consistent(settings: Settings) -> Settings:
             f"--node-rank {settings.node_rank} of --nodes {settings.nodes}: expected 0 to "
             f"{settings.nodes - 1}."
         )
-    for word in settings.overrides if settings.takes_dot_list else ():
+    for word in settings.words if settings.takes_dot_list else ():
         if not _is_setting(word):
             raise UsageError(
                 f"after -- found {word!r}, expected key=value: {settings.module} reads nothing "
-                "else, and every rank would stop. Write KEY=VALUE, put flags of this script before "
+                "else, and every rank would stop. Write KEY=VALUE, put flags of launch before "
                 "the --, or name an entry that takes this word with --module."
             )
-    return settings
 
 
 def _is_setting(word: str) -> bool:
-    """Whether it is key=value, Hydra's "~key" to remove a key, or a request for help."""
+    """Return whether it is key=value, Hydra's "~key" to remove a key, or a request for help."""
     return ("=" in word and not word.startswith("-")) or (
         word.startswith("~") or word in ("-h", "--help")
     )
 
 
-def _number(least: int, most: int = 10**6) -> Any:
-    def convert(text: Any, spelled: str) -> int:
-        if not (str(text).isdecimal() and least <= int(text) <= most):
+def gpus(text: str, source: str) -> int | tuple[str, ...]:
+    """Return how many devices, or the numbers of which. Raises UsageError, which names `source`."""
+    if _is_number(text) and int(text):
+        return int(text)
+    numbers = tuple(number.strip() for number in text.split(","))
+    if not all(map(_is_number, numbers)) or len(set(numbers)) != len(numbers):
+        raise UsageError(
+            f"{source} {text}: expected how many (4), or which, each once (0,2,3). For the "
+            "first device alone write 1, for the third alone CUDA_VISIBLE_DEVICES=2."
+        )
+    return numbers
+
+
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and len(text) <= _MOST_DIGITS
+
+
+def _number(least: int, most: int = 10**6) -> Callable[[str, str], int]:
+    def convert(text: str, source: str) -> int:
+        if not (_is_number(text) and least <= int(text) <= most):
             raise UsageError(
-                f"{spelled} {text}: expected a whole number of at least {least}, at most {most}."
+                f"{source} {text}: expected a whole number of at least {least}, at most {most}."
             )
         return int(text)
 
     return convert
 
 
-def _flag(value: Any, spelled: str) -> bool:
-    text = str(value).strip().lower()
-    if text not in _YES + _NO:
-        raise UsageError(f"{spelled}={value}: expected 1 or 0.")
-    return text in _YES
-
-
-def gpus(text: str, spelled: str) -> int | tuple[str, ...]:
-    """--gpus: how many devices, or the numbers of which. Raises UsageError, naming it `spelled`."""
-    if text.isdecimal() and int(text):
-        return int(text)
-    parts = tuple(part.strip() for part in text.split(","))
-    if not all(part.isdecimal() for part in parts) or len(set(parts)) != len(parts):
-        raise UsageError(
-            f"{spelled} {text}: expected how many (4), or which, each once (0,2,3). For the "
-            "first device alone write 1, for the third alone CUDA_VISIBLE_DEVICES=2."
-        )
-    return parts
-
-
-def _endpoint(text: str, spelled: str) -> str:
+def _endpoint(text: str, source: str) -> str:
     host, _, port = text.rpartition(":")
     if not (host and re.fullmatch(r"[\w.\-\[\]:]+", host) and port.isdecimal()):
-        raise UsageError(f"{spelled} {text}: expected HOST:PORT, such as node01:29400.")
+        raise UsageError(f"{source} {text}: expected HOST:PORT, such as node01:29400.")
     return text
 
 
-def _module(text: str, spelled: str) -> str:
-    if not all(part.isidentifier() for part in text.split(".")):
-        raise UsageError(f"{spelled} {text}: expected a module's dotted name.")
+def _module(text: str, source: str) -> str:
+    if not all(name.isidentifier() for name in text.split(".")):
+        raise UsageError(f"{source} {text}: expected a module's dotted name.")
     return text
 
 
-def _choice(option: str) -> Any:
-    choices = FIELDS[option].metadata["choices"]
-
-    def convert(text: str, spelled: str) -> str:
-        value = text.strip().lower().replace("-", "_")
-        if value not in choices:
-            raise UsageError(f"{spelled} {text}: expected {' | '.join(choices)}.")
-        return value
-
-    return convert
+def _lr_scaling(text: str, source: str) -> str:
+    choices = FIELDS["lr_scaling"].metadata["choices"]
+    if text not in choices:
+        raise UsageError(f"{source} {text}: expected {' | '.join(choices)}.")
+    return text
 
 
-_CONVERTERS = {
+_CONVERTERS: dict[str, Callable[[str, str], Any]] = {
     "gpus": gpus,
-    "lr_scaling": _choice("lr_scaling"),
-    "batch": _choice("batch"),
+    "lr_scaling": _lr_scaling,
     "nodes": _number(1),
     "node_rank": _number(0),
     "rdzv": _endpoint,
     "port": _number(1, 65535),
     "max_restarts": _number(0),
-    "resume": _flag,
-    "dry_run": _flag,
     "module": _module,
 }

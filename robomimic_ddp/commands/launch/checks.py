@@ -1,40 +1,90 @@
-"""What every rank would refuse, found before torchrun starts them: the ranks' own checks of config
-and data, those that need no torch.
+"""What every rank would refuse, found before torchrun starts them: the ranks' own checks of
+options, config and data, those that need no torch.
 """
 
 from __future__ import annotations
 
 import io
+import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
 from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from robomimic_ddp.commands.launch import torchrun
 from robomimic_ddp.commands.launch.arguments import Settings
-from robomimic_ddp.config import host_config, host_keys, json_config, paths
+from robomimic_ddp.config import host_config, host_keys, json_config, options, paths, tree
+from robomimic_ddp.config.dotlist import OPTIONS, parse_dotlist
+from robomimic_ddp.config.env import LaunchEnv, option_texts
+from robomimic_ddp.config.plan import make_plan
 from robomimic_ddp.data.hdf5 import hdf5_validate
 from robomimic_ddp.data.rlds import tfds_sharding
 from robomimic_ddp.data.rlds.schema.job_config import dataset_configs
-from robomimic_ddp.errors import LaunchError, RobomimicDDPError
+from robomimic_ddp.errors import ConfigError, LaunchError, RobomimicDDPError
 
 _SLOW = ("torch", "tensorflow", "jax")
 _EPISODES = 20
-"""Of an HDF5 file; the ranks look at more."""
+"""Episodes of an HDF5 file that are looked at here; the ranks look at more."""
+_UNKNOWN_CORES = 2**20
+"""Keeps notes on cores away: another machine may train."""
 _OWN_KEYS = re.compile(r"\bunlocked\(\)|\bunlock_keys\(\)")
 """A train script that may declare keys before it reads the config."""
 _KEEPS_CONFIG = ("--debug", "--resume")
 """Flags of hosts' train.py that change neither keys nor data."""
 
 
-def refusal(settings: Settings) -> RobomimicDDPError | None:
-    """The error with which all ranks would stop, or None; within about a second.
+def merged_config(settings: Settings) -> dict[str, Any]:
+    """Return the config file overridden by the dot-list, as train_rlds reads them."""
+    config = OmegaConf.create(torchrun.config_of(settings))
+    if settings.takes_dot_list:
+        overrides = parse_dotlist([word for word in settings.words if "=" in word])
+        try:
+            config = OmegaConf.merge(config, OmegaConf.create(overrides))
+        except (OmegaConfBaseException, ValueError) as error:
+            words = " ".join(settings.words)
+            raise ConfigError(f"{words}: expected key=value ({error}).") from error
+    return OmegaConf.to_container(config)
 
-    None too where that is not certain: an entry or a host's config that is not as robomimic's, or
-    that needs torch. Data is looked for only if there is one node: others may have it elsewhere.
+
+def runs_folder(config: Mapping[str, Any]) -> Path | None:
+    """Return the folder of the experiment's runs; None where only the host can tell it."""
+    output, name = tree.at(config, "train.output_dir"), tree.at(config, "experiment.name")
+    folder = Path(os.path.expanduser(str(output)))
+    return folder / str(name) if output and name and folder.is_absolute() else None
+
+
+def require_plan(
+    settings: Settings, variables: Mapping[str, str], ranks: int, config: Mapping[str, Any]
+) -> None:
+    """Raise the errors of the job's options and of its plan, `ranks` of them on each node."""
+    words = [word for word in settings.words if word.startswith(OPTIONS) and "=" in word]
+    command_line = parse_dotlist(words).get("ddp", {})
+    section = torchrun.config_of(settings).get("ddp") or {}
+    resolved = options.resolve(command_line, option_texts(variables), section)
+    world = ranks * settings.nodes
+    batch = tree.at(config, "train.batch_size")
+    make_plan(
+        LaunchEnv(True, 0, world, 0, ranks),
+        resolved,
+        visible_gpus=0,  # another machine may train
+        use_cuda=False,
+        batch_size=world * resolved.values.accumulate if batch is None else batch,
+        cores=_UNKNOWN_CORES,
+    )
+
+
+def refusal(settings: Settings) -> RobomimicDDPError | None:
+    """Return the error with which all ranks would stop, or None; within about a second.
+
+    Returns None too where that is not certain: an entry or a host's config that is not as
+    robomimic's, or that needs torch. Data is looked for only if there is one node: others may have
+    it elsewhere.
     """
-    torchrun.config_of(settings)  # a pipe, which could be read once only, is refused before that
     entry = torchrun.entry_text(settings)
     try:
         with _without(_SLOW), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
@@ -42,32 +92,32 @@ def refusal(settings: Settings) -> RobomimicDDPError | None:
         if config is not None and settings.nodes == 1:
             _require_data(config)
     except RobomimicDDPError as error:
-        of_here = isinstance(error, LaunchError) or isinstance(error.__cause__, ImportError)
-        return None if of_here else error
+        is_local = isinstance(error, LaunchError) or isinstance(error.__cause__, ImportError)
+        return None if is_local else error
     except Exception:  # of the host's code: the ranks show it
         return None
     return None
 
 
 def _config(settings: Settings, entry: str) -> Any:
-    """The config of the ranks, or None if it cannot be known. Raises the ranks' errors."""
+    """Return the config of the ranks, or None if it cannot be known. Raises the ranks' errors."""
     path = str(paths.expanded(settings.config))
     if settings.takes_dot_list:
-        if "robomimic_ddp.train_rlds" not in entry or {"-h", "--help"} & set(settings.overrides):
+        if "robomimic_ddp.train_rlds" not in entry or {"-h", "--help"} & set(settings.words):
             return None  # the host's own entry, with layers that we do not know
-        config, _ = host_config.build_config([f"load_from={path}", *settings.overrides])
+        config, _ = host_config.build_config([f"load_from={path}", *settings.words])
         host_keys.require_possible(config)
         return config
-    others = [word for word in settings.overrides if not word.startswith("ddp.")]
-    if "prepare_config" not in entry or _OWN_KEYS.search(entry) or set(others) - {*_KEEPS_CONFIG}:
+    flags = {word for word in settings.words if not word.startswith("ddp.")}
+    if "prepare_config" not in entry or _OWN_KEYS.search(entry) or flags - {*_KEEPS_CONFIG}:
         return None
     from robomimic.config import config_factory
 
-    given = json_config.read_json(path, "--config ")
-    config = config_factory(given["algo_name"])
-    host_config.prepare_config(config, given)
+    content = json_config.read_json(path, "--config ")
+    config = config_factory(content["algo_name"])
+    host_config.prepare_config(config, content)
     with config.values_unlocked():
-        config.update(given)
+        config.update(content)
     return config
 
 
@@ -83,7 +133,7 @@ def _require_data(config: Any) -> None:
 
 @contextmanager
 def _without(modules: Sequence[str]) -> Iterator[None]:
-    """For the block, importing what is not imported yet of `modules` raises ImportError."""
+    """Have imports of those `modules` that are not imported yet raise ImportError in the block."""
     hidden = [name for name in modules if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))
     try:

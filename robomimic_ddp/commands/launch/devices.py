@@ -9,12 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from robomimic_ddp.config.machine import usable_cores
 from robomimic_ddp.errors import UsageError
 
 _DRIVER_FOLDER = Path("/proc/driver/nvidia/gpus")
 _OTHER_GPUS = ("/dev/kfd", "/dev/dxg", "/dev/nvidiactl", "/dev/nvhost-gpu")
 """AMD's, Windows' subsystem, a driver in a container without its tools, Jetson."""
 _PATIENCE_SECONDS = 60
+_CPU_RANKS = 16
+"""Ranks that any machine may start without a GPU, however few cores it has."""
 
 
 @dataclass(frozen=True)
@@ -29,18 +32,13 @@ class Devices:
 
 
 def choose(asked: int | tuple[str, ...] | None, variables: Mapping[str, str]) -> Devices:
-    """The devices for --gpus. Indices refer to the visible devices, as in torch.
+    """Return the devices for --gpus. Indices refer to the visible devices, as in torch.
 
     Raises UsageError if more are requested than visible.
     """
     visible = visible_devices(variables)
     if not visible:
-        if isinstance(asked, tuple):
-            raise UsageError(
-                f"--gpus {','.join(asked)}: no GPU is visible here"
-                f"{_because(variables)}. For a trial on the CPU give a number of ranks: --gpus 2."
-            )
-        return Devices(asked or 1, None, 0)
+        return Devices(_ranks_on_cpu(asked, variables), None, 0)
     if asked is None:
         return Devices(len(visible), None, len(visible))
     if isinstance(asked, int):
@@ -60,13 +58,28 @@ def choose(asked: int | tuple[str, ...] | None, variables: Mapping[str, str]) ->
     return Devices(len(asked), chosen, len(asked))
 
 
+def _ranks_on_cpu(asked: int | tuple[str, ...] | None, variables: Mapping[str, str]) -> int:
+    if isinstance(asked, tuple):
+        raise UsageError(
+            f"--gpus {','.join(asked)}: no GPU is visible here{_because(variables)}. For a trial "
+            "on the CPU give a number of ranks: --gpus 2."
+        )
+    most = max(_CPU_RANKS, usable_cores())
+    if asked is not None and asked > most:
+        raise UsageError(
+            f"--gpus {asked}: no GPU is visible here{_because(variables)}, and a rank on the CPU "
+            f"takes a core and some GiB of memory. For a trial ask for at most {most}."
+        )
+    return asked or 1
+
+
 def visible_devices(variables: Mapping[str, str]) -> list[str]:
-    """Names of the visible GPUs, as CUDA_VISIBLE_DEVICES spells them."""
-    named = variables.get("CUDA_VISIBLE_DEVICES")
-    if named is None:
+    """Return the names of the visible GPUs, as CUDA_VISIBLE_DEVICES spells them."""
+    visible = variables.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
         return [str(index) for index in range(count_gpus())]
     names = []
-    for name in named.split(","):
+    for name in visible.split(","):
         if name.strip() in ("", "-1"):  # CUDA ends the list at the first invalid device
             break
         names.append(name.strip())
@@ -75,8 +88,8 @@ def visible_devices(variables: Mapping[str, str]) -> list[str]:
 
 
 def absent(variables: Mapping[str, str]) -> str:
-    """Which numbers in CUDA_VISIBLE_DEVICES this node has no GPU for, or "". UUIDs and names of MIG
-    instances pass, and so does a node whose GPUs cannot be counted.
+    """Return which numbers in CUDA_VISIBLE_DEVICES this node has no GPU for, or "". UUIDs and names
+    of MIG instances pass, and so does a node whose GPUs cannot be counted.
     """
     numbers = [name for name in visible_devices(variables) if name.isdecimal()]
     count = installed_gpus() if numbers and "CUDA_VISIBLE_DEVICES" in variables else None
@@ -91,7 +104,7 @@ def absent(variables: Mapping[str, str]) -> str:
 
 
 def count_gpus() -> int:
-    """Number of GPUs of this node: by nvidia-smi, else the driver, else torch."""
+    """Return the number of GPUs of this node: by nvidia-smi, else the driver, else torch."""
     count = installed_gpus()
     if count is None:  # AMD's, which torch calls CUDA as well
         text = _output(sys.executable, "-c", "import torch; print(torch.cuda.device_count())")
@@ -100,7 +113,7 @@ def count_gpus() -> int:
 
 
 def installed_gpus() -> int | None:
-    """As count_gpus, whatever CUDA_VISIBLE_DEVICES says; None where only torch could count them."""
+    """Return count_gpus() without torch; None where only torch could count them."""
     listed = _output("nvidia-smi", "--list-gpus") if shutil.which("nvidia-smi") else ""
     if listed:
         return sum(line.startswith("GPU ") for line in listed.splitlines())
@@ -120,5 +133,5 @@ def _output(*command: str) -> str:
 
 
 def _because(variables: Mapping[str, str]) -> str:
-    named = variables.get("CUDA_VISIBLE_DEVICES")
-    return "" if named is None else f" (CUDA_VISIBLE_DEVICES={named})"
+    visible = variables.get("CUDA_VISIBLE_DEVICES")
+    return "" if visible is None else f" (CUDA_VISIBLE_DEVICES={visible})"

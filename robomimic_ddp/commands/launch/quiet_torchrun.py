@@ -16,25 +16,25 @@ from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_STOPPED
 
 
 def main() -> int:
-    """Takes torchrun's command line. Returns 75 if the ranks have stopped on a signal to them, 1 if
+    """Run torchrun's command line. Returns 75 if the ranks have stopped on a signal to them, 1 if
     they have failed, and 128 + its number after a signal to torchrun, which does not say how its
     ranks have ended.
     """
     with env.resume_note() as note:
         try:
             torchrun()
-        except SignalException as heard:
-            said = f"the ranks have ended after {signal.Signals(heard.sigval).name}"
-            code = 128 + heard.sigval
-        except ChildFailedError as failed:
-            said, code = "the ranks have stopped on request", EXIT_STOPPED
-            if any(rank.exitcode != EXIT_STOPPED for rank in failed.failures.values()):
-                print(failed, file=sys.stderr)
-                said, code = "a rank has failed, see the root cause above", EXIT_REFUSED
+        except SignalException as interrupt:
+            outcome = f"the ranks have ended after {signal.Signals(interrupt.sigval).name}"
+            code = 128 + interrupt.sigval
+        except ChildFailedError as failure:
+            outcome, code = "the ranks have stopped on request", EXIT_STOPPED
+            if any(rank.exitcode != EXIT_STOPPED for rank in failure.failures.values()):
+                print(failure, file=sys.stderr)
+                outcome, code = "a rank has failed, see the root cause above", EXIT_REFUSED
         else:
             return EXIT_DONE
-        how = f"; {note.read_text(encoding='utf-8')}" if note.exists() else ""
-        print(f"launch: {said}{how}", file=sys.stderr)
+        advice = f"; {note.read_text(encoding='utf-8')}" if note.exists() else ""
+        print(f"launch: {outcome}{advice}", file=sys.stderr)
         return code
 
 
