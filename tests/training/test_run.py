@@ -107,7 +107,7 @@ def test_only_a_flag_named_resume_is_ours_to_set(
         seen.append((host_asked, run.fine_tuning))
         return host_resumes
 
-    for module, name in (("validate", "require_possible"), ("run_inputs", "fill_rlds_data")):
+    for module, name in (("host_keys", "require_possible"), ("run_inputs", "fill_rlds_data")):
         monkeypatch.setattr(getattr(loop, module), name, lambda config: None)
     monkeypatch.setattr(loop.run_inputs, "check_inputs", lambda *_: None)
     monkeypatch.setattr(loop.resume, "decide", decide)
