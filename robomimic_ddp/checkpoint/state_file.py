@@ -21,6 +21,7 @@ from robomimic_ddp.checkpoint import weights
 from robomimic_ddp.config import paths
 from robomimic_ddp.distributed import atomic_files, watchdog
 from robomimic_ddp.errors import CheckpointError
+from robomimic_ddp.verify import digest
 
 STATE, PREVIOUS, BEST = "ddp_state.pth", "ddp_state_previous.pth", "ddp_state_best.pth"
 _DAMAGED = "ddp_state_damaged.pth"
@@ -195,31 +196,6 @@ def restoring(part: str, path: Path) -> Iterator[None]:
             f"the state in {path} is complete, but its part {part!r} does not fit this version of "
             f"robomimic-ddp ({type(error).__name__}: {error}). {_REMEDY}"
         ) from error
-
-
-def digest(nest: Any) -> str:
-    """Hex digest of every bit and the structure of nested plain values and CPU tensors."""
-    hashed = hashlib.blake2b(digest_size=16)
-
-    def add(value: Any) -> None:
-        if isinstance(value, torch.Tensor):
-            hashed.update(f"tensor {value.dtype} {tuple(value.shape)};".encode())
-            flat = value.contiguous().reshape(-1)
-            hashed.update(flat.view(torch.uint8).numpy() if flat.numel() else b"")
-        elif isinstance(value, dict):
-            hashed.update(f"dict {len(value)};".encode())
-            for key, part in value.items():
-                hashed.update(f"{key!r}:".encode())
-                add(part)
-        elif isinstance(value, (list, tuple)):
-            hashed.update(f"list {len(value)};".encode())
-            for part in value:
-                add(part)
-        else:
-            hashed.update(f"{value!r};".encode())
-
-    add(nest)
-    return hashed.hexdigest()
 
 
 def export_digest(directory: Path) -> str | None:

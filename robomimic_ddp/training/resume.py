@@ -47,9 +47,9 @@ def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> bool
     if not asked and not launch.restart_count:
         return False
 
-    def find() -> checkpoint.Found | None:
+    def find() -> tuple[checkpoint.Found | None, bool]:
         experiment = run_inputs.experiment_directory(config)
-        found = None
+        found, stopped = None, False
         if launch.restart_count:
             found = checkpoint.find_job(experiment, checkpoint.job_name(launch))
         if found is None and asked:
@@ -58,16 +58,13 @@ def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> bool
             print(f"restart {launch.restart_count}: this job has no folder in {experiment} yet")
         elif found is None:
             print(f"ddp.resume=auto: nothing to resume in {experiment}; a new run begins")
-        return found
+        elif launch.restart_count:
+            stopped = (found.directory / checkpoint.REQUEUE_NAME).exists()
+        else:  # a marker would keep torchrun from restarting a job that fails while it starts
+            forget_requeue(found)
+        return found, stopped
 
-    def look() -> tuple[checkpoint.Found | None, bool]:
-        found = find()
-        if launch.restart_count:
-            return found, found is not None and (found.directory / checkpoint.REQUEUE_NAME).exists()
-        forget_requeue(found)  # else torchrun would not restart a job that fails while it starts
-        return found, False
-
-    found, stopped = main_rank.on_main(look)
+    found, stopped = main_rank.on_main(find)
     run.resume.found = found
     if stopped:
         say("this job has stopped on request (requeue marker): not started again by torchrun")
@@ -127,13 +124,12 @@ def _started_by() -> tuple[env.LaunchEnv, list[str]]:
         return env.LaunchEnv(), []
 
 
-def forget_requeue(found: checkpoint.Found | None) -> None:
-    """Main rank: the run is resumed, so its marker is no longer true."""
-    if found is not None:
-        try:
-            (found.directory / checkpoint.REQUEUE_NAME).unlink(missing_ok=True)
-        except OSError as error:
-            print(f"warning: the requeue marker stays: {error}", file=sys.stderr)
+def forget_requeue(found: checkpoint.Found) -> None:
+    """Main rank: remove the marker of a run that is resumed."""
+    try:
+        (found.directory / checkpoint.REQUEUE_NAME).unlink(missing_ok=True)
+    except OSError as error:
+        print(f"warning: the requeue marker stays: {error}", file=sys.stderr)
 
 
 def saved_state(run: _run.Run) -> dict[str, Any] | None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import io
-from unittest import mock
 
 import pytest
 import torch
 
 from robomimic_ddp.checkpoint import BEST, PREVIOUS, STATE, Found
 from robomimic_ddp.checkpoint.state_file import read_file
-from robomimic_ddp.distributed import group, parallel, rng
+from robomimic_ddp.distributed import group, rng
 from robomimic_ddp.training import state_saver
 from robomimic_ddp.training import step as step_of_run
 from tests.ranks.running import running, train
@@ -66,28 +65,6 @@ def test_ranks_that_did_not_exist_draw_from_new_streams(ranks, tmp_path):
     text = found[0][1]
     assert "world size: 2 -> 3; rank 2 begins new random streams" in text
     assert "samples per step: 8 -> 12" in text and "learning rate: 0.01, as saved" in text
-
-
-def laid_out(directory):
-    """The orders of gradients that nets are to repeat, by their names."""
-    repeated = {}
-
-    def repeat_layout(state, order):
-        repeated[state.name] = order
-
-    with running(directory, Found(directory, "state")) as run:
-        with mock.patch.object(parallel._State, "repeat_layout", repeat_layout):
-            state_saver.StateSaver(run, make_algo()).restore()
-    return repeated
-
-
-def test_gradients_lie_in_buckets_as_before(ranks, tmp_path):
-    part = tmp_path / "part"
-    ranks.run(train, part, [0.5])
-    saved = read_file(part / STATE)["gradient_orders"]
-    assert set(saved) == {"policy.obs_encoder", "policy.noise_pred_net"}
-    assert all(sorted(order) == list(range(len(order))) and order for order in saved.values())
-    assert ranks.run(laid_out, part) == [saved] * 2
 
 
 def keep_scaler(directory, scale, found=None):
