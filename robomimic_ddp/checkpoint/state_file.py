@@ -108,8 +108,9 @@ def exists(directory: Path) -> bool:
 
 
 def read(directory: Path) -> tuple[dict[str, Any], list[str]]:
-    """Main rank: the newest complete state, and notes on skipped files. Renames a damaged newest
-    file, so that it never becomes the previous one. Raises CheckpointError if none can be used.
+    """Main rank: return the newest undamaged state, and notes on skipped files. Renames a damaged
+    newest file, so that it never becomes the previous one. Raises CheckpointError if none can be
+    used, and NotOurState if another version wrote it.
     """
     notes = []
     for name in (STATE, PREVIOUS):
@@ -119,6 +120,7 @@ def read(directory: Path) -> tuple[dict[str, Any], list[str]]:
             continue
         try:
             state = read_file(path)
+            require_complete(state, path)
         except NotOurState:
             raise
         except CheckpointError as error:

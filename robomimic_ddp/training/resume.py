@@ -147,7 +147,6 @@ def saved_state(run: _run.Run) -> dict[str, Any] | None:
             box["state"], notes = checkpoint.read(resumed.found.directory)
             for note in notes:
                 print(f"warning: {note}", file=sys.stderr)
-            checkpoint.require_complete(box["state"], resumed.found.directory)
 
         main_rank.on_main(read)
         state = box.get("state") or {}

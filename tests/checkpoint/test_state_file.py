@@ -27,6 +27,7 @@ from robomimic_ddp.errors import CheckpointError
 def state(epoch, size=2000):
     generator = torch.Generator().manual_seed(epoch)
     return {
+        **dict.fromkeys(PARTS),
         "epoch": epoch,
         "weights": torch.randn(size, generator=generator),
         "nest": [{"empty": torch.empty(0), 3: None, "half": torch.ones(3, dtype=torch.bfloat16)}],

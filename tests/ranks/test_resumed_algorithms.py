@@ -1,4 +1,4 @@
-"""Algorithms with several optimizers, counters or parts, stopped inside an epoch or killed, and
+"""Algorithms with several optimizers, counters or parts, stopped inside an epoch and
 continued: they end as the run that nothing interrupted, to the bit. See test_resumed_host.py.
 """
 

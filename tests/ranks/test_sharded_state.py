@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from robomimic_ddp.checkpoint import restore_model, state_file
+from robomimic_ddp.checkpoint import STATE, restore_model, state_file
 from robomimic_ddp.config.options import Options
 from robomimic_ddp.distributed import fsdp, group, main_rank, parallel, tree_collectives
 from robomimic_ddp.errors import CheckpointError
@@ -80,7 +80,7 @@ def train(algo: Algo, steps: int) -> None:
 
 def resumed_state(folder):
     """Collective: the model of the newest state below `folder`, as a resumed run has it."""
-    state = state_file.read(folder)[0] if group.is_main() else {"model": None}
+    state = state_file.read_file(folder / STATE) if group.is_main() else {"model": None}
     return tree_collectives.lent(state["model"])
 
 

@@ -80,7 +80,9 @@ def steps_and_resumed(folder, mode, *kind):
         step(algo)
     whole = state_file.digest(captured(algo))
     rng.restore(random)  # the rank's own
-    saved = tree_collectives.broadcast(state_file.read(folder)[0] if group.is_main() else None)
+    saved = tree_collectives.broadcast(
+        state_file.read_file(folder / state_file.STATE) if group.is_main() else None
+    )
     again = make(mode, *kind)
     step(again)  # a used optimizer, whose state is replaced
     restore_model(again, saved["model"])
