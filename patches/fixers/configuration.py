@@ -17,11 +17,10 @@ from robomimic_ddp.patches.edits import (
     wrap,
 )
 from robomimic_ddp.patches.outcomes import Fixer, Found
-from robomimic_ddp.patches.syntax.imports import API_MODULE, dotted
+from robomimic_ddp.patches.syntax.imports import dotted
 from robomimic_ddp.patches.syntax.source import Source, walk
 
-COMPOSE = ("hydra.compose", "hydra.experimental.compose", f"{API_MODULE}.compose")
-"""The last: in hosts that an earlier version patched."""
+COMPOSE = ("hydra.compose", "hydra.experimental.compose")
 CREATE = ("omegaconf.OmegaConf.create", "omegaconf.omegaconf.OmegaConf.create")
 LOAD = ("json.load", "json.loads", "yaml.safe_load")
 
@@ -84,7 +83,7 @@ FIXERS = {
         TRAIN_SCRIPTS,
         _overrides,
         "compose with overrides=DDPUtils.overrides(sys.argv[1:])",
-        words=("hydra|robomimic_ddp", "compose"),
+        words=("hydra", "compose"),
         done=("overrides",),
         missing="Hydra composes nothing from the command line",
     ),

@@ -1,4 +1,4 @@
-"""Recognises hosts that already run several ranks in their own way, to be left alone."""
+"""Recognises hosts to be left alone: several ranks in a way of their own, edits for another API."""
 
 from __future__ import annotations
 
@@ -7,8 +7,16 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from robomimic_ddp.errors import PatchError, other_api_version
 from robomimic_ddp.patches.host.hosts import Host
-from robomimic_ddp.patches.syntax.python import aliases, dotted, last_name, parsed, resolved
+from robomimic_ddp.patches.syntax.python import (
+    API_MODULE,
+    aliases,
+    dotted,
+    last_name,
+    parsed,
+    resolved,
+)
 
 DDP = "DistributedDataParallel"
 
@@ -79,6 +87,25 @@ class Refusal:
             "code first (or start from a commit without it), then apply again."
         )
         return f"{text}\n{self.unsynchronised}" if self.unsynchronised else text
+
+
+def require_own_api_version(host: Host) -> None:
+    """Raise PatchError for a host that is patched for another API version than the installed one:
+    its edits would look complete, and not mean what they say.
+    """
+    scripts = (data for path in host.files(_LOOPS) if (data := host.read(path)))
+    trees = (parsed(data) for data in scripts if b"api_version" in data)
+    message = other_api_version(number for tree in trees for number in _api_versions(tree))
+    if message:
+        raise PatchError(f"{host.package}: {message}").on_all_ranks()
+
+
+def _api_versions(tree: ast.Module) -> Iterator[int]:
+    names = aliases(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and resolved(node.func, names) == f"{API_MODULE}.entry_point":
+            given = [word.value for word in node.keywords if word.arg == "api_version"]
+            yield from (getattr(value, "value", 0) for value in given)
 
 
 def find_refusal(host: Host) -> Refusal | None:

@@ -14,7 +14,7 @@ from robomimic_ddp.config import env
 from robomimic_ddp.errors import RobomimicDDPError, UnpatchedScript
 
 RECORD = ".robomimic_ddp.json"
-"""Manifest that `apply` writes into the host's package folder."""
+"""The record that `apply` writes into the host's package folder."""
 _API = "robomimic_ddp.api"
 _OWN_MEAN = re.compile(r"alpha\W*/\s*\w[\w.]*\.abs\(\)\.mean\(\)")
 
@@ -49,9 +49,9 @@ def api_names(text: str) -> set[str] | None:
 
 def lost(package: Path | None) -> dict[str, list[str]]:
     """Local: host files loaded by this process that have lost edits of `apply`, each with the names
-    that it lacks (no names if an older version wrote the manifest).
+    that it lacks (no names if the edit that it lacks names none).
 
-    Other edits of a file do not matter. Empty without a manifest.
+    Other edits of a file do not matter. Empty without a record.
     """
     recorded = _recorded(package) if package is not None else {}
     loaded = dict(_loaded_texts(set(recorded))) if recorded else {}
@@ -115,7 +115,7 @@ def _recorded(package: Path) -> dict[Path, list[str]]:
     try:
         files = json.loads((package / RECORD).read_text(encoding="utf-8"))["files"]
         return {
-            (package / name).resolve(): list(item.get("seams", ()))
+            (package / name).resolve(): list(item["seams"])
             for name, item in files.items()
             if item["original"] is not None
         }

@@ -119,17 +119,6 @@ def test_text_that_is_no_setting_is_one_error(argv):
         dotlist.options()
 
 
-HYDRA = {"compose", "initialize", "initialize_config_dir"}
-
-
-def test_hosts_patched_before_get_hydras_own_names():
-    hydra = pytest.importorskip("hydra")
-    from hydra.core.global_hydra import GlobalHydra
-
-    assert all(getattr(api, name) is getattr(hydra, name) for name in HYDRA)
-    assert api.GlobalHydra is GlobalHydra
-
-
 @pytest.mark.bad_input
 def test_a_host_that_composes_without_hydra_is_one_error(monkeypatch, capfd):
     monkeypatch.setitem(sys.modules, "hydra", None)
@@ -143,6 +132,3 @@ def test_a_host_that_composes_without_hydra_is_one_error(monkeypatch, capfd):
     with pytest.raises(SystemExit):
         main()
     assert "pip install hydra-core" in capfd.readouterr().err
-    for name in HYDRA:
-        with pytest.raises(ConfigError, match="pip install hydra-core"):
-            getattr(api, name)

@@ -225,11 +225,6 @@ def main():
             for name in ("compose", "hydra.compose")
             for words in ("overrides", "list(sys.argv[1:])")
         ),
-        # After the imports are ours.
-        """from robomimic_ddp.api import compose
-import robomimic_ddp.api as DDPUtils
-cfg = compose(config_name="train", overrides=<<words|DDPUtils.overrides(words)>>)
-""",
     ],
     "own_optimizer_lr": [
         f"{head}\n@@\n\n\nclass CQL:\n    def _create_optimizers(self):\n"

@@ -6,7 +6,7 @@ import libcst as cst
 import pytest
 
 from robomimic_ddp.errors import PatchError
-from robomimic_ddp.patches import changes, engine, registry
+from robomimic_ddp.patches import engine, record, registry
 from robomimic_ddp.patches.host import hosts
 from robomimic_ddp.patches.outcomes import (
     AlreadyApplied,
@@ -129,7 +129,7 @@ def test_a_file_with_a_seam_that_does_not_parse_blocks_with_its_line(host):
 
 
 def test_a_lost_import_is_put_back(host):
-    changes.apply(examine(host))
+    record.apply(examine(host))
     edited = (host / "utils/torch_utils.py").read_bytes()
     replace(host / "utils/torch_utils.py", "import robomimic_ddp.api as DDPUtils\n", "")
     examination = examine(host)
@@ -138,7 +138,7 @@ def test_a_lost_import_is_put_back(host):
 
 
 def test_another_alias_of_the_users_is_kept(host):
-    changes.apply(examine(host))
+    record.apply(examine(host))
     path = host / "utils/torch_utils.py"
     path.write_text(path.read_text().replace("DDPUtils", "D"))
     examination = examine(host)
@@ -231,7 +231,7 @@ def test_a_host_of_the_droid_family(host):
     assert isinstance(found["nets_dict"], NotPresent)
     assert isinstance(found["rlds_datasets"], NotPresent)
     assert found["train_loader"].lines == (11, 13)
-    changes.apply(examination)
+    record.apply(examination)
     text = (host / "algo/diffusion_policy.py").read_text()
     assert "        'obs_encoder': DDPUtils.parallel(obs_encoder, module_key=True),\n" in text
     assert "language.to(DDPUtils.cuda_device())\n" in text

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from robomimic_ddp.patches import manifest
+from robomimic_ddp.patches import record
 from tests.patches.support import CHECKOUT, snapshot
 
 EDITED = "utils/torch_utils.py"
@@ -61,14 +61,14 @@ def test_our_patch_goes_in_and_out_with_git(checkout, command):
     git(checkout, "apply", str(patch))
     code, out, err = command("revert", checkout)
     assert (code, out) == (1, "")
-    assert manifest.NAME in err and "git apply -R" in err and EDITED in err
+    assert record.NAME in err and "git apply -R" in err and EDITED in err
     git(checkout, "apply", "-R", str(patch))
     assert snapshot(checkout) == before
 
 
 def test_a_lost_record_is_one_clear_error(host, command):
     command("apply", host)
-    (host / manifest.NAME).unlink()
+    (host / record.NAME).unlink()
     before = snapshot(host)
     code, out, err = command("revert", host)
     assert (code, out) == (1, "")

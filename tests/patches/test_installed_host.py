@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from robomimic_ddp.patches import changes, engine, manifest, registry
-from robomimic_ddp.patches.diff import unified_diff
+from robomimic_ddp.patches import engine, record, registry
 from robomimic_ddp.patches.host import hosts
 from robomimic_ddp.patches.outcomes import AlreadyApplied
+from robomimic_ddp.patches.report import unified_diff
 from tests.patches.support import snapshot
 
 IMPORT = "import robomimic_ddp.api as DDPUtils"
@@ -93,7 +93,7 @@ def retrofit(robomimic_copy: Path, tmp_path_factory: pytest.TempPathFactory):
     host = hosts.find_host(str(robomimic_copy.parent))
     examination = engine.examine(host, registry.select())
     before, diff = snapshot(robomimic_copy), unified_diff(examination)
-    changes.apply(examination)
+    record.apply(examination)
     return host, examination, before, diff
 
 
@@ -122,7 +122,7 @@ def test_git_applies_the_diff_to_the_same_bytes(retrofit, tmp_path):
     subprocess.run(["git", "init", "-q", "."], cwd=tmp_path, check=True)
     subprocess.run(["git", "apply", "x.patch"], cwd=tmp_path, check=True)
     ours = {name: data for name, (data, _) in snapshot(host.package).items()}
-    del ours[manifest.NAME]
+    del ours[record.NAME]
     assert {name: data for name, (data, _) in snapshot(tmp_path / "robomimic").items()} == ours
 
 
@@ -158,5 +158,5 @@ def test_each_line_that_is_named_holds_our_name(retrofit):
 
 def test_revert_gives_back_every_byte_and_mode(retrofit):
     host, _, before, _ = retrofit
-    changes.revert(host)
+    record.revert(host)
     assert snapshot(host.package) == before

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robomimic_ddp.patches import changes, engine
+from robomimic_ddp.patches import engine, record
 from tests.patches.shapes import SEAMS, build
 from tests.patches.support import examine, snapshot
 
@@ -28,7 +28,7 @@ def test_each_shape(tmp_path, seam, shape):
     before = snapshot(package)
     examination = examine(package)
     assert not examination.blocked, why(examination)
-    changes.apply(examination)
+    record.apply(examination)
     path, shapes = SEAMS[seam]
     text, ours = shapes[shape]
     if text or ours:
@@ -38,7 +38,7 @@ def test_each_shape(tmp_path, seam, shape):
         assert ours or text.strip() in after, "nothing here needs an edit"
     again = examine(package)
     assert (again.state, again.patches) == ("patched", ())
-    changes.revert(examination.host)
+    record.revert(examination.host)
     assert snapshot(package) == before
 
 
@@ -108,9 +108,9 @@ def test_concatenations(host):
         for patch in examination.patches:
             ast.parse(patch.after)
             check_untouched_lines(examination, patch)
-        changes.apply(examination)
+        record.apply(examination)
         assert examine(package).patches == ()
-        changes.revert(examination.host)
+        record.revert(examination.host)
         assert snapshot(package) == before
 
 
