@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -185,23 +184,6 @@ def test_apply_names_the_lines_as_they_are_now(host, command):
     assert shown.split()[2:] == ["utils/torch_utils.py:6", "patched", "now"]
     code, out, _ = command("apply", host)
     assert (code, "nothing was written" in out) == (0, True)
-
-
-def test_status_as_json(host, command):
-    code, out, _ = command("status", host, "--json")
-    content = json.loads(out)
-    assert (code, content["state"], content["host"]) == (0, "not patched", str(host))
-    seam = next(seam for seam in content["seams"] if seam["fixer"] == "cuda_device")
-    assert (seam["file"], seam["lines"], seam["outcome"]) == (
-        "utils/torch_utils.py",
-        [5],
-        "can be patched",
-    )
-    break_seam(host)
-    code, out, _ = command("status", host, "--json")
-    content = json.loads(out)
-    assert (code, content["state"]) == (1, "blocked")
-    assert content["problems"][0]["by_hand"].startswith("write the checkpoint")
 
 
 def test_revert_names_edited_files_and_force_keeps_them(host, command):

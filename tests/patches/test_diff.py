@@ -16,7 +16,7 @@ from tests.patches.support import append, examine, snapshot, write_host
     [
         ("\n", "plain", b"# a last line without an end"),
         ("\r\n", "a folder", b"\r\n# a last line without an end"),
-        ("\n", "a folder", b"\n\x0c\n# \xc3\xa9\n"),
+        ("\n", "a folder", b"\x0c\n# \xc3\xa9\n"),
     ],
     ids=["line feeds", "CRLF", "form feed"],
 )

@@ -39,13 +39,6 @@ def test_revert_gives_back_bytes_and_modes(tmp_path, newline):
     assert set(done.restored) == {name for name in before if after[name] != before[name]}
 
 
-def test_apply_twice_is_apply_once(host):
-    apply(host)
-    once = snapshot(host)
-    apply(host)
-    assert snapshot(host) == once
-
-
 def test_revert_twice_and_revert_of_a_plain_host_do_nothing(host):
     before = snapshot(host)
     assert revert(host) == record.Reverted((), (), ())
@@ -126,15 +119,6 @@ def test_a_newer_upstream_file_becomes_the_new_original(host):
     apply(host)
     revert(host)
     assert (host / EDITED).read_bytes() == newer
-
-
-def test_files_that_git_has_brought_back_are_edited_again(host):
-    plain = snapshot(host)
-    apply(host)
-    once = snapshot(host)
-    (host / EDITED).write_bytes(plain[EDITED][0])
-    apply(host)
-    assert snapshot(host) == once
 
 
 def seams_of(host) -> dict:
