@@ -19,6 +19,7 @@ from robomimic_ddp.patches.outcomes import (
     NotPresent,
     Unrecognised,
 )
+from robomimic_ddp.terminal import table as aligned
 from robomimic_ddp.terminal import wrapped
 
 _WIDE = 140
@@ -61,11 +62,7 @@ def table(
         rows.append((finding.fixer.seam, finding.fixer.name, where, outcome))
     if width is not None and width < _WIDE:
         return "\n".join(_narrow(row[1:], width) for row in rows)
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    return "\n".join(
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths)), row[3]])
-        for row in rows
-    )
+    return "\n".join(aligned(rows, None))
 
 
 def _narrow(row: Sequence[str], width: int) -> str:
@@ -153,7 +150,7 @@ def _json_refusal(refusal: Refusal | None) -> dict | None:
     return refusal and {
         "found": list(refusal.found),
         "places": [{"file": path, "line": line, "what": way} for path, line, way in refusal.uses],
-        "synchronises": refusal.unsynchronised is None,
+        "synchronises": not refusal.unsynchronised,
         "why": str(refusal),
     }
 

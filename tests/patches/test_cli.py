@@ -110,29 +110,6 @@ def test_status_is_readable_on_a_terminal(command, host, width, monkeypatch):
     assert " ".join(out.split()).count("not present:") == whole.count("not present:") > 0
 
 
-def test_the_whole_way_in_processes_of_their_own(host, tmp_path):
-    plain = snapshot(host)
-    for arguments, code in (
-        (["apply", "--check"], 1),
-        (["apply", "--dry-run"], 0),
-        (["status"], 0),
-        (["diff"], 0),
-    ):
-        done = run_command(*arguments, str(host), cwd=tmp_path)
-        assert (done.returncode, done.stderr) == (code, "")
-        assert done.stdout
-        assert snapshot(host) == plain
-    assert run_command("apply", str(host), cwd=tmp_path).returncode == 0
-    patched = snapshot(host)
-    assert patched != plain
-    assert run_command("apply", "--check", str(host), cwd=tmp_path).returncode == 0
-    done = run_command("diff", str(host), cwd=tmp_path)
-    assert done.stdout == "" and "all that was found is in place" in done.stderr
-    assert snapshot(host) == patched
-    assert run_command("revert", str(host), cwd=tmp_path).returncode == 0
-    assert snapshot(host) == plain
-
-
 @pytest.mark.planted_fault
 @pytest.mark.parametrize("name", ["apply", "diff", "status"])
 def test_a_blocked_host_is_one_with_line_and_what_to_do(host, command, name):
@@ -161,6 +138,7 @@ def test_status_shows_a_line_for_each_seam(host, command):
     code, out, _ = command("status", host)
     assert (code, "can be patched" in out) == (0, False)
     assert "patched: all that was found is in place." in out
+    assert command("diff", host) == (0, "", "patched: all that was found is in place.\n")
     assert "4 files edited, scripts/train_rlds.py added; robomimic-ddp revert gives" in out
 
 

@@ -16,7 +16,7 @@ from robomimic_ddp.patches.outcomes import (
     Unrecognised,
 )
 from robomimic_ddp.patches.syntax.source import Edit
-from tests.patches.support import append, as_droid, examine, snapshot, write_host
+from tests.patches.support import append, examine, snapshot, write_host
 
 
 def replace(path, old, new) -> None:
@@ -197,21 +197,3 @@ def test_all_other_bytes_stay(text):
     call = b"torch.device( 'cuda' )" if b"( '" in text else b"torch.device('cuda')"
     assert isinstance(outcome[0], Applied)
     assert after.replace(b"DDPUtils.cuda_device()", call) == text
-
-
-def test_a_host_of_the_droid_family(host):
-    as_droid(host)
-    examination = examine(host)
-    found = outcomes(examination)
-    assert not examination.blocked
-    assert found["data_parallel"].lines == (11, 12)
-    assert isinstance(found["nets_dict"], NotPresent)
-    assert isinstance(found["rlds_datasets"], NotPresent)
-    assert found["train_loader"].lines == (11, 13)
-    record.apply(examination)
-    text = (host / "algo/diffusion_policy.py").read_text()
-    assert "        'obs_encoder': DDPUtils.parallel(obs_encoder, module_key=True),\n" in text
-    assert "language.to(DDPUtils.cuda_device())\n" in text
-    assert "nets['noise_pred_net'].module(batch)" in text
-    again = examine(host)
-    assert (again.state, again.patches) == ("patched", ())
