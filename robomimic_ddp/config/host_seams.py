@@ -14,7 +14,7 @@ from robomimic_ddp.config import env
 from robomimic_ddp.errors import RobomimicDDPError, UnpatchedScript
 
 RECORD = ".robomimic_ddp.json"
-"""Manifest that `apply` writes into the host's package folder."""
+"""The record that `apply` writes into the host's package folder."""
 _API = "robomimic_ddp.api"
 _OWN_MEAN = re.compile(r"alpha\W*/\s*\w[\w.]*\.abs\(\)\.mean\(\)")
 
@@ -49,9 +49,9 @@ def api_names(text: str) -> set[str] | None:
 
 def lost(package: Path | None) -> dict[str, list[str]]:
     """Local: host files loaded by this process that have lost edits of `apply`, each with the names
-    that it lacks.
+    that it lacks (no names if the edit that it lacks names none).
 
-    Other edits of a file do not matter. Empty without a manifest.
+    Other edits of a file do not matter. Empty without a record.
     """
     recorded = _recorded(package) if package is not None else {}
     loaded = dict(_loaded_texts(set(recorded))) if recorded else {}

@@ -219,7 +219,8 @@ EDITED = "from robomimic_ddp import api\n@api.entry_point(api_version={})\ndef f
         ("def main(args): pass\n", WARN, "robomimic-ddp apply"),
         (UNEDITED, WARN, "is not edited"),
         (EDITED.format(API_VERSION), OK, f"(1 files, API {API_VERSION})"),
-        (EDITED.format(API_VERSION + 1), FAIL, "robomimic-ddp revert"),
+        (EDITED.format(API_VERSION + 1), FAIL, "this host was patched for API version 2 of"),
+        ("from robomimic_ddp import api\n", FAIL, "no script is an entry point"),
     ],
 )
 def test_host(script, level, words, tmp_path, monkeypatch):

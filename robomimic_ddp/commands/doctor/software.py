@@ -13,6 +13,7 @@ from pathlib import Path
 from robomimic_ddp import API_VERSION
 from robomimic_ddp.commands.doctor.findings import FAIL, OK, WARN, Context, Finding
 from robomimic_ddp.config import host_seams
+from robomimic_ddp.errors import other_api_version
 
 OLDEST_TORCH = (2, 0, 1)
 PACKAGES = ("torch", "torchvision", "numpy", "diffusers", "transformers", "huggingface_hub")
@@ -127,12 +128,12 @@ def check_host(_: Context) -> Iterator[Finding]:
     if not count:
         remedy = f"`robomimic-ddp apply {folder.parent}`"
         yield Finding("host", WARN, f"{folder} ({where}) is not edited: one device only", remedy)
-    elif versions != {API_VERSION}:
-        message = (
-            f"{folder} ({where}) is edited for API {sorted(versions)}, this package has "
-            f"{API_VERSION}"
-        )
-        yield Finding("host", FAIL, message, f"`robomimic-ddp revert {folder.parent}`, then apply")
+    elif not versions:
+        message = f"{folder} ({where}) is edited ({count} files), and no script is an entry point"
+        yield Finding("host", FAIL, message, f"`robomimic-ddp apply {folder.parent}`")
+    elif message := other_api_version(versions):
+        remedy = f"`robomimic-ddp revert {folder.parent}`, then apply"
+        yield Finding("host", FAIL, f"{folder} ({where}): {message}", remedy)
     else:
         message = f"{folder} ({where}) is edited ({count} files, API {API_VERSION})"
         yield Finding("host", OK, message)
