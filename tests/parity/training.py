@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -218,8 +217,6 @@ def result_of(built: SimpleNamespace, losses: list) -> dict:
 def train_on_rank(job: Job) -> dict:
     """Collective: the job through the patched host's own lines; losses are this rank's."""
     use_host(job.host)
-    # The pool has formed the group already.
-    os.environ.update(MASTER_ADDR="unused", MASTER_PORT="1")
     config, _ = train_rlds.build_config([f"load_from={job.settings}"])
     with job.changes(), run.start(config, use_cuda=False) as present, present.stopper.scope():
         built = build(job.settings)

@@ -11,7 +11,10 @@ from unittest import mock
 
 from tests.parity.training import use_host
 
-LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+LAUNCHER = (
+    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
+    *("MASTER_ADDR", "MASTER_PORT"),
+)
 
 
 def train_on_rank(
@@ -23,9 +26,7 @@ def train_on_rank(
     with `process_group=False`.
     """
     use_host(host)
-    if launched:  # the pool has formed the group already
-        os.environ.update(MASTER_ADDR="unused", MASTER_PORT="1")
-    else:
+    if not launched:
         for name in LAUNCHER:
             del os.environ[name]
     import robomimic.scripts.train as host_train

@@ -10,7 +10,6 @@ import sys
 import pytest
 
 from robomimic_ddp.config.monkeypatch import swapped
-from tests.faults.test_planted_faults import ENVIRONMENT
 from tests.faults.toy_run import BATCH, STEPS, ToyJob, train
 from tests.ranks.pool import RankError
 
@@ -25,10 +24,10 @@ def output_of_training(**options):
 
 
 def test_every_rank_has_its_lines(ranks):
-    outputs = ranks.run(output_of_training, world_size=2, environment=ENVIRONMENT)
+    outputs = ranks.run(output_of_training, world_size=2)
     assert not [line for output in outputs for line in output if line.startswith("[rank")]
     reported = {"debug": "true:2"}
-    outputs = ranks.run(telling, reported, world_size=2, environment=ENVIRONMENT)
+    outputs = ranks.run(telling, reported, world_size=2)
     losses, firsts = [], []
     for rank, output in enumerate(outputs):
         lines = [line for line in output if line.startswith("[rank")]
@@ -62,5 +61,5 @@ def empty_on_one_rank():
 
 def test_an_empty_batch_names_its_rank(ranks):
     with pytest.raises(RankError, match="rank 1 of 2, epoch 1: the batch is empty") as caught:
-        ranks.run(empty_on_one_rank, world_size=2, environment=ENVIRONMENT)
+        ranks.run(empty_on_one_rank, world_size=2)
     assert "DataError" in caught.value.by_rank[1]

@@ -17,7 +17,6 @@ from robomimic_ddp.commands import watch
 from robomimic_ddp.errors import DataError, Stopped
 from robomimic_ddp.monitoring import heartbeat
 from robomimic_ddp.training import run as _run
-from tests.faults.test_planted_faults import ENVIRONMENT
 from tests.faults.toy_run import STEPS, ToyJob, train
 
 
@@ -44,9 +43,7 @@ def _run_rank():
 
 
 def test_two_ranks_tell_where_they_are(ranks, tmp_path):
-    for rank, (within, after) in enumerate(
-        ranks.run(trained, tmp_path, world_size=2, environment=ENVIRONMENT)
-    ):
+    for rank, (within, after) in enumerate(ranks.run(trained, tmp_path, world_size=2)):
         assert (within["rank"], within["world_size"], within["device"]) == (rank, 2, "cpu")
         assert (within["epoch"], within["step"]) == (1, STEPS - 1)
         assert within["memory"] > 2**20

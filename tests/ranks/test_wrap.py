@@ -13,7 +13,6 @@ from torch import nn
 
 from robomimic_ddp import verify
 from robomimic_ddp.distributed import group, host_algo, parallel, rng
-from tests.faults.test_planted_faults import ENVIRONMENT
 from tests.faults.toy_run import ToyJob
 from tests.faults.toy_run import train as train_toy
 from tests.ranks.toy import loss_of, make_algo, step
@@ -106,5 +105,5 @@ def filtered_in_training():
 
 
 def test_training_has_the_filter_and_puts_it_back(ranks):
-    found = ranks.run(filtered_in_training, world_size=2, environment=ENVIRONMENT)
+    found = ranks.run(filtered_in_training, world_size=2)
     assert found == [(True, False)] * 2
