@@ -47,18 +47,6 @@ def run_passes(make, num_workers, kwargs, passes=2):
     return indices, noise, digests, loader.samples_delivered
 
 
-def early_stops(num_workers):
-    """The host with epoch_every_n_steps: a new iterator at each epoch, left before its end."""
-    kwargs = {"dataset": Samples(), "batch_size": 4, "shuffle": True, "num_workers": num_workers}
-    place = {"rank": group.rank(), "world_size": group.world_size()}
-    loader = train_loader(DataLoader, kwargs, **place, seed=1, batch_size_per_rank=4)
-    epochs = []
-    for _ in range(3):
-        iterator = iter(loader)
-        epochs.append([next(iterator)["index"].tolist() for _ in range(2)])
-    return epochs, loader.samples_delivered
-
-
 def flat(batches):
     return [index for batch in batches for index in batch]
 
@@ -85,10 +73,3 @@ def test_every_validation_sample_comes_once(own_ranks, num_workers):
         assert sorted(union) == list(range(SIZE))
     assert results[0][0][0] == results[0][0][1]  # the same order at every epoch
     assert [result[3] for result in results] == [48, 46]
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_an_epoch_that_ends_inside_a_pass_is_followed_by_the_next_pass(own_ranks, num_workers):
-    for epochs, delivered in own_ranks.run(early_stops, num_workers):
-        assert delivered == 3 * 2 * 4
-        assert len({tuple(flat(epoch)) for epoch in epochs}) == 3
