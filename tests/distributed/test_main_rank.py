@@ -59,9 +59,6 @@ def test_a_kill_in_the_middle_of_a_write_leaves_the_previous_file(tmp_path):
         file.write("newer")
     assert path.read_text() == "newer"
     assert names(tmp_path) == ["config.json"]  # ... which the next write removes
-
-
-def test_a_kill_in_the_middle_of_a_first_write_leaves_nothing_under_the_name(tmp_path):
     kill_in_the_middle(tmp_path / "new.json")
     assert not (tmp_path / "new.json").exists()
 

@@ -50,28 +50,19 @@ def trained(edited: Host, image_dataset: Path, tmp_path_factory: pytest.TempPath
     return folder
 
 
-def test_two_ranks_train_one_model(trained: Path) -> None:
+def test_two_ranks_train_one_model_in_the_hosts_own_layout(trained: Path) -> None:
     zero, one = reports(trained)
     for key in ("parameters", "ema", "logs"):
         assert zero[key] == one[key]
     assert not set(zero["losses"]) & set(one["losses"])
-    saved = load(run_directory(trained / "runs") / "last.pth")["model"]
-    assert digests(saved["nets"]) == zero["parameters"]
-
-
-def test_checkpoints_keep_the_key_module(trained: Path) -> None:
-    saved = load(run_directory(trained / "runs") / "last.pth")["model"]
-    for part in ("nets", "ema"):
-        assert saved[part]
-        for name in saved[part]:
-            assert name.startswith(("policy.obs_encoder.module.", "policy.noise_pred_net.module."))
-            assert name.count("module.") == 1
-
-
-def test_the_run_directory_is_the_hosts(trained: Path) -> None:
     directory = run_directory(trained / "runs")
     assert {"logs", "models", "videos", "vis"} <= {path.name for path in directory.iterdir()}
     assert len(checkpoints(directory)) == 4
+    saved = load(directory / "last.pth")["model"]
+    assert digests(saved["nets"]) == zero["parameters"]
+    for name in [*saved["nets"], *saved["ema"]]:
+        assert name.startswith(("policy.obs_encoder.module.", "policy.noise_pred_net.module."))
+        assert name.count("module.") == 1
 
 
 def test_the_unedited_host_resumes_from_it(

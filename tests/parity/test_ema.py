@@ -14,24 +14,10 @@ import pytest
 import torch
 from torch import nn
 
-from robomimic_ddp.checkpoint import weights
-from robomimic_ddp.config.options import Options
 from robomimic_ddp.distributed import group, parallel
-from tests.averages import of_host
-from tests.ranks.toy import Encoder
+from tests.averages import build, of_host
 
 pytestmark = pytest.mark.parity
-
-
-def build(mode: str, module_key: bool) -> nn.ModuleDict:
-    """The two nets in the host's layout; DataParallel's key layout is DROID's."""
-    torch.manual_seed(0)
-    nets = {"obs_encoder": Encoder(), "noise_pred_net": nn.Linear(6, 4)}
-    for name, net in nets.items():
-        options = parallel.ddp_options(Options(), net)
-        net = weights.accept_any_layout(parallel.parallelise(net, mode, options, name))
-        nets[name] = parallel.ModuleKey(net) if module_key else net
-    return nn.ModuleDict({"policy": nn.ModuleDict(nets)})
 
 
 def unwrapped(module_key: bool) -> nn.ModuleDict:

@@ -14,8 +14,7 @@ from torch import nn
 from robomimic_ddp.checkpoint import plain, restore_model, state_file
 from robomimic_ddp.distributed import group, rng, tree_collectives
 from robomimic_ddp.errors import CheckpointError
-from tests.averages import of_host
-from tests.parity.test_ema import build
+from tests.averages import build, of_host
 from tests.runs import captured
 
 SCHEDULES = {

@@ -17,8 +17,7 @@ import torch
 from robomimic_ddp.errors import WrapError
 from robomimic_ddp.training.step import ema as averaging
 from robomimic_ddp.training.step.ema_model import averaged_copy
-from tests.averages import of_host
-from tests.parity.test_ema import build
+from tests.averages import build, of_host
 
 STEPS = 25
 CLOSE = {"rtol": 1e-6, "atol": 2e-7}

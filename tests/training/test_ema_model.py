@@ -19,8 +19,7 @@ from robomimic_ddp.checkpoint import restore_model
 from robomimic_ddp.distributed import host_algo
 from robomimic_ddp.errors import WrapError
 from robomimic_ddp.training.step import ema
-from tests.averages import diffusers_average
-from tests.parity.test_ema import build
+from tests.averages import build, diffusers_average
 from tests.runs import captured
 
 SETTINGS = [{"power": 0.75}, {"power": 0.5, "update_after_step": 3, "inv_gamma": 2.0}, {}]
