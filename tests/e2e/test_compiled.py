@@ -14,9 +14,9 @@ from robomimic_ddp.checkpoint import STATE
 from robomimic_ddp.checkpoint.state_file import read_file
 from robomimic_ddp.errors import EXIT_STOPPED
 from robomimic_ddp.training.step import compile
-from tests.configs import FROZEN, make_config, write_config
+from tests.configs import frozen_from, make_config, write_config
 from tests.hosts import Host, Result, python, require_clean, require_finished
-from tests.runs import load, newest, require_equal_weights, run_directory, state_differences
+from tests.runs import newest, require_equal_weights, run_directory, state_differences
 from tests.versions import NEEDS_CALL_PLACE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900), NEEDS_CALL_PLACE]
@@ -48,13 +48,8 @@ def test_a_stopped_run_resumes_to_the_bit_and_its_files_need_no_compiler(
     assert state_differences(newest(stopped), newest(whole)) == []
 
     source = run_directory(whole / "runs") / "last.pth"
-    changes = {
-        "algo": {"optim_params": {"policy": FROZEN}},
-        "experiment": {"ckpt_path": str(source)},
-        "train": {"num_epochs": 1},
-    }
-    config = make_config("diffusion_policy", low_dim_dataset, tmp_path / "runs", changes)
+    output = tmp_path / "runs"
+    config = make_config("diffusion_policy", low_dim_dataset, output, frozen_from(source))
     file = write_config(tmp_path / "config.json", config)
     require_clean(python(plain_host, "robomimic.scripts.train", "--config", file))
-    after = load(run_directory(tmp_path / "runs") / "last.pth")["model"]["nets"]
-    require_equal_weights(load(source)["model"]["nets"], after)
+    require_equal_weights(source, run_directory(output) / "last.pth")

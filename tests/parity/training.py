@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial, reduce
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest import mock
@@ -19,6 +20,8 @@ import torch
 from robomimic_ddp import api, train_rlds
 from robomimic_ddp.distributed import fsdp, host_algo
 from robomimic_ddp.training import run, run_inputs
+from tests.configs import write_config
+from tests.hosts import Host
 
 
 class Job(NamedTuple):
@@ -56,6 +59,14 @@ class Job(NamedTuple):
                     stack.enter_context(mock.patch.object(owner, "float", owner.double))
             stack.enter_context(thin_resnet())
             yield
+
+
+def job_of(host: Host, folder: Path, config: dict, steps: int, *more: Any, **ddp: Any) -> Job:
+    """Write the config with our options on top below `folder`; return its job."""
+    options = {**config.get("ddp", {}), **ddp}
+    file = folder / f"{len(list(folder.iterdir()))}.json"
+    settings = write_config(file, {**config, **({"ddp": options} if options else {})})
+    return Job(str(host.folder), str(settings), steps, *more)
 
 
 @contextmanager

@@ -34,17 +34,9 @@ from tests.ranks.toy import make_algo, step
 SHARDED = Options(mode="fsdp")
 
 
-def wrapped_algo(mode: str = "fsdp"):
-    """Return a toy whose nets are made parallel, and not sharded yet."""
-    algo = make_algo("single")
-    for name, net in algo.nets["policy"].items():
-        parallel.parallelise(net, mode, name=f"policy.{name}")
-    return algo
-
-
 def sharded_algo(options: Options = SHARDED):
     """Return a toy with an average, sharded after a step with complete tensors."""
-    algo = wrapped_algo()
+    algo = make_algo("fsdp")
     algo.ema = Average(algo.nets)
     algo.nets.eval()  # past the nets' parallel forward
     step(algo, torch.ones(3, 4))
@@ -107,7 +99,7 @@ def test_nets_gradients_optimizer_and_averages_are_sharded(ranks):
 
 def average(in_one_pass: bool, mode: str) -> list[torch.Tensor]:
     """Collective: return the average of a module after three steps of it."""
-    algo = wrapped_algo(mode)
+    algo = make_algo(mode)
     algo.ema, algo.ema_nets = AveragedModel(algo.nets, power=0.75), None
     with ExitStack() as undo:
         if in_one_pass:
@@ -134,7 +126,7 @@ def test_the_average_of_a_sharded_module_is_that_of_the_complete_one(in_one_pass
 
 
 def average_of_other_tensors() -> None:
-    algo = wrapped_algo()
+    algo = make_algo("fsdp")
     algo.ema = Average(algo.nets)
     algo.ema.shadow_params.pop()
     fsdp.shard(algo, SHARDED, "cpu")
@@ -194,7 +186,7 @@ def test_a_backend_that_adds_wrongly_is_found_before_training(ranks):
 
 
 def with_a_parameter_of_no_dimension() -> None:
-    algo = wrapped_algo()
+    algo = make_algo("fsdp")
     algo.nets["policy"]["obs_encoder"].scale = nn.Parameter(torch.tensor(1.0))
     fsdp.shard(algo, SHARDED, "cpu")
 
