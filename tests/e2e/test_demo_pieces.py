@@ -77,8 +77,6 @@ def test_the_terminal_has_the_gist_and_the_logs_the_rest(demo: Any) -> None:
     assert all(f"epoch {number}: " in shown for number in (1, 2)) and "ETA" not in shown, shown
     assert shown.count("mode: DistributedDataParallel, 2 rank(s)") == 1
     assert f"in {summary['success_after']:.0%} after." in result.stdout
-    assert summary["checkpoint"] in result.stdout and summary["curves"] in result.stdout
-    assert "robomimic-ddp apply ~/my_robomimic" in result.stdout
     assert "Obs Spec" in (root / "logs" / "training.log").read_text()
     assert "patched now" in (root / "logs" / "host.log").read_text()
 

@@ -172,21 +172,6 @@ def test_a_parameter_that_no_rank_uses_has_no_gradient(ranks):
         assert found == [[[1, 1], [2, 2], None]] * 2
 
 
-def late_parameters() -> list[str]:
-    algo = make_algo()
-    with ExitStack() as undo:
-        optimizer_ddp.build(algo, Options(), undo)
-        algo.nets["extra"] = nn.Linear(2, 2)
-        algo.optimizers["extra"] = torch.optim.Adam(algo.nets["extra"].parameters())
-        return list(structure.unreduced(algo))
-
-
-def test_an_optimizer_that_is_added_after_training_began_is_named(ranks):
-    for complaints in ranks.run(late_parameters):
-        (only,) = complaints
-        assert "optimizer extra, with 2 of its parameter(s), was added" in only
-
-
 def test_an_algorithm_whose_optimizers_are_not_found_is_named():
     """Else each rank would train a different model, unnoticed with ddp.verify=false."""
     algo = make_algo()
