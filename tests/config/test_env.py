@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from robomimic_ddp import errors
 from robomimic_ddp.config import env, machine
-from robomimic_ddp.config.env import read_launch_env
+from robomimic_ddp.config.env import LaunchEnv, read_launch_env
+from robomimic_ddp.errors import LaunchError
 
 TORCHRUN = {
     "RANK": "5",
@@ -48,8 +48,6 @@ def test_slurm_variables_alone_are_no_launch():
 
 
 def test_tasks_of_an_array_are_numbered_from_0():
-    LaunchEnv, LaunchError = env.LaunchEnv, errors.LaunchError
-
     def task(number, count, launch=None):
         names = {"ID": number, "COUNT": count, "MIN": 10, "STEP": 5}
         environ = {f"SLURM_ARRAY_TASK_{name}": str(value) for name, value in names.items()}

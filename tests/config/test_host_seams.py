@@ -17,7 +17,7 @@ from robomimic_ddp.errors import PatchError, UnpatchedScript, WriteError
 from robomimic_ddp.patches import engine, record, registry
 from robomimic_ddp.patches.host import hosts
 from robomimic_ddp.patches.syntax.python import api_names
-from robomimic_ddp.training import resume, run
+from robomimic_ddp.training import run
 from robomimic_ddp.training.run_directory import run_directory
 from tests.patches.support import CHECKOUT, write_host
 
@@ -37,7 +37,27 @@ UTILS = "utils/train_utils.py"
         ("import robomimic_ddp.api as D\nx = D.save  # D.ask\n", {"save"}),
         ("from robomimic_ddp import api\napi.ask('?')\n", {"ask"}),
         ("from robomimic_ddp.api import save\n", {"save"}),
-        ("import robomimic_ddp.api as DDPUtils\n    """Which training refuses: the edit was lost, or left out."""
+        ("import robomimic_ddp.api as DDPUtils\n<<<<<<< HEAD\n", None),
+    ],
+)
+def test_names_that_a_file_uses(text, names):
+    assert host_seams.api_names(text) == names
+    # What `apply` has recorded is compared with that: two readers, since neither side imports the
+    # other's.
+    assert set(api_names(text.encode())) == (names or set())
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("lam = self.cfg.alpha / Q_values.abs().mean().detach()", "alpha / Q_values.abs().mean()"),
+        ('lam = cfg["alpha"]/q.abs().mean()', "alpha'] / q.abs().mean()"),
+        ("lam = weight(q)  # by hand; was: alpha / q.abs().mean()", None),
+        ("lam = self.cfg.alpha / DDPUtils.over_ranks(Q_values.abs().mean().detach())", None),
+        ("lam = self.cfg.alpha / 2 + q.abs().mean()", None),
+    ],
+)
+def test_a_mean_over_the_ranks_own_batch(line, found, tmp_path, monkeypatch):
     (tmp_path / "own_mean_host.py").write_text(f"def weigh():\n    {line}\n")
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("own_mean_host")
@@ -145,20 +165,6 @@ def test_what_one_rank_lacks_is_the_same_error_on_all(monkeypatch):
     with pytest.raises(PatchError, match="/b/x.py lacks DDPUtils.save") as refused:
         run._require_all_seams(object())
     assert refused.value.everywhere
-
-
-def test_the_state_is_read_once_the_run_directory_is_this_jobs(tmp_path, monkeypatch):
-    """And not by the host's assignment `best = DDPUtils.restored(...)`."""
-    (tmp_path / "logs").mkdir()
-    happened = []
-    with ExitStack() as undo:
-        made = SimpleNamespace(resume=Resume(), undo=undo)
-        made.begin_record = lambda *_: happened.append("record")
-        made.start_heartbeat = lambda *_: happened.append("beat")
-        monkeypatch.setattr(run, "current", lambda: made)
-        monkeypatch.setattr(resume, "saved_state", lambda of: happened.append(of))
-        run_directory(lambda: (str(tmp_path / "logs"),))()
-    assert happened == ["record", "beat", made]
 
 
 @pytest.mark.parametrize("make", ["touch", "link"])

@@ -13,8 +13,8 @@ import pytest
 from robomimic_ddp.errors import EXIT_STOPPED
 from tests.configs import make_config, merged, write_config
 from tests.hosts import Host
+from tests.ranks.hosted import job, killed, require_finished
 from tests.ranks.pool import RankPool
-from tests.ranks.test_resumed_host import job, killed, require_finished
 from tests.runs import flat, newest, state_differences
 
 pytestmark = pytest.mark.timeout(600)

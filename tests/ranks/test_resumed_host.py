@@ -20,9 +20,9 @@ from robomimic_ddp.checkpoint import state_file
 from robomimic_ddp.distributed import group
 from robomimic_ddp.errors import EXIT_REFUSED, EXIT_STOPPED
 from tests.droid_host import droid_shaped
-from tests.hosts import FINISHED, Host, apply
-from tests.ranks.hosted import train_on_rank
-from tests.ranks.pool import RankError, RankPool
+from tests.hosts import Host, apply
+from tests.ranks.hosted import job, killed, require_finished, train_on_rank
+from tests.ranks.pool import RankPool
 from tests.runs import (
     captured,
     flat,
@@ -40,43 +40,6 @@ pytestmark = pytest.mark.timeout(600)
 @pytest.fixture(scope="module")
 def config(four_epochs: Callable[..., Path]) -> Callable[..., Path]:
     return four_epochs
-
-
-def job(
-    pool: RankPool,
-    host: Host,
-    folder: Path,
-    config: Path,
-    plan: str,
-    *more: str,
-    ranks: int = 2,
-    launched: bool = True,
-    added: dict[str, str] | None = None,
-    train: Callable[..., tuple[int, str]] = train_on_rank,
-) -> tuple[int, str]:
-    """The exit code of all ranks, and what they printed."""
-    call = (str(host.folder), "tests.e2e.killed_train", launched, plan, str(folder / "happened"))
-    done = pool.run(
-        train,
-        *(*call, "--config", str(config), *more),
-        world_size=ranks,
-        process_group=launched,
-        environment=added,
-        timeout=200,
-    )
-    (code,) = {code for code, _ in done}
-    return code, "".join(text for _, text in done)
-
-
-def require_finished(done: tuple[int, str]) -> str:
-    code, text = done
-    assert code == 0 and text.count(FINISHED) == 1, text
-    return text
-
-
-def killed(pool: RankPool, *call: Any, **options: Any) -> None:
-    with pytest.raises(RankError, match="died with exit code -9"):
-        job(pool, *call, **options)
 
 
 @pytest.fixture(scope="module")
