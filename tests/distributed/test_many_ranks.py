@@ -233,13 +233,6 @@ def test_what_a_rank_does_for_its_batches_does_not_depend_on_the_ranks(monkeypat
     assert few == many and few["keys"] <= 2048 + 2 * 100 and few["orders"] == 1
 
 
-class Sizes:
-    """What `files_of_rank` reads of a source."""
-
-    def __init__(self, sizes):
-        self.sizes = sizes
-
-
 def index_of(moments, lengths):
     """One episode a file."""
     count = len(lengths)
@@ -257,7 +250,7 @@ def index_of(moments, lengths):
 def test_statistics_of_1024_parts_are_those_of_all_steps(files):
     draw = np.random.RandomState(0)
     sizes = draw.randint(1, 1000, files)
-    owned = [files_of_rank(Sizes(sizes), rank, MANY) for rank in range(MANY)]
+    owned = [files_of_rank(sizes, rank, MANY) for rank in range(MANY)]
     assert sorted(sum(owned, [])) == list(range(files))
     lengths = draw.randint(1, 9, files)
     steps = [draw.randn(length, 3) * 5 + 100 for length in lengths]
