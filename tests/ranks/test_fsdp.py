@@ -25,7 +25,7 @@ from robomimic_ddp.config.options import Options
 from robomimic_ddp.distributed import fsdp, group, host_algo, parallel
 from robomimic_ddp.errors import WrapError
 from robomimic_ddp.training.step import backprop, ema, fused_optimizers
-from robomimic_ddp.training.step.ema import AveragedModel
+from robomimic_ddp.training.step.ema import AveragedModel, AveragedParameters
 from tests.faults.toy_run import Average
 from tests.ranks.pool import RankError
 from tests.ranks.toy import make_algo, step
