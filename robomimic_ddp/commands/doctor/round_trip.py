@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -101,12 +101,12 @@ def _median_ms(tensor: Any, times: int) -> float:
     import torch
     import torch.distributed as dist
 
-    synchronize: Callable[[], object] = torch.cuda.synchronize if tensor.is_cuda else int
     durations = []
     for _ in range(times + 1):
         start = time.perf_counter()
         dist.all_reduce(tensor)
-        synchronize()
+        if tensor.is_cuda:
+            torch.cuda.synchronize()
         durations.append((time.perf_counter() - start) * 1e3)
     return statistics.median(durations[1:])
 
