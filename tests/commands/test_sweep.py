@@ -178,13 +178,6 @@ def test_nothing_is_made_of_what_could_not_be_trained(
     assert not (tmp_path / "sweep").exists()
 
 
-def test_a_metric_is_one_of_four(config, tmp_path, capsys):
-    words = ("--config", config, "train.seed=1", "--metric", "valid/loss")
-    with pytest.raises(SystemExit):
-        sweep("new", tmp_path / "sweep", *words)
-    assert "valid/Loss" in capsys.readouterr().err
-
-
 def test_trials_are_compared_by_what_all_of_them_have(make):
     assert make("experiment.rollout.enabled=true,false").metric == "valid/Loss"
 

@@ -84,19 +84,19 @@ def read(source: Source, most: int) -> Sample:
     pictures, words = sorted(cameras(source)), language(source)
     plain = [name for name in steps if name not in pictures]
     short = min(plain or pictures, key=lambda name: math.prod(n or 1000 for n in steps[name].shape))
-    light = episode_parser(source.features, sorted({short, *([words] if words else [])}))
-    full = episode_parser(source.features, sorted({short, *pictures}))
+    names = sorted({short, *pictures, *([words] if words else [])})
+    parse = episode_parser(source.features, names)
     sample = Sample()
 
     def add(raw: Any) -> None:
-        episode = light(raw)
+        episode = parse(raw)
         length = int(tf.shape(episode[short])[0])
         sample.lengths.append(length)
         texts = episode[words].numpy().tolist() if words else []
         texts = [text.decode("utf-8", "replace") for text in texts]
         sample.texts += set(texts)
         if pictures and length and len(sample.frames) < SHEET_EPISODES:
-            sample.frames.append(_frames(full(raw), pictures, length))
+            sample.frames.append(_frames(episode, pictures, length))
             sample.instructions.append(texts[0] if texts else "")
 
     files, count = _chosen(source, most)

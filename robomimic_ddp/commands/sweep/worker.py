@@ -7,14 +7,13 @@ whose worker was killed is taken by the next worker as soon as its training has 
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,14 +24,13 @@ from robomimic_ddp.commands.sweep import show
 from robomimic_ddp.commands.sweep.entry import REQUEUE, Entry
 from robomimic_ddp.commands.sweep.study import Sweep
 from robomimic_ddp.config import env, machine
-from robomimic_ddp.distributed import rendezvous
+from robomimic_ddp.distributed import known_errors, rendezvous
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_STOPPED, DataError
 
 _POLL_SECONDS = 1.0
 _MOST_KILLS = 3
 """How often a training that a signal has ended (a machine out of memory, for one) is resumed."""
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
-_ERROR = re.compile(r"\b\w*(error|exception)\b.*:", re.IGNORECASE)
 
 
 @dataclass
@@ -241,9 +239,7 @@ def _last_error(log: Path, code: int) -> str:
     """Return what a user should read first of a training that has failed."""
     if code < 0:
         return f"ended by {signal.Signals(-code).name}"
-    lines: list[str] = []
-    with suppress(OSError):  # somebody has removed it
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-200:]
-    lines = [line.strip() for line in lines if line.strip()]
-    errors = [line for line in lines if _ERROR.search(line)]
-    return (errors or lines or [f"exit code {code}"])[-1][:400]
+    try:
+        return known_errors.error_line(log.read_text(encoding="utf-8", errors="replace"))
+    except OSError:  # somebody has removed it
+        return f"exit code {code}"
