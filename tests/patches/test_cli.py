@@ -10,6 +10,7 @@ import pytest
 
 from robomimic_ddp import __version__, cli
 from robomimic_ddp.commands.doctor import software
+from robomimic_ddp.commands.doctor.findings import Context
 from robomimic_ddp.patches import commands
 from tests.patches.support import CHECKOUT, run_command, snapshot
 
@@ -150,10 +151,12 @@ def test_one_file_is_not_files(host, command):
     assert "\n1 file edited. Take" in command("apply", host)[1]
 
 
-def test_apply_and_doctor_count_the_same_files(host, command):
+def test_apply_and_doctor_count_the_same_files(host, command, monkeypatch):
     assert "\n4 files edited, scripts/train_rlds.py added. Take" in command("apply", host)[1]
-    calls, _ = software.edited_files(host)
-    assert calls == 4
+    monkeypatch.syspath_prepend(str(host.parent))
+    monkeypatch.delitem(sys.modules, "robomimic", raising=False)
+    (finding,) = software.check_host(Context({}, {}))
+    assert "(4 files, " in finding.message
 
 
 def test_apply_names_the_lines_as_they_are_now(host, command):
