@@ -42,7 +42,6 @@ class Hook(StepHook):
 def test_each_hook_has_its_place_in_the_written_order():
     written = (
         "pace",
-        "pictures",
         "debug",
         "heartbeat",
         "loss guard",
