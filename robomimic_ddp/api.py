@@ -79,9 +79,9 @@ restored = resume.restored
 
 def data_logger(cls: type) -> type:
     """Decorates the host's DataLogger, see `monitoring/host_loggers.py`; wandb's config gets the
-    plan, and the log pictures.
+    plan.
     """
-    return host_loggers.data_logger(cls, run.facts, run.draw_into)
+    return host_loggers.data_logger(cls, run.facts)
 
 
 def __getattr__(name: str) -> Any:
