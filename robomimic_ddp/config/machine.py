@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import sys
-import threading
 from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
@@ -65,27 +64,6 @@ def peak_memory() -> int:
         return 0
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def resident_memory() -> int:
-    """Resident memory of this process in bytes; 0 if unknown."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:  # no Linux
-        return 0
-
-
-def has_running_threads() -> bool:
-    """Whether another thread of this process is running or runnable; False if unknown."""
-    for task in Path("/proc/self/task").glob("*"):
-        try:
-            state = (task / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-        except OSError:  # it has ended
-            continue
-        if state == "R" and int(task.name) != threading.get_native_id():
-            return True
-    return False
 
 
 def machine_memory() -> int:

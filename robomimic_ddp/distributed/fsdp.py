@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import nn
 
 from robomimic_ddp.distributed import group, host_algo, parallel
-from robomimic_ddp.errors import VerifyError, WrapError
+from robomimic_ddp.errors import WrapError
 
 try:  # torch before 2.6 has neither; `why_not` says so
     from torch.distributed.device_mesh import init_device_mesh
@@ -127,12 +127,9 @@ def shard(algo: Any, options: Any, device: str) -> str:
     which are whole and equal on all ranks. The line of the plan that says what was done.
 
     `options`: ours. Raises WrapError, naming the net, where no part of a net can be a unit, or an
-    optimizer has a parameter outside the nets; VerifyError where the ranks' mean of known numbers
-    is wrong.
+    optimizer has a parameter outside the nets.
     """
     mesh = _mesh(options.fsdp_replicas, device.partition(":")[0])
-    if options.verify:
-        _probe(mesh)
     settings: dict[str, Any] = {"mesh": mesh, "offload_policy": OffloadPolicy()}
     if options.fsdp_offload:
         settings["offload_policy"] = CPUOffloadPolicy()
@@ -167,27 +164,6 @@ def _mesh(replicas: int, device_type: str) -> Any:
         return init_device_mesh(device_type, (group.world_size(),), mesh_dim_names=("shard",))
     shape = (replicas, group.world_size() // replicas)
     return init_device_mesh(device_type, shape, mesh_dim_names=("replicate", "shard"))
-
-
-def _probe(mesh: Any) -> None:
-    """Collective: a layer of known gradients through FSDP; some gloo have summed wrongly."""
-    ranks = group.world_size()
-    # Without its random weights: the main rank's stream is the host's.
-    layer = nn.utils.skip_init(
-        nn.Linear, 1, 2 * ranks + 1, bias=False, device=mesh.device_type
-    ).requires_grad_()
-    fully_shard(layer, mesh=mesh)
-    rows = torch.arange(2.0 * ranks + 1, device=mesh.device_type)
-    given = torch.full((1, 1), float(ranks * (group.rank() + 1)), device=mesh.device_type)
-    (layer(given) * rows).sum().backward()
-    found, expected = full(layer.weight.grad).flatten(), rows * (ranks * (ranks + 1) / 2)
-    if not torch.allclose(found, expected):
-        raise VerifyError(
-            f"torch {torch.__version__} averages wrongly over {dist.get_backend()}: known "
-            f"gradients of a sharded layer became {found.tolist()} on rank {group.rank()}, "
-            f"expected {expected.tolist()}. Nothing that is trained would be right. Use another "
-            "torch or backend (ddp.backend), or ddp.mode=ddp."
-        ).on_all_ranks()
 
 
 def _shard_net(name: str, net: nn.Module, settings: dict) -> int:
