@@ -86,7 +86,7 @@ def require_accepted(words: Sequence[str], script: ModuleType) -> None:
 
 
 def overrides(words: Sequence[str]) -> list[str]:
-    """A host's list of overrides without our options, which Hydra would reject."""
+    """Return a host's list of overrides without our options, which Hydra would reject."""
     return [word for word in words if not _is_option(word)]
 
 
@@ -129,7 +129,7 @@ def load_from(composed: Any, loaded: Any) -> Any:
 
 
 def _settings() -> list[str]:
-    """The host's own key=value words; "+key=value" is Hydra's way to add a key."""
+    """Return the host's own key=value words; "+key=value" is Hydra's way to add a key."""
     words = [
         word.lstrip("+") for word in overrides(sys.argv[1:]) if not word.startswith(("-", "~"))
     ]

@@ -18,7 +18,7 @@ _API = "robomimic_ddp.api"
 
 
 def package_folder(package: str | None) -> Path | None:
-    """The folder of an imported package ("robomimic"), or None."""
+    """Return the folder of an imported package ("robomimic"), or None."""
     file = getattr(sys.modules.get(package or ""), "__file__", None)
     return Path(file).parent if file and Path(file).name == "__init__.py" else None
 
@@ -79,7 +79,7 @@ def require_whole() -> None:
 
 
 def half_patched(lost: Mapping[str, Sequence[str]]) -> str:
-    """The message for a result of `lost` that is not empty."""
+    """Return the message for a result of `lost` that is not empty."""
     listed = "\n".join(
         f"  {path} lacks {', '.join(f'DDPUtils.{name}' for name in names) or 'all of its edits'}"
         for path, names in lost.items()

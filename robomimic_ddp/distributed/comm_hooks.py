@@ -30,7 +30,7 @@ _EPSILON = 1e-8
 
 
 def sends_bf16(device: str) -> bool:
-    """Collective: whether gradients on `device` can travel in bf16; torch 2.0's gloo refuses."""
+    """Collective: returns whether `device` can send bf16, which torch 2.0's gloo refuses."""
     if not group.is_initialized() or not group.sends_over_gloo(torch.device(device)):
         return True
     try:

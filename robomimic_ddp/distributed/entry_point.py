@@ -199,13 +199,13 @@ def _record(text: str, launch: env.LaunchEnv) -> None:
 
 
 def is_time_limit(error: BaseException) -> bool:
-    """Whether a collective timed out."""
+    """Return whether a collective timed out."""
     return _raised_by_torch(error) and any(text in str(error) for text in _TIME_LIMIT_TEXTS)
 
 
 def is_follow_up(error: BaseException) -> bool:
-    """Whether `error` only reports the closed connection of another rank: by its text, and raised
-    by a collective (and not by wandb or a file system).
+    """Return whether `error` only reports the closed connection of another rank: by its text, and
+    raised by a collective (and not by wandb or a file system).
     """
     return _raised_by_torch(error) and any(text in str(error) for text in _FOLLOW_UP_TEXTS)
 

@@ -52,7 +52,7 @@ os.register_at_fork(after_in_child=gc.freeze)
 
 
 def is_initialized() -> bool:
-    """Whether this process belongs to a process group of any size."""
+    """Return whether this process belongs to a process group of any size."""
     return dist.is_available() and dist.is_initialized()
 
 
@@ -67,7 +67,7 @@ def world_size() -> int:
 
 
 def is_main() -> bool:
-    """Whether this is rank 0, which logs, saves and prompts."""
+    """Return whether this is rank 0, which logs, saves and prompts."""
     return rank() == 0
 
 
@@ -127,8 +127,8 @@ def process_group(
 
 
 def _met(url: str, timeout: timedelta, **rendezvous: Any) -> tuple[Any, int, int]:
-    """The store of the rendezvous at `url` ("env://": the launcher's MASTER_ADDR:MASTER_PORT), this
-    rank, and the number of ranks.
+    """Return the store of the rendezvous at `url` ("env://": the launcher's
+    MASTER_ADDR:MASTER_PORT), this rank, and the number of ranks.
 
     Runs in a thread, since torch waits without a limit for a port that accepts connections and
     never answers. Raises LaunchError then, and torch's errors. torch 2.0 keeps the GIL meanwhile,
@@ -182,7 +182,7 @@ def _require_own_gpu(store: Any, rank: int, world_size: int, device: torch.devic
 
 
 def _gpu_name(device: torch.device) -> str:
-    """The GPU's UUID; before torch 2.4 its number among the visible ones."""
+    """Return the GPU's UUID; before torch 2.4 its number among the visible ones."""
     uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
     visible = env.variables().get("CUDA_VISIBLE_DEVICES", "all")
     return f"GPU-{uuid}" if uuid else f"{device} of CUDA_VISIBLE_DEVICES={visible}"
@@ -209,7 +209,7 @@ def leave() -> None:
 
 
 def sends_over_gloo(device: torch.device) -> bool:
-    """Whether tensors on `device` are sent over gloo; True without a process group."""
+    """Return whether tensors on `device` are sent over gloo; True without a process group."""
     if not is_initialized():
         return True
     return dist.group.WORLD._get_backend(device).name() == "gloo"
@@ -223,7 +223,7 @@ def barrier() -> None:
 
 
 def broadcast_object(value: Any, source: int = 0) -> Any:
-    """Collective: the picklable `value` of rank `source`, on every rank."""
+    """Collective: returns the picklable `value` of rank `source`, on every rank."""
     if world_size() == 1:
         return value
     box = [value]
@@ -232,7 +232,7 @@ def broadcast_object(value: Any, source: int = 0) -> Any:
 
 
 def gather_objects(value: Any, within: Any = None) -> list[Any]:
-    """Collective: every rank's picklable `value`, in rank order, on every rank.
+    """Collective: returns every rank's picklable `value`, in rank order, on every rank.
 
     Values below 1 kB take one message, larger ones two. within: a group of `without_time_limit`,
     for a long wait.
@@ -251,7 +251,7 @@ def gather_objects(value: Any, within: Any = None) -> list[Any]:
 
 
 def _gather_bytes(data: bytes, size: int, within: Any) -> list[bytes]:
-    """Collective: every rank's `data`, padded to `size` bytes, which is equal on all ranks.
+    """Collective: returns every rank's `data`, padded to `size` bytes, which is equal on all ranks.
 
     all_gather_object uses the device of the group's default backend (CUDA with NCCL), and always
     sends two messages; CPU tensors of bytes are sent over gloo.
@@ -280,8 +280,8 @@ def without_time_limit() -> Iterator[Any]:
 
 
 def cores_of_node() -> list[tuple[int, ...]]:
-    """Collective: the cores that each rank of this node may run on, in rank order. Nodes are
-    identified by host name: not every launcher numbers the ranks of a node consecutively, or
+    """Collective: returns the cores that each rank of this node may run on, in rank order. Nodes
+    are identified by host name: not every launcher numbers the ranks of a node consecutively, or
     exports their number.
     """
     here = env.host_name()
@@ -290,7 +290,7 @@ def cores_of_node() -> list[tuple[int, ...]]:
 
 
 def sum_over_ranks(tensor: torch.Tensor) -> torch.Tensor:
-    """Collective: the elementwise sum of `tensor` over ranks, as a new tensor."""
+    """Collective: returns the elementwise sum of `tensor` over ranks, as a new tensor."""
     total = tensor.clone()
     if world_size() > 1:
         dist.all_reduce(total)

@@ -149,7 +149,7 @@ class Watchdog:
 
 
 def _value(store: Any, key: str) -> bytes | None:
-    """The value of `key`, or None, without waiting as `get` does. torch 2.0 has no `check`:
+    """Return the value of `key`, or None, without waiting as `get` does. torch 2.0 has no `check`:
     compare_set with a value that is never set returns the current one.
     """
     found = store.compare_set(key, _NEVER_SET, _NEVER_SET)
@@ -226,7 +226,7 @@ def saving(what: str) -> Iterator[None]:
 
 
 def here() -> str | None:
-    """This rank's place; None without a process group of ours, unless it saves. Thread-safe."""
+    """Return this rank's place; None without a process group, unless it saves. Thread-safe."""
     for place in _saving[:1]:
         return place
     return _current[-1].describe() if _current else None
