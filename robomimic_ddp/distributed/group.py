@@ -101,7 +101,7 @@ def process_group(
     bound = torch.device(device)
     try:
         url = rendezvous.pop("init_method", "env://")
-        store, own_rank, ranks = _met(url, timeout, **rendezvous)
+        store, own_rank, ranks = _meet(url, timeout, **rendezvous)
         store = dist.PrefixStore(f"robomimic_ddp/attempt_{attempt}", store)
         joined = {"store": store, "rank": own_rank, "world_size": ranks}
         if bound.type == "cuda":
@@ -117,8 +117,7 @@ def process_group(
             "that no firewall or stale process blocks the port."
         ) from error
     store = dist.distributed_c10d._get_default_store()
-    own = dist.get_rank(), dist.get_world_size()
-    watchdog.begin(store, *own, timeout_seconds, ends_unheard="nccl" in backend)
+    watchdog.begin(store, own_rank, ranks, timeout_seconds, ends_unheard="nccl" in backend)
     barrier()
     if bound.type == "cuda" and "nccl" in backend:
         _send_a_first_number(bound, backend)
@@ -126,7 +125,7 @@ def process_group(
     leave()
 
 
-def _met(url: str, timeout: timedelta, **rendezvous: Any) -> tuple[Any, int, int]:
+def _meet(url: str, timeout: timedelta, **rendezvous: Any) -> tuple[Any, int, int]:
     """Return the store of the rendezvous at `url` ("env://": the launcher's
     MASTER_ADDR:MASTER_PORT), this rank, and the number of ranks.
 
@@ -134,33 +133,33 @@ def _met(url: str, timeout: timedelta, **rendezvous: Any) -> tuple[Any, int, int
     never answers. Raises LaunchError then, and torch's errors. torch 2.0 keeps the GIL meanwhile,
     so there it waits until the launcher ends the job.
     """
-    found: list[Any] = []
+    outcome: list[Any] = []
 
-    def meet() -> None:
+    def try_to_meet() -> None:
         try:
-            found.append(next(dist.rendezvous(url, timeout=timeout, **rendezvous)))
+            outcome.append(next(dist.rendezvous(url, timeout=timeout, **rendezvous)))
         except Exception as error:
-            found.append(error)
+            outcome.append(error)
 
-    thread = threading.Thread(target=meet, name="robomimic-ddp-rendezvous", daemon=True)
+    thread = threading.Thread(target=try_to_meet, name="robomimic-ddp-rendezvous", daemon=True)
     thread.start()
     thread.join(timeout.total_seconds() + _LAST_ANSWER_SECONDS)
-    if not found:
+    if not outcome:
         raise LaunchError(
-            f"MASTER_ADDR:MASTER_PORT took the connection and never answered, in "
+            "MASTER_ADDR:MASTER_PORT took the connection and never answered, in "
             f"{timeout.total_seconds():g} s (ddp.timeout): another program uses the port, so the "
             "ranks could not meet. Choose another MASTER_PORT, or leave it to torchrun "
             "(--standalone on one machine)."
         )
-    if isinstance(found[0], Exception):
-        raise found[0]
-    store, own_rank, ranks = found[0]
+    if isinstance(outcome[0], Exception):
+        raise outcome[0]
+    store, own_rank, ranks = outcome[0]
     store.set_timeout(timeout)
     return store, own_rank, ranks
 
 
 def _require_own_gpu(store: Any, rank: int, world_size: int, device: torch.device) -> None:
-    """Collective, over `store`: raises LaunchError where two ranks have the same GPU."""
+    """Collective, over `store`: raises LaunchError if two ranks have the same GPU."""
     store.set(_GPU.format(rank), json.dumps([env.host_name(), _gpu_name(device)]))
     if rank == 0:
         text, seen = "", {}
@@ -272,11 +271,11 @@ def without_time_limit() -> Iterator[Any]:
     if world_size() == 1:
         yield None
         return
-    waiting = dist.new_group(backend="gloo", timeout=timedelta(days=365))
+    patient_group = dist.new_group(backend="gloo", timeout=timedelta(days=365))
     with watchdog.without_time_limit():
-        yield waiting
+        yield patient_group
     time.sleep(_LAST_WORK_SECONDS)
-    dist.destroy_process_group(waiting)
+    dist.destroy_process_group(patient_group)
 
 
 def cores_of_node() -> list[tuple[int, ...]]:

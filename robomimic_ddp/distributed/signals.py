@@ -25,7 +25,7 @@ import torch.distributed as dist
 
 from robomimic_ddp.distributed import group, watchdog
 
-REQUEST = getattr(signal, "SIGUSR1", signal.SIGTERM)
+REQUEST = signal.SIGUSR1
 """torchrun itself never sends it."""
 SIGNALS = (signal.SIGTERM, REQUEST, signal.SIGINT)
 SAME_INTERRUPT_SECONDS = 1.0
