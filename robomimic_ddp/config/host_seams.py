@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,11 +15,10 @@ from robomimic_ddp.errors import RobomimicDDPError, UnpatchedScript
 RECORD = ".robomimic_ddp.json"
 """The record that `apply` writes into the host's package folder."""
 _API = "robomimic_ddp.api"
-_OWN_MEAN = re.compile(r"alpha\W*/\s*\w[\w.]*\.abs\(\)\.mean\(\)")
 
 
 def package_folder(package: str | None) -> Path | None:
-    """The folder of an imported package ("robomimic"), or None."""
+    """Return the folder of an imported package ("robomimic"), or None."""
     file = getattr(sys.modules.get(package or ""), "__file__", None)
     return Path(file).parent if file and Path(file).name == "__init__.py" else None
 
@@ -80,25 +78,8 @@ def require_whole() -> None:
             raise UnpatchedScript(half_patched(found), quiet=launch.local_rank > 0)
 
 
-def own_batch_mean(module: str) -> str | None:
-    """Local: the division by a mean over the rank's batch in the loaded source of `module`, which
-    `apply` puts into `over_ranks` (TD3-BC's weight of its Q-values), or None.
-    """
-    file = getattr(sys.modules.get(module), "__file__", None)
-    texts = dict(_loaded_texts({Path(file).resolve()})) if file else {}
-    found = next((_OWN_MEAN.search(_without_comments(text)) for text in texts.values()), None)
-    return found[0] if found else None
-
-
-def _without_comments(text: str) -> str:
-    try:
-        return ast.unparse(ast.parse(text))
-    except (SyntaxError, ValueError):  # written for another Python
-        return text
-
-
 def half_patched(lost: Mapping[str, Sequence[str]]) -> str:
-    """The message for a result of `lost` that is not empty."""
+    """Return the message for a result of `lost` that is not empty."""
     listed = "\n".join(
         f"  {path} lacks {', '.join(f'DDPUtils.{name}' for name in names) or 'all of its edits'}"
         for path, names in lost.items()

@@ -37,7 +37,7 @@ REMEDIES = {
 
 
 def remedy(text: str) -> str:
-    """What to do about a failure that printed `text`; "" if it is unknown."""
+    """Return what to do about a failure that printed `text`; "" if it is unknown."""
     return next((remedy for words, remedy in REMEDIES.items() if words in text), "")
 
 

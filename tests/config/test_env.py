@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
-from pathlib import Path
 
 import pytest
 
@@ -75,8 +73,8 @@ def test_the_process_environment_is_the_default(monkeypatch):
 
 
 def test_memory_of_the_process_and_of_the_machine(tmp_path, monkeypatch):
-    memory, held = machine.machine_memory(), machine.resident_memory()
-    assert 0 < held < memory and machine.peak_memory() < memory
+    memory, held = machine.machine_memory(), machine.peak_memory()
+    assert 0 < held < memory
     limits = {"limit": str(held), "none": "max", "huge": str(2**62)}
     files = []
     for name, text in limits.items():
@@ -86,24 +84,6 @@ def test_memory_of_the_process_and_of_the_machine(tmp_path, monkeypatch):
     assert machine.machine_memory() == held, "a container's limit"
     monkeypatch.setattr(machine, "_MEMORY_LIMITS", files[1:])
     assert machine.machine_memory() >= memory
-
-
-@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs Linux' /proc")
-def test_a_thread_that_works_is_seen():
-    stop = threading.Event()
-
-    def work():
-        while not stop.is_set():
-            sum(range(100_000))
-
-    worker = threading.Thread(target=work)
-    worker.start()
-    try:
-        # Between two looks it may wait for the interpreter; not at every one of many.
-        assert any(machine.has_running_threads() for _ in range(10_000))
-    finally:
-        stop.set()
-        worker.join()
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ def test_mode_override(env, gpus, asked, mode):
         ),
         (launched(0, 2), 0, {"backend": "nccl"}, PlanError, ["nccl", "CPU"]),
         (launched(0, 1), 1, {"mode": "fsdp"}, PlanError, ["mode fsdp with one rank", "torchrun"]),
-        (LaunchEnv(), 4, {"mode": "fsdp"}, PlanError, ["with one rank", "in a sweep: --ranks"]),
+        (LaunchEnv(), 4, {"mode": "fsdp"}, PlanError, ["with one rank", "--ranks NUMBER"]),
     ],
 )
 def test_contradictions(env, gpus, options, error, words):

@@ -166,7 +166,7 @@ def test_frozen_parameters_stay_as_they_are(ranks):
     assert ranks.run(with_frozen_parameters) == [[f"policy.{name}" for name in frozen]] * 2
 
 
-def on_a_backend_that_doubles() -> None:
+def on_a_backend_that_doubles() -> list[str]:
     send = torch.distributed.reduce_scatter_tensor
 
     def doubled(output: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -174,14 +174,17 @@ def on_a_backend_that_doubles() -> None:
         output.mul_(2)
         return work
 
+    algo = sharded_algo()
+    means = fsdp.GradientMeans(algo)
     with mock.patch.object(torch.distributed, "reduce_scatter_tensor", doubled):
-        sharded_algo()
+        step(algo, torch.ones(2, 4))
+    return means.complaints()
 
 
 @pytest.mark.planted_fault
-def test_a_backend_that_adds_wrongly_is_found_before_training(ranks):
-    with pytest.raises(RankError, match="VerifyError: torch .* averages wrongly over gloo"):
-        ranks.run(on_a_backend_that_doubles)
+def test_a_backend_that_adds_wrongly_is_found_in_the_first_step(ranks):
+    for (complaint,) in ranks.run(on_a_backend_that_doubles):
+        assert "is not the mean of the ranks' gradients" in complaint
 
 
 def with_a_parameter_of_no_dimension() -> None:
