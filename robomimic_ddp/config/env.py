@@ -7,7 +7,9 @@ torchrun exports RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and
 from __future__ import annotations
 
 import os
+import shutil
 import socket
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -228,6 +230,35 @@ def rendering_on(gpu: int) -> Iterator[None]:
 def wandb_mode() -> str | None:
     """WANDB_MODE: "online", "offline", "disabled", ..."""
     return os.environ.get("WANDB_MODE") or None
+
+
+def command_line() -> list[str]:
+    """Return the words that started this process, the interpreter first."""
+    return list(sys.orig_argv)
+
+
+def python_path() -> str:
+    """Return PYTHONPATH as this process has it; "" without one."""
+    return os.environ.get("PYTHONPATH", "")
+
+
+def working_folder() -> str:
+    """Return the folder that relative paths and `python -m` start from; "" where it was removed.
+    Under `hydra.main`, which may have entered its output folder, it is where the program started.
+    """
+    hydra = sys.modules.get("hydra.core.hydra_config")
+    if hydra is not None and hydra.HydraConfig.initialized():
+        return hydra.HydraConfig.get().runtime.cwd
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""
+
+
+def missing_from_path(program: str) -> bool:
+    """Return whether the shell would not run `program` of this interpreter's environment."""
+    found = shutil.which(program)
+    return found is None or Path(found).parent != Path(sys.executable).parent
 
 
 def variables() -> dict[str, str]:

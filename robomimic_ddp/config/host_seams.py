@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from robomimic_ddp.errors import RobomimicDDPError, UnpatchedScript
 RECORD = ".robomimic_ddp.json"
 """The record that `apply` writes into the host's package folder."""
 _API = "robomimic_ddp.api"
+_OWN_MEAN = re.compile(r"alpha\W*/\s*\w[\w.]*\.abs\(\)\.mean\(\)")
 
 
 def package_folder(package: str | None) -> Path | None:
@@ -76,6 +78,23 @@ def require_whole() -> None:
         found = lost(package_folder(name))
         if found:
             raise UnpatchedScript(half_patched(found), quiet=launch.local_rank > 0)
+
+
+def own_batch_mean(module: str) -> str | None:
+    """Local: the division by a mean over the rank's batch in the loaded source of `module`, which
+    `apply` puts into `over_ranks` (TD3-BC's weight of its Q-values), or None.
+    """
+    file = getattr(sys.modules.get(module), "__file__", None)
+    texts = dict(_loaded_texts({Path(file).resolve()})) if file else {}
+    found = next((_OWN_MEAN.search(_without_comments(text)) for text in texts.values()), None)
+    return found[0] if found else None
+
+
+def _without_comments(text: str) -> str:
+    try:
+        return ast.unparse(ast.parse(text))
+    except (SyntaxError, ValueError):  # written for another Python
+        return text
 
 
 def half_patched(lost: Mapping[str, Sequence[str]]) -> str:

@@ -11,7 +11,7 @@ import torch
 
 from robomimic_ddp import verify
 from robomimic_ddp.checkpoint import file_check, weights
-from robomimic_ddp.config import env, host_config, host_keys
+from robomimic_ddp.config import env, host_config, host_keys, host_seams
 from robomimic_ddp.distributed import (
     entry_point,
     fsdp,
@@ -22,6 +22,7 @@ from robomimic_ddp.distributed import (
     rng,
     watchdog,
 )
+from robomimic_ddp.errors import PatchError
 from robomimic_ddp.monitoring import debug
 from robomimic_ddp.training import plan_summary, resume, run_inputs, state_saver, step
 from robomimic_ddp.training import run as _run
@@ -185,6 +186,13 @@ def _start_training(
 
 def _require_alike(run: _run.Run, model: Any) -> None:
     """Collective: the same nets on all ranks, and none that has loaded other weights."""
+    own_mean = host_seams.own_batch_mean(type(model).__module__)
+    if own_mean is not None:
+        raise PatchError(
+            f"{type(model).__name__} weighs its loss by `{own_mean}`: on several ranks a mean over "
+            "each rank's batch. Expected DDPUtils.over_ranks(...) around it, as `robomimic-ddp "
+            "apply` writes: the edit was lost. Run `robomimic-ddp apply` on the host again."
+        ).on_all_ranks()
     verify.require_same_structure(model)
     loaded = run.fine_tuning or host_algo.steps(model) > 0
     if run.options.values.verify and any(group.gather_objects(loaded)):

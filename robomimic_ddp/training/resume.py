@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from robomimic_ddp import checkpoint
-from robomimic_ddp.config import env
+from robomimic_ddp.config import env, relaunch
 from robomimic_ddp.distributed import (
     atomic_files,
     entry_point,
@@ -101,10 +101,7 @@ def say_resumable(run: _run.Run) -> None:
     """Main rank: prints how to resume a run that ends here, if it has saved a state, unless
     torchrun starts the ranks again by itself.
     """
-    try:
-        launch = env.read_launch_env()
-    except LaunchError:  # somebody has changed the launcher's variables since
-        launch = env.LaunchEnv()
+    launch, _ = _started_by()
     directory, restarts = run.directory, launch.elastic and not launch.shown_by_launcher
     if directory is not None and (directory / checkpoint.STATE).exists() and not restarts:
         what = f"the run in {directory} can be resumed from its last saved state"
@@ -114,9 +111,20 @@ def say_resumable(run: _run.Run) -> None:
 
 
 def how_to(what: str) -> str:
-    """Return `what`, and how this process's run is resumed."""
-    variable = f"{env.OPTION_PREFIX}RESUME=true"
-    return f"{what}. Resume with:\n  {variable} before the same command (on every node)"
+    """`what`, and the command that resumes this process's run."""
+    launch, words = _started_by()
+    interpreter = sys.executable if env.missing_from_path("torchrun") else ""
+    where = env.python_path(), interpreter, env.working_folder()
+    command = relaunch.resume_command(launch, words, *where)
+    return f"{what}. Resume with:\n  {command}"
+
+
+def _started_by() -> tuple[env.LaunchEnv, list[str]]:
+    """The launch environment and the words that started this process, as far as known."""
+    try:
+        return env.read_launch_env(), env.command_line()
+    except LaunchError:  # somebody has changed the launcher's variables since
+        return env.LaunchEnv(), []
 
 
 def forget_requeue(found: checkpoint.Found | None) -> None:

@@ -80,7 +80,9 @@ def test_a_stop_signal_to_torchrun_and_the_entry_with_a_dot_list(
     marker = json.loads((directory / "requeue").read_text())
     assert marker["signal"] == "SIGTERM" and "in epoch 2 after" in marker["stopped"]
     resume = result.stdout.split("Resume with:\n")[1]
-    assert resume.startswith("  ROBOMIMIC_DDP_RESUME=true before the same command")
+    assert resume.startswith("  cd ") and " && PYTHONPATH=" in resume
+    assert " ROBOMIMIC_DDP_RESUME=true " in resume
+    assert f" --standalone --nproc_per_node=2 -m {KILLED} 0@SIGTERM:4 " in resume
     state = newest(tmp_path)
     assert state["epoch"] == 1 and state["inside"]["epoch"] == 2
     assert state["ranks"][0]["totals"]["Loss"][1] == 4 * state["inside"]["steps"]

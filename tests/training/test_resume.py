@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -158,7 +160,8 @@ def test_a_stop_leaves_a_marker_and_says_how_to_resume(heard, signal, tmp_path, 
     content = json.loads((tmp_path / checkpoint.REQUEUE_NAME).read_text())
     assert content == {"stopped": "after epoch 3", "signal": signal, "saved": {"epoch": 3}}
     said = capsys.readouterr().out
-    assert f"stopped after epoch 3 ({signal}). Resume with:\n  " in said
+    here = shlex.quote(str(Path.cwd()))
+    assert f"stopped after epoch 3 ({signal}). Resume with:\n  cd {here} && " in said
     assert "ROBOMIMIC_DDP_RESUME=true" in said
     made.run.directory = tmp_path / "gone"
     with pytest.raises(Stopped):

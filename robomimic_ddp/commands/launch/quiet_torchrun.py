@@ -1,5 +1,5 @@
 """`python -m robomimic_ddp.commands.launch.quiet_torchrun`: torchrun, without its own traceback.
-The last thing printed is how to resume, if the ranks have printed it.
+The last thing printed is the command that resumes, if the ranks have printed one.
 """
 
 from __future__ import annotations
