@@ -44,10 +44,15 @@ def capture() -> dict[str, Any]:
 
 
 def restore(state: dict[str, Any]) -> None:
-    """Restores the result of `capture`; CUDA states for the existing devices only."""
-    torch.set_rng_state(state["torch"].cpu().to(torch.uint8))
-    for device, cuda_state in zip(_cuda_devices(), state["cuda"]):
-        torch.cuda.set_rng_state(cuda_state.cpu().to(torch.uint8), device)
+    """Restores the result of `capture`; CUDA states for the existing devices only. Raises
+    LookupError, TypeError, ValueError or AttributeError for another `state`.
+    """
+    try:
+        torch.set_rng_state(state["torch"].cpu().to(torch.uint8))
+        for device, cuda_state in zip(_cuda_devices(), state["cuda"]):
+            torch.cuda.set_rng_state(cuda_state.cpu().to(torch.uint8), device)
+    except RuntimeError as error:  # a state of another size
+        raise ValueError(f"torch's random state: {error}") from error
     numpy, python = state["numpy"], state["python"]
     words = numpy["words"].numpy().astype(np.uint32)
     gauss = numpy["gauss"]

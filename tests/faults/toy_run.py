@@ -24,6 +24,7 @@ from robomimic_ddp.training import run
 from tests.ranks.toy import Encoder
 
 STEPS, BATCH, SAMPLES, SEED = 4, 4, 96, 7
+"""Of the pool's ranks, whose group is formed already."""
 MOMENTS = (
     "config",
     "data",

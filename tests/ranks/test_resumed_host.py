@@ -132,28 +132,6 @@ def test_micro_batches_resume_inside_an_epoch_to_the_bit(
         assert line["log"]["Policy_Grad_Norms"] > 0
 
 
-@NEEDS_FSDP
-@pytest.mark.slow
-@pytest.mark.parametrize("plan", ["0@SIGUSR1:4", "all@5"], ids=["stop", "kill"])
-def test_sharded_ranks_resume_to_the_bit(
-    plan: str, host_copy: Host, host_ranks: RankPool, config: Any, tmp_path: Path
-) -> None:
-    """Stopped or killed inside the second of two epochs."""
-    folders = [tmp_path / name for name in ("whole", "broken")]
-    changes = {"ddp": {"mode": "fsdp"}, "train": {"num_epochs": 2}}
-    whole, broken = ((folder, config(folder, **changes)) for folder in folders)
-    require_finished(job(host_ranks, host_copy, *whole, "none"))
-    if plan.startswith("all"):
-        killed(host_ranks, host_copy, *broken, plan)
-    else:
-        assert job(host_ranks, host_copy, *broken, plan)[0] == EXIT_STOPPED
-        assert newest(folders[1])["inside"] == {"epoch": 2, "steps": 2, "total": None}
-    require_finished(job(host_ranks, host_copy, *broken, plan, "--resume"))
-    states = [newest(folder) for folder in folders]
-    assert states[0]["options"]["mode"] == "fsdp" and states[0]["steps"] == 6
-    assert state_differences(*states) == []
-
-
 def train_and_print_digest(*call: Any) -> tuple[int, str]:
     """As `train_on_rank`; the main rank prints the digest of what it has restored."""
     restore = checkpoint.restore_model
