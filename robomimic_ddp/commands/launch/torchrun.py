@@ -33,6 +33,7 @@ def options_of(settings: Settings, variables: Mapping[str, str]) -> options.Reso
     if settings.lr_scaling:
         added["lr_scaling"] = settings.lr_scaling
     texts = {**option_texts(variables), **added}
+    section = config_of(settings).get("ddp")
     section = section if isinstance(section, dict) else {}  # else the ranks refuse it
     return options.resolve(parse_dotlist(words).get("ddp", {}), texts, section)
 
