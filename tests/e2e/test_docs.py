@@ -162,7 +162,7 @@ def home(tmp_path: Path) -> Path:
 
 STAND_INS = {
     "sbatch": 'while [[ "$1" == --* ]]; do shift; done; SLURM_JOB_ID=7 SLURM_JOB_NODELIST=n[0-1] '
-    'SLURM_JOB_NUM_NODES=2 SLURM_NODEID=0 exec bash "$1" --dry-run "${@:2}"',
+    'SLURM_JOB_NUM_NODES=2 exec bash "$1" --dry-run "${@:2}"',
     "scontrol": "echo localhost",
     "srun": 'while [[ "$1" == --* ]]; do shift; done; exec "$@"',
 }
