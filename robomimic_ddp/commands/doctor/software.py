@@ -131,9 +131,9 @@ def check_host(_: Context) -> Iterator[Finding]:
     elif not versions:
         message = f"{folder} ({where}) is edited ({count} files), and no script is an entry point"
         yield Finding("host", FAIL, message, f"`robomimic-ddp apply {folder.parent}`")
-    elif message := other_api_version(versions):
+    elif error := other_api_version(versions):
         remedy = f"`robomimic-ddp revert {folder.parent}`, then apply"
-        yield Finding("host", FAIL, f"{folder} ({where}): {message}", remedy)
+        yield Finding("host", FAIL, f"{folder} ({where}): {error}", remedy)
     else:
         message = f"{folder} ({where}) is edited ({count} files, API {API_VERSION})"
         yield Finding("host", OK, message)
