@@ -30,7 +30,7 @@ from robomimic_ddp.patches.syntax.source import Edit, Source, SourceError
 
 
 def examine(host: Host, fixers: Iterable[Fixer]) -> Examination:
-    """Run `fixers` over the host as it is. Raises PatchError if it has another version's edits."""
+    """Run `fixers` over the host as it is. Raises ApiVersionError."""
     require_own_api_version(host)
     refusal = find_refusal(host)
     if refusal is not None:

@@ -87,18 +87,18 @@ def data_logger(cls: type) -> type:
 def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(name)
-    raise _version_error(
+    raise ApiVersionError(
         f"this host uses DDPUtils.{name}, which the installed robomimic-ddp {__version__} (API "
-        f"version {API_VERSION}) does not have: the host was patched by another version. {REPATCH}"
+        f"version {API_VERSION}) does not have: the host was patched by another version. {REPATCH}",
+        _is_other_rank(),
     )
 
 
-def _version_error(message: str) -> ApiVersionError:
+def _is_other_rank() -> bool:
     try:
-        quiet = env.read_launch_env().rank > 0
+        return env.read_launch_env().rank > 0
     except RobomimicDDPError:
-        quiet = False
-    return ApiVersionError(message, quiet)
+        return False
 
 
 def entry_point(api_version: int) -> Callable:
@@ -108,9 +108,9 @@ def entry_point(api_version: int) -> Callable:
     Moves ddp.NAME=value from sys.argv to our options. `api_version`: the version that the host was
     patched for; raises ApiVersionError when it differs.
     """
-    message = other_api_version({api_version})
-    if message:
-        raise _version_error(message)
+    error = other_api_version({api_version}, _is_other_rank())
+    if error:
+        raise error
 
     def decorate(main: Callable) -> Callable:
         if main.__module__ == "__main__":

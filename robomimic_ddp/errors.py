@@ -109,14 +109,15 @@ class ApiVersionError(PatchError, SystemExit):
         self.code = EXIT_REFUSED if quiet else f"error: {message}"
 
 
-def other_api_version(versions: Iterable[int]) -> str | None:
+def other_api_version(versions: Iterable[int], quiet: bool = False) -> ApiVersionError | None:
     """Return the error of a host patched for another API version; None if `versions` are ours."""
     others = sorted(set(versions) - {API_VERSION})
     if not others:
         return None
-    return (
+    return ApiVersionError(
         f"this host was patched for API version {others[0]} of robomimic-ddp, and {API_VERSION} is "
-        f"installed (robomimic-ddp {__version__}). {REPATCH}"
+        f"installed (robomimic-ddp {__version__}). {REPATCH}",
+        quiet,
     )
 
 

@@ -1,4 +1,4 @@
-"""Recognises hosts to be left alone: several ranks in a way of their own, edits for another API."""
+"""Recognises hosts to be left alone: those that run several ranks, or have another API's edits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from robomimic_ddp.errors import PatchError, other_api_version
+from robomimic_ddp.errors import other_api_version
 from robomimic_ddp.patches.host.hosts import Host
 from robomimic_ddp.patches.syntax.python import (
     API_MODULE,
@@ -65,14 +65,14 @@ class Refusal:
 
 
 def require_own_api_version(host: Host) -> None:
-    """Raise PatchError for a host that is patched for another API version than the installed one:
-    its edits would look complete, and not mean what they say.
+    """Raise ApiVersionError for a host that is patched for another API version than the installed
+    one: its edits would look complete, and not mean what they say.
     """
     scripts = (data for path in host.files(_LOOPS) if (data := host.read(path)))
     trees = (parsed(data) for data in scripts if b"api_version" in data)
-    message = other_api_version(number for tree in trees for number in _api_versions(tree))
-    if message:
-        raise PatchError(f"{host.package}: {message}").on_all_ranks()
+    error = other_api_version(number for tree in trees for number in _api_versions(tree))
+    if error:
+        raise error.on_all_ranks()
 
 
 def _api_versions(tree: ast.Module) -> Iterator[int]:

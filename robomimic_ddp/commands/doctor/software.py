@@ -105,9 +105,9 @@ def check_host(_: Context) -> Iterator[Finding]:
     elif not versions:
         message = f"{folder} is edited ({edited} files), and no script is an entry point"
         yield Finding("host", FAIL, message, f"`robomimic-ddp apply {folder.parent}`")
-    elif message := other_api_version(versions):
+    elif error := other_api_version(versions):
         remedy = f"`robomimic-ddp revert {folder.parent}`, then apply"
-        yield Finding("host", FAIL, f"{folder}: {message}", remedy)
+        yield Finding("host", FAIL, f"{folder}: {error}", remedy)
     else:
         message = f"{folder} is edited ({edited} files, API {API_VERSION})"
         yield Finding("host", OK, message)
