@@ -21,10 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         help="an RLDS dataset's folder (name/version, name, or their parent), or an HDF5 file",
     )
     parser.add_argument(
-        *("-o", "--output"),
-        metavar="DIR",
-        type=paths.writable,
-        help="draft a config, a schema if need be, sample frames",
+        "-o", "--output", metavar="DIR", help="draft a config, a schema if need be, sample frames"
     )
     parser.add_argument(
         "--episodes",
@@ -76,6 +73,9 @@ def _report(args: argparse.Namespace) -> dict[str, Any]:
             f"{path} does not exist. Name an HDF5 file, or the folder of a dataset that "
             "tensorflow-datasets has prepared, as <name>/<version>."
         )
+    reason = None if args.output is None else paths.why_not_writable(args.output)
+    if reason is not None:
+        raise UsageError(f"-o {args.output!r} cannot be written to: {reason}.")
     if not path.is_dir():
         from robomimic_ddp.commands.inspect_data import hdf5
 
@@ -98,7 +98,7 @@ def _report(args: argparse.Namespace) -> dict[str, Any]:
     report["schema"] = fitting.best(fits)
     if args.output is None:
         return report
-    return {**report, **drafts.write(source, sample, report, args.output)}
+    return {**report, **drafts.write(source, sample, report, paths.expanded(args.output))}
 
 
 def _print_json(report: Any) -> None:
