@@ -19,7 +19,7 @@ _MOST_RANKS = 2**20
 
 
 def capture() -> dict[str, Any]:
-    """The states of torch (CPU; CUDA where it is in use), numpy and Python.
+    """Return the states of torch (CPU; CUDA where it is in use), numpy and Python.
 
     torch: uint8 [N]; cuda: a list of uint8 [16], one for each device; numpy and python: their words
     as int64, position, and a cached Gaussian number or None.
@@ -61,7 +61,7 @@ def restore(state: dict[str, Any]) -> None:
 
 
 def _cuda_devices() -> list[int]:
-    """The devices whose generators this process draws from: DataParallel uses all of them."""
+    """Return the devices that this process draws random numbers on: all, for DataParallel."""
     if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
         return []
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()

@@ -24,8 +24,6 @@ from robomimic_ddp.training import run
 from tests.ranks.toy import Encoder
 
 STEPS, BATCH, SAMPLES, SEED = 4, 4, 96, 7
-ENVIRONMENT = {"MASTER_ADDR": "unused", "MASTER_PORT": "1"}
-"""Of the pool's ranks, whose group is formed already."""
 MOMENTS = (
     "config",
     "data",

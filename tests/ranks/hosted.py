@@ -18,7 +18,10 @@ from tests.hosts import FINISHED, Host
 from tests.parity.training import use_host
 from tests.ranks.pool import RankError, RankPool
 
-LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+LAUNCHER = (
+    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
+    *("MASTER_ADDR", "MASTER_PORT"),
+)
 
 
 def train_on_rank(
@@ -30,9 +33,7 @@ def train_on_rank(
     with `process_group=False`.
     """
     use_host(host)
-    if launched:  # the pool has formed the group already
-        os.environ.update(MASTER_ADDR="unused", MASTER_PORT="1")
-    else:
+    if not launched:
         for name in LAUNCHER:
             del os.environ[name]
     import robomimic.scripts.train as host_train
@@ -67,7 +68,7 @@ def job(
     added: dict[str, str] | None = None,
     train: Callable[..., tuple[int, str]] = train_on_rank,
 ) -> tuple[int, str]:
-    """The exit code of all ranks, and what they printed."""
+    """Run the host on ranks of the pool; return the exit code of all, and what they printed."""
     call = (str(host.folder), "tests.e2e.killed_train", launched, plan, str(folder / "happened"))
     done = pool.run(
         train,
@@ -88,5 +89,6 @@ def require_finished(done: tuple[int, str]) -> str:
 
 
 def killed(pool: RankPool, *call: Any, **options: Any) -> None:
+    """Run a job whose plan kills its ranks."""
     with pytest.raises(RankError, match="died with exit code -9"):
         job(pool, *call, **options)
