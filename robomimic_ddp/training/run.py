@@ -22,7 +22,7 @@ from torch import nn
 
 import robomimic_ddp
 from robomimic_ddp import verify
-from robomimic_ddp.checkpoint import RECORD_NAME, Resume, run_record
+from robomimic_ddp.checkpoint import RECORD_NAME, Resume, RunRecord
 from robomimic_ddp.config import (
     dotlist,
     entry_options,
@@ -76,7 +76,7 @@ class Run:
     loaders: dict = field(default_factory=dict)
     learning_rates: list = field(default_factory=list)
     sharded_stream: bool = False
-    record: run_record.RunRecord | None = None
+    record: RunRecord | None = None
     """Main rank: `ddp.json`, once the run directory is known."""
     resume: Resume = field(default_factory=Resume)
     checkpoints: list[dict] = field(default_factory=list)
@@ -150,7 +150,7 @@ class Run:
             "plan": asdict(self.plan),
             "learning_rates": self.learning_rates,
         }
-        self.record = run_record.RunRecord(directory, content)
+        self.record = RunRecord(directory, content)
         with atomic_files.must_be_written(directory / RECORD_NAME):
             self.record.write()
 

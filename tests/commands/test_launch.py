@@ -13,7 +13,7 @@ import time
 import pytest
 
 from robomimic_ddp import cli
-from robomimic_ddp.commands.launch import arguments, checks, torchrun
+from robomimic_ddp.commands.launch import arguments, checks, devices, torchrun
 from robomimic_ddp.config import env
 from robomimic_ddp.distributed import rendezvous
 from tests.hosts import ROOT
@@ -44,8 +44,10 @@ def node_with(tmp_path, monkeypatch):
         tool.write_text(f'#!/bin/sh\n[ "$1" = --list-gpus ] || exit 1\n{lines}\n')
         tool.chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+        devices.installed_gpus.cache_clear()
 
-    return set_up
+    yield set_up
+    devices.installed_gpus.cache_clear()
 
 
 @pytest.fixture
@@ -106,7 +108,7 @@ def command(launch, config):
         (["--nodes", "2"], "without --rdzv"),
         (["--rdzv", "h:1"], "--rdzv h:1 without --nodes"),
         (["--nodes", "2", "--rdzv", "here"], "HOST:PORT"),
-        (["--nodes", "2", "--rdzv", "h:1", "--node-rank", "2"], "0 to 1"),
+        (["--nodes", "2", "--rdzv", "h:1", "--node-rank", "1"], "arguments: --node-rank"),
         (["--lr-scaling", "cubic"], "--lr-scaling cubic: expected none | linear"),
         (["--max-restarts", "-2"], "--max-restarts"),
         (["--port", "99999"], "at most 65535"),
@@ -192,7 +194,7 @@ def test_devices(asked, visible, ranks, chosen, node_with, command):
 @pytest.mark.parametrize(
     ("asked", "visible", "message"),
     [
-        ("9", EIGHT, "8 GPU"),
+        ("9", EIGHT, "no device 8 among the 8"),
         ("0,2", "4,5", "no device 2 among the 2"),
         ("0,1", "", "no GPU is visible"),
     ],
@@ -251,8 +253,8 @@ def test_one_node(command, config):
 
 def test_several_nodes(command):
     meet = ("--rdzv", "n0:1")
-    words, _ = command("--nodes", 3, "--node-rank", 1, *meet, SLURM_JOB_ID="77")
-    assert "--nnodes=3 --node_rank=1 --rdzv_backend=c10d --rdzv_endpoint=n0:1 --rdzv_id=77" in words
+    words, _ = command("--nodes", 3, *meet, SLURM_JOB_ID="77")
+    assert "--nnodes=3 --rdzv_backend=c10d --rdzv_endpoint=n0:1 --rdzv_id=77" in words
     assert "--nnodes" not in command("--nodes", 1, *meet)[0], "as train_slurm.sbatch may say"
 
 

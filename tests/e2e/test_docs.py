@@ -83,16 +83,6 @@ def test_the_api_page_has_every_name_with_its_docstring(site: Path) -> None:
     assert "Collective: the main rank" in page
 
 
-def test_a_search_for_resume_finds_the_page_and_code_can_be_copied(site: Path) -> None:
-    text = (site / "searchindex.js").read_text(encoding="utf-8")
-    index = json.loads(text.removeprefix("Search.setIndex(").removesuffix(")"))
-    titled, mentioned = index["titleterms"]["resum"], index["terms"]["resum"]  # the word's stem
-    assert index["docnames"].index("checkpoints") in titled
-    assert index["docnames"].index("index") in mentioned
-    page = (site / "index.html").read_text(encoding="utf-8")
-    assert "copybutton.js" in page and (site / "_static" / "copybutton.js").is_file()
-
-
 def test_links_of_the_site_lead_somewhere(site: Path) -> None:
     pages = {path: Anchors(path) for path in site.rglob("*.html")}
     inside = 0
@@ -172,7 +162,7 @@ def home(tmp_path: Path) -> Path:
 
 STAND_INS = {
     "sbatch": 'while [[ "$1" == --* ]]; do shift; done; SLURM_JOB_ID=7 SLURM_JOB_NODELIST=n[0-1] '
-    'SLURM_JOB_NUM_NODES=2 SLURM_NODEID=0 exec bash "$1" --dry-run "${@:2}"',
+    'SLURM_JOB_NUM_NODES=2 exec bash "$1" --dry-run "${@:2}"',
     "scontrol": "echo localhost",
     "srun": 'while [[ "$1" == --* ]]; do shift; done; exec "$@"',
 }

@@ -129,8 +129,8 @@ def slurm(tmp_path):
         "srun",
         'while [[ "$1" == --* ]]; do shift; done\n'
         "trap 'kill -USR1 \"${nodes[@]}\"' USR1\n"
-        "for SLURM_NODEID in 0 1; do\n"
-        '  export SLURM_NODEID; "$@" & nodes+=($!)\n'
+        "for node in 0 1; do\n"
+        '  "$@" & nodes+=($!)\n'
         "done\n"
         'code=0; for node in "${nodes[@]}"; do\n'
         '  while kill -0 "$node" 2>/dev/null; do wait "$node" || code=$?; done\n'

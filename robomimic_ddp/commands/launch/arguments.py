@@ -18,28 +18,25 @@ VARIABLES = {
     "lr_scaling": "LR_SCALING",
     "port": "MASTER_PORT",
 }
-_MOST_DIGITS = 18
-"""Python refuses to read numbers of thousands of digits."""
 
 
 @dataclass(frozen=True)
 class Settings:
     """The settings of a job. gpus: number of ranks on this node, or a selection of the visible
-    devices, None for all visible ones; words: what the training module is given.
+    devices, None for all visible ones; overrides: what the training module is given.
     """
 
     config: str
     gpus: int | tuple[str, ...] | None = None
     lr_scaling: str | None = None
     nodes: int = 1
-    node_rank: int | None = None
     rdzv: str | None = None
     port: int | None = None
     max_restarts: int = 0
     resume: bool = False
     module: str = DOT_LIST_MODULE
     dry_run: bool = False
-    words: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
 
     @property
     def takes_dot_list(self) -> bool:
@@ -63,17 +60,12 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--lr-scaling",
-        metavar="|".join(FIELDS["lr_scaling"].metadata["choices"]),
+        metavar="|".join(_RULES),
         help="learning rate times f (linear) or sqrt(f), f = samples per step / train.batch_size; "
         "auto: by the size of the policy; default: what the config's ddp.lr_scaling says, else "
         "linear (LR_SCALING)",
     )
-    add("--nodes", metavar="N", help="how many nodes; default 1")
-    add(
-        "--node-rank",
-        metavar="I",
-        help="handed to torchrun, whose c10d rendezvous numbers nodes by their names",
-    )
+    add("--nodes", metavar="N", help="how many nodes; default 1. The same command on each of them")
     add(
         "--rdzv",
         metavar="HOST:PORT",
@@ -93,7 +85,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     add("--resume", action="store_true", help="resume the newest run of the config's experiment")
     add("--module", metavar="NAME", help=f"what to train with; default {DOT_LIST_MODULE}")
     add("--dry-run", action="store_true", help="print the ranks and the command, start nothing")
-    add("words", nargs="*", metavar="-- WORD", help="what the training module is given")
+    add("overrides", nargs="*", metavar="-- WORD", help="what the training module is given")
 
 
 def settings_of(args: argparse.Namespace, variables: Mapping[str, str]) -> Settings:
@@ -111,13 +103,8 @@ def settings_of(args: argparse.Namespace, variables: Mapping[str, str]) -> Setti
             values[name] = _CONVERTERS[name](value, source) if name in _CONVERTERS else value
     if "config" not in values:
         raise UsageError("no config: give --config FILE or set CONFIG_PATH.")
-    settings = Settings(**{**values, "words": tuple(args.words)})
-    _require_consistent(settings, "nodes" in values)
-    return settings
-
-
-def _require_consistent(settings: Settings, has_nodes: bool) -> None:
-    if settings.rdzv is not None and not has_nodes:
+    settings = Settings(**{**values, "overrides": tuple(args.overrides)})
+    if settings.rdzv is not None and "nodes" not in values:
         raise UsageError(
             f"--rdzv {settings.rdzv} without --nodes: expected the number of nodes that meet "
             "there, since every node would train alone. Give --nodes N, alike on every node; for "
@@ -129,47 +116,30 @@ def _require_consistent(settings: Settings, has_nodes: bool) -> None:
             "--rdzv HOST:PORT, the first node's name and a port that all nodes can reach, alike "
             "on every node."
         )
-    if settings.node_rank is not None and settings.node_rank >= settings.nodes:
-        raise UsageError(
-            f"--node-rank {settings.node_rank} of --nodes {settings.nodes}: expected 0 to "
-            f"{settings.nodes - 1}."
-        )
-    for word in settings.words if settings.takes_dot_list else ():
-        if not _is_setting(word):
+    for word in settings.overrides if settings.takes_dot_list else ():
+        if not _OVERRIDE.match(word):
             raise UsageError(
                 f"after -- found {word!r}, expected key=value: {settings.module} reads nothing "
                 "else, and every rank would stop. Write KEY=VALUE, put flags of launch before "
                 "the --, or name an entry that takes this word with --module."
             )
-
-
-def _is_setting(word: str) -> bool:
-    """Return whether it is key=value, Hydra's "~key" to remove a key, or a request for help."""
-    return ("=" in word and not word.startswith("-")) or (
-        word.startswith("~") or word in ("-h", "--help")
-    )
+    return settings
 
 
 def gpus(text: str, source: str) -> int | tuple[str, ...]:
     """Return how many devices, or the numbers of which. Raises UsageError, which names `source`."""
-    if _is_number(text) and int(text):
-        return int(text)
     numbers = tuple(number.strip() for number in text.split(","))
-    if not all(map(_is_number, numbers)) or len(set(numbers)) != len(numbers):
+    if not all(map(_NUMBER.fullmatch, numbers)) or len(set(numbers)) != len(numbers):
         raise UsageError(
             f"{source} {text}: expected how many (4), or which, each once (0,2,3). For the "
             "first device alone write 1, for the third alone CUDA_VISIBLE_DEVICES=2."
         )
-    return numbers
-
-
-def _is_number(text: str) -> bool:
-    return text.isdecimal() and len(text) <= _MOST_DIGITS
+    return int(text) if len(numbers) == 1 and int(text) else numbers
 
 
 def _number(least: int, most: int = 10**6) -> Callable[[str, str], int]:
     def convert(text: str, source: str) -> int:
-        if not (_is_number(text) and least <= int(text) <= most):
+        if not (_NUMBER.fullmatch(text) and least <= int(text) <= most):
             raise UsageError(
                 f"{source} {text}: expected a whole number of at least {least}, at most {most}."
             )
@@ -178,33 +148,26 @@ def _number(least: int, most: int = 10**6) -> Callable[[str, str], int]:
     return convert
 
 
-def _endpoint(text: str, source: str) -> str:
-    host, _, port = text.rpartition(":")
-    if not (host and re.fullmatch(r"[\w.\-\[\]:]+", host) and port.isdecimal()):
-        raise UsageError(f"{source} {text}: expected HOST:PORT, such as node01:29400.")
-    return text
+def _text(pattern: str, expected: str) -> Callable[[str, str], str]:
+    def convert(text: str, source: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise UsageError(f"{source} {text}: expected {expected}.")
+        return text
+
+    return convert
 
 
-def _module(text: str, source: str) -> str:
-    if not all(name.isidentifier() for name in text.split(".")):
-        raise UsageError(f"{source} {text}: expected a module's dotted name.")
-    return text
-
-
-def _lr_scaling(text: str, source: str) -> str:
-    choices = FIELDS["lr_scaling"].metadata["choices"]
-    if text not in choices:
-        raise UsageError(f"{source} {text}: expected {' | '.join(choices)}.")
-    return text
-
-
+_RULES = FIELDS["lr_scaling"].metadata["choices"]
+_NUMBER = re.compile(r"\d{1,18}")
+"""Python refuses to read numbers of thousands of digits."""
+_OVERRIDE = re.compile(r"[^-].*=|[~=]|(-h|--help)\Z", re.DOTALL)
+"""key=value, Hydra's "~key" to remove a key, or a request for help."""
 _CONVERTERS: dict[str, Callable[[str, str], Any]] = {
     "gpus": gpus,
-    "lr_scaling": _lr_scaling,
+    "lr_scaling": _text("|".join(_RULES), " | ".join(_RULES)),
     "nodes": _number(1),
-    "node_rank": _number(0),
-    "rdzv": _endpoint,
+    "rdzv": _text(r"[\w.\-\[\]:]+:\d+", "HOST:PORT, such as node01:29400"),
     "port": _number(1, 65535),
     "max_restarts": _number(0),
-    "module": _module,
+    "module": _text(r"[^\W\d]\w*(\.[^\W\d]\w*)*", "a module's dotted name"),
 }

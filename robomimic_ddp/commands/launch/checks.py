@@ -16,16 +16,22 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from robomimic_ddp.commands.launch import torchrun
+from robomimic_ddp.commands.launch import devices, torchrun
 from robomimic_ddp.commands.launch.arguments import Settings
-from robomimic_ddp.config import host_config, host_keys, json_config, options, paths, tree
-from robomimic_ddp.config.dotlist import OPTIONS, parse_dotlist
-from robomimic_ddp.config.env import LaunchEnv, option_texts
+from robomimic_ddp.config import host_config, host_keys, json_config, paths, tree
+from robomimic_ddp.config.dotlist import parse_dotlist
+from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.plan import make_plan
 from robomimic_ddp.data.hdf5 import hdf5_validate
 from robomimic_ddp.data.rlds import tfds_sharding
 from robomimic_ddp.data.rlds.schema.job_config import dataset_configs
-from robomimic_ddp.errors import ConfigError, LaunchError, RobomimicDDPError
+from robomimic_ddp.errors import (
+    ConfigError,
+    LaunchError,
+    PatchError,
+    RobomimicDDPError,
+    UsageError,
+)
 
 _SLOW = ("torch", "tensorflow", "jax")
 _EPISODES = 20
@@ -42,11 +48,11 @@ def merged_config(settings: Settings) -> dict[str, Any]:
     """Return the config file overridden by the dot-list, as train_rlds reads them."""
     config = OmegaConf.create(torchrun.config_of(settings))
     if settings.takes_dot_list:
-        overrides = parse_dotlist([word for word in settings.words if "=" in word])
+        overrides = parse_dotlist([word for word in settings.overrides if "=" in word])
         try:
             config = OmegaConf.merge(config, OmegaConf.create(overrides))
         except (OmegaConfBaseException, ValueError) as error:
-            words = " ".join(settings.words)
+            words = " ".join(settings.overrides)
             raise ConfigError(f"{words}: expected key=value ({error}).") from error
     return OmegaConf.to_container(config)
 
@@ -61,11 +67,8 @@ def runs_folder(config: Mapping[str, Any]) -> Path | None:
 def require_plan(
     settings: Settings, variables: Mapping[str, str], ranks: int, config: Mapping[str, Any]
 ) -> None:
-    """Raise the errors of the job's options and of its plan, `ranks` of them on each node."""
-    words = [word for word in settings.words if word.startswith(OPTIONS) and "=" in word]
-    command_line = parse_dotlist(words).get("ddp", {})
-    section = torchrun.config_of(settings).get("ddp") or {}
-    resolved = options.resolve(command_line, option_texts(variables), section)
+    """Raise the errors of the job's plan, `ranks` of them on each node."""
+    resolved = torchrun.options_of(settings, variables)
     world = ranks * settings.nodes
     batch = tree.at(config, "train.batch_size")
     make_plan(
@@ -78,6 +81,15 @@ def require_plan(
     )
 
 
+def problems(settings: Settings, variables: Mapping[str, str]) -> list[RobomimicDDPError]:
+    """Return what would stop all ranks, or should."""
+    unpatched, absent = torchrun.unpatched(settings), devices.absent(variables)
+    errors = [PatchError(unpatched)] if unpatched else []
+    errors += [UsageError(absent)] if absent else []
+    refused = None if unpatched else refusal(settings)
+    return [*errors, refused] if refused else errors
+
+
 def refusal(settings: Settings) -> RobomimicDDPError | None:
     """Return the error with which all ranks would stop, or None; within about a second.
 
@@ -85,7 +97,7 @@ def refusal(settings: Settings) -> RobomimicDDPError | None:
     robomimic's, or that needs torch. Data is looked for only if there is one node: others may have
     it elsewhere.
     """
-    entry = torchrun.entry_text(settings)
+    _, entry = torchrun.entry(settings)
     try:
         with _without(_SLOW), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             config = _config(settings, entry)
@@ -103,12 +115,12 @@ def _config(settings: Settings, entry: str) -> Any:
     """Return the config of the ranks, or None if it cannot be known. Raises the ranks' errors."""
     path = str(paths.expanded(settings.config))
     if settings.takes_dot_list:
-        if "robomimic_ddp.train_rlds" not in entry or {"-h", "--help"} & set(settings.words):
+        if "robomimic_ddp.train_rlds" not in entry or {"-h", "--help"} & set(settings.overrides):
             return None  # the host's own entry, with layers that we do not know
-        config, _ = host_config.build_config([f"load_from={path}", *settings.words])
+        config, _ = host_config.build_config([f"load_from={path}", *settings.overrides])
         host_keys.require_possible(config)
         return config
-    flags = {word for word in settings.words if not word.startswith("ddp.")}
+    flags = {word for word in settings.overrides if not word.startswith("ddp.")}
     if "prepare_config" not in entry or _OWN_KEYS.search(entry) or flags - {*_KEEPS_CONFIG}:
         return None
     from robomimic.config import config_factory

@@ -7,12 +7,12 @@ import importlib.util
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from robomimic_ddp.commands.launch import arguments, devices
 from robomimic_ddp.config import env
-from robomimic_ddp.errors import EXIT_DONE, PatchError, RobomimicDDPError, UsageError
+from robomimic_ddp.errors import EXIT_DONE, UsageError
 from robomimic_ddp.terminal import say
 
 _NEEDED = ("torch", "omegaconf")
@@ -30,15 +30,18 @@ def run(command: str, args: argparse.Namespace) -> int:
     _require_packages()
     from robomimic_ddp.commands.launch import checks, torchrun
 
-    problems = list(_problems(settings, variables))
+    problems = checks.problems(settings, variables)
     if problems and not settings.dry_run:
         raise problems[0]
     chosen = devices.choose(settings.gpus, variables)
-    words, added = torchrun.command(settings, chosen, variables)
+    words, added = torchrun.command(settings, variables)
     config = checks.merged_config(settings)
-    checks.require_plan(settings, {**variables, **added}, chosen.ranks, config)
+    checks.require_plan(settings, variables, chosen.ranks, config)
+    visible = variables.get("CUDA_VISIBLE_DEVICES")
+    why = f" (CUDA_VISIBLE_DEVICES={visible})" if visible else ""
+    hint = "; --gpus N starts N ranks" if settings.gpus is None else ""
+    where = "on GPUs" if chosen.gpus else f"on the CPU, since no GPU is visible{why}{hint}"
     world = chosen.ranks * settings.nodes
-    where = _devices_in_words(settings, chosen, variables)
     say(f"ranks: {chosen.ranks} on each of {settings.nodes} node(s) = {world}, {where}")
     folder = checks.runs_folder(config)
     if folder:
@@ -51,34 +54,6 @@ def run(command: str, args: argparse.Namespace) -> int:
     if not settings.dry_run:
         env.become(torchrun.quiet(words), added)
     return EXIT_DONE
-
-
-def _problems(
-    settings: arguments.Settings, variables: Mapping[str, str]
-) -> Iterator[RobomimicDDPError]:
-    """Yield what would stop all ranks, or should."""
-    from robomimic_ddp.commands.launch import checks, torchrun
-
-    unpatched = torchrun.unpatched(settings)
-    if unpatched:
-        yield PatchError(unpatched)
-    absent = devices.absent(variables)
-    if absent:
-        yield UsageError(absent)
-    refusal = None if unpatched else checks.refusal(settings)
-    if refusal is not None:
-        yield refusal
-
-
-def _devices_in_words(
-    settings: arguments.Settings, chosen: devices.Devices, variables: Mapping[str, str]
-) -> str:
-    if chosen.gpus:
-        return "on GPUs"
-    visible = variables.get("CUDA_VISIBLE_DEVICES")
-    why = f" (CUDA_VISIBLE_DEVICES={visible})" if visible else ""
-    hint = "; --gpus N starts N ranks" if settings.gpus is None else ""
-    return f"on the CPU, since no GPU is visible{why}{hint}"
 
 
 def _import_path(variables: Mapping[str, str]) -> dict[str, str]:

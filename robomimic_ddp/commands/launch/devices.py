@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import functools
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -37,40 +37,28 @@ def choose(asked: int | tuple[str, ...] | None, variables: Mapping[str, str]) ->
     Raises UsageError if more are requested than visible.
     """
     visible = visible_devices(variables)
-    if not visible:
-        return Devices(_ranks_on_cpu(asked, variables), None, 0)
     if asked is None:
-        return Devices(len(visible), None, len(visible))
-    if isinstance(asked, int):
-        if asked > len(visible):
+        return Devices(len(visible) or 1, None, len(visible))
+    number = asked if isinstance(asked, int) else len(asked)
+    text = str(asked) if isinstance(asked, int) else ",".join(asked)
+    named = variables.get("CUDA_VISIBLE_DEVICES")
+    because = "" if named is None else f" (CUDA_VISIBLE_DEVICES={named})"
+    if not visible:
+        most = max(_CPU_RANKS, usable_cores())
+        if isinstance(asked, tuple) or number > most:
             raise UsageError(
-                f"--gpus {asked}: {len(visible)} GPU(s) are visible{_because(variables)}. Two "
-                "ranks on one GPU would be slower than one; ask for at most as many as there are."
+                f"--gpus {text}: no GPU is visible here{because}. For a trial on the CPU give a "
+                f"number of ranks, at most {most}: each takes a core and some GiB of memory."
             )
-        return Devices(asked, None, len(visible))
-    missing = [index for index in asked if int(index) >= len(visible)]
-    if missing:
+        return Devices(number, None, 0)
+    last = number - 1 if isinstance(asked, int) else max(map(int, asked))
+    if last >= len(visible):
         raise UsageError(
-            f"--gpus {','.join(asked)}: no device {', '.join(missing)} among the {len(visible)} "
-            f"visible ones{_because(variables)}; they count from 0."
+            f"--gpus {text}: no device {last} among the {len(visible)} visible GPU(s){because}, "
+            "numbered from 0. Name GPUs that are there: ranks that share one are slower than one."
         )
-    chosen = ",".join(visible[int(index)] for index in asked)
-    return Devices(len(asked), chosen, len(asked))
-
-
-def _ranks_on_cpu(asked: int | tuple[str, ...] | None, variables: Mapping[str, str]) -> int:
-    if isinstance(asked, tuple):
-        raise UsageError(
-            f"--gpus {','.join(asked)}: no GPU is visible here{_because(variables)}. For a trial "
-            "on the CPU give a number of ranks: --gpus 2."
-        )
-    most = max(_CPU_RANKS, usable_cores())
-    if asked is not None and asked > most:
-        raise UsageError(
-            f"--gpus {asked}: no GPU is visible here{_because(variables)}, and a rank on the CPU "
-            f"takes a core and some GiB of memory. For a trial ask for at most {most}."
-        )
-    return asked or 1
+    chosen = None if isinstance(asked, int) else ",".join(visible[int(index)] for index in asked)
+    return Devices(number, chosen, number)
 
 
 def visible_devices(variables: Mapping[str, str]) -> list[str]:
@@ -91,8 +79,10 @@ def absent(variables: Mapping[str, str]) -> str:
     """Return which numbers in CUDA_VISIBLE_DEVICES this node has no GPU for, or "". UUIDs and names
     of MIG instances pass, and so does a node whose GPUs cannot be counted.
     """
+    if "CUDA_VISIBLE_DEVICES" not in variables:
+        return ""
     numbers = [name for name in visible_devices(variables) if name.isdecimal()]
-    count = installed_gpus() if numbers and "CUDA_VISIBLE_DEVICES" in variables else None
+    count = installed_gpus() if numbers else None
     missing = [number for number in numbers if count and int(number) >= count]
     if not missing:
         return ""
@@ -112,9 +102,10 @@ def count_gpus() -> int:
     return count
 
 
+@functools.cache
 def installed_gpus() -> int | None:
-    """Return count_gpus() without torch; None where only torch could count them."""
-    listed = _output("nvidia-smi", "--list-gpus") if shutil.which("nvidia-smi") else ""
+    """Return count_gpus() without torch; None where only torch could count them. Counts once."""
+    listed = _output("nvidia-smi", "--list-gpus")
     if listed:
         return sum(line.startswith("GPU ") for line in listed.splitlines())
     if _DRIVER_FOLDER.is_dir():
@@ -130,8 +121,3 @@ def _output(*command: str) -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return result.stdout if result.returncode == 0 else ""
-
-
-def _because(variables: Mapping[str, str]) -> str:
-    visible = variables.get("CUDA_VISIBLE_DEVICES")
-    return "" if visible is None else f" (CUDA_VISIBLE_DEVICES={visible})"

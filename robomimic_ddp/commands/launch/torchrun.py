@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from robomimic_ddp.commands.launch import devices
 from robomimic_ddp.commands.launch.arguments import DOT_LIST_MODULE, Settings
-from robomimic_ddp.commands.launch.devices import Devices
-from robomimic_ddp.config import paths
-from robomimic_ddp.config.env import OPTION_PREFIX
+from robomimic_ddp.config import options, paths
+from robomimic_ddp.config.dotlist import OPTIONS, parse_dotlist
+from robomimic_ddp.config.env import OPTION_PREFIX, option_texts
 from robomimic_ddp.config.json_config import read_json
 from robomimic_ddp.distributed import rendezvous
 
@@ -22,6 +23,19 @@ SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
 def config_of(settings: Settings) -> dict[str, Any]:
     """Return the settings in the config file. Raises ConfigError if it cannot be read."""
     return read_json(settings.config, "--config ")
+
+
+def options_of(settings: Settings, variables: Mapping[str, str]) -> options.ResolvedOptions:
+    """Return the options of the ranks. Raises OptionError for invalid ones."""
+    words = [word for word in settings.overrides if word.startswith(OPTIONS) and "=" in word]
+    section = config_of(settings).get("ddp")
+    added = {"resume": "true"} if settings.resume else {}
+    if settings.lr_scaling:
+        added["lr_scaling"] = settings.lr_scaling
+    texts = {**option_texts(variables), **added}
+    section = config_of(settings).get("ddp")
+    section = section if isinstance(section, dict) else {}  # else the ranks refuse it
+    return options.resolve(parse_dotlist(words).get("ddp", {}), texts, section)
 
 
 def passes_on_signals() -> tuple[list[str], dict[str, str]]:
@@ -35,12 +49,16 @@ def passes_on_signals() -> tuple[list[str], dict[str, str]]:
     return [], {"TORCHELASTIC_SIGNALS_TO_HANDLE": SIGNALS}
 
 
-def command(
-    settings: Settings, chosen: Devices, variables: Mapping[str, str]
-) -> tuple[list[str], dict[str, str]]:
-    """Return the command and the environment variables that it needs in addition."""
+def command(settings: Settings, variables: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+    """Return the command and the environment variables that it needs in addition: the options that
+    flags set, and linear scaling of the learning rate where nothing else is chosen.
+    """
+    chosen = devices.choose(settings.gpus, variables)
     signals, added = passes_on_signals()
-    added = {**_option_variables(settings, variables), **added}
+    if settings.resume:
+        added[f"{OPTION_PREFIX}RESUME"] = "true"
+    if settings.lr_scaling or options_of(settings, variables).sources["lr_scaling"] == "default":
+        added[f"{OPTION_PREFIX}LR_SCALING"] = settings.lr_scaling or "linear"
     if chosen.visible is not None:
         added["CUDA_VISIBLE_DEVICES"] = chosen.visible
     words = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={chosen.ranks}"]
@@ -49,7 +67,7 @@ def command(
         words.append(f"--max_restarts={settings.max_restarts}")
     path = str(paths.expanded(settings.config))
     config = [f"load_from={path}"] if settings.takes_dot_list else ["--config", path]
-    return [*words, "-m", settings.module, *config, *settings.words], added
+    return [*words, "-m", settings.module, *config, *settings.overrides], added
 
 
 def quiet(command: Sequence[str]) -> list[str]:
@@ -57,65 +75,38 @@ def quiet(command: Sequence[str]) -> list[str]:
     return [command[0], "-m", "robomimic_ddp.commands.launch.quiet_torchrun", *command[3:]]
 
 
-def _option_variables(settings: Settings, variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the options that launch sets: its flags, and linear scaling where neither the config
-    nor a word nor a variable has another rule.
-    """
-    added = {f"{OPTION_PREFIX}RESUME": "true"} if settings.resume else {}
-    rule, section = f"{OPTION_PREFIX}LR_SCALING", config_of(settings).get("ddp")
-    has_rule = (
-        rule in variables
-        or (isinstance(section, dict) and "lr_scaling" in section)
-        or any(word.startswith("ddp.lr_scaling=") for word in settings.words)
-    )
-    if settings.lr_scaling or not has_rule:
-        added[rule] = settings.lr_scaling or "linear"
-    return added
-
-
 def _rendezvous(settings: Settings, variables: Mapping[str, str]) -> list[str]:
-    if settings.nodes == 1:
-        if settings.port is None:
-            return rendezvous.on_this_machine()
+    if settings.nodes > 1:
+        words = [f"--nnodes={settings.nodes}", "--rdzv_backend=c10d"]
+        words.append(f"--rdzv_endpoint={settings.rdzv}")
+        job = variables.get("SLURM_JOB_ID")
+        return [*words, f"--rdzv_id={job}"] if job else words
+    if settings.port is not None:
         return ["--master_addr=127.0.0.1", f"--master_port={settings.port}"]
-    words = [f"--nnodes={settings.nodes}"]
-    if settings.node_rank is not None:
-        words.append(f"--node_rank={settings.node_rank}")
-    words += ["--rdzv_backend=c10d", f"--rdzv_endpoint={settings.rdzv}"]
-    if variables.get("SLURM_JOB_ID"):
-        words.append(f"--rdzv_id={variables['SLURM_JOB_ID']}")
-    return words
+    return rendezvous.on_this_machine()
 
 
-def _entry_file(settings: Settings) -> Path | None:
-    """Return the file of the module to train with, which may not exist, or None if it is not in a
-    host. Found as a rank finds it, without an import.
+def entry(settings: Settings) -> tuple[Path | None, str]:
+    """Return the file of the module to train with, None if it is not in a host, and its source
+    text, "" if there is none. Found as a rank finds it, without an import.
     """
     package, *inner = settings.module.split(".")
     spec = importlib.util.find_spec(package)
     folder = next(map(Path, (spec and spec.submodule_search_locations) or ()), None)
     if folder is None or not (folder / "utils" / "train_utils.py").is_file():
-        return None
-    return folder.joinpath(*inner).with_suffix(".py")
-
-
-def entry_text(settings: Settings) -> str:
-    """Return the source text of the module to train with; "" if it is not in a host."""
-    file = _entry_file(settings)
-    is_there = file is not None and file.is_file()
-    return file.read_text(encoding="utf-8", errors="replace") if is_there else ""
+        return None, ""
+    file = folder.joinpath(*inner).with_suffix(".py")
+    return file, file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
 
 
 def unpatched(settings: Settings) -> str:
     """Return why the host's train script cannot run on several ranks, or "". Reads the file without
     an import; a module that does not train, or is not in a host, passes.
     """
-    file, text = _entry_file(settings), entry_text(settings)
-    if file is None:
-        return ""
+    file, text = entry(settings)
     if "def train(" in text and "robomimic_ddp" not in text:
         why = f"{file} is not patched: every rank would train a separate model"
-    elif not file.is_file() and settings.module == DOT_LIST_MODULE:
+    elif file and not file.is_file() and settings.module == DOT_LIST_MODULE:
         why = f"there is no {file}, which robomimic-ddp apply adds to the host"
     else:
         return ""
