@@ -82,15 +82,18 @@ class _Epoch:
             call.arguments["num_steps"] = steps = self.run.plan.steps_of(steps)
         if steps is None and self.done_before:
             steps = self.part.total
-        if steps is None and self.run.directory is not None:
+        if steps is None and (self.done_before or self.run.directory is not None):
             steps = len(self.loader)
         self.steps = steps
         if self.validates:
             metrics.take_share(call)
         elif self.done_before:
-            metrics.leave_out(call, self.part)
+            metrics.argument(call, "num_steps")
+            # Those that are left; a number, since DROID's accepts no None.
+            call.arguments["num_steps"] = max(0, steps - self.done_before)
         elif call.arguments.get("num_steps", 0) is None:
-            self.part.total = metrics.steps_of_a_pass(call)
+            loader = metrics.argument(call, "data_loader") if self.loader is None else self.loader
+            self.part.total = len(loader)
 
     def _progress(self) -> progress_bar.Progress:
         known = not (self.validates or self.run.last_epoch is None) and isinstance(self.number, int)
