@@ -210,7 +210,7 @@ def test_host(script, level, words, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "robomimic", raising=False)
     found = worst(software.check_host(context()))
-    assert found[0] == level and words in found[1] and f"{tmp_path}/robomimic " in found[1]
+    assert found[0] == level and words in found[1] and f"{tmp_path}/robomimic" in found[1]
 
 
 def doctor(*arguments, folder=""):
