@@ -54,7 +54,7 @@ setup(
     },
     data_files=[shared("scripts", "train_*.sh", "train_*.sbatch"), shared("configs", "*.json")],
     python_requires=">=3.10",
-    install_requires=["filelock>=3.12", "libcst>=1.1", "omegaconf>=2.1", "rich>=12"],
+    install_requires=["libcst>=1.1", "omegaconf>=2.1", "rich>=12"],
     extras_require={
         "robomimic": ["praxis-robomimic>=0.5.0"],
         "robosuite": ["robosuite>=1.5.2,<1.6", "mujoco>=3.3,<4"],

@@ -14,7 +14,7 @@ from robomimic_ddp.errors import PatchError
 from robomimic_ddp.patches.edits import api_calls, definition
 from robomimic_ddp.patches.host import entries
 from robomimic_ddp.patches.host.hosts import Host
-from robomimic_ddp.patches.host.refusal import find_refusal
+from robomimic_ddp.patches.host.refusal import find_refusal, require_own_api_version
 from robomimic_ddp.patches.outcomes import (
     AlreadyApplied,
     Applied,
@@ -30,7 +30,8 @@ from robomimic_ddp.patches.syntax.source import Edit, Source, SourceError
 
 
 def examine(host: Host, fixers: Iterable[Fixer]) -> Examination:
-    """Runs `fixers` over the host as it is."""
+    """Run `fixers` over the host as it is. Raises ApiVersionError."""
+    require_own_api_version(host)
     refusal = find_refusal(host)
     if refusal is not None:
         return Examination(host, (), refusal=refusal)

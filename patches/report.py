@@ -1,9 +1,12 @@
-"""What the commands print: a table of edits, the problems with what to do by hand, and JSON."""
+"""What the commands print: a table of edits, problems with what to do by hand, JSON, a patch."""
 
 from __future__ import annotations
 
+import difflib
+import io
 import json
-from collections.abc import Collection, Iterable, Sequence
+import os
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from robomimic_ddp.patches.host.refusal import Refusal
@@ -11,10 +14,12 @@ from robomimic_ddp.patches.outcomes import (
     AlreadyApplied,
     Applied,
     Examination,
+    FilePatch,
     Finding,
     NotPresent,
     Unrecognised,
 )
+from robomimic_ddp.terminal import table as aligned
 from robomimic_ddp.terminal import wrapped
 
 _WIDE = 140
@@ -57,11 +62,7 @@ def table(
         rows.append((finding.fixer.seam, finding.fixer.name, where, outcome))
     if width is not None and width < _WIDE:
         return "\n".join(_narrow(row[1:], width) for row in rows)
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    return "\n".join(
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths)), row[3]])
-        for row in rows
-    )
+    return "\n".join(aligned(rows, None))
 
 
 def _narrow(row: Sequence[str], width: int) -> str:
@@ -80,9 +81,49 @@ def problems(examination: Examination) -> str:
     return "\n".join(_problem(examination.host.package, one) for one in examination.problems)
 
 
+def unified_diff(examination: Examination) -> bytes:
+    """Return the patches as `git apply` and `patch -p1` take them, paths relative to the host's
+    root.
+    """
+    host = examination.host
+    return b"".join(
+        line
+        for patch in examination.patches
+        for line in _diff_lines(patch, host.target(patch.path).relative_to(host.root).as_posix())
+    )
+
+
+def _diff_lines(patch: FilePatch, name: str) -> Iterator[bytes]:
+    tab = "\t" if " " in name else ""  # git's way to show where a name with spaces ends
+    source = "new file mode 100644\n--- /dev/null\n"
+    if patch.before is not None:
+        source = f"--- a/{name}{tab}\n"
+    yield os.fsencode(f"diff --git a/{name} b/{name}\n{source}+++ b/{name}{tab}\n")
+    # Only \n ends a line, as in git: a form feed or a lone \r does not.
+    before, after = (io.BytesIO(data or b"").readlines() for data in (patch.before, patch.after))
+    # difflib.unified_diff would take the blank lines of long files for junk, and show them changed.
+    matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
+    for group in matcher.get_grouped_opcodes():
+        old, new = _range(group[0][1], group[-1][2]), _range(group[0][3], group[-1][4])
+        yield f"@@ -{old} +{new} @@\n".encode()
+        for tag, old_start, old_end, new_start, new_end in group:
+            if tag == "equal":
+                lines = [b" " + line for line in before[old_start:old_end]]
+            else:
+                lines = [b"-" + line for line in before[old_start:old_end]]
+                lines += [b"+" + line for line in after[new_start:new_end]]
+            for line in lines:
+                yield line if line.endswith(b"\n") else line + b"\n\\ No newline at end of file\n"
+
+
+def _range(start: int, stop: int) -> str:
+    """Return line and count of a hunk's side: 1-based, but an empty one names the line before."""
+    return f"{start + 1 if stop > start else start},{stop - start}"
+
+
 def as_json(
     examination: Examination,
-    manifest_files: Iterable[str],
+    recorded: Iterable[str],
     uncommitted: Sequence[str] | None = None,
 ) -> str:
     """Everything that `status` knows, for programs. `uncommitted`: None where git has no answer."""
@@ -94,7 +135,7 @@ def as_json(
         "already_distributed": _json_refusal(examination.refusal),
         "uncommitted_files": None if uncommitted is None else list(uncommitted),
         "files_to_edit": [patch.path for patch in examination.patches],
-        "files_in_manifest": sorted(manifest_files),
+        "files_in_record": sorted(recorded),
     }
     return json.dumps(content, indent=2)
 
@@ -109,7 +150,7 @@ def _json_refusal(refusal: Refusal | None) -> dict | None:
     return refusal and {
         "found": list(refusal.found),
         "places": [{"file": path, "line": line, "what": way} for path, line, way in refusal.uses],
-        "synchronises": refusal.unsynchronised is None,
+        "synchronises": not refusal.unsynchronised,
         "why": str(refusal),
     }
 

@@ -18,7 +18,7 @@ from robomimic_ddp.data.language.lazy_model import language_model
 from robomimic_ddp.distributed import entry_point as entry
 from robomimic_ddp.distributed.atomic_files import copyfile, open_on_main
 from robomimic_ddp.distributed.main_rank import agree, ask, main_rank_only
-from robomimic_ddp.errors import ApiVersionError, RobomimicDDPError
+from robomimic_ddp.errors import REPATCH, ApiVersionError, RobomimicDDPError, other_api_version
 from robomimic_ddp.monitoring import host_loggers
 from robomimic_ddp.monitoring.host_loggers import print_logger
 from robomimic_ddp.training import resume, run
@@ -79,30 +79,26 @@ restored = resume.restored
 
 def data_logger(cls: type) -> type:
     """Decorates the host's DataLogger, see `monitoring/host_loggers.py`; wandb's config gets the
-    plan, and the log pictures.
+    plan.
     """
-    return host_loggers.data_logger(cls, run.facts, run.draw_into)
+    return host_loggers.data_logger(cls, run.facts)
 
 
 def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(name)
-    raise _version_error(
+    raise ApiVersionError(
         f"this host uses DDPUtils.{name}, which the installed robomimic-ddp {__version__} (API "
-        f"version {API_VERSION}) does not have: the host was patched by another version."
+        f"version {API_VERSION}) does not have: the host was patched by another version. {REPATCH}",
+        _is_other_rank(),
     )
 
 
-def _version_error(found: str) -> ApiVersionError:
+def _is_other_rank() -> bool:
     try:
-        quiet = env.read_launch_env().rank > 0
+        return env.read_launch_env().rank > 0
     except RobomimicDDPError:
-        quiet = False
-    return ApiVersionError(
-        f"{found} Its edited lines would not mean what they say. Install the version that patched "
-        "it, or run `robomimic-ddp revert` and `robomimic-ddp apply` on the host.",
-        quiet,
-    )
+        return False
 
 
 def entry_point(api_version: int) -> Callable:
@@ -112,11 +108,9 @@ def entry_point(api_version: int) -> Callable:
     Moves ddp.NAME=value from sys.argv to our options. `api_version`: the version that the host was
     patched for; raises ApiVersionError when it differs.
     """
-    if api_version != API_VERSION:
-        raise _version_error(
-            f"this host was patched for API version {api_version} of robomimic-ddp, and "
-            f"{API_VERSION} is installed (robomimic-ddp {__version__})."
-        )
+    error = other_api_version({api_version}, _is_other_rank())
+    if error:
+        raise error
 
     def decorate(main: Callable) -> Callable:
         if main.__module__ == "__main__":

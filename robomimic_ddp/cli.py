@@ -13,6 +13,7 @@ import difflib
 import errno
 import importlib
 import io
+import itertools
 import os
 import re
 import sys
@@ -37,7 +38,7 @@ class _Parser(Parser):
     """Names the closest command, action or option for one that does not exist."""
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Blames unknown arguments on the subcommand, whose usage is shown then."""
+        """Blame unknown arguments on the subcommand, whose usage is shown then."""
         parsed, unknown = self.parse_known_args(args, namespace)
         if unknown:
             subcommands = next(a.choices for a in self._actions if a.dest == "command")
@@ -46,10 +47,11 @@ class _Parser(Parser):
 
     def error(self, message: str) -> NoReturn:
         word, known = "", []
-        if found := _WRONG_CHOICE.search(message):
-            word, known = found[1], re.findall(r"[\w/-]+", found[2])
-        elif found := _WRONG_OPTION.search(message):
-            word, known = found[1], list(_options(self))
+        if match := _WRONG_CHOICE.search(message):
+            word, known = match[1], re.findall(r"[\w/-]+", match[2])
+        elif match := _WRONG_OPTION.search(message):
+            word = match[1]
+            known = [name for action in _actions(self) for name in action.option_strings]
         close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
         hint = f". Did you mean {close[0]}?" if close else ""
         self.print_usage(sys.stderr)
@@ -57,14 +59,8 @@ class _Parser(Parser):
         self.exit(EXIT_USAGE)
 
 
-def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """The options of a parser and of its subparsers."""
-    for action in _actions(parser):
-        yield from action.option_strings
-
-
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """The arguments of a parser and of its subparsers."""
+    """Yield the arguments of a parser and of its subparsers."""
     for action in parser._actions:
         yield action
         if isinstance(action, argparse._SubParsersAction):
@@ -74,63 +70,58 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 @dataclass(frozen=True)
 class Command:
-    """The module of a subcommand, and its line in `robomimic-ddp --help`."""
+    """A subcommand: what it is for, its module in this package, its line in `--help`."""
 
+    group: str
     module: str
     summary: str
 
 
+_PATCHES = "patches.commands"
 COMMANDS = {
-    "status": Command(
-        "robomimic_ddp.patches.commands", "list the edits of the host and what apply would do"
-    ),
-    "diff": Command("robomimic_ddp.patches.commands", "print the edits as a patch for git apply"),
-    "apply": Command("robomimic_ddp.patches.commands", "edit the host, all of it or nothing"),
-    "revert": Command(
-        "robomimic_ddp.patches.commands", "give back the host's files, byte for byte"
-    ),
-    "run": Command(
-        "robomimic_ddp.patches.commands", "run a program of the host's with the edits in memory"
-    ),
+    "status": Command("patch", _PATCHES, "list the edits of the host and what apply would do"),
+    "diff": Command("patch", _PATCHES, "print the edits as a patch for git apply"),
+    "apply": Command("patch", _PATCHES, "edit the host, all of it or nothing"),
+    "revert": Command("patch", _PATCHES, "give back the host's files, byte for byte"),
+    "run": Command("run", _PATCHES, "run a program of the host's with the edits in memory"),
     "launch": Command(
-        "robomimic_ddp.commands.launch.command",
-        "start torchrun, as scripts/train_multi_gpu.sh does",
+        "run", "commands.launch.command", "start torchrun, as scripts/train_multi_gpu.sh does"
     ),
     "sweep": Command(
-        "robomimic_ddp.commands.sweep.command", "train many configs, one on each GPU, and compare"
+        "run", "commands.sweep.command", "train many configs, one on each GPU, and compare"
     ),
-    "watch": Command("robomimic_ddp.commands.watch", "show a live table of a run's ranks"),
+    "watch": Command("run", "commands.watch", "show a live table of a run's ranks"),
     "doctor": Command(
-        "robomimic_ddp.commands.doctor.command",
-        "look over this machine, its packages and a job's config",
+        "inspect", "commands.doctor.command", "check this machine, its packages and the host"
     ),
     "inspect-data": Command(
-        "robomimic_ddp.commands.inspect_data.command",
+        "inspect",
+        "commands.inspect_data.command",
         "show a dataset or a job's data and statistics; draft a config",
     ),
     "prepare-data": Command(
-        "robomimic_ddp.commands.prepare_data.command",
+        "inspect",
+        "commands.prepare_data.command",
         "write an RLDS dataset with images of the trained size",
     ),
-    "ckpt": Command("robomimic_ddp.commands.ckpt", "show, convert or average checkpoints"),
+    "ckpt": Command("inspect", "commands.ckpt", "show, convert or average checkpoints"),
     "plot": Command(
-        "robomimic_ddp.commands.plot", "draw loss, learning rate and speed of training runs"
+        "inspect", "commands.plot", "draw loss, learning rate and speed of training runs"
     ),
     "bench": Command(
-        "robomimic_ddp.commands.bench.command",
+        "measure",
+        "commands.bench.command",
         "measure a config's training on several numbers of ranks",
     ),
 }
-_GROUPS = {
-    "patch": ("status", "diff", "apply", "revert"),
-    "run": ("run", "launch", "sweep", "watch"),
-    "inspect": ("doctor", "inspect-data", "prepare-data", "ckpt", "plot"),
-    "measure": ("bench",),
-}
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(f"robomimic_ddp.{COMMANDS[name].module}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit code: 0 done, 1 refused or failed, 2 wrong
+    """Run the command line and return its exit code: 0 done, 1 refused or failed, 2 wrong
     usage.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
@@ -159,7 +150,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _discard_stdout() -> None:
-    """Lets Python's exit drop what could not be printed."""
+    """Let Python's exit drop what could not be printed."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -178,10 +169,10 @@ def _run(argv: list[str]) -> int:
         keep_triton_first()  # train.py of DROID's hosts imports TensorFlow before torchvision
     elif isinstance(sys.stdout, io.TextIOWrapper):  # paths may have characters of no encoding
         sys.stdout.reconfigure(errors="backslashreplace")
-    own_host = args.command == "run" or args.command in _GROUPS["patch"]  # a PATH, or --host
+    own_host = args.command == "run" or COMMANDS[args.command].group == "patch"  # a PATH, or --host
     try:
         with contextlib.nullcontext() if own_host else _ranks_import_path():
-            return importlib.import_module(COMMANDS[args.command].module).run(args.command, args)
+            return _module(args.command).run(args.command, args)
     except RobomimicDDPError as error:
         if not (error.everywhere and _rank() > 0):
             say(f"robomimic-ddp: {error}", file=sys.stderr)
@@ -190,7 +181,7 @@ def _run(argv: list[str]) -> int:
 
 @contextlib.contextmanager
 def _ranks_import_path() -> Iterator[None]:
-    """The current folder first in sys.path, as `python -m` has it, so that the command reads the
+    """Put the current folder first in sys.path, as `python -m` does, so that the command reads the
     host that ranks will train; a console script has its own folder there.
     """
     if getattr(sys.flags, "safe_path", False) or sys.path[:1] == [""]:
@@ -201,7 +192,7 @@ def _ranks_import_path() -> Iterator[None]:
 
 
 def _rank() -> int:
-    """The rank in `torchrun -m robomimic_ddp run`; 0 if the launcher's variables are invalid."""
+    """Return the rank in `torchrun -m robomimic_ddp run`; 0 if its variables are invalid."""
     from robomimic_ddp.config import env
 
     try:
@@ -227,8 +218,8 @@ class _PrintCompletion(argparse.Action):
 
 
 def _parser(argv: Sequence[str], whole: bool = False) -> argparse.ArgumentParser:
-    """The parser for this command line, with the arguments of the subcommand in `argv` only, or
-    with those of all.
+    """Return the parser for this command line, with the arguments of the subcommand in `argv` only,
+    or with those of all.
     """
     parser = _Parser(
         prog="robomimic-ddp",
@@ -249,14 +240,14 @@ def _parser(argv: Sequence[str], whole: bool = False) -> argparse.ArgumentParser
         listed = {"help": command.summary} if whole else {}  # the epilog lists them in groups
         subparser = subparsers.add_parser(name, description=f"{command.summary}.", **listed)
         if whole or name == named:
-            importlib.import_module(command.module).add_arguments(subparser, name)
+            _module(name).add_arguments(subparser, name)
     return parser
 
 
 def _help_lines() -> Iterator[str]:
-    """The commands by what they are for."""
-    for title, names in _GROUPS.items():
-        yield f"{title}:"
+    """Yield the commands by what they are for."""
+    for group, names in itertools.groupby(COMMANDS, lambda name: COMMANDS[name].group):
+        yield f"{group}:"
         yield from (f"  {name:<14}{COMMANDS[name].summary}" for name in names)
         yield ""
     yield "robomimic-ddp COMMAND --help describes a command."

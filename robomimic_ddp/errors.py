@@ -5,6 +5,10 @@ A message states what was found, what was expected, why it matters and what to d
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from robomimic_ddp import API_VERSION, __version__
+
 EXIT_DONE = 0
 """Done, or nothing to do."""
 EXIT_REFUSED = 1
@@ -87,6 +91,12 @@ class PatchError(RobomimicDDPError):
     """A host's source text could not be edited, or lacks edits of ours."""
 
 
+REPATCH = (
+    "Its edited lines would not mean what they say. Install the version that patched it, or run "
+    "`robomimic-ddp revert` and `robomimic-ddp apply` on the host."
+)
+
+
 class ApiVersionError(PatchError, SystemExit):
     """A host was patched for another version than the installed one.
 
@@ -97,6 +107,18 @@ class ApiVersionError(PatchError, SystemExit):
     def __init__(self, message: str, quiet: bool = False) -> None:
         super().__init__(message)
         self.code = EXIT_REFUSED if quiet else f"error: {message}"
+
+
+def other_api_version(versions: Iterable[int], quiet: bool = False) -> ApiVersionError | None:
+    """Return the error of a host patched for another API version; None if `versions` are ours."""
+    others = sorted(set(versions) - {API_VERSION})
+    if not others:
+        return None
+    return ApiVersionError(
+        f"this host was patched for API version {others[0]} of robomimic-ddp, and {API_VERSION} is "
+        f"installed (robomimic-ddp {__version__}). {REPATCH}",
+        quiet,
+    )
 
 
 class UsageError(RobomimicDDPError):

@@ -63,7 +63,7 @@ def say(text: str, indent: str = "", first: str | None = None, file: IO | None =
 
 
 def table(rows: Sequence[Sequence[Any]], columns: int | None) -> list[str]:
-    """A text for each row, its cells below those of the others. Where a row is wider than
+    """Return a text for each row, its cells below those of the others. Where a row is wider than
     `columns` (None: any width), each row's last cells are on further lines below it.
     """
     cells = [[str(cell) for cell in row] for row in rows]
@@ -84,5 +84,5 @@ def table(rows: Sequence[Sequence[Any]], columns: int | None) -> list[str]:
 
 
 def _padded(row: Sequence[str], widths: Sequence[int]) -> list[str]:
-    """The last cell as it is, since nothing stands beside it."""
+    """Return the last cell as it is, since nothing stands beside it."""
     return [*(cell.ljust(width) for cell, width in zip(row[:-1], widths)), row[-1]]

@@ -1,4 +1,4 @@
-"""Nets as a host averages them, and diffusers' own averages of either API."""
+"""The host's nets in small, and diffusers' own averages of them, of either API."""
 
 from __future__ import annotations
 
@@ -12,17 +12,6 @@ from robomimic_ddp.checkpoint import weights
 from robomimic_ddp.config.options import Options
 from robomimic_ddp.distributed import parallel
 from tests.ranks.toy import Encoder
-
-
-def build(mode: str, module_key: bool) -> nn.ModuleDict:
-    """The two nets in the host's layout; DataParallel's key layout is DROID's."""
-    torch.manual_seed(0)
-    nets = {"obs_encoder": Encoder(), "noise_pred_net": nn.Linear(6, 4)}
-    for name, net in nets.items():
-        options = parallel.ddp_options(Options(), net)
-        net = weights.accept_any_layout(parallel.parallelise(net, mode, options, name))
-        nets[name] = parallel.ModuleKey(net) if module_key else net
-    return nn.ModuleDict({"policy": nn.ModuleDict(nets)})
 
 
 def diffusers_average(nets: nn.Module, old: str | None, **settings: Any) -> Any:
@@ -43,3 +32,14 @@ def of_host(nets: nn.Module, old: str | None) -> Any:
     """The average that the host makes with that diffusers."""
     warm_up = {} if old else {"use_ema_warmup": True}
     return diffusers_average(nets, old, power=0.75, **warm_up)
+
+
+def build(mode: str, module_key: bool) -> nn.ModuleDict:
+    """The two nets in the host's layout; DataParallel's key layout is DROID's."""
+    torch.manual_seed(0)
+    nets = {"obs_encoder": Encoder(), "noise_pred_net": nn.Linear(6, 4)}
+    for name, net in nets.items():
+        options = parallel.ddp_options(Options(), net)
+        net = weights.accept_any_layout(parallel.parallelise(net, mode, options, name))
+        nets[name] = parallel.ModuleKey(net) if module_key else net
+    return nn.ModuleDict({"policy": nn.ModuleDict(nets)})

@@ -12,8 +12,6 @@ from tests.datasets import CAMERA, LOW_DIM
 NAME = "test"
 """Every run's experiment name."""
 SMALL = [16, 16]
-FROZEN = {"learning_rate": {"initial": 0.0}, "regularization": {"L2": 0.0}}
-"""Optimizer parameters with which weights come out of a training as they went in."""
 RLDS_CAMERAS = (
     "camera/image/varied_camera_1_left_image",
     "camera/image/varied_camera_2_left_image",
@@ -229,6 +227,18 @@ def write_config(path: Path, config: Mapping[str, Any]) -> Path:
     """Writes a configuration as JSON and returns `path`."""
     path.write_text(json.dumps(config, indent=1))
     return path
+
+
+def frozen_from(checkpoint: Path) -> dict[str, Any]:
+    """Return changes with which one epoch begins from a checkpoint and leaves its weights as they
+    are: learning rate and weight decay are 0.
+    """
+    frozen = {"learning_rate": {"initial": 0.0}, "regularization": {"L2": 0.0}}
+    return {
+        "algo": {"optim_params": {"policy": frozen}},
+        "experiment": {"ckpt_path": str(checkpoint)},
+        "train": {"num_epochs": 1},
+    }
 
 
 ConfigMaker = Callable[..., Path]

@@ -30,8 +30,9 @@ def newest(folder: Path) -> dict[str, Any]:
     return read_file(run_directory(folder / "runs") / STATE)
 
 
-def require_equal_weights(before: dict[str, Any], after: dict[str, Any]) -> None:
-    """Fails unless two state dicts have the same keys, in order, and the same bits."""
+def require_equal_weights(one: Path, two: Path) -> None:
+    """Fail unless the nets of two checkpoints have the same keys, in order, and the same bits."""
+    before, after = (load(path)["model"]["nets"] for path in (one, two))
     assert list(before) == list(after)
     assert [name for name in before if not torch.equal(before[name], after[name])] == []
 

@@ -1,4 +1,4 @@
-"""Recognises hosts that already run several ranks in their own way, to be left alone."""
+"""Recognises hosts to be left alone: those that run several ranks, or have another API's edits."""
 
 from __future__ import annotations
 
@@ -7,8 +7,16 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from robomimic_ddp.errors import other_api_version
 from robomimic_ddp.patches.host.hosts import Host
-from robomimic_ddp.patches.syntax.python import aliases, dotted, last_name, parsed, resolved
+from robomimic_ddp.patches.syntax.python import (
+    API_MODULE,
+    aliases,
+    dotted,
+    last_name,
+    parsed,
+    resolved,
+)
 
 DDP = "DistributedDataParallel"
 
@@ -31,47 +39,22 @@ _WORDS = re.compile(
 
 
 @dataclass(frozen=True)
-class Unsynchronised:
-    """A DistributedDataParallel that never averages a gradient. DDP averages in its own `forward`:
-    around a whole Algo, whose methods training calls through `.module`, that never runs. `made`:
-    where DDP is put around the algorithm; `passed`: where training goes past it.
-    """
-
-    made: tuple[tuple[str, int], ...]
-    passed: tuple[str, int]
-
-    def __str__(self) -> str:
-        made = ", ".join(f"{path}:{line}" for path, line in self.made)
-        return (
-            f"Its DistributedDataParallel ({made}) never synchronises: it is put around the whole "
-            f"algorithm, and training calls the algorithm's {_TRAINS} through `.module` "
-            f"({self.passed[0]}:{self.passed[1]}), past DDP's own forward. No gradient is "
-            "averaged: every rank trains a separate model, and only the main rank's is saved."
-        )
-
-
-@dataclass(frozen=True)
 class Refusal:
     """Why a host is left alone. `uses`: (path in the package, line, one of OWN_WAYS's values);
-    `unsynchronised`: a DistributedDataParallel among them that averages no gradient.
+    `unsynchronised`: what is wrong with a DistributedDataParallel that averages no gradient, or "".
     """
 
     uses: tuple[tuple[str, int, str], ...]
-    unsynchronised: Unsynchronised | None = None
+    unsynchronised: str = ""
 
     @property
     def found(self) -> tuple[str, ...]:
         """Each way once, in the order of the files."""
         return tuple(dict.fromkeys(way for _, _, way in self.uses))
 
-    @property
-    def places(self) -> tuple[tuple[str, int], ...]:
-        """(path, line) of each use."""
-        return tuple((path, line) for path, line, _ in self.uses)
-
     def __str__(self) -> str:
-        path, line = self.places[0]
-        more = f" and {len(self.places) - 1} more places" if len(self.places) > 1 else ""
+        path, line, _ = self.uses[0]
+        more = f" and {len(self.uses) - 1} more places" if len(self.uses) > 1 else ""
         text = (
             "this host already runs several ranks in its own way: it uses "
             f"{', '.join(self.found)} ({path}:{line}{more}). Patching over it would join a second "
@@ -79,6 +62,25 @@ class Refusal:
             "code first (or start from a commit without it), then apply again."
         )
         return f"{text}\n{self.unsynchronised}" if self.unsynchronised else text
+
+
+def require_own_api_version(host: Host) -> None:
+    """Raise ApiVersionError for a host that is patched for another API version than the installed
+    one: its edits would look complete, and not mean what they say.
+    """
+    scripts = (data for path in host.files(_LOOPS) if (data := host.read(path)))
+    trees = (parsed(data) for data in scripts if b"api_version" in data)
+    error = other_api_version(number for tree in trees for number in _api_versions(tree))
+    if error:
+        raise error.on_all_ranks()
+
+
+def _api_versions(tree: ast.Module) -> Iterator[int]:
+    names = aliases(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and resolved(node.func, names) == f"{API_MODULE}.entry_point":
+            given = [word.value for word in node.keywords if word.arg == "api_version"]
+            yield from (getattr(value, "value", 0) for value in given)
 
 
 def find_refusal(host: Host) -> Refusal | None:
@@ -95,7 +97,7 @@ def find_refusal(host: Host) -> Refusal | None:
             trees[path] = tree
     if not uses:
         return None
-    return Refusal(tuple(uses), _find_unsynchronised(host, trees))
+    return Refusal(tuple(uses), _unsynchronised(host, trees))
 
 
 def _uses(tree: ast.Module) -> set[tuple[int, str]]:
@@ -110,11 +112,21 @@ def _uses(tree: ast.Module) -> set[tuple[int, str]]:
     return uses
 
 
-def _find_unsynchronised(host: Host, trees: Mapping[str, ast.Module]) -> Unsynchronised | None:
-    """Such wrappers in `trees`, parsed files by path of those that use DistributedDataParallel."""
-    made = tuple((path, line) for path, tree in trees.items() for line in _wraps_algorithm(tree))
-    passed = next(_passes(host), None) if made else None
-    return Unsynchronised(made, passed) if passed else None
+def _unsynchronised(host: Host, trees: Mapping[str, ast.Module]) -> str:
+    """Say what is wrong with a DistributedDataParallel that averages no gradient. DDP averages in
+    its own `forward`: around a whole Algo, whose methods training calls through `.module`, that
+    never runs. trees: parsed files by path of those that use DistributedDataParallel.
+    """
+    made = [f"{path}:{line}" for path, tree in trees.items() for line in _wraps_algorithm(tree)]
+    path, line = next(_passes(host), ("", 0)) if made else ("", 0)
+    if not path:
+        return ""
+    return (
+        f"Its DistributedDataParallel ({', '.join(made)}) never synchronises: it is put around the "
+        f"whole algorithm, and training calls the algorithm's {_TRAINS} through `.module` "
+        f"({path}:{line}), past DDP's own forward. No gradient is averaged: every rank trains a "
+        "separate model, and only the main rank's is saved."
+    )
 
 
 def _wraps_algorithm(tree: ast.Module) -> Iterator[int]:

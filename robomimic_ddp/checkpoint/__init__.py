@@ -10,6 +10,7 @@ from robomimic_ddp.checkpoint.run_search import (
     RECORD_NAME,
     REQUEUE_NAME,
     Found,
+    RunRecord,
     find_job,
     find_run,
     job_name,
@@ -24,5 +25,6 @@ from robomimic_ddp.checkpoint.state_file import (
     export_digest,
     read,
     require_complete,
+    restoring,
     write,
 )

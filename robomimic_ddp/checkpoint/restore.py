@@ -30,7 +30,7 @@ def restore_model(algo: Any, state: Mapping[str, Any]) -> None:
     for name, part in found.items():
         _restore_part(part, state[name], f"{name}." if name else "")
     outside = dict(host_algo.outside_nets(algo))
-    saved = state[""].get("outside_nets", outside)  # states of earlier versions have none
+    saved = state[""].get("outside_nets", {})
     _require_same_names("what optimizers update outside the nets", outside, saved)
     with torch.no_grad():
         for name, tensor in outside.items():

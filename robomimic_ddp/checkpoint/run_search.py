@@ -1,4 +1,4 @@
-"""Finds the run directory to resume.
+"""Finds the run directory to resume, and writes what a run is found by: `ddp.json`.
 
 A host names its directories by time stamp, so a restarted process cannot make the same name. Each
 run writes `ddp.json` into its directory, with its job and the paths that the host's `get_exp_dir`
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp.checkpoint import schema, state_file
+from robomimic_ddp.checkpoint import state_file
 from robomimic_ddp.config import env, paths
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.distributed import atomic_files
@@ -25,6 +25,31 @@ RECORD_NAME = "ddp.json"
 REQUEUE_NAME = "requeue"
 _NO_ID = "none"
 """TORCHELASTIC_RUN_ID of a torchrun without --rdzv_id."""
+
+
+class RunRecord:
+    """The main rank's `ddp.json` in `directory`: options, plan, newest state and outcome of a run.
+    `content` is for JSON.
+    """
+
+    def __init__(self, directory: Path, content: dict[str, Any]) -> None:
+        self.directory, self.content = directory, content
+        self._warned = False
+
+    def write(self) -> None:
+        """Replace the file. Raises OSError."""
+        with atomic_files.atomic_open(self.directory / RECORD_NAME) as file:
+            file.write(json.dumps(self.content, indent=2) + "\n")
+
+    def add(self, **items: Any) -> None:
+        """Add `items` and replace the file; warn once if that fails."""
+        self.content.update(items)
+        try:
+            self.write()
+        except OSError as error:
+            if not self._warned:
+                print(f"warning: {RECORD_NAME} could not be written: {error}", file=sys.stderr)
+            self._warned = True
 
 
 @dataclass(frozen=True)
@@ -128,9 +153,9 @@ def read_record(directory: Path) -> dict | None:
     path = directory / RECORD_NAME
     try:
         record = json.loads(paths.regular(path).read_text(encoding="utf-8"))
-        fault = schema.fault(record, schema.RECORD, "it")
-        if fault is None and not any(record["paths"]):
-            fault = "it names no paths"
+        names = record.get("paths") if isinstance(record, dict) else None
+        is_list = isinstance(names, list) and all(isinstance(name, str | None) for name in names)
+        fault = None if is_list and any(names) else "it names no paths"
     except (OSError, ValueError) as error:
         fault = getattr(error, "strerror", None) or str(error)
     if fault is None:
@@ -138,7 +163,8 @@ def read_record(directory: Path) -> dict | None:
     if state_file.exists(directory):
         print(
             f"warning: {path} cannot be used ({fault}): ddp.resume=true takes this run's paths "
-            "from the host instead, and a restart by torchrun asks the state whose it is.",
+            "from the host instead, and a restart by torchrun reads the job id from the saved "
+            "state.",
             file=sys.stderr,
         )
     return None

@@ -10,25 +10,49 @@ import hashlib
 import os
 import shutil
 import zipfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from robomimic_ddp.checkpoint import schema, weights
+from robomimic_ddp.checkpoint import weights
 from robomimic_ddp.config import paths
 from robomimic_ddp.distributed import atomic_files, watchdog
 from robomimic_ddp.errors import CheckpointError
+from robomimic_ddp.verify import digest
 
 STATE, PREVIOUS, BEST = "ddp_state.pth", "ddp_state_previous.pth", "ddp_state_best.pth"
 _DAMAGED = "ddp_state_damaged.pth"
 FORMAT = 1
-"""Incremented when an older version would misread the file."""
+"""Incremented when another version would misread the file."""
+PARTS = (
+    "save_id",
+    "epoch",
+    "inside",
+    "steps",
+    "world_size",
+    "samples_per_step",
+    "learning_rates",
+    "options",
+    "best",
+    "export",
+    "defines",
+    "model",
+    "gradient_orders",
+    "grad_scaler",
+    "ranks",
+)
+"""What every state has; the component that a part belongs to checks it when it is restored."""
+_REMEDY = (
+    "Resume with the version that wrote it, or begin a new run from the host's checkpoint "
+    "(experiment.ckpt_path)."
+)
 
 
 class NotOurState(CheckpointError):
-    """A complete file that this version cannot use: of a newer format, or with other contents."""
+    """A complete file that this version cannot use: of another format, or with other contents."""
 
 
 @watchdog.saving("the state")
@@ -84,8 +108,9 @@ def exists(directory: Path) -> bool:
 
 
 def read(directory: Path) -> tuple[dict[str, Any], list[str]]:
-    """Main rank: the newest complete state, and notes on skipped files. Renames a damaged newest
-    file, so that it never becomes the previous one. Raises CheckpointError if none can be used.
+    """Main rank: return the newest undamaged state, and notes on skipped files. Renames a damaged
+    newest file, so that it never becomes the previous one. Raises CheckpointError if none can be
+    used, and NotOurState if another version wrote it.
     """
     notes = []
     for name in (STATE, PREVIOUS):
@@ -95,6 +120,7 @@ def read(directory: Path) -> tuple[dict[str, Any], list[str]]:
             continue
         try:
             state = read_file(path)
+            require_complete(state, path)
         except NotOurState:
             raise
         except CheckpointError as error:
@@ -124,7 +150,9 @@ def job_of(directory: Path) -> str | None:
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """The state in the file. Raises CheckpointError if damaged, NotOurState if newer."""
+    """Return the state in the file. Raises CheckpointError if damaged, NotOurState if of another
+    format.
+    """
     if path.is_symlink() and not path.exists():
         raise CheckpointError(
             f"{path} is a link to {os.readlink(path)}, where there is no file (is that disk "
@@ -140,8 +168,8 @@ def read_file(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} is damaged and cannot be used ({why}).") from error
     if version != FORMAT:
         raise NotOurState(
-            f"{path} has format {version}; this version of robomimic-ddp reads {FORMAT}. Resume "
-            "with the version that wrote it: an older state would lose what was trained since."
+            f"{path} has format {version}; this version of robomimic-ddp reads {FORMAT}. {_REMEDY} "
+            "An older state would lose what was trained since."
         )
     if digest(state) != expected:
         raise CheckpointError(f"{path} is damaged and cannot be used (its checksum is wrong).")
@@ -149,39 +177,27 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def require_complete(state: Any, path: Path) -> None:
-    """Raises NotOurState if `state`, read from `path`, lacks what training needs to resume."""
-    fault = schema.state_fault(state)
-    if fault is not None:
+    """Raise NotOurState if `state`, read from `path`, lacks one of PARTS."""
+    lacking = [name for name in PARTS if not isinstance(state, dict) or name not in state]
+    if lacking:
         raise NotOurState(
-            f"{path} is whole, but no state that this version of robomimic-ddp can resume: {fault}."
-            " Resume with the version that wrote it, or begin a new run from the host's checkpoint "
-            "(experiment.ckpt_path)."
+            f"the state in {path} is complete but was written by another version of robomimic-ddp: "
+            f"it lacks {', '.join(lacking)}. {_REMEDY}"
         )
 
 
-def digest(nest: Any) -> str:
-    """Hex digest of every bit and the structure of nested plain values and CPU tensors."""
-    hashed = hashlib.blake2b(digest_size=16)
-
-    def add(value: Any) -> None:
-        if isinstance(value, torch.Tensor):
-            hashed.update(f"tensor {value.dtype} {tuple(value.shape)};".encode())
-            flat = value.contiguous().reshape(-1)
-            hashed.update(flat.view(torch.uint8).numpy() if flat.numel() else b"")
-        elif isinstance(value, dict):
-            hashed.update(f"dict {len(value)};".encode())
-            for key, part in value.items():
-                hashed.update(f"{key!r}:".encode())
-                add(part)
-        elif isinstance(value, (list, tuple)):
-            hashed.update(f"list {len(value)};".encode())
-            for part in value:
-                add(part)
-        else:
-            hashed.update(f"{value!r};".encode())
-
-    add(nest)
-    return hashed.hexdigest()
+@contextmanager
+def restoring(part: str, path: Path) -> Iterator[None]:
+    """For the block, which restores a part of the state in `path`: raise NotOurState, naming both,
+    where the part does not fit its component.
+    """
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise NotOurState(
+            f"the state in {path} is complete, but its part {part!r} does not fit this version of "
+            f"robomimic-ddp ({type(error).__name__}: {error}). {_REMEDY}"
+        ) from error
 
 
 def export_digest(directory: Path) -> str | None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from robomimic_ddp.checkpoint import RECORD_NAME, file_check, require_complete, weights
-from robomimic_ddp.config import options, paths
+from robomimic_ddp.checkpoint import file_check, require_complete, weights
+from robomimic_ddp.config import paths
 from robomimic_ddp.errors import EXIT_DONE, CheckpointError, UsageError
 from robomimic_ddp.terminal import say
 
@@ -119,8 +119,6 @@ def described(content: Mapping[str, Any], path: Any, keys: bool = False) -> Iter
             f"per step; save {state['save_id']}"
         )
         yield f"best so far: {state['best'] or 'nothing'}"
-        yield _options(state["options"])
-        yield f"host: {state.get('host', 'not noted')}"
     else:
         config = _config(content)
         name = (config.get("experiment") or {}).get("name")
@@ -128,7 +126,6 @@ def described(content: Mapping[str, Any], path: Any, keys: bool = False) -> Iter
         variables = content.get("variable_state") or {}
         if "epoch" in variables:
             yield f"after epoch {variables['epoch']}"
-        yield from _of_run(paths.expanded(path))
     for part, tensors in _tensors(content["model"]).items():
         layout = "with module." if _wrapped_nets(tensors) else "plain"
         yield f"{part}: {len(tensors)} tensors, {_count(tensors):,} numbers, {layout}"
@@ -139,35 +136,6 @@ def described(content: Mapping[str, Any], path: Any, keys: bool = False) -> Iter
     others = [key for key in content["model"] if key not in ("nets", "ema")]
     if others:
         yield f"also: {', '.join(others)}"
-
-
-def _options(saved: Mapping[str, Any]) -> str:
-    """Return the options that were set, as on a command line."""
-    values = dict(saved)
-    for name in options.PASSED_ON:
-        values |= {f"{name}.{key}": value for key, value in values.pop(name, {}).items()}
-    changed = [
-        f"ddp.{name}={str(value).lower() if isinstance(value, bool) else value}"
-        for name, value in sorted(values.items())
-        if name not in options.DEFAULTS or value != options.DEFAULTS[name]
-    ]
-    return f"options: {' '.join(changed) or 'all at their defaults'}"
-
-
-def _of_run(path: Path) -> Iterator[str]:
-    """Yield lines from `ddp.json` of the run directory of a host's checkpoint."""
-    for folder in list(path.absolute().parents)[:2]:
-        try:
-            record = json.loads(paths.regular(folder / RECORD_NAME).read_text(encoding="utf-8"))
-            plan = record["plan"]
-            yield (
-                f"of the run in {folder}: host {record.get('host', 'not noted')}, "
-                f"{plan['world_size']} rank(s), {plan['samples_per_step']} samples per step"
-            )
-            yield _options(record["options"])
-            return
-        except (OSError, ValueError, KeyError, TypeError):
-            continue  # no run of ours, or another file
 
 
 def averaged(contents: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:

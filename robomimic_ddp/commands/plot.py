@@ -22,16 +22,14 @@ AXES = {
     "samples": "samples, all ranks",
     "hours": "hours of training and validation",
 }
-_SMOOTHED_FROM = 30
-"""A curve of fewer points is drawn as it is."""
+_SMOOTHED_FROM, _PAST = 30, 0.6
+"""Losses of this many epochs are smoothed by this weight of the past; unsmoothed ones are faint."""
 _LOGARITHMIC = 3
 """The axis of losses is logarithmic if the largest is this many times the smallest."""
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito's, which people of any colour vision tell apart."""
 _PANELS = (("loss", "rate"), ("loss", "speed")), (("loss", "success"), ("rate", "speed"))
 """Without rollouts, and with them."""
-_WIDER, _WIDEST = 2.5, 7.5
-"""Points from a run's line of learning rates to the next, and from the first one to the last."""
 
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
@@ -46,35 +44,18 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         help="what the x axis counts; default: epochs, or samples where runs have other numbers of "
         "them in a step",
     )
-    parser.add_argument(
-        "--smooth",
-        type=_share,
-        default=0.6,
-        metavar="W",
-        help=f"weight of the past in losses of {_SMOOTHED_FROM} epochs or more, which are drawn "
-        "faintly, too; 0: none; default 0.6",
-    )
-
-
-def _share(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < 1:
-        raise argparse.ArgumentTypeError(f"{text}: expected 0 or more, and less than 1")
-    return value
 
 
 def run(command: str, args: argparse.Namespace) -> int:
     """Draw the figure and return the exit code. Raises DataError for runs without a history."""
-    plot(args.runs, args.output, args.x, args.smooth)
+    plot(args.runs, args.output, args.x)
     print(f"curves drawn to {args.output}")
     return EXIT_DONE
 
 
-def plot(
-    run_directories: Sequence[str], output: str, x: str | None = None, smooth: float = 0.0
-) -> None:
+def plot(run_directories: Sequence[str], output: str, x: str | None = None) -> None:
     """Draw the runs' histories into the image `output` (the suffix chooses the format). x: one of
-    AXES, None: see `--x`; smooth: the weight of the past in losses.
+    AXES, None: see `--x`.
     """
     plt = figures.pyplot()
 
@@ -90,17 +71,14 @@ def plot(
     panels = {"figsize": (10, 6), "constrained_layout": True, "width_ratios": (6, 5 + has_rollouts)}
     figure, axes = plt.subplot_mosaic(_PANELS[has_rollouts], **panels)
     loss, rate, speed, success = map(axes.get, ("loss", "rate", "speed", "success"))
-    for number, ((folder, records), colour) in enumerate(zip(runs, COLOURS * len(runs))):
+    for (folder, records), colour in zip(runs, COLOURS * len(runs)):
         at = places(records, x)
         name = _label(folder, runs)
         trained, valid = (name, None) if len(runs) > 1 else ("train", "validation")
-        style = {"color": colour, "smooth": smooth}
+        style = {"color": colour, "is_smoothed": True}
         _line(loss, at, records, "train", "Loss", label=trained, **style)
         _line(loss, at, records, "valid", "Loss", label=valid, linestyle="--", **style)
-        # Wider lines below: runs with equal rates would hide each other.
-        wider = min(_WIDER, _WIDEST / max(1, len(runs) - 1))
-        width = 1.5 + wider * (len(runs) - 1 - number)
-        _rates(rate, at, records, name if len(runs) > 1 else "", color=colour, linewidth=width)
+        _rates(rate, at, records, name if len(runs) > 1 else "", color=colour)
         train = [record for record in records if record["phase"] == "train"]
         speed.plot(
             [at[r["epoch"]] for r in train],
@@ -186,7 +164,13 @@ def _label(folder: Path, runs: list) -> str:
 
 
 def _line(
-    axes: Any, at: dict, records: list, phase: str, key: str, smooth: float = 0.0, **style: Any
+    axes: Any,
+    at: dict,
+    records: list,
+    phase: str,
+    key: str,
+    is_smoothed: bool = False,
+    **style: Any,
 ) -> None:
     points = [
         (at[record["epoch"]], record["log"][key])
@@ -196,9 +180,9 @@ def _line(
     if not points:
         return
     x, y = zip(*points)
-    if smooth and len(points) >= _SMOOTHED_FROM:
+    if is_smoothed and len(points) >= _SMOOTHED_FROM:
         axes.plot(x, y, **{**style, "label": None, "alpha": 0.25})
-        y = smoothed(y, smooth)
+        y = smoothed(y, _PAST)
     axes.plot(x, y, marker="o" if len(points) < 3 else None, **style)
 
 

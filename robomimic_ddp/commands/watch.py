@@ -15,10 +15,12 @@ from rich.text import Text
 
 from robomimic_ddp.config import paths
 from robomimic_ddp.distributed.watchdog import SAVING
-from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, UsageError
+from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED
 from robomimic_ddp.monitoring import heartbeat
 from robomimic_ddp.terminal import say, table, width
 
+_SECONDS = 2.0
+"""Between looks."""
 SILENT_SECONDS, STUCK_SECONDS, STUCK_STEPS = 15.0, 30.0, 5
 """Without a heartbeat; at the same place while others are ahead, and in the time of its steps: the
 longer of both.
@@ -34,30 +36,25 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     """Declare the arguments of `robomimic-ddp watch`."""
     parser.add_argument("run", metavar="RUN_DIR", help="folder of a run (with logs/ and models/)")
     parser.add_argument("--once", action="store_true", help="print the table once and end")
-    parser.add_argument(
-        "--interval", type=float, default=2.0, metavar="SECONDS", help="between looks; default 2"
-    )
 
 
 def run(command: str, args: argparse.Namespace) -> int:
     """Show the table until all ranks have ended (0), or until interrupted; with --once, return 1
     if a rank is silent, stuck or failed. Raises DataError for a folder without heartbeats.
     """
-    if not args.interval > 0:
-        raise UsageError(f"--interval {args.interval:g}: expected more than 0 seconds.")
     directory = paths.expanded(args.run)
     beats, damaged = heartbeat.look(directory)
     if args.once or not sys.stdout.isatty():
-        return _print_tables(directory, args.interval, args.once)
+        return _print_tables(directory, args.once)
     with Live(Screen(beats, damaged), refresh_per_second=4) as live:
         while not all(_outcome(beat) for beat in beats):
-            time.sleep(args.interval)
+            time.sleep(_SECONDS)
             beats, damaged = heartbeat.look(directory)
             live.update(Screen(beats, damaged))
     return EXIT_DONE
 
 
-def _print_tables(directory: Path, interval: float, once: bool) -> int:
+def _print_tables(directory: Path, once: bool) -> int:
     while True:
         beats, damaged = heartbeat.look(directory)
         cells = rows(beats, time.time())
@@ -69,7 +66,7 @@ def _print_tables(directory: Path, interval: float, once: bool) -> int:
             return EXIT_REFUSED if damaged or set(_IN_TROUBLE) & set(states) else EXIT_DONE
         if all(_outcome(beat) for beat in beats):
             return EXIT_DONE
-        time.sleep(interval)
+        time.sleep(_SECONDS)
 
 
 def rows(beats: Sequence[dict[str, Any]], now: float) -> list[tuple[str, ...]]:

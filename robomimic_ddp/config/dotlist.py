@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
 import sys
@@ -22,11 +21,11 @@ FILE = "load_from="
 OPTIONS = "ddp."
 """Prefix of our options."""
 _HOST_KEY = re.compile(r"\+?(train|experiment|algo|observation)\.[^=]+=")
-_READ_MORE = {
-    *("parse_known_args", "parse_intermixed_args", "add_subparsers"),
-    *("argv", "hydra", "OmegaConf"),
-}
-"""Names in a script that may read words besides flags."""
+_READS_WORDS = re.compile(
+    r"parse_(known|intermixed)_args|parse_args\([^)]|add_subparsers|nargs|argv|hydra|OmegaConf"
+    r"|add_argument\(\s*([\"'][^-\"']|[^\s\"'])"
+)
+"""Source text of a script that may read words besides flags."""
 
 
 def parse_dotlist(arguments: Sequence[str], usage: str = "") -> dict:
@@ -72,16 +71,12 @@ def keys_beside_config() -> list[str]:
 
 
 def require_accepted(words: Sequence[str], script: ModuleType) -> None:
-    """Raises ConfigError if `script`, which reads --config by argparse, accepts none of `words`.
-
-    One that may read them in any way (positional arguments, nargs, parse_known_args, sys.argv,
-    Hydra), or has its parser elsewhere, passes.
-    """
+    """Raises ConfigError if `script`, which reads --config by argparse, accepts none of `words`."""
     try:
-        refuses = _takes_flags_alone(inspect.getsource(script))
+        source = inspect.getsource(script)
     except (OSError, TypeError):  # not from a file
         return
-    if refuses:
+    if ".parse_args()" in source and "--config" in source and not _READS_WORDS.search(source):
         raise ConfigError(
             f"found {' '.join(words)}, but this script takes the host's keys from --config alone; "
             "expected its own flags, and ddp.NAME=VALUE. Write the key into the config, or start "
@@ -90,30 +85,8 @@ def require_accepted(words: Sequence[str], script: ModuleType) -> None:
         )
 
 
-def _takes_flags_alone(source: str) -> bool:
-    """Whether this source text parses --config and other flags, and looks at nothing else."""
-    try:
-        nodes = list(ast.walk(ast.parse(source)))
-    except (SyntaxError, ValueError):  # written for another Python
-        return False
-    names = {getattr(node, "attr", None) or getattr(node, "id", None) for node in nodes}
-    if names & _READ_MORE:
-        return False
-    calls = [node for node in nodes if isinstance(node, ast.Call)]
-    parsed = [call for call in calls if getattr(call.func, "attr", "") == "parse_args"]
-    declared = [call for call in calls if getattr(call.func, "attr", "") == "add_argument"]
-    flags = [[str(getattr(word, "value", "")) for word in call.args] for call in declared]
-    return (
-        bool(parsed)
-        and not any(call.args or call.keywords for call in parsed)
-        and any("--config" in words for words in flags)
-        and all(words and words[0].startswith("-") for words in flags)
-        and not any(word.arg in ("nargs", None) for call in declared for word in call.keywords)
-    )
-
-
 def overrides(words: Sequence[str]) -> list[str]:
-    """A host's list of overrides without our options, which Hydra would reject."""
+    """Return a host's list of overrides without our options, which Hydra would reject."""
     return [word for word in words if not _is_option(word)]
 
 
@@ -156,7 +129,7 @@ def load_from(composed: Any, loaded: Any) -> Any:
 
 
 def _settings() -> list[str]:
-    """The host's own key=value words; "+key=value" is Hydra's way to add a key."""
+    """Return the host's own key=value words; "+key=value" is Hydra's way to add a key."""
     words = [
         word.lstrip("+") for word in overrides(sys.argv[1:]) if not word.startswith(("-", "~"))
     ]

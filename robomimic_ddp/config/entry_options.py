@@ -24,5 +24,5 @@ def attach_notes(config: Any, notes: Notes) -> None:
 
 
 def notes_of(config: Any) -> Notes:
-    """The notes of `attach_notes`, or empty ones."""
+    """Return the notes of `attach_notes`, or empty ones."""
     return getattr(config, "__dict__", {}).get(_NOTES, Notes())

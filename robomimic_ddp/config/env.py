@@ -186,7 +186,7 @@ def _check_rendezvous(environ: Mapping[str, str], world_size: int) -> None:
 
 
 def adopted_by_init(parent: int) -> bool:
-    """Whether `parent`, this process's parent, is init, which adopts the children of a dead
+    """Return whether `parent`, this process's parent, is init, which adopts the children of a dead
     process. In a container process 1 may be the launcher itself, which runs the same Python.
     """
     if parent == 1:
@@ -202,7 +202,7 @@ def adopted_by_init(parent: int) -> bool:
 
 
 def host_name() -> str:
-    """This node's name, by which ranks know whether they share a machine."""
+    """Return this node's name, by which ranks know whether they share a machine."""
     return socket.gethostname()
 
 
@@ -233,20 +233,18 @@ def wandb_mode() -> str | None:
 
 
 def command_line() -> list[str]:
-    """The words that started this process, the interpreter first; [] before Python 3.10, which does
-    not keep them.
-    """
-    return list(getattr(sys, "orig_argv", ()))
+    """Return the words that started this process, the interpreter first."""
+    return list(sys.orig_argv)
 
 
 def python_path() -> str:
-    """PYTHONPATH as this process has it; "" without one."""
+    """Return PYTHONPATH as this process has it; "" without one."""
     return os.environ.get("PYTHONPATH", "")
 
 
 def working_folder() -> str:
-    """The folder that relative paths and `python -m` start from; "" where it was removed. Under
-    `hydra.main`, which may have entered its output folder, the one where the program was started.
+    """Return the folder that relative paths and `python -m` start from; "" where it was removed.
+    Under `hydra.main`, which may have entered its output folder, it is where the program started.
     """
     hydra = sys.modules.get("hydra.core.hydra_config")
     if hydra is not None and hydra.HydraConfig.initialized():
@@ -258,13 +256,13 @@ def working_folder() -> str:
 
 
 def missing_from_path(program: str) -> bool:
-    """Whether `program` of this interpreter's environment is not what the shell would run."""
+    """Return whether the shell would not run `program` of this interpreter's environment."""
     found = shutil.which(program)
     return found is None or Path(found).parent != Path(sys.executable).parent
 
 
 def variables() -> dict[str, str]:
-    """A copy of this process's environment variables."""
+    """Return a copy of this process's environment variables."""
     return dict(os.environ)
 
 
@@ -281,7 +279,7 @@ def quiet_tensorflow() -> None:
 
 
 def tensorflow_is_quiet() -> bool:
-    """Whether this process wants no more than TensorFlow's errors."""
+    """Return whether this process wants no more than TensorFlow's errors."""
     return os.environ.get("TF_CPP_MIN_LOG_LEVEL", "0") >= "2"
 
 

@@ -34,7 +34,7 @@ OUR_KEY = "data_cache_dir"
 
 
 def build_config(arguments: Sequence[str]) -> tuple[Any, Mapping[str, Any]]:
-    """The host's locked config for a dot-list, and the flags load_from, debug, resume."""
+    """Return the host's locked config for a dot-list, and the flags load_from, debug, resume."""
     from robomimic.config import config_factory
 
     given = dotlist.parse_dotlist(arguments, USAGE)
@@ -159,20 +159,20 @@ def declare_rlds_keys(config: Any) -> None:
 
 
 def uses_rlds(config: Any) -> bool:
-    """Whether the run reads RLDS data through our loader."""
+    """Return whether the run reads RLDS data through our loader."""
     return format_is_rlds(config) and not reads_rlds_itself(config)
 
 
 def reads_rlds_itself(config: Any) -> bool:
-    """Whether the host has an RLDS pipeline: it declares the format, not our keys."""
+    """Return whether the host has an RLDS pipeline: it declares the format, not our keys."""
     return "data_format" in config.train and OUR_KEY not in config.train
 
 
 def trains_by_own_pipeline(config: Any) -> bool:
-    """Whether the run reads RLDS data through the host's pipeline."""
+    """Return whether the run reads RLDS data through the host's pipeline."""
     return format_is_rlds(config) and reads_rlds_itself(config)
 
 
 def format_is_rlds(config: Any) -> bool:
-    """Whether the run reads RLDS data, by our loader or the host's."""
+    """Return whether the run reads RLDS data, by our loader or the host's."""
     return "data_format" in config.train and config.train.data_format == DATA_FORMAT

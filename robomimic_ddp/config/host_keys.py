@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -43,7 +43,6 @@ _MAY_BE_NULL = {
 }
 _SEVERAL_KINDS = {"train.data", "train.dataset_names", "train.rlds_schema"}
 """One name, or a list of them."""
-_CACHE_MODES = ("all", "low_dim", None)
 
 
 def require_known(config: Any, settings: Mapping, prefix: str = "", root: Any = None) -> None:
@@ -105,8 +104,34 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
+def _is_run_name(value: Any) -> bool:
+    """Return whether runs with this name would be written below train.output_dir."""
+    if not isinstance(value, str) or not value.strip():
+        return False
+    return not PurePath(value).is_absolute() and ".." not in PurePath(value).parts
+
+
+_FITTING: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "experiment.name": (_is_run_name, "the name of a folder below train.output_dir"),
+    "experiment.save.every_n_seconds": (
+        lambda value: value is None or _is_number(value),
+        "a number of seconds, or null for no save by the clock",
+    ),
+    "experiment.save.epochs": (
+        lambda value: _is_list(value) and all(map(_is_number, value)),
+        "a list of numbers, or [] for none",
+    ),
+    "train.hdf5_cache_mode": (
+        lambda value: value in ("all", "low_dim", None),
+        '"all" (everything in memory), "low_dim" (all but images), or null',
+    ),
+    "train.output_dir": (lambda value: bool(str(value or "").strip()), "a folder for the runs"),
+}
+"""Dotted key -> which values a host can train with, and what to say about others."""
+
+
 def _closest(root: Any, config: Any, prefix: str, key: str) -> str:
-    """The valid key that was meant: one of this section, or of this name elsewhere; "" if none."""
+    """Return the key that was meant, in this section or of this name elsewhere; "" if none."""
     same_name = [name for name, _ in tree.named(root) if name.rpartition(".")[2] == key]
     for cutoff in (0.6, 0.4):
         here = difflib.get_close_matches(key, list(config), n=1, cutoff=cutoff)
@@ -153,37 +178,19 @@ def _require_values(values: Mapping[str, Any], algorithm: Any) -> None:
                 f"{dotted}={_shortened(value)}: expected a whole number of at least {least}, at "
                 f"most {most}{null}."
             )
-    if values.get("experiment.save.enabled") is not False:
-        _require_save_times(values)
-    if values.get("train.hdf5_cache_mode") not in _CACHE_MODES:
-        raise ConfigError(
-            f"train.hdf5_cache_mode={values['train.hdf5_cache_mode']!r}: expected "
-            '"all" (everything in memory), "low_dim" (all but images), or null.'
-        )
+    for dotted, (fits, expected) in _FITTING.items():
+        if dotted.startswith("experiment.save.") and values.get("experiment.save.enabled") is False:
+            continue
+        if dotted in values and not fits(values[dotted]):
+            raise ConfigError(f"{dotted}={values[dotted]!r}: expected {expected}.")
     for dotted, value in values.items():
         rate = dotted.startswith("algo.") and dotted.endswith("learning_rate.initial")
         if rate and not (_is_number(value) and 0 <= value <= sys.float_info.max):
             raise ConfigError(f"{dotted}={value!r}: expected a number of at least 0.")
-    _require_folders(values)
     if _is_list(values.get("train.action_keys")):
         require_once("train.action_keys", values["train.action_keys"])
     if algorithm == "diffusion_policy":
         _require_horizons(values)
-
-
-def _require_save_times(values: Mapping[str, Any]) -> None:
-    """Hosts compare with these numbers after each epoch."""
-    seconds = values.get("experiment.save.every_n_seconds")
-    if seconds is not None and not _is_number(seconds):
-        raise ConfigError(
-            f"experiment.save.every_n_seconds={seconds!r}: expected a number of seconds, or null "
-            "for no save by the clock."
-        )
-    epochs = values.get("experiment.save.epochs", [])
-    if not _is_list(epochs) or not all(map(_is_number, epochs)):
-        raise ConfigError(
-            f"experiment.save.epochs={epochs!r}: expected a list of numbers, or [] for none."
-        )
 
 
 def _shortened(value: Any) -> str:
@@ -199,24 +206,6 @@ def require_possible_file(settings: Mapping[str, Any]) -> None:
                 f"{name}={settings[name]!r}: expected a section, {{KEY: VALUE, ...}}."
             )
     _require_values(dict(tree.named(settings)), settings.get("algo_name"))
-
-
-def _require_folders(values: Mapping[str, Any]) -> None:
-    """Runs must be written below train.output_dir/experiment.name."""
-    output, name = values.get("train.output_dir"), values.get("experiment.name")
-    if "train.output_dir" in values and not str(output or "").strip():
-        raise ConfigError(f"train.output_dir={output!r}: expected a folder for the runs.")
-    if "experiment.name" in values:
-        path = PurePath(str(name))
-        if (
-            not isinstance(name, str)
-            or not name.strip()
-            or path.is_absolute()
-            or ".." in path.parts
-        ):
-            raise ConfigError(
-                f"experiment.name={name!r}: expected the name of a folder below train.output_dir."
-            )
 
 
 def _require_horizons(values: Mapping[str, Any]) -> None:

@@ -14,13 +14,13 @@ from robomimic_ddp.config import env
 from robomimic_ddp.errors import RobomimicDDPError, UnpatchedScript
 
 RECORD = ".robomimic_ddp.json"
-"""Manifest that `apply` writes into the host's package folder."""
+"""The record that `apply` writes into the host's package folder."""
 _API = "robomimic_ddp.api"
 _OWN_MEAN = re.compile(r"alpha\W*/\s*\w[\w.]*\.abs\(\)\.mean\(\)")
 
 
 def package_folder(package: str | None) -> Path | None:
-    """The folder of an imported package ("robomimic"), or None."""
+    """Return the folder of an imported package ("robomimic"), or None."""
     file = getattr(sys.modules.get(package or ""), "__file__", None)
     return Path(file).parent if file and Path(file).name == "__init__.py" else None
 
@@ -49,9 +49,9 @@ def api_names(text: str) -> set[str] | None:
 
 def lost(package: Path | None) -> dict[str, list[str]]:
     """Local: host files loaded by this process that have lost edits of `apply`, each with the names
-    that it lacks.
+    that it lacks (no names if the edit that it lacks names none).
 
-    Other edits of a file do not matter. Empty without a manifest.
+    Other edits of a file do not matter. Empty without a record.
     """
     recorded = _recorded(package) if package is not None else {}
     loaded = dict(_loaded_texts(set(recorded))) if recorded else {}
@@ -98,7 +98,7 @@ def _without_comments(text: str) -> str:
 
 
 def half_patched(lost: Mapping[str, Sequence[str]]) -> str:
-    """The message for a result of `lost` that is not empty."""
+    """Return the message for a result of `lost` that is not empty."""
     listed = "\n".join(
         f"  {path} lacks {', '.join(f'DDPUtils.{name}' for name in names) or 'all of its edits'}"
         for path, names in lost.items()

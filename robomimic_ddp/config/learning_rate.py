@@ -11,7 +11,7 @@ AUTO_SQRT_FROM_PARAMETERS = 100_000_000
 
 
 def rule_and_notes(resolved: ResolvedOptions, on_command_line: bool) -> tuple[str, tuple[str, ...]]:
-    """The rule to apply, and sentences for the user.
+    """Return the rule to apply, and sentences for the user.
 
     A learning rate given on the command line is final, unless `ddp.lr_scaling` is given there too.
     """
@@ -29,7 +29,7 @@ def factors(samples_per_step: int, configured_batch: int) -> dict[str, float]:
 
 
 def auto_rule(parameters: int, fine_tuning: bool) -> str:
-    """What `auto` stands for, for a policy of `parameters` parameters."""
+    """Return what `auto` stands for, for a policy of `parameters` parameters."""
     if fine_tuning:
         return "none"
     return "sqrt" if parameters >= AUTO_SQRT_FROM_PARAMETERS else "linear"

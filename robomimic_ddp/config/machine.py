@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+import resource
 import sys
-import threading
 from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
@@ -21,14 +21,14 @@ _MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.lim
 
 
 def own_cores() -> tuple[int, ...]:
-    """CPU cores that this process may run on, by number."""
+    """Return the CPU cores that this process may run on, by number."""
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
     return tuple(range(os.cpu_count() or 1))
 
 
 def usable_cores() -> int:
-    """Number of CPU cores that this process may use, within a container's CPU quota."""
+    """Return how many CPU cores this process may use, within a container's CPU quota."""
     return within_core_limit(len(own_cores()))
 
 
@@ -58,42 +58,14 @@ def share_of_cores(own: Sequence[int], of_ranks: Sequence[Sequence[int]]) -> int
 
 
 def peak_memory() -> int:
-    """Peak resident memory of this process in bytes; 0 if unknown."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return 0
+    """Return the peak resident memory of this process in bytes."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def resident_memory() -> int:
-    """Resident memory of this process in bytes; 0 if unknown."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:  # no Linux
-        return 0
-
-
-def has_running_threads() -> bool:
-    """Whether another thread of this process is running or runnable; False if unknown."""
-    for task in Path("/proc/self/task").glob("*"):
-        try:
-            state = (task / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-        except OSError:  # it has ended
-            continue
-        if state == "R" and int(task.name) != threading.get_native_id():
-            return True
-    return False
-
-
 def machine_memory() -> int:
-    """Memory of this machine, or of this container, in bytes; 0 if unknown."""
-    try:
-        found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    except (AttributeError, OSError, ValueError):  # Windows has no sysconf
-        found = []
+    """Return the memory of this machine, or of this container, in bytes."""
+    sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for limit in _MEMORY_LIMITS:
         try:
             with open(limit, encoding="ascii") as file:
@@ -101,5 +73,5 @@ def machine_memory() -> int:
         except OSError:
             continue
         if text.isdecimal():  # "max": no limit
-            found.append(int(text))
-    return min((size for size in found if size > 0), default=0)
+            sizes.append(int(text))
+    return min(size for size in sizes if size > 0)

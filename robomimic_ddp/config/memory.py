@@ -45,7 +45,7 @@ def describe(parameters: int, shards: int, gpu_bytes: int | None = None, average
 
 
 def fits(parameters: int, shards: int, gpu_bytes: int, averages: int = 1) -> bool:
-    """Whether the state leaves half of a GPU to activations; one shard is DDP, or one device."""
+    """Return whether the state leaves half of a GPU to activations; one shard is DDP."""
     state = STATE_BYTES + AVERAGE_BYTES * averages
     gathered = GATHERED_BYTES if shards > 1 else 0
     trains = parameters * (state / shards + gathered) <= gpu_bytes * _SHARE

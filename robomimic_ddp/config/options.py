@@ -251,7 +251,7 @@ def resolve(
 
 
 def spelling(name: str, source: str) -> str:
-    """How a user wrote option `name` in `source`, for messages."""
+    """Return how a user wrote option `name` in `source`, for messages."""
     return f"ROBOMIMIC_DDP_{name.upper()}" if source == "environment" else f"ddp.{name}"
 
 

@@ -25,7 +25,7 @@ _NOT_SHARDED = {
 
 
 def mode_of(env: LaunchEnv, options: Options, gpus: int) -> str:
-    """A key of NAMES. Raises PlanError where the launch contradicts ddp.mode."""
+    """Return a key of NAMES. Raises PlanError where the launch contradicts ddp.mode."""
     asked = options.mode
     if env.world_size > 1:
         if asked in ("dp", "single"):
@@ -105,14 +105,14 @@ def local_device(env: LaunchEnv, gpus: int) -> str:
 
 
 def device_of(env: LaunchEnv, mode: str, gpus: int) -> str:
-    """The device of this rank. Raises LaunchError as `local_device`."""
+    """Return the device of this rank. Raises LaunchError as `local_device`."""
     if gpus == 0:
         return "cpu"
     return "cuda:0" if mode == "dp" else local_device(env, gpus)
 
 
 def backend_of(options: Options, device: str) -> str:
-    """The backend for training on `device`. Raises PlanError for NCCL on the CPU."""
+    """Return the backend for training on `device`. Raises PlanError for NCCL on the CPU."""
     if options.backend == "nccl" and device == "cpu":
         raise PlanError(
             "ddp.backend=nccl but training runs on the CPU (no visible GPU, or train.cuda=false), "
@@ -122,5 +122,5 @@ def backend_of(options: Options, device: str) -> str:
 
 
 def backend_for(device: str, asked: str = "auto") -> str:
-    """The backend of the process group for training on `device`."""
+    """Return the backend of the process group for training on `device`."""
     return "gloo" if asked == "gloo" or device == "cpu" else "cpu:gloo,cuda:nccl"

@@ -66,7 +66,7 @@ def _stat(path: Any) -> os.stat_result:
 
 
 def why_no_path(path: Any) -> str | None:
-    """Why `path` is not a valid path, whatever is on the disk; None if it is valid."""
+    """Return why `path` is not a valid path, whatever is on the disk; None if it is valid."""
     text = os.path.expanduser(str(path))
     if "\0" in text:
         return "a path contains no NUL character"
@@ -80,7 +80,7 @@ def why_no_path(path: Any) -> str | None:
 
 
 def why_not_writable(path: Any) -> str | None:
-    """Why no folder can be created at `path`, or written to if it exists; None if it can."""
+    """Return why no folder can be created at `path`, or written to if it exists; None if it can."""
     reason = why_no_path(path)
     if reason is not None:
         return reason
@@ -110,8 +110,8 @@ def writable(text: str) -> Path:
 
 
 def example_below(directory: Path, name: str) -> str:
-    """The newest folder that contains `name`, one or two levels below `directory`, as ", such as
-    FOLDER"; "" if there is none.
+    """Return the newest folder that contains `name`, one or two levels below `directory`, as ",
+    such as FOLDER"; "" if there is none.
     """
     files = [*directory.glob(f"*/{name}"), *directory.glob(f"*/*/{name}")]
     folders = sorted((file.parents[name.count("/")] for file in files), key=lambda one: one.name)

@@ -119,7 +119,7 @@ def make_plan(
     cores: int = 1,
     fsdp_lacks: str | None = None,
 ) -> RunPlan:
-    """The plan of this process. Ranks differ in rank, local rank and device only.
+    """Return the plan of this process. Ranks differ in rank, local rank and device only.
 
     visible_gpus: counted after CUDA_VISIBLE_DEVICES; use_cuda: the host's setting; fsdp_lacks: what
     the installed torch lacks for FSDP2, if it does.

@@ -11,7 +11,7 @@ from typing import Any
 
 
 def mapped(function: Callable[[Any], Any], nest: Any) -> Any:
-    """A copy of `nest` with function(value) for each value that is no dict, list or tuple."""
+    """Return a copy of `nest` with function(value) for each value that is not a container."""
     if isinstance(nest, dict):
         made = nest.copy()  # of its class
         if type(nest) is OrderedDict:
@@ -25,7 +25,7 @@ def mapped(function: Callable[[Any], Any], nest: Any) -> Any:
 
 
 def leaves(nest: Any) -> Iterator[Any]:
-    """Each value of `nest` that is no dict, list or tuple."""
+    """Yield each value of `nest` that is not a dict, list or tuple."""
     if isinstance(nest, (dict, list, tuple)):
         for part in nest.values() if isinstance(nest, dict) else nest:
             yield from leaves(part)
@@ -43,7 +43,7 @@ def named(nest: Any, separator: str = ".", prefix: str = "") -> Iterator[tuple[s
 
 
 def at(nest: Any, dotted: str) -> Any:
-    """The value at "a.b" in nested mappings; None if there is none."""
+    """Return the value at "a.b" in nested mappings; None if there is none."""
     for part in dotted.split("."):
         nest = nest.get(part) if isinstance(nest, Mapping) else None
     return nest

@@ -58,7 +58,7 @@ def atomic_open(path: str | os.PathLike, mode: str = "w", **kwargs: Any) -> Iter
 
 
 def temporary_beside(target: Path) -> Path:
-    """A name for a temporary file or folder of this process, in the folder of `target`."""
+    """Return a name for a temporary file or folder of this process, in the folder of `target`."""
     return target.with_name(f"{prefix(target)}{os.getpid()}-{next(_numbers)}.tmp")
 
 
@@ -99,7 +99,7 @@ def flush_folder(folder: Path) -> None:
 
 
 def not_saved(path: Path, error: Exception) -> str:
-    """The message if `path` could not be written because of `error`."""
+    """Return the message if `path` could not be written because of `error`."""
     full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
     remedy = (
         "Free disk space" if full else "Check that the folder exists, is writable and has space"

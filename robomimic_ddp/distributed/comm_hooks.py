@@ -6,8 +6,7 @@ error feedback is not saved: it begins again where a run is resumed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 
 import torch
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
@@ -31,7 +30,7 @@ _EPSILON = 1e-8
 
 
 def sends_bf16(device: str) -> bool:
-    """Collective: whether gradients on `device` can travel in bf16; torch 2.0's gloo refuses."""
+    """Collective: returns whether `device` can send bf16, which torch 2.0's gloo refuses."""
     if not group.is_initialized() or not group.sends_over_gloo(torch.device(device)):
         return True
     try:
@@ -107,28 +106,16 @@ def _powersgd_hook(state, bucket):  # DDP refuses annotations that are text
     if state.iter < state.start_powerSGD_iter:
         return powerSGD_hook.powerSGD_hook(state, bucket)
     device = bucket.buffer().device
-    with _random_streams_kept(), _only_gpu_gradients_wait(device):
+    on_gpus = torch.cuda.is_available() and torch.cuda.is_initialized()
+    with ExitStack() as stack:
+        # torch's hook seeds every GPU's generator, alike on all ranks, and restores only the CPU's:
+        # all ranks would draw the same noise afterwards.
+        gpus = list(range(torch.cuda.device_count())) if on_gpus else []
+        stack.enter_context(torch.random.fork_rng(devices=gpus))
+        if device.type == "cpu":
+            # It also waits for `device` on every machine that has a GPU, and fails for the CPU.
+            stack.enter_context(swapped(torch.cuda, "is_available", lambda: False))
         future = powerSGD_hook.powerSGD_hook(state, bucket)
         if group.sends_over_gloo(device):
             future.wait()
     return future
-
-
-@contextmanager
-def _random_streams_kept() -> Iterator[None]:
-    """torch's hook seeds every GPU's generator, alike on all ranks, and restores the CPU's alone:
-    from then on all ranks would draw the same noise.
-    """
-    in_use = torch.cuda.is_available() and torch.cuda.is_initialized()
-    devices = range(torch.cuda.device_count()) if in_use else ()
-    with torch.random.fork_rng(devices=list(devices)):
-        yield
-
-
-@contextmanager
-def _only_gpu_gradients_wait(device: torch.device) -> Iterator[None]:
-    """torch's hook waits for `device` wherever the machine has a GPU, and fails for the CPU."""
-    with ExitStack() as stack:
-        if device.type == "cpu":
-            stack.enter_context(swapped(torch.cuda, "is_available", lambda: False))
-        yield

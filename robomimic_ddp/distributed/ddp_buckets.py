@@ -65,7 +65,7 @@ def lay_out(
 
 
 def can_be_laid_out(parallel: nn.Module) -> bool:
-    """Whether DDP rebuilds its buckets: not with find_unused_parameters. A static graph is
+    """Return whether DDP rebuilds its buckets: not with find_unused_parameters. A static graph is
     excluded, since it records its first backward pass.
     """
     return isinstance(parallel, DistributedDataParallel) and not (

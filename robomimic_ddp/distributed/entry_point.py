@@ -24,13 +24,11 @@ from robomimic_ddp.errors import EXIT_REFUSED, LateRankError, RobomimicDDPError,
 _INTERRUPTED = 130  # what a shell reports for Ctrl-C
 _PARENT_POLL_SECONDS = 2.0
 _FOLLOW_UP_SECONDS = 15.0
-_SAID_SECONDS, _SAME_SECONDS = 1.0, 5.0
+_LINE_SECONDS, _SAME_SECONDS = 1.0, 5.0
 _FOLLOW_UP_PLACES = (
     *("/torch/distributed/", "/torch/autograd/", "/torch/nn/parallel/"),
-    *(
-        "/robomimic_ddp/distributed/signals.py",
-        "/robomimic_ddp/distributed/group.py",
-    ),  # Work.wait has no Python frame
+    # Work.wait has no Python frame.
+    *("/robomimic_ddp/distributed/signals.py", "/robomimic_ddp/distributed/group.py"),
 )
 _FOLLOW_UP_TEXTS = (
     "Connection closed by peer",
@@ -123,8 +121,8 @@ def _end_for(error: BaseException, launch: env.LaunchEnv) -> None:
     if group.world_size() > 1 and is_follow_up(error):
         _log(traceback.format_exc())
         first = watchdog.failed_rank()
-        who = "another rank" if first in (None, launch.rank) else f"rank {first}"
-        _end_after_another(launch, f"stopped, because {who} failed ({_first_line(error)})")
+        culprit = "another rank" if first in (None, launch.rank) else f"rank {first}"
+        _end_after_another(launch, f"stopped, because {culprit} failed ({_first_line(error)})")
     missing = watchdog.missing() if is_time_limit(error) else None
     if missing is not None:
         try:  # raised, because the log has the traceback of the current error
@@ -140,25 +138,24 @@ def _end_for(error: BaseException, launch: env.LaunchEnv) -> None:
 
 
 def _show_and_end(error: BaseException, launch: env.LaunchEnv) -> NoReturn:
-    """The first rank to fail shows its whole error; one that all have, the main rank."""
+    """Shows the complete error on the first rank to fail; one that all have, on the main rank."""
     everywhere = getattr(error, "everywhere", False)
     if launch.rank > 0 and not everywhere and not group.is_initialized():
         _wait_for_launcher(_SAME_SECONDS)  # most likely the main rank shows the same error now
-    # The main rank shows an error that all ranks have.
     is_first = not (everywhere and launch.rank > 0) and watchdog.first_to_fail()
     ours = isinstance(error, RobomimicDDPError)
     text = f"error: {error}" if ours else f"error: {type(error).__name__}: {error}"
-    own = launch.world_size > 1 and not everywhere
-    message = f"rank {launch.rank}: {text}\n" if own else f"{text}\n"
+    of_one_rank = launch.world_size > 1 and not everywhere
+    message = f"rank {launch.rank}: {text}\n" if of_one_rank else f"{text}\n"
     remedy = "" if ours else known_errors.remedy(str(error))
     if remedy:
         message += f"what to do: {remedy} More: docs/troubleshooting.md, robomimic-ddp doctor.\n"
-    where = traceback.format_exc()
-    _log(message + ("" if ours and error.__cause__ is None else where))
+    stack = traceback.format_exc()
+    _log(message + ("" if ours and error.__cause__ is None else stack))
     if not is_first:
         _end_after_another(launch, f"failed too ({_first_line(text)})", quiet=everywhere)
-    _record(message if ours else message + where, launch)
-    _show(message if ours or launch.shown_by_launcher else message + where)
+    _record(message if ours else message + stack, launch)
+    _show(message if ours or launch.shown_by_launcher else message + stack)
     _end(EXIT_REFUSED)
 
 
@@ -171,7 +168,7 @@ def _end_after_another(launch: env.LaunchEnv, line: str, quiet: bool = False) ->
         # root cause if it ended now.
         _wait_for_launcher(_FOLLOW_UP_SECONDS)
     else:
-        time.sleep(_SAID_SECONDS)  # other launchers kill the job when the first rank ends
+        time.sleep(_LINE_SECONDS)  # other launchers kill the job when the first rank ends
     _record(line, launch)
     _end(EXIT_REFUSED)
 
@@ -199,13 +196,13 @@ def _record(text: str, launch: env.LaunchEnv) -> None:
 
 
 def is_time_limit(error: BaseException) -> bool:
-    """Whether a collective timed out."""
+    """Return whether a collective timed out."""
     return _raised_by_torch(error) and any(text in str(error) for text in _TIME_LIMIT_TEXTS)
 
 
 def is_follow_up(error: BaseException) -> bool:
-    """Whether `error` only reports the closed connection of another rank: by its text, and raised
-    by a collective (and not by wandb or a file system).
+    """Return whether `error` only reports the closed connection of another rank: by its text, and
+    raised by a collective (and not by wandb or a file system).
     """
     return _raised_by_torch(error) and any(text in str(error) for text in _FOLLOW_UP_TEXTS)
 
@@ -214,7 +211,7 @@ def _raised_by_torch(error: BaseException) -> bool:
     if not isinstance(error, (RuntimeError, ConnectionError)):
         return False
     frames = traceback.extract_tb(error.__traceback__)
-    place = frames[-1].filename.replace(os.sep, "/") if frames else ""
+    place = frames[-1].filename if frames else ""
     return any(part in place for part in _FOLLOW_UP_PLACES)
 
 

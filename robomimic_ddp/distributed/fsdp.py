@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import nn
 
 from robomimic_ddp.distributed import group, host_algo, parallel
-from robomimic_ddp.errors import VerifyError, WrapError
+from robomimic_ddp.errors import WrapError
 
 try:  # torch before 2.6 has neither; `why_not` says so
     from torch.distributed.device_mesh import init_device_mesh
@@ -44,7 +44,7 @@ _ROUNDING = 1e-5
 
 
 def why_not(device: str) -> str | None:
-    """What this torch lacks for FSDP2 on `device` ("cpu", "cuda:0"), or None."""
+    """Return what this torch lacks for FSDP2 on `device` ("cpu", "cuda:0"), or None."""
     if fully_shard is None:
         return f"torch {torch.__version__} has no torch.distributed.fsdp.fully_shard (2.6 has it)"
     needed = {"src_data_rank": inspect.signature(distribute_tensor).parameters}
@@ -59,25 +59,25 @@ def why_not(device: str) -> str | None:
 
 
 def is_sharded(held: Any) -> bool:
-    """Whether a tensor, or a parameter or buffer of a module, is sharded over ranks."""
+    """Return whether a tensor, or a parameter or buffer of a module, is sharded over ranks."""
     if isinstance(held, nn.Module):
         return any(map(is_sharded, [*held.parameters(), *held.buffers()]))
     return DTensor is not None and isinstance(held, DTensor)
 
 
 def full(tensor: torch.Tensor) -> torch.Tensor:
-    """Collective where `tensor` is sharded: the whole of it on every rank. Else `tensor` itself."""
+    """Collective where `tensor` is sharded: returns the complete tensor on every rank."""
     return tensor.detach().full_tensor() if is_sharded(tensor) else tensor
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's part of `tensor`, in its memory; `tensor` itself where it is not sharded."""
+    """Return this rank's part of `tensor`, in its memory; all of one that is not sharded."""
     return tensor.detach().to_local() if is_sharded(tensor) else tensor
 
 
 def shard_like(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """`whole`, which every rank has, sharded as `like` is and on its device; each rank keeps its
-    part. `whole` itself where `like` is not sharded.
+    """Shard `whole`, which every rank has, as `like` is sharded and on its device. Return `whole`
+    itself where `like` is not sharded.
     """
     if not is_sharded(like):
         return whole
@@ -88,12 +88,12 @@ def shard_like(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def shard_group(tensor: torch.Tensor) -> Any:
-    """The process group of the ranks which have the parts of one copy of the sharded `tensor`."""
+    """Return the process group of the ranks that share one copy of the sharded `tensor`."""
     return tensor.device_mesh.get_group(_sharded_dim(tensor))
 
 
 def first_element(tensor: torch.Tensor) -> int:
-    """The position in the whole of the first element of this rank's part."""
+    """Return the position, in the complete tensor, of the first element of this rank's part."""
     dim = _sharded_dim(tensor)
     rank, ranks = tensor.device_mesh.get_local_rank(dim), tensor.device_mesh.size(dim)
     rows = tensor.shape[0]
@@ -102,7 +102,7 @@ def first_element(tensor: torch.Tensor) -> int:
 
 
 def _sharded_dim(tensor: torch.Tensor) -> int:
-    """Of the mesh."""
+    """Return the dimension of the mesh over which `tensor` is sharded."""
     (dim,) = (
         dim for dim, placement in enumerate(tensor.placements) if isinstance(placement, Shard)
     )
@@ -111,8 +111,8 @@ def _sharded_dim(tensor: torch.Tensor) -> int:
 
 
 def sum_over_shards(value: torch.Tensor, tensors: list[torch.Tensor]) -> torch.Tensor:
-    """Collective where the first of `tensors` is sharded: `value`, which each rank computed from
-    its parts, summed over the parts, in place.
+    """Collective where the first of `tensors` is sharded: adds up `value`, which each rank computed
+    from its parts, over the parts, in place.
     """
     if tensors and is_sharded(tensors[0]):
         dist.all_reduce(value, group=shard_group(tensors[0]))
@@ -124,15 +124,12 @@ def sum_over_shards(value: torch.Tensor, tensors: list[torch.Tensor]) -> torch.T
 
 def shard(algo: Any, options: Any, device: str) -> str:
     """Collective: shards the parallel nets of `algo`, the state of its optimizers and its averages,
-    which are whole and equal on all ranks. The line of the plan that says what was done.
+    which are complete and equal on all ranks, and returns the plan's line about it.
 
     `options`: ours. Raises WrapError, naming the net, where no part of a net can be a unit, or an
-    optimizer has a parameter outside the nets; VerifyError where the ranks' mean of known numbers
-    is wrong.
+    optimizer has a parameter outside the nets.
     """
     mesh = _mesh(options.fsdp_replicas, device.partition(":")[0])
-    if options.verify:
-        _probe(mesh)
     settings: dict[str, Any] = {"mesh": mesh, "offload_policy": OffloadPolicy()}
     if options.fsdp_offload:
         settings["offload_policy"] = CPUOffloadPolicy()
@@ -142,23 +139,20 @@ def shard(algo: Any, options: Any, device: str) -> str:
             torch.bfloat16, torch.float32, cast_forward_inputs=False
         )
     before = dict(host_algo.named_parameters(algo))
-    of_nets = []
+    counts = []
     for name, net in parallel.parallel_among(host_algo.named_modules(algo)):
         if parallel.has_trainable_parameters(net):
-            count = _shard_net(name, net, settings)
-            of_nets.append(f"{name} in {count} units")
+            counts.append(f"{name} in {_shard_net(name, net, settings)} units")
     after = dict(host_algo.named_parameters(algo))
     new = {id(before[name]): after[name] for name in before}
     _require_covered(algo, new)
     for _, optimizer in host_algo.named_optimizers(algo):
         _repoint(optimizer, new)
     _shard_averages(algo)
-    own = sum(local(one).numel() for one in after.values())
-    whole_size = sum(one.numel() for one in after.values())
+    on_rank = sum(local(parameter).numel() for parameter in after.values())
+    total = sum(parameter.numel() for parameter in after.values())
     copies = f", {options.fsdp_replicas} replicas" if options.fsdp_replicas > 1 else ""
-    return (
-        f"sharded: {', '.join(of_nets)}; {own:,} of {whole_size:,} parameters on this rank{copies}"
-    )
+    return f"sharded: {', '.join(counts)}; {on_rank:,} of {total:,} parameters on this rank{copies}"
 
 
 def _mesh(replicas: int, device_type: str) -> Any:
@@ -169,31 +163,10 @@ def _mesh(replicas: int, device_type: str) -> Any:
     return init_device_mesh(device_type, shape, mesh_dim_names=("replicate", "shard"))
 
 
-def _probe(mesh: Any) -> None:
-    """Collective: a layer of known gradients through FSDP; some gloo have summed wrongly."""
-    ranks = group.world_size()
-    # Without its random weights: the main rank's stream is the host's.
-    layer = nn.utils.skip_init(
-        nn.Linear, 1, 2 * ranks + 1, bias=False, device=mesh.device_type
-    ).requires_grad_()
-    fully_shard(layer, mesh=mesh)
-    rows = torch.arange(2.0 * ranks + 1, device=mesh.device_type)
-    given = torch.full((1, 1), float(ranks * (group.rank() + 1)), device=mesh.device_type)
-    (layer(given) * rows).sum().backward()
-    found, expected = full(layer.weight.grad).flatten(), rows * (ranks * (ranks + 1) / 2)
-    if not torch.allclose(found, expected):
-        raise VerifyError(
-            f"torch {torch.__version__} averages wrongly over {dist.get_backend()}: known "
-            f"gradients of a sharded layer became {found.tolist()} on rank {group.rank()}, "
-            f"expected {expected.tolist()}. Nothing that is trained would be right. Use another "
-            "torch or backend (ddp.backend), or ddp.mode=ddp."
-        ).on_all_ranks()
-
-
 def _shard_net(name: str, net: nn.Module, settings: dict) -> int:
-    """Collective: the number of units of the net, with the net itself."""
-    found = units(net)
-    if not found:
+    """Collective: shards the net, and returns its number of units, with the net itself."""
+    parts = units(net)
+    if not parts:
         raise WrapError(
             f"{name} ({type(net).__name__}) cannot be sharded: none of its modules that are called "
             f"has parameters, so all {_size(net, set()):,} would be one unit, gathered whole in "
@@ -202,23 +175,23 @@ def _shard_net(name: str, net: nn.Module, settings: dict) -> int:
         ).on_all_ranks()
     state = parallel.state_of(net)
     try:
-        for unit in found:
+        for unit in parts:
             fully_shard(unit, reshard_after_forward=True, **settings)
         # The net's own parameters are needed first in the backward pass that follows at once.
         fully_shard(net, reshard_after_forward=False, **settings)
     except (ValueError, RuntimeError) as error:
-        found_by_torch = WrapError(
+        raise WrapError(
             f"{name} ({type(net).__name__}) cannot be sharded: {error} Train with ddp.mode=ddp."
-        )
-        raise found_by_torch.on_all_ranks() from error
+        ).on_all_ranks() from error
     state.parallel = net
     state.reduced = [one for one in net.parameters() if one.requires_grad]
-    return len(found) + 1
+    return len(parts) + 1
 
 
 def units(net: nn.Module) -> list[nn.Module]:
-    """The modules of `net` that are gathered one at a time: the largest that are called and have at
-    most MOST of its parameters, and larger ones without parts. What is left is the net's own.
+    """Return the modules of `net` that are gathered one at a time: the largest that are called and
+    have at most MOST of its parameters, and larger ones without parts. What is left is the net's
+    own.
     """
     most = MOST * _size(net, set())
     return _units(net, most, LEAST * most / MOST) or _units(net, most, 0)
@@ -233,7 +206,7 @@ def _units(net: nn.Module, most: float, least: float) -> list[nn.Module]:
             holders.setdefault(id(child), []).append(holder)
 
     def is_closed(module: nn.Module) -> bool:
-        """Whether its parts are in no other module, as those of an encoder's core may be."""
+        """Return whether its parts are in no other module, as those of an encoder's core may be."""
         own = set(map(id, module.modules()))
         return all(
             id(holder) in own for part in own - {id(module)} for holder in holders.get(part, ())
@@ -275,8 +248,8 @@ def _is_container(module: nn.Module) -> bool:
 
 
 def _calls_past(module: nn.Module) -> bool:
-    """Whether its forward calls `part.forward(x)`, past the hooks that gather, as robomimic's
-    ObservationGroupEncoder does. Source that cannot be read is taken to.
+    """Return whether its forward calls `part.forward(x)`, past the hooks that gather, as
+    robomimic's ObservationGroupEncoder does. Source that cannot be read is taken to.
     """
     try:
         return _PAST_CALL.search(inspect.getsource(type(module).forward)) is not None

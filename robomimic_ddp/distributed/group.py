@@ -52,7 +52,7 @@ os.register_at_fork(after_in_child=gc.freeze)
 
 
 def is_initialized() -> bool:
-    """Whether this process belongs to a process group of any size."""
+    """Return whether this process belongs to a process group of any size."""
     return dist.is_available() and dist.is_initialized()
 
 
@@ -67,7 +67,7 @@ def world_size() -> int:
 
 
 def is_main() -> bool:
-    """Whether this is rank 0, which logs, saves and prompts."""
+    """Return whether this is rank 0, which logs, saves and prompts."""
     return rank() == 0
 
 
@@ -101,7 +101,7 @@ def process_group(
     bound = torch.device(device)
     try:
         url = rendezvous.pop("init_method", "env://")
-        store, own_rank, ranks = _met(url, timeout, **rendezvous)
+        store, own_rank, ranks = _meet(url, timeout, **rendezvous)
         store = dist.PrefixStore(f"robomimic_ddp/attempt_{attempt}", store)
         joined = {"store": store, "rank": own_rank, "world_size": ranks}
         if bound.type == "cuda":
@@ -117,8 +117,7 @@ def process_group(
             "that no firewall or stale process blocks the port."
         ) from error
     store = dist.distributed_c10d._get_default_store()
-    own = dist.get_rank(), dist.get_world_size()
-    watchdog.begin(store, *own, timeout_seconds, ends_unheard="nccl" in backend)
+    watchdog.begin(store, own_rank, ranks, timeout_seconds, ends_unheard="nccl" in backend)
     barrier()
     if bound.type == "cuda" and "nccl" in backend:
         _send_a_first_number(bound, backend)
@@ -126,41 +125,41 @@ def process_group(
     leave()
 
 
-def _met(url: str, timeout: timedelta, **rendezvous: Any) -> tuple[Any, int, int]:
-    """The store of the rendezvous at `url` ("env://": the launcher's MASTER_ADDR:MASTER_PORT), this
-    rank, and the number of ranks.
+def _meet(url: str, timeout: timedelta, **rendezvous: Any) -> tuple[Any, int, int]:
+    """Return the store of the rendezvous at `url` ("env://": the launcher's
+    MASTER_ADDR:MASTER_PORT), this rank, and the number of ranks.
 
     Runs in a thread, since torch waits without a limit for a port that accepts connections and
     never answers. Raises LaunchError then, and torch's errors. torch 2.0 keeps the GIL meanwhile,
     so there it waits until the launcher ends the job.
     """
-    found: list[Any] = []
+    outcome: list[Any] = []
 
-    def meet() -> None:
+    def try_to_meet() -> None:
         try:
-            found.append(next(dist.rendezvous(url, timeout=timeout, **rendezvous)))
+            outcome.append(next(dist.rendezvous(url, timeout=timeout, **rendezvous)))
         except Exception as error:
-            found.append(error)
+            outcome.append(error)
 
-    thread = threading.Thread(target=meet, name="robomimic-ddp-rendezvous", daemon=True)
+    thread = threading.Thread(target=try_to_meet, name="robomimic-ddp-rendezvous", daemon=True)
     thread.start()
     thread.join(timeout.total_seconds() + _LAST_ANSWER_SECONDS)
-    if not found:
+    if not outcome:
         raise LaunchError(
-            f"MASTER_ADDR:MASTER_PORT took the connection and never answered, in "
+            "MASTER_ADDR:MASTER_PORT took the connection and never answered, in "
             f"{timeout.total_seconds():g} s (ddp.timeout): another program uses the port, so the "
             "ranks could not meet. Choose another MASTER_PORT, or leave it to torchrun "
             "(--standalone on one machine)."
         )
-    if isinstance(found[0], Exception):
-        raise found[0]
-    store, own_rank, ranks = found[0]
+    if isinstance(outcome[0], Exception):
+        raise outcome[0]
+    store, own_rank, ranks = outcome[0]
     store.set_timeout(timeout)
     return store, own_rank, ranks
 
 
 def _require_own_gpu(store: Any, rank: int, world_size: int, device: torch.device) -> None:
-    """Collective, over `store`: raises LaunchError where two ranks have the same GPU."""
+    """Collective, over `store`: raises LaunchError if two ranks have the same GPU."""
     store.set(_GPU.format(rank), json.dumps([env.host_name(), _gpu_name(device)]))
     if rank == 0:
         text, seen = "", {}
@@ -182,7 +181,7 @@ def _require_own_gpu(store: Any, rank: int, world_size: int, device: torch.devic
 
 
 def _gpu_name(device: torch.device) -> str:
-    """The GPU's UUID; before torch 2.4 its number among the visible ones."""
+    """Return the GPU's UUID; before torch 2.4 its number among the visible ones."""
     uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
     visible = env.variables().get("CUDA_VISIBLE_DEVICES", "all")
     return f"GPU-{uuid}" if uuid else f"{device} of CUDA_VISIBLE_DEVICES={visible}"
@@ -209,7 +208,7 @@ def leave() -> None:
 
 
 def sends_over_gloo(device: torch.device) -> bool:
-    """Whether tensors on `device` are sent over gloo; True without a process group."""
+    """Return whether tensors on `device` are sent over gloo; True without a process group."""
     if not is_initialized():
         return True
     return dist.group.WORLD._get_backend(device).name() == "gloo"
@@ -223,7 +222,7 @@ def barrier() -> None:
 
 
 def broadcast_object(value: Any, source: int = 0) -> Any:
-    """Collective: the picklable `value` of rank `source`, on every rank."""
+    """Collective: returns the picklable `value` of rank `source`, on every rank."""
     if world_size() == 1:
         return value
     box = [value]
@@ -232,7 +231,7 @@ def broadcast_object(value: Any, source: int = 0) -> Any:
 
 
 def gather_objects(value: Any, within: Any = None) -> list[Any]:
-    """Collective: every rank's picklable `value`, in rank order, on every rank.
+    """Collective: returns every rank's picklable `value`, in rank order, on every rank.
 
     Values below 1 kB take one message, larger ones two. within: a group of `without_time_limit`,
     for a long wait.
@@ -251,7 +250,7 @@ def gather_objects(value: Any, within: Any = None) -> list[Any]:
 
 
 def _gather_bytes(data: bytes, size: int, within: Any) -> list[bytes]:
-    """Collective: every rank's `data`, padded to `size` bytes, which is equal on all ranks.
+    """Collective: returns every rank's `data`, padded to `size` bytes, which is equal on all ranks.
 
     all_gather_object uses the device of the group's default backend (CUDA with NCCL), and always
     sends two messages; CPU tensors of bytes are sent over gloo.
@@ -272,16 +271,16 @@ def without_time_limit() -> Iterator[Any]:
     if world_size() == 1:
         yield None
         return
-    waiting = dist.new_group(backend="gloo", timeout=timedelta(days=365))
+    patient_group = dist.new_group(backend="gloo", timeout=timedelta(days=365))
     with watchdog.without_time_limit():
-        yield waiting
+        yield patient_group
     time.sleep(_LAST_WORK_SECONDS)
-    dist.destroy_process_group(waiting)
+    dist.destroy_process_group(patient_group)
 
 
 def cores_of_node() -> list[tuple[int, ...]]:
-    """Collective: the cores that each rank of this node may run on, in rank order. Nodes are
-    identified by host name: not every launcher numbers the ranks of a node consecutively, or
+    """Collective: returns the cores that each rank of this node may run on, in rank order. Nodes
+    are identified by host name: not every launcher numbers the ranks of a node consecutively, or
     exports their number.
     """
     here = env.host_name()
@@ -290,7 +289,7 @@ def cores_of_node() -> list[tuple[int, ...]]:
 
 
 def sum_over_ranks(tensor: torch.Tensor) -> torch.Tensor:
-    """Collective: the elementwise sum of `tensor` over ranks, as a new tensor."""
+    """Collective: returns the elementwise sum of `tensor` over ranks, as a new tensor."""
     total = tensor.clone()
     if world_size() > 1:
         dist.all_reduce(total)

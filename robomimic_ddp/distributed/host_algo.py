@@ -40,7 +40,7 @@ def named_nets(algo: Any) -> Iterator[tuple[str, nn.Module]]:
 
 
 def is_training(algo: Any) -> bool:
-    """Whether the nets are in training mode; those of all parts change it together."""
+    """Return whether the nets are in training mode; those of all parts change it together."""
     return next((nets.training for _, nets in named_nets(algo)), False)
 
 
@@ -58,8 +58,8 @@ def named_parameters(algo: Any) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def named_state(algo: Any) -> list[tuple[str, torch.Tensor]]:
-    """Every parameter and buffer of the nets and of the averaged copy, and what optimizers update
-    outside the nets, with a name that is equal on all ranks.
+    """Return every parameter and buffer of the nets and of the averaged copy, and what optimizers
+    update outside the nets, with a name that is equal on all ranks.
     """
     named = [
         (f"{prefix}.{name}", tensor)
@@ -76,7 +76,7 @@ def named_state(algo: Any) -> list[tuple[str, torch.Tensor]]:
 
 
 def outside_nets(algo: Any) -> list[tuple[str, torch.Tensor]]:
-    """What optimizers update that is in no net, as a temperature: ("optimizer alpha[0]", one)."""
+    """Return the tensors outside nets that optimizers update: ("optimizer alpha[0]", tensor)."""
     inside = {id(parameter) for _, parameter in named_parameters(algo)}
     return [
         (f"optimizer {name}[{index}]", parameter)
@@ -87,7 +87,7 @@ def outside_nets(algo: Any) -> list[tuple[str, torch.Tensor]]:
 
 
 def held_by(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """The parameters of all groups."""
+    """Return the parameters of all groups."""
     return [parameter for entry in optimizer.param_groups for parameter in entry["params"]]
 
 
@@ -103,7 +103,7 @@ def _averaged(algo: Any) -> list[tuple[str, nn.Module]]:
 
 
 def counters(algo: Any) -> dict[str, Any]:
-    """What steers the next step and must agree over ranks: step counts and learning rates."""
+    """Return what steers the next step and must agree over ranks: steps and learning rates."""
     counts: dict[str, Any] = {}
     step = getattr(getattr(algo, "ema", None), "optimization_step", None)
     if step is not None:

@@ -5,6 +5,9 @@ docs/troubleshooting.md explains each.
 
 from __future__ import annotations
 
+import re
+
+_ERROR = re.compile(r"\b\w*(error|exception)\b.*:", re.IGNORECASE)
 _PORT = "A port is taken: leave --port away (torchrun --standalone takes one), or choose another."
 _START = (
     "NCCL could not start: in Docker --ipc=host or --shm-size=16g and --network=host; between "
@@ -34,5 +37,12 @@ REMEDIES = {
 
 
 def remedy(text: str) -> str:
-    """What to do about a failure that printed `text`; "" if it is unknown."""
+    """Return what to do about a failure that printed `text`; "" if it is unknown."""
     return next((remedy for words, remedy in REMEDIES.items() if words in text), "")
+
+
+def error_line(text: str) -> str:
+    """Return the line of a job's output that a user should read first."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if _ERROR.search(line) and "ChildFailedError" not in line]
+    return (errors or lines or ["it printed nothing"])[-1][:400]

@@ -87,7 +87,7 @@ def _is_sharded_algo(value: Any) -> bool:
 
 
 def agree(value: Any) -> Any:
-    """Collective: the main rank's `value` on every rank."""
+    """Collective: returns the main rank's `value` on every rank."""
     return group.broadcast_object(value)
 
 

@@ -79,7 +79,7 @@ class OptimizerDDP:
         self.parallel = None
 
     def through(self, loss: torch.Tensor) -> torch.Tensor:
-        """The loss, whose next backward pass averages gradients over ranks. Collective with it."""
+        """Return the loss; its next backward pass, which is collective, averages gradients."""
         if not loss.requires_grad:
             raise WrapError(
                 f"the loss of optimizer {self.name} needs no gradient on rank {group.rank()}: all "
@@ -181,24 +181,24 @@ def build(algo: Any, options: Any, undo: ExitStack) -> None:
 
 
 def of(optimizer: torch.optim.Optimizer) -> OptimizerDDP | None:
-    """What averages the gradients of an optimizer, unless its parallel nets do."""
+    """Return what averages the gradients of an optimizer, unless its parallel nets do."""
     return _made.get(optimizer)
 
 
 def among(algo: Any) -> list[OptimizerDDP]:
-    """Those of the algorithm's optimizers."""
+    """Return what averages the gradients of the algorithm's optimizers."""
     found = [of(optimizer) for _, optimizer in host_algo.named_optimizers(algo)]
     return [one for one in found if one is not None]
 
 
 def reducers(algo: Any) -> list[Any]:
-    """What averages gradients: states of the parallel nets, and what `build` made."""
+    """Return what averages gradients: states of the parallel nets, and what `build` made."""
     nets = parallel.parallel_among(host_algo.named_modules(algo))
     return [*(parallel.state_of(net) for _, net in nets), *among(algo)]
 
 
 def outside_parallel_nets(algo: Any, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """What `optimizer` trains that no parallel net of `algo` averages."""
+    """Return what `optimizer` trains that no parallel net of `algo` averages."""
     nets = parallel.parallel_among(host_algo.named_modules(algo))
     covered = {id(parameter) for _, net in nets for parameter in net.parameters()}
     held = host_algo.held_by(optimizer)

@@ -220,22 +220,22 @@ def without_false_alarms() -> Iterator[None]:
 
 
 def is_parallel(module: nn.Module) -> bool:
-    """Whether `module` was made parallel by `parallelise`."""
+    """Return whether `module` was made parallel by `parallelise`."""
     return _STATE in module.__dict__
 
 
 def parallel_among(named: Iterable[tuple[str, nn.Module]]) -> list[tuple[str, nn.Module]]:
-    """Those of the named modules that were made parallel."""
+    """Return those of the named modules that were made parallel."""
     return [(name, module) for name, module in named if is_parallel(module)]
 
 
 def state_of(net: nn.Module) -> _State:
-    """The parallel state of a net for which `is_parallel` is true."""
+    """Return the parallel state of a net for which `is_parallel` is true."""
     return net.__dict__[_STATE]
 
 
 def has_trainable_parameters(module: nn.Module) -> bool:
-    """Whether any parameter wants a gradient; DDP refuses nets without one."""
+    """Return whether any parameter wants a gradient; DDP refuses nets without one."""
     return any(parameter.requires_grad for parameter in module.parameters())
 
 
@@ -291,7 +291,8 @@ _CONSTANT = {
 
 
 def buffers_may_change(net: nn.Module) -> bool:
-    """Whether a training forward of `net` may write to one of its buffers, as BatchNorm's does.
+    """Return whether a training forward of `net` may write to one of its buffers, as BatchNorm's
+    does.
 
     What is not known to leave its buffers alone may write to them; the same on all ranks.
     """

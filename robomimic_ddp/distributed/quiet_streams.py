@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import sys
 from collections.abc import Iterator
@@ -14,17 +15,27 @@ _OF_NO_RANK = "No private macro file found"
 """In a warning of robomimic's import, about its own set-up: the main rank's is enough."""
 
 
-class LogFile:
+class _Stream(io.TextIOBase):
+    """A text stream to write to; each message is written at once."""
+
+    encoding = "utf-8"
+
+    def writable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        """Does nothing: absl closes at exit the sys.stderr of its import."""
+
+
+class LogFile(_Stream):
     """A text log that raises no errors: if it cannot be written (a full disk), it warns once on the
     real stderr, and tries again for later messages.
 
     file: open for appending.
     """
 
-    encoding = "utf-8"
-
     def __init__(self, path: str, file: TextIO | None = None) -> None:
-        self.path, self._file, self._said = path, file, False
+        self.path, self._file, self._has_warned = path, file, False
         self.write("")
 
     def write(self, message: str) -> int:
@@ -34,62 +45,40 @@ class LogFile:
             self._file.write(message)
             self._file.flush()
         except OSError as error:
-            if self._file is not None:
-                with suppress(OSError):  # the buffer would be flushed again at exit
-                    self._file.close()
+            self.close()
             self._file = None
-            if not self._said:
+            if not self._has_warned:
                 print(
                     f"warning: the log {self.path} could not be written: {error}. Training "
                     "continues; the log lacks what is printed until there is room.",
                     file=sys.__stderr__,
                     flush=True,
                 )
-            self._said = True
+            self._has_warned = True
         return len(message)
-
-    def flush(self) -> None:
-        """Nothing: each message is written at once."""
 
     def close(self) -> None:
         if self._file is not None:
-            self._file.close()
-
-
-class _Stream:
-    """What a text stream has beside `write`."""
-
-    encoding = "utf-8"
-
-    def flush(self) -> None:
-        """Nothing: each message is written at once."""
-
-    def isatty(self) -> bool:
-        return False
-
-    def writable(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        """Does nothing: absl closes at exit the sys.stderr of its import."""
+            with suppress(OSError):  # a full disk: the buffer would be flushed again at exit
+                self._file.close()
 
 
 class KeepWarnings(_Stream):
-    """A text stream that passes messages with warnings or errors to `kept`, and drops others.
+    """A text stream that passes messages with warnings or errors to `log`, and drops others.
 
-    A message is one `write`; `print` writes its line end separately, so a kept message gets
-    another. Messages that only redraw a line (progress bars) are dropped, and robomimic's about its
-    macro file.
+    A message is one `write`; `print` writes its line end separately, so a message that is passed
+    gets another. Messages that only redraw a line (progress bars) are dropped, and robomimic's
+    about its macro file.
     """
 
-    def __init__(self, kept: TextIO) -> None:
-        self.kept = kept
+    def __init__(self, log: TextIO) -> None:
+        self.log = log
 
     def write(self, message: str) -> int:
         dropped = message.startswith("\r") or _OF_NO_RANK in message
         if KEPT.search(message) and not dropped:
-            self.kept.write(message if message.endswith("\n") else message + "\n")
-            self.kept.flush()
+            self.log.write(message if message.endswith("\n") else message + "\n")
+            self.log.flush()
         return len(message)
 
 

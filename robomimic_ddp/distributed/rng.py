@@ -19,7 +19,7 @@ _MOST_RANKS = 2**20
 
 
 def capture() -> dict[str, Any]:
-    """The states of torch (CPU; CUDA where it is in use), numpy and Python.
+    """Return the states of torch (CPU; CUDA where it is in use), numpy and Python.
 
     torch: uint8 [N]; cuda: a list of uint8 [16], one for each device; numpy and python: their words
     as int64, position, and a cached Gaussian number or None.
@@ -44,10 +44,15 @@ def capture() -> dict[str, Any]:
 
 
 def restore(state: dict[str, Any]) -> None:
-    """Restores the result of `capture`; CUDA states for the existing devices only."""
-    torch.set_rng_state(state["torch"].cpu().to(torch.uint8))
-    for device, cuda_state in zip(_cuda_devices(), state["cuda"]):
-        torch.cuda.set_rng_state(cuda_state.cpu().to(torch.uint8), device)
+    """Restores the result of `capture`; CUDA states for the existing devices only. Raises
+    LookupError, TypeError, ValueError or AttributeError for another `state`.
+    """
+    try:
+        torch.set_rng_state(state["torch"].cpu().to(torch.uint8))
+        for device, cuda_state in zip(_cuda_devices(), state["cuda"]):
+            torch.cuda.set_rng_state(cuda_state.cpu().to(torch.uint8), device)
+    except RuntimeError as error:  # a state of another size
+        raise ValueError(f"torch's random state: {error}") from error
     numpy, python = state["numpy"], state["python"]
     words = numpy["words"].numpy().astype(np.uint32)
     gauss = numpy["gauss"]
@@ -56,7 +61,7 @@ def restore(state: dict[str, Any]) -> None:
 
 
 def _cuda_devices() -> list[int]:
-    """The devices whose generators this process draws from: DataParallel uses all of them."""
+    """Return the devices that this process draws random numbers on: all, for DataParallel."""
     if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
         return []
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()

@@ -1,11 +1,11 @@
 """Stops on request (Slurm's preemption, a spot machine's notice): all ranks after the same step.
 
-SIGTERM, SIGUSR1 and Ctrl-C are handled from the first epoch on; before it they end the process.
+SIGTERM, SIGUSR1 and Ctrl-C are handled once training begins; earlier they end the process.
 Ranks agree on them after a training step, after an epoch's training and between epochs. A second
 Ctrl-C ends the process at once.
-torchrun also sends SIGTERM to the ranks of a job that has failed: a rank that reaches no such place
-within PATIENCE_SECONDS (a long rollout, a GPU that waits for a lost rank) ends, and one that knows
-of the failure within FAILED_SECONDS.
+torchrun also sends SIGTERM to the ranks of a job that has failed. A rank that reaches no such point
+within PATIENCE_SECONDS (a long rollout, a GPU that waits for a lost rank) ends; a rank that knows
+of the failure ends within FAILED_SECONDS.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import torch.distributed as dist
 
 from robomimic_ddp.distributed import group, watchdog
 
-REQUEST = getattr(signal, "SIGUSR1", signal.SIGTERM)
+REQUEST = signal.SIGUSR1
 """torchrun itself never sends it."""
 SIGNALS = (signal.SIGTERM, REQUEST, signal.SIGINT)
 SAME_INTERRUPT_SECONDS = 1.0
@@ -34,25 +34,27 @@ PATIENCE_SECONDS = 15.0
 """torchrun kills 30 s after its SIGTERM; the rest is for saving."""
 FAILED_SECONDS = 3.0
 """Time for the last lines of a rank's log."""
+_INTERRUPTED = "\nCtrl-C: saving the position inside the epoch; a second Ctrl-C ends at once"
 
 
 class Stopper:
-    """Handles signals, and finds whether any rank has received one, any number of times.
+    """Handles signals, and finds out, as often as it is asked, whether any rank has received one.
 
-    last_words: called in a thread before this rank ends after PATIENCE_SECONDS, if it received a
-    request (and not only the SIGTERM of a failed job). No collectives there. parting: called there
-    after a SIGTERM alone.
+    Where the ranks cannot agree in time, this rank ends, and calls one of these in a thread first
+    (no collectives there): `last_words` if it received a request, `parting` after torchrun's
+    SIGTERM alone.
     """
 
     def __init__(self) -> None:
         self.heard: str | None = None
-        """Name of the first signal that this rank has received."""
+        """The name of the first signal that this rank has received."""
         self.last_words: Callable[[], None] = lambda: None
         self.parting: Callable[[], None] = lambda: None
         self._pending: tuple[Any, torch.Tensor] | None = None
         self._before: dict[int, Any] = {}
-        self._exit_timer = ExitTimer(lambda: self.last_words(), lambda: self.parting())
         self._listener: SignalListener | None = None
+        self._requested = self._agreed = False
+        self._timers: list[threading.Timer] = []
         self._interrupted: float | None = None
 
     @contextmanager
@@ -61,185 +63,168 @@ class Stopper:
         try:
             yield
         finally:
-            self._exit_timer.end()
-            for number, handler in self._before.items():
-                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+            self._cancel_exit()
+            _restore(self._before)
             self._before.clear()
             if self._listener is not None:
                 self._listener.close()
                 self._listener = None
 
     def listen(self) -> None:
-        """Handles the signals from now on; only in the main thread, as Python requires."""
+        """Starts to handle the signals; only in the main thread, as Python requires."""
         if self._listener is None and threading.current_thread() is threading.main_thread():
-            self._listener = SignalListener(self._came, self._before)
-            for number in SIGNALS:
-                if number != signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN:
-                    self._before.setdefault(number, signal.signal(number, self._hear))
+            self._listener = SignalListener(self._on_signal_at_once, self._before)
+            for signum in SIGNALS:
+                if signum != signal.SIGINT or signal.getsignal(signum) != signal.SIG_IGN:
+                    self._before.setdefault(signum, signal.signal(signum, self._on_signal))
 
-    def _hear(self, number: int, frame: Any) -> None:
-        """In the main thread, between two Python instructions: maybe long after `_came`."""
+    def _on_signal(self, signum: int, frame: Any) -> None:
+        """In the main thread, between two Python instructions, which may be much later."""
         if self.heard is None:
-            self.heard = signal.Signals(number).name
+            self.heard = signal.Signals(signum).name
 
-    def _came(self, number: int) -> None:
-        """In the listener's thread, at once."""
-        if number == signal.SIGINT:
+    def _on_signal_at_once(self, signum: int) -> None:
+        """In the listener's thread."""
+        if signum == signal.SIGINT:
             self._interrupt()
-        if number == REQUEST:
-            self._exit_timer.requested = True
-        if number == signal.SIGTERM:
-            self._exit_timer.begin(PATIENCE_SECONDS)
+        if signum == REQUEST:
+            self._requested = True
+        if signum == signal.SIGTERM:
+            self._exit_after(PATIENCE_SECONDS)
             if watchdog.somebody_failed():
-                self._exit_timer.begin(FAILED_SECONDS)
+                self._exit_after(FAILED_SECONDS)
 
     def _interrupt(self) -> None:
         now = time.monotonic()
         if self._interrupted is None:
             self._interrupted = now
             if group.is_main():
-                _show("\nCtrl-C: saving the place inside the epoch; a second one ends at once\n")
+                with suppress(OSError, ValueError):  # a closed terminal
+                    print(_INTERRUPTED, file=sys.__stderr__, flush=True)
             if group.world_size() > 1:  # torchrun kills the ranks after a while
-                self._exit_timer.requested = True
-                self._exit_timer.begin(PATIENCE_SECONDS)
+                self._requested = True
+                self._exit_after(PATIENCE_SECONDS)
         elif now - self._interrupted > SAME_INTERRUPT_SECONDS:
             group.exit_with_workers(128 + signal.SIGINT)
 
+    def _exit_after(self, seconds: float) -> None:
+        """Ends the process in `seconds`, unless the ranks agree to stop before."""
+        if not self._agreed and len(self._timers) < 2:
+            timer = threading.Timer(seconds, self._exit)
+            timer.daemon = True
+            self._timers.append(timer)
+            timer.start()
+
+    def _exit(self) -> None:
+        if not self._agreed:
+            with suppress(Exception):
+                self.last_words() if self._requested else self.parting()
+            group.exit_with_workers(128 + signal.SIGTERM)
+
+    def _cancel_exit(self) -> None:
+        self._agreed = True
+        for timer in self._timers:
+            timer.cancel()
+
     def agreed(self) -> bool:
-        """Collective, after every training step: whether to stop now.
+        """Collective, after every training step: returns whether to stop now.
 
         The flags are summed over the ranks while the next step runs, and read after it: no rank
         waits, and all stop after the same step.
         """
-        if group.world_size() == 1:
-            return self._is_end(self.heard is not None)
-        if self._is_end(self._answer()):
-            return True
-        heard = torch.tensor([int(self.heard is not None)])
-        self._pending = dist.all_reduce(heard, async_op=True), heard
-        return False
-
-    def agreed_at_last(self) -> bool:
-        """Collective, between steps: whether to stop now. Waits for the ranks."""
-        earlier = self._answer()
-        return self._is_end(any(group.gather_objects(self.heard is not None)) or earlier)
-
-    def _is_end(self, stop: bool) -> bool:
+        several = group.world_size() > 1
+        stop = self._read_answer() if several else self.heard is not None
         if stop:
-            self._exit_timer.end()
+            self._cancel_exit()
+        elif several:
+            flag = torch.tensor([int(self.heard is not None)])
+            self._pending = dist.all_reduce(flag, async_op=True), flag
         return stop
 
-    def _answer(self) -> bool:
+    def agreed_at_last(self) -> bool:
+        """Collective, between steps: returns whether to stop now. Waits for the ranks."""
+        earlier = self._read_answer()
+        stop = any(group.gather_objects(self.heard is not None)) or earlier
+        if stop:
+            self._cancel_exit()
+        return stop
+
+    def _read_answer(self) -> bool:
         if self._pending is None:
             return False
-        work, heard = self._pending
+        work, flags = self._pending
         self._pending = None
         work.wait()
-        return bool(heard.item())
+        return bool(flags.item())
 
 
-def _show(text: str) -> None:
-    with suppress(OSError, ValueError):  # a closed terminal
-        sys.__stderr__.write(text)
-        sys.__stderr__.flush()
-
-
-class ExitTimer:
-    """A timer that ends this process, unless `end` is called first."""
-
-    def __init__(
-        self, last_words: Callable[[], None], parting: Callable[[], None] = lambda: None
-    ) -> None:
-        self.requested = False
-        self._last_words, self._parting = last_words, parting
-        self._timers: list[threading.Timer] = []
-        self._over = False
-
-    def begin(self, seconds: float) -> None:
-        """The process ends in `seconds`, or at an earlier time set before."""
-        if self._over or len(self._timers) > 1:
-            return
-        timer = threading.Timer(seconds, self._give_up)
-        timer.daemon = True
-        self._timers.append(timer)
-        timer.start()
-
-    def end(self) -> None:
-        """Cancels the timer: the ranks stop in order."""
-        self._over = True
-        for timer in self._timers:
-            timer.cancel()
-
-    def _give_up(self) -> None:
-        if not self._over:
-            with suppress(Exception):
-                self._last_words() if self.requested else self._parting()
-            group.exit_with_workers(128 + signal.SIGTERM)
+def _restore(handlers: dict[int, Any]) -> None:
+    for signum, handler in handlers.items():
+        signal.signal(signum, signal.SIG_DFL if handler is None else handler)
 
 
 class SignalListener:
-    """Calls `came(number)` for each signal in a separate thread: Python runs handlers between two
-    instructions of the main thread, which may wait in C for ever (for a GPU, for a lost rank).
+    """Calls `on_signal(signum)` for each signal in a separate thread: Python runs handlers between
+    two instructions of the main thread, which may wait in C indefinitely (for a GPU, for a lost
+    rank).
 
-    before: signal -> its handler before; a forked process restores these.
+    before: signal -> its earlier handler; a forked process restores these.
     """
 
     _open: list[SignalListener] = []
 
-    def __init__(self, came: Callable[[int], None], before: dict[int, Any]) -> None:
-        self._came, self.before = came, before
-        self._heard, self._sender = socket.socketpair()
+    def __init__(self, on_signal: Callable[[int], None], before: dict[int, Any]) -> None:
+        self._on_signal, self._before = on_signal, before
+        self._receiver, self._sender = socket.socketpair()
         self._sender.setblocking(False)  # required by Python
         self._former = signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
-        self._thread = threading.Thread(target=self._listen, name="robomimic-ddp-ear", daemon=True)
+        self._thread = threading.Thread(
+            target=self._listen, name="robomimic-ddp-signals", daemon=True
+        )
         self._thread.start()
         SignalListener._open.append(self)
 
     def _listen(self) -> None:
-        while data := self._heard.recv(64):
-            if self._former >= 0:
-                with suppress(OSError):
-                    os.write(self._former, data)
-            for number in data:
-                self._came(number)
+        while data := self._receiver.recv(64):
+            for signum in data:
+                self._on_signal(signum)
 
     def close(self) -> None:
-        """Restores the handlers."""
+        """Ends the thread, and gives the signals back."""
         signal.set_wakeup_fd(self._former)
         SignalListener._open.remove(self)
         self._sender.shutdown(socket.SHUT_WR)  # a forked process has copies, which keep it open
         self._thread.join()
         self._sender.close()
-        self._heard.close()
+        self._receiver.close()
 
     @classmethod
-    def before_fork(cls) -> None:
-        """Blocks signals until the handlers are restored; they would reach the parent."""
+    def block(cls) -> None:
+        """Before a fork: a signal that the child received before `leave` would reach the parent."""
         if cls._open:
             signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 
     @classmethod
-    def after_fork(cls) -> None:
-        """In the parent."""
+    def unblock(cls) -> None:
+        """After a fork, in the parent."""
         if cls._open:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
     @classmethod
-    def leave_fork(cls) -> None:
-        """In the forked process: its parent handles the process group's signals (Ctrl-C)."""
+    def leave(cls) -> None:
+        """After a fork, in the child: its parent handles the process group's signals (Ctrl-C)."""
         if cls._open:
             with suppress(OSError):
                 os.setpgid(0, 0)
-        for ear in cls._open:
+        for listener in cls._open:
             signal.set_wakeup_fd(-1)
-            for number, handler in ear.before.items():
-                signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        cls.after_fork()
+            _restore(listener._before)
+        cls.unblock()
         cls._open.clear()
 
 
 os.register_at_fork(
-    before=SignalListener.before_fork,
-    after_in_parent=SignalListener.after_fork,
-    after_in_child=SignalListener.leave_fork,
+    before=SignalListener.block,
+    after_in_parent=SignalListener.unblock,
+    after_in_child=SignalListener.leave,
 )

@@ -45,8 +45,8 @@ def _filled(outline: Any, tensors: list) -> Any:
 
 
 def whole(nest: Any) -> Any:
-    """Collective where `nest` has sharded tensors: a copy in which they are whole, on the main
-    rank's CPU; None in their places on other ranks. A GPU has one whole tensor at a time.
+    """Collective where `nest` has sharded tensors: returns a copy in which they are whole, on the
+    main rank's CPU; None in their places on other ranks. A GPU has one whole tensor at a time.
 
     Tensors that share memory are gathered once, and share it again.
     """
@@ -78,7 +78,7 @@ class Lent:
     """On the main rank."""
 
     def fetch(self) -> torch.Tensor:
-        """Collective: the tensor, on every rank's CPU."""
+        """Collective: returns the tensor, on every rank's CPU."""
         tensor = self.tensor
         if tensor is None:
             tensor = torch.empty(self.shape, dtype=self.dtype)
@@ -87,8 +87,8 @@ class Lent:
 
 
 def lent(nest: Any) -> Any:
-    """Collective: the main rank's nest on every rank, with a `Lent` for each tensor, so that no
-    other rank needs memory for all of them. `nest` itself on one rank.
+    """Collective: returns the main rank's nest on every rank, with a `Lent` for each tensor, so
+    that no other rank needs memory for all of them. `nest` itself on one rank.
     """
     if group.world_size() == 1:
         return nest
@@ -99,8 +99,8 @@ def lent(nest: Any) -> Any:
 
 
 def broadcast(nest: Any) -> Any:
-    """Collective: the main rank's nest, with CPU tensors, on every rank. These are sent one by one,
-    so that no rank needs memory for more than one further copy.
+    """Collective: returns the main rank's nest, with CPU tensors, on every rank. These are sent one
+    by one, so that no rank needs memory for more than one further copy.
     """
 
     def fetched(value: Any) -> Any:

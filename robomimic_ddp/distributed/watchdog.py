@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import operator
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ _FAILED = "robomimic_ddp/failed"
 _NEVER_SET = "nothing was set"
 _LONGEST_BEAT = 5.0
 _FIRST_WARNING = 60.0
+_NOT_STARTED = (-1, 0, 0), "not started", 0.0
 _NOBODY = (
     "No other rank is behind it: all are inside the same step, and one of them hangs there. "
     "`py-spy dump --pid` of each rank shows which"
@@ -80,43 +82,42 @@ class Watchdog:
         self._thread.join()
 
     def late(self) -> str:
-        """The ranks that are behind this one, in one line; empty for none."""
-        return self._elsewhere(lambda theirs, mine: theirs < mine)
+        """Return the ranks that are behind this one, in one line; empty for none."""
+        return self._ranks_where(operator.lt)
 
     def ahead(self) -> str:
-        """The ranks that are ahead of this one, in one line; empty for none."""
-        return self._elsewhere(lambda theirs, mine: theirs > mine)
+        """Return the ranks that are ahead of this one, in one line; empty for none."""
+        return self._ranks_where(operator.gt)
 
-    def _elsewhere(self, chosen: Callable[[tuple, tuple], bool]) -> str:
-        found = []
+    def _ranks_where(self, compares: Callable[[tuple, tuple], bool]) -> str:
+        ranks = []
         for rank in range(self.world_size):
-            if rank == self.rank:
-                continue
-            number, step, place, published, part = self._read(rank)
-            if chosen((number, step, part), (self._number, self._step, self._part)):
-                heard = max(0.0, time.time() - published)
-                at = f"{place}, step {step}" if step else place
-                found.append(f"rank {rank} is at: {at} (heard of {heard:.0f} s ago)")
-        return "; ".join(found)
+            value = _value(self.store, _KEY.format(rank))
+            position, place, published = json.loads(value) if value else _NOT_STARTED
+            if rank != self.rank and compares(tuple(position), self._position):
+                age = max(0.0, time.time() - published) if value else 0.0
+                ranks.append(f"rank {rank} is at: {place} (heard of {age:.0f} s ago)")
+        return "; ".join(ranks)
+
+    @property
+    def _position(self) -> tuple[int, int, int]:
+        return self._number, self._step, self._part
 
     def describe(self) -> str:
-        """This rank's place."""
+        """Return this rank's place."""
         return f"{self._place}, step {self._step}" if self._step else self._place
 
-    def _read(self, rank: int) -> tuple[int, int, str, float, int]:
-        value = _value(self.store, _KEY.format(rank))
-        return tuple(json.loads(value)) if value else (-1, 0, "not started", time.time(), 0)
-
     def _publish(self) -> None:
-        value = [self._number, self._step, self._place, time.time(), self._part]
+        value = [self._position, self.describe(), time.time()]
         self.store.set(_KEY.format(self.rank), json.dumps(value))
 
     def verdict(self) -> str:
-        """Where this rank is and which ranks are behind it, after a timeout."""
-        late, ahead = self.late(), self.ahead()
+        """Return where this rank is and which ranks are behind it, after a timeout."""
+        late = self.late()
+        ahead = "" if late else self.ahead()
         others = f"Not there yet: {late}" if late else _NOBODY
-        if ahead and not late:
-            others = f"The others went another way: {ahead}"
+        if ahead:
+            others = f"Other ranks are executing a different collective: {ahead}"
         return (
             f"rank {self.rank} waited at: {self.describe()}, for at least {self.timeout:g} s "
             f"(ddp.timeout). {others}"
@@ -124,14 +125,14 @@ class Watchdog:
 
     def _watch(self) -> None:
         patience = min(_FIRST_WARNING, self.timeout / 3)
-        last_words = self.timeout - 2 * self.beat
+        last_chance = self.timeout - 2 * self.beat
         warned_of = judged = None
         while not self._stop.wait(self.beat):
             try:
                 self._publish()
                 here = (self._number, self._step)
                 waited = time.monotonic() - self._since
-                if self.ends_unheard and waited > last_words and judged != here and self.late():
+                if self.ends_unheard and waited > last_chance and judged != here and self.late():
                     judged = here
                     logger.error("%s. NCCL ends this rank now", self.verdict())
                 if waited < patience or warned_of == here:
@@ -142,13 +143,13 @@ class Watchdog:
             if late and here == (self._number, self._step):
                 warned_of = here
                 logger.warning(
-                    "rank %d waits since %.0f s at: %s. Not there yet: %s",
+                    "rank %d has been waiting for %.0f s at: %s. Not there yet: %s",
                     *(self.rank, waited, self.describe(), late),
                 )
 
 
 def _value(store: Any, key: str) -> bytes | None:
-    """The value of `key`, or None, without waiting as `get` does. torch 2.0 has no `check`:
+    """Return the value of `key`, or None, without waiting as `get` does. torch 2.0 has no `check`:
     compare_set with a value that is never set returns the current one.
     """
     found = store.compare_set(key, _NEVER_SET, _NEVER_SET)
@@ -225,48 +226,43 @@ def saving(what: str) -> Iterator[None]:
 
 
 def here() -> str | None:
-    """This rank's place; None without a process group of ours, unless it saves. Thread-safe."""
+    """Return this rank's place; None without a process group, unless it saves. Thread-safe."""
     for place in _saving[:1]:
         return place
     return _current[-1].describe() if _current else None
 
 
 def missing() -> str | None:
-    """Where this rank is and which ranks are behind it, for an error; None if unknown."""
-    for watchdog in _current:
-        try:
-            return watchdog.verdict()
-        except Exception:  # the store is gone
-            return None
+    """Return where this rank is and which ranks are behind it, for an error; None if unknown."""
+    with suppress(Exception):  # the store is gone
+        return _current[-1].verdict()
     return None
 
 
 def first_to_fail() -> bool:
-    """On a rank that ends with an error: publishes that; whether it is the first."""
-    for watchdog in _current:
-        with suppress(Exception):  # the store is gone
-            own = str(watchdog.rank)
-            return watchdog.store.compare_set(_FAILED, "", own) == own.encode()
+    """On a rank that ends with an error: publishes that; returns whether it is the first."""
+    with suppress(Exception):  # without a process group, or the store is gone
+        own = str(_current[-1].rank)
+        return _current[-1].store.compare_set(_FAILED, "", own) == own.encode()
     return True
 
 
 def failed_rank() -> int | None:
-    """The rank that was the first to fail, as far as this one knows: of two ranks, the other one,
+    """Return the rank that failed first, as far as this one knows: of two ranks, the other one,
     even where its process was killed and could publish nothing.
     """
-    for watchdog in _current:
-        with suppress(Exception):  # the store is gone
-            published = _value(watchdog.store, _FAILED)
-            if published is not None:
-                return int(published)
-        if watchdog.world_size == 2:
-            return 1 - watchdog.rank
-    return None
+    published = _failure()
+    if published is not None:
+        return int(published)
+    return 1 - _current[-1].rank if _current and _current[-1].world_size == 2 else None
 
 
 def somebody_failed() -> bool:
-    """Whether a rank has failed. May wait while the main thread uses the store."""
-    for watchdog in _current:
-        with suppress(Exception):
-            return _value(watchdog.store, _FAILED) is not None
-    return False
+    """Return whether a rank has failed. May wait while the main thread uses the store."""
+    return _failure() is not None
+
+
+def _failure() -> bytes | None:
+    with suppress(Exception):  # without a process group, or the store is gone
+        return _value(_current[-1].store, _FAILED)
+    return None

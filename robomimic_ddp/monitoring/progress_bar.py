@@ -69,7 +69,8 @@ class Progress(StepHook):
             self._bar.update()
         elif self._is_time():
             self._shown_at = time.monotonic()
-            with _beside_bars():
+            tqdm = sys.modules.get("tqdm")  # the host may draw a bar
+            with nullcontext() if tqdm is None else tqdm.tqdm.external_write_mode():
                 print(self.line(step_log), flush=True)
         return step_log
 
@@ -116,12 +117,6 @@ class Progress(StepHook):
 
 def _duration(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
-
-
-def _beside_bars() -> Any:
-    """For printing a line while the host's bar is drawn."""
-    tqdm = sys.modules.get("tqdm")
-    return nullcontext() if tqdm is None else tqdm.tqdm.external_write_mode()
 
 
 @contextmanager

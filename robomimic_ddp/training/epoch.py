@@ -124,9 +124,6 @@ class _Epoch:
         """The hooks of the epoch's steps."""
         options = self.run.options.values
         yield self.pace
-        if self.run.pictures is not None and not self.validates:
-            self.run.pictures.epoch = self.number if isinstance(self.number, int) else 0
-            yield self.run.pictures
         if options.debug and not self.validates:
             yield debug.Printer(self.run.debugged, self.run.plan.device)
         if self.run.heartbeat is not None and not self.validates:
@@ -198,7 +195,7 @@ class _Epoch:
 def rollouts(rollout_with_stats: Callable) -> Callable:
     """Collective: decorates `rollout_with_stats`: splits the episodes over ranks, each with
     separate random streams; returns the statistics of all on every rank, the video on the main
-    rank, which gives it to the host's logs.
+    rank.
 
     The main rank appends the statistics to the run's `history.jsonl`. Outside a run the host's
     function is called unchanged.
@@ -214,8 +211,6 @@ def rollouts(rollout_with_stats: Callable) -> Callable:
         epoch = call.arguments.get("epoch")
         with run.weights_for_acting():
             result = _rollouts.split(rollout_with_stats, call, run.seed)
-        if run.pictures is not None and isinstance(result, tuple):
-            run.pictures.videos(result[-1], epoch)
         if run.directory is not None and group.is_main():
             history.append_rollouts(run.directory, epoch, result)
         return result

@@ -191,8 +191,7 @@ def _require_alike(run: _run.Run, model: Any) -> None:
         raise PatchError(
             f"{type(model).__name__} weighs its loss by `{own_mean}`: on several ranks a mean over "
             "each rank's batch. Expected DDPUtils.over_ranks(...) around it, as `robomimic-ddp "
-            "apply` writes: the edit was lost. Run "
-            "`robomimic-ddp apply` on the host again."
+            "apply` writes: the edit was lost. Run `robomimic-ddp apply` on the host again."
         ).on_all_ranks()
     verify.require_same_structure(model)
     loaded = run.fine_tuning or host_algo.steps(model) > 0

@@ -47,9 +47,9 @@ def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> bool
     if not asked and not launch.restart_count:
         return False
 
-    def find() -> checkpoint.Found | None:
+    def find() -> tuple[checkpoint.Found | None, bool]:
         experiment = run_inputs.experiment_directory(config)
-        found = None
+        found, stopped = None, False
         if launch.restart_count:
             found = checkpoint.find_job(experiment, checkpoint.job_name(launch))
         if found is None and asked:
@@ -58,16 +58,13 @@ def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> bool
             print(f"restart {launch.restart_count}: this job has no folder in {experiment} yet")
         elif found is None:
             print(f"ddp.resume=auto: nothing to resume in {experiment}; a new run begins")
-        return found
+        elif launch.restart_count:
+            stopped = (found.directory / checkpoint.REQUEUE_NAME).exists()
+        else:  # a marker would keep torchrun from restarting a job that fails while it starts
+            forget_requeue(found)
+        return found, stopped
 
-    def look() -> tuple[checkpoint.Found | None, bool]:
-        found = find()
-        if launch.restart_count:
-            return found, found is not None and (found.directory / checkpoint.REQUEUE_NAME).exists()
-        forget_requeue(found)  # else torchrun would not restart a job that fails while it starts
-        return found, False
-
-    found, stopped = main_rank.on_main(look)
+    found, stopped = main_rank.on_main(find)
     run.resume.found = found
     if stopped:
         say("this job has stopped on request (requeue marker): not started again by torchrun")
@@ -127,13 +124,12 @@ def _started_by() -> tuple[env.LaunchEnv, list[str]]:
         return env.LaunchEnv(), []
 
 
-def forget_requeue(found: checkpoint.Found | None) -> None:
-    """Main rank: the run is resumed, so its marker is no longer true."""
-    if found is not None:
-        try:
-            (found.directory / checkpoint.REQUEUE_NAME).unlink(missing_ok=True)
-        except OSError as error:
-            print(f"warning: the requeue marker stays: {error}", file=sys.stderr)
+def forget_requeue(found: checkpoint.Found) -> None:
+    """Main rank: remove the marker of a run that is resumed."""
+    try:
+        (found.directory / checkpoint.REQUEUE_NAME).unlink(missing_ok=True)
+    except OSError as error:
+        print(f"warning: the requeue marker stays: {error}", file=sys.stderr)
 
 
 def saved_state(run: _run.Run) -> dict[str, Any] | None:
@@ -151,7 +147,6 @@ def saved_state(run: _run.Run) -> dict[str, Any] | None:
             box["state"], notes = checkpoint.read(resumed.found.directory)
             for note in notes:
                 print(f"warning: {note}", file=sys.stderr)
-            checkpoint.require_complete(box["state"], resumed.found.directory)
 
         main_rank.on_main(read)
         state = box.get("state") or {}
@@ -230,20 +225,21 @@ def say(line: str) -> None:
 
 
 def changes(run: Any, model: Any, saved: dict[str, Any], data: str) -> Iterable[str]:
-    """What is resumed and what has changed since the state was saved, a sentence each."""
-    made = run.plan
+    """Yield what is resumed and what has changed since the state was saved, a sentence each."""
+    inside = saved["inside"]
+    done = "" if inside is None else f", after {inside['steps']} steps of it"
     yield (
-        f"resuming training from epoch {saved['epoch'] + 1}{_inside(saved)} "
-        f"in {run.resume.found.directory}"
+        f"resuming training from epoch {saved['epoch'] + 1}{done}, step {saved['steps']} of the "
+        f"run in {run.resume.found.directory}"
     )
     yield data
-    old, new = saved["world_size"], made.world_size
+    old, new = saved["world_size"], run.plan.world_size
     if old != new:
         added = f"ranks {old} to {new - 1} begin" if new > old + 1 else f"rank {old} begins"
         ranks = f"{added} new random streams" if new > old else ""
         yield f"world size: {old} -> {new}" + (f"; {ranks}" if ranks else "")
-    if saved["samples_per_step"] != made.samples_per_step:
-        yield f"samples per step: {saved['samples_per_step']} -> {made.samples_per_step}"
+    if saved["samples_per_step"] != run.plan.samples_per_step:
+        yield f"samples per step: {saved['samples_per_step']} -> {run.plan.samples_per_step}"
     rates = [
         entry["lr"]
         for _, optimizer in host_algo.named_optimizers(model)
@@ -257,7 +253,7 @@ def changes(run: Any, model: Any, saved: dict[str, Any], data: str) -> Iterable[
             f"{', '.join(f'{after:g}' for _, after in configured)}; not applied, since a "
             "resumed learning rate is never changed silently"
         )
-    if saved.get("export") != checkpoint.export_digest(run.resume.found.directory):
+    if saved["export"] != checkpoint.export_digest(run.resume.found.directory):
         yield (
             "note: last.pth was not written together with the saved state (the run "
             "ended between the two, or the file was changed); the state alone is used"
@@ -275,9 +271,3 @@ def another_run(directory: Path, differences: list[str]) -> CheckpointError:
         f"these weights as what you ask for now, begin a new run: experiment.ckpt_path="
         f"{directory / 'last.pth'}, without resume."
     )
-
-
-def _inside(saved: dict[str, Any]) -> str:
-    inside = saved["inside"]
-    done = "" if inside is None else f", after {inside['steps']} steps of it"
-    return f"{done}, step {saved['steps']} of the run"

@@ -22,7 +22,7 @@ from torch import nn
 
 import robomimic_ddp
 from robomimic_ddp import verify
-from robomimic_ddp.checkpoint import RECORD_NAME, Resume, run_record
+from robomimic_ddp.checkpoint import RECORD_NAME, Resume, RunRecord
 from robomimic_ddp.config import (
     dotlist,
     entry_options,
@@ -43,7 +43,7 @@ from robomimic_ddp.distributed import (
     torch_arguments,
 )
 from robomimic_ddp.errors import PatchError
-from robomimic_ddp.monitoring import node_messages, pictures, progress_bar
+from robomimic_ddp.monitoring import node_messages, progress_bar
 from robomimic_ddp.monitoring.heartbeat import Heartbeat
 from robomimic_ddp.training import plan_summary, step
 
@@ -76,7 +76,7 @@ class Run:
     loaders: dict = field(default_factory=dict)
     learning_rates: list = field(default_factory=list)
     sharded_stream: bool = False
-    record: run_record.RunRecord | None = None
+    record: RunRecord | None = None
     """Main rank: `ddp.json`, once the run directory is known."""
     resume: Resume = field(default_factory=Resume)
     checkpoints: list[dict] = field(default_factory=list)
@@ -90,8 +90,6 @@ class Run:
     stopper: signals.Stopper = field(default_factory=signals.Stopper)
     heartbeat: Heartbeat | None = None
     """Writes what this rank is doing, once the run directory is known."""
-    pictures: pictures.Pictures | None = None
-    """Main rank: draws into the host's logs, where there are any."""
     node_messages: node_messages.NodeMessages | None = None
     """Speaks for this node, once the ranks have met."""
     steps: step.Prepared | None = None
@@ -152,7 +150,7 @@ class Run:
             "plan": asdict(self.plan),
             "learning_rates": self.learning_rates,
         }
-        self.record = run_record.RunRecord(directory, content)
+        self.record = RunRecord(directory, content)
         with atomic_files.must_be_written(directory / RECORD_NAME):
             self.record.write()
 
@@ -202,13 +200,6 @@ _current: ContextVar[Run | None] = ContextVar("robomimic_ddp_run", default=None)
 def current() -> Run | None:
     """The run whose `train()` is executing, or None (evaluation scripts, notebooks)."""
     return _current.get()
-
-
-def draw_into(logger: Any) -> None:
-    """Pictures of the present run go to `logger`, the host's DataLogger."""
-    run = current()
-    if run is not None and group.is_main():
-        run.pictures = pictures.Pictures(logger, skips_batch=run.resume.found is not None)
 
 
 def facts() -> dict[str, Any]:

@@ -7,7 +7,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,22 +42,20 @@ def run_directory(get_exp_dir: Callable) -> Callable:
             )
         watchdog.reached("run directory")
 
+        run, make_paths = _run.current(), functools.partial(get_exp_dir, *args, **kwargs)
+
         def make() -> Any:
-            run = _run.current()
             if run is None:
-                return get_exp_dir(*args, **kwargs)
-            if run.resume.found is None:
-                paths, directory = _new_directory(run, lambda: get_exp_dir(*args, **kwargs))
-            else:
-                paths, directory = _found_directory(run, get_exp_dir, args, kwargs)
-            run.resume.config_before = _content(directory / "config.json")
-            job = checkpoint.job_name(env.read_launch_env())
-            place = {"job": job, "paths": checkpoint.relative_paths(directory, paths)}
-            run.begin_record(directory, place)
+                return make_paths()
+            make_directory = _new_directory if run.resume.found is None else _found_directory
+            paths, directory = make_directory(run, make_paths)
+            with suppress(OSError):
+                run.resume.config_before = (directory / "config.json").read_bytes()
+            names = checkpoint.relative_paths(directory, paths)
+            run.begin_record(directory, {"job": checkpoint.job_name(launch), "paths": names})
             return paths
 
         paths = main_rank.on_main(make)
-        run = _run.current()
         if run is not None:
             run.start_heartbeat(run_inputs.common_directory(paths))
             resume.saved_state(run)  # after the lock: no other job writes it
@@ -66,19 +64,19 @@ def run_directory(get_exp_dir: Callable) -> Callable:
     return wrapped
 
 
-def _new_directory(run: _run.Run, get_exp_dir: Callable) -> tuple[Any, Path]:
-    """Main rank: the host's paths and their folder, used by this run only. Names are times in
-    seconds: of two runs that start in the same second one takes the next. Raises WriteError if all
-    names are taken.
+def _new_directory(run: _run.Run, make_paths: Callable) -> tuple[Any, Path]:
+    """Main rank: return the host's paths and their folder, used by this run only. Names are times
+    in seconds: of two runs that start in the same second one takes the next. Raises WriteError if
+    all names are taken.
     """
     begun, clock, taken = int(time.time()), time.time, None
     for tried in range(_NAMES_TRIED):
         ahead = max(0.0, begun + tried - clock())  # 0 unless the clock stands still
         try:
             with swapped(time, "time", lambda by=ahead: clock() + by) if ahead else nullcontext():
-                paths = get_exp_dir()
+                paths = make_paths()
             directory = run_inputs.common_directory(paths)
-            run.undo.callback(checkpoint.take(directory).release)
+            run.undo.enter_context(checkpoint.take(directory))
             return paths, directory
         except (FileExistsError, checkpoint.DirectoryInUse) as error:
             taken = error
@@ -90,53 +88,36 @@ def _new_directory(run: _run.Run, get_exp_dir: Callable) -> tuple[Any, Path]:
     ) from taken
 
 
-def _found_directory(
-    run: _run.Run, get_exp_dir: Callable, args: tuple, kwargs: dict
-) -> tuple[Any, Path]:
-    """Main rank: the paths of the resumed run, and their folder."""
+def _found_directory(run: _run.Run, make_paths: Callable) -> tuple[Any, Path]:
+    """Main rank: return the paths of the resumed run, and their folder."""
     if run.resume.found.kind == "host":
-        paths = get_exp_dir(*args, **kwargs)
+        paths = make_paths()
         directory = run_inputs.common_directory(paths)
     else:
         directory = run.resume.found.directory
-        paths = run.resume.found.paths or _paths_as_made(run, directory, get_exp_dir, args, kwargs)
-    run.undo.callback(checkpoint.take(directory).release)
-    for path in paths:
-        if path is not None:
-            _make_folder(Path(path))
+        paths = run.resume.found.paths or _paths_as_made(run, directory, make_paths)
+    run.undo.enter_context(checkpoint.take(directory))
+    for path in filter(None, paths):
+        try:
+            Path(path).mkdir(exist_ok=True)
+        except OSError as error:
+            raise WriteError(
+                f"{path} cannot be used as a folder of the resumed run: {error}. The run keeps its "
+                "logs and checkpoints in such folders. Move away what is there under this name (of "
+                "a link: mount the disk that it leads to), or free disk space, and resume again."
+            ) from error
     return paths, directory
 
 
-def _make_folder(path: Path) -> None:
-    """Raises WriteError if `path` is no folder and cannot be created."""
-    try:
-        path.mkdir(exist_ok=True)
-    except OSError as error:
-        raise WriteError(
-            f"{path} cannot be used as a folder of the resumed run: {error}. The run keeps its logs"
-            " and checkpoints in such folders. Move away what is there under this name (of a link: "
-            "mount the disk that it leads to), or free disk space, and resume again."
-        ) from error
-
-
-def _paths_as_made(
-    run: _run.Run, directory: Path, get_exp_dir: Callable, args: tuple, kwargs: dict
-) -> tuple:
-    """The paths of a `directory` without a `ddp.json`, under the names that the host makes."""
+def _paths_as_made(run: _run.Run, directory: Path, make_paths: Callable) -> tuple:
+    """Return the paths of a `directory` without a `ddp.json`, under the names that hosts make."""
     train = run.config.train
     before = train.output_dir
     with tempfile.TemporaryDirectory() as elsewhere, run.config.values_unlocked():
         try:
             train.output_dir = elsewhere
-            made = get_exp_dir(*args, **kwargs)
+            made = make_paths()
         finally:
             train.output_dir = before
         names = checkpoint.relative_paths(run_inputs.common_directory(made), made)
     return tuple(None if name is None else os.path.normpath(directory / name) for name in names)
-
-
-def _content(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return None

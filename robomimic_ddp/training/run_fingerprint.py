@@ -64,14 +64,7 @@ def differences(
             yield Difference(f"ddp.{name}: {before[name]} -> {now_options[name]}", False)
     yield from _of_schedule(saved, run.plan)
     yield from _of_windows(saved, run.loaders.get("train"))
-    before = saved.get("defines")
-    if before is None:
-        yield Difference(
-            "an earlier version wrote this state, without what defines the run: whether config, "
-            "normalisation and data are the same was not looked at",
-            False,
-        )
-        return
+    before = saved["defines"]
     for key in sorted({*before["config"], *now["config"]}):
         old, new = (part["config"].get(key, "absent") for part in (before, now))
         if old != new:
@@ -91,7 +84,7 @@ def differences(
 
 def _of_schedule(saved: Mapping[str, Any], plan: Any) -> Iterator[Difference]:
     """Steps that stand for another number of samples: the learning rate would jump."""
-    before, now = saved["options"].get("schedule", "steps"), plan.schedule
+    before, now = saved["options"]["schedule"], plan.schedule
     samples = saved["samples_per_step"], plan.samples_per_step
     if "samples" in (before, now) and (before != now or samples[0] != samples[1]):
         yield Difference(
@@ -126,7 +119,7 @@ def _of_windows(saved: Mapping[str, Any], loader: Any) -> Iterator[Difference]:
     for name in sorted(set(before) & set(now)):
         old, new = before[name], now[name]
         same = all(old[key] == new[key] for key in ("data", "seed"))
-        if not same and old.get("inside", True):  # absent in an earlier version
+        if not same and old["inside"]:
             what = f"data {name.partition(' ')[2]}".strip()  # after its number in the mixture
             yield Difference(
                 f"{what}, in the middle of a pass: other episodes, another choice of windows, or "

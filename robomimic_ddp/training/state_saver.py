@@ -19,7 +19,7 @@ from robomimic_ddp.training import run_fingerprint as identity
 
 
 class StateSaver:
-    """Restores and saves the state of one run."""
+    """Restores and saves the state of one run: `components` in `_restore`, `_content`."""
 
     def __init__(self, run: _run.Run, model: Any) -> None:
         self.run, self.model = run, model
@@ -28,39 +28,44 @@ class StateSaver:
         run.resume.part = step_logs.EpochPart(self.after_step, self.after_training)
         run.stopper.last_words = self.leave_marker
         run.stopper.parting = partial(resume.say_resumable, run)
+        self.position = ""
+        """Where the resumed data stand, for the user."""
         self.best: dict[str, Any] = {}
         self.defines: dict[str, Any] = {}
         """Main rank: what defines the run (`identity.of`)."""
 
     def restore(self) -> int | None:
-        """Collective: puts back the saved state, if the run resumes from one; the last epoch that
-        it has finished, else None. The main rank says what is resumed, and what has changed.
+        """Collective: restore the saved state, if the run resumes from one, and return the last
+        epoch that it has finished, else None. The main rank prints what is resumed, and what has
+        changed.
 
         Raises CheckpointError, and leaves config.json as it was, where the run is another one.
         """
         saved = resume.saved_state(self.run)
         items = identity.items_of(self.run)
         try:
-            changed = main_rank.on_main(self._compare, saved, items)
-            return self._restored(saved, changed)
+            changes = main_rank.on_main(self._compare, saved, items)
+            return self._restore(saved, changes)
         except RobomimicDDPError:
             if group.is_main() and self.run.resume.config_before is not None:
                 resume.write_config(self.run, "config.json")
             raise
 
     def _compare(self, saved: dict[str, Any] | None, items: dict[str, Any] | None) -> list[str]:
-        """Main rank: a line for each difference between the saved run and this one."""
+        """Main rank: return a line for each difference between the saved run and this one."""
         self.defines = identity.of(self.run, items)
         if saved is None:
             return []
-        found = list(identity.differences(saved, self.defines, self.run))
-        wrong = [one.text for one in found if one.wrong]
+        directory = self.run.resume.found.directory
+        with checkpoint.restoring("defines", directory):
+            differences = list(identity.differences(saved, self.defines, self.run))
+        wrong = [difference.text for difference in differences if difference.wrong]
         if wrong:
-            raise resume.another_run(self.run.resume.found.directory, wrong)
-        return [one.text for one in found]
+            raise resume.another_run(directory, wrong)
+        return [difference.text for difference in differences]
 
-    def _restored(self, saved: dict[str, Any] | None, changed: list[str]) -> int | None:
-        """Collective: see `restore`. `changed`: lines for the user."""
+    def _restore(self, saved: dict[str, Any] | None, changes: list[str]) -> int | None:
+        """Collective: see `restore`. `changes`: lines for the user."""
         run, found = self.run, self.run.resume.found
         if found is not None and found.kind != "host":
             epoch = 0 if saved is None else saved["epoch"]
@@ -71,56 +76,74 @@ class StateSaver:
                 resume.say(f"no epoch was finished: training starts over in {found.directory}")
             return None
         run.resume.saved = None  # frees the memory once the tensors are in the model
-        checkpoint.restore_model(self.model, saved["model"])
-        for name, net in parallel.parallel_among(host_algo.named_modules(self.model)):
-            parallel.state_of(net).repeat_layout(saved.get("gradient_orders", {}).get(name, []))
-        parts, rank, epoch = saved["ranks"], group.rank(), saved["epoch"]
-        own = parts[rank] if rank < len(parts) else None
-        data = self._restore_data(saved, own)
-        scaler = None if run.steps is None else run.steps.scaler
-        if scaler is not None and saved.get("grad_scaler"):
-            scaler.load_state_dict(saved["grad_scaler"])
-        if saved["inside"] is not None:
-            self._restore_part(saved, own)
+        components = {
+            "model": self._restore_model,
+            "ranks.data": self._restore_data,
+            "grad_scaler": self._restore_scaler,
+            "inside": self._restore_inside,
+            "random": self._restore_streams,
+        }
+        for name, restore in components.items():
+            with checkpoint.restoring(name, found.directory):
+                restore(saved)
         self.best = saved["best"]
-        for line in [*resume.changes(run, self.model, saved, data), *changed]:
+        for line in [*resume.changes(run, self.model, saved, self.position), *changes]:
             resume.say(line)
         if group.is_main():
             resume.keep_config(run)
-        if own is None:
-            rng.seed_streams(run.seed, rank, epoch)
-        else:
-            rng.restore(own["random"])
-        self.finished = epoch
-        return epoch
+        self.finished = saved["epoch"]
+        return self.finished
 
-    def _restore_data(self, saved: dict[str, Any], own: dict[str, Any] | None) -> str:
+    def _restore_model(self, saved: dict[str, Any]) -> None:
+        checkpoint.restore_model(self.model, saved["model"])
+        for name, net in parallel.parallel_among(host_algo.named_modules(self.model)):
+            parallel.state_of(net).repeat_layout(saved["gradient_orders"].get(name, []))
+
+    def _restore_data(self, saved: dict[str, Any]) -> None:
         loader = self.run.loaders.get("train")
         if not hasattr(loader, "go_to"):
-            return "data: the host's own pipeline starts over (its place cannot be found again)"
-        # Places are of all ranks together, so a rank that did not exist takes the main rank's.
-        place = (own or saved["ranks"][0])["data"]
-        return loader.go_to(place, saved["world_size"], saved["epoch"])
+            self.position = (
+                "data: the host's own pipeline starts over (its place cannot be found again)"
+            )
+            return
+        # Positions are of all ranks together, so a rank that did not exist takes the main rank's.
+        position = (_of_this_rank(saved) or saved["ranks"][0])["data"]
+        self.position = loader.go_to(position, saved["world_size"], saved["epoch"])
 
-    def _restore_part(self, saved: dict[str, Any], own: dict[str, Any] | None) -> None:
+    def _restore_scaler(self, saved: dict[str, Any]) -> None:
+        scaler = None if self.run.steps is None else self.run.steps.scaler
+        if scaler is not None and saved["grad_scaler"]:
+            scaler.load_state_dict(saved["grad_scaler"])
+
+    def _restore_inside(self, saved: dict[str, Any]) -> None:
         """The steps of an epoch that the run was stopped in, and their logs. On another number of
         ranks the main rank takes all of the logs, where they are sums.
         """
-        part, parts = self.run.resume.part, saved["ranks"]
+        if saved["inside"] is None:
+            return
+        part = self.run.resume.part
         part.steps = saved["inside"]["steps"]
         part.total = self._new_total(saved)
         if saved["world_size"] == self.run.plan.world_size:
+            own = _of_this_rank(saved)
             part.logs.samples, part.logs.totals = own["samples"], own["totals"]
             part.step_logs = own["step_logs"]
         elif group.is_main() and group.world_size() > 1:
-            for other in parts:
-                part.logs.add(other["samples"], other["totals"])
+            for rank in saved["ranks"]:
+                part.logs.add(rank["samples"], rank["totals"])
+
+    def _restore_streams(self, saved: dict[str, Any]) -> None:
+        own = _of_this_rank(saved)
+        if own is None:
+            rng.seed_streams(self.run.seed, group.rank(), saved["epoch"])
+        else:
+            rng.restore(own["random"])
 
     def _new_total(self, saved: dict[str, Any]) -> int:
         """Steps of an epoch that is a pass: those that are done, and as many as the loader has left
         of the pass, whose batches may have become larger or smaller.
         """
-        done, total = saved["inside"]["steps"], saved["inside"].get("total")
+        done, total = saved["inside"]["steps"], saved["inside"]["total"]
         if total is not None and done >= total:
             return done  # a loader that stands at the end of a pass would count the next one's
         loader = self.run.loaders.get("train")
@@ -156,32 +179,32 @@ class StateSaver:
         self._stop(f"in epoch {part.epoch} after {part.steps} steps of it")
 
     def leave_marker(self) -> None:
-        """Main rank, in a thread, before it ends in the midst of something long: the run resumes
-        from its newest state. Only where this job has saved one: else it could not get further
-        another time either.
+        """Main rank, in a thread, before it ends during something long: the run resumes from its
+        newest state. Only where this job has saved one: else it could not get further another time
+        either.
         """
-        run = self.run
-        saved = None if run.record is None else run.record.content.get("saved")
-        if saved is not None:
-            where = f"in the midst of epoch {self.finished + 1}, which is lost"
-            content = {"stopped": where, "signal": run.stopper.heard, "saved": saved}
-            checkpoint.write_requeue(run.directory, content)
-            print(resume.how_to(f"stopped {where} ({run.stopper.heard})"), flush=True)
+        record = self.run.record
+        if record is not None and record.content.get("saved") is not None:
+            self._write_marker(
+                f"during epoch {self.finished + 1}; that epoch will be trained again"
+            )
 
     def _stop(self, where: str) -> None:
-        run = self.run
-        if group.is_main() and run.record is not None:
-            heard = run.stopper.heard or "a signal to another rank"
-            saved = run.record.content.get("saved")
-            content = {"stopped": where, "signal": heard, "saved": saved}
-            try:
-                checkpoint.write_requeue(run.directory, content)
-            except OSError as error:
-                print(f"warning: no requeue marker in {run.directory}: {error}", file=sys.stderr)
-            print(resume.how_to(f"stopped {where} ({heard})"))
-        group.barrier()  # nobody leaves before the file is whole
+        if group.is_main() and self.run.record is not None:
+            self._write_marker(where)
+        group.barrier()  # nobody leaves before the file is complete
         group.leave()
         raise Stopped()
+
+    def _write_marker(self, where: str) -> None:
+        run = self.run
+        signal = run.stopper.heard or "a signal to another rank"
+        content = {"stopped": where, "signal": signal, "saved": run.record.content.get("saved")}
+        try:
+            checkpoint.write_requeue(run.directory, content)
+        except OSError as error:
+            print(f"warning: no requeue marker in {run.directory}: {error}", file=sys.stderr)
+        print(resume.how_to(f"stopped {where} ({signal})"), flush=True)
 
     def _save(self, inside: dict[str, Any] | None) -> None:
         watchdog.reached(f"{watchdog.SAVING}the state after epoch {self.finished}")
@@ -267,3 +290,8 @@ class StateSaver:
                 )
             frame = frame.f_back
         return {}
+
+
+def _of_this_rank(saved: dict[str, Any]) -> dict[str, Any] | None:
+    """Return what this rank has saved; None if the saved run had fewer ranks."""
+    return dict(enumerate(saved["ranks"])).get(group.rank())

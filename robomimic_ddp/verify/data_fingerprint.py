@@ -14,6 +14,7 @@ import numpy as np
 
 from robomimic_ddp.config import paths
 from robomimic_ddp.verify.comparison import Different
+from robomimic_ddp.verify.tensor_checksums import digest
 
 _FILES, _BLOCKS, _BLOCK_BYTES = 64, 16, 4096
 """Most files of a dataset that are sampled, blocks in each, bytes of a block."""
@@ -59,28 +60,6 @@ def length(sized: Any) -> int | None:
         return len(sized)
     except Exception:
         return None
-
-
-def digest(nest: Any) -> str:
-    """Digest of nested mappings and sequences of arrays and plain values."""
-    total = hashlib.blake2b(digest_size=8)
-
-    def add(value: Any) -> None:
-        if isinstance(value, Mapping):
-            for key in value:
-                total.update(f"<{key}>".encode())
-                add(value[key])
-        elif isinstance(value, (list, tuple)):
-            for item in value:
-                add(item)
-        elif hasattr(value, "shape"):
-            array = np.ascontiguousarray(value)
-            total.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
-        else:
-            total.update(repr(value).encode())
-
-    add(nest)
-    return total.hexdigest()
 
 
 def files_of(dataset: Any) -> Iterator[Path]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
-from collections.abc import Hashable
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from robomimic_ddp.verify.comparison import Different
+from robomimic_ddp.verify.tensor_checksums import digest
 
 TORCH_CAUSE = (
     "Ranks would draw the same noise and timesteps, and the batch would count as one rank's. "
@@ -35,24 +34,10 @@ class Streams(NamedTuple):
             states.append(torch.cuda.get_rng_state())
         return cls(tuple(states), (np.random.get_state(), random.getstate()))
 
-    def torch_digest(self) -> str:
-        """Digest of the states of torch's generators."""
-        digest = hashlib.blake2b(digest_size=16)
-        for state in self.torch_states:
-            digest.update(state.numpy().tobytes())
-        return digest.hexdigest()
-
-    def others_digest(self) -> str:
-        """Digest of the states of numpy's and Python's generators."""
-        (name, keys, position, *_), python_state = self.other_states
-        digest = hashlib.blake2b(np.asarray(keys).tobytes(), digest_size=16)
-        digest.update(repr((name, position, python_state)).encode())
-        return digest.hexdigest()
-
     def different(self, others_too: bool = True) -> list[Different]:
         """States that ranks must not share; `others_too`: numpy's and Python's as well."""
-        others: Hashable = self.others_digest() if others_too else None
+        others = digest(self.other_states) if others_too else None
         return [
-            Different("torch's random state", self.torch_digest(), TORCH_CAUSE),
+            Different("torch's random state", digest(self.torch_states), TORCH_CAUSE),
             Different("numpy's and Python's random state", others, OTHERS_CAUSE),
         ]

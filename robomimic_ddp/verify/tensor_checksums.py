@@ -1,13 +1,16 @@
-"""Checksums of a tensor's bits, computed on its device, and equal on any device.
+"""Digests of nested values, and checksums of a tensor's bits, computed on its device, and equal on
+any device.
 
-They are sums over positions: those of the parts of a sharded tensor add up to those of the whole.
+Checksums are sums over positions: those of a sharded tensor's parts add up to those of the whole.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from typing import Any
 
+import numpy as np
 import torch
 
 from robomimic_ddp.distributed import fsdp
@@ -61,6 +64,36 @@ def checksums(tensors: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
         for place, (plain, weighted) in zip(on_device, pairs.tolist()):
             found[place] = (plain, weighted)
     return found
+
+
+def digest(nest: Any) -> str:
+    """Return the hex digest of every bit and the structure of nested mappings and sequences of
+    plain values, arrays and CPU tensors.
+    """
+    hashed = hashlib.blake2b(digest_size=16)
+
+    def add(value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            hashed.update(f"tensor {value.dtype} {tuple(value.shape)};".encode())
+            flat = value.contiguous().reshape(-1)
+            hashed.update(flat.view(torch.uint8).numpy() if flat.numel() else b"")
+        elif hasattr(value, "shape"):
+            array = np.ascontiguousarray(value)
+            hashed.update(f"array {array.dtype} {array.shape};".encode() + array.tobytes())
+        elif isinstance(value, Mapping):
+            hashed.update(f"dict {len(value)};".encode())
+            for key, part in value.items():
+                hashed.update(f"{key!r}:".encode())
+                add(part)
+        elif isinstance(value, (list, tuple)):
+            hashed.update(f"list {len(value)};".encode())
+            for part in value:
+                add(part)
+        else:
+            hashed.update(f"{value!r};".encode())
+
+    add(nest)
+    return hashed.hexdigest()
 
 
 def fingerprint(sums: Mapping[str, tuple[int, int]]) -> str:

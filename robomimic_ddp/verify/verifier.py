@@ -14,7 +14,7 @@ from robomimic_ddp.monitoring import step_hooks
 from robomimic_ddp.verify import data_fingerprint, structure
 from robomimic_ddp.verify.comparison import Evidence
 from robomimic_ddp.verify.rng_state import Streams
-from robomimic_ddp.verify.tensor_checksums import checksums
+from robomimic_ddp.verify.tensor_checksums import checksums, digest
 
 NOT_PROVEN = {"gradients_equal": None, "noise_differs": None}
 HINTS = {
@@ -170,7 +170,7 @@ class Verifier(step_hooks.StepHook):
             return []
         # Streams that training draws nothing from may be equal: a simulator may have seeded numpy.
         first, last = self._streams[0], self._streams[-1]
-        return last.different(others_too=first.others_digest() != last.others_digest())
+        return last.different(digest(first.other_states) != digest(last.other_states))
 
     def batch(self, batch: Any) -> None:
         """Collective before an epoch's first training batch, where optimizers average gradients."""

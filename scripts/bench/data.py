@@ -15,11 +15,13 @@ import re
 import resource
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from robomimic_ddp.config import machine
@@ -207,8 +209,20 @@ def _wait_until_still() -> float:
     deadline, looks = time.monotonic() + _LONGEST_WAIT, 0
     while looks < _STILL_LOOKS and time.monotonic() < deadline:
         time.sleep(_STILL_SECONDS)
-        looks = 0 if machine.has_running_threads() else looks + 1
+        looks = 0 if _has_running_threads() else looks + 1
     return time.thread_time() - began
+
+
+def _has_running_threads() -> bool:
+    """Return whether another thread of this process is running or runnable (on Linux)."""
+    for task in Path("/proc/self/task").glob("*"):
+        try:
+            state = (task / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+        except OSError:  # it has ended
+            continue
+        if state == "R" and int(task.name) != threading.get_native_id():
+            return True
+    return False
 
 
 def size(text: str) -> tuple[tuple[int, int], tuple[int, int], str]:

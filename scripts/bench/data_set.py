@@ -98,7 +98,7 @@ def _prepare(job: DataJob) -> None:
     cameras = tuple(f"observation/{name}" for name in STORED_CAMERAS)
     made = prepare_data.Job(source, job.root, size, QUALITY, cameras, (), False, job.threads)
     if not made.is_complete():
-        made.begin(made.notes(writing.sample(made).psnr))
+        made.begin()
         left = [file for file in made.files if made.note_of(file) is None]
         writing.write_all(made, left, lambda count: None)
         made.complete()

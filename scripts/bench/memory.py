@@ -12,6 +12,8 @@ import itertools
 import sys
 import tempfile
 
+import psutil
+
 from robomimic_ddp.config import env, machine
 from robomimic_ddp.data.rlds.loaders.make import make_loader
 from scripts.bench.data_set import DataJob, open_dataset, write_if_missing
@@ -34,7 +36,7 @@ def main() -> int:
         for number in range(1, MARKS + 1):
             for _ in itertools.islice(stream, max(1, batches // MARKS)):
                 pass
-            marks.append(machine.resident_memory() / 1e6)
+            marks.append(psutil.Process().memory_info().rss / 1e6)
             print(f"after {batches * number // MARKS:8} batches: {marks[-1]:8.1f} MB", flush=True)
         passes = loader.pass_number
     settled = marks[MARKS // 4 :]

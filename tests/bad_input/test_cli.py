@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from robomimic_ddp.monitoring.history import FILE_NAME
-from robomimic_ddp.patches import manifest
+from robomimic_ddp.patches import record
 from tests.patches.support import snapshot, write_host
 
 pytestmark = pytest.mark.bad_input
@@ -64,7 +64,7 @@ def linked_to_nowhere(package: Path) -> None:
 
 
 def damaged_record(content: str) -> Callable[[Path], object]:
-    return lambda package: (package / manifest.NAME).write_text(content)
+    return lambda package: (package / record.NAME).write_text(content)
 
 
 CHECKOUT = "{folder}/checkout"

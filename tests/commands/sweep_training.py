@@ -37,7 +37,7 @@ def main() -> None:
     print("training begins", flush=True)
     history = run / "history.jsonl"
     history.touch()
-    if settings.get("train.batch_size") == 13 and not (run / "mended").exists():
+    if settings.get("train.batch_size") == 13:
         raise ValueError("13 samples bring no luck")
     (run / "requeue").unlink(missing_ok=True)
     for epoch in range(len(history.read_text().splitlines()) + 1, epochs + 1):

@@ -15,12 +15,12 @@ try() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _shtab_robomimi
 try robomimic-ddp appl
 try robomimic-ddp launch --lr-sc
 try robomimic-ddp launch --lr-scaling sq
-try robomimic-ddp plot --smo
+try robomimic-ddp plot --out
 try robomimic-ddp ckpt conv
 try robomimic-ddp ckpt show run
 try robomimic-ddp ckpt average -o out.pth run
 try robomimic-ddp sweep run --ranks 2 run
-try robomimic-ddp bench --ranks 1,2 --war
+try robomimic-ddp bench --ranks 1,2 --rou
 """
 
 
@@ -34,7 +34,7 @@ def printed(capsys, shell: str) -> str:
 def test_bash_completes_commands_options_choices_and_paths(capsys, tmp_path):
     script = printed(capsys, "bash") + TRIES
     (tmp_path / "runs").mkdir()
-    words = ["apply", "--lr-scaling", "sqrt", "--smooth", "convert", *["runs"] * 3, "--warmup"]
+    words = ["apply", "--lr-scaling", "sqrt", "--output", "convert", *["runs"] * 3, "--rounds"]
     done = subprocess.run(
         ["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import threading
-from pathlib import Path
 
 import pytest
 
-from robomimic_ddp import errors
 from robomimic_ddp.config import env, machine
-from robomimic_ddp.config.env import read_launch_env
+from robomimic_ddp.config.env import LaunchEnv, read_launch_env
+from robomimic_ddp.errors import LaunchError
 
 TORCHRUN = {
     "RANK": "5",
@@ -48,8 +46,6 @@ def test_slurm_variables_alone_are_no_launch():
 
 
 def test_tasks_of_an_array_are_numbered_from_0():
-    LaunchEnv, LaunchError = env.LaunchEnv, errors.LaunchError
-
     def task(number, count, launch=None):
         names = {"ID": number, "COUNT": count, "MIN": 10, "STEP": 5}
         environ = {f"SLURM_ARRAY_TASK_{name}": str(value) for name, value in names.items()}
@@ -77,8 +73,8 @@ def test_the_process_environment_is_the_default(monkeypatch):
 
 
 def test_memory_of_the_process_and_of_the_machine(tmp_path, monkeypatch):
-    memory, held = machine.machine_memory(), machine.resident_memory()
-    assert 0 < held < memory and machine.peak_memory() < memory
+    memory, held = machine.machine_memory(), machine.peak_memory()
+    assert 0 < held < memory
     limits = {"limit": str(held), "none": "max", "huge": str(2**62)}
     files = []
     for name, text in limits.items():
@@ -88,24 +84,6 @@ def test_memory_of_the_process_and_of_the_machine(tmp_path, monkeypatch):
     assert machine.machine_memory() == held, "a container's limit"
     monkeypatch.setattr(machine, "_MEMORY_LIMITS", files[1:])
     assert machine.machine_memory() >= memory
-
-
-@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs Linux' /proc")
-def test_a_thread_that_works_is_seen():
-    stop = threading.Event()
-
-    def work():
-        while not stop.is_set():
-            sum(range(100_000))
-
-    worker = threading.Thread(target=work)
-    worker.start()
-    try:
-        # Between two looks it may wait for the interpreter; not at every one of many.
-        assert any(machine.has_running_threads() for _ in range(10_000))
-    finally:
-        stop.set()
-        worker.join()
 
 
 @pytest.mark.parametrize(

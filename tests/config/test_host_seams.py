@@ -14,10 +14,10 @@ import pytest
 from robomimic_ddp.checkpoint import Found, Resume
 from robomimic_ddp.config import host_seams
 from robomimic_ddp.errors import PatchError, UnpatchedScript, WriteError
-from robomimic_ddp.patches import changes, engine, manifest, registry
+from robomimic_ddp.patches import engine, record, registry
 from robomimic_ddp.patches.host import hosts
 from robomimic_ddp.patches.syntax.python import api_names
-from robomimic_ddp.training import resume, run
+from robomimic_ddp.training import run
 from robomimic_ddp.training.run_directory import run_directory
 from tests.patches.support import CHECKOUT, write_host
 
@@ -36,7 +36,7 @@ UTILS = "utils/train_utils.py"
         ),
         ("import robomimic_ddp.api as D\nx = D.save  # D.ask\n", {"save"}),
         ("from robomimic_ddp import api\napi.ask('?')\n", {"ask"}),
-        ("from robomimic_ddp.api import compose\n", {"compose"}),
+        ("from robomimic_ddp.api import save\n", {"save"}),
         ("import robomimic_ddp.api as DDPUtils\n<<<<<<< HEAD\n", None),
     ],
 )
@@ -58,7 +58,6 @@ def test_names_that_a_file_uses(text, names):
     ],
 )
 def test_a_mean_over_the_ranks_own_batch(line, found, tmp_path, monkeypatch):
-    """As in hosts that have lost the edit."""
     (tmp_path / "own_mean_host.py").write_text(f"def weigh():\n    {line}\n")
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("own_mean_host")
@@ -73,7 +72,7 @@ def test_a_mean_over_the_ranks_own_batch(line, found, tmp_path, monkeypatch):
 def host(tmp_path, monkeypatch):
     """A patched host of which two modules are loaded; its package folder."""
     package = write_host(tmp_path, package="half_host")
-    changes.apply(engine.examine(hosts.find_host(str(package)), registry.select()))
+    record.apply(engine.examine(hosts.find_host(str(package)), registry.select()))
     (package / UTILS).write_text((package / UTILS).read_text().replace("import robomimic\n", ""))
     monkeypatch.syspath_prepend(tmp_path)
     yield package
@@ -96,7 +95,7 @@ def test_nothing_is_lost_of_a_patched_host_that_the_user_edits(host):
 
 
 def test_a_file_that_was_put_back(host):
-    entries = manifest.load(host)
+    entries = record.load(host)
     plain = entries[UTILS].original.replace(b"import robomimic\n", b"")
     (host / UTILS).write_bytes(plain)
     found = lost(host)
@@ -116,10 +115,10 @@ def test_files_that_are_not_loaded_do_not_matter(host):
     assert lost(host) == {}
 
 
-@pytest.mark.parametrize("spoil", ["[]", "{}", '{"files": {"a": 1}}'])
-def test_a_damaged_record_is_left_to_status(host, spoil):
-    (host / host_seams.RECORD).write_text(spoil)
+@pytest.mark.parametrize("damaged", ["[]", "{}", '{"files": {"a": 1}}'])
+def test_damaged_records_are_left_to_status(host, damaged):
     (host / UTILS).write_text("x = 1\n")
+    (host / host_seams.RECORD).write_text(damaged)
     assert lost(host) == {}
 
 
@@ -143,7 +142,7 @@ def test_script_and_helpers_put_back_together(tmp_path, rank):
     script, plain = host / "scripts/train.py", (host / UTILS).read_text()
     text = "import robomimic.utils.torch_utils\n" + script.read_text()
     script.write_text(text)
-    changes.apply(engine.examine(hosts.find_host(str(host)), registry.select()))
+    record.apply(engine.examine(hosts.find_host(str(host)), registry.select()))
     script.write_text("print('began')\n" + text)
     (host / UTILS).write_text(plain)
     rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
@@ -166,20 +165,6 @@ def test_what_one_rank_lacks_is_the_same_error_on_all(monkeypatch):
     with pytest.raises(PatchError, match="/b/x.py lacks DDPUtils.save") as refused:
         run._require_all_seams(object())
     assert refused.value.everywhere
-
-
-def test_the_state_is_read_once_the_run_directory_is_this_jobs(tmp_path, monkeypatch):
-    """And not by the host's assignment `best = DDPUtils.restored(...)`."""
-    (tmp_path / "logs").mkdir()
-    happened = []
-    with ExitStack() as undo:
-        made = SimpleNamespace(resume=Resume(), undo=undo)
-        made.begin_record = lambda *_: happened.append("record")
-        made.start_heartbeat = lambda *_: happened.append("beat")
-        monkeypatch.setattr(run, "current", lambda: made)
-        monkeypatch.setattr(resume, "saved_state", lambda of: happened.append(of))
-        run_directory(lambda: (str(tmp_path / "logs"),))()
-    assert happened == ["record", "beat", made]
 
 
 @pytest.mark.parametrize("make", ["touch", "link"])

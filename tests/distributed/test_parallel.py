@@ -137,9 +137,4 @@ def test_a_checkpoint_of_another_net_is_still_refused():
     net = weights.accept_any_layout(parallel.parallelise(Net(), "dp"))
     with pytest.raises(RuntimeError, match="layer.weight"):
         net.load_state_dict({"module.other.weight": torch.ones(1)})
-
-
-def test_averaged_copies_accept_both_layouts_too():
-    net = weights.accept_any_layout(parallel.parallelise(Net(), "dp"))
-    copied = copy.deepcopy(net)
-    copied.load_state_dict(nn.DataParallel(Net()).state_dict())
+    copy.deepcopy(net).load_state_dict(nn.DataParallel(Net()).state_dict())  # as averages are

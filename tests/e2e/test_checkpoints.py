@@ -1,52 +1,55 @@
 """A checkpoint from any mode trains on in any other, optimizer included, and in the host that was
 never edited.
 
-Each continuation runs with a learning rate and weight decay of 0, so that weights must come out as
-they went in.
+Weights must come out as they went in: each continuation has a learning rate and weight decay of 0.
 """
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from robomimic_ddp.distributed import fsdp
-from tests.configs import FROZEN, make_config, write_config
+from tests.configs import frozen_from, make_config, merged, write_config
 from tests.hosts import FINISHED, Host, Result, python, require_clean, torchrun
 from tests.runs import load, require_equal_weights, run_directory
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
-MODULE = "robomimic.scripts.train"
 SHARDED = () if fsdp.why_not("cpu") else ("fsdp",)
 
 
-def train(host: Host, mode: str, *arguments: Any) -> Result:
-    """mode: "ddp" and "fsdp" are two ranks under torchrun, "dp" DataParallel on the CPU, "single"
-    and "plain" one process.
+@pytest.fixture(scope="module")
+def train(host_copy: Host, plain_host: Host, image_dataset: Path) -> Callable[..., Result]:
+    """`train(mode, folder, changes, *more)`: a run below `folder`. mode: "ddp" and "fsdp" are two
+    ranks under torchrun, "dp" DataParallel on the CPU, "single" one process, "plain" one of the
+    host that was never edited.
     """
-    added = {"ROBOMIMIC_DDP_MODE": mode} if mode in ("dp", "fsdp") else None
-    start = torchrun if mode in ("ddp", "fsdp") else python
-    return start(host, MODULE, *arguments, added=added)
+
+    def run(mode: str, folder: Path, changes: Any = None, *more: str) -> Result:
+        config = make_config("diffusion_policy_images", image_dataset, folder / "runs", changes)
+        file = write_config(folder / "cfg.json", config)
+        added = {"ROBOMIMIC_DDP_MODE": mode} if mode in ("dp", "fsdp") else None
+        start = torchrun if mode in ("ddp", "fsdp") else python
+        host = plain_host if mode == "plain" else host_copy
+        result = start(host, "robomimic.scripts.train", "--config", file, *more, added=added)
+        require_clean(result)
+        assert FINISHED in result.stdout
+        return result
+
+    return run
 
 
 @pytest.fixture(scope="module")
-def written(
-    tmp_path_factory: Any, host_copy: Host, plain_host: Host, image_dataset: Path
-) -> dict[str, Path]:
-    """mode -> run directory of a short run; "plain" is the host that was never edited."""
+def written(tmp_path_factory: Any, train: Callable[..., Result]) -> dict[str, Path]:
+    """mode -> run directory of a short run."""
     directories = {}
     for mode in ("ddp", "dp", "plain", *SHARDED):
         folder = tmp_path_factory.mktemp(mode)
-        config = write_config(
-            folder / "cfg.json",
-            make_config("diffusion_policy_images", image_dataset, folder / "runs"),
-        )
-        result = train(plain_host if mode == "plain" else host_copy, mode, "--config", config)
-        require_clean(result)
-        assert FINISHED in result.stdout
+        train(mode, folder)
         directories[mode] = run_directory(folder / "runs")
     return directories
 
@@ -79,26 +82,11 @@ def test_layout_is_the_hosts_in_every_mode(written: dict[str, Path]) -> None:
         *(pytest.param("plain", mode, marks=pytest.mark.slow) for mode in SHARDED),
     ],
 )
-def test_weights_start_another_run(
-    writer, reader, written, host_copy, plain_host, image_dataset, tmp_path
-) -> None:
+def test_weights_start_another_run(writer, reader, written, train, tmp_path) -> None:
     source = written[writer] / "last.pth"
-    changes = {
-        "algo": {"optim_params": {"policy": FROZEN}},
-        "experiment": {"ckpt_path": str(source)},
-        "train": {"num_epochs": 1, "seed": 99},
-    }
-    config = make_config("diffusion_policy_images", image_dataset, tmp_path / "runs", changes)
-    result = train(
-        plain_host if reader == "plain" else host_copy,
-        reader,
-        "--config",
-        write_config(tmp_path / "c.json", config),
-    )
-    require_clean(result)
-    assert f"LOADING MODEL WEIGHTS FROM {source}" in result.stdout and FINISHED in result.stdout
-    after = load(run_directory(tmp_path / "runs") / "last.pth")["model"]["nets"]
-    require_equal_weights(load(source)["model"]["nets"], after)
+    changes = merged(frozen_from(source), {"train": {"seed": 99}})
+    assert f"LOADING MODEL WEIGHTS FROM {source}" in train(reader, tmp_path, changes).stdout
+    require_equal_weights(source, run_directory(tmp_path / "runs") / "last.pth")
 
 
 @pytest.mark.parametrize(
@@ -112,21 +100,13 @@ def test_weights_start_another_run(
         *(pytest.param("plain", mode, marks=pytest.mark.slow) for mode in SHARDED),
     ],
 )
-def test_the_optimizer_resumes(
-    writer, reader, written, host_copy, plain_host, image_dataset, tmp_path
-) -> None:
+def test_the_optimizer_resumes(writer, reader, written, train, tmp_path) -> None:
     """The host's own --resume: moments and step counts continue, six steps more."""
     shutil.copytree(written[writer].parents[1], tmp_path / "runs")
     directory = run_directory(tmp_path / "runs")
     before = load(directory / "last.pth")["model"]["optimizers"]["policy"]["state"]
-    changes = {"train": {"num_epochs": 4}}
-    config = make_config("diffusion_policy_images", image_dataset, tmp_path / "runs", changes)
-    longer = write_config(tmp_path / "longer.json", config)
-    result = train(
-        plain_host if reader == "plain" else host_copy, reader, "--config", longer, "--resume"
-    )
-    require_clean(result)
-    assert "resuming training from epoch 3" in result.stdout and FINISHED in result.stdout
+    result = train(reader, tmp_path, {"train": {"num_epochs": 4}}, "--resume")
+    assert "resuming training from epoch 3" in result.stdout
     after = load(directory / "last.pth")
     for index, state in after["model"]["optimizers"]["policy"]["state"].items():
         assert int(state["step"]) == int(before[index]["step"]) + 6

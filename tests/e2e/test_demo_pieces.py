@@ -44,6 +44,8 @@ def summary_of(root: Path) -> dict[str, Any]:
 
 
 def test_the_summary_says_what_the_run_did(demo: Any) -> None:
+    from PIL import Image
+
     from scripts.demo.summary import KEYS
 
     root, result = demo
@@ -60,8 +62,12 @@ def test_the_summary_says_what_the_run_did(demo: Any) -> None:
     assert summary["learning_rate"] == rate
     assert 0 <= summary["success_before"] <= 1 and 0 <= summary["success_after"] <= 1
     assert 0 < summary["last_loss"] < 3 and summary["samples_per_second"] > 0
-    assert Path(summary["checkpoint"]).is_file()
-    assert Path(summary["curves"]).read_bytes().startswith(b"\x89PNG")
+    for file in map(Path, (summary["checkpoint"], summary["curves"])):
+        assert file.is_file() and root in file.parents
+    assert list((root / "cache").iterdir()), "the index of the dataset belongs under the root"
+    assert str(root / "policy.gif") in result.stdout
+    with Image.open(root / "policy.gif") as picture:  # before and after, side by side
+        assert picture.n_frames > 2 and picture.width > 2 * picture.height
 
 
 def test_the_terminal_has_the_gist_and_the_logs_the_rest(demo: Any) -> None:
@@ -71,29 +77,8 @@ def test_the_terminal_has_the_gist_and_the_logs_the_rest(demo: Any) -> None:
     assert all(f"epoch {number}: " in shown for number in (1, 2)) and "ETA" not in shown, shown
     assert shown.count("mode: DistributedDataParallel, 2 rank(s)") == 1
     assert f"in {summary['success_after']:.0%} after." in result.stdout
-    assert summary["checkpoint"] in result.stdout and summary["curves"] in result.stdout
-    assert "robomimic-ddp apply ~/my_robomimic" in result.stdout
     assert "Obs Spec" in (root / "logs" / "training.log").read_text()
     assert "patched now" in (root / "logs" / "host.log").read_text()
-
-
-def test_the_policy_is_seen_before_and_after(demo: Any) -> None:
-    from PIL import Image
-
-    root, result = demo
-    file = root / "policy.gif"
-    assert str(file) in result.stdout and file.stat().st_size < 2 * 2**20
-    with Image.open(file) as picture:
-        assert picture.n_frames > 2 and picture.width > 2 * picture.height
-
-
-def test_everything_stays_under_the_root(demo: Any) -> None:
-    root, _ = demo
-    summary = summary_of(root)
-    for key in ("checkpoint", "curves"):
-        assert root in Path(summary[key]).parents
-    assert list((root / "cache").iterdir()), "the index of the dataset belongs under the root"
-    assert (root / "host" / "robomimic" / "scripts" / "train_rlds.py").is_file()
 
 
 def test_a_second_run_keeps_what_is_complete_and_says_the_same(demo: Any) -> None:

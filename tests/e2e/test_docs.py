@@ -83,16 +83,6 @@ def test_the_api_page_has_every_name_with_its_docstring(site: Path) -> None:
     assert "Collective: the main rank" in page
 
 
-def test_a_search_for_resume_finds_the_page_and_code_can_be_copied(site: Path) -> None:
-    text = (site / "searchindex.js").read_text(encoding="utf-8")
-    index = json.loads(text.removeprefix("Search.setIndex(").removesuffix(")"))
-    titled, mentioned = index["titleterms"]["resum"], index["terms"]["resum"]  # the word's stem
-    assert index["docnames"].index("checkpoints") in titled
-    assert index["docnames"].index("index") in mentioned
-    page = (site / "index.html").read_text(encoding="utf-8")
-    assert "copybutton.js" in page and (site / "_static" / "copybutton.js").is_file()
-
-
 def test_links_of_the_site_lead_somewhere(site: Path) -> None:
     pages = {path: Anchors(path) for path in site.rglob("*.html")}
     inside = 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.configs import FROZEN, make_config, merged, write_config
+from tests.configs import frozen_from, make_config, merged, write_config
 from tests.droid_host import droid_shaped
 from tests.hosts import FINISHED, Host, Result, apply, python, require_clean, torchrun
 from tests.runs import checkpoints, digests, load, require_equal_weights, run_directory
@@ -50,47 +50,32 @@ def trained(edited: Host, image_dataset: Path, tmp_path_factory: pytest.TempPath
     return folder
 
 
-def test_two_ranks_train_one_model(trained: Path) -> None:
+def test_two_ranks_train_one_model_in_the_hosts_own_layout(trained: Path) -> None:
     zero, one = reports(trained)
     for key in ("parameters", "ema", "logs"):
         assert zero[key] == one[key]
     assert not set(zero["losses"]) & set(one["losses"])
-    saved = load(run_directory(trained / "runs") / "last.pth")["model"]
-    assert digests(saved["nets"]) == zero["parameters"]
-
-
-def test_checkpoints_keep_the_key_module(trained: Path) -> None:
-    saved = load(run_directory(trained / "runs") / "last.pth")["model"]
-    for part in ("nets", "ema"):
-        assert saved[part]
-        for name in saved[part]:
-            assert name.startswith(("policy.obs_encoder.module.", "policy.noise_pred_net.module."))
-            assert name.count("module.") == 1
-
-
-def test_the_run_directory_is_the_hosts(trained: Path) -> None:
     directory = run_directory(trained / "runs")
     assert {"logs", "models", "videos", "vis"} <= {path.name for path in directory.iterdir()}
     assert len(checkpoints(directory)) == 4
+    saved = load(directory / "last.pth")["model"]
+    assert digests(saved["nets"]) == zero["parameters"]
+    for name in [*saved["nets"], *saved["ema"]]:
+        assert name.startswith(("policy.obs_encoder.module.", "policy.noise_pred_net.module."))
+        assert name.count("module.") == 1
 
 
 def test_the_unedited_host_resumes_from_it(
     trained: Path, plain: Host, image_dataset: Path, tmp_path: Path
 ) -> None:
-    """Learning rate and weight decay are 0, so the weights must come out as they were saved."""
     source = run_directory(trained / "runs") / "last.pth"
-    changes = {
-        "experiment": {"ckpt_path": str(source)},
-        "train": {"num_epochs": 1},
-        "algo": {"optim_params": {"policy": FROZEN}},
-    }
-    config = make_config("diffusion_policy_images", image_dataset, tmp_path / "runs", changes)
+    output = tmp_path / "runs"
+    config = make_config("diffusion_policy_images", image_dataset, output, frozen_from(source))
     file = write_config(tmp_path / "config.json", config)
     result = python(plain, "robomimic.scripts.train", "--config", file)
     require_clean(result)
     assert FINISHED in result.stdout, result
-    after = load(run_directory(tmp_path / "runs") / "last.pth")["model"]["nets"]
-    require_equal_weights(load(source)["model"]["nets"], after)
+    require_equal_weights(source, run_directory(output) / "last.pth")
 
 
 def rlds_config(data: Path, folder: Path, **changes: Any) -> dict[str, Any]:

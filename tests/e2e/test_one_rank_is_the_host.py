@@ -5,7 +5,6 @@ with the preset `safe`, but for rounding with `fast`. `max` adds to the diffusio
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -135,24 +134,3 @@ def test_the_hosts_own_command_line_on_one_rank(
     edited = run_directory(tmp_path / "runs")
     assert epoch_logs(edited) == epoch_logs(plain)
     assert checkpoint_differences(plain / "last.pth", edited / "last.pth") == []
-
-
-def test_reverting_gives_back_the_bytes(host_copy: Host, plain_host: Host, tmp_path: Path) -> None:
-    copy = Host(tmp_path / "copy")
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(host_copy.folder, copy.folder, ignore=ignored)
-    again = run(None, sys.executable, "-m", "robomimic_ddp", "apply", copy.package)
-    require_clean(again)
-    assert contents(copy) == contents(host_copy), "apply twice is not apply once"
-    require_clean(run(None, sys.executable, "-m", "robomimic_ddp", "revert", copy.package))
-    assert contents(copy) == contents(plain_host)
-
-
-def contents(host: Host) -> dict[str, bytes]:
-    """Every file of a host but compiled ones."""
-    files = (path for path in host.folder.rglob("*") if path.is_file())
-    return {
-        str(path.relative_to(host.folder)): path.read_bytes()
-        for path in files
-        if "__pycache__" not in path.parts
-    }

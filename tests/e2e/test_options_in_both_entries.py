@@ -63,21 +63,6 @@ def test_the_dot_list_entry_puts_the_command_line_first(host_copy, config_file, 
     assert log["Optimizer/policy0_lr"] <= 1e-4
 
 
-def test_a_learning_rate_on_the_command_line_is_final(host_copy, config_file, tmp_path):
-    config = config_file("diffusion_policy", ONE_EPOCH)
-    key = "algo.optim_params.policy.learning_rate.initial"
-    result = torchrun(
-        host_copy,
-        "robomimic.scripts.train_rlds",
-        f"load_from={config}",
-        f"{key}=0.004",
-        timeout=180,
-    )
-    require_clean(result)
-    assert "ddp.lr_scaling=sqrt is not applied" in result.stdout
-    assert "->" not in result.stdout.split("robomimic-ddp =")[1].split("\n\n")[0]
-
-
 @pytest.mark.bad_input
 @pytest.mark.parametrize("module", ["robomimic.scripts.train", "robomimic.scripts.train_rlds"])
 def test_an_unknown_option_is_one_clear_error(module, host_copy, config_file, tmp_path):

@@ -15,7 +15,6 @@ from robomimic_ddp.checkpoint import PREVIOUS, STATE
 from robomimic_ddp.checkpoint.state_file import read_file
 from tests.hosts import Host, Result, require_clean, require_finished, torchrun
 from tests.runs import newest, run_directory, state_differences
-from tests.versions import NEEDS_FSDP
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 KILLED = "tests.e2e.killed_train"
@@ -91,17 +90,3 @@ def test_a_stop_signal_to_torchrun_and_the_entry_with_a_dot_list(
     require_finished(torchrun(host_copy, *entry))
     assert not (directory / "requeue").exists()
     assert state_differences(newest(tmp_path), whole) == []
-
-
-@NEEDS_FSDP
-@pytest.mark.slow
-def test_a_kill_of_sharded_ranks(host_copy: Host, four_epochs: Any, tmp_path: Path) -> None:
-    """torchrun starts them again after a kill in an epoch, and one in the middle of a save."""
-    folders = [tmp_path / name for name in ("whole", "killed")]
-    for folder, plan in zip(folders, ("none", "1@5+0@save:2")):
-        file = four_epochs(folder, ddp={"mode": "fsdp"}, train={"num_epochs": 3})
-        require_finished(killed(host_copy, folder, file, plan, restarts=2))
-    assert len(list((folders[1] / "happened").iterdir())) == 2
-    states = [newest(folder) for folder in folders]
-    assert states[0]["options"]["mode"] == "fsdp" and states[0]["steps"] == 9
-    assert state_differences(*states) == []

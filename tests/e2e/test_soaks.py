@@ -4,14 +4,11 @@ the long versions.
 
 from __future__ import annotations
 
-import multiprocessing
 import re
 import sys
-from pathlib import Path
 
 import pytest
 
-from scripts import run_soak
 from tests.hosts import ROOT, require_clean, run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -33,19 +30,3 @@ def test_two_kills_at_random_moments() -> None:
     figures = re.search(r"(\d+) kills, (\d+) runs, (\d+) equal to the bit", text)
     kills, runs, equal = map(int, figures.groups())
     assert kills == 2 and equal == runs >= 1
-
-
-@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="shared memory is elsewhere")
-def test_only_what_nobody_uses_counts_as_left(tmp_path: Path) -> None:
-    semaphore = multiprocessing.get_context("spawn").Semaphore(1)
-    ours = f"sem.{semaphore._semlock.name.lstrip('/')}"
-    left = run_soak.SHARED_MEMORY / f"left-{tmp_path.name}"
-    left.write_bytes(b"of a process that is gone")
-    try:
-        assert (run_soak.SHARED_MEMORY / ours).exists()
-        found = run_soak.traces()
-        assert (
-            f"left in /dev/shm: {left.name}" in found and f"left in /dev/shm: {ours}" not in found
-        )
-    finally:
-        left.unlink()

@@ -11,8 +11,6 @@ from tests.faults.toy_run import MOMENTS, STEPS, ToyJob, train
 from tests.ranks.pool import RankError
 
 pytestmark = pytest.mark.planted_fault
-ENVIRONMENT = {"MASTER_ADDR": "unused", "MASTER_PORT": "1"}
-"""The pool has formed the group already."""
 
 
 def train_with(title: str) -> None:
@@ -28,7 +26,7 @@ def train_with(title: str) -> None:
 @pytest.mark.parametrize("title", CATALOGUE)
 def test_the_fault_is_named(title, ranks):
     with pytest.raises(RankError) as caught:
-        ranks.run(train_with, title, world_size=3, environment=ENVIRONMENT)
+        ranks.run(train_with, title, world_size=3)
     text = str(caught.value)
     assert "WrapError" in text or "VerifyError" in text, text
     assert not caught.value.silent, "a rank hung"
@@ -49,5 +47,5 @@ def clean(mode: str) -> int:
 )
 def test_the_same_job_without_a_fault_passes(mode, world_size, ranks):
     """Else the messages above could come from the job itself."""
-    reached = ranks.run(clean, mode, world_size=world_size, environment=ENVIRONMENT)
+    reached = ranks.run(clean, mode, world_size=world_size)
     assert reached == [len(MOMENTS) - 3 + 3 * STEPS] * world_size

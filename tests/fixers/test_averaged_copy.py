@@ -39,33 +39,16 @@ def test_leaves_averages_that_are_others_or_work_with_any_version(text, reason):
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        "(model=nets, power=self.algo_config.ema.power)",
-        "(parameters=nets.parameters(), power=0.75)",
-        "(nets.parameters(), power=0.75)",
-        "(\n    parameters=model.parameters(), power=power, use_ema_warmup=True  # as ever\n)",
-    ],
-    ids=["model=", "parameters=", "by position", "over lines"],
-)
-@pytest.mark.parametrize(
-    ("imports", "name"),
-    [
-        (HEAD, "EMAModel"),
-        ("from diffusers.training_utils import EMAModel as Ema, set_seed\n", "Ema"),
-        ("import diffusers.training_utils as utils  # EMAModel\n", "utils.EMAModel"),
-        ("from diffusers import EMAModel\n", "EMAModel"),
-    ],
-    ids=["name", "alias", "attribute", "top"],
-)
-def test_constructors(imports, name, arguments):
-    text = f"{imports}@@\nema = <<{name}|DDPUtils.averaged_copy>>{arguments}\n"
-    check_marked("averaged_copy", text)
-
-
-@pytest.mark.parametrize(
     "text",
     [
+        f"{HEAD}@@\nema = {OURS}(model=nets, power=self.algo_config.ema.power)\n",
+        f"{HEAD}@@\nema = {OURS}(parameters=nets.parameters(), power=0.75)\n",
+        f"from diffusers import EMAModel\n@@\nema = {OURS}(nets.parameters(), power=0.75)\n",
+        f"""{HEAD}@@
+ema = {OURS}(
+    parameters=model.parameters(), power=power, use_ema_warmup=True  # as ever
+)
+""",
         f"""import copy
 
 {HEAD}@@
@@ -81,7 +64,10 @@ else:
     ema = {OURS}(parameters=nets.parameters())
 """,
     ],
-    ids=["a helper that returns both", "two branches are two averages"],
+    ids=[
+        *("model=", "parameters=", "by position", "over lines"),
+        *("a helper that returns both", "two branches are two averages"),
+    ],
 )
-def test_other_places(text):
+def test_each_form(text):
     check_marked("averaged_copy", text)

@@ -37,13 +37,9 @@ def test_leaves_what_is_not_torchs_data_parallel(text):
 @pytest.mark.parametrize(
     ("imports", "name"),
     [
-        ("import torch\n", "torch.nn.parallel.DataParallel"),
-        ("import torch\n", "torch.nn.DataParallel"),
-        ("import torch.nn as nn\n", "nn.DataParallel"),
         ("from torch import nn\n", "nn.DataParallel"),
-        ("from torch.nn.parallel import DataParallel\n", "DataParallel"),
-        ("from torch.nn import DataParallel as DP\n", "DP"),
-        ("import torch.nn.parallel as P\n", "P.DataParallel"),
+        ("from torch.nn.parallel import DataParallel as DP\n", "DP"),
+        ("import torch.nn.parallel.data_parallel as P\n", "P.DataParallel"),
     ],
 )
 def test_any_alias(imports, name):

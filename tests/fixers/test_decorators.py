@@ -6,37 +6,17 @@ import pytest
 
 from robomimic_ddp.patches.fixers.decorators import FIXERS
 from robomimic_ddp.patches.host.hosts import READS_RLDS
+from tests.fixers.cases import DECORATED
 from tests.fixers.support import check_edit, check_untouched
 
 HEAD = "import robomimic_ddp.api as DDPUtils\n"
-ROWS = {
-    "data_logger": ("class DataLogger(object):", "data_logger"),
-    "distributed": ("def train(config, device):", "distributed"),
-    "entry_point": ("def main(args):", "entry_point(api_version=1)"),
-    "epoch_log": ("def run_epoch(model, data_loader, epoch):", "epoch_log"),
-    "print_logger": ("class PrintLogger(object):", "print_logger"),
-    "rlds_datasets": ("def load_data_for_training(config, obs_keys):", "rlds_datasets"),
-    "rlds_env_metadata": (
-        "def get_env_metadata_from_dataset(dataset_path):",
-        "rlds_env_metadata",
-    ),
-    "rlds_shape_metadata": (
-        "def get_shape_metadata_from_dataset(dataset_config, action_keys):",
-        "rlds_shape_metadata",
-    ),
-    "rollouts": ("def rollout_with_stats(policy, envs, horizon):", "rollouts"),
-    "run_directory": ("def get_exp_dir(config, auto_remove_exp_dir=False):", "run_directory"),
-    "save_model": ("def save_model(model, ckpt_path):", "main_rank_only"),
-}
-"""Fixer -> the line that it decorates in robomimic, and the decorator."""
-
 every_row = pytest.mark.parametrize(
-    ("name", "line", "decorator"), [(name, *row) for name, row in ROWS.items()], ids=ROWS
+    ("name", "line", "decorator"), [(name, *row) for name, row in DECORATED.items()], ids=DECORATED
 )
 
 
 def test_every_row_of_the_table_is_here():
-    assert set(ROWS) == set(FIXERS)
+    assert set(DECORATED) == set(FIXERS)
 
 
 @every_row
@@ -66,9 +46,10 @@ def test_becomes_the_outermost_of_several(name, line, decorator):
     )
 
 
-@pytest.mark.parametrize("name", [name for name in ROWS if name.startswith("rlds_")])
+@pytest.mark.parametrize("name", [name for name in DECORATED if name.startswith("rlds_")])
 def test_leaves_a_host_that_reads_rlds_itself(name):
-    outcome = check_untouched(name, f"{ROWS[name][0]}\n    pass\n", traits=frozenset({READS_RLDS}))
+    text = f"{DECORATED[name][0]}\n    pass\n"
+    outcome = check_untouched(name, text, traits=frozenset({READS_RLDS}))
     assert "itself" in outcome.reason
 
 

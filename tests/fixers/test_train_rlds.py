@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from robomimic_ddp.patches import changes
+from robomimic_ddp.patches import record
 from robomimic_ddp.patches.outcomes import AlreadyApplied, Applied, NotPresent, Unrecognised
 from tests.patches.support import examine, write_host
 
@@ -27,7 +27,7 @@ def test_is_added_once_with_the_hosts_line_ends(tmp_path, newline):
     examination = examined(package)
     assert isinstance(examination.findings[0].outcome, Applied)
     assert examination.patches[0].before is None
-    changes.apply(examination)
+    record.apply(examination)
     data = (package / "scripts/train_rlds.py").read_bytes()
     assert data.endswith(newline.join(['if __name__ == "__main__":', "    main()", ""]).encode())
     assert data.count(b"\r\n") == (data.count(b"\n") if newline == "\r\n" else 0)

@@ -91,13 +91,6 @@ def test_validation_is_silent_when_it_is_short(monkeypatch):
     assert shown(monkeypatch, False, tells_end=False)[0] == ""
 
 
-def test_a_terminal_has_a_bar(monkeypatch):
-    text, _ = shown(monkeypatch, True)
-    last = text.rstrip().split("\r")[-1]
-    assert last.startswith("epoch 3: 100%") and "4/4" in last
-    assert "8 samples/s, loss 0.25, lr 0.0001, data wait 25%" in last
-
-
 def test_of_a_host_with_another_bar_no_end_is_reported(monkeypatch):
     out, clock = io.StringIO(), Clock()
     monkeypatch.setattr(sys, "stdout", out)
@@ -120,13 +113,6 @@ def test_other_ranks_show_nothing_and_the_hosts_bar_is_put_back(monkeypatch):
     with progress_bar.in_place_of_hosts(run_epoch, None):
         assert len(run_epoch(Model(), Clock(), 3, 1.0, 1.0)) == 3
     assert out.getvalue() == "" and LogUtils.custom_tqdm is before
-
-
-def test_a_host_without_that_bar_is_left_alone():
-    with progress_bar.in_place_of_hosts(shown, None):
-        pass
-    assert progress_bar.bar_module(shown) is None and progress_bar.bar_module(print) is None
-    assert progress_bar.bar_module(run_epoch) is LogUtils
 
 
 @pytest.mark.parametrize(("columns", "seen"), [(60, "samples/s"), (80, "loss 0.25, lr 0.0001")])
@@ -162,13 +148,3 @@ def test_other_ranks_draw_no_bar_of_the_hosts(capsys):
     assert capsys.readouterr() == ("", "")
     list(tqdm(range(3)))
     assert "3/3" in capsys.readouterr().err
-
-
-def test_a_line_does_not_cut_through_a_bar_of_the_hosts(capsys):
-    from tqdm import tqdm
-
-    with tqdm(total=3, file=sys.stdout):
-        with progress_bar._beside_bars():
-            print("epoch 3: step 1", flush=True)
-    lines = re.split("[\r\n]", capsys.readouterr().out)
-    assert "epoch 3: step 1" in lines

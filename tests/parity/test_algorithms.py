@@ -18,11 +18,11 @@ import pytest
 
 from robomimic_ddp import api
 from robomimic_ddp.distributed import comm_hooks, group, optimizer_ddp
-from tests.configs import VARIANTS, make_config, uses_images, write_config
+from tests.configs import VARIANTS, make_config, uses_images
 from tests.parity.algorithms import ALGORITHMS, BATCH, changes_of
 from tests.parity.comparison import distances
 from tests.parity.reference import train_for_all_ranks
-from tests.parity.training import Job, train_on_rank
+from tests.parity.training import Job, job_of, train_on_rank
 from tests.runs import digests
 from tests.tiers import slow_but
 
@@ -49,11 +49,8 @@ def make_job(host_copy, low_dim_dataset, image_dataset, tmp_path_factory) -> Cal
         one = ALGORITHMS[name]
         dataset = image_dataset if uses_images(one.variant) else low_dim_dataset
         config = make_config(one.variant, dataset, folder / "runs", changes_of(one))
-        config["ddp"] = {**config.get("ddp", {}), **ddp}
         config["train"]["batch_size"] = batch
-        file = folder / f"{len(list(folder.iterdir()))}.json"
-        settings = str(write_config(file, config))
-        return Job(str(host_copy.folder), settings, STEPS, None, double, one.second_epoch)
+        return job_of(host_copy, folder, config, STEPS, None, double, one.second_epoch, **ddp)
 
     return make
 

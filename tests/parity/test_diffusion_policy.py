@@ -14,10 +14,10 @@ import torch
 
 from robomimic_ddp.distributed import parallel
 from robomimic_ddp.training.step import convolutions
-from tests.configs import merged
+from tests.configs import make_config, merged
 from tests.parity.comparison import CHANGES, PARTS, STEPS, faults, largest_and_mean, require_parity
 from tests.parity.reference import train_for_all_ranks
-from tests.parity.training import Job, train_on_rank
+from tests.parity.training import Job, job_of, train_on_rank
 from tests.tiers import slow_but
 
 pytestmark = [pytest.mark.parity, pytest.mark.timeout(300)]
@@ -195,12 +195,9 @@ def test_options_of_equal_numerics_give_equal_bits(ddp, batch, make_job, host_ra
 @pytest.fixture(scope="module")
 def plain_result(host_copy, host_ranks, low_dim_dataset, tmp_path_factory):
     """Rank 0's result with default options."""
-    from tests.configs import make_config, write_config
-
     folder = tmp_path_factory.mktemp("plain")
     config = make_config("diffusion_policy", low_dim_dataset, folder / "runs", CHANGES)
-    settings = write_config(folder / "config.json", config)
-    return host_ranks.run(train_on_rank, Job(str(host_copy.folder), str(settings), STEPS))[0]
+    return host_ranks.run(train_on_rank, job_of(host_copy, folder, config, STEPS))[0]
 
 
 def test_the_tolerance_is_tight(make_job, plain_result, reference_of):

@@ -11,9 +11,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.configs import make_config, write_config
+from tests.configs import make_config
 from tests.parity.comparison import CHANGES, PARTS, STEPS, largest_and_mean
-from tests.parity.training import Job, train_on_rank
+from tests.parity.training import job_of, train_on_rank
 from tests.ranks.pool import RankError
 from tests.versions import cases, gloo_sends_bf16
 
@@ -34,11 +34,8 @@ def train(host_copy, host_ranks, low_dim_dataset, tmp_path_factory):
     def run(options, steps=STEPS):
         folder = tmp_path_factory.mktemp("mixed")
         config = make_config("diffusion_policy", low_dim_dataset, folder / "runs", CHANGES)
-        config["ddp"] = {"accumulate": 2, **options}
-        settings = str(write_config(folder / "config.json", config))
-        return host_ranks.run(
-            train_on_rank, Job(str(host_copy.folder), settings, steps), timeout=120
-        )
+        job = job_of(host_copy, folder, config, steps, accumulate=2, **options)
+        return host_ranks.run(train_on_rank, job, timeout=120)
 
     return run
 

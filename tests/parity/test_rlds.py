@@ -7,29 +7,35 @@ both ranks' streams. The tolerances and their reasons: tests/parity/comparison.p
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.configs import make_rlds_config, merged, write_config
+from tests.configs import make_rlds_config, merged
 from tests.parity.comparison import CHANGES, STEPS, faults, require_parity
 from tests.parity.reference import train_for_all_ranks
-from tests.parity.training import Job, train_on_rank
+from tests.parity.training import Job, job_of, train_on_rank
 
 pytestmark = [pytest.mark.parity, pytest.mark.timeout(300)]
 BATCH = 8
 
 
 @pytest.fixture
-def job(demo_dataset: Path, host_copy, tmp_path: Path) -> Job:
-    changes = merged(CHANGES, {"train": {"batch_size": BATCH}, "experiment": {"validate": False}})
-    config = make_rlds_config(demo_dataset, tmp_path / "runs", changes)
-    settings = write_config(tmp_path / "config.json", config)
-    return Job(str(host_copy.folder), str(settings), STEPS)
+def make_job(demo_dataset: Path, host_copy, tmp_path: Path) -> Callable[..., Job]:
+    """`make_job(batch, **ddp)`: a job with that batch on a rank, and options of ours."""
+
+    def make(batch: int = BATCH, **ddp: Any) -> Job:
+        train = {"train": {"batch_size": batch}, "experiment": {"validate": False}}
+        config = make_rlds_config(demo_dataset, tmp_path / "runs", merged(CHANGES, train))
+        return job_of(host_copy, tmp_path, config, STEPS, **ddp)
+
+    return make
 
 
-def test_two_ranks_equal_one_process_with_both_batches(job, own_ranks):
+def test_two_ranks_equal_one_process_with_both_batches(make_job, own_ranks):
+    job = make_job()
     of_ranks = own_ranks.run(train_on_rank, job, timeout=200)
     (reference,) = own_ranks.run(train_for_all_ranks, job, 2, world_size=1, timeout=120)
     require_parity(of_ranks, reference)
@@ -40,21 +46,16 @@ def test_two_ranks_equal_one_process_with_both_batches(job, own_ranks):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world", [3, 4])
-def test_more_ranks(world, job, own_ranks):
-    config = json.loads(Path(job.settings).read_text())
-    config["train"]["batch_size"] = BATCH // 2
-    job = job._replace(settings=str(write_config(Path(job.settings + ".more.json"), config)))
+def test_more_ranks(world, make_job, own_ranks):
+    job = make_job(BATCH // 2)
     of_ranks = own_ranks.run(train_on_rank, job, world_size=world, timeout=250)
     (reference,) = own_ranks.run(train_for_all_ranks, job, world, world_size=1, timeout=120)
     require_parity(of_ranks, reference)
 
 
-def test_two_ranks_with_half_the_batch_twice(job, own_ranks):
+def test_two_ranks_with_half_the_batch_twice(make_job, own_ranks):
     """Equal to the same process: samples, shares and passes are those of the whole batch."""
-    config = json.loads(Path(job.settings).read_text())
-    config["train"]["batch_size"] = BATCH // 2
-    config["ddp"] = {"accumulate": 2}
-    halves = job._replace(settings=str(write_config(Path(job.settings + ".halves.json"), config)))
+    halves = make_job(BATCH // 2, accumulate=2)
     of_ranks = own_ranks.run(train_on_rank, halves, timeout=200)
     (reference,) = own_ranks.run(train_for_all_ranks, halves, 2, 2, world_size=1, timeout=120)
     require_parity(of_ranks, reference)

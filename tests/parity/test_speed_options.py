@@ -18,9 +18,9 @@ import torch.distributed as dist
 
 from robomimic_ddp.distributed import comm_hooks
 from robomimic_ddp.training.step import compile
-from tests.configs import make_config, write_config
+from tests.configs import make_config
 from tests.parity.comparison import CHANGES, PARTS, largest_and_mean, moment_distance
-from tests.parity.training import Job, train_on_rank
+from tests.parity.training import Job, job_of, train_on_rank
 from tests.versions import cases
 
 pytestmark = [pytest.mark.parity, pytest.mark.timeout(300)]
@@ -56,9 +56,8 @@ def train(host_copy, host_ranks, image_dataset, tmp_path_factory):
     def run(options, backend="eager", powersgd_start=STEPS):
         folder = tmp_path_factory.mktemp("speed")
         config = make_config("diffusion_policy_crops", image_dataset, folder / "runs", CHANGES)
-        config["ddp"] = {"accumulate": 2, "kwargs": {"bucket_cap_mb": 0.1}, **options}
-        settings = str(write_config(folder / "config.json", config))
-        job = Job(str(host_copy.folder), settings, STEPS)
+        options = {"accumulate": 2, "kwargs": {"bucket_cap_mb": 0.1}, **options}
+        job = job_of(host_copy, folder, config, STEPS, **options)
         zero, one = host_ranks.run(train_compiled, job, backend, powersgd_start, timeout=200)
         for part in PARTS:
             assert largest_and_mean(zero[part], one[part]) == (0, 0), part

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial, reduce
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest import mock
@@ -20,6 +20,8 @@ import torch
 from robomimic_ddp import api, train_rlds
 from robomimic_ddp.distributed import fsdp, host_algo
 from robomimic_ddp.training import run, run_inputs
+from tests.configs import write_config
+from tests.hosts import Host
 
 
 class Job(NamedTuple):
@@ -57,6 +59,14 @@ class Job(NamedTuple):
                     stack.enter_context(mock.patch.object(owner, "float", owner.double))
             stack.enter_context(thin_resnet())
             yield
+
+
+def job_of(host: Host, folder: Path, config: dict, steps: int, *more: Any, **ddp: Any) -> Job:
+    """Write the config with our options on top below `folder`; return its job."""
+    options = {**config.get("ddp", {}), **ddp}
+    file = folder / f"{len(list(folder.iterdir()))}.json"
+    settings = write_config(file, {**config, **({"ddp": options} if options else {})})
+    return Job(str(host.folder), str(settings), steps, *more)
 
 
 @contextmanager
@@ -218,8 +228,6 @@ def result_of(built: SimpleNamespace, losses: list) -> dict:
 def train_on_rank(job: Job) -> dict:
     """Collective: the job through the patched host's own lines; losses are this rank's."""
     use_host(job.host)
-    # The pool has formed the group already.
-    os.environ.update(MASTER_ADDR="unused", MASTER_PORT="1")
     config, _ = train_rlds.build_config([f"load_from={job.settings}"])
     with job.changes(), run.start(config, use_cuda=False) as present, present.stopper.scope():
         built = build(job.settings)

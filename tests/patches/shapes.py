@@ -1,7 +1,7 @@
 """Hosts put together from the shapes that real codebases have, in our own words.
 
-Each seam has a table of its shapes by name: (the host's text, what of ours must stand there after
-apply). `build` takes one shape of each seam; any combination is a host that can be patched.
+Each seam has a table of its shapes by name. `build` takes one shape of each seam; any combination
+is a host that can be patched. tests/fixers says what each fixer makes of them.
 """
 
 from __future__ import annotations
@@ -10,31 +10,23 @@ from pathlib import Path
 
 _DP = "torch.nn.parallel.DataParallel"
 _IDS = "device_ids=list(range(0,torch.cuda.device_count()))"
-_KEYED = "DDPUtils.parallel({}, module_key=True)"
 
 NETS = {
-    "bare in a ModuleDict": (
-        """        nets = nn.ModuleDict({
+    "bare in a ModuleDict": """        nets = nn.ModuleDict({
             "policy": nn.ModuleDict({
                 "obs_encoder": obs_encoder,
                 "noise_pred_net": noise_pred_net,
             })
         })
 """,
-        ("DDPUtils.parallel(obs_encoder),", "DDPUtils.parallel(noise_pred_net),"),
-    ),
-    "DataParallel in nested ModuleDicts": (
-        f"""        nets = nn.ModuleDict({{
+    "DataParallel in nested ModuleDicts": f"""        nets = nn.ModuleDict({{
             'policy': nn.ModuleDict({{
                 'obs_encoder': {_DP}(obs_encoder, {_IDS}),
                 'noise_pred_net': {_DP}(noise_pred_net, {_IDS})
             }})
         }})
 """,
-        (_KEYED.format("obs_encoder"), _KEYED.format("noise_pred_net")),
-    ),
-    "DataParallel broken over lines by a formatter": (
-        f"""        nets = nn.ModuleDict(
+    "DataParallel broken over lines by a formatter": f"""        nets = nn.ModuleDict(
             {{
                 "obs_encoder": {_DP}(
                     obs_encoder,
@@ -47,89 +39,53 @@ NETS = {
             }}
         )
 """,
-        ("DDPUtils.parallel(\n                    obs_encoder,\n", "module_key=True,\n"),
-    ),
-    "DataParallel in one branch, bare in the other": (
-        f"""        if self.several:
+    "DataParallel in one branch, bare in the other": f"""        if self.several:
             nets = nn.ModuleDict(dict(
                 obs_encoder={_DP}(obs_encoder), noise_pred_net={_DP}(noise_pred_net)))
         else:
             nets = nn.ModuleDict(dict(obs_encoder=obs_encoder, noise_pred_net=noise_pred_net))
 """,
-        (_KEYED.format("obs_encoder"), "noise_pred_net=DDPUtils.parallel(noise_pred_net))"),
-    ),
-    "DataParallel under an alias, in a comprehension": (
-        """        from torch.nn import DataParallel as DP
+    "under an alias, in a comprehension": """        from torch.nn import DataParallel as DP
         parts = {"obs_encoder": obs_encoder, "noise_pred_net": noise_pred_net}
         nets = nn.ModuleDict({name: DP(net) for name, net in parts.items()})
 """,
-        (_KEYED.format("net") + " for name",),
-    ),
-    "DataParallel in a lambda, a return and a default": (
-        f"""        wrap = lambda net: {_DP}(net)
+    "DataParallel in a lambda, a return and a default": f"""        wrap = lambda net: {_DP}(net)
         def both(a=nn.DataParallel(obs_encoder)):
             return a, nn.DataParallel(noise_pred_net)
         nets = nn.ModuleDict(dict(zip(("obs_encoder", "noise_pred_net"), both())))
 """,
-        ("lambda net: " + _KEYED.format("net"), "return a, DDPUtils.parallel("),
-    ),
-    "DataParallel in assignments before": (
-        """        obs_encoder = nn.DataParallel(obs_encoder)
+    "DataParallel in assignments before": """        obs_encoder = nn.DataParallel(obs_encoder)
         if self.big:
             noise_pred_net = nn.DataParallel(noise_pred_net)
         nets = nn.ModuleDict({"obs_encoder": obs_encoder, "noise_pred_net": noise_pred_net})
 """,
-        (
-            "        obs_encoder = " + _KEYED.format("obs_encoder"),
-            'nn.ModuleDict({"obs_encoder": obs_encoder, "noise_pred_net": noise_pred_net})',
-        ),
-    ),
-    "a further net": (
-        """        nets = nn.ModuleDict({
+    "a further net": """        nets = nn.ModuleDict({
             'obs_encoder': obs_encoder,
             'noise_pred_net': noise_pred_net,
             'action_encoder': make(),
         })
 """,
-        ("'action_encoder': DDPUtils.parallel(make()),",),
-    ),
 }
 EMA = {
-    "model=": (
-        "ema = EMAModel(model=nets, power=0.75)",
-        ("ema = DDPUtils.averaged_copy(model=nets, power=0.75)",),
-    ),
-    "parameters=": (
-        "ema = EMAModel(parameters=nets.parameters(), power=0.75)",
-        ("ema = DDPUtils.averaged_copy(parameters=nets.parameters(), power=0.75)",),
-    ),
-    "try one, except the other": (
-        """try:
+    "model=": "ema = EMAModel(model=nets, power=0.75)",
+    "parameters=": "ema = EMAModel(parameters=nets.parameters(), power=0.75)",
+    "try one, except the other": """try:
             ema = EMAModel(model=nets, power=0.75)
         except TypeError:
             ema = EMAModel(parameters=nets.parameters(), power=0.75)""",
-        (),
-    ),
-    "helper": ("ema, self.ema_nets = _create_ema(nets, power=0.75)", ()),
-    "none": ("ema = None", ()),
+    "helper": "ema, self.ema_nets = _create_ema(nets, power=0.75)",
+    "none": "ema = None",
 }
 LANGUAGE = {
-    "none": ("", ()),
-    "DistilBERT at import": (
-        """from transformers import AutoTokenizer, AutoModel
+    "none": "",
+    "DistilBERT at import": """from transformers import AutoTokenizer, AutoModel
 tokenizer = AutoTokenizer.from_pretrained('distilbert-base-uncased')
 lang_model = AutoModel.from_pretrained("distilbert-base-uncased", torch_dtype=torch.float16)
 lang_model.to('cuda')
 """,
-        (
-            "DDPUtils.language_model(AutoModel.from_pretrained)(",
-            "lang_model.to(DDPUtils.cuda_device())",
-        ),
-    ),
 }
 LOADER = {
-    "top level": (
-        """    train_sampler = trainset.get_dataset_sampler()
+    "top level": """    train_sampler = trainset.get_dataset_sampler()
     train_loader = DataLoader(
         dataset=trainset,
         sampler=train_sampler,
@@ -138,116 +94,74 @@ LOADER = {
         drop_last=True
     )
 """,
-        ("train_loader = DDPUtils.train_loader(\n        dataset=trainset,",),
-    ),
-    "branches, one of them RLDS": (
-        """    if rlds:
+    "branches, one of them RLDS": """    if rlds:
         train_loader = DataLoader(pytorch_dataset, batch_size=8, num_workers=0)
     else:
         train_sampler = trainset.get_dataset_sampler()
         train_loader = DataLoader(dataset=trainset, sampler=train_sampler, pin_memory=True)
 """,
-        ("DDPUtils.train_loader(pytorch_dataset,", "DDPUtils.train_loader(dataset=trainset"),
-    ),
-    "comprehension": (
-        "    train_loader = {k: DataLoader(dataset=d) for k, d in trainsets.items()}\n",
-        ("{k: DDPUtils.train_loader(dataset=d) for",),
-    ),
-    "two at a time": (
-        """    train_loader, second = DataLoader(trainset), DataLoader(dataset=trainset_2)
+    "comprehension": "    train_loader = {k: DataLoader(d) for k, d in trainsets.items()}\n",
+    "two at a time": """    train_loader, second = DataLoader(trainset), DataLoader(trainset_2)
 """,
-        ("DDPUtils.train_loader(trainset), DDPUtils.train_loader(dataset=trainset_2)",),
-    ),
-    "with validation": (
-        """    train_loader = DataLoader(dataset=trainset)
+    "with validation": """    train_loader = DataLoader(dataset=trainset)
     if validset is not None:
         valid_loader = DataLoader(dataset=validset, shuffle=False)
 """,
-        ("DDPUtils.train_loader(dataset=trainset)", "DDPUtils.valid_loader(dataset=validset"),
-    ),
 }
 SIGNATURE = {
-    "config, device": ("train(config, device)", ()),
-    "resume": ("train(config, device, resume=False)", ()),
-    "more": ("train(config, device, auto_remove_exp=False, args=None)", ()),
+    "config, device": "train(config, device)",
+    "resume": "train(config, device, resume=False)",
+    "more": "train(config, device, auto_remove_exp=False, args=None)",
 }
 EPOCH = {
-    "log": (
-        """        step_log = TrainUtils.run_epoch(model=model, data_loader=train_loader)
+    "log": """        step_log = TrainUtils.run_epoch(model=model, data_loader=train_loader)
 """,
-        (),
-    ),
-    "log and an iterator that lives across epochs": (
-        """        step_log, data_iter = TrainUtils.run_epoch(
+    "log and an iterator": """        step_log, data_iter = TrainUtils.run_epoch(
             model=model, data_loader=train_loader, epoch=epoch, data_loader_iter=data_iter)
 """,
-        (),
-    ),
 }
 SAVES = {
-    "none": ("", ()),
-    "config.json": (
-        """    with open(os.path.join(log_dir, '..', 'config.json'), 'w') as outfile:
+    "none": "",
+    "config.json": """    with open(os.path.join(log_dir, '..', 'config.json'), 'w') as outfile:
         json.dump(config, outfile)
 """,
-        ("with DDPUtils.open_on_main(os.path.join(log_dir, '..', 'config.json'), 'w')",),
-    ),
-    "copies and removals": (
-        """    shutil.copyfile(last, last_bak)
+    "copies and removals": """    shutil.copyfile(last, last_bak)
     shutil.rmtree(old)
     os.remove(video_paths["a"])
 """,
-        (
-            "DDPUtils.copyfile(last, last_bak)",
-            "DDPUtils.main_rank_only(shutil.rmtree)(old)",
-            'os.remove(video_paths["a"])',
-        ),
-    ),
-    "by the clock, if the config says so": (
-        """    check = (config.every is not None) and (time.time() - last_ckpt_time > config.every)
+    "by the clock, if the config says so": """    check = config.every is not None and \\
+        (time.time() - last_ckpt_time > config.every)
 """,
-        ("check = (config.every is not None) and DDPUtils.agree(time.time() -",),
-    ),
-    "by the clock": (
-        """    check = (every is not None) and (time.time() - last_ckpt_time > every)
+    "by the clock": """    check = (every is not None) and (time.time() - last_ckpt_time > every)
 """,
-        ("check = DDPUtils.agree((every is not None) and (time.time() -",),
-    ),
 }
 MAIN = {
-    "prints and exits 0": (
-        """    try:
+    "prints and exits 0": """    try:
         train(config, device=None)
     except Exception as e:
         res_str = "run failed with error:\\n{}\\n\\n{}".format(e, traceback.format_exc())
     print(res_str)
 """,
-        ("traceback.format_exc())\n        raise\n",),
-    ),
-    "raises": (
-        """    try:
+    "raises": """    try:
         train(config, device=None)
     except Exception:
         print("failed")
         raise
 """,
-        (),
-    ),
-    "catches nothing": ("    train(config, device=None)\n", ()),
+    "catches nothing": "    train(config, device=None)\n",
 }
 EXP_DIR = {
-    "three paths": ("return log_dir, output_dir, video_dir", ()),
-    "four paths, time last": ("return log_dir, output_dir, video_dir, time_dir", ()),
-    "four paths, vis last": ("return log_dir, output_dir, video_dir, vis_dir", ()),
+    "three paths": "return log_dir, output_dir, video_dir",
+    "four paths, time last": "return log_dir, output_dir, video_dir, time_dir",
+    "four paths, vis last": "return log_dir, output_dir, video_dir, vis_dir",
 }
 RUN_EPOCH = {
-    "log": ("return step_log_all", ()),
-    "log and iterator": ("return step_log_all, data_loader_iter", ()),
+    "log": "return step_log_all",
+    "log and iterator": "return step_log_all, data_loader_iter",
 }
 OWN_RLDS_ENTRY = {
-    "none": ("", ("from robomimic_ddp.train_rlds import main",)),
-    "composes a YAML": (
-        """from omegaconf import OmegaConf
+    "none": "",
+    "composes a YAML": """from omegaconf import OmegaConf
 
 
 def run(cfg):
@@ -266,17 +180,10 @@ def main():
     with initialize_config_dir(config_dir="train_configs"):
         run(compose(config_name="train_rlds", overrides=list(sys.argv[1:])))
 """,
-        (
-            "cfg = DDPUtils.load_from(cfg, OmegaConf.create(json.load(f)))",
-            "overrides=DDPUtils.overrides(list(sys.argv[1:]))",
-            'DDPUtils.prepare_config(config_factory(settings["algo_name"]), settings)',
-        ),
-    ),
 }
 SECOND_SCRIPT = {
-    "none": ("", ()),
-    "a second train()": (
-        """from torch.utils.data import DataLoader
+    "none": "",
+    "a second train()": """from torch.utils.data import DataLoader
 
 
 def train(config, device):
@@ -288,24 +195,22 @@ def train(config, device):
 def main(args):
     config = config_factory(args["algo_name"])
 """,
-        ("@DDPUtils.distributed\ndef train(", "in DDPUtils.epochs(range(3), model)"),
-    ),
 }
 SEAMS = {
-    "nets": ("algo/diffusion_policy.py", NETS),
-    "ema": ("algo/diffusion_policy.py", EMA),
-    "language": ("algo/diffusion_policy.py", LANGUAGE),
-    "loader": ("scripts/train.py", LOADER),
-    "signature": ("scripts/train.py", SIGNATURE),
-    "epoch": ("scripts/train.py", EPOCH),
-    "saves": ("scripts/train.py", SAVES),
-    "main": ("scripts/train.py", MAIN),
-    "exp_dir": ("utils/train_utils.py", EXP_DIR),
-    "run_epoch": ("utils/train_utils.py", RUN_EPOCH),
-    "rlds_entry": ("scripts/train_rlds.py", OWN_RLDS_ENTRY),
-    "second_script": ("scripts/train_second.py", SECOND_SCRIPT),
+    "nets": NETS,
+    "ema": EMA,
+    "language": LANGUAGE,
+    "loader": LOADER,
+    "signature": SIGNATURE,
+    "epoch": EPOCH,
+    "saves": SAVES,
+    "main": MAIN,
+    "exp_dir": EXP_DIR,
+    "run_epoch": RUN_EPOCH,
+    "rlds_entry": OWN_RLDS_ENTRY,
+    "second_script": SECOND_SCRIPT,
 }
-FIRST = {seam: next(iter(shapes)) for seam, (_, shapes) in SEAMS.items()}
+FIRST = {seam: next(iter(shapes)) for seam, shapes in SEAMS.items()}
 
 _ALGO = """import torch
 import torch.nn as nn
@@ -382,7 +287,7 @@ def build(root: Path, chosen: dict[str, str], package: str = "robomimic") -> Pat
     Returns its package folder.
     """
     names = {**FIRST, **chosen}
-    text = {seam: shapes[names[seam]][0] for seam, (_, shapes) in SEAMS.items()}
+    text = {seam: shapes[names[seam]] for seam, shapes in SEAMS.items()}
     files = {
         "__init__.py": "",
         "algo/__init__.py": "",

@@ -1,14 +1,19 @@
-"""A host that was patched by another version of robomimic-ddp: one clear error, on one rank."""
+"""A host that was patched by another version: the same error from every command, on one rank."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from robomimic_ddp import api
-from robomimic_ddp.errors import ApiVersionError, PatchError
+from robomimic_ddp.errors import ApiVersionError
+from robomimic_ddp.patches import record
 from tests.hosts import Host, Result, python
+from tests.patches.support import snapshot
 
 LAUNCH = {
     "WORLD_SIZE": "2",
@@ -57,8 +62,31 @@ def test_other_ranks_are_silent(tmp_path):
 
 def test_its_own_version_is_taken():
     assert callable(api.entry_point(api_version=api.API_VERSION)(print))
-    with pytest.raises(PatchError):
-        api.entry_point(api_version=api.API_VERSION + 1)
-    with pytest.raises(ApiVersionError):
-        api.no_such_name  # noqa: B018
     assert not hasattr(api, "__wrapped__")
+
+
+@pytest.mark.bad_input
+def test_commands_refuse_as_training_does_and_revert_gives_the_files_back(
+    host, command, monkeypatch
+):
+    monkeypatch.setattr(sys, "path", list(sys.path))  # `run` puts the host first
+    before = snapshot(host)
+    command("apply", host)
+    path = host / "scripts/train.py"  # as the other version has written it, and its record
+    path.write_text(path.read_text().replace("api_version=1", "api_version=2"))
+    content = json.loads((host / record.NAME).read_text())
+    written = hashlib.sha256(path.read_bytes()).hexdigest()
+    content["files"]["scripts/train.py"]["patched_sha256"] = written
+    (host / record.NAME).write_text(json.dumps(content))
+    patched = snapshot(host)
+    with pytest.raises(ApiVersionError) as refused:
+        api.entry_point(api_version=2)
+    for arguments in (
+        *(["status", host], ["diff", host], ["apply", host], ["apply", "--check", host]),
+        *(["apply", "--only", "ask", host], ["run", "--host", host, "robomimic.scripts.train"]),
+    ):
+        code, out, err = command(*arguments)
+        assert (code, out) == (1, "") and str(refused.value) in err, arguments
+    assert snapshot(host) == patched
+    assert command("revert", host)[0] == 0
+    assert snapshot(host) == before

@@ -6,43 +6,38 @@ import subprocess
 
 import pytest
 
-from robomimic_ddp.patches import changes, manifest
-from robomimic_ddp.patches.diff import unified_diff
-from tests.patches.support import examine, snapshot, write_host
+from robomimic_ddp.patches import record
+from robomimic_ddp.patches.report import unified_diff
+from tests.patches.support import append, examine, snapshot, write_host
 
 
-@pytest.mark.parametrize("newline", ["\n", "\r\n"])
-@pytest.mark.parametrize("folder", ["plain", "a folder"])
-@pytest.mark.parametrize("tail", ["", "\n\n# last line without an end", "\n\x0c\n# \u00e9\n"])
-def test_git_takes_it(tmp_path, newline, folder, tail):
+@pytest.mark.parametrize(
+    ("newline", "folder", "tail"),
+    [
+        ("\n", "plain", b"# a last line without an end"),
+        ("\r\n", "a folder", b"\r\n# a last line without an end"),
+        ("\n", "a folder", b"\x0c\n# \xc3\xa9\n"),
+    ],
+    ids=["line feeds", "CRLF", "form feed"],
+)
+def test_git_makes_the_same_bytes_of_it(tmp_path, newline, folder, tail):
     root = tmp_path / folder
     package = write_host(root / "inner folder", newline)
     path = package / "utils/torch_utils.py"
-    path.write_bytes(path.read_bytes().rstrip() + tail.encode())
+    path.write_bytes(path.read_bytes() + tail)
     subprocess.run(["git", "init", "-q", "."], cwd=root, check=True)
-    plain = snapshot(root)
     examination = examine(root)
     patch = unified_diff(examination)
-    changes.apply(examination)
-    ours = snapshot(root)
-    ours.pop(f"inner folder/robomimic/{manifest.NAME}")
-    manifest.revert(examination.host)
-    assert snapshot(root) == plain
+    record.apply(examination)
+    ours = {name: data for name, (data, _) in snapshot(root).items()}
+    ours.pop(f"inner folder/robomimic/{record.NAME}")
+    assert unified_diff(examine(root)) == b""
+    record.revert(examination.host)
     subprocess.run(["git", "apply", "-"], cwd=root, input=patch, check=True)
-    assert {name: data for name, (data, _) in snapshot(root).items()} == {
-        name: data for name, (data, _) in ours.items()
-    }
-
-
-def test_a_patched_host_gives_no_diff(host):
-    changes.apply(examine(host))
-    assert unified_diff(examine(host)) == b""
+    assert {name: data for name, (data, _) in snapshot(root).items()} == ours
 
 
 def test_blank_lines_are_not_shown_as_changed(host):
-    blanks = "\n".join("x = 1\n\n" for _ in range(150))
-    path = host / "utils/torch_utils.py"
-    path.write_text(path.read_text() + blanks)
-    lines = unified_diff(examine(host)).decode().splitlines()
-    removed = [line for line in lines if line.startswith("-") and not line.startswith("---")]
-    assert "-" not in removed
+    append(host / "utils/torch_utils.py", "x = 1\n\n" * 150)
+    lines = unified_diff(examine(host)).splitlines()
+    assert b"-" not in lines, "long files have many blank lines"

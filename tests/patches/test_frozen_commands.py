@@ -30,7 +30,7 @@ STATUS_KEYS = {
     "already_distributed",
     "uncommitted_files",
     "files_to_edit",
-    "files_in_manifest",
+    "files_in_record",
 }
 SEAM_KEYS = {"seam", "fixer", "required", "file", "lines", "outcome"}
 MORE_SEAM_KEYS = {"reason", "why", "by_hand", "note"}

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import py_compile
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from robomimic_ddp.patches import changes, engine, manifest, registry
-from robomimic_ddp.patches.diff import unified_diff
+from robomimic_ddp.patches import engine, record, registry
 from robomimic_ddp.patches.host import hosts
 from robomimic_ddp.patches.outcomes import AlreadyApplied
+from robomimic_ddp.patches.report import unified_diff
 from tests.patches.support import snapshot
 
 IMPORT = "import robomimic_ddp.api as DDPUtils"
@@ -93,7 +92,7 @@ def retrofit(robomimic_copy: Path, tmp_path_factory: pytest.TempPathFactory):
     host = hosts.find_host(str(robomimic_copy.parent))
     examination = engine.examine(host, registry.select())
     before, diff = snapshot(robomimic_copy), unified_diff(examination)
-    changes.apply(examination)
+    record.apply(examination)
     return host, examination, before, diff
 
 
@@ -110,20 +109,6 @@ def test_the_diff_is_these_lines_and_no_others(retrofit):
     assert "from robomimic_ddp.train_rlds import main" in script
     assert added == ADDED
     assert replaced == {name: count for name, count in REPLACED.items() if count}
-
-
-def test_git_applies_the_diff_to_the_same_bytes(retrofit, tmp_path):
-    host, _, before, diff = retrofit
-    for name, (data, _) in before.items():
-        path = tmp_path / "robomimic" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    (tmp_path / "x.patch").write_bytes(diff)
-    subprocess.run(["git", "init", "-q", "."], cwd=tmp_path, check=True)
-    subprocess.run(["git", "apply", "x.patch"], cwd=tmp_path, check=True)
-    ours = {name: data for name, (data, _) in snapshot(host.package).items()}
-    del ours[manifest.NAME]
-    assert {name: data for name, (data, _) in snapshot(tmp_path / "robomimic").items()} == ours
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::SyntaxWarning")
@@ -143,20 +128,7 @@ def test_applied_again_nothing_changes(retrofit):
     assert len(done) == sum(len(finding.outcome.lines) > 0 for finding in first.findings) == 30
 
 
-def test_each_line_that_is_named_holds_our_name(retrofit):
-    host = retrofit[0]
-    for finding in engine.examine(host, registry.select()).findings:
-        if not isinstance(finding.outcome, AlreadyApplied) or finding.path.endswith(
-            "train_rlds.py"
-        ):
-            continue
-        lines = (host.package / finding.path).read_text().splitlines()
-        for number in finding.outcome.lines:
-            near = "\n".join(lines[number - 2 : number + 6])
-            assert any(word in near for word in ("DDPUtils.", "raise", "to_float(")), finding
-
-
 def test_revert_gives_back_every_byte_and_mode(retrofit):
     host, _, before, _ = retrofit
-    manifest.revert(host)
+    record.revert(host)
     assert snapshot(host.package) == before

@@ -8,15 +8,15 @@ import pytest
 
 from robomimic_ddp.errors import UsageError
 from robomimic_ddp.patches.registry import all_fixers, select
-from tests.fixers import test_decorators, test_table
+from tests.fixers.cases import DECORATED, EDITS, UNTOUCHED
 from tests.patches.support import CHECKOUT
 
 
 def test_every_fixer_is_in_a_table_of_tests_or_has_a_test_of_its_name():
     files = {path.stem[len("test_") :] for path in (CHECKOUT / "tests/fixers").glob("test_*.py")}
     alone = files - {"decorators", "table"}
-    assert alone | set(test_decorators.ROWS) | set(test_table.EDITS) == set(all_fixers())
-    assert set(test_table.UNTOUCHED) | set(test_decorators.ROWS) >= set(test_table.EDITS)
+    assert alone | set(DECORATED) | set(EDITS) == set(all_fixers())
+    assert set(UNTOUCHED) | set(DECORATED) >= set(EDITS)
 
 
 def test_every_file_of_fixers_is_found():

@@ -7,11 +7,21 @@ import importlib
 import io
 import os
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 from unittest import mock
 
-from tests.parity.training import use_host
+import pytest
 
-LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+from tests.hosts import FINISHED, Host
+from tests.parity.training import use_host
+from tests.ranks.pool import RankError, RankPool
+
+LAUNCHER = (
+    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
+    *("MASTER_ADDR", "MASTER_PORT"),
+)
 
 
 def train_on_rank(
@@ -23,9 +33,7 @@ def train_on_rank(
     with `process_group=False`.
     """
     use_host(host)
-    if launched:  # the pool has formed the group already
-        os.environ.update(MASTER_ADDR="unused", MASTER_PORT="1")
-    else:
+    if not launched:
         for name in LAUNCHER:
             del os.environ[name]
     import robomimic.scripts.train as host_train
@@ -46,3 +54,41 @@ def train_on_rank(
         except SystemExit as end:
             return int(end.code or 0), printed.getvalue()
     return 0, printed.getvalue()
+
+
+def job(
+    pool: RankPool,
+    host: Host,
+    folder: Path,
+    config: Path,
+    plan: str,
+    *more: str,
+    ranks: int = 2,
+    launched: bool = True,
+    added: dict[str, str] | None = None,
+    train: Callable[..., tuple[int, str]] = train_on_rank,
+) -> tuple[int, str]:
+    """Run the host on ranks of the pool; return the exit code of all, and what they printed."""
+    call = (str(host.folder), "tests.e2e.killed_train", launched, plan, str(folder / "happened"))
+    done = pool.run(
+        train,
+        *(*call, "--config", str(config), *more),
+        world_size=ranks,
+        process_group=launched,
+        environment=added,
+        timeout=200,
+    )
+    (code,) = {code for code, _ in done}
+    return code, "".join(text for _, text in done)
+
+
+def require_finished(done: tuple[int, str]) -> str:
+    code, text = done
+    assert code == 0 and text.count(FINISHED) == 1, text
+    return text
+
+
+def killed(pool: RankPool, *call: Any, **options: Any) -> None:
+    """Run a job whose plan kills its ranks."""
+    with pytest.raises(RankError, match="died with exit code -9"):
+        job(pool, *call, **options)

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from robomimic_ddp.distributed import group
 from robomimic_ddp.training import epoch
-from tests.ranks.test_state_saver import running
+from tests.ranks.running import running
 
 SIZE = 11
 

@@ -6,11 +6,10 @@
     def test_sum(ranks):
         assert ranks.run(sum_of_ranks, 10.0) == [21.0, 21.0]
 
-Every world size has separate workers, and one process group among them: formed through a file
-(never a port) at the first call, kept for the next ones, and replaced after a call that failed or
-did not leave it as it was. Workers see the variables that torchrun sets for ranks (RANK,
-LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE), start every task with the same random streams, and get
-their environment, folder, sys.path, standard streams and signals back afterwards.
+Every world size has separate workers, and every call a new process group among them, formed through
+a file (never a port). Workers see the variables that torchrun sets for ranks, start every task with
+the same random streams, and get their environment, folder, sys.path, standard streams and signals
+back afterwards.
 """
 
 from __future__ import annotations
@@ -46,14 +45,12 @@ class RankError(AssertionError):
 class RankPool:
     """Runs functions on gloo ranks. Workers are started when first needed, replaced when lost.
 
-    `_workers`: by world size and rank. `_groups`: world size -> the file through which its present
-    group was formed.
+    `_workers`: by world size and rank.
     """
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="ranks-")
         self._workers: dict[tuple[int, int], WorkerProcess] = {}
-        self._groups: dict[int, str] = {}
         self._started = 0
         self._runs = 0
         # Else an interpreter that ends without `close` waits for its workers, and they for it.
@@ -78,32 +75,28 @@ class RankPool:
         """
         workers = self._ready_workers(world_size)
         self._runs += 1
-        folder, formed = self._folder.name, self._groups.pop(world_size, None)
-        joins = (formed or f"{folder}/group{self._runs}") if process_group else None
-        call = pickle.dumps((function, arguments))
+        folder, call = self._folder.name, pickle.dumps((function, arguments))
         for rank, worker in enumerate(workers):
             variables = {
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
                 "WORLD_SIZE": str(world_size),
                 "LOCAL_WORLD_SIZE": str(world_size),
+                "MASTER_ADDR": "unused",
+                "MASTER_PORT": "1",
                 "RANKS_RENDEZVOUS": f"{folder}/rendezvous{self._runs}",
                 **(environment or {}),
             }
             task = {
                 "call": call,
-                "number": self._runs,
                 "rank": rank,
                 "world_size": world_size,
-                "group": joins,
+                "group": f"{folder}/group{self._runs}" if process_group else None,
                 "environment": variables,
                 "path": list(sys.path),
             }
             worker.send(task)
-        results, counts = self._collect(workers, timeout)
-        if joins is not None and None not in counts and len(set(counts)) == 1:
-            self._groups[world_size] = joins
-        return results
+        return self._collect(workers, timeout)
 
     def close(self) -> None:
         """Ends every worker."""
@@ -127,16 +120,13 @@ class RankPool:
         return workers
 
     def _discard(self, lost: WorkerProcess) -> None:
-        """Ends a worker; the group that it belonged to is not used again."""
+        """End a worker; the next call starts another."""
         (place,) = (place for place, worker in self._workers.items() if worker is lost)
-        self._groups.pop(place[0], None)
         self._workers.pop(place).kill()
 
-    def _collect(
-        self, workers: list[WorkerProcess], timeout: float
-    ) -> tuple[list[Any], list[int | None]]:
-        """Results in rank order, and what each rank says of the group: see `Membership.count`."""
-        results: dict[int, tuple[Any, int | None]] = {}
+    def _collect(self, workers: list[WorkerProcess], timeout: float) -> list[Any]:
+        """Return results in rank order."""
+        results: dict[int, Any] = {}
         failures: dict[int, tuple[float, str]] = {}
         pending = {worker.connection: rank for rank, worker in enumerate(workers)}
         deadline = time.monotonic() + timeout
@@ -159,19 +149,18 @@ class RankPool:
             in_time = sorted(failures.items(), key=lambda item: item[1][0])
             silent = frozenset(pending.values())
             raise RankError({rank: text for rank, (_, text) in in_time}, silent)
-        values, counts = zip(*(results[rank] for rank in range(len(workers))))
-        return list(values), list(counts)
+        return [results[rank] for rank in range(len(workers))]
 
     def _receive(
         self,
         worker: WorkerProcess,
         rank: int,
-        results: dict[int, tuple[Any, int | None]],
+        results: dict[int, Any],
         failures: dict[int, tuple[float, str]],
     ) -> bool:
         """Files one rank's answer under results or failures; returns whether the rank failed."""
         try:
-            done, value, reusable, count = pickle.loads(worker.connection.recv_bytes())
+            done, value, reusable = pickle.loads(worker.connection.recv_bytes())
         except (EOFError, ConnectionResetError):
             worker.process.join(GRACE_SECONDS)
             # Its moment is unknown; it is the cause of whatever else went wrong, so it comes first.
@@ -182,7 +171,7 @@ class RankPool:
         if not reusable:
             self._discard(worker)
         if done:
-            results[rank] = pickle.loads(value), count
+            results[rank] = pickle.loads(value)
         else:
             moment, text = value
             failures[rank] = (moment, text + worker.output())

@@ -31,7 +31,7 @@ from tests.ranks.bad_disks import (
 )
 from tests.ranks.hosts import Algo
 from tests.ranks.pool import RankError
-from tests.ranks.test_state_saver import running
+from tests.ranks.running import running
 from tests.ranks.toy import make_algo
 
 

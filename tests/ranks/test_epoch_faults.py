@@ -11,7 +11,6 @@ import pytest
 from robomimic_ddp.errors import LossError, Stopped
 from robomimic_ddp.training import run
 from tests.faults import toy_run
-from tests.faults.test_planted_faults import ENVIRONMENT
 from tests.ranks.pool import RankError
 
 
@@ -41,7 +40,7 @@ def alarm(number):
 
 @pytest.mark.parametrize("number", [2, toy_run.STEPS])
 def test_a_loss_that_is_nan_ends_the_run_and_names_its_step(number, ranks):
-    for rank, text in enumerate(ranks.run(alarm, number, environment=ENVIRONMENT)):
+    for rank, text in enumerate(ranks.run(alarm, number)):
         assert f"rank {rank} of 2, epoch 1: the loss is nan at step {number}, though" in text
 
 
@@ -62,7 +61,7 @@ def stop_in_step(number, is_broken):
 
 
 def test_a_stop_inside_an_epoch_keeps_the_log_of_its_last_step(ranks):
-    call = {"world_size": 1, "environment": ENVIRONMENT}
+    call = {"world_size": 1}
     assert ranks.run(stop_in_step, 2, False, **call) == [(2, 2)]
     with pytest.raises(RankError) as caught:
         ranks.run(stop_in_step, 2, True, **call)

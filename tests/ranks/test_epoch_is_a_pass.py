@@ -17,7 +17,7 @@ from robomimic_ddp.errors import Stopped
 from robomimic_ddp.training import epoch as seam
 from robomimic_ddp.training import state_saver
 from tests.ranks.hosts import Algo
-from tests.ranks.test_state_saver import running
+from tests.ranks.running import running
 from tests.ranks.toy import make_algo
 from tests.rlds.conftest import stored  # noqa: F401
 from tests.tiers import slow_but

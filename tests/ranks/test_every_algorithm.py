@@ -1,7 +1,4 @@
-"""Every algorithm of the host through its own entry on two ranks, and what a step sends.
-
-Three of them through real torchrun: tests/e2e/test_other_algorithms.py.
-"""
+"""Every algorithm of the host through its own entry on two ranks, and what a step sends."""
 
 from __future__ import annotations
 
@@ -16,8 +13,8 @@ import torch
 from tests.configs import VARIANTS, ConfigMaker
 from tests.hosts import Host
 from tests.parity import training
+from tests.ranks.hosted import job, require_finished
 from tests.ranks.pool import RankPool
-from tests.ranks.test_resumed_host import job, require_finished
 from tests.runs import epoch_logs, run_directory
 
 pytestmark = pytest.mark.timeout(300)
@@ -28,12 +25,27 @@ OTHERS = [name for name, (algo, _) in VARIANTS.items() if algo != "diffusion_pol
 def test_two_ranks_prove_that_gradients_are_equal(
     variant: str, host_copy: Host, host_ranks: RankPool, config_file: ConfigMaker, tmp_path: Any
 ) -> None:
-    require_finished(job(host_ranks, host_copy, tmp_path, config_file(variant), "none"))
+    """CQL steps its temperature after a plain backward()."""
+    tuned = {"algo": {"critic": {"target_q_gap": 5.0}}} if variant == "cql" else {}
+    text = require_finished(
+        job(host_ranks, host_copy, tmp_path, config_file(variant, tuned), "none")
+    )
+    assert "gradients: " in text and "find_unused_parameters" not in text
     directory = run_directory(tmp_path / "runs")
     outcome = json.loads((directory / "ddp.json").read_text())["outcome"]
     expected = {"steps": 6, "gradients_equal": True, "noise_differs": True}
     assert expected.items() <= outcome.items()
     assert {("Train", 2), ("Validation", 2)} <= set(epoch_logs(directory))
+
+
+def test_a_hierarchical_algorithm_trains_where_data_parallel_would_be_chosen(
+    host_copy: Host, host_ranks: RankPool, config_file: ConfigMaker, tmp_path: Any
+) -> None:
+    """On a workstation with two GPUs plain python selects DataParallel, for every algorithm."""
+    options = {"ranks": 1, "launched": False, "added": {"ROBOMIMIC_DDP_MODE": "dp"}}
+    done = job(host_ranks, host_copy, tmp_path, config_file("hbc"), "none", **options)
+    assert "mode: one device" in require_finished(done)
+    assert ("Train", 2) in epoch_logs(run_directory(tmp_path / "runs"))
 
 
 def sent_in_each_step(job: training.Job) -> tuple[list[int], int, int]:

@@ -17,7 +17,6 @@ from robomimic_ddp.commands import watch
 from robomimic_ddp.errors import DataError, Stopped
 from robomimic_ddp.monitoring import heartbeat
 from robomimic_ddp.training import run as _run
-from tests.faults.test_planted_faults import ENVIRONMENT
 from tests.faults.toy_run import STEPS, ToyJob, train
 
 
@@ -44,9 +43,7 @@ def _run_rank():
 
 
 def test_two_ranks_tell_where_they_are(ranks, tmp_path):
-    for rank, (within, after) in enumerate(
-        ranks.run(trained, tmp_path, world_size=2, environment=ENVIRONMENT)
-    ):
+    for rank, (within, after) in enumerate(ranks.run(trained, tmp_path, world_size=2)):
         assert (within["rank"], within["world_size"], within["device"]) == (rank, 2, "cpu")
         assert (within["epoch"], within["step"]) == (1, STEPS - 1)
         assert within["memory"] > 2**20
@@ -138,7 +135,6 @@ def test_nothing_to_watch(tmp_path, capsys):
     assert cli.main(["watch", str(tmp_path), "--once"]) == 1
     assert f"such as {tmp_path / 'name' / '20261124'}" in capsys.readouterr().err
     assert cli.main(["watch", str(tmp_path / "none")]) == 1
-    assert cli.main(["watch", str(tmp_path), "--interval", "0"]) == 2
     assert "none" in capsys.readouterr().err
 
 
@@ -195,14 +191,6 @@ def test_a_rank_that_writes_a_file_saves(tmp_path, monkeypatch):
     assert heartbeat.read(tmp_path)[0]["place"] is None
 
 
-def test_the_live_table_is_drawn(capsys):
-    from rich.console import Console
-
-    Console(width=160).print(watch.Screen([reported(0, time.time()), reported(1, 0.0)]))
-    text = capsys.readouterr().out
-    assert "SILENT" in text and "trains" in text and "0.125" in text
-
-
 def test_the_odd_rank_is_on_the_screen_of_an_ordinary_terminal(capsys):
     from rich.console import Console
 
@@ -220,17 +208,11 @@ def test_the_odd_rank_is_on_the_screen_of_an_ordinary_terminal(capsys):
     assert sum("waits" in line for line in lines) == 15
 
 
-@pytest.mark.parametrize("on_terminal", [False, True])
-def test_the_place_of_a_rank_is_whole_at_80_columns(on_terminal, tmp_path, capsys, monkeypatch):
-    from rich.console import Console
-
+def test_the_place_of_a_rank_is_complete_at_80_columns(tmp_path, capsys, monkeypatch):
     now = time.time()
-    if on_terminal:
-        Console(width=80, height=24).print(watch.Screen([reported(0, now), reported(1, now)]))
-    else:  # as --once prints it
-        monkeypatch.setattr(watch, "width", lambda: 80)
-        write(tmp_path, reported(0, now), reported(1, now))
-        assert cli.main(["watch", str(tmp_path), "--once"]) == 0
+    monkeypatch.setattr(watch, "width", lambda: 80)
+    write(tmp_path, reported(0, now), reported(1, now))
+    assert cli.main(["watch", str(tmp_path), "--once"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert all(len(line) <= 80 for line in lines)
     assert sum("epoch 2 train, step 40 (node0, pid 10" in line for line in lines) == 2

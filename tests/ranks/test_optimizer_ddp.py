@@ -10,12 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from robomimic_ddp.checkpoint.restore import restore_model
 from robomimic_ddp.config.options import Options
 from robomimic_ddp.distributed import group, host_algo, optimizer_ddp, parallel
 from robomimic_ddp.verify import structure
 from tests.ranks.pool import RankError
-from tests.runs import captured
 
 BATCH, STEPS = 6, 4
 
@@ -82,13 +80,12 @@ def moved(algo) -> torch.Tensor:
     return torch.cat([one.double() for one in [*state, *moments]])
 
 
-def train(build: bool, through: bool = True, alpha_is_parameter: bool = True) -> tuple:
+def train(through: bool = True, alpha_is_parameter: bool = True) -> tuple:
     """On a rank: (what was trained, complaints)."""
     algo, options = make_algo(alpha_is_parameter), Options()
     rank, world = group.rank(), group.world_size()
     with ExitStack() as undo:
-        if build:
-            optimizer_ddp.build(algo, options, undo)
+        optimizer_ddp.build(algo, options, undo)
         for x in batches(world):
             step(algo, x[rank * BATCH : (rank + 1) * BATCH], through)
         complaints = [*structure.unreduced(algo), *structure.foreign(algo)]
@@ -109,7 +106,7 @@ def one_process(world_size: int) -> torch.Tensor:
 @pytest.mark.parametrize("through", [True, False], ids=["through DDP", "plain backward"])
 @pytest.mark.parametrize("alpha_is_parameter", [True, False])
 def test_ranks_equal_one_process(ranks, world_size, through, alpha_is_parameter):
-    call = (train, True, through, alpha_is_parameter)
+    call = (train, through, alpha_is_parameter)
     of_ranks = ranks.run(*call, world_size=world_size)
     expected, start = one_process(world_size), moved(make_algo())
     distance = (expected[: len(start)] - start).norm()
@@ -126,7 +123,7 @@ def train_as_torch_2_0() -> tuple:
     if hook is not None:
         delattr(torch.Tensor, name)
     try:
-        return train(True, through=False)
+        return train(through=False)
     finally:
         if hook is not None:
             setattr(torch.Tensor, name, hook)
@@ -136,11 +133,6 @@ def test_a_plain_backward_is_averaged_with_torch_2_0(ranks):
     """As CQL steps its two weights."""
     for trained, complaints in ranks.run(train_as_torch_2_0):
         assert torch.allclose(trained, one_process(2), rtol=1e-12) and not complaints
-
-
-def test_without_it_ranks_part(ranks):
-    first, second = (trained for trained, _ in ranks.run(train, False))
-    assert (first - second).norm() > 0.1 * (first - one_process(2)).norm() > 0
 
 
 def clip_then_step() -> None:
@@ -180,21 +172,6 @@ def test_a_parameter_that_no_rank_uses_has_no_gradient(ranks):
         assert found == [[[1, 1], [2, 2], None]] * 2
 
 
-def late_parameters() -> list[str]:
-    algo = make_algo()
-    with ExitStack() as undo:
-        optimizer_ddp.build(algo, Options(), undo)
-        algo.nets["extra"] = nn.Linear(2, 2)
-        algo.optimizers["extra"] = torch.optim.Adam(algo.nets["extra"].parameters())
-        return list(structure.unreduced(algo))
-
-
-def test_an_optimizer_that_is_added_after_training_began_is_named(ranks):
-    for complaints in ranks.run(late_parameters):
-        (only,) = complaints
-        assert "optimizer extra, with 2 of its parameter(s), was added" in only
-
-
 def test_an_algorithm_whose_optimizers_are_not_found_is_named():
     """Else each rank would train a different model, unnoticed with ddp.verify=false."""
     algo = make_algo()
@@ -226,14 +203,3 @@ def beside_a_parallel_net() -> tuple:
 
 def test_it_takes_what_parallel_nets_leave(ranks):
     assert ranks.run(beside_a_parallel_net) == [(True, True)] * 2
-
-
-def test_what_is_outside_the_nets_is_saved_and_put_back():
-    algo, other = make_algo(), make_algo()
-    with torch.no_grad():
-        algo.alpha.fill_(0.5)
-    restore_model(other, captured(algo))
-    assert other.alpha.item() == 0.5
-    state = captured(algo)
-    del state[""]["outside_nets"]  # as states of an earlier version
-    restore_model(other, state)

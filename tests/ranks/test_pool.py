@@ -73,51 +73,14 @@ def own_group():
         return group.gather_objects(int(os.environ["LOCAL_RANK"]))
 
 
-def calls_of_the_group():
+def group_of_the_call():
     """How many calls of this function the present group has seen: its store counts them."""
     count = dist.distributed_c10d._get_default_store().add("calls of ranks", 1)
-    return group.gather_objects((count, dist.distributed_c10d._world.group_count))
+    return group.gather_objects(count)
 
 
-def fresh(results):
-    """Whether the group was formed for this call."""
-    counts = sorted(count for count, _ in results[0])
-    assert len({formed for _, formed in results[0]}) == 1
-    return counts == list(range(1, len(counts) + 1))
-
-
-def leave_the_group():
-    group.leave()
-
-
-def leave_a_subgroup():
+def add_a_subgroup():
     dist.new_group(backend="gloo")
-
-
-def leave_another_group():
-    group.leave()
-    file = f"file://{os.environ['RANKS_RENDEZVOUS']}"
-    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    dist.init_process_group("gloo", init_method=file, rank=rank, world_size=world_size)
-
-
-def count_one_group_more(rank):
-    dist.distributed_c10d._world.group_count += group.rank() == rank
-
-
-def one_collective_more(rank):
-    if group.rank() == rank:
-        dist.all_reduce(torch.zeros((), dtype=torch.int64), async_op=True)
-
-
-def several_collectives(number):
-    total = 0.0
-    for _ in range(number):
-        drawn = torch.rand(()) + group.rank()
-        total += float(group.sum_over_ranks(drawn))
-    with group.without_time_limit() as waiting:
-        assert len(group.gather_objects(total, within=waiting)) == group.world_size()
-    return total
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
@@ -172,51 +135,16 @@ def test_a_task_leaves_nothing_behind(ranks, tmp_path):
     assert [seen[2] for seen in second] == first
 
 
-def test_the_group_is_kept_for_each_world_size(ranks):
-    """In turns, with another number of collectives each time, and groups for a while."""
-    for world_size in (1, 2, 3, 4):
-        ranks.run(calls_of_the_group, world_size=world_size)
-    seen = {}
-    for turn in range(8):
-        for world_size in (1, 2, 3, 4):
-            totals = ranks.run(several_collectives, turn % 4, world_size=world_size)
-            expected = seen.setdefault((turn % 4, world_size), totals)
-            assert totals == expected and len(set(totals)) == 1
-            assert not fresh(ranks.run(calls_of_the_group, world_size=world_size))
-
-
 @pytest.mark.parametrize(
-    ("task", "arguments", "options"),
+    "task, options",
     [
-        (leave_the_group, (), {}),
-        (leave_a_subgroup, (), {}),
-        (leave_another_group, (), {}),
-        (count_one_group_more, (1,), {}),
-        (look_around, (), {"process_group": False}),
-        (own_group, (), {"process_group": False}),
+        (group_of_the_call, {}),
+        (add_a_subgroup, {}),
+        (group.leave, {}),
+        (look_around, {"process_group": False}),
+        (own_group, {"process_group": False}),
     ],
 )
-def test_a_group_that_is_not_as_it_was_is_replaced(task, arguments, options, ranks):
-    ranks.run(calls_of_the_group)
-    assert not fresh(ranks.run(calls_of_the_group))
-    ranks.run(task, *arguments, **options)
-    assert fresh(ranks.run(calls_of_the_group))
-    assert not fresh(ranks.run(calls_of_the_group))
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_ranks_that_made_different_collectives_fail(rank, ranks):
-    """A collective that one rank has begun and not waited for would meet the next task's."""
-    with pytest.raises(RankError, match="the ranks have not made the same collectives"):
-        ranks.run(one_collective_more, rank)
-    assert fresh(ranks.run(calls_of_the_group))
-
-
-@pytest.mark.parametrize("task", [fail_on, die_on])
-def test_a_failure_replaces_the_group_of_its_world_size_only(task, ranks):
-    for world_size in (2, 3):
-        ranks.run(calls_of_the_group, world_size=world_size)
-    with pytest.raises(RankError):
-        ranks.run(task, 1)
-    assert fresh(ranks.run(calls_of_the_group))
-    assert not fresh(ranks.run(calls_of_the_group, world_size=3))
+def test_every_task_has_a_new_group(task, options, ranks):
+    ranks.run(task, **options)
+    assert [sorted(counts) for counts in ranks.run(group_of_the_call)] == [[1, 2]] * 2

@@ -18,7 +18,7 @@ from robomimic_ddp.distributed import comm_hooks, group, host_algo, parallel, rn
 from robomimic_ddp.training import state_saver, step
 from tests.ranks import toy
 from tests.ranks.pool import RankError
-from tests.ranks.test_state_saver import running
+from tests.ranks.running import running
 from tests.ranks.toy import make_algo
 from tests.versions import gloo_sends_bf16
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader, Dataset
 
-from robomimic_ddp.checkpoint import Found
+from robomimic_ddp.checkpoint import STATE, Found, state_file
 from robomimic_ddp.config import options
 from robomimic_ddp.data import sampling
 from robomimic_ddp.distributed import group
 from robomimic_ddp.training import state_saver
 from tests.ranks.pool import RankError
-from tests.ranks.test_state_saver import running
+from tests.ranks.running import running
 from tests.ranks.toy import make_algo
 
 CONFIG = {
@@ -57,12 +57,14 @@ def changed(config, dotted, value):
 def life(directory, found, how=None, batches=0):
     """One job: resumes if `found`, takes `batches` of the train data, and saves; its prints.
 
-    how: "key" and "value" change the config, "data" the dataset, "options" our options.
+    how: "key" and "value" change the config, "data" the dataset, "options" our options, "rates" the
+    learning rates that config and ranks give.
     """
     how = how or {}
     printed = io.StringIO()
     with running(directory, found) as run, contextlib.redirect_stdout(printed):
         run.options = options.resolve(how.get("options", {}))
+        run.learning_rates = how.get("rates", run.learning_rates)
         config = changed(CONFIG, how["key"], how["value"]) if "key" in how else CONFIG
         run.config = config
         run.resume.config_before = None
@@ -100,6 +102,10 @@ def saved(ranks, tmp_path):
         ({"data": {"size": 44}}, "data: 40 -> 44 samples"),
         ({"data": {"scale": 0.5}}, "data: actions: 0.5"),
         ({"data": {"normalised": 1.00001}}, None),
+        (
+            {"rates": [(0.1, 0.4)]},
+            "learning rate: the present config and ranks would give 0.4",
+        ),
     ],
 )
 def test_a_difference_that_harms_nothing_is_a_line(ranks, saved, how, line):
@@ -143,3 +149,52 @@ def test_other_data_in_the_middle_of_a_pass_are_refused(ranks, tmp_path, data, w
     assert "resuming" in ranks.run(life, tmp_path, found, None, 2, world_size=world)[0]
     with pytest.raises(RankError, match="data, in the middle of a pass"):
         ranks.run(life, tmp_path, found, {"data": data}, world_size=world)
+
+
+def stream_of_rank_1(state):
+    state["ranks"][1]["random"]["torch"] = state["ranks"][1]["random"]["torch"][:8]
+
+
+def place_in_the_data(state):
+    for rank in state["ranks"]:
+        del rank["data"]["pass"]
+
+
+def place_in_the_epoch(state):
+    state["inside"] = {"epoch": 2}
+
+
+def a_model(state):
+    del state["model"][""]["optimizers"]
+
+
+def what_defines_it(state):
+    state["defines"] = {"config": None}
+
+
+def everything(state):
+    state.clear()
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (stream_of_rank_1, "its part 'random' does not fit"),
+        (place_in_the_data, "its part 'ranks.data' does not fit .*KeyError: 'pass'"),
+        (place_in_the_epoch, "its part 'inside' does not fit .*KeyError: 'steps'"),
+        (a_model, "its part 'model' does not fit .*KeyError: 'optimizers'"),
+        (what_defines_it, "its part 'defines' does not fit"),
+        (everything, "was written by another version .* lacks save_id, epoch"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_part_of_another_version_is_refused_by_its_name(ranks, saved, damage, says):
+    """Its checksum is right: somebody else wrote it."""
+    state = state_file.read_file(saved / STATE)
+    damage(state)
+    state_file.write(saved, state, best=False)
+    before = (saved / STATE).read_bytes()
+    with pytest.raises(RankError, match=f"the state in {saved}.* is complete.*{says}") as caught:
+        ranks.run(life, saved, Found(saved, "state"), {"key": "train.seed", "value": 2})
+    assert "Resume with the version that wrote it" in str(caught.value)
+    assert (saved / STATE).read_bytes() == before

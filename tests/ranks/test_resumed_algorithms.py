@@ -1,4 +1,4 @@
-"""Algorithms with several optimizers, counters or parts, stopped inside an epoch or killed, and
+"""Algorithms with several optimizers, counters or parts, stopped inside an epoch and
 continued: they end as the run that nothing interrupted, to the bit. See test_resumed_host.py.
 """
 
@@ -13,9 +13,9 @@ import pytest
 from robomimic_ddp.errors import EXIT_STOPPED
 from tests.configs import make_config, merged, write_config
 from tests.hosts import Host
+from tests.ranks.hosted import job, require_finished
 from tests.ranks.pool import RankPool
-from tests.ranks.test_resumed_host import job, killed, require_finished
-from tests.runs import flat, newest, state_differences
+from tests.runs import newest, state_differences
 
 pytestmark = pytest.mark.timeout(600)
 OPTIMIZERS = {
@@ -67,21 +67,3 @@ def test_stopped_inside_an_epoch_to_the_bit(
         states.append(newest(folder))
     assert state_differences(*states, HOLDS) == []
     assert states[0]["steps"] == 6
-
-
-def test_killed_in_an_epoch_to_the_bit(
-    host_copy: Host, host_ranks: RankPool, low_dim_dataset: Path, tmp_path: Path
-) -> None:
-    """CQL, with both of its weights tuned: on to the state of the epoch before."""
-    states = []
-    for name, plan in (("whole", "none"), ("killed", "all@5")):
-        folder = tmp_path / name
-        call = (host_copy, folder, settings("cql", low_dim_dataset, folder), plan)
-        if plan != "none":
-            killed(host_ranks, *call)
-            assert newest(folder)["epoch"] == 1
-            call = (*call, "--resume")
-        require_finished(job(host_ranks, *call))
-        states.append(newest(folder))
-    assert state_differences(*states, HOLDS) == []
-    assert any("/log_cql_weight" in name for name in dict(flat(states[0])))

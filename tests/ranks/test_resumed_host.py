@@ -20,9 +20,9 @@ from robomimic_ddp.checkpoint import state_file
 from robomimic_ddp.distributed import group
 from robomimic_ddp.errors import EXIT_REFUSED, EXIT_STOPPED
 from tests.droid_host import droid_shaped
-from tests.hosts import FINISHED, Host, apply
-from tests.ranks.hosted import train_on_rank
-from tests.ranks.pool import RankError, RankPool
+from tests.hosts import Host, apply
+from tests.ranks.hosted import job, killed, require_finished, train_on_rank
+from tests.ranks.pool import RankPool
 from tests.runs import (
     captured,
     flat,
@@ -40,43 +40,6 @@ pytestmark = pytest.mark.timeout(600)
 @pytest.fixture(scope="module")
 def config(four_epochs: Callable[..., Path]) -> Callable[..., Path]:
     return four_epochs
-
-
-def job(
-    pool: RankPool,
-    host: Host,
-    folder: Path,
-    config: Path,
-    plan: str,
-    *more: str,
-    ranks: int = 2,
-    launched: bool = True,
-    added: dict[str, str] | None = None,
-    train: Callable[..., tuple[int, str]] = train_on_rank,
-) -> tuple[int, str]:
-    """The exit code of all ranks, and what they printed."""
-    call = (str(host.folder), "tests.e2e.killed_train", launched, plan, str(folder / "happened"))
-    done = pool.run(
-        train,
-        *(*call, "--config", str(config), *more),
-        world_size=ranks,
-        process_group=launched,
-        environment=added,
-        timeout=200,
-    )
-    (code,) = {code for code, _ in done}
-    return code, "".join(text for _, text in done)
-
-
-def require_finished(done: tuple[int, str]) -> str:
-    code, text = done
-    assert code == 0 and text.count(FINISHED) == 1, text
-    return text
-
-
-def killed(pool: RankPool, *call: Any, **options: Any) -> None:
-    with pytest.raises(RankError, match="died with exit code -9"):
-        job(pool, *call, **options)
 
 
 @pytest.fixture(scope="module")
@@ -167,28 +130,6 @@ def test_micro_batches_resume_inside_an_epoch_to_the_bit(
         rate = line["samples_per_second"] * line["seconds"]
         assert rate == pytest.approx((line["steps"] - before) * 16)
         assert line["log"]["Policy_Grad_Norms"] > 0
-
-
-@NEEDS_FSDP
-@pytest.mark.slow
-@pytest.mark.parametrize("plan", ["0@SIGUSR1:4", "all@5"], ids=["stop", "kill"])
-def test_sharded_ranks_resume_to_the_bit(
-    plan: str, host_copy: Host, host_ranks: RankPool, config: Any, tmp_path: Path
-) -> None:
-    """Stopped or killed inside the second of two epochs."""
-    folders = [tmp_path / name for name in ("whole", "broken")]
-    changes = {"ddp": {"mode": "fsdp"}, "train": {"num_epochs": 2}}
-    whole, broken = ((folder, config(folder, **changes)) for folder in folders)
-    require_finished(job(host_ranks, host_copy, *whole, "none"))
-    if plan.startswith("all"):
-        killed(host_ranks, host_copy, *broken, plan)
-    else:
-        assert job(host_ranks, host_copy, *broken, plan)[0] == EXIT_STOPPED
-        assert newest(folders[1])["inside"] == {"epoch": 2, "steps": 2, "total": None}
-    require_finished(job(host_ranks, host_copy, *broken, plan, "--resume"))
-    states = [newest(folder) for folder in folders]
-    assert states[0]["options"]["mode"] == "fsdp" and states[0]["steps"] == 6
-    assert state_differences(*states) == []
 
 
 def train_and_print_digest(*call: Any) -> tuple[int, str]:

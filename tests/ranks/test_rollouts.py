@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from robomimic_ddp.distributed import group, rng
-from robomimic_ddp.training.rollouts import merge, split
+from robomimic_ddp.training.rollouts import split
 from tests.ranks.pool import RankError
 
 SEED = 7
@@ -192,8 +192,3 @@ def patient(folder, rank_of_slow):
 
 def test_a_rank_that_is_done_early_waits_beyond_the_time_limit(ranks, tmp_path):
     assert ranks.run(patient, str(tmp_path), 1) == [[0, 1], [0, 1]]
-
-
-def test_merge_weights_by_episodes_and_skips_ranks_without_any():
-    parts = [({"e": {"Return": 1.0}}, 3), ({"e": {"Return": 5.0}}, 1), (None, 0)]
-    assert merge(parts) == {"e": {"Return": 2.0}}

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from robomimic_ddp.data.sampling import train_loader, valid_loader
+from robomimic_ddp.data.sampling import train_loader
 from robomimic_ddp.distributed import group
 
 SIZE = 47
@@ -22,41 +22,24 @@ class Samples(Dataset):
         return {"index": index, "noise": torch.rand(()), "worker": get_worker_info() is not None}
 
 
-def run_passes(make, num_workers, kwargs, passes=2):
+def run_passes(num_workers):
+    """Collective: (indices, noise of the first pass, digests, samples) of two passes of a rank."""
     torch.manual_seed(100 + group.rank())
-    persistent = num_workers > 0
-    loader = make(
+    kwargs = {"dataset": Samples(), "batch_size": 4, "shuffle": True, "num_workers": num_workers}
+    loader = train_loader(
         DataLoader,
-        {
-            "dataset": Samples(),
-            "batch_size": 4,
-            "num_workers": num_workers,
-            "persistent_workers": persistent,
-            **kwargs,
-        },
+        {**kwargs, "persistent_workers": num_workers > 0},
         rank=group.rank(),
         world_size=group.world_size(),
         seed=1,
         batch_size_per_rank=4,
     )
-    seen = [list(loader) for _ in range(passes)]
-    assert all(batch["worker"].all() == persistent for batches in seen for batch in batches)
-    indices = [[batch["index"].tolist() for batch in batches] for batches in seen]
-    noise = [value for batch in seen[0] for value in batch["noise"].tolist()]
-    digests = loader.index_stream_digest()
-    return indices, noise, digests, loader.samples_delivered
-
-
-def early_stops(num_workers):
-    """The host with epoch_every_n_steps: a new iterator at each epoch, left before its end."""
-    kwargs = {"dataset": Samples(), "batch_size": 4, "shuffle": True, "num_workers": num_workers}
-    place = {"rank": group.rank(), "world_size": group.world_size()}
-    loader = train_loader(DataLoader, kwargs, **place, seed=1, batch_size_per_rank=4)
-    epochs = []
-    for _ in range(3):
-        iterator = iter(loader)
-        epochs.append([next(iterator)["index"].tolist() for _ in range(2)])
-    return epochs, loader.samples_delivered
+    passes = [list(loader) for _ in range(2)]
+    for batch in (batch for batches in passes for batch in batches):
+        assert batch["worker"].all() == (num_workers > 0)
+    indices = [[batch["index"].tolist() for batch in batches] for batches in passes]
+    noise = [value for batch in passes[0] for value in batch["noise"].tolist()]
+    return indices, noise, loader.index_stream_digest(), loader.samples_delivered
 
 
 def flat(batches):
@@ -65,7 +48,7 @@ def flat(batches):
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_training_passes_are_disjoint_full_and_reshuffled(own_ranks, num_workers):
-    results = own_ranks.run(run_passes, train_loader, num_workers, {"shuffle": True})
+    results = own_ranks.run(run_passes, num_workers)
     (first, noise0, digest0, count0), (second, noise1, digest1, count1) = results
     for number in range(2):
         assert [len(batch) for batch in first[number] + second[number]] == [4] * 10
@@ -75,20 +58,3 @@ def test_training_passes_are_disjoint_full_and_reshuffled(own_ranks, num_workers
     assert not set(noise0) & set(noise1)
     assert digest0 != digest1
     assert (count0, count1) == (40, 40)
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_every_validation_sample_comes_once(own_ranks, num_workers):
-    results = own_ranks.run(run_passes, valid_loader, num_workers, {"shuffle": True})
-    for number in range(2):
-        union = [index for result in results for index in flat(result[0][number])]
-        assert sorted(union) == list(range(SIZE))
-    assert results[0][0][0] == results[0][0][1]  # the same order at every epoch
-    assert [result[3] for result in results] == [48, 46]
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_an_epoch_that_ends_inside_a_pass_is_followed_by_the_next_pass(own_ranks, num_workers):
-    for epochs, delivered in own_ranks.run(early_stops, num_workers):
-        assert delivered == 3 * 2 * 4
-        assert len({tuple(flat(epoch)) for epoch in epochs}) == 3

@@ -9,8 +9,8 @@ import pytest
 
 from robomimic_ddp.errors import EXIT_REFUSED
 from tests.hosts import Host
+from tests.ranks.hosted import job, require_finished
 from tests.ranks.pool import RankPool
-from tests.ranks.test_resumed_host import job, require_finished
 from tests.runs import newest, state_differences
 
 pytestmark = pytest.mark.timeout(600)

@@ -80,7 +80,9 @@ def steps_and_resumed(folder, mode, *kind):
         step(algo)
     whole = state_file.digest(captured(algo))
     rng.restore(random)  # the rank's own
-    saved = tree_collectives.broadcast(state_file.read(folder)[0] if group.is_main() else None)
+    saved = tree_collectives.broadcast(
+        state_file.read_file(folder / state_file.STATE) if group.is_main() else None
+    )
     again = make(mode, *kind)
     step(again)  # a used optimizer, whose state is replaced
     restore_model(again, saved["model"])
@@ -123,31 +125,6 @@ def test_two_ranks(api, module_key, old_training_utils, ranks, tmp_path):
         steps_and_resumed, tmp_path, "ddp", module_key, old_api, "cosine"
     )
     assert whole0 == whole1 == resumed0 == resumed1 and one0 and one1
-
-
-def fewer_nets(algo):
-    del algo.nets["policy"]["obs_encoder"]
-
-
-def no_average(algo):
-    algo.ema = None
-
-
-def wider(algo):
-    algo.nets["policy"]["noise_pred_net"] = nn.Linear(6, 5)
-
-
-def another_optimizer(algo):
-    algo.optimizers["critic"] = algo.optimizers["policy"]
-
-
-@pytest.mark.parametrize("change", [fewer_nets, no_average, wider, another_optimizer])
-def test_another_model_is_one_clear_error(change):
-    saved = captured(make("single", False, None, "cosine"))
-    other = make("single", False, None, "cosine")
-    change(other)
-    with pytest.raises(CheckpointError, match="another model than the config describes"):
-        restore_model(other, saved)
 
 
 class Part:
@@ -220,18 +197,6 @@ def small(**changes):
     }
     held.update(changes)
     return Part(**{name: value for name, value in held.items() if value != "left out"})
-
-
-def test_what_is_captured_of_a_model():
-    model = small()
-    state = captured(model)[""]
-    assert list(state) == ["nets", "ema_nets", "optimizers", "lr_schedulers", "ema", "numbers"]
-    assert state["numbers"] == {"steps": 3, "ratio": 0.25}
-    assert state["ema"]["numbers"] == {"decay": 0.5}
-    assert state["optimizers"]["policy"][0]["param_groups"][0]["lr"] == 0.5
-    assert state["optimizers"]["none"] is None and state["lr_schedulers"] == {}
-    bare = captured(small(nets=None, ema_nets="left out", optimizers="left out", ema=None))[""]
-    assert list(bare) == ["optimizers", "lr_schedulers", "numbers"] and bare["optimizers"] is None
 
 
 def test_everything_is_put_back_in_place():

@@ -4,63 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import io
-from unittest import mock
 
 import pytest
 import torch
 
-from robomimic_ddp.checkpoint import BEST, PREVIOUS, STATE, Found, Resume, state_file
+from robomimic_ddp.checkpoint import BEST, PREVIOUS, STATE, Found
 from robomimic_ddp.checkpoint.state_file import read_file
-from robomimic_ddp.config import options, plan
-from robomimic_ddp.config.env import LaunchEnv
-from robomimic_ddp.distributed import group, parallel, rng
-from robomimic_ddp.training import resume, state_saver
-from robomimic_ddp.training import run as _run
+from robomimic_ddp.distributed import group, rng
+from robomimic_ddp.training import state_saver
 from robomimic_ddp.training import step as step_of_run
-from tests.ranks.toy import make_algo, step
+from tests.ranks.running import running, train
+from tests.ranks.toy import make_algo
 from tests.versions import NEEDS_CPU_FP16
-
-
-@contextlib.contextmanager
-def running(directory, found=None, **asked):
-    """A run of this rank, as `api.distributed` starts it; only the main rank knows the folder."""
-    rank, world = group.rank(), group.world_size()
-    launch = LaunchEnv(True, rank, world, rank, world)
-    resolved = options.resolve(asked)
-    made = plan.make_plan(launch, resolved, visible_gpus=0, use_cuda=False, batch_size=4)
-    run = _run.Run(made, resolved, 7, False, resume=Resume(found))
-    run.learning_rates = [(0.1, 0.1)]
-    if group.is_main():
-        run.begin_record(directory)
-    token = _run._current.set(run)
-    try:
-        yield run
-    finally:
-        _run._current.reset(token)
-
-
-def train(directory, losses, found=None):
-    """The host's train(): one step an epoch, and the best of the given losses."""
-    with running(directory, found) as run:
-        algo = make_algo()
-        saver = state_saver.StateSaver(run, algo)
-        best_valid_loss = resume.restored("best_valid_loss", None)
-        first = best_valid_loss
-        rng.seed_streams(7, group.rank())
-        finished = saver.restore() or 0
-        for epoch, loss in enumerate(losses, start=1):
-            if epoch <= finished:
-                continue
-            step(algo, torch.randn(4, 4))
-            if best_valid_loss is None or loss < best_valid_loss:
-                best_valid_loss = loss
-            saver.epoch_end(epoch)
-        return (
-            first,
-            finished,
-            torch.randn(1).item(),
-            state_file.digest(dict(algo.nets.state_dict())),
-        )
 
 
 def test_newest_previous_best_and_on(ranks, tmp_path):
@@ -110,28 +65,6 @@ def test_ranks_that_did_not_exist_draw_from_new_streams(ranks, tmp_path):
     text = found[0][1]
     assert "world size: 2 -> 3; rank 2 begins new random streams" in text
     assert "samples per step: 8 -> 12" in text and "learning rate: 0.01, as saved" in text
-
-
-def laid_out(directory):
-    """The orders of gradients that nets are to repeat, by their names."""
-    repeated = {}
-
-    def repeat_layout(state, order):
-        repeated[state.name] = order
-
-    with running(directory, Found(directory, "state")) as run:
-        with mock.patch.object(parallel._State, "repeat_layout", repeat_layout):
-            state_saver.StateSaver(run, make_algo()).restore()
-    return repeated
-
-
-def test_gradients_lie_in_buckets_as_before(ranks, tmp_path):
-    part = tmp_path / "part"
-    ranks.run(train, part, [0.5])
-    saved = read_file(part / STATE)["gradient_orders"]
-    assert set(saved) == {"policy.obs_encoder", "policy.noise_pred_net"}
-    assert all(sorted(order) == list(range(len(order))) and order for order in saved.values())
-    assert ranks.run(laid_out, part) == [saved] * 2
 
 
 def keep_scaler(directory, scale, found=None):

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import multiprocessing
 import os
 import signal
 import socket
 import threading
 import time
-import traceback
 
-import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -84,38 +81,20 @@ def test_one_process():
         assert stopper.agreed() and stopper.agreed_at_last()
 
 
-def simulate_for_ever(seconds):
-    """No place to stop at: as a rank in a rollout of a job that has failed."""
+def simulate_a_long_time():
+    """Come to no place to stop at, as a rank in a rollout of a job that has failed."""
     stopping.PATIENCE_SECONDS = 0.2
     stopper = Stopper()
     with stopper.scope():
         stopper.listen()
         if group.rank() == 1:
             os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(seconds)
+            time.sleep(60)
 
 
 def test_patience_ends(ranks):
     with pytest.raises(RankError, match=f"died with exit code {128 + signal.SIGTERM}"):
-        ranks.run(simulate_for_ever, 60)
-
-
-def read_for_ever(file):
-    """As `simulate_for_ever`, with a data worker that hangs in a read."""
-    if group.rank() == 1:
-        worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=[60])
-        worker.start()
-        file.write_text(str(worker.pid))
-    simulate_for_ever(60)
-
-
-def test_a_data_worker_that_hangs_ends_with_its_rank(ranks, tmp_path):
-    """It would keep the lock of the run directory."""
-    with pytest.raises(RankError, match=f"died with exit code {128 + signal.SIGTERM}"):
-        ranks.run(read_for_ever, tmp_path / "worker")
-    worker = int((tmp_path / "worker").read_text())
-    time.sleep(0.5)
-    assert not psutil.pid_exists(worker) or psutil.Process(worker).status() == "zombie"
+        ranks.run(simulate_a_long_time)
 
 
 def wait_in_c(tell_failure, ask):
@@ -182,7 +161,7 @@ def test_a_signal_to_a_forked_process_is_its_own(ranks):
     assert ranks.run(fork_and_end_the_child, world_size=1) == [(signal.SIGTERM, None, True)]
 
 
-def stop_beside_a_fork():
+def stop_while_a_fork_lives():
     stopper = Stopper()
     with stopper.scope():
         stopper.listen()
@@ -193,7 +172,7 @@ def stop_beside_a_fork():
 
 def test_a_forked_process_that_lives_on_keeps_nobody_waiting(ranks):
     """Data workers do, until their loader is deleted."""
-    ranks.run(stop_beside_a_fork, world_size=1, timeout=20.0)
+    ranks.run(stop_while_a_fork_lives, world_size=1, timeout=20.0)
 
 
 def interrupt(times, apart):
@@ -230,7 +209,7 @@ def test_a_job_in_the_background_ignores_the_terminal(ranks):
     assert ranks.run(ignore_and_listen, world_size=1) == [None]
 
 
-def test_a_former_wakeup_descriptor_hears_on_and_comes_back():
+def test_a_former_wakeup_descriptor_comes_back():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.setblocking(False)
@@ -239,9 +218,6 @@ def test_a_former_wakeup_descriptor_hears_on_and_comes_back():
             stopper = Stopper()
             with stopper.scope():
                 stopper.listen()
-                os.kill(os.getpid(), signal.SIGUSR1)
-                ours.settimeout(10)
-                assert ours.recv(1) == bytes([signal.SIGUSR1])
         finally:
             assert signal.set_wakeup_fd(before) == theirs.fileno()
 
@@ -256,11 +232,10 @@ def wait_for_a_lost_rank():
     try:
         stopper.agreed_at_last()
     except RuntimeError as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
         dist.destroy_process_group()
-        return last.name, entry_point.is_follow_up(error), str(error)
+        return entry_point.is_follow_up(error), str(error)
 
 
 def test_a_lost_rank_seen_by_the_stopper_is_a_follow_up(ranks):
-    (place, follow_up, text), _ = ranks.run(wait_for_a_lost_rank)
-    assert place == "_answer" and follow_up, text
+    (is_follow_up, text), _ = ranks.run(wait_for_a_lost_rank)
+    assert is_follow_up, text

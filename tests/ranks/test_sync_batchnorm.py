@@ -70,19 +70,19 @@ def passes(layer, batches):
     return found, of_layer, layer.state_dict()
 
 
-def installed(layer, undo, choice="true"):
+def installed(layer, undo):
     """Collective: the line of the plan."""
     model = SimpleNamespace(nets=nn.ModuleDict({"layer": layer}))
-    return sync_batchnorm.install(model, choice, [], undo)
+    return sync_batchnorm.install(model, "true", [], undo)
 
 
-def passes_of_rank(name, choice):
+def passes_of_rank(name):
     """Collective."""
     layer, shape = made(name)
     sizes, rank = SIZES[group.world_size()], group.rank()
     drawn = [parts(shape, sizes, seed) for seed in range(3)]
     with ExitStack() as undo:
-        installed(layer, undo, choice)
+        installed(layer, undo)
         return passes(layer, [(batch[rank], weighted[rank]) for batch, weighted in drawn])
 
 
@@ -109,16 +109,10 @@ def largest_difference(of_ranks, expected):
 @pytest.mark.parametrize("world_size", SIZES)
 @pytest.mark.parametrize("name", CASES)
 def test_ranks_equal_torch_on_the_concatenated_batch(name, world_size, ranks):
-    of_ranks = ranks.run(passes_of_rank, name, "true", world_size=world_size)
+    of_ranks = ranks.run(passes_of_rank, name, world_size=world_size)
     assert largest_difference(of_ranks, passes_of_one(name, SIZES[world_size])) < TOLERANCE
     states = [result[2] for result in of_ranks]
     assert all(torch.equal(one[key], states[0][key]) for one in states for key in one)
-
-
-def test_without_it_they_differ_much(ranks):
-    for choice in ("auto", "false"):
-        of_ranks = ranks.run(passes_of_rank, "2d", choice)
-        assert largest_difference(of_ranks, passes_of_one("2d", SIZES[2])) > 0.1
 
 
 def forward_of(sizes):
@@ -264,36 +258,29 @@ def batch_of_step(number):
     return image, torch.randn(8, 2, dtype=torch.float64)
 
 
-def trained_on_rank(choice, checkpointed):
+def trained_on_rank(checkpointed):
     """Collective: in DDP, with buckets that are sent between the layers' messages."""
     torch.manual_seed(0)
     net, rank = Net().double(), group.rank()
     parallel.parallelise(net, "ddp", {"bucket_cap_mb": 0.005})
     with ExitStack() as undo:
-        line = installed(net, undo, choice)
+        installed(net, undo)
         if checkpointed:
             assert activation_checkpointing.install([net], undo) == [net]
 
         def own(number):
             return [part[4 * rank : 4 * rank + 4] for part in batch_of_step(number)]
 
-        return line, trained(net, own)
+        return trained(net, own)
 
 
 @pytest.mark.parametrize("checkpointed", [False, pytest.param(True, marks=NEEDS_CALL_PLACE)])
 def test_a_net_in_ddp_equals_one_process(checkpointed, ranks):
     torch.manual_seed(0)
     expected = trained(Net().double(), batch_of_step)
-
-    def distances(choice):
-        results = ranks.run(trained_on_rank, choice, checkpointed)
-        return [
-            max(float((state[name] - expected[name]).abs().max()) for name in expected)
-            for _, state in results
-        ]
-
-    assert max(distances("true")) < TOLERANCE
-    assert min(distances("false")) > 0.01
+    for state in ranks.run(trained_on_rank, checkpointed):
+        for name, tensor in expected.items():
+            assert float((state[name] - tensor).abs().max()) < TOLERANCE, name
 
 
 def line_of_plan(choice):

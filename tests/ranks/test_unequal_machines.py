@@ -15,7 +15,6 @@ from robomimic_ddp.distributed import group
 from robomimic_ddp.training import run as _run
 from robomimic_ddp.training.step import compile, effective
 from tests.faults import toy_run
-from tests.faults.test_planted_faults import ENVIRONMENT
 
 
 def _limits(limit):
@@ -85,6 +84,6 @@ def threads_in_training(cores):
 
 
 def test_one_process_has_no_more_threads_than_cores(ranks):
-    alone = {"world_size": 1, "environment": ENVIRONMENT}
+    alone = {"world_size": 1}
     found = [ranks.run(threads_in_training, cores, **alone) for cores in ((0,), (0, 1))]
     assert found == [[1], [2]]

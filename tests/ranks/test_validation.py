@@ -15,7 +15,7 @@ from robomimic_ddp.distributed import rng, watchdog
 from robomimic_ddp.monitoring.step_logs import EpochPart
 from robomimic_ddp.training import epoch as seam
 from tests.ranks.hosts import Algo, a_loader, epoch_log, real_run_epoch
-from tests.ranks.test_state_saver import running
+from tests.ranks.running import running
 
 
 class Scheduled(Algo):

@@ -121,12 +121,6 @@ def test_the_late_rank_is_named_before_nccl_ends_the_process(unheard, limited, w
         assert "Not there yet: rank 1 is at: start" in text
 
 
-def test_nothing_is_noted_without_a_process_group():
-    watchdog.reached("epoch 1 train")
-    watchdog.stepped()
-    assert watchdog.missing() is None
-
-
 @pytest.mark.parametrize(
     "world, published, named", [(2, None, 1), (3, None, None), (3, "2", 2), (2, "1", 1)]
 )

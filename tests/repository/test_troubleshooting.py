@@ -23,6 +23,7 @@ OF_OTHERS = {
     "The NVIDIA driver on your system is too old",
     "Watchdog caught collective operation timeout",
     "No module named 'robomimic_ddp'",
+    "Signal 11 (SIGSEGV) received by PID",
     *REMEDIES,
 }
 WELL_KNOWN = (

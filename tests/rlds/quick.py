@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from robomimic_ddp.data.rlds import host_datasets
@@ -40,9 +39,7 @@ def quick_dataset(folder: Path, index: str, **options: Any) -> Any:
         pad_seq_length=True,
         batch_size=4,
     )
-    modalities = SimpleNamespace(obs=SimpleNamespace(rgb=[CAMERAS[0]], low_dim=[STATES[0]]))
+    modalities = Section(obs=Section(rgb=[CAMERAS[0]], low_dim=[STATES[0]]))
     observation = Section(image_dim=[HEIGHT, WIDTH], modalities=modalities)
-    config = Section(
-        train=train, observation=observation, experiment=SimpleNamespace(validate=False)
-    )
+    config = Section(train=train, observation=observation, experiment=Section(validate=False))
     return host_datasets.datasets_from_config(config, [CAMERAS[0], STATES[0]], **options)[0]

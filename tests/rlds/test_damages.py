@@ -110,22 +110,9 @@ def test_a_large_data_set_is_not_read_for_the_damaged_record(damaged, monkeypatc
     """Ranks wait for the end of the job meanwhile."""
     train = damaged(BY_NAME["a record that is damaged later"])
     monkeypatch.setattr(diagnose, "SEARCH_SECONDS", -1.0)
-    monkeypatch.setattr(diagnose, "SEARCHED_BYTES", 0)
-    with pytest.raises(DataError, match="stats CONFIG --cache NEW_FOLDER") as caught:
+    with pytest.raises(DataError, match="inspect-data --config FILE --cache NEW_FOLDER") as caught:
         list(make_loader(train, 3, 0, 1, 5))
     assert "DataLossError" in str(caught.value)
-
-
-def test_the_search_begins_with_what_leaves_next(damaged):
-    train = damaged(Damage("none", lambda folder: None))
-    loader = make_loader(train, 3, 0, 1, 5)
-    plan = loader._plan_of(0)
-    windows = np.concatenate([plan.block(number).leaving[:, 1] for number in range(plan.blocks)])
-    for number in range(len(loader)):
-        soon = [train.episode_of(int(window))[0] for window in windows[3 * number : 3 * number + 3]]
-        found = list(loader._suspects())
-        assert set(found[: len(set(soon))]) == set(soon)
-        loader._batches += 1
 
 
 @pytest.fixture

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from robomimic_ddp.config.options import resolve
 from robomimic_ddp.data.language import embeddings as language
-from robomimic_ddp.data.language.encoder import AUTO, MODELS
+from robomimic_ddp.data.language.encoder import MODELS
 from robomimic_ddp.data.language.lazy_model import LanguageModel
 from robomimic_ddp.data.rlds import host_datasets
 from robomimic_ddp.data.rlds.loaders.make import make_loader
@@ -124,15 +123,6 @@ def test_random_numbers_of_training_are_left_alone(load_with, model, tmp_path):
     before = torch.get_rng_state()
     load_with(model, tmp_path)
     assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_a_text_that_the_index_did_not_tell_of_is_encoded_when_it_comes(model, tmp_path):
-    made = language.make_embeddings("lang_emb", model, ["do task 1"], tmp_path)
-    rows = made.of(["do task 2", "do task 1", "do task 2"], 2)
-    assert rows.shape == (3, 2, WIDTH)
-    for text, row in zip(["do task 2", "do task 1"], rows):
-        assert np.array_equal(row[0].numpy(), by_hand(model, text))
-        assert torch.equal(row[0], row[1])
 
 
 def test_an_unknown_text_in_a_thread_that_reads_ahead_leaves_training_its_numbers(
@@ -307,8 +297,3 @@ def test_a_data_set_without_instructions_has_no_embedding(make_config, model, tm
     )  # fmt: skip
     with pytest.raises(DataError, match="has no instructions.*'lang_emb'"):
         host_datasets.datasets_from_config(config, config.all_obs_keys, language_model=model)
-
-
-def test_the_option_keeps_the_letters_of_a_path():
-    assert resolve({"language_model": "/Models/Tiny"}).values.language_model == "/Models/Tiny"
-    assert resolve().values.language_model == AUTO

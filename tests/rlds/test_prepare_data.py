@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -89,7 +88,8 @@ def test_images_are_the_loaders_and_everything_else_is_the_sources(stored, made)
     step = next(iter(next(iter(builders[1].as_dataset("train")))["steps"]))
     assert step["observation"]["wrist_image_left"].shape == (*SMALL, 3)
     notes = builders[1].info.metadata[prepared.KEY]
-    assert notes["quality"] == 95 and notes["filter"] == "lanczos3" and notes["psnr"]["frames"] > 50
+    assert notes["quality"] == 95 and notes["filter"] == "lanczos3"
+    assert notes["psnr"]["frames"] == 3 * len(source)
     assert not {"prepare.json", "done"} & set(contents(target(made)))
 
 
@@ -193,7 +193,7 @@ def test_other_features_splits_and_encodings(tmp_path, capsys):
 
 
 def test_a_dropped_camera_is_missed_only_by_who_asks_for_it(stored, tmp_path, make_config):
-    words = ("--cameras", CAMERAS[0], "exterior_image_2_left", "--quality", "40")
+    words = ("--cameras", KEPT[0], "exterior_image_2_left", "--quality", "40")
     assert prepare(stored.folder, tmp_path / "out", *words) == 0
     where = {"data_path": str(tmp_path / "out"), "data_cache_dir": str(tmp_path / "cache")}
     strict = (spec.FOLDER / "droid.yaml").read_text().replace("optional: true", "optional: false")
@@ -204,20 +204,6 @@ def test_a_dropped_camera_is_missed_only_by_who_asks_for_it(stored, tmp_path, ma
     config = make_config(**where, cameras=CAMERAS)
     with pytest.raises(DataError, match="prepared without the camera 'camera/image/hand"):
         host_datasets.datasets_from_config(config, config.all_obs_keys)
-
-
-def test_the_sources_index_carries_over(load, made, tmp_path, monkeypatch):
-    where = {"data_cache_dir": str(tmp_path)}
-    of_source, _ = load(**where)
-    with monkeypatch.context() as patched:
-        patched.setattr(cache, "make_index", None)
-        carried, _ = load(**where, data_path=str(made))
-        again, _ = load(**where, data_path=str(made))
-    fresh, _ = load(data_cache_dir=str(tmp_path / "other"), data_path=str(made))
-    for one in (carried, again):
-        for name, column in cache.arrays_of(fresh.index).items():
-            np.testing.assert_array_equal(cache.arrays_of(one.index)[name], column)
-    assert (of_source.index.offset != fresh.index.offset).any()
 
 
 @pytest.fixture
@@ -240,27 +226,20 @@ def require_index(load, root, tmp_path, monkeypatch, **more):
         np.testing.assert_array_equal(cache.arrays_of(found.index)[name], column)
 
 
-@pytest.mark.parametrize("tasks", [1, 3])
-def test_the_index_is_made_in_the_same_pass(
-    stored, load, config_file, tmp_path, monkeypatch, tasks
-):
-    """Also by several tasks, with more threads, and after a kill in the middle of a file."""
+def as_task(monkeypatch, task, tasks, launcher="slurm"):
+    """The environment of task `task` of `tasks`."""
+    names = {"SLURM_ARRAY_TASK_ID": task + 1, "SLURM_ARRAY_TASK_COUNT": tasks, **TASKS}
+    if launcher == "torchrun":
+        names = {"RANK": task, "WORLD_SIZE": tasks, "LOCAL_RANK": task, "LOCAL_WORLD_SIZE": tasks}
+        names |= {"MASTER_ADDR": "localhost", "MASTER_PORT": 1}
+    for name, value in names.items():
+        monkeypatch.setenv(name, str(value))
 
-    class Killed(BaseException):
-        pass
 
-    def killed(*_):
-        raise Killed
-
-    words, put = ("--config", str(config_file), "--workers", "3"), writing._rewritten
-    left = iter([put] * 9 + [killed])
-    with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(writing, "_rewritten", lambda *a: next(left)(*a))
-        prepare(stored.folder, tmp_path, *words)
-    for task in range(tasks):
-        names = {"SLURM_ARRAY_TASK_ID": task + 1, "SLURM_ARRAY_TASK_COUNT": tasks, **TASKS}
-        for name, value in names.items() if tasks > 1 else ():
-            monkeypatch.setenv(name, str(value))
+def test_tasks_make_the_index_in_the_same_pass(stored, load, config_file, tmp_path, monkeypatch):
+    for task in range(3):
+        as_task(monkeypatch, task, 3)
+        words = ("--config", str(config_file), "--workers", "3")
         assert prepare(stored.folder, tmp_path, *words) == 0
     assert prepared.read(target(tmp_path))["dropped"] == [WRIST], "the config's cameras are kept"
     require_index(load, tmp_path, tmp_path, monkeypatch)
@@ -300,7 +279,7 @@ def test_a_config_that_does_not_fit_is_one_error(stored, config_file, tmp_path, 
         assert said in error and "Traceback" not in error and not (tmp_path / "made_up").exists()
 
     config = json.loads(config_file.read_text())
-    lost = "which --cameras or --schema leaves out"
+    lost = "which --cameras leaves out"
     refused_with(config, "--cameras", WRIST, said=lost, code=2)
     refused_with({"train": {"data_format": "hdf5"}}, said="for RLDS data", code=1)
     config["train"]["dataset_names"] = ["droid"]
@@ -373,10 +352,7 @@ def test_a_truncated_file_is_written_again(stored, made, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "place",
-    [
-        *((writing, "_rewritten"), (job_module.Job, "_write_metadata")),
-        *((job_module, "as_index"), (cache, "finite")),
-    ],
+    [(writing, "_rewritten"), (job_module.Job, "_write_metadata"), (cache, "finite")],
     ids=lambda place: place[1],
 )
 def test_another_job_may_complete_it_first(stored, made, config_file, tmp_path, monkeypatch, place):
@@ -395,48 +371,23 @@ def test_another_job_may_complete_it_first(stored, made, config_file, tmp_path, 
     assert contents(out) == contents(made) and not list(out.rglob("*.incomplete"))
 
 
-def test_of_two_jobs_that_begin_at_once_with_other_settings_one_is_refused(
-    stored, tmp_path, monkeypatch, capsys
-):
-    real = writing.sample
-
-    def another_begins(job):
-        found = real(job)
-        if job.quality == 95:
-            replace(job, quality=90).begin(replace(job, quality=90).notes(None))
-        return found
-
-    monkeypatch.setattr(writing, "sample", another_begins)
-    assert prepare(stored.folder, tmp_path) == 1
-    assert "prepared with quality=90, not 95" in capsys.readouterr().err
-    assert not [name for name in contents(tmp_path) if "tfrecord" in name]
-    assert prepare(stored.folder, tmp_path, "--quality", "90") == 0
-
-
 @pytest.mark.parametrize("launcher", [pytest.param("slurm", marks=pytest.mark.slow), "torchrun"])
 def test_tasks_share_the_files(stored, made, tmp_path, monkeypatch, capsys, launcher):
     for task in range(3):
-        names = {"SLURM_ARRAY_TASK_ID": task + 1, "SLURM_ARRAY_TASK_COUNT": 3, **TASKS}
-        if launcher == "torchrun":
-            names = {"RANK": task, "WORLD_SIZE": 3, "LOCAL_RANK": task, "LOCAL_WORLD_SIZE": 3}
-            names |= {"MASTER_ADDR": "localhost", "MASTER_PORT": 1}
-        for name, value in names.items():
-            monkeypatch.setenv(name, str(value))
+        as_task(monkeypatch, task, 3, launcher)
         assert prepare(stored.folder, tmp_path) == 0
         assert target(tmp_path).exists() == (task == 2)
-        said = capsys.readouterr().out
-        assert ("left to other tasks" in said) == (task < 2 and (launcher, task) != ("torchrun", 1))
+        waits = "the last task completes the set" in capsys.readouterr().out
+        assert waits == (task < 2 and (launcher, task) != ("torchrun", 1))
     assert contents(target(tmp_path)) == contents(target(made))
     assert prepare(stored.folder, tmp_path) == 0  # a task that is started again
 
 
 def test_ranks_of_a_node_print_one_error(tmp_path, monkeypatch, capsys):
     for rank in range(2):
-        names = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": 2}
-        for name, value in {**names, "MASTER_ADDR": "localhost", "MASTER_PORT": 1}.items():
-            monkeypatch.setenv(name, str(value))
+        as_task(monkeypatch, rank, 2, "torchrun")
         assert prepare(tmp_path / "nothing", tmp_path) == 1
-        assert ("is no folder" in capsys.readouterr().err) == (rank == 0)
+        assert ("is not a folder" in capsys.readouterr().err) == (rank == 0)
 
 
 def refused(capsys, destination, source, *words, said, **more):
@@ -484,9 +435,8 @@ def test_another_destination_is_refused(stored, copy, small_copy, capsys):
 
 
 def test_other_words_are_refused(stored, tmp_path, capsys):
-    refused(capsys, tmp_path, tmp_path / "nothing", said=("is no folder",))
+    refused(capsys, tmp_path, tmp_path / "nothing", said=("is not a folder",))
     refused(capsys, tmp_path, stored.folder, "--cameras", "left", said=("no camera 'left'",))
-    refused(capsys, tmp_path, stored.folder, "--schema", "bridge", said=("no camera",))
     for words in (["--quality", "0"], ["--workers", "0"]):
         assert prepare(stored.folder, tmp_path, *words) == 2
     for size in ((0, 5), (5,), (5, 5, 3), ("five", 5), (-5, 5), (5.5, 5)):
@@ -504,10 +454,6 @@ def test_other_words_are_refused(stored, tmp_path, capsys):
 
 
 def test_a_full_disk_is_one_error(stored, made, tmp_path, capsys, monkeypatch):
-    usage = shutil.disk_usage(tmp_path)._replace(free=10_000)
-    with monkeypatch.context() as patched:
-        patched.setattr(shutil, "disk_usage", lambda _: usage)
-        assert not refused(capsys, tmp_path, stored.folder, said=("1e-05 GB free", "Nothing was"))
     out = tmp_path / "out"
     assert prepare(stored.folder, out, "--cameras", "no") == 1  # TensorFlow is loaded
     capsys.readouterr()
@@ -526,16 +472,16 @@ def test_a_full_disk_is_one_error(stored, made, tmp_path, capsys, monkeypatch):
 def test_a_source_that_cannot_be_read_is_one_error(stored, made, tmp_path, capsys, monkeypatch):
     unreadable = files_of(stored.folder)[3]
 
-    def refusing(path, *words):
+    def refusing(path, *words, **more):
         if path == unreadable:
             raise OSError(5, "Input/output error")
-        return open(path, *words)
+        return open(path, *words, **more)
 
     with monkeypatch.context() as patched:
         patched.setattr(records, "open", refusing, raising=False)
         said = (str(unreadable), "Input/output error", "Copy that file again")
         after = refused(capsys, tmp_path, stored.folder, said=said)
-    assert len([name for name in after if "tfrecord" in name and "done" not in name]) == 3
+    assert not [name for name in after if "tfrecord" in name], "it is found before any is written"
     assert prepare(stored.folder, tmp_path) == 0
     assert contents(target(tmp_path)) == contents(target(made))
 
@@ -550,7 +496,7 @@ def test_damage_is_one_error_or_left_out(copy, tmp_path, capsys, damage):
     words = [word for word in damage.words if word != "rank 0" and "byte" not in word]
     words = [word for word in words if ", step" not in word]
     after = refused(capsys, tmp_path / "out", copy, said=words)
-    if damage.name != "missing file":
+    if damage.name not in ("missing file", "file still being copied"):  # found before any is read
         before = {name for name in after if "tfrecord" in name and "done" not in name}
         assert len(before) == min(lost) // 2  # files before the damaged one are finished
     assert prepare(copy, tmp_path / "out", "--skip-corrupt") == 0

@@ -11,7 +11,7 @@ import pytest
 from robomimic_ddp.data.rlds import host_datasets
 from robomimic_ddp.data.rlds.index import cache as index_cache
 from robomimic_ddp.data.rlds.index.build import numbers_in_files
-from robomimic_ddp.data.rlds.index.records import record_offsets, whole_records
+from robomimic_ddp.data.rlds.index.records import record_offsets
 from robomimic_ddp.data.rlds.loaders.make import make_loader
 from tests.rlds.conftest import FAILED, LENGTHS, WORDLESS
 from tests.rlds.damages import cut, files_of, flip
@@ -33,14 +33,6 @@ def damaged(copy):
     data[0] ^= 0x40
     files[5].write_bytes(data)
     return copy, files, {2, 7, 10, 11}
-
-
-def test_whole_records_of_a_damaged_file_are_found(damaged):
-    _, files, _ = damaged
-    assert whole_records(files[1]) == record_offsets(files[1])[1:]
-    assert whole_records(files[3]) == [0]
-    assert whole_records(files[5]) == []
-    assert len(whole_records(files[0])) == 2
 
 
 def test_what_is_whole_is_trained_on_and_the_rest_counted(damaged, make_config, tmp_path, capsys):

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from scripts.bench import scale
 from scripts.bench.scale import Cluster, Link, Step
 from tests.hosts import ROOT
 
 STEP = Step(compute=0.02, batch=16, size=268e6, fixed=0.2, backward=0.5)
-FREE = Link("free", 0.0, math.inf)
 SLOW = Link("slow", 20e-6, 10e9)
-
-
-@given(st.integers(2, 1024))
-def test_a_link_that_costs_nothing_leaves_what_no_batch_shortens(world):
-    assert STEP.weak(world, FREE.all_reduce) == 1
-    ideal = replace(STEP, fixed=0.0)
-    assert ideal.strong(1024, world, FREE.all_reduce) == pytest.approx(1)
-    shared = STEP.alone(1024) / (world * STEP.alone(1024 / world))
-    assert STEP.strong(1024, world, FREE.all_reduce) == pytest.approx(shared)
-    assert math.isnan(STEP.strong(1024, 1025, FREE.all_reduce))
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 11])
@@ -49,11 +35,6 @@ def test_rings_are_for_few_gpus_and_trees_for_many_and_nodes_share_their_ports()
     assert one.all_reduce(400, 4) == pytest.approx(2 * 3 / 4 * 400 / 100)
     # 4 GPUs send 100 bytes each through a port of 10 bytes a second.
     assert one.all_reduce(400, 8) == pytest.approx(6 + 2 * 1 / 2 * 400 / 10)
-
-
-def test_the_least_computation_gives_the_efficiency_asked_for():
-    least = STEP.least_compute(256, SLOW.all_reduce)
-    assert replace(STEP, compute=least).weak(256, SLOW.all_reduce) == pytest.approx(0.9)
 
 
 def test_the_documented_tables_are_what_it_prints(monkeypatch, capsys):

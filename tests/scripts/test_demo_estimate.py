@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 
-import pytest
-
 from scripts.demo import __main__ as demo
 from scripts.demo import estimate
 from scripts.demo.job import CHECKOUT, Job
@@ -47,19 +45,9 @@ def test_a_slow_one_trains_fewer_and_says_so(monkeypatch, tmp_path, capsys):
     assert json.loads((tmp_path / "epochs.json").read_text()) == epochs
 
 
-def test_what_is_done_is_not_counted():
-    whole, rest = (estimate.seconds_of(SLOW, count, 100, 2000) for count in (300, 0))
-    assert whole["data"] - rest["data"] == pytest.approx(60) and whole["host"] == rest["host"]
-
-
 def test_epochs_fit_the_budget_and_are_enough_to_learn():
     seconds = {"data": 100.0, "training": 1000.0}
     assert estimate.epochs_within(seconds, 20, budget=850) == 15
     assert estimate.epochs_within(seconds, 20, budget=90) == estimate.FEWEST_EPOCHS
     assert estimate.epochs_within(seconds, 4, budget=90) == 4
     assert estimate.epochs_within(seconds, 20, budget=6000) == 20
-
-
-@pytest.mark.parametrize(("seconds", "shown"), [(1, "5 s"), (43, "45 s"), (70, "1 min")])
-def test_an_estimate_is_rounded(seconds, shown):
-    assert estimate.clock(seconds) == shown

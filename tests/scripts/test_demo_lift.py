@@ -55,28 +55,10 @@ def test_from_anywhere_with_any_fingers_it_lifts(beside: tuple, opening: float) 
     assert [*drive(CUBE + beside, opening=opening)][-1][1][2] > CUBE[2] + 0.1
 
 
-def test_a_small_move_of_the_hand_changes_what_it_wants_by_little() -> None:
-    for beside in np.linspace(0.013, 0.1, 30):
-        for height in (0.0, 0.02, 0.08):
-            hand = CUBE + [beside, 0.0, height]
-            one, _ = expert.command(hand, CUBE, 0.08, 0.0, expert.OPENING)
-            other, _ = expert.command(hand + 0.0005, CUBE, 0.08, 0.0, expert.OPENING)
-            assert np.abs(one - other).max() < 0.1
-
-
 def test_actions_are_what_the_host_takes() -> None:
     moves = [expert.noisy(action, np.random.default_rng(0), 2.0) for _, _, action, _ in drive()]
     assert np.abs(moves).max() == 1.0 and np.shape(moves)[1] == expert.ACTION_DIM
     assert {action[-1] for action in moves} == {-1.0, 1.0}  # noise never moves the gripper
-
-
-def test_a_grip_that_holds_nothing_opens_and_goes_over_the_cube_again() -> None:
-    there = CUBE + [0.04, 0.0, 0.0]
-    action, phase = expert.command(there, CUBE, 0.002, 0.0, expert.LIFTING)
-    assert phase == expert.OPENING and action[-1] == -1.0 and action[2] > 0 and action[0] < 0
-    action, phase = expert.command(CUBE, CUBE, 0.04, 0.0, expert.OPENING)
-    assert phase == expert.OPENING and action[-1] == -1.0  # not before the fingers are open
-    assert expert.command(CUBE, CUBE, 0.08, 0.0, expert.OPENING)[1] == expert.CLOSING
 
 
 def test_demonstrations_start_where_the_robot_stands_or_elsewhere() -> None:

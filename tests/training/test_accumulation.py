@@ -16,8 +16,9 @@ from torch import nn
 from robomimic_ddp.config.options import Options
 from robomimic_ddp.errors import DataError, PlanError
 from robomimic_ddp.training import step
-from robomimic_ddp.training.step import accumulation, compile
+from robomimic_ddp.training.step import compile
 from robomimic_ddp.training.step.accumulation import split
+from robomimic_ddp.training.step.backprop import WHOLE
 from tests.versions import NEEDS_CALL_PLACE
 
 
@@ -33,14 +34,14 @@ def batch_of(samples: int) -> dict:
     }
 
 
-@given(st.integers(1, 40), st.integers(1, 9))
+@given(st.integers(0, 40), st.integers(1, 9))
 def test_every_sample_is_in_one_part_in_its_place(samples, count):
     batch = batch_of(samples)
     parts = split(batch, count)
-    assert len(parts) == min(samples, count)
+    assert len(parts) == max(1, min(samples, count))
     sizes = [len(part["actions"]) for part in parts]
     assert max(sizes) - min(sizes) <= 1
-    assert parts.weights == [size / samples for size in sizes]
+    assert parts.weights == [size / max(1, samples) for size in sizes]
     joined = [int(one) for part in parts for one in part["actions"]]
     assert joined == list(range(samples))
     for part in parts:
@@ -49,11 +50,6 @@ def test_every_sample_is_in_one_part_in_its_place(samples, count):
         assert part["obs"]["text"] == [f"t{i}" for i in own]
         assert part["lists"] == [[f"{step}-{i}" for i in own] for step in range(2)]
         assert part["goal_obs"] is None and part["scale"] == 2.0
-
-
-def test_an_empty_batch_is_one_part():
-    parts = split({"actions": torch.zeros(0, 2)}, 3)
-    assert [tuple(part["actions"].shape) for part in parts] == [(0, 2)] and parts.weights == [0]
 
 
 def test_an_array_of_another_length_is_named():
@@ -71,13 +67,15 @@ class Algo:
 
     def train_on_batch(self, batch: dict, epoch: int) -> dict:
         loss = self.nets["policy"](batch["actions"][:, None].float()).mean()
+        info = {"loss": loss.detach(), "is_last": bool((batch["actions"] == 6).any())}
         if self.calls:
             backprop = sys.modules["tests.utils.torch_utils"].backprop_for_loss
-            return {"loss": loss.detach(), "norm": backprop(self.nets, self.optimizers, loss)}
-        return {"loss": loss.detach()}
+            info["norm"] = backprop(self.nets, self.optimizers, loss)
+        return info
 
     def log_info(self, info: dict) -> dict:
-        return {"Loss": info["loss"].item(), "lr": 0.1, "norm": info.get("norm"), "text": "kept"}
+        log = {"Loss": info["loss"].item(), "lr": 0.1, "norm": info.get("norm"), "text": "kept"}
+        return {**log, "Odd": 8.0} if info["is_last"] else log
 
 
 @pytest.fixture
@@ -107,6 +105,7 @@ def test_logs_are_the_mean_by_samples_and_everything_is_put_back(torch_utils, is
         log = algo.log_info(info)
         assert log["Loss"] == pytest.approx(whole, rel=1e-6)
         assert log["lr"] == 0.1 and log["norm"] == 3.0 and log["text"] == "kept"
+        assert log["Odd"] == 8.0, "only the last part logs it"
         algo.nets.eval()
         assert isinstance(algo.process_batch_for_training({"actions": torch.arange(7)}), dict)
     assert vars(algo) == before and torch_utils.backprop_for_loss is host
@@ -148,65 +147,23 @@ def test_the_hosts_methods_are_called_for_each_part_with_all_that_it_gives(torch
             seen.clear()
 
 
-class Average:
-    """Either API of an average; `decay` is no method."""
-
-    def __init__(self):
-        self.calls, self.decay = [], 0.5
-
-    def step(self, *given):
-        self.calls.append(("step", *given))
-
-    def copy_to(self, *given, **named):
-        self.calls.append(("copy_to", *given))
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_the_average_moves_once_a_step_and_comes_back_after_an_error(fails, torch_utils):
-    algo, parts = Algo(), []
-    algo.ema, train = Average(), algo.train_on_batch
+def test_after_an_error_in_a_part_the_average_moves_and_the_next_step_is_whole(torch_utils):
+    """tests/ranks/test_accumulation.py has the average of a step without an error."""
+    algo = Algo()
+    algo.ema = SimpleNamespace(step=lambda: 1)
 
     def train_on_batch(batch, epoch):
-        parts.append(algo.train_on_batch.func.__self__.backward.part)
-        algo.ema.step(len(parts))
-        algo.ema.copy_to(len(parts))
-        if fails:
-            raise ValueError("in the first part")
-        return train(batch, epoch)
+        assert algo.ema.step() is None, "the average moves at the last part only"
+        raise ValueError("in the first part")
 
     algo.train_on_batch = train_on_batch
     with ExitStack() as undo:
         prepared(algo, undo)
-        accumulation = algo.train_on_batch.func.__self__
         batch = algo.process_batch_for_training({"actions": torch.arange(7)})
-        with pytest.raises(ValueError) if fails else nullcontext():
+        with pytest.raises(ValueError, match="in the first part"):
             algo.train_on_batch(batch, 1)
-        assert accumulation.backward.part == (1.0, True, True)
-        assert not {"step", "copy_to"} & set(vars(algo.ema))
-    if not fails:
-        assert algo.ema.calls == [("step", 3), ("copy_to", 3)]
-        assert parts == [(2 / 7, True, False), (2 / 7, False, False), (3 / 7, False, True)]
-
-
-def test_a_mean_is_of_numbers_and_by_samples():
-    weights = [0.25, 0.75]
-    assert accumulation._mean([2.0, 4], weights) == 3.5
-    assert (
-        accumulation._mean([3, 3], weights) == 3 and accumulation._mean(["a", "b"], weights) == "b"
-    )
-
-
-def test_a_key_that_only_some_parts_log(torch_utils):
-    infos = accumulation.Infos([{"loss": 1.0}, {"loss": 3.0}])
-    infos.weights = [0.5, 0.5]
-    algo = Algo()
-    algo.log_info = lambda info: {
-        "Loss": info["loss"],
-        **({"Odd": 8.0} if info["loss"] > 2 else {}),
-    }
-    with ExitStack() as undo:
-        prepared(algo, undo)
-        assert algo.log_info(infos) == {"Loss": 2.0, "Odd": 8.0}
+        assert algo.ema.step() == 1
+        assert sys.modules["tests.utils.torch_utils"].backprop_for_loss.part == WHOLE
 
 
 def test_one_micro_batch_changes_nothing(torch_utils):

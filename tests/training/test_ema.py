@@ -5,7 +5,6 @@ both, and needs no diffusers. In one pass its numbers are the same up to the las
 from __future__ import annotations
 
 import copy
-import inspect
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -163,40 +162,6 @@ def test_tensors_of_another_kind_are_averaged_in_the_averages_kind(api):
     torch.testing.assert_close(quick.ema.shadow_params, plain.ema.shadow_params, **CLOSE)
 
 
-def signatures(kind):
-    """Of the constructor and the public methods; the name of **keywords does not matter."""
-    methods = {
-        name: inspect.signature(member).parameters.values()
-        for name, member in vars(kind).items()
-        if inspect.isfunction(member) and (name == "__init__" or not name.startswith("_"))
-    }
-    return {
-        name: [(one.kind, one.kind is one.VAR_KEYWORD or (one.name, one.default)) for one in found]
-        for name, found in methods.items()
-    }
-
-
-@pytest.mark.parametrize("api", APIS)
-def test_takes_whatever_the_class_takes_that_it_stands_for(api, old_training_utils):
-    expected = signatures(type(theirs(api, nets(), old_training_utils)))
-    expected.pop("save_pretrained", None)  # for diffusers' own models, which hosts' nets are not
-    mine = type(ours(api, nets()))
-    found = {**signatures(mine.__mro__[1]), **signatures(mine)}
-    for name, taken in expected.items():
-        assert [one for one in found[name] if one in taken] == taken, name
-        more = [one for one in found[name] if one not in taken]
-        assert all(one[1] is True or one[1][1] is not inspect.Parameter.empty for one in more), name
-
-
-def test_a_model_beside_the_parameters_is_for_nothing():
-    """As in current diffusers, which takes any further name."""
-    net = nets()
-    params = list(net.parameters())[:1]
-    average = DDPUtils.averaged_copy(model=net, power=0.75, parameters=params)
-    average.step(params)
-    assert len(average.shadow_params) == 1 and average.power == 0.75
-
-
 def test_a_host_may_give_its_average_a_module():
     algo = Algo("parameters=")
     algo.ema.averaged_model = copy.deepcopy(algo.nets)
@@ -334,21 +299,6 @@ def test_names_of_older_versions(api):
     assert {one.device.type for one in average.shadow_params} == {"meta"}
     given_as_module = DDPUtils.averaged_copy(nets(), device=None)
     assert given_as_module.averaged_model is not None
-
-
-def test_numbers_that_are_not_of_floating_point_keep_their_kind():
-    average = DDPUtils.averaged_copy([torch.zeros(2), torch.zeros(2, dtype=torch.int64)])
-    average.to(dtype=torch.float64)
-    assert [one.dtype for one in average.shadow_params] == [torch.float64, torch.int64]
-
-
-@pytest.mark.parametrize("api", APIS)
-def test_the_average_of_a_module_is_no_part_of_it(api):
-    algo = Algo(api)
-    assert not any(average.requires_grad for average in algo.ema.shadow_params)
-    assert all(map(torch.equal, algo.ema.shadow_params, algo.nets.parameters()))
-    assert not set(pointers(algo.ema.shadow_params)) & set(pointers(algo.nets.parameters()))
-    assert algo.ema.cur_decay_value == (0.0 if api == "model=" else None)
 
 
 def test_each_averaged_tensor_is_proven_once():

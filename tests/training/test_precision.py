@@ -178,12 +178,6 @@ def test_without_a_scaler_for_the_cpu_fp16_is_for_gpus(monkeypatch):
     assert precision.why_not("fp16", "cuda:1") is precision.why_not("bf16", "cpu") is None
 
 
-@NEEDS_CPU_FP16
-def test_only_fp16_is_scaled():
-    assert precision.make_scaler("bf16", "cpu") is None
-    assert precision.make_scaler("fp16", torch.device("cpu")).is_enabled()
-
-
 def placed(device, several):
     """As much of a plan as the choice looks at."""
     return SimpleNamespace(device=device, several_ranks=several, mode="ddp")

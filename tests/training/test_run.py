@@ -1,4 +1,4 @@
-"""Random streams of ranks, learning rates in odd orders, history, curves, whose failure it is."""
+"""Random streams of ranks, learning rates, what a host's `resume` means, whose failure it is."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robomimic_ddp import api
-from robomimic_ddp.commands import plot
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.options import resolve
 from robomimic_ddp.config.plan import make_plan
 from robomimic_ddp.distributed import entry_point, rng
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.monitoring import history
-from robomimic_ddp.training import loop, plan_summary, run
+from robomimic_ddp.training import loop, run
 
 
 def stream(seed: int, rank: int) -> tuple:
@@ -108,7 +107,7 @@ def test_only_a_flag_named_resume_is_ours_to_set(
         seen.append((host_asked, run.fine_tuning))
         return host_resumes
 
-    for module, name in (("validate", "require_possible"), ("run_inputs", "fill_rlds_data")):
+    for module, name in (("host_keys", "require_possible"), ("run_inputs", "fill_rlds_data")):
         monkeypatch.setattr(getattr(loop, module), name, lambda config: None)
     monkeypatch.setattr(loop.run_inputs, "check_inputs", lambda *_: None)
     monkeypatch.setattr(loop.resume, "decide", decide)
@@ -151,30 +150,6 @@ def test_history_is_read_back_and_survives_a_cut_last_line(tmp_path):
         (tmp_path / "name" / name / history.FILE_NAME).touch()
     with pytest.raises(DataError, match=f"such as {tmp_path}/name/20261124"):
         history.read(tmp_path)
-
-
-def test_numbers_of_the_curves_are_plain():
-    assert [plot._plain_number(value) for value in (1e-4, 0.06, 200.0)] == ["0.0001", "0.06", "200"]
-    between = [plot._some_plain_numbers(number / 100) for number in range(2, 10)]
-    assert between == ["0.02", "0.03", "", "0.05", "", "", "", ""]
-
-
-def log_of(epoch: int, loss: float) -> dict:
-    return {"Loss": loss, "Optimizer/policy0_lr": 1e-4 / epoch}
-
-
-def test_curves_of_two_runs_become_a_picture(tmp_path):
-    folders = []
-    for name in ("first", "second"):
-        folder = tmp_path / name / "20260101"
-        folder.mkdir(parents=True)
-        for epoch in (1, 2, 3):
-            for phase in ("train", "valid"):
-                record = {"epoch": epoch, "phase": phase, "samples_per_second": 10.0}
-                history.append(folder, {**record, "log": log_of(epoch, 1 / epoch)})
-        folders.append(str(folder))
-    plot.plot(folders, str(tmp_path / "curves.png"))
-    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_well_known_failure_ends_with_its_remedy(monkeypatch, capfd):
@@ -244,7 +219,8 @@ def test_only_a_collectives_own_error_is_a_follow_up():
 @pytest.mark.parametrize("sharded", [True, False])
 def test_the_block_names_rlds_data(sharded):
     train = {"data_path": "/data/rlds", "dataset_names": ["droid", "ours"], "data": None}
-    reported = SimpleNamespace(sharded_stream=sharded, config={"train": train})
-    (line,) = plan_summary._data(reported, None)
+    present = run_of(2, "none")
+    present.sharded_stream, present.config = sharded, {"train": train}
+    (line,) = (line for line in present.describe().splitlines() if line.startswith("data:"))
     assert line.startswith("data: /data/rlds/droid, /data/rlds/ours")
     assert ("the host's own pipeline" in line) == sharded

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,8 @@ from torch.utils.data import TensorDataset
 
 from robomimic_ddp import api
 from robomimic_ddp.config import options
+from robomimic_ddp.config.env import LaunchEnv
+from robomimic_ddp.config.plan import make_plan
 from robomimic_ddp.errors import DataError, OptionError
 from robomimic_ddp.monitoring.history import loader_of
 from robomimic_ddp.training import run
@@ -18,19 +21,20 @@ from robomimic_ddp.training import run
 @pytest.fixture
 def present():
     """A run of train.batch_size=8 as rank 0 of 2, its options at their defaults."""
-    plan = SimpleNamespace(
-        configured_batch=8,
-        batch_per_rank=8,
-        samples_per_rank=8,
-        data_workers=0,
-        device="cpu",
-        rank=0,
-        world_size=2,
-        accumulate=1,
-    )
-    token = run._current.set(run.Run(plan, options.resolve(), seed=1, fine_tuning=False))
-    yield run.current()
-    run._current.reset(token)
+    with present_run() as current:
+        yield current
+
+
+@contextmanager
+def present_run(**asked):
+    launch = LaunchEnv(True, rank=0, world_size=2, local_rank=0, local_world_size=2)
+    resolved = options.resolve(asked)
+    plan = make_plan(launch, resolved, visible_gpus=0, use_cuda=False, batch_size=8)
+    token = run._current.set(run.Run(plan, resolved, seed=1, fine_tuning=False))
+    try:
+        yield run.current()
+    finally:
+        run._current.reset(token)
 
 
 def make(batch_size: int):
@@ -44,15 +48,11 @@ def test_loaders_keep_their_parts_of_a_batch(present):
     assert sizes == [6, 2]
 
 
-def test_parts_of_a_batch_that_is_split_over_ranks(present):
-    present.plan.samples_per_rank = 4
-    assert [len(next(iter(make(batch_size)))[0]) for batch_size in (6, 2, 8)] == [3, 1, 4]
-
-
-def test_a_part_that_is_no_whole_number_of_samples(present):
-    present.plan.samples_per_rank = 4
-    with pytest.raises(DataError, match=r"of 5 samples .* 2\.50 samples"):
-        make(5)
+def test_parts_of_a_batch_that_is_split_over_ranks():
+    with present_run(batch="global"):
+        assert [len(next(iter(make(batch_size)))[0]) for batch_size in (6, 2, 8)] == [3, 1, 4]
+        with pytest.raises(DataError, match=r"of 5 samples .* 2\.50 samples"):
+            make(5)
 
 
 @pytest.mark.bad_input

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from robomimic_ddp.verify import data_fingerprint
+from robomimic_ddp.verify import data_fingerprint, digest
 from robomimic_ddp.verify.code_versions import software, source_digest
 
 
@@ -46,9 +46,9 @@ def test_the_fingerprint_of_many_small_files(tmp_path, count):
 def test_digests_of_statistics():
     stats = {"actions": {"scale": np.ones((1, 3), np.float32), "offset": [0.0, None]}}
     same = {"actions": {"scale": np.ones((1, 3), np.float32), "offset": [0.0, None]}}
-    assert data_fingerprint.digest(stats) == data_fingerprint.digest(same)
+    assert digest(stats) == digest(same)
     same["actions"]["scale"][0, 1] = np.nextafter(np.float32(1), np.float32(2))
-    assert data_fingerprint.digest(stats) != data_fingerprint.digest(same)
+    assert digest(stats) != digest(same)
 
 
 class Loader(list):

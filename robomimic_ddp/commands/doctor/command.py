@@ -27,13 +27,13 @@ CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     software.check_host,
     round_trip.check_ranks,
 )
-PROBED = ("torch", "torchvision", "tensorflow")
+PROBED = ("torch", "torchvision", "numpy", "diffusers", "tensorflow")
 _INDENT = " " * 6
 _COLOURS = {OK: "\033[32m", WARN: "\033[33m", FAIL: "\033[31m"}
 
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
-    """Declares the arguments of `robomimic-ddp doctor`."""
+    """Declare the arguments of `robomimic-ddp doctor`."""
     parser.add_argument(
         "--ranks", type=int, metavar="N", help="also start N ranks and time their collectives"
     )
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
 
 
 def run(command: str, args: argparse.Namespace) -> int:
-    """Prints the findings; returns 1 if one is a failure. Raises UsageError."""
+    """Print the findings; return 1 if one is a failure. Raises UsageError."""
     if args.ranks is not None and args.ranks < 1:
         raise UsageError(f"--ranks {args.ranks}: expected 1 or more.")
     findings = []
@@ -61,7 +61,8 @@ def run(command: str, args: argparse.Namespace) -> int:
 def examine(ranks: int | None = None) -> Iterator[Finding]:
     """Yield the findings of every check. An error of a check is a finding too."""
     with ThreadPoolExecutor() as threads:
-        context = Context(env.variables(), *threads.map(probe, PROBED), ranks)
+        probed = dict(zip(PROBED, threads.map(probe, PROBED), strict=True))
+    context = Context(env.variables(), probed, ranks)
     for check in CHECKS:
         try:
             yield from check(context)

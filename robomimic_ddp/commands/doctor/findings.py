@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 OK, WARN, FAIL = "ok", "warn", "fail"
@@ -28,22 +28,19 @@ def judge(check: str, is_fine: bool, message: str, remedy: str, level: str = WAR
 
 @dataclass(frozen=True)
 class Context:
-    """The environment's variables, and what `probe.probe` has returned for torch, torchvision and
-    TensorFlow. ranks: of `--ranks`, or None.
+    """The environment's variables, and what `probe.probe` has returned for each package. ranks: of
+    `--ranks`, or None.
     """
 
     variables: Mapping[str, str]
-    torch: Mapping[str, Any]
-    torchvision: Mapping[str, Any] = field(default_factory=dict)
-    tensorflow: Mapping[str, Any] = field(default_factory=dict)
+    probed: Mapping[str, Mapping[str, Any]]
     ranks: int | None = None
+
+    @property
+    def torch(self) -> Mapping[str, Any]:
+        return self.probed["torch"]
 
     @property
     def gpus(self) -> list[Mapping[str, Any]]:
         """The GPUs that torch sees."""
         return list(self.torch.get("gpus", ()))
-
-    @property
-    def world_size(self) -> int:
-        """The number of ranks that a job would have on this machine."""
-        return self.ranks or len(self.gpus) or 1

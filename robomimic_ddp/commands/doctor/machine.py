@@ -52,15 +52,14 @@ def _no_gpu(context: Context) -> Finding:
     """Say why torch sees no GPU, if nvidia-smi lists some."""
     visible = context.variables.get("CUDA_VISIBLE_DEVICES")
     code, text = output_of("nvidia-smi", "--list-gpus")
-    count = text.count("GPU ") if code == 0 else 0
-    if not count:
+    if code != 0 or "GPU " not in text:
         return Finding("gpus", OK, "no GPU: training runs on the CPU, ranks meet over gloo")
-    reason = context.torch.get("cuda_error") or "; ".join(context.torch.get("warnings", ()))
+    reason = context.torch.get("cuda_error") or "a build without CUDA"
     remedy = "Install a torch whose CUDA is not newer than the driver's (nvidia-smi shows it)."
-    if visible is not None and (not reason or _NONE_VISIBLE in reason):
+    if visible is not None and _NONE_VISIBLE in reason:
         reason = f"CUDA_VISIBLE_DEVICES={visible!r} hides them"
         remedy = "unset CUDA_VISIBLE_DEVICES, or name in it the GPUs that nvidia-smi lists."
-    reason = reason or "a build without CUDA"
+    count = text.count("GPU ")
     return Finding("gpus", FAIL, f"{count} GPU(s) here, but torch sees none: {reason}", remedy)
 
 
@@ -76,7 +75,7 @@ def check_shared_memory(_: Context) -> Iterator[Finding]:
 
 def check_cores(context: Context) -> Iterator[Finding]:
     """Say how many data workers the cores have room for. The plan of a job warns of more."""
-    cores, ranks = machine.usable_cores(), context.world_size
+    cores, ranks = machine.usable_cores(), context.ranks or len(context.gpus) or 1
     room = workers_of_share("auto", cores // ranks)
     message = f"{cores} CPU core(s) for {ranks} rank(s): room for {room} data worker(s) each"
     yield judge("cores", ranks <= cores, message, f"Use at most {cores} ranks.")
@@ -98,7 +97,13 @@ def check_network(context: Context) -> Iterator[Finding]:
     except OSError as error:
         remedy = "A firewall blocks 127.0.0.1, or no port is free. Allow local connections."
         yield Finding("network", FAIL, f"no connection to this machine itself: {error}", remedy)
-    yield from _master_port(context)
+    port = context.variables.get("MASTER_PORT")
+    if port and "RANK" not in context.variables:  # check_variables reports those of a rank
+        try:
+            socket.create_server(("", int(port))).close()
+        except (OSError, OverflowError, ValueError) as error:
+            remedy = "Unset it; torchrun --standalone takes a free port."
+            yield Finding("network", FAIL, f"MASTER_PORT={port} cannot be used: {error}", remedy)
     yield from _interfaces(context)
 
 
@@ -108,17 +113,6 @@ def _resolve(what: str, name: str, level: str, remedy: str) -> Finding:
     except (OSError, UnicodeError, ValueError) as error:
         return Finding("network", level, f"{what} does not resolve: {error}", remedy)
     return Finding("network", OK, f"{what} resolves to {address}")
-
-
-def _master_port(context: Context) -> Iterator[Finding]:
-    port = context.variables.get("MASTER_PORT")
-    if not port or "RANK" in context.variables:  # check_variables reports those of a rank
-        return
-    try:
-        socket.create_server(("", int(port))).close()
-    except (OSError, OverflowError, ValueError) as error:
-        remedy = "Unset it; torchrun --standalone takes a free port."
-        yield Finding("network", FAIL, f"MASTER_PORT={port} cannot be used: {error}", remedy)
 
 
 def _interfaces(context: Context) -> Iterator[Finding]:

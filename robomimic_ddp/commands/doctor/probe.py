@@ -1,13 +1,13 @@
-"""Imports torch, torchvision or TensorFlow in another process, since a broken build may end it by a
-signal: `python -m robomimic_ddp.commands.doctor.probe PACKAGE` prints a line of JSON.
+"""Imports a package in another process, since a broken build may end it by a signal:
+`python -m robomimic_ddp.commands.doctor.probe PACKAGE` prints a line of JSON.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
-import warnings
 from typing import Any
 
 PATIENCE_SECONDS = 120
@@ -46,21 +46,19 @@ def _torch() -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
+    torch.ones(1).numpy()  # raises where torch is built for another numpy
     result: dict[str, Any] = {
         "version": torch.__version__,
         "cuda_build": torch.version.cuda or torch.version.hip,
         "gloo": dist.is_available() and dist.is_gloo_available(),
         "nccl": dist.is_available() and dist.is_nccl_available(),
     }
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        result["gpus"] = [_gpu(torch, index) for index in range(torch.cuda.device_count())]
-        if result["cuda_build"] and not result["gpus"]:
-            try:
-                torch.cuda.init()
-            except Exception as error:  # the driver's message
-                result["cuda_error"] = str(error).splitlines()[0]
-    result["warnings"] = sorted({str(warning.message).splitlines()[0] for warning in caught})
+    result["gpus"] = [_gpu(torch, index) for index in range(torch.cuda.device_count())]
+    if result["cuda_build"] and not result["gpus"]:
+        try:
+            torch.cuda.init()
+        except Exception as error:  # the driver's message
+            result["cuda_error"] = str(error).splitlines()[0]
     return result
 
 
@@ -98,7 +96,9 @@ _PROBES = {"torch": _torch, "torchvision": _torchvision, "tensorflow": _tensorfl
 
 if __name__ == "__main__":
     try:
-        answer = _PROBES[sys.argv[1]]()
+        package = sys.argv[1]
+        answer = _PROBES[package]() if package in _PROBES else {}
+        importlib.import_module(package)
     except Exception as error:  # a broken build may raise any
         answer = {"error": f"{type(error).__name__}: {error}"}
     print(json.dumps(answer))

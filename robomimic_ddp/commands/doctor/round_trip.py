@@ -4,21 +4,21 @@ gradients.
 
 from __future__ import annotations
 
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from robomimic_ddp.commands.doctor.findings import FAIL, OK, Context, Finding
+from robomimic_ddp.commands.doctor.probe import output_of
 from robomimic_ddp.config import env, parallel_mode
 from robomimic_ddp.distributed import known_errors, rendezvous
 
-PATIENCE_SECONDS = 120
+PATIENCE_SECONDS = 60
+"""Of ranks for each other: less than doctor's for the job, so that they end by themselves."""
 PARAMETERS = 67_000_000
 """Parameters of the hosts' default diffusion policy."""
 _ROUND_TRIPS, _ALL_REDUCES = 50, 3
@@ -38,36 +38,17 @@ def check_ranks(context: Context) -> Iterator[Finding]:
         return
     with tempfile.TemporaryDirectory(prefix="doctor-") as folder:
         answer = Path(folder) / "answer.json"
-        code, text = _start(ranks, answer)
+        launcher = ["-m", "torch.distributed.run", *rendezvous.on_this_machine()]
+        program = ["-m", "robomimic_ddp.commands.doctor.round_trip", str(answer)]
+        words = [*launcher, f"--nproc_per_node={ranks}", *program]
+        code, text = output_of(sys.executable, *words)
         if code == 0 and answer.exists():
             yield Finding("ranks", OK, f"{ranks} rank(s) {answer.read_text(encoding='utf-8')}")
             return
-    lines = [line.strip() for line in text.splitlines() if "Error" in line or "error" in line]
-    cause = next((line for line in lines if "ChildFailedError" not in line), "no error text")
-    end = f"did not finish in {PATIENCE_SECONDS} s" if code is None else f"ended with {code}"
+    message = f"the job of {ranks} rank(s) ended with {code}: {known_errors.error_line(text)}"
     remedy = known_errors.remedy(text)
     remedy = remedy or "A firewall between the ranks, or a wrong *_SOCKET_IFNAME, is usual."
-    yield Finding("ranks", FAIL, f"the job of {ranks} rank(s) {end}: {cause}", remedy)
-
-
-def _start(ranks: int, answer: Path) -> tuple[int | None, str]:
-    """Run the job; return its exit code, None after a timeout, and its output."""
-    launcher = ["-m", "torch.distributed.run", *rendezvous.on_this_machine()]
-    program = ["-m", "robomimic_ddp.commands.doctor.round_trip", str(answer)]
-    job = subprocess.Popen(
-        [sys.executable, *launcher, f"--nproc_per_node={ranks}", *program],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    try:
-        text, _ = job.communicate(timeout=PATIENCE_SECONDS)
-        return job.returncode, text
-    except subprocess.TimeoutExpired:
-        job.send_signal(signal.SIGTERM)  # torchrun ends its ranks
-        text, _ = job.communicate()
-        return None, text
+    yield Finding("ranks", FAIL, message, remedy)
 
 
 def measure(answer: str) -> None:
@@ -79,7 +60,7 @@ def measure(answer: str) -> None:
     launch, gpus = env.read_launch_env(), torch.cuda.device_count()
     name = parallel_mode.local_device(launch, gpus) if gpus else "cpu"
     backend = parallel_mode.backend_for(name)
-    with group.process_group(backend, PATIENCE_SECONDS / 2, device=name):
+    with group.process_group(backend, PATIENCE_SECONDS, device=name):
         number, gradients = torch.ones(1, device=name), torch.ones(PARAMETERS, device=name)
         round_trip = _median_ms(number, _ROUND_TRIPS)
         all_reduce = _median_ms(gradients, _ALL_REDUCES)
@@ -101,12 +82,12 @@ def _median_ms(tensor: Any, times: int) -> float:
     import torch
     import torch.distributed as dist
 
-    synchronize: Callable[[], object] = torch.cuda.synchronize if tensor.is_cuda else int
     durations = []
     for _ in range(times + 1):
         start = time.perf_counter()
         dist.all_reduce(tensor)
-        synchronize()
+        if tensor.is_cuda:
+            torch.cuda.synchronize()
         durations.append((time.perf_counter() - start) * 1e3)
     return statistics.median(durations[1:])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from typing import Any
 
 from robomimic_ddp.config import paths
@@ -74,12 +73,17 @@ def _report(args: argparse.Namespace) -> dict[str, Any]:
             f"{path} does not exist. Name an HDF5 file, or the folder of a dataset that "
             "tensorflow-datasets has prepared, as <name>/<version>."
         )
-    output = None if args.output is None else paths.expanded(args.output)
-    if output is not None:
-        _require_folder(args.output, output, path)
+    reason = None if args.output is None else paths.why_not_writable(args.output)
+    if reason is not None:
+        raise UsageError(f"-o {args.output!r} cannot be written to: {reason}.")
     if not path.is_dir():
         from robomimic_ddp.commands.inspect_data import hdf5
 
+        if args.output is not None:
+            raise UsageError(
+                "-o: schema, config and contact sheet are written for RLDS, and "
+                f"{path} is a file. For HDF5 begin with configs/example_hdf5.json."
+            )
         return hdf5.report_of(path)
     from robomimic_ddp.commands.inspect_data import drafts, fitting, survey
     from robomimic_ddp.data.rlds.index.source import Source
@@ -92,19 +96,9 @@ def _report(args: argparse.Namespace) -> dict[str, Any]:
         name: {"fits": fit.fits, "missing": fit.missing} for name, fit in fits.items()
     }
     report["schema"] = fitting.best(fits)
-    return report if output is None else {**report, **drafts.write(source, sample, report, output)}
-
-
-def _require_folder(spelled: str, output: Path, path: Path) -> None:
-    """Raises UsageError where drafts cannot be written to `output`, or not for `path`."""
-    reason = paths.why_not_writable(output)
-    if reason is not None:
-        raise UsageError(f"-o {spelled!r} cannot be written to: {reason}.")
-    if not path.is_dir():
-        raise UsageError(
-            f"-o {spelled!r}: schema, config and contact sheet are written for RLDS, and {path} "
-            "is a file. For HDF5 begin with configs/example_hdf5.json."
-        )
+    if args.output is None:
+        return report
+    return {**report, **drafts.write(source, sample, report, paths.expanded(args.output))}
 
 
 def _print_json(report: Any) -> None:

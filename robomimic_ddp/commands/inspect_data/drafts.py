@@ -20,33 +20,32 @@ def write(source: Source, sample: Sample, report: dict[str, Any], output: Path) 
     """Write the drafts into the folder `output`, and return what they add to the report. A schema
     that is there has precedence: a user may have edited it. Raises UsageError, DataError.
     """
-    file, schema, added = output.absolute() / SCHEMA, report["schema"], {}
-    written = [output / SHEET]
+    file, schema = output.absolute() / SCHEMA, report["schema"]
+    written, added = [output / SHEET], {}
     try:
         output.mkdir(parents=True, exist_ok=True)
-        if file.exists():
-            schema = str(file)
-            fit = fitting.fit(source, load_schema(schema))
-            fitting.require(source, fit)
-            added = {"schema": schema, "left_out": fit.missing}
         contact_sheet.draw(source, sample, output / SHEET)
-        if schema is None:
-            schema = str(file)
+        is_edited = file.exists()
+        if schema is None and not is_edited:
             file.write_text(schema_draft.text_of(source), encoding="utf-8")
             written.append(output / SCHEMA)
+        schema = str(file) if file.exists() else schema
         fit = fitting.fit(source, load_schema(schema))
+        if is_edited:
+            fitting.require(source, fit)
+            added = {"schema": schema, "left_out": fit.missing}
         if fit.fits:
             config = job_draft.config_of(source, schema, fit, report["cameras"], output.absolute())
             _write(output / CONFIG, json.dumps(config, indent=4) + "\n")
             written.append(output / CONFIG)
             word = shlex.quote(f"load_from={output / CONFIG}")
-            added["train"] = f"torchrun --nproc_per_node=N -m robomimic.scripts.train_rlds {word}"
+            module = "robomimic.scripts.train_rlds"
+            added["next"] = f"train on N GPUs: `torchrun --nproc_per_node=N -m {module} {word}`"
         else:
             missing = "observation" if fit.available["actions"] else "action"
             added["next"] = (
-                f"{output / SCHEMA} names no {missing} that a policy could take, so {CONFIG} was "
-                "not written: name it there (features are offered as comments), then run "
-                "inspect-data again"
+                f"next: {output / SCHEMA} names no {missing} that a policy could take, so {CONFIG} "
+                "was not written: name it there, then run inspect-data again"
             )
     except OSError as error:
         raise UsageError(f"-o {output} cannot be written to: {error}.") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from robomimic_ddp.errors import DataError
 
 
 def report_of(path: Path) -> dict[str, Any]:
-    """Episodes, lengths and keys of the file. Raises DataError for any other file."""
+    """Return episodes, lengths and keys of the file. Raises DataError for any other file."""
     with ExitStack() as stack:
         try:
             file = stack.enter_context(opened(path))
@@ -37,38 +37,37 @@ def _length(file: Structure, episode: str) -> int:
 
 
 def _features(file: Structure, place: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(name, dataset) of an episode, without `next_obs`."""
+    """Yield the names and datasets of an episode, without `next_obs`."""
     for name in file.names(place):
-        found = file.find(f"{place}/{name}")
-        if hasattr(found, "items"):
+        entry = file.find(f"{place}/{name}")
+        if hasattr(entry, "items"):
             yield from _features(file, f"{place}/{name}", f"{prefix}{name}/")
-        elif getattr(found, "shape", None) and not prefix.startswith("next_obs"):
-            yield prefix + name, found
+        elif getattr(entry, "shape", None) and not prefix.startswith("next_obs"):
+            yield prefix + name, entry
 
 
 def _report(path: Path, file: Structure) -> dict[str, Any]:
     episodes = file.episodes()
-    lengths = [_length(file, one) for one in episodes]
-    held = {
-        name: {"kind": "HDF5", "shape": list(found.shape[1:]), "dtype": str(found.dtype)}
-        for name, found in _features(file, f"data/{episodes[0]}")
+    lengths = [_length(file, episode) for episode in episodes]
+    features = {
+        name: {"kind": "HDF5", "shape": list(dataset.shape[1:]), "dtype": str(dataset.dtype)}
+        for name, dataset in _features(file, f"data/{episodes[0]}")
     }
     return {
         "kind": "hdf5",
         "path": str(path),
         "episodes": len(episodes),
-        "episodes_read": len(episodes),
-        "length": {
-            "min": min(lengths),
-            "median": statistics.median(lengths),
-            "max": max(lengths),
-        },
-        "steps": held,
+        "length": length_summary(lengths),
+        "steps": features,
         "filter_keys": sorted(file.names("mask")),
-        "use": (
-            f'This is HDF5 data: train on it with train.data=[{{"path": "{path}"}}] and `torchrun '
-            "--nproc_per_node=N -m robomimic.scripts.train --config cfg.json`; no schema and no "
-            "RLDS keys are needed. `python -m robomimic.scripts.get_dataset_info --dataset FILE` "
-            "shows more."
-        ),
+    }
+
+
+def length_summary(lengths: Sequence[int]) -> dict[str, Any]:
+    """Return the range and median of the episodes read, and how many they are."""
+    return {
+        "read": len(lengths),
+        "min": min(lengths, default=None),
+        "median": statistics.median(lengths) if lengths else None,
+        "max": max(lengths, default=None),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import yaml
 
@@ -23,57 +23,48 @@ _HEAD = """\
 #     feature: action
 #     columns: [3, 6]
 #     rotation: {{from: euler_xyz, to: rot_6d}}
-# Lines with # are features whose use is not known: remove the # of those that you need.
 """
 
 
 def text_of(source: Source) -> str:
-    """Return a schema in YAML, with numeric and text features of unknown use as comments."""
+    """Return a schema in YAML: cameras, vectors below `observation` and `action`, instruction."""
     steps = step_features(source.features, str(source.folder))
     sizes = {
         name: math.prod(feature.shape)
         for name, feature in sorted(steps.items())
-        if is_number(feature) and None not in feature.shape
+        if is_number(feature) and None not in feature.shape and len(feature.shape) <= 1
     }
-    vectors = [name for name in sizes if len(steps[name].shape) <= 1]
     states = [
-        name for name in vectors if name.startswith("observation/") and sizes[name] <= LONGEST_STATE
+        name for name in sizes if name.startswith("observation/") and sizes[name] <= LONGEST_STATE
     ]
-    possible = [name for name in sizes if not name.rpartition("/")[2].startswith(_NO_ACTION)]
-    actions = [name for name in vectors if name.startswith("action") and name in possible]
-    cameras, words = sorted(survey.cameras(source)), survey.language(source)
-    texts = [name for name, f in sorted(steps.items()) if not is_number(f) and not f.shape]
-    others = [name for name in sizes if name not in (*states, *actions)]
+    actions = [
+        name
+        for name in sizes
+        if name.startswith("action") and not name.rpartition("/")[2].startswith(_NO_ACTION)
+    ]
+    words = survey.language(source)
     lines = [
-        "cameras:" if cameras else "cameras: {}",
-        *(f"  {_word(key)}: {_dotted(name)}" for key, name in _keys(cameras).items()),
-        *_section("states", states, others, sizes),
-        *_section("actions", actions, [] if actions else possible, sizes),
-        *(f"{'' if name == words else '# '}language: {_dotted(name)}" for name in texts),
+        *_section("cameras", {name: _dotted(name) for name in sorted(survey.cameras(source))}),
+        *_section("states", {name: _part(name, sizes[name]) for name in states}),
+        *_section("actions", {name: _part(name, sizes[name]) for name in actions}),
+        *([f"language: {_dotted(words)}"] if words else ()),
     ]
     return _HEAD.format(name=source.name) + "\n".join(lines) + "\n"
 
 
-def _section(
-    title: str, names: list[str], others: list[str], sizes: Mapping[str, int]
-) -> Iterator[str]:
-    """Yield the lines of a section: its entries, and `others` as comments."""
-    yield f"{title}:" if names or others else f"{title}: {{}}"
-    for key, name in _keys(names, others).items():
-        entry = f"{{feature: {_dotted(name)}, columns: [0, {sizes[name]}], of: {sizes[name]}}}"
-        yield f"  {'' if name in names else '# '}{_word(key)}: {entry}"
+def _section(title: str, entries: Mapping[str, str]) -> Iterator[str]:
+    """Yield the lines of a section. A key is the last part of a feature's name, or all of it if
+    that is not unique.
+    """
+    leaves = [name.rpartition("/")[2] for name in entries]
+    keys = leaves if len({*leaves}) == len(leaves) else list(entries)
+    yield f"{title}:" if entries else f"{title}: {{}}"
+    for key, entry in zip(keys, entries.values(), strict=True):
+        yield f"  {_word(key)}: {entry}"
 
 
-def _keys(names: list[str], others: Sequence[str] = ()) -> dict[str, str]:
-    """Return a key for each name: its last component, or all of it if that is not unique."""
-    leaves = [name.rpartition("/")[2] for name in names]
-    if len(set(leaves)) < len(leaves):
-        leaves = names
-    keys = dict(zip(leaves, names))
-    for name in others:
-        leaf = name.rpartition("/")[2]
-        keys[name if leaf in keys else leaf] = name
-    return keys
+def _part(name: str, size: int) -> str:
+    return f"{{feature: {_dotted(name)}, columns: [0, {size}], of: {size}}}"
 
 
 def _dotted(name: str) -> str:

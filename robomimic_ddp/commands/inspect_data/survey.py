@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from robomimic_ddp.commands.inspect_data.hdf5 import length_summary
 from robomimic_ddp.data.rlds.index.records import READ_BUFFER_BYTES, episode_parser
-from robomimic_ddp.data.rlds.index.source import SPLIT, Source, find_dataset, is_rlds_folder
+from robomimic_ddp.data.rlds.index.source import Source, find_dataset, is_rlds_folder
 from robomimic_ddp.data.rlds.schema.features import (
     episode_features,
     is_number,
@@ -40,7 +40,7 @@ class Sample:
 
 
 def find(path: Path) -> Path:
-    """The version folder at or below `path`. Raises DataError for none or several."""
+    """Return the version folder at or below `path`. Raises DataError for none or several."""
     if is_rlds_folder(str(path)):
         return path
     path = path.absolute()
@@ -60,13 +60,13 @@ def _has_versions(folder: Path) -> bool:
 
 
 def cameras(source: Source) -> dict[str, Any]:
-    """The step features that are images."""
+    """Return the step features that are images."""
     steps = step_features(source.features, str(source.folder))
     return {name: feature for name, feature in steps.items() if is_picture(feature)}
 
 
 def language(source: Source) -> str | None:
-    """The step feature that is probably the instruction, or None."""
+    """Return the step feature that is probably the instruction, or None."""
     steps = step_features(source.features, str(source.folder))
     texts = [name for name, feature in steps.items() if type(feature).__name__ == "Text"]
     texts += [name for name, f in steps.items() if not f.shape and not is_number(f)]
@@ -78,25 +78,25 @@ def language(source: Source) -> str | None:
 
 
 def read(source: Source, most: int) -> Sample:
-    """Reads at most `most` episodes (0: all). Raises DataError for a damaged file."""
+    """Read at most `most` episodes (0: all). Raises DataError for a damaged file."""
     tf = import_tensorflow()
     steps = step_features(source.features, str(source.folder))
     pictures, words = sorted(cameras(source)), language(source)
     plain = [name for name in steps if name not in pictures]
     short = min(plain or pictures, key=lambda name: math.prod(n or 1000 for n in steps[name].shape))
-    light = episode_parser(source.features, sorted({short, *([words] if words else [])}))
-    full = episode_parser(source.features, sorted({short, *pictures}))
+    names = sorted({short, *pictures, *([words] if words else [])})
+    parse = episode_parser(source.features, names)
     sample = Sample()
 
     def add(raw: Any) -> None:
-        episode = light(raw)
+        episode = parse(raw)
         length = int(tf.shape(episode[short])[0])
         sample.lengths.append(length)
         texts = episode[words].numpy().tolist() if words else []
         texts = [text.decode("utf-8", "replace") for text in texts]
         sample.texts += set(texts)
         if pictures and length and len(sample.frames) < SHEET_EPISODES:
-            sample.frames.append(_frames(full(raw), pictures, length))
+            sample.frames.append(_frames(episode, pictures, length))
             sample.instructions.append(texts[0] if texts else "")
 
     files, count = _chosen(source, most)
@@ -116,7 +116,7 @@ def read(source: Source, most: int) -> Sample:
 
 
 def _chosen(source: Source, most: int) -> tuple[Sequence[Path], int]:
-    """The files to read, evenly spread, and the number of episodes of each (-1: all)."""
+    """Return the files to read, evenly spread, and the number of episodes of each (-1: all)."""
     files = source.files
     if not 0 < most < sum(source.episodes_per_file):
         return files, -1
@@ -138,38 +138,19 @@ def _frames(episode: dict[str, Any], pictures: list[str], length: int) -> dict[s
 
 
 def report_of(source: Source, sample: Sample) -> dict[str, Any]:
-    """The report of the dataset, as plain values for JSON."""
-    info, lengths = source.builder.info, sample.lengths
-    splits = {
-        name: {
-            "episodes": split.num_examples,
-            "files": len(split.filepaths),
-            "bytes": sum(
-                file.stat().st_size for file in map(Path, split.filepaths) if file.is_file()
-            ),
-        }
-        for name, split in info.splits.items()
-    }
-    steps = step_features(info.features, str(source.folder))
+    """Return the report of the dataset, as plain values for JSON."""
+    steps = step_features(source.features, str(source.folder))
     pictures, texts = cameras(source), {*sample.texts} - {""}
     return {
         "kind": "rlds",
         "path": str(source.folder),
-        "name": source.folder.parent.name,
-        "version": source.folder.name,
-        "episodes": splits[SPLIT]["episodes"],
-        "episodes_read": len(lengths),
-        "length": {
-            "min": min(lengths, default=None),
-            "median": statistics.median(lengths) if lengths else None,
-            "max": max(lengths, default=None),
-        },
-        "splits": splits,
+        "episodes": sum(source.episodes_per_file),
+        "length": length_summary(sample.lengths),
+        "files": len(source.files),
+        "bytes": sum(Path(file).stat().st_size for file in source.files),
         "cameras": {name: _camera(name, f, sample) for name, f in sorted(pictures.items())},
         "steps": {name: _described(f) for name, f in sorted(steps.items()) if name not in pictures},
-        "episode": {
-            name: _described(f) for name, f in sorted(episode_features(info.features).items())
-        },
+        "episode": [*sorted(episode_features(source.features))],
         "prepared": source.prepared
         and {**source.prepared, "source": source.prepared["source"]["data\x20set"]},
         "language": {
@@ -190,7 +171,7 @@ def _described(feature: Any) -> dict[str, Any]:
 
 
 def _camera(name: str, feature: Any, sample: Sample) -> dict[str, Any]:
-    """Height and width as declared, else of the first frame."""
+    """Return height and width as declared, else of the first frame."""
     height, width = feature.shape[:2]
     if None in (height, width) and sample.frames:
         height, width = sample.frames[0][name][0][1].shape[:2]

@@ -8,9 +8,9 @@ tasks need not know of each other, and one that is killed is started again.
 from __future__ import annotations
 
 import json
-import os
 import shutil
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +25,7 @@ from robomimic_ddp.data.rlds.index.statistics import merged
 from robomimic_ddp.data.rlds.pipeline.images import PictureSize
 from robomimic_ddp.data.rlds.schema.features import step_features
 from robomimic_ddp.data.rlds.schema.fields import Fields
-from robomimic_ddp.distributed.atomic_files import atomic_open, must_be_written, temporary_beside
+from robomimic_ddp.distributed.atomic_files import atomic_open, must_be_written
 from robomimic_ddp.errors import DataError
 
 INCOMPLETE = ".incomplete"
@@ -103,8 +103,38 @@ class Job:
                 found.append(RecordFile(split, number, path, episodes, size))
         return found
 
-    def notes(self, psnr: Mapping[str, Any] | None) -> dict[str, Any]:
-        """What `prepared` says of the set, but for `left_out`."""
+    def is_complete(self) -> bool:
+        """Return whether the set is there, made as this job would make it. Raises DataError if
+        something else is, or a part of something else.
+        """
+        if self.target.exists() and self.target.samefile(self.source.folder):
+            raise DataError(
+                f"{self.target} is the source itself, which must stay as it is. Name another DEST."
+            )
+        notes = prepared.read(self.target) if is_rlds_folder(str(self.target)) else None
+        if notes is not None:
+            self._require_same(notes, self.target)
+            return True
+        begun = self._begun()
+        if begun is not None:
+            self._require_same(begun, self.work)
+        for folder in (self.target, *([self.work] if begun is None else [])):
+            if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+                raise _refused(folder, "something that prepare-data has not written")
+        return False
+
+    def begin(self) -> None:
+        """Make the incomplete folder, with the notes of this job. Raises WriteError."""
+        path = self.work / SETTINGS
+        with must_be_written(path):
+            self.work.mkdir(parents=True, exist_ok=True)
+            with atomic_open(path) as file:
+                json.dump(self._notes, file)
+            (self.work / DONE).mkdir(exist_ok=True)
+
+    @cached_property
+    def _notes(self) -> dict[str, Any]:
+        """What `prepared` says of the set, but for `psnr` and `left_out`."""
         identity = self.source.identity
         return {
             "format": prepared.FORMAT,
@@ -118,95 +148,52 @@ class Job:
             "quality": self.quality,
             "cameras": list(self.cameras),
             "dropped": list(self.dropped),
-            "psnr": psnr,
         }
 
-    def begun(self) -> dict[str, Any] | None:
-        """The notes of the incomplete folder, or None where there is none. Raises DataError if it
-        is another's.
-        """
+    def _begun(self) -> dict[str, Any] | None:
+        """Return the notes of the incomplete folder, or None where there are none."""
         try:
             return json.loads((self.work / SETTINGS).read_bytes())
-        except FileNotFoundError:
-            if self.work.is_dir() and any(self.work.iterdir()):
-                raise _refused(self.work, "files that prepare-data has not written") from None
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError) as error:
             raise _refused(self.work, f"a {SETTINGS} that cannot be read ({error})") from error
 
-    def is_complete(self) -> bool:
-        """Whether the set is there, made as this job would make it. Raises DataError if something
-        else is, or a part of something else.
-        """
-        if self.target.exists() and self.target.samefile(self.source.folder):
-            raise DataError(
-                f"{self.target} is the source itself, which must stay as it is. Name another DEST."
-            )
-        found = prepared.read(self.target) if is_rlds_folder(str(self.target)) else None
-        if found is None:
-            if self.target.exists() and (not self.target.is_dir() or any(self.target.iterdir())):
-                raise _refused(self.target, "something that prepare-data has not written")
-            begun = self.begun()
-            if begun is not None:
-                self._require_same(begun, self.work)
-            return False
-        self._require_same(found, self.target)
-        return True
-
-    def _require_same(self, found: Mapping[str, Any], folder: Path) -> None:
-        """Raises DataError if `found` notes are of another source or of other settings."""
-        wanted = self.notes(None)
-        if found.get("fingerprint") != wanted["fingerprint"]:
-            raise _refused(folder, f"what was prepared from another source, {found.get('folder')}")
+    def _require_same(self, notes: Mapping[str, Any], folder: Path) -> None:
+        """Raise DataError if `notes` are of another source or of other settings."""
+        if notes.get("fingerprint") != self._notes["fingerprint"]:
+            raise _refused(folder, f"what was prepared from another source, {notes.get('folder')}")
         for key in _COMPARED:
-            if found.get(key) != wanted[key]:
+            if notes.get(key) != self._notes[key]:
                 raise _refused(
-                    folder, f"what was prepared with {key}={found.get(key)}, not {wanted[key]}"
+                    folder, f"what was prepared with {key}={notes.get(key)}, not {self._notes[key]}"
                 )
 
-    def begin(self, notes: Mapping[str, Any]) -> None:
-        """Makes the incomplete folder, with `notes`. Raises WriteError, and DataError if a job with
-        other settings was faster.
-        """
-        path = self.work / SETTINGS
-        with must_be_written(path):
-            (self.work / DONE).mkdir(parents=True, exist_ok=True)
-            temporary = temporary_beside(path)
-            try:
-                with atomic_open(temporary) as file:
-                    json.dump(notes, file)
-                _publish_once(temporary, path)
-                begun = self.begun()
-                if begun is not None:
-                    self._require_same(begun, self.work)
-                    os.replace(temporary, path)
-            finally:
-                temporary.unlink(missing_ok=True)
-
     def note_of(self, file: RecordFile) -> dict[str, Any] | None:
-        """The note of a finished file, or None if it is not finished, or has no part of the index
-        though one is made.
+        """Return the note of a finished file, or None if it is not finished, or has no part of the
+        index though one is made.
         """
         try:
             note = json.loads((self.work / DONE / f"{file.path.name}.json").read_bytes())
             size = (self.work / file.path.name).stat().st_size
         except (OSError, ValueError):
             return None
-        whole = note["bytes"] == size and (self.fields is None or self._part(file).is_file())
-        return note if whole else None
+        indexed = self.fields is None or self._part(file).is_file()
+        return note if note["bytes"] == size and indexed else None
 
     def _part(self, file: RecordFile) -> Path:
-        """The part of the index of `file` while the set is written."""
-        return self.work / DONE / f"{file.path.name}.{self._index}.npz"
+        """Return the path of the part of the index of `file` while the set is written."""
+        return self.work / DONE / f"{file.path.name}.{self._fields_digest}.npz"
 
     @cached_property
-    def _index(self) -> str:
+    def _fields_digest(self) -> str:
+        assert self.fields is not None
         return cache.fingerprint(self.source.identity, self.fields)
 
     def finish(
         self, file: RecordFile, note: Mapping[str, Any], described: Sequence[tuple] = ()
     ) -> None:
-        """Notes that `file` is written, and its rows of the index. Raises WriteError."""
+        """Note that `file` is written, and its rows of the index. Raises WriteError."""
         path = self.work / DONE / f"{file.path.name}.json"
         if self.fields is not None:
             with must_be_written(self._part(file)):
@@ -216,8 +203,8 @@ class Job:
             json.dump(note, out)
 
     def complete(self) -> bool:
-        """Adds the metadata and renames the folder, if all files are finished; whether the set is
-        complete. Several tasks may do this at once. Raises WriteError.
+        """Add the metadata and rename the folder, if all files are finished; return whether the set
+        is complete. Several tasks may do this at once. Raises WriteError.
         """
         done = {file: self.note_of(file) for file in self.files}
         if None in done.values():
@@ -229,17 +216,16 @@ class Job:
                 for left in self.work.rglob(".*.tmp"):  # of killed tasks
                     left.unlink(missing_ok=True)
                 self.work.rename(self.target)
-            except OSError as error:
+            except (OSError, DataError) as error:
                 if not is_rlds_folder(str(self.target)):  # else another task was faster
-                    raise OSError(error.errno, error.strerror) from error
-            except DataError:
-                if not is_rlds_folder(str(self.target)):
+                    if isinstance(error, OSError):
+                        raise OSError(error.errno, error.strerror) from error
                     raise
         self.tidy()
         return True
 
     def tidy(self) -> None:
-        """Removes from the complete set what was needed while it was written."""
+        """Remove from the complete set what was needed while it was written."""
         shutil.rmtree(self.target / DONE, ignore_errors=True)
         (self.target / SETTINGS).unlink(missing_ok=True)
 
@@ -252,11 +238,11 @@ class Job:
             cache.write_in_set(self.work, *written, merged(parts))
 
     def _write_metadata(self, done: Mapping[RecordFile, Any]) -> None:
-        folder, begun = self.source.folder, self.begun() or {}
+        folder, notes = self.source.folder, {**self._notes, "psnr": _merged_psnr(done.values())}
         features = json.loads((folder / "features.json").read_bytes())
         self._change_features(features)
         info = json.loads((folder / INFO_FILE).read_bytes())
-        line = f"Prepared by robomimic-ddp: images of {prepared.quality(begun)}."
+        line = f"Prepared by robomimic-ddp: images of {prepared.quality(notes)}."
         info["description"] = f"{info.get('description', '')}\n{line}".strip()
         info.pop("downloadSize", None)
         left_out: dict[str, dict[str, list[int]]] = {}
@@ -266,8 +252,9 @@ class Job:
             split["numBytes"] = str(sum(note["bytes"] for note in of_split.values()))
             lost = {str(f.number): n["left_out"] for f, n in of_split.items() if n["left_out"]}
             left_out |= {split["name"]: lost} if lost else {}
-        metadata = _read_or(folder / prepared.INFO, {})
-        metadata[prepared.KEY] = {**begun, "left_out": left_out}
+        path = folder / prepared.INFO
+        metadata = json.loads(path.read_bytes()) if path.is_file() else {}
+        metadata[prepared.KEY] = {**notes, "left_out": left_out}
         for name in folder.iterdir():  # such as the names of labels
             if name.is_file() and name.suffix in (".txt", ".json"):
                 shutil.copyfile(name, self.work / name.name)
@@ -278,7 +265,7 @@ class Job:
                 json.dump(value, file, indent=None if name == prepared.INFO else 2)
 
     def _change_features(self, features: Any) -> None:
-        """Sets the size of the kept cameras in a `features.json`, and takes out the others."""
+        """Set the size of the kept cameras in a `features.json`, and takes out the others."""
         steps = _children(features)["steps"]
         for name in (*self.changed, *self.dropped):
             *groups, leaf = name.split("/")
@@ -296,25 +283,19 @@ class Job:
                     del place[group]
 
 
-def _publish_once(temporary: Path, path: Path) -> None:
-    """Gives the file its name, unless that is taken."""
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        pass
-    except OSError:  # a file system without links
-        os.replace(temporary, path)
+def _merged_psnr(notes: Iterable[Any]) -> dict[str, Any] | None:
+    """Return `psnr` of the set's notes (see `index.prepared`) from the `notes` of its files."""
+    psnr = [value for note in notes for value in note["psnr"]]
+    if not psnr:
+        return None
+    return {"mean": statistics.fmean(psnr), "least": min(psnr), "frames": len(psnr)}
 
 
 def _children(node: Any) -> Any:
-    """The features of a dict in a `features.json`, or of the steps of a dataset."""
+    """Return the features of a dict in a `features.json`, or of the steps of a dataset."""
     while "featuresDict" not in node:
         node = node["sequence"]["feature"]
     return node["featuresDict"]["features"]
-
-
-def _read_or(path: Path, instead: Any) -> Any:
-    return json.loads(path.read_bytes()) if path.is_file() else instead
 
 
 def _refused(folder: Path, found: str) -> DataError:

@@ -10,7 +10,7 @@ from typing import Any
 
 from robomimic_ddp.commands.launch import arguments, devices, torchrun
 from robomimic_ddp.config import env, paths
-from robomimic_ddp.errors import EXIT_DONE, EXIT_STOPPED, PatchError, UsageError
+from robomimic_ddp.errors import EXIT_DONE, EXIT_STOPPED, DataError, PatchError, UsageError
 from robomimic_ddp.terminal import Parser, say
 
 
@@ -40,25 +40,23 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         action.add_argument("directory", metavar="DIR", help="folder of the sweep")
         return action
 
-    making = add_action("new", "make a sweep of a config over values")
-    making.add_argument("--config", required=True, metavar="FILE", help="the host's JSON config")
-    making.add_argument(
+    new = add_action("new", "make a sweep of a config over values")
+    new.add_argument("--config", required=True, metavar="FILE", help="the host's JSON config")
+    new.add_argument(
         "settings",
         nargs="*",
         metavar="KEY=A,B,...",
         help="values of a key; with random and tpe also KEY=log(LOW,HIGH), uniform(..), int(..)",
     )
-    making.add_argument("--sampler", choices=("grid", "random", "tpe"), default="grid")
-    making.add_argument("--trials", type=int, metavar="N", help="of random and tpe")
-    making.add_argument(
+    new.add_argument("--sampler", choices=("grid", "random", "tpe"), default="grid")
+    new.add_argument("--trials", type=int, metavar="N", help="of random and tpe")
+    new.add_argument(
         "--metric",
         choices=("rollout/Success_Rate", "rollout/Return", "valid/Loss", "train/Loss"),
         help="what trials are compared by, at its best epoch; default: the first that all have",
     )
     run = add_action("run", "train what is left, one trial on each GPU; any number of workers")
-    run.add_argument("--gpus", metavar="N|I,J,...", help="how many GPUs, or which; default: all")
     run.add_argument("--ranks", type=int, default=1, metavar="N", help="of a trial; default 1")
-    run.add_argument("--retry-failed", action="store_true", help="failed trials are tried again")
     add_action("show", "print the results, best first, and the run folders")
 
 
@@ -68,69 +66,66 @@ def run(command: str, args: argparse.Namespace) -> int:
         value = getattr(args, name, None)
         if value is not None and value < 1:
             raise UsageError(f"--{name} {value}: expected 1 or more.")
-    from robomimic_ddp.commands.sweep import show, study
-
     directory = paths.expanded(args.directory).absolute()
-    if args.action == "new":
-        return _make(args, directory)
-    sweep = study.Sweep(directory)
-    if args.action == "show":
-        for line in show.lines(sweep):
-            say(line)
-        return EXIT_DONE
-    with study.writable(directory):
-        return _train(args, sweep)
+    try:
+        return _ACTIONS[args.action](args, directory)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise DataError(
+            f"{directory}: the sweep cannot be written ({error}). Trainings that run are not "
+            "affected. Free disk space, or correct the permissions, and run the command again: it "
+            "continues where this one ended."
+        ) from error
 
 
-def _make(args: argparse.Namespace, directory: Path) -> int:
+def _new(args: argparse.Namespace, directory: Path) -> int:
     from robomimic_ddp.commands.sweep import new, space, study
 
-    count = new.make(
-        directory,
-        paths.expanded(args.config),
-        space.parse(args.settings),
-        sampler=args.sampler,
-        trials=args.trials,
-        metric=args.metric,
-    )
+    searched = space.parse(args.settings)
+    count = new.make(directory, args.config, searched, args.sampler, args.trials, args.metric)
     trials = "1 trial" if count == 1 else f"{count} trials"
     say(f"{trials}, compared by {study.Sweep(directory).metric} (the best epoch). Train with:")
     print(f"  robomimic-ddp sweep run {args.directory}")
     return EXIT_DONE
 
 
-def _train(args: argparse.Namespace, sweep: Any) -> int:
-    from robomimic_ddp.commands.sweep import worker
+def _show(args: argparse.Namespace, directory: Path) -> int:
+    from robomimic_ddp.commands.sweep import show, study
 
-    why_not = torchrun.unpatched(arguments.Settings(config=""))
-    if why_not:
-        raise PatchError(why_not)
-    gpus = worker.share_out(_gpus(args), args.ranks)
-    sweep.require_data()
-    code = worker.Worker(sweep, gpus, args.ranks).run(args.retry_failed)
+    for line in show.lines(study.Sweep(directory)):
+        say(line)
+    return EXIT_DONE
+
+
+def _train(args: argparse.Namespace, directory: Path) -> int:
+    from robomimic_ddp.commands.sweep import study, worker
+
+    sweep = study.Sweep(directory)
+    reason = torchrun.unpatched(arguments.Settings(config=""))
+    if reason:
+        raise PatchError(reason)
+    code = worker.Worker(sweep, _gpus(args.ranks), args.ranks).run()
     if code == EXIT_STOPPED:
         print(f"Resume with:\n  robomimic-ddp {shlex.join(sys.argv[1:])}")
     return code
 
 
-def _gpus(args: argparse.Namespace) -> list[str]:
-    """Return the names of the GPUs to train on. Raises UsageError if a trial needs more."""
+_ACTIONS = {"new": _new, "run": _train, "show": _show}
+
+
+def _gpus(ranks: int) -> list[str]:
+    """Return the CUDA_VISIBLE_DEVICES of each trial that trains at a time, with `ranks` of the
+    visible GPUs; without GPUs one trial, on the CPU. Raises UsageError if a trial needs more.
+    """
     variables = env.variables()
     absent = devices.absent(variables)
     if absent:
         raise UsageError(absent)
-    asked = None if args.gpus is None else arguments.gpus(args.gpus, "--gpus")
-    chosen = devices.choose(asked, variables)
-    if asked is not None and not chosen.gpus:
+    gpus = devices.visible_devices(variables)
+    if gpus and len(gpus) < ranks:
         raise UsageError(
-            f"--gpus {args.gpus}: no GPU is visible here. On the CPU one trial trains at a time; "
-            "leave out --gpus."
+            f"--ranks {ranks}: a trial needs as many GPUs, and {len(gpus)} are visible."
         )
-    names = devices.visible_devices(variables)[: chosen.ranks]
-    if chosen.visible is not None:
-        names = chosen.visible.split(",")
-    if names and len(names) < args.ranks:
-        raise UsageError(
-            f"--ranks {args.ranks}: a trial needs as many GPUs, and there are {len(names)}."
-        )
-    return names
+    starts = range(0, len(gpus) - ranks + 1, ranks)
+    return [",".join(gpus[start : start + ranks]) for start in starts] or [""]

@@ -65,12 +65,6 @@ class Entry:
         except (OSError, ValueError):
             return False
 
-    @property
-    def was_stopped(self) -> bool:
-        """Whether its run was stopped on request."""
-        run = self.run()
-        return run is not None and (run / REQUEUE).exists()
-
     def lock(self) -> int | None:
         """Lock the log and return it as an open file, which keeps the lock until all copies of it
         are closed; None if another worker, or a training that outlived its worker, has it.

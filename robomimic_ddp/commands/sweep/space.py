@@ -1,14 +1,16 @@
-"""What a sweep tries: values and ranges of the config's keys, names of trials, and the metric."""
+"""What a sweep tries: the values and ranges of config keys, the names of its trials, its metric."""
 
 from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from robomimic_ddp.commands.sweep import journal
 from robomimic_ddp.config import host_config, host_keys, options, tree
 from robomimic_ddp.config.dotlist import parse_dotlist
 from robomimic_ddp.config.entry_options import notes_of
@@ -29,7 +31,7 @@ _VAGUE = ("initial", "enabled", "name", "type")
 _LONGEST_NAME = 120
 
 Space = dict[str, Any]
-"""Dotted key -> its values as a list, or {"kind": "log" | "uniform" | "int", "low", "high"}."""
+"""Dotted key -> Optuna's distribution. Listed values are choices in JSON: Optuna has no lists."""
 
 
 def parse(words: Sequence[str]) -> Space:
@@ -43,26 +45,30 @@ def parse(words: Sequence[str]) -> Space:
             raise UsageError(f"{word}: the sweep sets {key} itself, for each trial.")
         if key in space:
             raise UsageError(f"{key} is given twice. Give all of its values once: {key}=A,B,C.")
-        space[key] = _parse_range(word, text) or _parse_values(word, text)
+        match = _RANGE.fullmatch(text.replace(" ", ""))
+        space[key] = (
+            _parse_values(word, text) if match is None else _parse_range(word, *match.groups())
+        )
     return space
 
 
-def _parse_range(word: str, text: str) -> dict[str, Any] | None:
-    match = _RANGE.fullmatch(text.replace(" ", ""))
-    if match is None:
-        return None
+def _parse_range(word: str, kind: str, *ends: str) -> Any:
+    distributions = journal.load_optuna().distributions
     try:
-        low, high = (int(end) if match[1] == "int" else float(end) for end in match.groups()[1:])
+        if kind == "int":
+            return distributions.IntDistribution(*map(int, ends))
+        low, high = map(float, ends)
+        if not math.isfinite(high - low):
+            raise ValueError
+        return distributions.FloatDistribution(low, high, log=kind == "log")
     except ValueError:
-        raise UsageError(f"{word}: expected two numbers, such as log(1e-5,1e-3).") from None
-    if not low < high or (match[1] == "log" and low <= 0) or abs(high - low) == float("inf"):
         raise UsageError(
-            f"{word}: expected two finite numbers, the smaller one first, for log above 0."
-        )
-    return {"kind": match[1], "low": low, "high": high}
+            f"{word}: expected two finite numbers, the smaller one first, for log above 0, for int "
+            "whole ones."
+        ) from None
 
 
-def _parse_values(word: str, text: str) -> list:
+def _parse_values(word: str, text: str) -> Any:
     try:
         values = parse_dotlist([f"values=[{text}]"])["values"]
     except ConfigError as error:
@@ -73,23 +79,34 @@ def _parse_values(word: str, text: str) -> list:
     repeated = [text for text in texts if texts.count(text) > 1]
     if repeated:
         raise UsageError(f"{word}: {repeated[0]} is there twice; each value is trained once.")
-    return values
+    return journal.load_optuna().distributions.CategoricalDistribution(texts)
+
+
+def decoded(value: Any) -> Any:
+    """Return the value of a key for what Optuna keeps of it."""
+    return json.loads(value) if isinstance(value, str) else value
+
+
+def choices(distribution: Any) -> list:
+    """Return the values of a key as Optuna keeps them, or [] for a range."""
+    return list(getattr(distribution, "choices", ()))
 
 
 def grid(space: Space) -> Iterator[dict[str, Any]]:
-    """Yield every combination of values; the last key changes fastest."""
-    for values in itertools.product(*space.values()):
-        yield dict(zip(space, values))
+    """Yield every combination of values, as Optuna keeps them; the last key changes fastest."""
+    for values in itertools.product(*map(choices, space.values())):
+        yield dict(zip(space, values, strict=True))
 
 
 def samples(space: Space) -> Iterator[dict[str, Any]]:
     """Yield settings in which each value, and each end of a range, is there once."""
-    choices = {
-        key: values if isinstance(values, list) else [values["low"], values["high"]]
-        for key, values in space.items()
+    values = {
+        key: [decoded(value) for value in choices(distribution)]
+        or [distribution.low, distribution.high]
+        for key, distribution in space.items()
     }
-    for number in range(max(map(len, choices.values()), default=0)):
-        yield {key: values[min(number, len(values) - 1)] for key, values in choices.items()}
+    for number in range(max(map(len, values.values()))):
+        yield {key: of_key[min(number, len(of_key) - 1)] for key, of_key in values.items()}
 
 
 def dot_list(settings: Mapping[str, Any]) -> list[str]:
@@ -115,43 +132,37 @@ def checked(file: Path, settings: Mapping[str, Any]) -> Any:
     return config
 
 
-def choose_metric(asked: str | None, configs: Sequence[Any]) -> str:
-    """Return the metric to compare trials by: `asked`, one of METRICS, or the first that the runs
-    of all configs have. Raises UsageError for one that some of these runs would not have.
+def choose_metric(requested: str | None, configs: Sequence[Any]) -> str:
+    """Return the metric to compare trials by: `requested`, or the first of METRICS that the runs of
+    all configs have. Raises UsageError for one that some of these runs would not have.
     """
     settings = [dict(tree.named(config)) for config in configs]
     switches = {name: _SWITCHES.get(name.partition("/")[0], "") for name in METRICS}
     shared = [name for name in METRICS if all(keys.get(switches[name], True) for keys in settings)]
-    if asked is not None and asked not in shared:
-        switch = switches[asked]
-        which = "some" if any(keys.get(switch, True) for keys in settings) else "all"
+    if requested is not None and requested not in shared:
+        switch = switches[requested]
         raise UsageError(
-            f"--metric {asked}: {switch} is false for {which} trials, which would not have it. Set "
+            f"--metric {requested}: {switch} is false, and such a trial would not have it. Set "
             f"{switch}=true, or compare by {', '.join(shared)}."
         )
-    return asked or shared[0]
-
-
-def short_names(keys: Sequence[str]) -> dict[str, str]:
-    """Map dotted keys to their last part, or to the one before where the last says too little; the
-    whole key where two would be the same.
-    """
-    parts = {key: ["", *key.split(".")] for key in keys}
-    short = {key: words[-2] if words[-1] in _VAGUE else words[-1] for key, words in parts.items()}
-    names = list(short.values())
-    return {key: name if names.count(name) == 1 else key for key, name in short.items()}
+    return requested or shared[0]
 
 
 def trial_name(number: int, values: Mapping[str, Any]) -> str:
     """Return the name of a trial's folder: its number and its values, in letters that are safe in
-    a file name.
+    a file name. A key is written as its last part, or the one before where that says too little;
+    the complete key where two would be the same.
     """
-    short = short_names(list(values))
-    text = "-".join(f"{short[key]}_{shown(value)}" for key, value in values.items())
+    parts = {key: ["", *key.split(".")] for key in values}
+    short = {key: words[-2] if words[-1] in _VAGUE else words[-1] for key, words in parts.items()}
+    names = list(short.values())
+    text = "-".join(
+        f"{short[key] if names.count(short[key]) == 1 else key}_{_shown(value)}"
+        for key, value in values.items()
+    )
     slug = re.sub(r"[^a-zA-Z0-9_.+-]+", "_", text).strip("_")[:_LONGEST_NAME]
     return f"{number:03d}-{slug or 'trial'}"
 
 
-def shown(value: Any) -> str:
-    """Return a value as a table or a name has it."""
+def _shown(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)

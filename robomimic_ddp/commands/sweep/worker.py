@@ -7,15 +7,14 @@ whose worker was killed is taken by the next worker as soon as its training has 
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +24,13 @@ from robomimic_ddp.commands.sweep import show
 from robomimic_ddp.commands.sweep.entry import REQUEUE, Entry
 from robomimic_ddp.commands.sweep.study import Sweep
 from robomimic_ddp.config import env, machine
-from robomimic_ddp.distributed import rendezvous
+from robomimic_ddp.distributed import known_errors, rendezvous
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_STOPPED, DataError
 
 _POLL_SECONDS = 1.0
 _MOST_KILLS = 3
 """How often a training that a signal has ended (a machine out of memory, for one) is resumed."""
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
-_ERROR = re.compile(r"\b\w*(error|exception)\b.*:", re.IGNORECASE)
 
 
 @dataclass
@@ -44,20 +42,11 @@ class Job:
     lock: int
     trial: Any
     process: subprocess.Popen
-    begun: float = field(default_factory=time.monotonic)
-
-
-def share_out(gpus: Sequence[str], ranks: int) -> list[str]:
-    """Return the CUDA_VISIBLE_DEVICES of each trial that trains at a time, with `ranks` of the
-    `gpus`; without GPUs one trial, on the CPU.
-    """
-    groups = [",".join(gpus[at : at + ranks]) for at in range(0, len(gpus) - ranks + 1, ranks)]
-    return groups or [""]
 
 
 class Worker:
-    """Trains what is left of `sweep`, one trial on each of `gpus` (from `share_out`) at a time.
-    program: what trains, in place of the host's entry.
+    """Trains what is left of `sweep`, one trial at a time on each of `gpus`, which are values of
+    CUDA_VISIBLE_DEVICES. program: what trains, in place of the host's entry.
     """
 
     def __init__(
@@ -80,18 +69,17 @@ class Worker:
         self._launcher = several if ranks > 1 else []
         self._program = program or ("-m", DOT_LIST_MODULE)
 
-    def run(self, retry_failed: bool = False) -> int:
+    def run(self) -> int:
         """Train until no trial is left, and return the exit code: 1 where a trial has failed, 75
         after a stop on request.
         """
-        if retry_failed:
-            self.sweep.retry_failed()
         with self._catching_signals():
             was_told = False
             while self._begin_trials() or self.jobs:
                 if self.signal is not None and not was_told:
                     _print(f"{self.signal}: {len(self.jobs)} trial(s) save and stop")
-                    self._stop_trainings()
+                    for job in self.jobs.values():
+                        job.process.send_signal(signal.SIGTERM)
                     was_told = True
                 for job in list(self.jobs.values()):
                     self._look_after(job)
@@ -124,7 +112,7 @@ class Worker:
         """
         if self.signal is not None:
             return False
-        orphans = self._orphans()
+        orphans = [entry for entry in self.sweep.entries() if self._is_orphan(entry)]
         has_begun = bool(orphans)
         for entry in orphans:
             if entry.number not in self.awaited:
@@ -136,23 +124,17 @@ class Worker:
             if any(set(gpus.split(",")) & set(others.split(",")) for others in busy):
                 continue
             unfinished = [e for e in self.sweep.entries() if e.state in ("running", "waiting")]
-            for entry in sorted(unfinished, key=lambda e: (e.state != "running", e.number)):
-                if self._begin(entry, gpus):
-                    has_begun = True
-                    break
+            unfinished.sort(key=lambda entry: (entry.state != "running", entry.number))
+            has_begun |= any(self._begin(entry, gpus) for entry in unfinished)
         return has_begun
 
-    def _orphans(self) -> list[Entry]:
-        """Return the trials whose training outlived its worker or launcher on this machine."""
-        running = [e for e in self.sweep.entries() if e.state == "running"]
-        here = [e for e in running if e.worker.get("host") == env.host_name()]
-        return [
-            entry
-            for entry in here
-            if not {entry.number} & (self.jobs.keys() | self.stopped)
-            and not _is_other_process(entry.worker["process"])
-            and entry.is_held
-        ]
+    def _is_orphan(self, entry: Entry) -> bool:
+        """Whether its training has outlived its worker or launcher on this machine."""
+        is_ours = entry.number in self.jobs or entry.number in self.stopped
+        if is_ours or entry.state != "running" or entry.worker.get("host") != env.host_name():
+            return False
+        process = entry.worker["process"]
+        return (process == os.getpid() or not _is_alive(process)) and entry.is_held
 
     def _begin(self, entry: Entry, gpus: str) -> bool:
         """Begin or resume a trial, unless somebody else trains it; return whether this was done."""
@@ -202,9 +184,10 @@ class Worker:
         if code is None:
             return
         try:
+            run = entry.run()
             if code == 0 and entry.is_finished:
-                self._complete(entry, job.trial, (time.monotonic() - job.begun) / 60)
-            elif self.signal is not None or code == EXIT_STOPPED or entry.was_stopped:
+                self._complete(entry, job.trial)
+            elif self.signal or code == EXIT_STOPPED or (run and (run / REQUEUE).exists()):
                 self.stopped.add(entry.number)
                 _print(f"{entry.name}: stopped; the next sweep run resumes it")
             elif code < 0 and self.kills[entry.number] < _MOST_KILLS:
@@ -216,12 +199,7 @@ class Worker:
             del self.jobs[entry.number]
             os.close(job.lock)
 
-    def _stop_trainings(self) -> None:
-        for job in self.jobs.values():
-            with suppress(ProcessLookupError):
-                job.process.send_signal(signal.SIGTERM)
-
-    def _complete(self, entry: Entry, trial: Any, minutes: float | None = None) -> None:
+    def _complete(self, entry: Entry, trial: Any) -> None:
         """Tell Optuna the value of a finished training: the metric at its best epoch."""
         metric = self.sweep.metric
         try:
@@ -235,8 +213,7 @@ class Worker:
             return
         value = self.sweep.best(values)
         self.sweep.study.tell(trial, value)
-        took = "" if minutes is None else f" ({minutes:.1f} min)"
-        _print(f"{entry.name}: complete, {metric} {value:.4g}{took}")
+        _print(f"{entry.name}: complete, {metric} {value:.4g}")
 
     def _fail(self, entry: Entry, trial: Any, error: str) -> None:
         from optuna.trial import TrialState
@@ -250,23 +227,19 @@ def _print(line: str) -> None:
     print(line, flush=True)
 
 
-def _is_other_process(process: int) -> bool:
-    """Whether it is alive, and not this one."""
-    with suppress(PermissionError):  # another user's
-        try:
-            os.kill(process, 0)
-        except ProcessLookupError:
-            return False
-    return process != os.getpid()
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except OSError as error:
+        return isinstance(error, PermissionError)  # another user's
+    return True
 
 
 def _last_error(log: Path, code: int) -> str:
     """Return what a user should read first of a training that has failed."""
     if code < 0:
         return f"ended by {signal.Signals(-code).name}"
-    lines: list[str] = []
-    with suppress(OSError):  # somebody has removed it
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-200:]
-    lines = [line.strip() for line in lines if line.strip()]
-    errors = [line for line in lines if _ERROR.search(line)]
-    return (errors or lines or [f"exit code {code}"])[-1][:400]
+    try:
+        return known_errors.error_line(log.read_text(encoding="utf-8", errors="replace"))
+    except OSError:  # somebody has removed it
+        return f"exit code {code}"

@@ -14,8 +14,8 @@ import torch
 from robomimic_ddp.distributed import group
 from robomimic_ddp.errors import DataError
 
-CACHE_BYTES = 256 * 2**20
-"""Size of each model's LRU cache of outputs."""
+MOST_TEXTS = 1000
+"""Texts whose outputs a model keeps, the last used ones: about 236 kB each."""
 
 
 def unavailable(name: str, error: Exception) -> DataError:
@@ -61,7 +61,6 @@ class LanguageModel:
         self._model: Any = None
         self._moves: list[tuple[tuple, dict]] = []
         self._rows: OrderedDict[tuple, dict[str, torch.Tensor]] = OrderedDict()
-        self._bytes = 0
         self._splits = True
 
     def to(self, *args: Any, **kwargs: Any) -> LanguageModel:
@@ -71,7 +70,6 @@ class LanguageModel:
         else:
             self._model.to(*args, **kwargs)
             self._rows.clear()
-            self._bytes = 0
         return self
 
     def eval(self) -> LanguageModel:
@@ -116,13 +114,12 @@ class LanguageModel:
             self._kind = type(output)
             for number, key in enumerate(wanted):
                 self._rows[key] = {name: value[number] for name, value in output.items()}
-                self._bytes += _size(self._rows[key])
         for key in keys:
             self._rows.move_to_end(key)
         found = [self._rows[key] for key in keys]
         made = self._kind(**{name: torch.stack([row[name] for row in found]) for name in found[0]})
-        while self._bytes > CACHE_BYTES and self._rows:
-            self._bytes -= _size(self._rows.popitem(last=False)[1])
+        while len(self._rows) > MOST_TEXTS:
+            self._rows.popitem(last=False)
         return made
 
 
@@ -145,7 +142,3 @@ def _has_rows(output: Any, rows: int) -> bool:
         isinstance(value, torch.Tensor) and value.dim() and len(value) == rows
         for value in output.values()
     )
-
-
-def _size(row: Mapping[str, torch.Tensor]) -> int:
-    return sum(value.numel() * value.element_size() for value in row.values())

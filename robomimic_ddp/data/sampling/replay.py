@@ -130,7 +130,7 @@ class ReplayedLoader(Wrapped):
         """
         if position is None or position.get("kind") != "replay":
             return "data: the host's own sampler begins a new pass"
-        batches, history = position["batches"], position.get("iterations")
+        batches, history = position["batches"], position["iterations"]
         changed = position.get("batch_size", self._batch_size()) != self._batch_size()
         if self._recorded is not None and history is not None:
             part = [batches * position["batch_size"]] if changed and batches else []
@@ -197,7 +197,7 @@ class _Iteration:
             for _ in range(position["batches"]):
                 next(self._iterator, None)
         self.batches, self.over = position["batches"], False
-        if position.get("order") not in (None, self.order_digest()):
+        if position["order"] not in (None, self.order_digest()):
             raise another_order("the pass", self.recorded.sampler)
 
     def _begin(self) -> None:
@@ -208,7 +208,7 @@ class _Iteration:
 
     def _is_begun_at(self, position: dict[str, Any]) -> bool:
         """Whether the host has begun this iteration already, of a stateful sampler."""
-        recorded, history = self.recorded, position.get("iterations")
+        recorded, history = self.recorded, position["iterations"]
         if recorded is None or history is None or self.batches:
             return False
         return len(history) == self.before == len(recorded.taken) - 1

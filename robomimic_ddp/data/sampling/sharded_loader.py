@@ -108,7 +108,7 @@ class ShardedLoader(Wrapped):
             sampler.next_pass, sampler.next_offset = max(epoch, sampler.next_pass), 0
             return f"data: a new pass begins (number {sampler.next_pass})"
         sampler.next_pass, sampler.next_offset = position["pass"], position["samples"]
-        saved = position.get("order")  # None: an earlier version, or a pass that has not started
+        saved = position["order"]  # None: of a pass that has not started
         if saved is not None and sampler.next_order_digest() != saved:
             raise another_order(f"pass {position['pass']}", self._host_sampler)
         split = "" if world_size == sampler.world_size else ", the rest split again over the ranks"

@@ -20,14 +20,6 @@ from robomimic_ddp.monitoring import step_hooks
 from robomimic_ddp.monitoring.step_logs import samples_in
 from robomimic_ddp.training.step.backprop import NAME, WHOLE, Backward, Part, Pending
 
-_AVERAGING = ("step", "copy_to")
-
-
-class Infos(list):
-    """What `train_on_batch` returned for each micro-batch, with the `weights` of these."""
-
-    weights: list[float]
-
 
 class Accumulation:
     """Runs `model` on `micro_batches` parts of each training batch, and updates it once.
@@ -75,8 +67,7 @@ class Accumulation:
         """Collective under DDP: one optimizer step; the host's info of each micro-batch."""
         if not isinstance(batch, MicroBatches):
             return host(batch, *args, **kwargs)
-        infos = Infos()
-        infos.weights, last = batch.weights, len(batch) - 1
+        infos, last = MicroBatches([], batch.weights), len(batch) - 1
         try:
             for index, weight in enumerate(batch.weights):
                 self.backward.part = Part(weight, index == 0, index == last)
@@ -85,7 +76,12 @@ class Accumulation:
                     # Taken out of the list, so that a part's memory is free when it is done.
                     infos.append(host(batch.pop(0), *args, **kwargs))
                 if self.backward.calls == before:
-                    raise _not_called(self.model)
+                    raise PlanError(
+                        f"{type(self.model).__name__}.train_on_batch does not call {NAME} of the "
+                        "host's torch_utils, so its micro-batches would each be a separate step. "
+                        "Train with ddp.accumulate=1, or let it step its optimizer through that "
+                        "function."
+                    )
         finally:
             self.backward.part = WHOLE
         self._steps += 1
@@ -95,8 +91,8 @@ class Accumulation:
         return infos
 
     def log(self, host: Callable, info: Any, *args: Any, **kwargs: Any) -> Any:
-        """The mean of the micro-batches' logs, by samples; what is no number, of the last."""
-        if not isinstance(info, Infos):
+        """The mean of the micro-batches' logs, by samples; of other values, the last."""
+        if not isinstance(info, MicroBatches):
             return host(info, *args, **kwargs)
         logs = [host(one, *args, **kwargs) for one in info]
         return {
@@ -116,7 +112,7 @@ class Accumulation:
                         stack.enter_context(state.parallel.no_sync())
                         stack.enter_context(swapped(state, "accumulating", True))
             ema = getattr(self.model, "ema", None)
-            for name in _AVERAGING:
+            for name in ("step", "copy_to"):
                 if callable(getattr(ema, name, None)):
                     stack.enter_context(swapped(ema, name, lambda *_, **__: None))
             yield
@@ -130,16 +126,10 @@ def _mean(values: list, weights: list[float]) -> Any:
     return last
 
 
-def _not_called(model: Any) -> PlanError:
-    return PlanError(
-        f"{type(model).__name__}.train_on_batch does not call {NAME} of the host's torch_utils, so "
-        "its micro-batches would each be a separate step. Train with ddp.accumulate=1, or let "
-        "it step its optimizer through that function."
-    )
-
-
 class MicroBatches(list):
-    """The micro-batches of one step. `weights`: the share of the step's samples that each has."""
+    """The micro-batches of one step, or what `train_on_batch` returned for each. `weights`: the
+    share of the step's samples that each has.
+    """
 
     def __init__(self, parts: list, weights: list[float]) -> None:
         super().__init__(parts)

@@ -19,7 +19,6 @@ from robomimic_ddp.training.step import (
     backprop,
     compile,
     convolutions,
-    crops,
     ema,
     fused_optimizers,
     pinned_batches,
@@ -133,7 +132,6 @@ def prepare(model: Any, options: Options, nets: list, undo: ExitStack) -> Prepar
         done["short convolutions as products"] = convolutions.install(nets, undo)
         done["gradient norm read once"] = backprop.stands_for(host)
         if torch.device(_device(nets)).type == "cuda":
-            done["crops drawn without waiting"] = crops.install(model, undo)
             done["batches copied from pinned memory"] = pinned_batches.install(model, undo)
         update = backprop.update if done["gradient norm read once"] else None
         said = ", ".join(name for name in done if done[name])

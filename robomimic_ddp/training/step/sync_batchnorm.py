@@ -84,15 +84,19 @@ class _OfAllRanks(_BatchNorm):
         if input.device.type != "cpu":
             return nn.SyncBatchNorm.forward(self, input)
         self._check_input_dim(input)
-        mean, variance, count = _statistics(input)
+        values = input.to(torch.promote_types(input.dtype, torch.float32))  # as torch does
+        mean, variance, count = _statistics(values)
         if count == 1:
             raise ValueError(
                 "Expected more than 1 value per channel when training, got 1 on all ranks together"
             )
         if self.track_running_stats:
             self._count_batch(mean, variance * count / (count - 1))
-        rooted = torch.sqrt(variance + self.eps)
-        return _Normalise.apply(input, self.weight, self.bias, mean, rooted, count)
+        scale = torch.rsqrt(variance + self.eps)
+        scale = scale if self.weight is None else scale * self.weight
+        shift = -mean * scale if self.bias is None else self.bias - mean * scale
+        scale, shift = (one.to(values).view(-1, *[1] * (input.dim() - 2)) for one in (scale, shift))
+        return (values * scale + shift).to(input.dtype)
 
     @torch.no_grad()
     def _count_batch(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
@@ -126,81 +130,39 @@ _OF_ALL_RANKS = {
 """At module level, so that copies and pickles find the class."""
 
 
-@torch.no_grad()
-def _statistics(input: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float]:
-    """Collective: mean and biased variance [C] over all ranks, in fp64, and how many values each
-    channel has; of equal bits on all ranks.
+def _statistics(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float]:
+    """Collective, and again in the backward pass where the input wants a gradient, as all ranks'
+    then do: mean and biased variance [C] over all ranks, in fp64, and how many values each channel
+    has; of equal bits on all ranks.
 
     Each rank sends its own mean, variance and count, which are then combined (Chan et al. 1979): no
     squares of large numbers are subtracted, and batches of any sizes weigh what they have.
     """
-    channels = input.shape[1]
-    own = torch.zeros(group.world_size(), 2 * channels + 1, dtype=torch.float64)
-    if input.numel():
-        values = input.to(_computed_in(input))
-        variance, mean = torch.var_mean(values, _all_but_channels(input), correction=0)
-        own[group.rank(), :-1] = torch.cat([mean, variance])
-        own[group.rank(), -1] = input.numel() // channels
-    means, variances, counts = group.sum_over_ranks(own).split([channels, channels, 1], dim=1)
-    count = counts.sum()
+    channels, rest = values.shape[1], [0, *range(2, values.dim())]
+    if values.numel():
+        variance, mean = torch.var_mean(values, rest, correction=0)
+    else:
+        variance = mean = values.sum(rest)  # zeros, and this rank takes part in the backward pass
+    table = torch.zeros(group.world_size(), 2 * channels + 1, dtype=torch.float64)
+    table[group.rank(), :-1] = torch.cat([mean, variance]).double()
+    table[group.rank(), -1] = values.numel() // channels
+    means, variances, counts = _SumOverRanks.apply(table).split([channels, channels, 1], dim=1)
+    count = counts.detach().sum()
     mean = (counts * means).sum(0) / count
     variance = (counts * (variances + (means - mean).square())).sum(0) / count
     return mean, variance, float(count)
 
 
-class _Normalise(torch.autograd.Function):
-    """`(input - mean) / rooted * weight + bias`, where mean and rooted depend on all inputs."""
+class _SumOverRanks(torch.autograd.Function):
+    """Sum over ranks, forward and backward: each rank's loss depends on every rank's values."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        input: torch.Tensor,
-        weight: torch.Tensor | None,
-        bias: torch.Tensor | None,
-        mean: torch.Tensor,
-        rooted: torch.Tensor,
-        count: float,
-    ) -> torch.Tensor:
-        mean, rooted = mean.to(_computed_in(input)), rooted.to(_computed_in(input))
-        ctx.save_for_backward(input, weight, mean, rooted)
-        ctx.count = count
-        scale = 1 / rooted if weight is None else weight / rooted
-        shift = -mean * scale if bias is None else bias - mean * scale
-        shape = _beside(input)
-        return (input * scale.view(shape) + shift.view(shape)).to(input.dtype)
+    def forward(ctx: Any, values: torch.Tensor) -> torch.Tensor:
+        """Collective."""
+        return group.sum_over_ranks(values)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple:
-        """Collective where the input wants a gradient, as all ranks' then do. Gradients of weight
-        and bias are this rank's part: DDP averages them.
-        """
-        input, weight, mean, rooted = ctx.saved_tensors
-        shape, rest = _beside(input), _all_but_channels(input)
-        gradient = gradient.to(mean.dtype)
-        normal = (input - mean.view(shape)) / rooted.view(shape)
-        of_bias, of_weight = gradient.sum(rest), (gradient * normal).sum(rest)
-        of_input = None
-        if ctx.needs_input_grad[0]:
-            means = group.sum_over_ranks(torch.stack([of_bias, of_weight])) / ctx.count
-            along_bias, along_weight = (one.view(shape) for one in means)
-            scale = 1 / rooted if weight is None else weight / rooted
-            of_input = scale.view(shape) * (gradient - along_bias - normal * along_weight)
-            of_input = of_input.to(input.dtype)
-        of_weight = of_weight if ctx.needs_input_grad[1] else None
-        of_bias = of_bias if ctx.needs_input_grad[2] else None
-        return of_input, of_weight, of_bias, None, None, None
-
-
-def _computed_in(input: torch.Tensor) -> torch.dtype:
-    """16 bits are computed with in 32, as torch does."""
-    return torch.promote_types(input.dtype, torch.float32)
-
-
-def _all_but_channels(input: torch.Tensor) -> list[int]:
-    return [0, *range(2, input.dim())]
-
-
-def _beside(input: torch.Tensor) -> tuple[int, ...]:
-    """The shape in which a value for each channel stands beside `input`."""
-    return (1, -1, *[1] * (input.dim() - 2))
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        """Collective."""
+        return group.sum_over_ranks(gradient)

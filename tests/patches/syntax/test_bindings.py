@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 import pytest
+from libcst.metadata import MetadataWrapper, ScopeProvider
 
 from robomimic_ddp.patches.syntax.imports import dotted
 from robomimic_ddp.patches.syntax.source import Source, walk
@@ -34,23 +35,20 @@ BODIES = {
 }
 
 
-def by_scopes(source: Source, node: cst.BaseExpression) -> set[str]:
-    scope = source._scopes.get(node)
-    found = {name.name for name in scope.get_qualified_names_for(node)} if scope else set()
-    return found or {dotted(node)}
-
-
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
 def test_as_the_scopes_say(body):
     source = Source("utils/x.py", f"{HEAD}{body}\n".encode())
+    scopes = MetadataWrapper(source.module, unsafe_skip_copy=True).resolve(ScopeProvider)
     functions = [call.func for call in walk(source.module, cst.Call)]
     assert functions
     for node in functions:
-        quick, whole = source._bindings.name(dotted(node)), by_scopes(source, node)
-        if quick is not None and not quick.startswith("<locals>."):
-            assert {quick} == whole, dotted(node)
-        elif quick is not None:
-            assert all("<locals>" in name and name.endswith(dotted(node)) for name in whole)
+        scope = scopes.get(node)
+        expected = {name.name for name in scope.get_qualified_names_for(node)} if scope else set()
+        names = source.names(node)
+        if names == {f"<locals>.{dotted(node)}"}:
+            assert all("<locals>" in name and name.endswith(dotted(node)) for name in expected)
+        else:
+            assert names == (expected or {dotted(node)}), dotted(node)
 
 
 def test_an_expression_that_is_no_name_stands_for_nothing():

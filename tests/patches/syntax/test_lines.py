@@ -4,43 +4,10 @@ from __future__ import annotations
 
 import ast
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from robomimic_ddp.patches.syntax.lines import compile_as, original_lines
-
-BEFORE = b"""import os
-
-
-def train(config):
-    total = config + 1
-    return total / 0
-"""
-AFTER = b"""import os
-import math as DDPUtils
-
-
-@DDPUtils_decorator
-def train(config):
-    total = (config + 1 +
-             DDPUtils.floor(0.5))
-    return total / 0
-"""
-
-
-def test_an_error_is_reported_at_the_line_on_disk():
-    names = {"DDPUtils_decorator": lambda function: function}
-    exec(compile_as(BEFORE, AFTER, "train.py"), names)
-    with pytest.raises(ZeroDivisionError) as caught:
-        names["train"](1)
-    assert caught.traceback[-1].lineno + 1 == 6
-
-
-def test_a_function_starts_where_inspect_finds_it():
-    names = {"DDPUtils_decorator": lambda function: function}
-    exec(compile_as(BEFORE, AFTER, "train.py"), names)
-    assert names["train"].__code__.co_firstlineno == 4
 
 
 def test_added_and_replaced_lines():
@@ -54,7 +21,8 @@ def test_added_and_replaced_lines():
 
 
 def test_unedited_code_is_compiled_as_it_is():
-    assert compile_as(BEFORE, BEFORE, "x.py") == compile(BEFORE, "x.py", "exec", dont_inherit=True)
+    text = b"import os\n\n\ndef train(config):\n    return config + 1\n"
+    assert compile_as(text, text, "x.py") == compile(text, "x.py", "exec", dont_inherit=True)
 
 
 LINES = st.lists(

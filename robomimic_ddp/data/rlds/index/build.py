@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,10 @@ from robomimic_ddp.data.rlds.index.records import (
     FRAMING_BYTES,
     damaged_data,
     episode_parser,
-    raw_records,
+    offsets_of,
+    read_records,
     record_offsets,
     step_features_read,
-    whole_records,
 )
 from robomimic_ddp.data.rlds.index.source import Source
 from robomimic_ddp.data.rlds.index.statistics import (
@@ -28,21 +28,18 @@ from robomimic_ddp.data.rlds.index.statistics import (
 from robomimic_ddp.data.rlds.schema.actions import action_vectors, part_values
 from robomimic_ddp.data.rlds.schema.fields import Fields
 from robomimic_ddp.data.rlds.schema.filters import passes
-from robomimic_ddp.data.rlds.tf_import import import_tensorflow, traced_as_written
+from robomimic_ddp.data.rlds.tf_import import import_tensorflow
 from robomimic_ddp.errors import DataError
-
-_ALL = -1
-"""`take(-1)` of tf.data: all."""
 
 
 def files_of_rank(
-    source: Source, rank: int, world_size: int, files: Sequence[int] | None = None
+    sizes: Sequence[int], rank: int, world_size: int, files: Sequence[int] | None = None
 ) -> list[int]:
-    """The numbers of those of `files` (None: all) that `rank` indexes, about the same number of
-    bytes for each rank. A file belongs to the rank that has its middle byte.
+    """Return the numbers of those of `files` (None: all) that `rank` indexes, about the same number
+    of bytes for each rank. A file belongs to the rank that has its middle byte. sizes: of all.
     """
-    numbers = np.arange(len(source.sizes)) if files is None else np.asarray(files, np.int64)
-    sizes = np.asarray(source.sizes, np.float64)[numbers]
+    numbers = np.arange(len(sizes)) if files is None else np.asarray(files, np.int64)
+    sizes = np.asarray(sizes, np.float64)[numbers]
     ends = np.cumsum(sizes)
     middles, total = ends - sizes / 2, max(sizes.sum(), 1)
     owner = np.minimum(middles * world_size / total, world_size - 1e-9).astype(int)
@@ -57,31 +54,33 @@ def make_index(
     skip_corrupt: bool = False,
     add: Callable[[int], Any] = lambda count: None,
 ) -> Index:
-    """Reads every record of the `files` of `source` (None: all), `threads` files at once. Raises
-    DataError for a damaged or short file, or an episode with NaN; with `skip_corrupt` such episodes
-    are left out. add: takes the numbers of bytes that were read.
+    """Return the index of the `files` of `source` (None: all), `threads` records read at once.
+    Raises DataError for a damaged or short file, or an episode with NaN; with `skip_corrupt` such
+    episodes are left out. add: takes the numbers of bytes that were read.
     """
-    files = list(range(len(source.files)) if files is None else files)
     tf = import_tensorflow()
-
+    paths = source.files
+    files = range(len(paths)) if files is None else files
+    places = [
+        (number, offset)
+        for number in files
+        for offset in offsets_of(paths[number], source.episodes_per_file[number], skip_corrupt)
+    ]
+    records = read_records(paths, places, describer(source, fields), threads, skip_corrupt)
+    rows = []
     try:
-        places = [(number, 0, _ALL) for number in files]
-        rows = list(_episodes(source, fields, places, threads, add=add))
+        for file, offset, size, *described in records.as_numpy_iterator():
+            rows.append((file, offset, *described))
+            add(int(size) + FRAMING_BYTES)
     except tf.errors.OpError as error:
-        if not skip_corrupt:
-            paths = [source.files[number] for number in files]
-            doing = f"making the index of {source.folder}"
-            names = step_features_read(fields, with_images=False)
-            more = (doing, source.features, names, "ddp.skip_corrupt=true")
-            raise damaged_data(error, paths, *more) from error
-        rows = [row for number in files for row in _readable(source, fields, number, threads)]
-    if not skip_corrupt:
-        _require_whole(source, files, rows)
+        doing = f"making the index of {source.folder}"
+        names = step_features_read(fields, with_images=False)
+        more = (doing, source.features, names, "ddp.skip_corrupt=true")
+        raise damaged_data(error, [paths[number] for number in files], *more) from error
     index = as_index(rows, fields)
-    index = index.taken(np.lexsort((index.offset, index.file)))
     if skip_corrupt:
         return index.taken(finite(index))
-    _check_finite(index, source)
+    _require_finite(index, source)
     return index
 
 
@@ -89,18 +88,6 @@ def finite(index: Index) -> np.ndarray:
     """The rows of episodes without NaN and infinity, int64."""
     kinds = (index.actions, index.states)
     return np.flatnonzero(np.all([np.isfinite(kind.mean).all(1) for kind in kinds], 0))
-
-
-def _readable(source: Source, fields: Fields, number: int, threads: int) -> list[tuple]:
-    """The rows of file `number`: all at once, else those of readable records."""
-    tf = import_tensorflow()
-    if not source.files[number].is_file():
-        return []
-    try:
-        return list(_episodes(source, fields, [(number, 0, _ALL)], threads))
-    except tf.errors.OpError:
-        places = [(number, offset, 1) for offset in whole_records(source.files[number])]
-        return list(_episodes(source, fields, places, threads, skip=True))
 
 
 def missing_episodes(index: Index, source: Source) -> np.ndarray:
@@ -155,21 +142,7 @@ def as_index(rows: Sequence[tuple], fields: Fields) -> Index:
     return Index(*columns[:8], Moments(*columns[8:12]), Moments(*columns[12:16]))
 
 
-def _require_whole(source: Source, files: Sequence[int], rows: list[tuple]) -> None:
-    """Raises DataError for a file whose number of episodes differs from its metadata."""
-    found = dict.fromkeys(files, 0)
-    for row in rows:
-        found[int(row[0])] += 1
-    for number in files:
-        promised = source.episodes_per_file[number]
-        if found[number] != promised:
-            raise DataError(
-                f"{source.files[number]} has {found[number]} episodes, its metadata promises "
-                f"{promised}: cut off, or still being written. Copy it again."
-            )
-
-
-def _check_finite(index: Index, source: Source) -> None:
+def _require_finite(index: Index, source: Source) -> None:
     for what, of_kind in (("action", index.actions), ("state", index.states)):
         broken = np.flatnonzero(~np.isfinite(of_kind.mean).all(1))
         if len(broken):
@@ -179,62 +152,6 @@ def _check_finite(index: Index, source: Source) -> None:
                 f"first is the one at byte {index.offset[broken[0]]} of {file.name}. Training on "
                 "it would end in NaN."
             )
-
-
-def _episodes(
-    source: Source,
-    fields: Fields,
-    places: Sequence[tuple[int, int, int]],
-    threads: int,
-    skip: bool = False,
-    add: Callable[[int], Any] = lambda count: None,
-) -> Iterator[tuple]:
-    """One row of numpy values per episode (see `Index`), in order within a file. places: file, byte
-    offset and number of records; with `skip` single records, skipped if their features are invalid.
-    """
-    if not len(places):
-        return
-    described = _described(source, fields, places, threads, skip)
-    next_offset: dict[tuple[int, int], int] = {}
-    for file, start, size, *rest in described.as_numpy_iterator():
-        place = int(file), int(start)
-        offset = next_offset.get(place, int(start))
-        yield (file, np.int64(offset), *rest)
-        next_offset[place] = offset + int(size) + FRAMING_BYTES
-        add(int(size) + FRAMING_BYTES)
-
-
-@traced_as_written
-def _described(
-    source: Source,
-    fields: Fields,
-    places: Sequence[tuple[int, int, int]],
-    threads: int,
-    skip: bool,
-) -> Any:
-    """tf.data of `_episodes`' rows: the place's offset, then the record's size, in second place."""
-    tf = import_tensorflow()
-    describe = describer(source, fields)
-
-    def read(number: Any, name: Any, start: Any, count: Any) -> Any:
-        records = raw_records(name, start).take(count)
-        return records.map(lambda raw: (number, start, tf.strings.length(raw), raw))
-
-    def with_row(number: Any, start: Any, size: Any, raw: Any) -> tuple:
-        return number, start, size, *describe(raw)
-
-    numbers, starts, counts = (np.asarray(column, np.int64) for column in zip(*places))
-    names = [str(source.files[number]) for number in numbers]
-    parallel = {"num_parallel_calls": threads, "deterministic": True}
-    records = tf.data.Dataset.from_tensor_slices((numbers, names, starts, counts))
-    records = records.interleave(read, cycle_length=threads, **parallel)
-    described = records.map(with_row, **parallel).prefetch(2)
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    options.threading.private_threadpool_size = threads
-    options.threading.max_intra_op_parallelism = 1
-    described = described.with_options(options)
-    return described.ignore_errors() if skip else described
 
 
 def describer(source: Source, fields: Fields) -> Callable[[Any], tuple]:

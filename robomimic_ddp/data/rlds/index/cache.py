@@ -12,7 +12,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -28,14 +28,12 @@ from robomimic_ddp.data.rlds.index.build import (
     make_index,
     missing_episodes,
 )
-from robomimic_ddp.data.rlds.index.records import record_offsets
 from robomimic_ddp.data.rlds.index.source import NAME, Source
 from robomimic_ddp.data.rlds.index.statistics import Index, Moments, merged
 from robomimic_ddp.data.rlds.reading_progress import reading
 from robomimic_ddp.data.rlds.schema.fields import Fields
 from robomimic_ddp.data.rlds.schema.filters import require_patterns
 from robomimic_ddp.distributed import group
-from robomimic_ddp.errors import DataError
 
 logger = logging.getLogger(__name__)
 INDEX_VERSION = 3
@@ -78,21 +76,14 @@ def load_index(
     """
     require_patterns([*fields.filters, fields.success])
 
-    def place(identity: Mapping[str, Any]) -> Path:
-        name = f"{source.folder.parent.name}-{fingerprint(identity, fields, skip_corrupt)}.npz"
-        return array_cache.cache_folder(cache) / name
-
-    path, notes, cached = place(source.identity), source.prepared, None
-    for kept in (path, source.folder / IN_SET / path.name) if group.is_main() else ():
+    name = f"{source.folder.parent.name}-{fingerprint(source.identity, fields, skip_corrupt)}.npz"
+    path = array_cache.cache_folder(cache) / name
+    cached = None
+    for kept in (path, source.folder / IN_SET / name) if group.is_main() else ():
         if cached is None:
             cached = read(kept)
             if cached is not None and skip_corrupt and _may_be_repaired(cached, source, kept):
                 cached = None
-    if cached is None and group.is_main() and notes is not None:
-        of_source = read(place(notes["source"]))
-        cached = None if of_source is None else _carried_over(of_source, source)
-        if cached is not None:
-            array_cache.store(path, "index", arrays_of(cached))
     index = group.broadcast_object(cached)
     if index is None:
         parts = path.with_suffix(".parts")
@@ -124,19 +115,6 @@ def write_in_set(folder: Path, source: Source, name: str, fields: Fields, index:
         array_cache.write(file, arrays_of(index.taken(whole)))
 
 
-def _carried_over(index: Index, source: Source) -> Index | None:
-    """The index of a prepared set from its source's; None if an episode is missing in either."""
-    try:
-        offsets = [record_offsets(file) for file in source.files]
-    except DataError:  # read again, with its reason
-        return None
-    counts = list(map(len, offsets))
-    found = np.bincount(index.file, minlength=len(counts)).tolist()
-    if source.left_out or not counts == found == list(source.episodes_per_file):
-        return None
-    return replace(index, offset=np.concatenate(offsets).astype(np.int64))
-
-
 def _make_together(source: Source, fields: Fields, skip_corrupt: bool, parts: Path) -> Index:
     """Collective: the index of all files, each rank reading its share of those that are not among
     the `parts` that a rank finds in its folder. Notes new parts there.
@@ -145,23 +123,18 @@ def _make_together(source: Source, fields: Fields, skip_corrupt: bool, parts: Pa
         logger.info("reading %s for its index (%d files)", source.folder, len(source.files))
     cores = machine.share_of_cores(machine.own_cores(), group.cores_of_node())
     kept = dict(_read_parts(parts, source))
+    # A part that several ranks have found is the first one's.
     seen = group.gather_objects(sorted(kept))
-    mine: list[tuple[int, ...]] = []
-    done: set[int] = set()
-    for rank, files in ((rank, files) for rank, those in enumerate(seen) for files in those):
-        if not done & set(files):
-            done |= set(files)
-            mine += [files] if rank == group.rank() else []
+    reader = {files: rank for rank, those in reversed([*enumerate(seen)]) for files in those}
+    done = {number for files in reader for number in files}
     left = [number for number in range(len(source.files)) if number not in done]
-    own = files_of_rank(source, group.rank(), group.world_size(), left)
+    own = files_of_rank(source.sizes, group.rank(), group.world_size(), left)
 
     def own_part() -> Index:
-        found = [kept[files] for files in mine]
+        found = [index for files, index in kept.items() if reader[files] == group.rank()]
         cut = _cut(source, own)
-        total = sum(source.sizes[number] for number in own)
-        ranks = f" by this rank, one of {len(seen)}" if len(seen) > 1 else ""
-        shown = reading(f"index of {source.name}", total, ranks) if group.is_main() else None
-        with shown or nullcontext(lambda count: None) as add:
+        progress = reading(f"index of {source.name}", sum(source.sizes[number] for number in own))
+        with progress if group.is_main() else nullcontext(lambda count: None) as add:
             for files in cut:
                 threads = min(_MOST_THREADS, cores)
                 found.append(make_index(source, fields, files, threads, skip_corrupt, add))

@@ -11,7 +11,11 @@ import numpy as np
 from robomimic_ddp.config import paths
 from robomimic_ddp.data.rlds.schema.features import episode_features, flat_features, is_picture
 from robomimic_ddp.data.rlds.schema.fields import OF_EPISODE, Fields
-from robomimic_ddp.data.rlds.tf_import import import_tensorflow, import_tensorflow_datasets
+from robomimic_ddp.data.rlds.tf_import import (
+    import_tensorflow,
+    import_tensorflow_datasets,
+    traced_as_written,
+)
 from robomimic_ddp.errors import DataError
 
 FRAMING_BYTES = 16
@@ -93,26 +97,60 @@ def _first_fault(
     return None
 
 
-def whole_records(file: Path) -> list[int]:
-    """The byte offsets of the records of `file` whose checksums are correct. A damaged one is
-    skipped by its length; if that is damaged too, the rest of the file is lost.
+@traced_as_written
+def read_records(
+    files: Sequence[Path],
+    places: Sequence[tuple[int, int]],
+    make: Callable[[Any], tuple],
+    threads: int,
+    skip: bool,
+) -> Any:
+    """Return tf.data of a row for each of `places`, in order: number of the file, byte offset,
+    bytes of the record, and what the graph function `make` returns for its serialized episode.
+    `threads` records are read and made at once; with `skip` those that fail are left out.
     """
     tf = import_tensorflow()
-    found = []
-    for offset in record_offsets(file):
-        try:
-            place = tf.data.Dataset.from_tensors((str(file), np.int64(offset)))
-            found += [offset for _ in place.flat_map(raw_records).take(1)]
-        except tf.errors.DataLossError:
-            pass  # the caller counts
-    return found
+    names = tf.constant([str(file) for file in files], tf.string)
+
+    def row(number: Any, offset: Any) -> tuple:
+        raw = raw_records(names[number], offset).take(1).get_single_element()
+        return number, offset, tf.strings.length(raw), *make(raw)
+
+    numbers, offsets = (np.array(column, np.int64) for column in zip(*places or [(0, 0)]))
+    rows = tf.data.Dataset.from_tensor_slices((numbers, offsets)).take(len(places))
+    rows = rows.map(row, num_parallel_calls=threads, deterministic=True)
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    options.threading.private_threadpool_size = threads
+    options.threading.max_intra_op_parallelism = 1
+    rows = rows.prefetch(2).with_options(options)
+    return rows.ignore_errors() if skip else rows
+
+
+def offsets_of(file: Path, episodes: int, skip_corrupt: bool) -> list[int]:
+    """Return `record_offsets` of a file that has `episodes` by its metadata. Raises DataError for a
+    file that cannot be read or has another number, unless `skip_corrupt`.
+    """
+    try:
+        offsets = record_offsets(file)
+    except DataError:
+        if skip_corrupt:
+            return []
+        raise
+    if not skip_corrupt and len(offsets) != episodes:
+        fault = _first_fault([file], lambda record: None) or (
+            f"{file} has {len(offsets)} episodes, its metadata promises {episodes}: cut off, or "
+            "still being written"
+        )
+        raise DataError(f"{fault}. Copy that file again.")
+    return offsets
 
 
 def record_offsets(file: Path) -> list[int]:
     """The byte offsets of all records of `file`, by their lengths. Raises DataError."""
     try:
         found, offset, size = [], 0, file.stat().st_size
-        with open(paths.regular(file), "rb") as data:
+        with open(paths.regular(file), "rb", buffering=0) as data:
             while offset + FRAMING_BYTES <= size:
                 found.append(offset)
                 data.seek(offset)

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from robomimic_ddp.data.rlds.dataset import RLDSDataset
-from robomimic_ddp.data.rlds.index.records import FRAMING_BYTES
 from robomimic_ddp.data.rlds.schema.features import flat_features
 
 LARGEST_SHARE = 0.5
@@ -18,23 +17,12 @@ _BYTES_OF_A_ROW = 128
 """Overhead of the hash table."""
 
 
-def record_bytes(dataset: RLDSDataset) -> np.ndarray:
-    """Bytes of each episode's record in `dataset.index`, int64 [E]."""
-    index = dataset.index
-    sizes = np.array(dataset.source.sizes, np.int64)
-    ends = np.append(index.offset[1:], 0)
-    last = np.append(np.diff(index.file) != 0, True)
-    ends[last] = sizes[index.file[last]]
-    return ends - index.offset - FRAMING_BYTES
-
-
 def window_bytes(dataset: RLDSDataset) -> float:
     """Expected bytes of a window of `dataset` in the shuffle buffer: encoded frames, numbers."""
     fields, shape = dataset.fields, dataset.shape
     steps = flat_features(dataset.source.features["steps"].feature)
     stored = sum(type(feature).__name__ == "Image" for feature in steps.values())
-    rows = dataset.rows
-    per_step = record_bytes(dataset)[rows].sum() / max(1, dataset.index.length[rows].sum())
+    per_step = sum(dataset.source.sizes) / max(1, dataset.index.length.sum())
     frames = per_step * len(fields.images) / max(1, stored) * shape.frame_stack
     numbers = shape.frame_stack * sum(int(np.prod(s)) for s in fields.low_dim_shapes.values())
     numbers += shape.actions * (fields.action_size + 1)

@@ -13,7 +13,6 @@ import numpy as np
 from robomimic_ddp.data.rlds.dataset import RLDSDataset
 from robomimic_ddp.data.rlds.index.records import (
     bad_picture,
-    damaged_data,
     episode_parser,
     raw_records,
     step_features_read,
@@ -24,9 +23,7 @@ from robomimic_ddp.data.rlds.tf_import import import_tensorflow
 from robomimic_ddp.errors import DataError
 
 SEARCH_SECONDS = 20.0
-"""Time limit of the search."""
-SEARCHED_BYTES = 2**32
-"""Size up to which the whole dataset is searched."""
+"""Time limit of the search: other ranks wait."""
 _LEAVING_SOON = 512
 _PREPARE = (
     "`robomimic-ddp prepare-data --skip-corrupt` writes the dataset without episodes that cannot "
@@ -53,25 +50,23 @@ def named_error(
     dataset: RLDSDataset, rows: Iterable[int], error: Exception, doing: str
 ) -> DataError:
     """Return the DataError for TensorFlow's `error` while `doing` something with the episodes
-    `rows`. Reads these again, then all of a small dataset, in limited time: other ranks wait.
+    `rows`. Reads these again, in limited time.
     """
-    source, deadline = dataset.source, time.monotonic() + SEARCH_SECONDS
+    deadline = time.monotonic() + SEARCH_SECONDS
+    damage = None
     for row in rows:
-        if time.monotonic() > deadline:
-            break
-        damage = _damage_of(dataset, int(row))
-        if damage is not None:
-            return DataError(f"reading failed while {doing}.\n{damage}")
-    if sum(source.sizes) > SEARCHED_BYTES:
-        return DataError(
-            f"reading failed while {doing}.\n{type(error).__name__}: {_first_line(error)}\n"
-            "The episodes that were read again are complete, and the dataset is too large to be "
-            "searched for the damaged one now. See whether the disk can be read; `robomimic-ddp "
-            "inspect-data --config FILE --cache NEW_FOLDER` reads every record and names a damaged "
-            f"one; {_PREPARE}."
+        if damage is None and time.monotonic() < deadline:
+            damage = _damage_of(dataset, int(row))
+    return DataError(
+        f"reading failed while {doing}.\n"
+        + (
+            damage
+            or f"{type(error).__name__}: {_first_line(error)}\nThe episodes that were read again "
+            "are complete. See whether the disk can be read; `robomimic-ddp inspect-data --config "
+            "FILE --cache NEW_FOLDER` reads every record again and names a damaged one; "
+            f"{_PREPARE}."
         )
-    names = step_features_read(dataset.fields, with_images=True)
-    return damaged_data(error, source.files, doing, source.features, names, _PREPARE)
+    )
 
 
 def _damage_of(dataset: RLDSDataset, row: int) -> str | None:

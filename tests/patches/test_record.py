@@ -1,4 +1,4 @@
-"""Apply and revert: the manifest, byte-exact return, and the user's own edits in between."""
+"""Apply and revert: the record, byte-exact return, and the user's own edits in between."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import pytest
 
 from robomimic_ddp.errors import PatchError
-from robomimic_ddp.patches import changes, manifest
+from robomimic_ddp.patches import record
 from robomimic_ddp.patches.host import hosts
 from tests.patches.support import append, examine, snapshot, write_host
 
@@ -16,11 +16,11 @@ EDITED = "utils/torch_utils.py"
 
 
 def apply(host, **selection) -> None:
-    changes.apply(examine(host, **selection))
+    record.apply(examine(host, **selection))
 
 
-def revert(host, force: bool = False) -> manifest.Reverted:
-    return manifest.revert(hosts.find_host(str(host)), force)
+def revert(host, force: bool = False) -> record.Reverted:
+    return record.revert(hosts.find_host(str(host)), force)
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
@@ -39,19 +39,12 @@ def test_revert_gives_back_bytes_and_modes(tmp_path, newline):
     assert set(done.restored) == {name for name in before if after[name] != before[name]}
 
 
-def test_apply_twice_is_apply_once(host):
-    apply(host)
-    once = snapshot(host)
-    apply(host)
-    assert snapshot(host) == once
-
-
 def test_revert_twice_and_revert_of_a_plain_host_do_nothing(host):
     before = snapshot(host)
-    assert revert(host) == manifest.Reverted((), (), ())
+    assert revert(host) == record.Reverted((), (), ())
     apply(host)
     revert(host)
-    assert revert(host) == manifest.Reverted((), (), ())
+    assert revert(host) == record.Reverted((), (), ())
     assert snapshot(host) == before
 
 
@@ -128,17 +121,8 @@ def test_a_newer_upstream_file_becomes_the_new_original(host):
     assert (host / EDITED).read_bytes() == newer
 
 
-def test_files_that_git_has_brought_back_are_edited_again(host):
-    plain = snapshot(host)
-    apply(host)
-    once = snapshot(host)
-    (host / EDITED).write_bytes(plain[EDITED][0])
-    apply(host)
-    assert snapshot(host) == once
-
-
 def seams_of(host) -> dict:
-    files = json.loads((host / manifest.NAME).read_text())["files"]
+    files = json.loads((host / record.NAME).read_text())["files"]
     return {name: item["seams"] for name, item in files.items()}
 
 
@@ -179,9 +163,9 @@ def test_apply_takes_note_of_lines_that_the_user_removed(host, command):
     ],
     ids=["not json", "list", "empty", "outside the package", "cut off", "wrong hash"],
 )
-def test_a_damaged_manifest_is_one_clear_error(host, spoil):
+def test_a_damaged_record_is_one_clear_error(host, spoil):
     apply(host)
-    path = host / manifest.NAME
+    path = host / record.NAME
     path.write_text(spoil(json.loads(path.read_text())))
     before = snapshot(host)
     with pytest.raises(PatchError, match="damaged"):
@@ -189,9 +173,9 @@ def test_a_damaged_manifest_is_one_clear_error(host, spoil):
     assert snapshot(host) == before
 
 
-def test_the_manifest_is_the_same_each_time(tmp_path):
+def test_the_record_is_the_same_each_time(tmp_path):
     hosts_written = [write_host(tmp_path / name) for name in ("a", "b")]
     for host in hosts_written:
         apply(host)
-    first, second = ((host / manifest.NAME).read_bytes() for host in hosts_written)
+    first, second = ((host / record.NAME).read_bytes() for host in hosts_written)
     assert first == second

@@ -1,0 +1,566 @@
+"""Source texts for the fixers, by fixer: what each edits, leaves, and does not recognise.
+
+In EDITS each change is written as <<before|after>>, and our import as the line @@.
+"""
+
+from __future__ import annotations
+
+TRAIN = "def train(config, device):\n"
+SAVE = "def save_model(model, ckpt_path):\n"
+RATES = "def optimizer_from_optim_params(net_optim_params, net):\n"
+TRANSFORMERS = "from transformers import AutoModel\n"
+LOADER = "from torch.utils.data import DataLoader\n"
+OCTO = "from octo.data.dataset import make_interleaved_dataset\n"
+JSON = "import json\nfrom omegaconf import OmegaConf\n"
+LOOP = "    for epoch in range(2):\n        run_epoch(model, epoch)\n"
+TENSORS = "import robomimic.utils.tensor_utils as TensorUtils\n"
+
+
+def device(made: str) -> str:
+    return f"""import torch
+@@
+
+def get_torch_device(try_to_use_cuda):
+    if try_to_use_cuda and torch.cuda.is_available():
+        device = {made}
+    else:
+        device = torch.device("cpu")
+    return device
+"""
+
+
+def batch(line: str, name: str = "process_batch_for_training") -> str:
+    net = 'NET = "noise_pred_net"\n'
+    return f"{net}\n\nclass Policy:\n    def {name}(self, batch):\n        {line}\n"
+
+
+CONVERTED_FIRST = "return TensorUtils.to_device(TensorUtils.to_float(batch), self.device)"
+MOVED_FIRST = "return TensorUtils.to_float(TensorUtils.to_device(batch, self.device))"
+
+EDITS = {
+    "ask": [
+        """import os
+@@
+
+def get_exp_dir(config):
+    if os.path.exists(base):
+        ans = <<input|DDPUtils.ask>>("overwrite {}? (y/n)\\n".format(base))
+"""
+    ],
+    "atomic_save": [
+        f"from torch import save\n@@\n{SAVE}    <<save|DDPUtils.save>>(params, ckpt_path)\n",
+        """import torch
+@@
+def _safe_save(params, path):
+    for attempt in range(3):
+        <<torch.save|DDPUtils.save>>(params, path)
+def other(x):
+    torch.save(x, "x")
+def save_model(model, ckpt_path):
+    _safe_save(params={"model": model}, path=ckpt_path)
+""",
+    ],
+    "copyfile": [
+        "from shutil import copyfile as cp\n"
+        f"@@\n{TRAIN}    <<cp|DDPUtils.copyfile>>(latest_path, backup_path)  # keep\n",
+        *(
+            f"import os\nimport shutil\n@@\n{TRAIN}    if os.path.exists(a):\n"
+            f"        <<{name}|DDPUtils.main_rank_only({name})>>(a)  # results\n"
+            for name in ("shutil.copy", "shutil.move", "os.replace", "shutil.copytree", "os.remove")
+        ),
+    ],
+    "cuda_device": [
+        device(f"<<torch.device({name})|DDPUtils.cuda_device()>>")
+        for name in ('"cuda:0"', "'cuda'", '"cuda:1"')
+    ],
+    "distributed": [
+        f"import os\n@@\n\n<<|@DDPUtils.distributed\n>>def train({signature}):\n    pass\n"
+        for signature in (
+            "config, device, resume=False",
+            "config, device, *, auto=True",
+            "config, device, args",
+        )
+    ],
+    "epochs": [
+        f"""import robomimic.utils.train_utils as TrainUtils
+@@
+{TRAIN}    for k in keys:
+        print(k)
+    for epoch in <<{over}|DDPUtils.epochs({over}, {model})>>:  # from 1
+        step_log, data_iterator = {call}
+        for k in step_log:
+            log(k)
+        TrainUtils.run_epoch(model={model}, validate=True)
+"""
+        for over, call, model in (
+            (
+                "range(1, config.train.num_epochs + 1)",
+                "TrainUtils.run_epoch(model=model, x=1)",
+                "model",
+            ),
+            ("range(start, n)", "run_epoch(policy, loader, epoch)", "policy"),
+            ("tqdm(range(n))", "TrainUtils.run_epoch(model=algo.model)", "algo.model"),
+            ("epochs", "TrainUtils.run_epoch(model=model)", "model"),
+            ("range(n)", "TrainUtils.run_epoch_mt(model=model, data_loaders=several)", "model"),
+        )
+    ],
+    "float_on_device": [
+        *(
+            f"{TENSORS}@@\n{batch(f'<<{before}|{after}>>')}"
+            for before, after in (
+                (CONVERTED_FIRST, MOVED_FIRST),
+                (
+                    "batch = (TensorUtils.to_device(x=TensorUtils.to_float(x=f(batch)), device=d))",
+                    "batch = (TensorUtils.to_float(x=TensorUtils.to_device(x=f(batch), device=d)))",
+                ),
+                (
+                    "return TensorUtils.to_device(\n            TensorUtils.to_float(batch),  # h\n"
+                    "            self.device,\n        )",
+                    "return TensorUtils.to_float(TensorUtils.to_device(\n            batch,  # h\n"
+                    "            self.device,\n        ))",
+                ),
+            )
+        ),
+        "from robomimic.utils.tensor_utils import to_device, to_float as as_float\n@@\n"
+        + batch("return <<to_device(as_float(batch), d)|as_float(to_device(batch, d))>>")
+        + "# to_float(\n",
+    ],
+    "helper_copies": [
+        # PBL-gatech's fork: with retries.
+        """import shutil
+@@
+
+def safe_copy_file(src_path, dst_path, max_retries=3):
+    for attempt in range(max_retries):
+        try:
+            return <<shutil.copyfile|DDPUtils.copyfile>>(src_path, dst_path)
+        except OSError:
+            pass
+"""
+    ],
+    "language_model": [
+        # The DROID family's; others have CLIP.
+        """from transformers import AutoTokenizer, AutoModel
+@@
+tokenizer = AutoTokenizer.from_pretrained('distilbert-base-uncased')
+lang_model = <<AutoModel.from_pretrained|DDPUtils.language_model(AutoModel.from_pretrained)>>(
+    "distilbert-base-uncased", torch_dtype=torch.float16)
+lang_model.to('cuda')
+""",
+        *(
+            f"""{head}
+@@
+model = <<{model}.from_pretrained|DDPUtils.language_model({model}.from_pretrained)>>(
+    name,
+    cache_dir=folder,
+).eval()
+"""
+            for head, model in (
+                ("import transformers", "transformers.CLIPModel"),
+                ("from transformers.models.clip import CLIPTextModel", "CLIPTextModel"),
+            )
+        ),
+        TRANSFORMERS
+        + """@@
+try:
+    model = <<AutoModel.from_pretrained|DDPUtils.language_model(AutoModel.from_pretrained)>>("x")
+except OSError:
+    model = None
+""",
+    ],
+    "load_from": [
+        # YufengJin's fork at dc1ca00.
+        JSON
+        + """@@
+def run(cfg: "OmegaConf") -> str:
+    load_from = OmegaConf.select(cfg, "load_from")
+    if load_from:
+        with open(load_from, "r") as f:
+            cfg = <<|DDPUtils.load_from(cfg, >>OmegaConf.create(json.load(f))<<|)>>
+"""
+    ],
+    "open_on_main": [
+        f"""import json
+@@
+{TRAIN}    with <<open|DDPUtils.open_on_main>>(os.path.join(d, 'config.json'), {mode}) as f:
+        pass
+"""
+        for mode in ("'w'", '"w"', "'wb'", "mode='wt'")
+    ],
+    "over_ranks": [
+        f"import torch\n@@\n\n\ndef loss(self, q):\n    lam = {alpha} / "
+        f"<<{mean}|DDPUtils.over_ranks({mean})>>  # weight\n    return -lam * q.mean()\n"
+        for alpha, mean in (
+            ("self.algo_config.alpha", "Q_values.abs().mean().detach()"),
+            ("alpha", "self.critic(obs).detach().abs().mean()"),
+            ('config["alpha"]', "q.abs().detach().mean()"),
+        )
+    ],
+    "overrides": [
+        *(
+            f"""import hydra
+from hydra import compose
+@@
+def main():
+    with initialize_config_dir(config_dir=folder):
+        cfg = {name}(config_name="train_rlds", overrides=<<{words}|DDPUtils.overrides({words})>>)
+"""
+            for name in ("compose", "hydra.compose")
+            for words in ("overrides", "list(sys.argv[1:])")
+        ),
+    ],
+    "own_optimizer_lr": [
+        f"{head}\n@@\n\n\nclass CQL:\n    def _create_optimizers(self):\n"
+        f'        self.optimizers["cql"] = {name}(\n'
+        '            params=self.nets["log_cql_weight"].parameters(),\n'
+        f"            lr=<<{rate}|DDPUtils.scale_lr({rate})>>,\n            weight_decay=0.0,\n"
+        "        )\n"
+        for head, name, rate in (
+            (
+                "import torch.optim as optim",
+                "optim.Adam",
+                'self.optim_params["critic"]["learning_rate"]["initial"]',
+            ),
+            (
+                "import torch",
+                "torch.optim.AdamW",
+                "self.algo_config.optim_params.policy.learning_rate.initial",
+            ),
+            (
+                "from torch.optim import SGD",
+                "SGD",
+                "self.optim_params['actor']['learning_rate']['initial']",
+            ),
+        )
+    ],
+    "prepare_config": [
+        f"{head}\n@@\n\ndef main(args):\n"
+        f"    config = <<{call}|DDPUtils.prepare_config({call}, {external})>>  # locked\n"
+        for head, call, external in (
+            (
+                "from robomimic.config import config_factory",
+                'config_factory(ext_cfg["algo_name"])',
+                "ext_cfg",
+            ),
+            ("import robomimic.config as C", "C.config_factory(cfg['algo_name'], dic=None)", "cfg"),
+            ("from robomimic.config import config_factory as make", 'make(j["algo_name"])', "j"),
+        )
+    ],
+    "restored": [
+        """@@
+def train(config, device, resume=False):
+    for data in config.data:
+        print(data)
+    best_valid_loss = <<|DDPUtils.restored("best_valid_loss", >>None<<|)>>
+    best_return = <<|DDPUtils.restored("best_return", >>{k: -1 for k in e} if on else None<<|)>>
+    best_success_rate = <<|DDPUtils.restored("best_success_rate", >>{k: -1. for k in e}<<|)>>  # a
+    if resume:
+        best_valid_loss = saved["best_valid_loss"]
+"""
+        + LOOP
+    ],
+    "scale_lr": [
+        f"import torch.optim as optim\n@@\n{RATES}    lr = <<{rate}|DDPUtils.scale_lr({rate})>>\n"
+        "    return optim.Adam(net.parameters(), lr=lr, eps=1)\n"
+        for rate in (
+            'net_optim_params["learning_rate"]["initial"]',
+            "p['learning_rate']['initial']",
+            "p.learning_rate.initial",
+        )
+    ],
+    "sharded_pipeline": [
+        # DROID's call keeps its arguments and its layout.
+        """import torch
+import robomimic.utils.train_utils as TrainUtils
+@@
+from octo.data.dataset import make_dataset_from_rlds, make_interleaved_dataset
+
+
+def train(config, device):
+    if config.train.data_format == "droid_rlds":
+        statistics = combine([make_dataset_from_rlds(**k, train=True)[1] for k in sets])
+        dataset = <<|DDPUtils.sharded(>>make_interleaved_dataset<<|)>>(
+            sets,
+            config.train.sample_weights,
+            train=True,
+            shuffle_buffer_size=config.train.shuffle_buffer_size,  # frames
+            dataset_statistics=statistics,
+        )
+""",
+        *(
+            f"{head}\n@@\n\n\n{TRAIN}    dataset = <<{name}|DDPUtils.sharded({name})>>(sets)\n"
+            for head, name in (
+                ("import octo.data.dataset", "octo.data.dataset.make_interleaved_dataset"),
+                ("from mylab.octo.data.dataset import make_interleaved_dataset as make", "make"),
+                ("from dlimp.dataset import make_interleaved_dataset", "make_interleaved_dataset"),
+            )
+        ),
+        OCTO
+        + """import os
+@@
+def train(config, device):
+    if config.train.goal_mode is None:
+        dataset = <<|DDPUtils.sharded(>>make_interleaved_dataset<<|)>>(sets, train=True)
+    else:
+        dataset = <<|DDPUtils.sharded(>>make_interleaved_dataset<<|)>>(goals, train=True)
+""",
+    ],
+    "to_cuda": [
+        f"import torch\n@@\n{line}\n"
+        for line in (
+            "model.to(<<'cuda'|DDPUtils.cuda_device()>>)",
+            'x = f(a).to(<<"cuda:0"|DDPUtils.cuda_device()>>, b)',
+            "x.to(device=<<'cuda'|DDPUtils.cuda_device()>>)",
+        )
+    ],
+    "train_loader": [
+        f"""import torch.utils.data as data
+@@
+
+{TRAIN}    train_loader = <<data.DataLoader|DDPUtils.train_loader>>(
+        dataset=trainset,  # sequences
+        sampler=train_sampler,
+        shuffle=(train_sampler is None),
+        drop_last=True
+    )
+""",
+        LOADER
+        + """import os
+@@
+def train(config, device):
+    if rlds:
+        train_loader = <<DataLoader|DDPUtils.train_loader>>(pytorch_dataset, num_workers=0)
+    else:
+        train_loader_1 = <<DataLoader|DDPUtils.train_loader>>(dataset=first)
+        train_loader_2 = <<DataLoader|DDPUtils.train_loader>>(dataset=second)
+    train_loaders = {k: <<DataLoader|DDPUtils.train_loader>>(dataset=d) for k, d in sets.items()}
+    loader = <<DataLoader|DDPUtils.train_loader>>(dataset=trainset)
+    validation_loader = DataLoader(dataset=validset)
+""",
+    ],
+    "valid_loader": [
+        *(
+            f"{LOADER}@@\n{TRAIN}    {name} = <<DataLoader|DDPUtils.valid_loader>>"
+            f"(dataset={dataset}, drop_last=True)\n"
+            for name, dataset in (
+                ("valid_loader", "validset"),
+                ("validation_loader", "d"),
+                ("val_loader", "d"),
+                ("loader", "validset"),
+                ("test_loader", "d"),
+            )
+        ),
+        f"{LOADER}@@\n{TRAIN}    train_loader = DataLoader(trainset)\n"
+        "    valid_loader = <<DataLoader|DDPUtils.valid_loader>>(validset)\n",
+    ],
+}
+
+UNTOUCHED = {
+    "ask": {
+        "in a string": "answer = 'input(prompt)'\n",
+        "own function": "def input(prompt):\n    return 'y'\n\nanswer = input('?')\n",
+        "other library": "from mine import input\nanswer = input('?')\n",
+        "method": "answer = terminal.input('?')\n",
+    },
+    "atomic_save": {
+        "other function": "import torch\ndef other(p):\n    torch.save({}, p)\n"
+        "def save_model(model):\n    pass\n",
+        "other library": f"import numpy as torch\n{SAVE}    torch.save(model, path)\n",
+        "method": "import torch\nclass S:\n    def save_model(self, path):\n"
+        "        torch.save(self, path)\n",
+    },
+    "copyfile": {
+        "outside train": f"import shutil\nshutil.copyfile(a, b)\n{TRAIN}    pass\n",
+        "videos, which only the main rank has": f"import os\n{TRAIN}    os.remove(video_paths[e])\n"
+        "    os.listdir(a)\n",
+    },
+    "cuda_device": {
+        "the CPU": device('torch.device("cpu")').replace("@@", ""),
+        "outside the function": 'import torch\ndevice = torch.device("cuda:0")\n',
+    },
+    "epochs": {
+        "no train": "for epoch in range(3):\n    TrainUtils.run_epoch(model=m)\n",
+    },
+    "float_on_device": {
+        "another method": TENSORS + batch(CONVERTED_FIRST, "get_action"),
+        "other library": "import elsewhere as TensorUtils\n" + batch(CONVERTED_FIRST),
+        **{
+            line: TENSORS + batch(f"return TensorUtils.to_device({line})")
+            for line in (
+                "to_float(batch), self.device",
+                "*TensorUtils.to_float(batch)",
+                "batch, TensorUtils.to_float(self.device)",
+                "batch, self.device",
+            )
+        },
+    },
+    "helper_copies": {
+        "another operation": "import shutil\nshutil.copytree(a, b)  # no copyfile\n",
+        "another library": "from mine import shutil\nshutil.copyfile(a, b)\n",
+        "the host's own": "def copyfile(a, b):\n    pass\n",
+    },
+    "language_model": {
+        "tokenizer": "from transformers import AutoTokenizer\n"
+        "t = AutoTokenizer.from_pretrained('x')\n",
+        "in a function": TRANSFORMERS + "def f():\n    AutoModel.from_pretrained('x')\n",
+        "other library": "from mine import AutoModel\n"
+        "m = AutoModel.from_pretrained('x')  # not transformers\n",
+        "from_config": "import transformers\nm = transformers.AutoModel.from_config(c)\n",
+        "bare name": "from_pretrained('x')\n",
+    },
+    "load_from": {
+        "another variable": f"{JSON}def run(cfg):\n    base = OmegaConf.create(json.load(f))\n",
+        "no file": f"{JSON}def run(cfg):\n    cfg = OmegaConf.create({{'a': 1}})  # load_from\n",
+        "merged by the host": f"{JSON}def run(cfg):\n"
+        "    cfg = OmegaConf.merge(cfg, OmegaConf.create(json.load(f)))\n",
+        "no function": f"{JSON}load_from = cfg = OmegaConf.create(json.load(f))\n",
+    },
+    "open_on_main": {
+        **{
+            call: f"import json\n{TRAIN}    f = {call}\n"
+            for call in (
+                "open(path)",
+                "open(path, 'r')",
+                "open(path, mode='rb')",
+                "h5py.open(path, 'w')",
+            )
+        },
+        "outside train": f"def dump(path):\n    open(path, 'w').write('')\n{TRAIN}    pass\n",
+    },
+    "over_ranks": {
+        "another weight": "loss = alpha * (a - b).abs().mean()\n",
+        "another division": "loss = beta / q.abs().mean().detach()  # not alpha\n",
+    },
+    "overrides": {
+        "no overrides": "from hydra import compose\ncfg = compose(config_name='train')\n",
+        "other library": "from mine import compose  # hydra\n"
+        "cfg = compose('train', overrides=words)\n",
+        "hydra.main": "import hydra\n@hydra.main(config_path='compose')\ndef main(cfg):\n"
+        "    pass\n",
+    },
+    "own_optimizer_lr": {
+        "a constant rate": "import torch\nopt = torch.optim.Adam(p, lr=1e-3)  # learning_rate\n",
+        "other library": "from mine import Adam\n"
+        'opt = Adam(p, lr=params["learning_rate"]["initial"])\n',
+        "a log": 'import torch\nlog(lr=params["learning_rate"]["initial"])\n',
+    },
+    "prepare_config": {
+        call: f"from robomimic.config import config_factory\nconfig = {call}\n"
+        for call in (
+            "config_factory(args.algo)",
+            "config_factory('bc')",
+            "config_factory(ext_cfg['algo'])",
+            "other_factory(ext_cfg['algo_name'])",
+        )
+    },
+    "restored": {
+        "elsewhere": "def main():\n    best_valid_loss = None\n",
+        "another name": f"{TRAIN}    best = None\n{LOOP}",
+        "inside the loop": f"{TRAIN}{LOOP}        best_valid_loss = 1\n",
+        "the host's own resume": f"{TRAIN}    if resume:\n        best_return = saved['x']\n{LOOP}",
+    },
+    "scale_lr": {
+        "other function": 'def scheduler(p):\n    return p["learning_rate"]["initial"]\n',
+    },
+    "sharded_pipeline": {
+        "other library": "from mine import make_interleaved_dataset\n"
+        f"{TRAIN}    make_interleaved_dataset(sets)\n",
+        "own function": "def make_interleaved_dataset(sets):\n    pass\n"
+        f"{TRAIN}    make_interleaved_dataset(sets)\n",
+        "outside train": f"{OCTO}dataset = make_interleaved_dataset(sets)\n{TRAIN}    pass\n",
+        "no call": f"{OCTO}{TRAIN}    pass\n",
+        "another function": f"{OCTO}def run(c, d):\n    make_interleaved_dataset(sets)\n",
+        # Each rank computes them, or reads octo's cache, over all files.
+        "statistics": "from octo.data.dataset import make_dataset_from_rlds, "
+        f"make_interleaved_dataset\n{TRAIN}"
+        "    statistics = make_dataset_from_rlds(name='droid', train=True)[1]\n",
+    },
+    "to_cuda": {
+        line: f"import torch\n{line}\n"
+        for line in (
+            *("x.to('cpu')", "x.to(device)", "x.cuda()", "x.put('cuda')", "to('cuda')"),
+            "x.to('cuda:1')",
+        )
+    },
+    "train_loader": {
+        **{
+            line: f"{LOADER}{TRAIN}    {line}\n"
+            for line in (
+                "valid_loader = DataLoader(dataset=validset, batch_size=1)",
+                "val_loader = DataLoader(valset)",
+                "eval_loader = DataLoader(dataset=data)",
+                "loader = make_loader(trainset)",
+            )
+        },
+        "outside train": f"{LOADER}train_loader = DataLoader(trainset)\n{TRAIN}    pass\n",
+        "other library": f"from mine import DataLoader\n{TRAIN}    a = DataLoader(1)\n",
+    },
+    "valid_loader": {
+        line: f"{LOADER}{TRAIN}    {line}\n"
+        for line in ("train_loader = DataLoader(dataset=trainset)", "valid_loader = None")
+    },
+}
+
+UNRECOGNISED = {
+    "atomic_save": [
+        (f"import torch\n{SAVE}    torch.save({arguments})\n", 3)
+        for arguments in ("params, f=path", "params, path, pickle", "*both")
+    ],
+    "cuda_device": [
+        (device(f"torch.device({name})").replace("@@", ""), 6)
+        for name in ('f"cuda:{index}"', '"cuda:{}".format(index)', "name")
+    ],
+    "distributed": [
+        (f"import os\n\ndef train({signature}):\n    pass\n", 3)
+        for signature in ("config", "args", "device, config", "model, loader")
+    ],
+    "epochs": [
+        (f"import os\n{TRAIN}    {body}\n", line)
+        for body, line in (
+            ("while True:\n        run_epoch(model=model)", 4),
+            ("pass", 2),
+            ("for epoch in 1, 2:\n        run_epoch(model=model)", 3),
+            ("for epoch in range(2):\n        run_epoch(model=make())", 3),
+            ("for epoch in range(2):\n        run_epoch(model=a)\n        run_epoch(model=b)", 3),
+        )
+    ],
+    "open_on_main": [
+        (f"import json\n{TRAIN}    f = {call}\n", 3)
+        for call in ("open(path, 'a')", "open(path, mode)", "open(path, 'w', 1)", "open(p, 'r+')")
+    ],
+    "over_ranks": [
+        (f"scale = q.abs().mean()\nlam = self.alpha / {divisor}\n", 2)
+        for divisor in ("scale", "q.abs().mean()", "(q.abs().mean().detach() + 1)", "q.mean()")
+    ],
+    "scale_lr": [
+        (f'{RATES}    return p["learning_rate"]["decay"], p["initial"]\n', 1),
+    ],
+    "train_loader": [
+        (f"{LOADER}{TRAIN}    {body}\n", 3)
+        for body in (
+            "loader = DataLoader(data)",
+            "run(DataLoader(dataset=trainset if t else validset))",
+        )
+    ],
+}
+
+DECORATED = {
+    "data_logger": ("class DataLogger(object):", "data_logger"),
+    "distributed": ("def train(config, device):", "distributed"),
+    "entry_point": ("def main(args):", "entry_point(api_version=1)"),
+    "epoch_log": ("def run_epoch(model, data_loader, epoch):", "epoch_log"),
+    "print_logger": ("class PrintLogger(object):", "print_logger"),
+    "rlds_datasets": ("def load_data_for_training(config, obs_keys):", "rlds_datasets"),
+    "rlds_env_metadata": (
+        "def get_env_metadata_from_dataset(dataset_path):",
+        "rlds_env_metadata",
+    ),
+    "rlds_shape_metadata": (
+        "def get_shape_metadata_from_dataset(dataset_config, action_keys):",
+        "rlds_shape_metadata",
+    ),
+    "rollouts": ("def rollout_with_stats(policy, envs, horizon):", "rollouts"),
+    "run_directory": ("def get_exp_dir(config, auto_remove_exp_dir=False):", "run_directory"),
+    "save_model": ("def save_model(model, ckpt_path):", "main_rank_only"),
+}
+"""Fixer -> the line that it decorates in robomimic, and the decorator."""

@@ -1,0 +1,77 @@
+"""Which folder a run gets: a free name for a new one, its own paths for a resumed one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from robomimic_ddp.checkpoint import Found
+from robomimic_ddp.errors import WriteError
+from robomimic_ddp.training import run_directory as seam
+from tests.ranks.running import running
+
+
+class Config:
+    """What is read of a host's config."""
+
+    def __init__(self):
+        self.train = SimpleNamespace(output_dir="/as/configured")
+
+    values_unlocked = contextlib.nullcontext
+
+
+def paths_of(tmp_path, get_exp_dir, found=None):
+    """The paths that the host gets from its patched `get_exp_dir`."""
+    config = Config()
+    with running(tmp_path, found) as run, run.undo:
+        run.config = config
+        try:
+            return seam.run_directory(get_exp_dir)(config)
+        finally:
+            run.end_heartbeat(None)
+            assert config.train.output_dir == "/as/configured"
+
+
+@pytest.fixture
+def no_sleep(monkeypatch):
+    monkeypatch.setattr(seam.time, "sleep", lambda seconds: None)
+
+
+def test_a_name_that_is_taken_gives_the_next_one_even_if_the_clock_stands_still(
+    tmp_path, monkeypatch, no_sleep
+):
+    """As the host does: the name is the time, and `mkdir` refuses what is there."""
+    monkeypatch.setattr(time, "time", stopped := lambda: 1_000.25)
+    for taken in ("1000", "1001"):
+        (tmp_path / taken).mkdir()
+
+    def get_exp_dir(config):
+        path = tmp_path / str(int(time.time()))
+        path.mkdir()
+        return (str(path),)
+
+    assert paths_of(tmp_path, get_exp_dir) == (str(tmp_path / "1002"),)
+    assert time.time is stopped
+
+
+def test_a_name_that_is_never_free_is_one_error(tmp_path, no_sleep):
+    with pytest.raises(WriteError, match="5 names were there already. Start again"):
+        paths_of(tmp_path, lambda config: open(os.curdir, "x"))
+
+
+def test_paths_come_from_the_host_where_ddp_json_does_not_say_them(tmp_path):
+    """DROID's four, one of them off."""
+
+    def get_exp_dir(config):
+        base = os.path.join(config.train.output_dir, "name", "2026")
+        for name in ("logs", "videos"):
+            os.makedirs(os.path.join(base, name))
+        return os.path.join(base, "logs"), None, os.path.join(base, "videos"), base
+
+    paths = paths_of(tmp_path, get_exp_dir, Found(tmp_path, "begun"))
+    assert paths == (str(tmp_path / "logs"), None, str(tmp_path / "videos"), str(tmp_path))
+    assert (tmp_path / "videos").is_dir()
