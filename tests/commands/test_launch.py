@@ -103,7 +103,6 @@ def printed(launch, config):
         (["--nodes", "2"], "without --rdzv"),
         (["--rdzv", "h:1"], "--rdzv h:1 without --nodes"),
         (["--nodes", "2", "--rdzv", "here"], "HOST:PORT"),
-        (["--nodes", "2", "--rdzv", "h:1", "--node-rank", "1"], "arguments: --node-rank"),
         (["--lr-scaling", "cubic"], "--lr-scaling cubic: expected none | linear"),
         (["--max-restarts", "-2"], "--max-restarts"),
         (["--port", "99999"], "at most 65535"),
