@@ -79,9 +79,9 @@ restored = resume.restored
 
 def data_logger(cls: type) -> type:
     """Decorates the host's DataLogger, see `monitoring/host_loggers.py`; wandb's config gets the
-    plan.
+    plan, and the log pictures.
     """
-    return host_loggers.data_logger(cls, run.facts)
+    return host_loggers.data_logger(cls, run.facts, run.draw_into)
 
 
 def __getattr__(name: str) -> Any:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from robomimic_ddp.checkpoint.capture import capture_model, plain
 from robomimic_ddp.checkpoint.lock import DirectoryInUse, take
 from robomimic_ddp.checkpoint.restore import restore_model
-from robomimic_ddp.checkpoint.resume_state import Resume
 from robomimic_ddp.checkpoint.run_search import (
     RECORD_NAME,
     REQUEUE_NAME,
     Found,
+    Resume,
     RunRecord,
     find_job,
     find_run,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.distributed import atomic_files
 from robomimic_ddp.errors import CheckpointError, DataError
 from robomimic_ddp.monitoring import history
+from robomimic_ddp.monitoring.step_logs import EpochPart
 
 RECORD_NAME = "ddp.json"
 REQUEUE_NAME = "requeue"
@@ -63,6 +64,25 @@ class Found:
     directory: Path
     kind: str
     paths: tuple = ()
+
+
+@dataclass
+class Resume:
+    """`run.resume`, of this rank. `resume.decide` finds the directory, `resume.saved_state` reads
+    the state when the host makes its run directory, and `StateSaver` restores it and writes the
+    next one.
+    """
+
+    found: Found | None = None
+    """The directory of the resumed run."""
+    config_before: bytes | None = None
+    """Main rank: the config.json of that run, before the host overwrites it."""
+    saved: dict[str, Any] | None = None
+    """The saved state, until it is restored."""
+    variables: dict[str, Any] = field(default_factory=dict)
+    """Saved variables of the host's train() (`api.restored`), with their values before training."""
+    part: EpochPart | None = None
+    """The finished part of the current train epoch; None before the first."""
 
 
 def write_requeue(directory: Path, content: dict) -> None:

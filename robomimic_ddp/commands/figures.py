@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from robomimic_ddp.config import paths
@@ -21,6 +22,16 @@ def pyplot() -> Any:
     import matplotlib.pyplot as plt
 
     return plt
+
+
+def require_format(output: Path) -> None:
+    """Raise DataError if matplotlib is missing or knows no format by this ending."""
+    formats = pyplot().Figure().canvas.get_supported_filetypes()
+    if output.suffix[1:] not in formats:
+        raise DataError(
+            f"the picture {str(output)!r} cannot be written: expected a name that ends in one "
+            f"of {', '.join(formats)}, which chooses the format."
+        )
 
 
 def save(figure: Any, output: str) -> None:

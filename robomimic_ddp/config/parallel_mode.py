@@ -86,41 +86,31 @@ def require_shardable(
 
 
 def local_device(env: LaunchEnv, gpus: int) -> str:
-    """`cuda:LOCAL_RANK` under a launcher, else `cuda:0`. A single visible device is this rank's: a
-    launcher may show each rank another (Slurm's --gpus-per-task=1); `group.process_group` finds
-    ranks that share one.
+    """Return `cuda:LOCAL_RANK` under a launcher, else `cuda:0`; `cpu` without GPUs. A single
+    visible device is this rank's: a launcher may show each rank another (Slurm's
+    --gpus-per-task=1); `group.process_group` finds ranks that share one.
 
     Raises LaunchError if several devices are visible, but fewer than local ranks.
     """
-    if gpus == 1:
-        return "cuda:0"
+    if gpus <= 1:
+        return "cuda:0" if gpus else "cpu"
     if env.local_rank >= gpus:
         visible = "unset" if env.cuda_visible_devices is None else env.cuda_visible_devices
         raise LaunchError(
             f"LOCAL_RANK={env.local_rank} but only {gpus} CUDA device(s) are visible "
             f"(CUDA_VISIBLE_DEVICES={visible}). "
-            f"Use --nproc_per_node={max(gpus, 1)} or fewer, or make more devices visible."
+            f"Use --nproc_per_node={gpus} or fewer, or make more devices visible."
         )
     return f"cuda:{env.local_rank}"
 
 
-def device_of(env: LaunchEnv, mode: str, gpus: int) -> str:
-    """Return the device of this rank. Raises LaunchError as `local_device`."""
-    if gpus == 0:
-        return "cpu"
-    return "cuda:0" if mode == "dp" else local_device(env, gpus)
-
-
-def backend_of(options: Options, device: str) -> str:
-    """Return the backend for training on `device`. Raises PlanError for NCCL on the CPU."""
-    if options.backend == "nccl" and device == "cpu":
+def backend_for(device: str, asked: str = "auto") -> str:
+    """Return the backend of the process group for training on `device`. Raises PlanError for NCCL
+    on the CPU.
+    """
+    if asked == "nccl" and device == "cpu":
         raise PlanError(
             "ddp.backend=nccl but training runs on the CPU (no visible GPU, or train.cuda=false), "
             "where NCCL cannot work. Use ddp.backend=gloo or auto, or make a GPU visible."
         )
-    return backend_for(device, options.backend)
-
-
-def backend_for(device: str, asked: str = "auto") -> str:
-    """Return the backend of the process group for training on `device`."""
     return "gloo" if asked == "gloo" or device == "cpu" else "cpu:gloo,cuda:nccl"

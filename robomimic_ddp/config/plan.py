@@ -128,15 +128,12 @@ def make_plan(
     options = resolved.values
     gpus = visible_gpus if use_cuda else 0
     mode = parallel_mode.mode_of(env, options, gpus)
-    device = parallel_mode.device_of(env, mode, gpus)
+    device = "cuda:0" if mode == "dp" and gpus else parallel_mode.local_device(env, gpus)
     if mode == "fsdp":
         parallel_mode.require_shardable(resolved, env.world_size, device, fsdp_lacks)
     per_rank = batch_per_rank(options, batch_size, env.world_size)
     if options.workers != "config":
         data_workers = workers_of_share(options.workers, cores // env.local_world_size)
-    if options.workers != "auto":
-        name = "train.num_data_workers" if options.workers == "config" else "ddp.workers"
-        _check_workers(name, data_workers, cores)
     lr_scaling, lr_notes = learning_rate.rule_and_notes(resolved, lr_on_command_line)
     return RunPlan(
         mode=mode,
@@ -144,7 +141,7 @@ def make_plan(
         world_size=env.world_size,
         local_rank=env.local_rank,
         device=device,
-        backend=parallel_mode.backend_of(options, device),
+        backend=parallel_mode.backend_for(device, options.backend),
         timeout_seconds=options.timeout,
         configured_batch=batch_size,
         batch_per_rank=per_rank,
@@ -156,7 +153,7 @@ def make_plan(
         cores=cores,
         notes=(
             *_hidden_gpus(env, visible_gpus),
-            *_too_many_workers(data_workers, env, options, cores),
+            *_worker_notes(data_workers, env.local_world_size, options, cores),
             *_without_effect(mode, options),
             *lr_notes,
         ),
@@ -215,23 +212,21 @@ def workers_of_share(asked: str, cores: int) -> int:
     return max(0, cores - 1) if asked == "auto" else int(asked)
 
 
-def _too_many_workers(workers: int, env: LaunchEnv, options: Options, cores: int) -> tuple:
-    ranks = env.local_world_size
-    if workers * ranks <= cores or options.workers == "auto":
-        return ()
+def _worker_notes(workers: int, ranks: int, options: Options, cores: int) -> Iterator[str]:
+    """Warn of more data workers than cores. Raises PlanError for a number that no machine needs."""
+    if options.workers == "auto":
+        return
     name = "train.num_data_workers" if options.workers == "config" else "ddp.workers"
-    return (
-        f"warning: {name}={workers} x {ranks} rank(s) = {workers * ranks} processes on {cores} "
-        f"CPU core(s) that read data, beside the ranks; ddp.workers=auto would start "
-        f"{workers_of_share('auto', cores // ranks)} for each rank",
-    )
-
-
-def _check_workers(name: str, workers: int, cores: int) -> None:
     most = max(_MOST_WORKERS, _WORKERS_PER_CORE * cores)
     if workers > most:
         raise PlanError(
             f"{name}={workers} on {cores} CPU core(s): each is a process with a "
             f"copy of the dataset's cache, and every rank starts its own. Use at most {most}; "
             "a few for each core are plenty."
+        )
+    if workers * ranks > cores:
+        yield (
+            f"warning: {name}={workers} x {ranks} rank(s) = {workers * ranks} processes on {cores} "
+            f"CPU core(s) that read data, beside the ranks; ddp.workers=auto would start "
+            f"{workers_of_share('auto', cores // ranks)} for each rank"
         )

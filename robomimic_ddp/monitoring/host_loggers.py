@@ -90,8 +90,13 @@ def print_logger(cls: type) -> type:
     return cls
 
 
-def data_logger(cls: type, facts: Callable[[], dict[str, Any]] = dict) -> type:
-    """Decorates the host's DataLogger(log_dir, config, log_tb, log_wandb), changed in place.
+def data_logger(
+    cls: type,
+    facts: Callable[[], dict[str, Any]] = dict,
+    made: Callable[[Any], None] = lambda logger: None,
+) -> type:
+    """Decorates the host's DataLogger(log_dir, config, log_tb, log_wandb), changed in place. made:
+    called with each one that writes TensorBoard or wandb.
 
     On the main rank wandb follows WANDB_MODE, needs no entity, and switches to offline at the first
     failure; a resumed run continues its wandb run, whose config has `facts()`. On others
@@ -120,6 +125,8 @@ def data_logger(cls: type, facts: Callable[[], dict[str, Any]] = dict) -> type:
             asked = _wandb_as_asked(package, added)
         with asked:
             host_init(*call.args, **call.kwargs)
+        if any(getattr(self, name, None) is not None for name in ("_tb_logger", "_wandb_logger")):
+            made(self)
 
     cls.__init__ = __init__  # type: ignore[misc]
     for name in ("record", "close"):

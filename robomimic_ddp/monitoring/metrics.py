@@ -72,22 +72,6 @@ def argument(call: inspect.BoundArguments, name: str) -> Any:
     return call.arguments[name]
 
 
-def steps_of_a_pass(call: inspect.BoundArguments) -> int:
-    """Return the number of steps of an epoch that is a pass of its loader."""
-    loader = loader_of(call.arguments)
-    return len(argument(call, "data_loader") if loader is None else loader)
-
-
-def leave_out(call: inspect.BoundArguments, part: EpochPart) -> None:
-    """The host runs the steps that `part` lacks; a number, since DROID's accepts no None."""
-    total = argument(call, "num_steps")
-    if total is None:
-        total = part.total
-    if total is None:
-        total = steps_of_a_pass(call)
-    call.arguments["num_steps"] = max(0, total - part.steps)
-
-
 def _means(step_logs: list[dict[str, float]]) -> dict[str, float]:
     """The host's mean of each key over the steps that logged it."""
     keys = dict.fromkeys(key for log in step_logs for key in log)

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 
 from robomimic_ddp.config import tree
@@ -84,7 +85,7 @@ class Guard(StepHook):
         return type(step_log)(kept)
 
     def _refused_actions(self) -> RobomimicDDPError | None:
-        """The error if the host's check of the actions failed, else None."""
+        """Return the error where the host's check of the actions failed, else None."""
         broken = self._broken_places(self._batch)
         if broken:
             return DataError(f"{self._here()}: the batch has {broken}")
@@ -120,7 +121,7 @@ class Guard(StepHook):
         ]
         if not keys:
             return ""
-        where = _place_of(self.loader, keys[0], _is_broken)
+        where = _place_of(self.loader, keys[0], lambda values: ~np.isfinite(values))
         return (
             f"NaN or infinity in {', '.join(keys)}{where}. Training on it ends in NaN: repair "
             "or remove these episodes."
@@ -134,12 +135,6 @@ def _losses(step_log: dict[str, Any]) -> Iterator[float]:
     """The loss; where a host logs none under that name (IQL), each number whose name ends so."""
     names = [LOSS] if LOSS in step_log else [key for key in step_log if key.endswith("loss")]
     return (step_log[key] for key in names if isinstance(step_log[key], (int, float)))
-
-
-def _is_broken(values: Any) -> Any:
-    import numpy as np
-
-    return ~np.isfinite(values)
 
 
 def _place_of(loader: Any, key: str, is_bad: Callable) -> str:
@@ -161,7 +156,6 @@ def _bad_steps(
     path: str, episodes: list, places: list[str], is_bad: Callable
 ) -> Iterator[tuple[str, str, int]]:
     import h5py
-    import numpy as np
 
     with h5py.File(path, "r") as file:
         for name in episodes:

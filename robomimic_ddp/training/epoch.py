@@ -82,15 +82,18 @@ class _Epoch:
             call.arguments["num_steps"] = steps = self.run.plan.steps_of(steps)
         if steps is None and self.done_before:
             steps = self.part.total
-        if steps is None and self.run.directory is not None:
+        if steps is None and (self.done_before or self.run.directory is not None):
             steps = len(self.loader)
         self.steps = steps
         if self.validates:
             metrics.take_share(call)
         elif self.done_before:
-            metrics.leave_out(call, self.part)
+            metrics.argument(call, "num_steps")
+            # Those that are left; a number, since DROID's accepts no None.
+            call.arguments["num_steps"] = max(0, steps - self.done_before)
         elif call.arguments.get("num_steps", 0) is None:
-            self.part.total = metrics.steps_of_a_pass(call)
+            loader = metrics.argument(call, "data_loader") if self.loader is None else self.loader
+            self.part.total = len(loader)
 
     def _progress(self) -> progress_bar.Progress:
         known = not (self.validates or self.run.last_epoch is None) and isinstance(self.number, int)
@@ -124,6 +127,9 @@ class _Epoch:
         """The hooks of the epoch's steps."""
         options = self.run.options.values
         yield self.pace
+        if self.run.pictures is not None and not self.validates:
+            self.run.pictures.epoch = self.number if isinstance(self.number, int) else 0
+            yield self.run.pictures
         if options.debug and not self.validates:
             yield debug.Printer(self.run.debugged, self.run.plan.device)
         if self.run.heartbeat is not None and not self.validates:
@@ -195,7 +201,7 @@ class _Epoch:
 def rollouts(rollout_with_stats: Callable) -> Callable:
     """Collective: decorates `rollout_with_stats`: splits the episodes over ranks, each with
     separate random streams; returns the statistics of all on every rank, the video on the main
-    rank.
+    rank, which gives it to the host's logs.
 
     The main rank appends the statistics to the run's `history.jsonl`. Outside a run the host's
     function is called unchanged.
@@ -211,6 +217,8 @@ def rollouts(rollout_with_stats: Callable) -> Callable:
         epoch = call.arguments.get("epoch")
         with run.weights_for_acting():
             result = _rollouts.split(rollout_with_stats, call, run.seed)
+        if run.pictures is not None and isinstance(result, tuple):
+            run.pictures.videos(result[-1], epoch)
         if run.directory is not None and group.is_main():
             history.append_rollouts(run.directory, epoch, result)
         return result

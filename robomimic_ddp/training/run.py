@@ -43,7 +43,7 @@ from robomimic_ddp.distributed import (
     torch_arguments,
 )
 from robomimic_ddp.errors import PatchError
-from robomimic_ddp.monitoring import node_messages, progress_bar
+from robomimic_ddp.monitoring import node_messages, pictures, progress_bar
 from robomimic_ddp.monitoring.heartbeat import Heartbeat
 from robomimic_ddp.training import plan_summary, step
 
@@ -90,6 +90,8 @@ class Run:
     stopper: signals.Stopper = field(default_factory=signals.Stopper)
     heartbeat: Heartbeat | None = None
     """Writes what this rank is doing, once the run directory is known."""
+    pictures: pictures.Pictures | None = None
+    """Main rank: draws into the host's logs, where there are any."""
     node_messages: node_messages.NodeMessages | None = None
     """Speaks for this node, once the ranks have met."""
     steps: step.Prepared | None = None
@@ -200,6 +202,13 @@ _current: ContextVar[Run | None] = ContextVar("robomimic_ddp_run", default=None)
 def current() -> Run | None:
     """The run whose `train()` is executing, or None (evaluation scripts, notebooks)."""
     return _current.get()
+
+
+def draw_into(logger: Any) -> None:
+    """Pictures of the present run go to `logger`, the host's DataLogger."""
+    run = current()
+    if run is not None and group.is_main():
+        run.pictures = pictures.Pictures(logger, skips_batch=run.resume.found is not None)
 
 
 def facts() -> dict[str, Any]:

@@ -96,20 +96,20 @@ def _of_schedule(saved: Mapping[str, Any], plan: Any) -> Iterator[Difference]:
 
 
 def _of_numbers(what: str, old: Mapping, new: Mapping, wrong: bool) -> Iterator[Difference]:
-    """A line for each name whose numbers (tensors, any shape) differ beyond rounding."""
+    """Yield a line for each name whose numbers (tensors, any shape) differ beyond rounding."""
     for name in sorted({*old, *new}):
-        one, other = old.get(name), new.get(name)
-        if one is None or other is None:
-            given = "is new" if one is None else "is no longer there"
-            yield Difference(f"{what}: {name} {given}", wrong)
-        elif one.shape != other.shape:
-            text = f"{what}: {name} has shape {list(one.shape)} -> {list(other.shape)}"
+        before, now = old.get(name), new.get(name)
+        if before is None or now is None:
+            change = "is new" if before is None else "is no longer there"
+            yield Difference(f"{what}: {name} {change}", wrong)
+        elif before.shape != now.shape:
+            text = f"{what}: {name} has shape {list(before.shape)} -> {list(now.shape)}"
             yield Difference(text, wrong)
         else:
-            apart = ~torch.isclose(one, other, rtol=_TOLERANCE, atol=1e-6, equal_nan=True)
+            apart = ~torch.isclose(before, now, rtol=_TOLERANCE, atol=1e-6, equal_nan=True)
             if apart.any():
-                pair = one[apart][0].item(), other[apart][0].item()
-                yield Difference(f"{what}: {name}: {pair[0]:.6g} -> {pair[1]:.6g}", wrong)
+                first, second = before[apart][0].item(), now[apart][0].item()
+                yield Difference(f"{what}: {name}: {first:.6g} -> {second:.6g}", wrong)
 
 
 def _of_windows(saved: Mapping[str, Any], loader: Any) -> Iterator[Difference]:

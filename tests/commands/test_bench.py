@@ -33,12 +33,14 @@ def test_speed_up_is_within_rounds_and_rows_are_medians():
     assert (two.data_wait, two.gradient_wait) == (0.4, 0.3)
 
 
-def test_the_table():
+def test_the_table_and_its_picture(tmp_path):
     speeds = list(report.compare({2: [[log(100)]], 4: [[log(150, 0.25, 0.125)]]}))
     titles, *rows = report.lines(speeds)
     assert titles.split("  ")[0] == "ranks" and titles.endswith("for gradients")
     assert rows[0].split() == ["2", "100.0", "1.00", "100%", "100.0", "ms", "10%", "-"]
     assert rows[1].split() == ["4", "150.0", "1.50", "75%", "100.0", "ms", "25%", "12%"]
+    report.draw(speeds, str(tmp_path / "bench.svg"))
+    assert "</svg>" in (tmp_path / "bench.svg").read_text()
 
 
 BAD_ARGUMENTS = {
@@ -46,6 +48,7 @@ BAD_ARGUMENTS = {
     "--ranks 1,two": "1,two: expected numbers of ranks",
     "--ranks 2,2": "each once",
     "--ranks 1 --steps 0": "--steps: 0: expected a whole number from 1",
+    "--ranks 1 --warmup -1": "--warmup: -1: expected",
     "--ranks 1 --rounds x": "--rounds: x: expected",
 }
 
@@ -96,7 +99,7 @@ def test_arguments_are_checked_before_torch_is_imported(config):
         "import sys; from robomimic_ddp import cli; cli.main(sys.argv[1:]); "
         "assert 'torch' not in sys.modules"
     )
-    words = ["bench", "--config", config, "--ranks", "1"]
+    words = ["bench", "--config", config, "--ranks", "1", "-o", "curves.none"]
     done = subprocess.run(
         [sys.executable, "-c", text, *words], cwd=ROOT, env=environment(None), text=True
     )

@@ -395,7 +395,7 @@ def test_a_trial_that_somebody_else_trains_is_left_alone(folder, make):
     if folder == "trial":
         release = functools.partial(os.close, entry.lock())
     else:
-        release = run_lock.take(entry.run()).release
+        release = run_lock.take(entry.run()).close
     worker(made.directory).run()
     assert [entry.state for entry in made.entries()] == ["waiting", "complete"]
     release()

@@ -59,8 +59,9 @@ def test_a_place_that_can_be_written_is_left_as_it_is(tmp_path):
     assert not os.listdir(tmp_path)
 
 
-def test_where_rows_go_is_looked_at_before_they_are_measured(tmp_path, capsys):
+@pytest.mark.parametrize("flag", ["--output", "--json"])
+def test_where_rows_go_is_looked_at_before_they_are_measured(flag, tmp_path, capsys):
     (tmp_path / "file").touch()
     with pytest.raises(SystemExit) as ended:
-        cli.main(["bench", "--config", "c", "--ranks", "1", "--json", str(tmp_path / "file/rows")])
+        cli.main(["bench", "--config", "c", "--ranks", "1", flag, str(tmp_path / "file/rows")])
     assert ended.value.code == 2 and f"{tmp_path / 'file'} is a file" in capsys.readouterr().err

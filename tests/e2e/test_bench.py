@@ -10,7 +10,7 @@ from tests.configs import write_config
 from tests.hosts import python, require_clean
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
-WORDS = ["--ranks", "1,2", "--steps", "2", "--rounds", "1"]
+WORDS = ["--ranks", "1,2", "--steps", "2", "--warmup", "1", "--rounds", "1"]
 
 
 def bench(host, tmp_path, config, *words):
@@ -21,8 +21,8 @@ def bench(host, tmp_path, config, *words):
 
 
 def test_a_job_on_one_and_two_ranks(host_copy, config_file, tmp_path):
-    config, rows = config_file("diffusion_policy"), tmp_path / "b.json"
-    result = bench(host_copy, tmp_path, config, "--json", rows)
+    config, rows, picture = config_file("diffusion_policy"), tmp_path / "b.json", tmp_path / "b.png"
+    result = bench(host_copy, tmp_path, config, "-o", picture, "--json", rows)
     require_clean(result)
     one, two = json.loads(rows.read_text())
     assert (one["ranks"], two["ranks"], one["speed_up"]) == (1, 2, 1)
@@ -31,6 +31,7 @@ def test_a_job_on_one_and_two_ranks(host_copy, config_file, tmp_path):
         assert samples == pytest.approx(4 * row["ranks"], rel=0.5), "medians of several epochs"
         assert 0 <= row["data_wait"] <= 1
     assert "round 1 of 1, 2 ranks: " in result.stdout and "efficiency" in result.stdout
+    assert picture.read_bytes().startswith(b"\x89PNG")
     assert not [*(tmp_path / "tmp").iterdir()] and not (tmp_path / "runs").exists()
 
 

@@ -22,9 +22,9 @@ from tests.ranks.hosts import (
 from tests.ranks.pool import RankError
 
 
-def validate_with_host(num_steps):
+def validate_with_host(num_steps, batch_size=4):
     algo, run_epoch = Algo(), epoch_log(real_run_epoch())
-    loader = a_loader(valid_loader, shuffle=False)
+    loader = a_loader(valid_loader, shuffle=False, batch_size=batch_size)
     log = run_epoch(algo, loader, 1, validate=True, num_steps=num_steps)
     assert not vars(algo).keys() & {"log_info", "process_batch_for_training"}
     return log, algo.seen
@@ -66,26 +66,24 @@ def uneven_ranks():
     return mean_over_ranks(host, logs)
 
 
-def fail_in_epoch():
-    def run_epoch(model, data_loader, epoch, validate=False, num_steps=None):
-        raise ValueError("in the epoch")
+def log_before_batch(model, data_loader, epoch, validate=False, num_steps=None):
+    model.log_info({"losses": torch.ones(()), "large": False})
 
+
+def without_model(algo, data_loader, epoch):
+    return {}
+
+
+def failing(model, data_loader, epoch, validate=False, num_steps=None):
+    raise ValueError("in the epoch")
+
+
+def run_of(run_epoch):
     algo = Algo()
     try:
         epoch_log(run_epoch)(algo, [], 1)
     except ValueError:
         return vars(algo)
-
-
-def log_before_batch():
-    def run_epoch(model, data_loader, epoch, validate=False, num_steps=None):
-        model.log_info({"losses": torch.ones(()), "large": False})
-
-    epoch_log(run_epoch)(Algo(), [], 1)
-
-
-def no_model():
-    epoch_log(lambda algo, loader: {})(Algo(), [])
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
@@ -103,16 +101,8 @@ def test_validation_counts_each_sample_once(ranks, world_size, num_steps):
 
 
 def test_a_rank_without_validation_samples_takes_part(ranks):
-    results = ranks.run(validate_with_host_limited_to_one_sample, timeout=115.0)
-    assert [seen for _, seen in results] == [[0], []]
-    assert results[0][0] == results[1][0] and results[0][0]["Loss"] == 0.0
-
-
-def validate_with_host_limited_to_one_sample():
-    algo = Algo()
-    loader = a_loader(valid_loader, shuffle=False, batch_size=1)
-    log = epoch_log(real_run_epoch())(algo, loader, 1, validate=True, num_steps=1)
-    return log, algo.seen
+    (log, seen), (other_log, of_other) = ranks.run(validate_with_host, 1, 1, timeout=115.0)
+    assert (seen, of_other) == ([0], []) and log == other_log and log["Loss"] == 0.0
 
 
 def test_training_logs_are_those_of_all_ranks(ranks):
@@ -149,17 +139,17 @@ def test_keys_of_some_ranks_and_a_main_rank_without_batches(ranks):
 
 
 def test_after_an_exception_the_model_is_as_it_was(ranks):
-    assert ranks.run(fail_in_epoch) == [{"seen": []}] * 2
+    assert ranks.run(run_of, failing) == [{"seen": []}] * 2
 
 
 @pytest.mark.parametrize(
-    ("function", "text"),
+    ("run_epoch", "text"),
     [
         (log_before_batch, "before model.process_batch_for_training"),
-        (no_model, "no parameter 'model'"),
+        (without_model, "no parameter 'model'"),
     ],
 )
-def test_a_host_that_cannot_be_averaged_is_a_clear_error(ranks, function, text):
+def test_a_host_that_cannot_be_averaged_is_a_clear_error(ranks, run_epoch, text):
     with pytest.raises(RankError) as caught:
-        ranks.run(function)
+        ranks.run(run_of, run_epoch)
     assert all(text in caught.value.by_rank[rank] for rank in range(2))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 
 import numpy as np
@@ -76,19 +75,6 @@ def test_all_are_normalised_by_the_steps_of_all(mixed, load):
     assert len(batch["language"]) == 8
     assert batch["obs"][CAMERAS[0]].shape == (8, 2, 24, 40, 3)  # the small one's are 16 x 20
     assert str(batch["obs"][CAMERAS[0]].dtype) == "torch.uint8"
-
-
-def test_a_position_resumes_at_the_window(mixed):
-    mixture, _ = mixed()
-    whole = make_loader(mixture, 3, 1, 2, 7)
-    batches(whole, 21)
-    position = json.loads(json.dumps(whole.position()))
-    resumed = make_loader(mixture, 3, 1, 2, 7)
-    said = resumed.go_to(position, 2, 1)
-    assert "made_up/1.0.0: pass 0 resumes after" in said and "small/1.0.0: pass" in said
-    assert resumed.batches_left() == len(whole) - 21 % len(whole)
-    assert batches(resumed, 12) == batches(whole, 12)
-    assert resumed.position() == whole.position()
 
 
 def test_other_ranks_batch_and_weights_take_what_is_left_of_each_pass(mixed):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import math
 from contextlib import ExitStack
-from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
+from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.config.options import resolve
+from robomimic_ddp.config.plan import make_plan
 from robomimic_ddp.errors import DataError, LossError
 from robomimic_ddp.monitoring import nan_guard, step_hooks
 from robomimic_ddp.training.step import added_by_max, backprop, compile, effective, precision
@@ -178,9 +179,11 @@ def test_without_a_scaler_for_the_cpu_fp16_is_for_gpus(monkeypatch):
     assert precision.why_not("fp16", "cuda:1") is precision.why_not("bf16", "cpu") is None
 
 
-def placed(device, several):
-    """As much of a plan as the choice looks at."""
-    return SimpleNamespace(device=device, several_ranks=several, mode="ddp")
+def placed(kind, several):
+    """The plan of rank 0, of two or alone."""
+    launch = LaunchEnv(True, 0, 2, 0, 2) if several else LaunchEnv()
+    gpus = 0 if kind == "cpu" else 1 + several
+    return make_plan(launch, resolve(), visible_gpus=gpus, use_cuda=gpus > 0, batch_size=4)
 
 
 def test_max_fills_in_what_applies_and_was_left_open(monkeypatch):
@@ -188,8 +191,8 @@ def test_max_fills_in_what_applies_and_was_left_open(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
     monkeypatch.setattr(compile, "why_not", lambda *_: None)
     for device, several, precision_is, comm_is in (
-        ("cuda:1", True, "bf16", "bf16"),
-        ("cuda:0", False, "bf16", "none"),
+        ("cuda", True, "bf16", "bf16"),
+        ("cuda", False, "bf16", "none"),
         ("cpu", True, "fp32", "bf16"),
         ("cpu", False, "fp32", "none"),
     ):
@@ -197,12 +200,12 @@ def test_max_fills_in_what_applies_and_was_left_open(monkeypatch):
         assert (found.precision, found.comm) == (precision_is, comm_is)
         assert found.compile == ("true" if device != "cpu" else "false")
     asked = resolve({"preset": "max", "comm": "none", "compile": False}, {"precision": "fp32"})
-    assert effective(asked, placed("cuda:0", True), True) == asked.values
+    assert effective(asked, placed("cuda", True), True) == asked.values
     for preset in ("fast", "safe"):
         resolved = resolve({"preset": preset})
-        assert effective(resolved, placed("cuda:0", True), True) == resolved.values
+        assert effective(resolved, placed("cuda", True), True) == resolved.values
     asked = resolve({"preset": "max"})
-    found = effective(asked, placed("cuda:0", True), any_parallel_net=False)
+    found = effective(asked, placed("cuda", True), any_parallel_net=False)
     assert (found.precision, found.compile, found.comm) == ("fp32", "false", "bf16")
     assert added_by_max(asked, found, any_parallel_net=False) == (
         "preset max adds: comm=bf16; not precision (needs nets that are made parallel one by one), "
@@ -211,7 +214,7 @@ def test_max_fills_in_what_applies_and_was_left_open(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)  # by emulation
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
     monkeypatch.setattr(compile, "why_not", lambda *_: "planted")
-    found = effective(asked, placed("cuda:0", False), True)
+    found = effective(asked, placed("cuda", False), True)
     assert (found.precision, found.compile) == ("fp32", "false")
     assert added_by_max(asked, found) == (
         "preset max adds: nothing; not precision (needs a GPU with bf16), compile (needs GPUs, a "

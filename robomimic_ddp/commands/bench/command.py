@@ -13,7 +13,9 @@ import tempfile
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+from robomimic_ddp.commands import figures
 from robomimic_ddp.commands.bench import report, training
 from robomimic_ddp.commands.launch import checks, devices, torchrun
 from robomimic_ddp.commands.launch.arguments import Settings
@@ -22,7 +24,7 @@ from robomimic_ddp.errors import EXIT_DONE, DataError, LaunchError, PatchError, 
 from robomimic_ddp.terminal import say
 
 EPOCHS = 3
-"""Epochs of a start that are measured, after one to warm up; a start takes longer than they do."""
+"""Epochs of a start that are measured; a start takes longer than they do."""
 _ALWAYS = {
     "experiment.name": "bench",
     "experiment.validate": "false",
@@ -48,16 +50,23 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     add("settings", nargs="*", metavar="KEY=VALUE", help="settings over those of the config")
     add("--config", required=True, metavar="FILE", help="the host's JSON config of your job")
     add("--ranks", required=True, type=_ranks, metavar="N,N", help="numbers of ranks, as in 1,2,4")
-    add("--steps", type=_count, default=30, metavar="N", help="of an epoch; default 30")
+    add("--steps", type=_at_least(1), default=30, metavar="N", help="of an epoch; default 30")
+    what = f"epochs that are not counted, before the {EPOCHS} that are; default 1"
+    add("--warmup", type=_at_least(0), default=1, metavar="N", help=what)
     what = "how often each number of ranks is started, in turns; default 2"
-    add("--rounds", type=_count, default=2, metavar="N", help=what)
+    add("--rounds", type=_at_least(1), default=2, metavar="N", help=what)
+    what = "also draw the table; the ending chooses the format"
+    add("-o", "--output", type=paths.writable, metavar="FILE", help=what)
     add("--json", type=paths.writable, metavar="FILE", help="also write the rows as JSON")
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: expected a whole number from 1")
-    return int(text)
+def _at_least(lowest: int) -> Any:
+    def number(text: str) -> int:
+        if not text.isdecimal() or int(text) < lowest:
+            raise argparse.ArgumentTypeError(f"{text}: expected a whole number from {lowest}")
+        return int(text)
+
+    return number
 
 
 def _ranks(text: str) -> tuple[int, ...]:
@@ -71,20 +80,25 @@ def _ranks(text: str) -> tuple[int, ...]:
 
 
 def run(command: str, args: argparse.Namespace) -> int:
-    """Measure, print the table, and return the exit code. Raises UsageError, PatchError, and the
-    errors of the config.
+    """Measure, print the table, draw it, and return the exit code. Raises UsageError, PatchError,
+    and the errors of the config.
     """
     _require_possible(args)
+    if args.output is not None:
+        figures.require_format(args.output)
     speeds = list(report.compare(_measure(args)))
     for line in report.lines(speeds):
         say(line)
     base = report.ranks_text(args.ranks[0])
     say(
-        f"medians of {args.rounds} x {EPOCHS} epochs of {args.steps} steps, after one to warm up; "
-        f"speed-up and efficiency against {base}"
+        f"medians of {args.rounds} x {EPOCHS} epochs of {args.steps} steps, after {args.warmup} to "
+        f"warm up; speed-up and efficiency against {base}"
     )
     if args.json is not None:
         _write(args.json, json.dumps([asdict(speed) for speed in speeds], indent=2) + "\n")
+    if args.output is not None:
+        report.draw(speeds, str(args.output))
+        print(f"drawn to {args.output}")
     return EXIT_DONE
 
 
@@ -94,7 +108,7 @@ def _job(args: argparse.Namespace, ranks: int, folder: str) -> Settings:
     changes = {**_ALWAYS, **{k: v for k, v in _WHERE_SET.items() if tree.at(config, k) is not None}}
     changes |= {
         "train.output_dir": folder,
-        "train.num_epochs": str(1 + EPOCHS),
+        "train.num_epochs": str(args.warmup + EPOCHS),
         "experiment.epoch_every_n_steps": str(args.steps),
     }
     for word in args.settings:
@@ -140,7 +154,7 @@ def _measure(args: argparse.Namespace) -> report.Epochs:
             for ranks in args.ranks if number % 2 == 0 else reversed(args.ranks):
                 started = time.monotonic()
                 output = Path(folder, f"{number}-{ranks}")
-                logs = training.train(_job(args, ranks, str(output)), output)[1:]
+                logs = training.train(_job(args, ranks, str(output)), output)[args.warmup :]
                 if not logs:
                     raise LaunchError(f"{report.ranks_text(ranks)}: no epoch was trained.")
                 epochs[ranks].append(logs)

@@ -12,7 +12,7 @@ import hashlib
 import inspect
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import torch
@@ -103,20 +103,28 @@ robomimic's lineage have one text; a fork that changed it keeps its own function
 """
 
 
-def stands_for(host: Any) -> bool:
-    """Whether `update` computes what `host` does: a function of a KNOWN digest, or its partial."""
+def stands_for(host: Any, known: Collection[str] = KNOWN) -> bool:
+    """Whether `host` is a function of a `known` digest (a partial of one counts as it): `update`
+    computes what those of KNOWN do.
+    """
     while isinstance(host, functools.partial):
         host = host.func
     try:
-        function = ast.parse(textwrap.dedent(inspect.getsource(host))).body[0]
+        tree = ast.parse(textwrap.dedent(inspect.getsource(host)))
     except (OSError, TypeError, SyntaxError):
         return False
+    return digest(tree) in known
+
+
+def digest(tree: ast.Module) -> str:
+    """Digest of the first function of a module, however it is laid out or commented."""
+    function = tree.body[0]
     if not isinstance(function, ast.FunctionDef):
-        return False
+        return ""
     function.decorator_list = []
     if ast.get_docstring(function) is not None:
         function.body = function.body[1:]
-    return hashlib.sha256(ast.unparse(function).encode()).hexdigest()[:16] in KNOWN
+    return hashlib.sha256(ast.unparse(function).encode()).hexdigest()[:16]
 
 
 def update(

@@ -25,15 +25,10 @@ def install(nets: list, precision: str, undo: ExitStack) -> None:
     """Makes `nets` compute in `precision`, also in validation, until `undo` is closed."""
     for net in nets:
         device = next(net.parameters(), torch.empty(0)).device.type
-        cast, always = (
-            _Cast(KINDS[precision], device),
-            {_ALWAYS: True} if _RUNS_AFTER_FAILURES else {},
-        )
-        for handle in (
-            net.register_forward_pre_hook(cast.enter),
-            net.register_forward_hook(cast.leave, **always),
-        ):
-            undo.callback(handle.remove)
+        cast = _Cast(KINDS[precision], device)
+        undo.callback(net.register_forward_pre_hook(cast.enter).remove)
+        always = {_ALWAYS: True} if _RUNS_AFTER_FAILURES else {}
+        undo.callback(net.register_forward_hook(cast.leave, **always).remove)
 
 
 class _Cast:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from robomimic_ddp.training.step import (
     backprop,
     compile,
     convolutions,
+    crops,
     ema,
     fused_optimizers,
     pinned_batches,
@@ -132,6 +134,7 @@ def prepare(model: Any, options: Options, nets: list, undo: ExitStack) -> Prepar
         done["short convolutions as products"] = convolutions.install(nets, undo)
         done["gradient norm read once"] = backprop.stands_for(host)
         if torch.device(_device(nets)).type == "cuda":
+            done["crops drawn without waiting"] = crops.install(model, undo)
             done["batches copied from pinned memory"] = pinned_batches.install(model, undo)
         update = backprop.update if done["gradient norm read once"] else None
         said = ", ".join(name for name in done if done[name])
@@ -175,66 +178,59 @@ def _device(nets: list) -> Any:
     return next(devices, torch.device("cpu"))
 
 
-def _missing_in_torch(options: Options, nets: list) -> tuple[str, str | None]:
-    """The option that cannot be had with this torch, this machine or this mode, and why."""
-    copied = None
-    if any(parallel.is_parallel(net) and parallel.state_of(net).mode == "dp" for net in nets):
-        copied = "DataParallel makes plain copies of the nets at every step; start it with torchrun"
-    if options.compile != "false":
-        in_ddp = any(parallel.is_parallel(net) for net in nets)
-        bucket_mb = _bucket_mb(options) if in_ddp else None
-        reason = copied or compile.why_not(str(_device(nets)), bucket_mb)
-        if reason is None and options.accumulate > 1:
-            reason = compile.why_not_in_parts(options.compile, _device(nets))
-        if reason is not None:
-            return f"ddp.compile={options.compile}", reason
-    if options.activation_checkpointing:
-        old = None if calls.can_be_replaced() else "this torch is too old for it (2.1 has it)"
-        if copied or old:
-            return "ddp.activation_checkpointing=true", copied or old
-    if options.precision != "fp32":
-        lacking = precision.why_not(options.precision, _device(nets))
-        if lacking is not None:
-            return f"ddp.precision={options.precision}", lacking
-    return "", None
-
-
 def _require_possible(model: Any, options: Options, nets: list, host: Any) -> None:
-    accumulate = f"ddp.accumulate={options.accumulate}" if options.accumulate > 1 else None
+    optimizers = [optimizer for optimizer, _ in host_algo.named_optimizers(model)]
+    for name, reason in _refusals(options, nets, host, optimizers):
+        raise PlanError(
+            f"{name} is not possible with {type(model).__name__}: {reason}. Leave the option at "
+            "its default."
+        )
+
+
+def _refusals(
+    options: Options, nets: list, host: Any, optimizers: list[str]
+) -> Iterator[tuple[str, str]]:
+    """Yield options that the algorithm, this torch, machine or mode cannot have, and why."""
     of_nets = {
         "ddp.mode=fsdp": options.mode == "fsdp",
         f"ddp.precision={options.precision}": options.precision != "fp32",
         f"ddp.compile={options.compile}": options.compile != "false",
         "ddp.activation_checkpointing=true": options.activation_checkpointing,
     }
+    for name, value in options.kwargs.items():
+        is_of_nets = name in _ONLY_WITH_NETS and value is _ONLY_WITH_NETS[name]
+        of_nets[f"ddp.kwargs.{name}={str(value).lower()}"] = is_of_nets
     if not nets:
-        of_nets |= {
-            f"ddp.kwargs.{name}={str(value).lower()}": True
-            for name, value in options.kwargs.items()
-            if name in _ONLY_WITH_NETS and value is _ONLY_WITH_NETS[name]
-        }
-    name = next((name for name, is_asked in of_nets.items() if is_asked), None)
-    optimizers = [optimizer for optimizer, _ in host_algo.named_optimizers(model)]
-    reason = None
-    if name is None and accumulate is None:
-        return
-    if name is not None and not nets:
-        reason = "it is for nets that are made parallel one by one, as the diffusion policy's are"
-    elif accumulate and not nets and len(optimizers) > 1:
-        name = accumulate
-        reason = (
+        why = "it is for nets that are made parallel one by one, as the diffusion policy's are"
+        yield from ((name, why) for name, is_asked in of_nets.items() if is_asked)
+    accumulate = f"ddp.accumulate={options.accumulate}"
+    if options.accumulate > 1 and not nets and len(optimizers) > 1:
+        yield (
+            accumulate,
             f"it has several optimizers ({', '.join(optimizers)}): a loss may depend on the step "
-            "of another, and micro-batches would change their order"
+            "of another, and micro-batches would change their order",
         )
-    elif accumulate and host is None:
-        name, reason = accumulate, f"its host has no utils.torch_utils.{NAME}(net, optim, loss)"
-    elif options.precision == "fp16" and not backprop.stands_for(host):
-        reason = f"its host's {NAME} is not robomimic's, so gradients cannot be scaled in it"
-        name = "ddp.precision=fp16"
-    else:
-        name, reason = _missing_in_torch(options, nets)
-    if reason is not None:
-        raise PlanError(
-            f"{name} is not possible with {type(model).__name__}: {reason}. Leave the option at "
-            "its default."
-        )
+    if options.accumulate > 1 and host is None:
+        yield accumulate, f"its host has no utils.torch_utils.{NAME}(net, optim, loss)"
+    if options.precision == "fp16" and not backprop.stands_for(host):
+        why = f"its host's {NAME} is not robomimic's, so gradients cannot be scaled in it"
+        yield f"ddp.precision={options.precision}", why
+    modes = [parallel.state_of(net).mode for net in nets if parallel.is_parallel(net)]
+    copied = None
+    if "dp" in modes:
+        copied = "DataParallel makes plain copies of the nets at every step; start it with torchrun"
+    device = _device(nets)
+    if options.compile != "false":
+        why = copied or compile.why_not(str(device), _bucket_mb(options) if modes else None)
+        if why is None and options.accumulate > 1:
+            why = compile.why_not_in_parts(options.compile, device)
+        if why is not None:
+            yield f"ddp.compile={options.compile}", why
+    if options.activation_checkpointing:
+        if copied is not None or not calls.can_be_replaced():
+            why = copied or "this torch is too old for it (2.1 has it)"
+            yield "ddp.activation_checkpointing=true", why
+    if options.precision != "fp32":
+        why = precision.why_not(options.precision, device)
+        if why is not None:
+            yield f"ddp.precision={options.precision}", why

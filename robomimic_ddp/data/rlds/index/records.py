@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,17 +80,19 @@ def _nested(flat: dict[str, Any]) -> dict[str, Any]:
 
 
 def _first_fault(
-    files: Iterable[Path], fault: Callable[[Any], str | None], between: str = ": "
+    files: Iterable[Path], features: Any = None, names: Sequence[str] = ()
 ) -> str | None:
-    """Names the first record with a wrong checksum, or a text of `fault`; else None."""
+    """Return a text on the first record with a wrong checksum, or with a `fault_of` its step
+    features `names`; else None.
+    """
     tf = import_tensorflow()
     for file in files:
         number = -1
         try:
             for number, record in enumerate(tf.data.TFRecordDataset(str(file))):
-                found = fault(record)
-                if found is not None:
-                    return f"{file}: episode {number}{between}{found}"
+                fault = fault_of(record, features, names) if names else None
+                if fault is not None:
+                    return f"{file}: episode {number}{fault}"
         except tf.errors.OpError as error:
             reason = error.message.splitlines()[0]
             return f"{file}: record {number + 1} is damaged or cut off ({reason})"
@@ -138,7 +140,7 @@ def offsets_of(file: Path, episodes: int, skip_corrupt: bool) -> list[int]:
             return []
         raise
     if not skip_corrupt and len(offsets) != episodes:
-        fault = _first_fault([file], lambda record: None) or (
+        fault = _first_fault([file]) or (
             f"{file} has {len(offsets)} episodes, its metadata promises {episodes}: cut off, or "
             "still being written"
         )
@@ -160,32 +162,25 @@ def record_offsets(file: Path) -> list[int]:
     return found
 
 
-def bad_picture(pictures: Mapping[str, Any], features: Any) -> str | None:
-    """The first of `pictures`, {step feature: bytes [T]}, not of its declared size; or None."""
+def fault_of(serialized: Any, features: Any, names: Sequence[str]) -> str | None:
+    """Return why the step features `names` of an episode cannot be used, or None."""
     tf = import_tensorflow()
     steps = flat_features(features["steps"].feature)
-    for place, frames in pictures.items():
-        for step, data in enumerate(frames):
+    try:
+        episode = episode_parser(features, names)(serialized)
+    except (tf.errors.OpError, ValueError) as error:
+        return f": its features are not those of the metadata ({str(error).splitlines()[0]})"
+    lengths = {name: int(tf.shape(episode[name])[0]) for name in names}
+    if len(set(lengths.values())) > 1:
+        return f": its features are not those of the metadata (numbers of steps: {lengths})"
+    for place in filter(lambda name: is_picture(steps[name]), names):
+        for step, data in enumerate(episode[place]):
             try:
                 frame = tf.io.decode_image(data, channels=3, expand_animations=False)
                 tf.ensure_shape(frame, steps[place].shape)
             except (tf.errors.OpError, ValueError) as error:
-                return f"step {step}, `{place}` cannot be decoded ({str(error).splitlines()[0]})"
-    return None
-
-
-def strange(
-    serialized: Any, parse: Callable[[Any], dict[str, Any]], names: Sequence[str]
-) -> str | None:
-    """Why an episode's step features `names` cannot be used, or None."""
-    tf = import_tensorflow()
-    try:
-        episode = parse(serialized)
-    except (tf.errors.OpError, ValueError) as error:
-        return f"its features are not those of the metadata ({str(error).splitlines()[0]})"
-    steps = {name: int(tf.shape(episode[name])[0]) for name in names}
-    if len(set(steps.values())) > 1:
-        return f"its features are not those of the metadata (numbers of steps: {steps})"
+                reason = str(error).splitlines()[0]
+                return f", step {step}, `{place}` cannot be decoded ({reason})"
     return None
 
 
@@ -198,16 +193,9 @@ def damaged_data(
     remedy: str,
 ) -> DataError:
     """Return the DataError for TensorFlow's `error` while `doing` something with the step features
-    `names`. Reads `files` to find the damaged one: checksums, then features, then images among
-    them. remedy: what leaves damaged episodes out.
+    `names`. Reads `files` to find the damaged episode. remedy: what leaves such episodes out.
     """
-    parse, steps = episode_parser(features, names), flat_features(features["steps"].feature)
-    pictures = [name for name in names if is_picture(steps[name])]
-    fault = _first_fault(files, lambda record: None)
-    fault = fault or _first_fault(files, lambda record: strange(record, parse, names))
-    if fault is None and pictures:
-        images = episode_parser(features, pictures)
-        fault = _first_fault(files, lambda record: bad_picture(images(record), features), ", ")
+    fault = _first_fault(files, features, names)
     fault = fault or f"{type(error).__name__}: {str(error).splitlines()[0]}"
     return DataError(
         f"reading failed while {doing}.\n{fault}\n"

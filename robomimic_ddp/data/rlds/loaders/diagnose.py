@@ -11,13 +11,7 @@ from typing import Any
 import numpy as np
 
 from robomimic_ddp.data.rlds.dataset import RLDSDataset
-from robomimic_ddp.data.rlds.index.records import (
-    bad_picture,
-    episode_parser,
-    raw_records,
-    step_features_read,
-    strange,
-)
+from robomimic_ddp.data.rlds.index.records import fault_of, raw_records, step_features_read
 from robomimic_ddp.data.rlds.order.read_plan import PassPlan
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow
 from robomimic_ddp.errors import DataError
@@ -74,7 +68,6 @@ def _damage_of(dataset: RLDSDataset, row: int) -> str | None:
     if it can be read.
     """
     tf = import_tensorflow()
-    fields, features = dataset.fields, dataset.source.features
     file = dataset.source.files[dataset.index.file[row]]
     where = dataset.describe_episode(row)
     try:
@@ -87,16 +80,7 @@ def _damage_of(dataset: RLDSDataset, row: int) -> str | None:
             "from train.data_cache_dir (and from the folder `index` of a prepared set) and set "
             "ddp.skip_corrupt=true: the index is then built again, without this episode."
         )
-    names = step_features_read(fields, True)
-    parse = episode_parser(features, names)
-    reason = strange(serialized, parse, names)
-    if reason is not None:
-        reason = f": {reason}"
-    else:
-        episode = parse(serialized)
-        pictures = {place: episode[place] for place in sorted(set(fields.images.values()))}
-        reason = bad_picture(pictures, features)
-        reason = reason and f", {reason}"
+    reason = fault_of(serialized, dataset.source.features, step_features_read(dataset.fields, True))
     return reason and (
         f"{where}{reason}. The index is built without reading images. Copy or prepare that file "
         f"again; {_PREPARE}."

@@ -1,0 +1,60 @@
+"""Crops drawn without waiting for a GPU: the host's pixels, from the host's random numbers."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import pytest
+import torch
+
+from robomimic_ddp.training.step import crops
+
+obs_utils = pytest.importorskip("robomimic.utils.obs_utils")
+
+
+class Model:
+    """Of the host, as far as `install` can see."""
+
+
+Model.__module__ = "robomimic.algo.mine"
+
+
+@pytest.mark.parametrize("pos_enc", [False, True])
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("leading", [(4,), (2, 3), ()])
+def test_the_hosts_crops_to_the_bit(leading, count, pos_enc):
+    host, images = obs_utils.sample_random_image_crops, torch.rand(*leading, 3, 17, 23)
+    given = {"crop_height": 11, "crop_width": 7, "num_crops": count, "pos_enc": pos_enc}
+    torch.manual_seed(3)
+    expected, after = host(images, **given), torch.get_rng_state()
+    torch.manual_seed(3)
+    with ExitStack() as undo:
+        assert crops.install(Model(), undo)
+        ours = obs_utils.sample_random_image_crops(images, **given)
+    assert obs_utils.sample_random_image_crops is host
+    assert all(map(torch.equal, ours, expected)) and ours[0].shape == expected[0].shape
+    assert torch.equal(after, torch.get_rng_state())
+
+
+def test_gradients_go_through():
+    images = torch.rand(2, 3, 8, 8, requires_grad=True)
+    crops.sample(images, 4, 4, 2)[0].sum().backward()
+    assert images.grad.sum() == 2 * 2 * 3 * 4 * 4
+
+
+def test_only_the_corners_are_sent_and_nothing_is_read_back(monkeypatch):
+    sent = []
+    monkeypatch.setattr(
+        crops.pinned_batches, "_pinned", lambda tensor: sent.append(tensor.shape) or tensor
+    )
+    for name in ("item", "cpu", "__bool__"):
+        monkeypatch.setattr(torch.Tensor, name, lambda *_: pytest.fail("was read back"))
+    images = torch.empty(4, 3, 17, 23, device="meta")
+    assert crops.sample(images, 11, 7, 2, pos_enc=True)[0].shape == (4, 2, 5, 11, 7)
+    assert sent == [(4, 2, 2)]
+
+
+def test_a_host_that_crops_otherwise_keeps_its_own(monkeypatch):
+    monkeypatch.setattr(obs_utils, "crop_image_from_indices", lambda images: images)
+    with ExitStack() as undo:
+        assert not crops.install(Model(), undo) and not crops.install(object(), undo)
