@@ -60,18 +60,3 @@ def outcome(outcomes: dict[str, Outcome], case: Case) -> Outcome:
 def rows(*cases: Case) -> Callable:
     """Parametrises a test over `cases`, under their names."""
     return pytest.mark.parametrize("case", cases, ids=lambda case: case.name)
-
-
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture) -> Callable[..., tuple[int, str, str]]:
-    """Runs `robomimic-ddp` in this process: (exit code, standard output, standard error)."""
-    from robomimic_ddp import cli
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        try:
-            code = cli.main([str(argument) for argument in arguments])
-        except SystemExit as stop:  # argparse
-            code = stop.code
-        return (code, *capsys.readouterr())
-
-    return run

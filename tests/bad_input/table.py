@@ -13,6 +13,16 @@ from tests.datasets import make_hdf5
 
 TIMED_OUT = 124
 """The exit code of a case that did not end by itself."""
+NAMES = {
+    "spaces and quotes": 'my data\'s "set"',
+    "a newline": "two\nlines",
+    "dashes": "--config=x -rf",
+    "unicode": "données-データ-🤖",
+    "commands": "$(touch executed)`touch executed`; touch executed;",
+    "references": "${train.seed} $HOME [x]{y}",
+    "patterns": "*?\\#b%s{0}",
+}
+"""Odd but legal names of files."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +67,11 @@ class Case:
     environ: Mapping[str, str] = field(default_factory=dict)
     entry: str = "train_rlds"
     late: bool = False
+
+
+def dotlist(*arguments: str, **sections: Any) -> Callable[[Place], list[str]]:
+    """The sound config file with nested changes in `sections`, and `arguments` over it."""
+    return lambda place: [f"load_from={place.config(sections)}", *arguments]
 
 
 @dataclass(frozen=True)

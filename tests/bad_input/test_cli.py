@@ -129,29 +129,21 @@ ROWS = (
     ),
 )
 PLOTS = (
-    ("missing folder", ("{folder}/none",), ("none", FILE_NAME)),
-    ("an empty folder", ("{folder}/empty",), ("has no", FILE_NAME)),
-    ("a file", ("{folder}/cli.txt",), ("cli.txt", FILE_NAME)),
-    ("no epoch yet", ("{folder}/young",), ("no training epoch yet",)),
-    ("damaged", ("{folder}/damaged",), ("line 1", "is no JSON")),
-    ("another file", ("{folder}/other",), ("line 1", "epoch")),
-    ("not text", ("{folder}/binary",), (FILE_NAME, "UTF-8")),
-    ("no picture", ("{folder}/run", "-o", "{folder}/curves.xyz"), ("curves.xyz", "png")),
-    ("no ending", ("{folder}/run", "-o", "{folder}/curves"), ("no ending", "-o curves.png")),
-    (
-        "onto a folder",
-        ("{folder}/run", "-o", "{folder}/empty.png"),
-        ("empty.png", "cannot be written"),
-    ),
-    (
-        "below a file",
-        ("{folder}/run", "-o", "{folder}/cli.txt/curves.png"),
-        ("cli.txt", "cannot be written"),
-    ),
+    ("a missing folder", "{folder}/none", ("none", FILE_NAME)),
+    ("an empty folder", "{folder}/empty", ("has no", FILE_NAME)),
+    ("a file", "{folder}/cli.txt", ("cli.txt", FILE_NAME)),
+    ("no epoch yet", "{folder}/young", ("no training epoch yet",)),
+    ("damaged", "{folder}/damaged", ("line 1", "is no JSON")),
+    ("another file", "{folder}/other", ("line 1", "epoch")),
+    ("not text", "{folder}/binary", (FILE_NAME, "UTF-8")),
+    ("no picture", "{folder}/run -o {folder}/curves.xyz", ("curves.xyz", "png")),
+    ("no ending", "{folder}/run -o {folder}/curves", ("no ending", "-o curves.png")),
+    ("onto a folder", "{folder}/run -o {folder}/empty.png", ("empty.png", "cannot be written")),
+    ("below a file", "{folder}/run -o {folder}/cli.txt/a.png", ("cli.txt", "cannot be written")),
 )
 PLOT_ROWS = (
     Row("plot: no run", nothing, ("plot",), 2, ("RUN_DIR",), ()),
-    *(Row(f"plot: {row[0]}", nothing, ("plot",), 1, row[2], row[1]) for row in PLOTS),
+    *(Row(f"plot: {row[0]}", nothing, ("plot",), 1, row[2], row[1].split()) for row in PLOTS),
 )
 HISTORIES = {
     "run": b'{"epoch": 1, "phase": "train", "samples_per_second": 1.0, "log": {"Loss": 1.0, '

@@ -7,14 +7,9 @@ import json
 import pytest
 
 from tests.bad_input.conftest import rows
-from tests.bad_input.table import Case, Outcome, Place, require_one_clear_error
+from tests.bad_input.table import Case, Outcome, Place, dotlist, require_one_clear_error
 
 pytestmark = [pytest.mark.bad_input, pytest.mark.timeout(580)]
-
-
-def dotlist(*arguments: str):
-    """The sound config with `arguments` over it."""
-    return lambda place: [f"load_from={place.config()}", *arguments]
 
 
 def text(content: str | bytes, name: str = "config.json"):
@@ -26,11 +21,6 @@ def text(content: str | bytes, name: str = "config.json"):
         return [f"load_from={path}"]
 
     return make
-
-
-def changed(**sections):
-    """The sound config file with nested changes."""
-    return lambda place: [f"load_from={place.config(sections)}"]
 
 
 def without_algorithm(place: Place) -> list[str]:
@@ -95,7 +85,7 @@ FILES = (
     ),
     Case(
         "config: ddp is no section",
-        changed(ddp="linear"),
+        dotlist(ddp="linear"),
         ("expected a section of options",),
     ),
 )
@@ -103,12 +93,12 @@ FILES = (
 KEYS = (
     Case(
         "key: unknown in the file",
-        changed(train={"batchsize": 3}),
+        dotlist(train={"batchsize": 3}),
         ("unknown key train.batchsize", "train.batch_size"),
     ),
     Case(
         "key: unknown in the host's own entry",
-        hosts_entry(changed(train={"batchsize": 3})),
+        hosts_entry(dotlist(train={"batchsize": 3})),
         ("unknown key train.batchsize", "train.batch_size"),
         entry="train",
     ),
@@ -211,7 +201,7 @@ OPTIONS = (
     ),
     Case("option: nested", dotlist("ddp.batch.size=3"), ("ddp.batch=", "per_rank | global")),
     Case("option: no section", dotlist("ddp=fast"), ("ddp='fast'", "section of options")),
-    Case("option: bad value in the file", changed(ddp={"timeout": "x"}), ("ddp.timeout='x'",)),
+    Case("option: bad value in the file", dotlist(ddp={"timeout": "x"}), ("ddp.timeout='x'",)),
     Case(
         "option: bad value in the environment",
         dotlist(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.bad_input.conftest import rows
-from tests.bad_input.table import Case, Outcome, require_one_clear_error
+from tests.bad_input.table import Case, Outcome, dotlist, require_one_clear_error
 
 pytestmark = [pytest.mark.bad_input, pytest.mark.timeout(580)]
 
@@ -62,7 +62,7 @@ MODES = (
     launch("dp under torchrun", ("mode dp", "WORLD_SIZE=4"), **MAIN, ROBOMIMIC_DDP_MODE="dp"),
     Case(
         "launch: global batch that does not split",
-        lambda place: [f"load_from={place.config()}", "ddp.batch=global", "train.batch_size=6"],
+        dotlist("ddp.batch=global", "train.batch_size=6"),
         ("train.batch_size=6", "2 samples would be dropped", "4 or 8"),
         {**RANKS, **MAIN},
     ),

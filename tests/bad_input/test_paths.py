@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import os
-import threading
 from pathlib import Path
 
 import pytest
 
 from tests.bad_input.conftest import rows
-from tests.bad_input.table import Case, Outcome, Place, require_one_clear_error
+from tests.bad_input.table import (
+    NAMES,
+    Case,
+    Outcome,
+    Place,
+    dotlist,
+    require_one_clear_error,
+)
 from tests.hosts import FINISHED
 from tests.patches.support import snapshot, write_host
 
 pytestmark = [pytest.mark.bad_input, pytest.mark.timeout(580)]
 
-NAMES = {
-    "spaces and quotes": 'my data\'s "set"',
-    "a newline": "two\nlines",
-    "dashes": "--config=x -rf",
-    "unicode": "données-データ-🤖",
-    "commands": "$(touch executed)`touch executed`; touch executed;",
-    "references": "${train.seed} $HOME [x]{y}",
-    "patterns": "*?\\#b%s{0}",
-}
 SHORT = {
     "experiment": {
         "epoch_every_n_steps": 1,
@@ -47,24 +44,43 @@ def trains_in(name: str):
 
 
 def from_a_pipe(place: Place) -> list[str]:
-    """As the shell's --config <(program)."""
+    """As the shell's --config <(program), which one rank alone could read."""
     os.mkfifo(pipe := place.folder / "pipe")
-    text = place.config(SHORT).read_text()
-    threading.Thread(target=pipe.write_text, args=(text,), daemon=True).start()
     return [str(pipe)]
 
 
-def given_in_dotlist(key: str, name: str):
-    """The same value on the command line, where `[`, `#` and `${` mean something to YAML."""
-    return lambda place: [f"load_from={place.config(SHORT)}", f"{key}={place.folder}/{name}"]
+def below_a_file(path: str):
+    """A dataset's file in place of the folder for runs, or of one above it."""
+    return lambda place: [*dotlist()(place), f"train.output_dir={place.own_hdf5()}{path}"]
 
 
-HOSTS_ENTRY = tuple(
-    Case(f"paths: {kind}", trains_in(name), (), entry="train") for kind, name in NAMES.items()
-) + (Case("paths: a pipe", from_a_pipe, (), entry="train"),)
+WORK = tuple(Case(kind, trains_in(name), (), entry="train") for kind, name in NAMES.items())
+REFUSED = (
+    *(
+        Case(setting, dotlist(setting), words)
+        for setting, words in (
+            ("train.data=$(touch executed).hdf5", ("no dataset", "$(touch executed).hdf5")),
+            ("train.output_dir=${nothing}", ("nothing", "reference to another key")),
+            ("train.output_dir=/proc/runs", ("'/proc/runs'", "nothing may be written in /proc")),
+            ("train.output_dir=''", ("train.output_dir=''", "folder")),
+            ("experiment.name=../../x", ("experiment.name='../../x'", "name of a folder")),
+            ("experiment.name=''", ("experiment.name=''", "name of a folder")),
+        )
+    ),
+    Case(
+        "a config with a command in its name",
+        lambda place: [f"load_from={place.folder}/$(touch executed).json"],
+        ("$(touch executed).json: no such file",),
+    ),
+    Case("a pipe", from_a_pipe, ("is a pipe: a file is needed",), entry="train"),
+    *(
+        Case(f"a file{path} for runs", below_a_file(path), ("train.output_dir", "is a file"))
+        for path in ("", "/runs")
+    ),
+)
 
 
-@rows(*HOSTS_ENTRY)
+@rows(*WORK)
 def test_training_works_where_the_name_is_odd(case: Case, outcome: Outcome) -> None:
     assert outcome.code == 0, outcome.stderr
     assert FINISHED in outcome.stdout
@@ -74,59 +90,7 @@ def test_training_works_where_the_name_is_odd(case: Case, outcome: Outcome) -> N
     assert not changed
 
 
-@rows(
-    Case(
-        "paths: a missing dataset with a command in its name",
-        given_in_dotlist("train.data", "$(touch executed).hdf5"),
-        ("there is no dataset", "$(touch executed).hdf5"),
-    ),
-    Case(
-        "paths: a reference on the command line",
-        given_in_dotlist("train.output_dir", "${nothing}"),
-        ("nothing", "reference to another key"),
-    ),
-    Case(
-        "paths: a config with a command in its name",
-        lambda place: [f"load_from={place.folder}/$(touch executed).json"],
-        ("$(touch executed).json: no such file",),
-    ),
-    Case(
-        "paths: an output directory that is a file",
-        lambda place: [
-            f"load_from={place.config(SHORT)}",
-            f"train.output_dir={place.own_hdf5(lengths=(5, 5, 5))}",
-        ],
-        ("train.output_dir", "data.hdf5", "is a file"),
-    ),
-    Case(
-        "paths: an output directory below a file",
-        lambda place: [
-            f"load_from={place.config(SHORT)}",
-            f"train.output_dir={place.own_hdf5(lengths=(5, 5, 5))}/runs",
-        ],
-        ("train.output_dir", "data.hdf5", "is a file"),
-    ),
-    Case(
-        "paths: an output directory of the kernel's",
-        lambda place: [f"load_from={place.config(SHORT)}", "train.output_dir=/proc/runs"],
-        ("train.output_dir='/proc/runs'", "nothing may be written in /proc"),
-    ),
-    Case(
-        "paths: an empty output directory",
-        lambda place: [f"load_from={place.config(SHORT)}", "train.output_dir=''"],
-        ("train.output_dir=''", "folder"),
-    ),
-    Case(
-        "paths: an experiment's name that leaves the folder",
-        lambda place: [f"load_from={place.config(SHORT)}", "experiment.name=../../x"],
-        ("experiment.name='../../x'", "name of a folder"),
-    ),
-    Case(
-        "paths: an empty experiment's name",
-        lambda place: [f"load_from={place.config(SHORT)}", "experiment.name=''"],
-        ("experiment.name=''", "name of a folder"),
-    ),
-)
+@rows(*REFUSED)
 def test_one_clear_error(case: Case, outcome: Outcome) -> None:
     require_one_clear_error(case, outcome)
     assert not [path for path in outcome.after if path.endswith("executed")]

@@ -11,14 +11,12 @@ from pathlib import Path
 import pytest
 
 from scripts.demo.__main__ import main as demo
-from tests.bad_input.table import contents
-from tests.bad_input.test_paths import NAMES
+from tests.bad_input.table import NAMES, contents
 from tests.hosts import ROOT
 
 pytestmark = pytest.mark.bad_input
 
 
-@pytest.mark.skipif(sys.version_info < (3, 10), reason="the scripts look for Python 3.10 or later")
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
 @pytest.mark.parametrize("script", ["test.sh", "demo.sh"])
 def test_scripts_run_in_a_checkout_of_an_odd_name(script: str, name: str, tmp_path: Path) -> None:

@@ -141,3 +141,18 @@ def config_file(tmp_path: Path, low_dim_dataset: Path, image_dataset: Path) -> C
         return write_config(tmp_path / f"{variant}.json", config)
 
     return make
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture) -> Callable[..., tuple[int, str, str]]:
+    """Runs `robomimic-ddp` in this process: (exit code, standard output, standard error)."""
+    from robomimic_ddp import cli
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        try:
+            code = cli.main([str(argument) for argument in arguments])
+        except SystemExit as stop:  # argparse
+            code = stop.code
+        return (code, *capsys.readouterr())
+
+    return run

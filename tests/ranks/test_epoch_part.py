@@ -5,26 +5,13 @@ from __future__ import annotations
 import pytest
 
 from robomimic_ddp.checkpoint import plain
-from robomimic_ddp.distributed import group
 from robomimic_ddp.monitoring.step_logs import EpochPart
+from tests.ranks.epoch_parts import STEPS, batches
 from tests.ranks.hosts import Algo, epoch_log, other_order_run_epoch, real_run_epoch
-
-STEPS, FIRST = 5, 6
 
 
 class Stop(BaseException):
     """Raised after a step, as on request."""
-
-
-def batches(first=0):
-    """Every rank's own samples; the last batches have keys that the first have not."""
-    import torch
-
-    rank = group.rank()
-    return [
-        {"actions": torch.tensor([[float(step * step + rank)], [3.0 * step], [7.0]])}
-        for step in range(first + FIRST, FIRST + STEPS + 5)
-    ]
 
 
 def run_part(run_epoch, part, done=0, **kwargs):

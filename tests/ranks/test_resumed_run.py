@@ -26,10 +26,10 @@ from robomimic_ddp.monitoring import history
 from robomimic_ddp.training import epoch as seam
 from robomimic_ddp.training import resume, run_inputs, state_saver
 from robomimic_ddp.training import resume as start
+from tests.ranks.epoch_parts import FIRST, STEPS, batches
 from tests.ranks.hosts import Algo, other_order_run_epoch
 from tests.ranks.pool import RankError
 from tests.ranks.running import running, train
-from tests.ranks.test_epoch_part import FIRST, STEPS, batches
 from tests.ranks.toy import make_algo
 
 

@@ -10,30 +10,20 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SKIPPED = {"messages.md"}
-"""Made of the code's messages when the site is built; and not yet rewritten."""
-PAGES = [
-    page
-    for pattern in ("README.md", "CHANGELOG.md", "docs/*.md")
-    for page in sorted(ROOT.glob(pattern))
-    if page.name not in SKIPPED
-]
-"""Add a pattern to check more files."""
-SOURCES = [
-    file
-    for pattern in (
-        "robomimic_ddp/**/*.py",
-        "patches/**/*.py",
-        "scripts/**/*.py",
-        "scripts/*.sh",
-        "scripts/*.sbatch",
-        "tests/**/*.py",
-    )
-    for file in sorted(ROOT.glob(pattern))
-    if "robomimic_ddp/patches" not in file.as_posix()
-    and "__pycache__" not in file.parts
-    and file != Path(__file__).resolve()  # it lists them
-]
+MADE = {"messages.md", Path(__file__).name}
+"""Made of the code's messages when the site is built; and this file, which lists the words."""
+PATTERNS = (
+    *("README.md", "CHANGELOG.md", "docs/*.md", "scripts/*.sh", "scripts/*.sbatch"),
+    *("robomimic_ddp/**/*.py", "patches/**/*.py", "scripts/**/*.py", "tests/**/*.py"),
+)
+FILES = sorted(
+    {
+        file
+        for pattern in PATTERNS
+        for file in ROOT.glob(pattern)
+        if file.name not in MADE and "robomimic_ddp/patches" not in file.as_posix()
+    }
+)
 WORDS = {
     r"anew": "bookish: again, newly, rebuild",
     r"told": "programs do not talk: receives, prints, is given",
@@ -48,69 +38,62 @@ WORDS = {
 }
 """Expression -> why, and what to write in its place."""
 NOT_PROSE = re.compile(r"^```.*?^```|^ {4}\S.*?$|`[^`]*`", re.MULTILINE | re.DOTALL)
-TABLE_OF_OPTIONS = re.compile(r"^\| option \|.*", re.MULTILINE | re.DOTALL)
-
-
 CODE_IN_STRINGS = re.compile(r"`[^`]*`|\{[^{}]*\}")
+TABLE_OF_OPTIONS = re.compile(r"^\| option \|.*", re.MULTILINE | re.DOTALL)
+"""Descriptions of the code."""
 SPOKEN = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
 
 
-def faults(text: str, not_prose: re.Pattern = NOT_PROSE) -> list[tuple[int, str, str]]:
-    """Line, word and advice for each banned word outside of code."""
-    prose = not_prose.sub(lambda code: "`" + "\n" * code[0].count("\n"), text)
-    return [
-        (prose.count("\n", 0, found.start()) + 1, " ".join(found[0].split()), advice)
-        for word, advice in WORDS.items()
-        for found in re.finditer(rf"\b{word.replace(' ', chr(92) + 's+')}\b", prose, re.IGNORECASE)
-    ]
-
-
-def test_banned_words_are_found_outside_of_code() -> None:
-    text = "a `told` b\n```\nlies\n```\n    holds\nthe\nset of\nits own, in\nrows of Windows"
-    assert [(line, word) for line, word, _ in faults(text)] == [
-        (7, "of its own"),
-        (9, "rows of Windows"),
-    ]
-    assert not faults("a threshold, a foothold, an untold household, believes, ongoing")
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_pages_use_plain_words(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    if page.name == "options.md":
-        text = TABLE_OF_OPTIONS.sub("", text)  # descriptions of the code
-    found = [
-        f"{page.name}:{line}: {word!r}; write: {advice}" for line, word, advice in faults(text)
-    ]
-    assert not found, "\n".join(found)
-
-
 def spoken(file: Path) -> Iterator[tuple[int, str]]:
-    """(line, text) of each comment, docstring and message; a string of one word may be a key."""
+    """(line, text) of a page, of a script, and of each comment, docstring and message of a module;
+    code is left out, and so is a string of one word, which may be a key.
+    """
     if file.suffix != ".py":
-        yield from enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
+        code = NOT_PROSE if file.suffix == ".md" else CODE_IN_STRINGS
+        text = TABLE_OF_OPTIONS.sub("", file.read_text(encoding="utf-8"))
+        yield 1, _without(code, text)
         return
     with tokenize.open(file) as source:
         for token in tokenize.generate_tokens(source.readline):
             if token.type in SPOKEN and " " in token.string:
-                yield token.start[0], token.string
+                yield token.start[0], _without(CODE_IN_STRINGS, token.string)
 
 
-def source_faults(file: Path) -> list[str]:
+def _without(code: re.Pattern, text: str) -> str:
+    return code.sub(lambda match: "`" + "\n" * match[0].count("\n"), text)
+
+
+def faults(file: Path) -> list[str]:
+    """Line, word and advice for each banned word outside of code."""
     return [
-        f"{file.name}:{start + line - 1}: {word!r}; write: {advice}"
+        f"{file.name}:{start + text.count(chr(10), 0, found.start())}: "
+        f"{' '.join(found[0].split())!r}; write: {advice}"
         for start, text in spoken(file)
-        for line, word, advice in faults(text, CODE_IN_STRINGS)
+        for word, advice in WORDS.items()
+        for found in re.finditer(rf"\b{word.replace(' ', chr(92) + 's+')}\b", text, re.IGNORECASE)
     ]
 
 
-def test_banned_words_are_found_in_comments_docstrings_and_messages(tmp_path: Path) -> None:
-    lines = ('told = {"legs": 1}  # it lies', '"""One.', "", "Two holds `told`.", '"""')
-    (tmp_path / "a.py").write_text("\n".join([*lines, 'f"so {told} many, told"', ""]))
-    found = [fault.partition(";")[0] for fault in source_faults(tmp_path / "a.py")]
-    assert found == ["a.py:1: 'lies'", "a.py:4: 'holds'", "a.py:6: 'told'"]
+PAGE = "a `told` b\n```\nlies\n```\n    holds\nthe\nset of\nits own, in\nrows of Windows"
+SOURCE = (
+    'told = {"legs": 1}  # it lies\n"""One.\n\nTwo holds `told`.\n"""\nf"so {told} many, told"\n'
+)
+COMMON = "a threshold, a foothold, an untold household, believes, ongoing"
 
 
-@pytest.mark.parametrize("file", SOURCES, ids=lambda file: str(file.relative_to(ROOT)))
-def test_sources_use_plain_words(file: Path) -> None:
-    assert not source_faults(file), "\n".join(source_faults(file))
+@pytest.mark.parametrize(
+    ("name", "text", "banned"),
+    [
+        ("a.md", PAGE, ["a.md:7: 'of its own'", "a.md:9: 'rows of Windows'"]),
+        ("a.md", COMMON, []),
+        ("a.py", SOURCE, ["a.py:1: 'lies'", "a.py:4: 'holds'", "a.py:6: 'told'"]),
+    ],
+)
+def test_banned_words_are_found_outside_of_code(name, text, banned, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    assert [fault.partition(";")[0] for fault in faults(tmp_path / name)] == banned
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_files_use_plain_words(file: Path) -> None:
+    assert not faults(file), "\n".join(faults(file))

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -55,30 +56,13 @@ class WarmPython:
         assert self.connection.poll(_START_SECONDS) and self.connection.recv() == "ready"
         atexit.register(self.close)
 
-    def start(
-        self,
-        words: list[str],
-        folder: str,
-        variables: Mapping[str, str],
-        stdout: Path,
-        stderr: Path,
-        ranks: int,
-    ) -> None:
-        """Begins `python words`. `ranks`: how many torchrun is going to start, restarts included;
-        0 for another module.
+    def start(self, words: list[str], variables: Mapping[str, str], **job: Any) -> None:
+        """Begins `python words`. job: folder, stdout, stderr, and ranks, how many torchrun is going
+        to start, restarts included; 0 for another module.
         """
         for name, text in self.at_start.items():
             assert variables.get(name) == text, f"{name} acts at a cold start only"
-        self.connection.send(
-            {
-                "words": words,
-                "folder": folder,
-                "variables": dict(variables),
-                "stdout": str(stdout),
-                "stderr": str(stderr),
-                "ranks": ranks,
-            }
-        )
+        self.connection.send({"words": words, "variables": dict(variables), **job})
 
     def wait(self, timeout: float) -> int | None:
         """The job's exit code, or None when it still runs."""

@@ -6,7 +6,7 @@ import subprocess
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import psutil
 
@@ -15,18 +15,10 @@ from tests.warm.client import WarmPython
 _MARK = "ROBOMIMIC_TEST_RUN"
 
 
-class Job(Protocol):
-    """A started program."""
-
-    def wait(self, timeout: float) -> int | None:
-        """The exit code, or None where it still runs after `timeout` seconds."""
-
-    def processes(self) -> list[psutil.Process]:
-        """Every process of it that runs: itself, its children, and what outlived their parents."""
-
-
 class ColdJob:
-    """A command in a new Python."""
+    """A command in a new Python. wait: the exit code, or None where it still runs after `timeout`
+    seconds; processes: all of it that runs: itself, its children, and what outlived their parents.
+    """
 
     def __init__(
         self,
@@ -82,3 +74,6 @@ class WarmJob:
 
     def processes(self) -> list[psutil.Process]:
         return self._server.running()
+
+
+Job = ColdJob | WarmJob

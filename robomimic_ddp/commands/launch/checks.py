@@ -13,72 +13,36 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
 from robomimic_ddp.commands.launch import devices, torchrun
 from robomimic_ddp.commands.launch.arguments import Settings
 from robomimic_ddp.config import host_config, host_keys, json_config, paths, tree
 from robomimic_ddp.config.dotlist import parse_dotlist
-from robomimic_ddp.config.env import LaunchEnv
-from robomimic_ddp.config.plan import make_plan
 from robomimic_ddp.data.hdf5 import hdf5_validate
 from robomimic_ddp.data.rlds import tfds_sharding
 from robomimic_ddp.data.rlds.schema.job_config import dataset_configs
-from robomimic_ddp.errors import (
-    ConfigError,
-    LaunchError,
-    PatchError,
-    RobomimicDDPError,
-    UsageError,
-)
+from robomimic_ddp.errors import LaunchError, PatchError, RobomimicDDPError, UsageError
 
 _SLOW = ("torch", "tensorflow", "jax")
 _EPISODES = 20
 """Episodes of an HDF5 file that are looked at here; the ranks look at more."""
-_UNKNOWN_CORES = 2**20
-"""Keeps notes on cores away: another machine may train."""
 _OWN_KEYS = re.compile(r"\bunlocked\(\)|\bunlock_keys\(\)")
 """A train script that may declare keys before it reads the config."""
 _KEEPS_CONFIG = ("--debug", "--resume")
 """Flags of hosts' train.py that change neither keys nor data."""
 
 
-def merged_config(settings: Settings) -> dict[str, Any]:
-    """Return the config file overridden by the dot-list, as train_rlds reads them."""
-    config = OmegaConf.create(torchrun.config_of(settings))
-    if settings.takes_dot_list:
-        overrides = parse_dotlist([word for word in settings.overrides if "=" in word])
-        try:
-            config = OmegaConf.merge(config, OmegaConf.create(overrides))
-        except (OmegaConfBaseException, ValueError) as error:
-            words = " ".join(settings.overrides)
-            raise ConfigError(f"{words}: expected key=value ({error}).") from error
-    return OmegaConf.to_container(config)
-
-
-def runs_folder(config: Mapping[str, Any]) -> Path | None:
+def runs_folder(settings: Settings) -> Path | None:
     """Return the folder of the experiment's runs; None where only the host can tell it."""
-    output, name = tree.at(config, "train.output_dir"), tree.at(config, "experiment.name")
-    folder = Path(os.path.expanduser(str(output)))
-    return folder / str(name) if output and name and folder.is_absolute() else None
-
-
-def require_plan(
-    settings: Settings, variables: Mapping[str, str], ranks: int, config: Mapping[str, Any]
-) -> None:
-    """Raise the errors of the job's plan, `ranks` of them on each node."""
-    resolved = torchrun.options_of(settings, variables)
-    world = ranks * settings.nodes
-    batch = tree.at(config, "train.batch_size")
-    make_plan(
-        LaunchEnv(True, 0, world, 0, ranks),
-        resolved,
-        visible_gpus=0,  # another machine may train
-        use_cuda=False,
-        batch_size=world * resolved.values.accumulate if batch is None else batch,
-        cores=_UNKNOWN_CORES,
-    )
+    layers = [torchrun.config_of(settings)]
+    if settings.takes_dot_list:
+        layers.append(parse_dotlist([word for word in settings.overrides if "=" in word]))
+    values: dict[str, Any] = {}
+    for key in ("train.output_dir", "experiment.name"):
+        for layer in layers:
+            values[key] = tree.at(layer, key) or values.get(key)
+    folder = Path(os.path.expanduser(str(values["train.output_dir"])))
+    known = all(values.values()) and folder.is_absolute()
+    return folder / str(values["experiment.name"]) if known else None
 
 
 def problems(settings: Settings, variables: Mapping[str, str]) -> list[RobomimicDDPError]:

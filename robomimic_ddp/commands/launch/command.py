@@ -35,15 +35,13 @@ def run(command: str, args: argparse.Namespace) -> int:
         raise problems[0]
     chosen = devices.choose(settings.gpus, variables)
     words, added = torchrun.command(settings, variables)
-    config = checks.merged_config(settings)
-    checks.require_plan(settings, variables, chosen.ranks, config)
+    folder = checks.runs_folder(settings)
     visible = variables.get("CUDA_VISIBLE_DEVICES")
     why = f" (CUDA_VISIBLE_DEVICES={visible})" if visible else ""
     hint = "; --gpus N starts N ranks" if settings.gpus is None else ""
     where = "on GPUs" if chosen.gpus else f"on the CPU, since no GPU is visible{why}{hint}"
     world = chosen.ranks * settings.nodes
     say(f"ranks: {chosen.ranks} on each of {settings.nodes} node(s) = {world}, {where}")
-    folder = checks.runs_folder(config)
     if folder:
         say(f"runs: {folder}")
     shown = {**_import_path(variables), **added}

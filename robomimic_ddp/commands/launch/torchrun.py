@@ -25,19 +25,6 @@ def config_of(settings: Settings) -> dict[str, Any]:
     return read_json(settings.config, "--config ")
 
 
-def options_of(settings: Settings, variables: Mapping[str, str]) -> options.ResolvedOptions:
-    """Return the options of the ranks. Raises OptionError for invalid ones."""
-    words = [word for word in settings.overrides if word.startswith(OPTIONS) and "=" in word]
-    section = config_of(settings).get("ddp")
-    added = {"resume": "true"} if settings.resume else {}
-    if settings.lr_scaling:
-        added["lr_scaling"] = settings.lr_scaling
-    texts = {**option_texts(variables), **added}
-    section = config_of(settings).get("ddp")
-    section = section if isinstance(section, dict) else {}  # else the ranks refuse it
-    return options.resolve(parse_dotlist(words).get("ddp", {}), texts, section)
-
-
 def passes_on_signals() -> tuple[list[str], dict[str, str]]:
     """Return the flag, or for older torchrun the variable, that has SIGNALS forwarded, without the
     seconds that an import of torch takes.
@@ -54,10 +41,11 @@ def command(settings: Settings, variables: Mapping[str, str]) -> tuple[list[str]
     flags set, and linear scaling of the learning rate where nothing else is chosen.
     """
     chosen = devices.choose(settings.gpus, variables)
+    chooses_rule = _options(settings, variables).sources["lr_scaling"] != "default"
     signals, added = passes_on_signals()
     if settings.resume:
         added[f"{OPTION_PREFIX}RESUME"] = "true"
-    if settings.lr_scaling or options_of(settings, variables).sources["lr_scaling"] == "default":
+    if settings.lr_scaling or not chooses_rule:
         added[f"{OPTION_PREFIX}LR_SCALING"] = settings.lr_scaling or "linear"
     if chosen.visible is not None:
         added["CUDA_VISIBLE_DEVICES"] = chosen.visible
@@ -73,6 +61,14 @@ def command(settings: Settings, variables: Mapping[str, str]) -> tuple[list[str]
 def quiet(command: Sequence[str]) -> list[str]:
     """Return the command as the launcher runs it: the same torchrun, see quiet_torchrun."""
     return [command[0], "-m", "robomimic_ddp.commands.launch.quiet_torchrun", *command[3:]]
+
+
+def _options(settings: Settings, variables: Mapping[str, str]) -> options.ResolvedOptions:
+    """Return the options of the ranks but for the launcher's flags. Raises OptionError."""
+    words = [word for word in settings.overrides if word.startswith(OPTIONS) and "=" in word]
+    section = config_of(settings).get("ddp")
+    section = section if isinstance(section, dict) else {}  # else the ranks refuse it
+    return options.resolve(parse_dotlist(words).get("ddp", {}), option_texts(variables), section)
 
 
 def _rendezvous(settings: Settings, variables: Mapping[str, str]) -> list[str]:
