@@ -14,7 +14,7 @@ try() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _shtab_robomimi
         echo "${COMPREPLY[*]}"; }
 try robomimic-ddp appl
 try robomimic-ddp launch --lr-sc
-try robomimic-ddp launch --lr-scaling sq
+try robomimic-ddp sweep new --sampler ran
 try robomimic-ddp plot --out
 try robomimic-ddp ckpt conv
 try robomimic-ddp ckpt show run
@@ -34,7 +34,7 @@ def printed(capsys, shell: str) -> str:
 def test_bash_completes_commands_options_choices_and_paths(capsys, tmp_path):
     script = printed(capsys, "bash") + TRIES
     (tmp_path / "runs").mkdir()
-    words = ["apply", "--lr-scaling", "sqrt", "--output", "convert", *["runs"] * 3, "--rounds"]
+    words = ["apply", "--lr-scaling", "random", "--output", "convert", *["runs"] * 3, "--rounds"]
     done = subprocess.run(
         ["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )

@@ -60,7 +60,6 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--lr-scaling",
-        choices=_RULES,
         metavar="|".join(_RULES),
         help="learning rate times f (linear) or sqrt(f), f = samples per step / train.batch_size; "
         "auto: by the size of the policy; default: what the config's ddp.lr_scaling says, else "
