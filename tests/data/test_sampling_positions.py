@@ -171,8 +171,11 @@ def test_a_run_of_one_rank_is_stopped_twice_in_a_pass(begun_before):
     [
         (None, "begins a new pass"),
         ({"kind": "pass", "pass": 1, "samples": 3}, "begins a new pass"),
-        ({"kind": "replay", "batches": None, "batch_size": 3}, "batch has changed"),
-        ({"kind": "replay", "batches": None}, "resumes with its next pass"),
+        (
+            {"kind": "replay", "batches": None, "batch_size": 3, "iterations": None},
+            "batch has changed",
+        ),
+        ({"kind": "replay", "batches": None, "iterations": None}, "resumes with its next pass"),
     ],
 )
 def test_without_a_place_that_fits_one_rank_begins_a_pass(position, words):
@@ -222,7 +225,7 @@ def test_a_pass_that_no_epoch_has_drawn_from_begins(position):
 
 
 def test_what_a_resume_says_of_the_data():
-    place = {"kind": "pass", "pass": 2, "samples": 24}
+    place = {"kind": "pass", "pass": 2, "samples": 24, "order": None}
     said = "data: pass 2 resumes after 24 of 43 samples"
     assert sharded(43, 2, 1, 4).go_to(place, 2, 1) == said
     assert sharded(43, 2, 1, 4).go_to(place, 3, 1) == said + ", the rest split again over the ranks"

@@ -80,7 +80,7 @@ def test_the_api_page_has_every_name_with_its_docstring(site: Path) -> None:
     names = set(re.findall(r'id="robomimic_ddp\.api\.(\w+)"', page))
     constants = {name for name in api.__all__ if not callable(getattr(api, name))}
     assert names == {*api.__all__} - constants
-    assert "Collective: the main rank" in page
+    assert "Collective: returns the main rank" in page
 
 
 def test_links_of_the_site_lead_somewhere(site: Path) -> None:

@@ -101,10 +101,11 @@ def test_a_rest_that_fills_no_batch_is_none(load):
 
 def differences_from(position, loader):
     """What makes it wrong to resume at `position` with `loader`."""
-    saved = {"options": {}, "samples_per_step": 4, "ranks": [{"data": position}]}
+    saved = {"options": {"schedule": "steps"}, "samples_per_step": 4, "ranks": [{"data": position}]}
+    now = saved["defines"] = {"config": {}, "statistics": {}, "data": {}}
     plan = SimpleNamespace(schedule="steps", samples_per_step=4)
     run = SimpleNamespace(options=options.resolve({}), loaders={"train": loader}, plan=plan)
-    return [one.text for one in run_fingerprint.differences(saved, {}, run) if one.wrong]
+    return [one.text for one in run_fingerprint.differences(saved, now, run) if one.wrong]
 
 
 def test_a_place_says_whether_it_is_inside_a_pass(load):

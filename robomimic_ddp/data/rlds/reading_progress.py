@@ -18,7 +18,8 @@ def reading(what: str, total: int) -> Iterator[Callable[[int], Any]]:
     """
     from tqdm import tqdm
 
-    waits = {} if sys.stderr.isatty() else {"mininterval": LINE_SECONDS, "delay": LINE_SECONDS}
+    is_terminal = getattr(sys.stderr, "isatty", bool)()  # a host's logger has no isatty
+    waits = {} if is_terminal else {"mininterval": LINE_SECONDS, "delay": LINE_SECONDS}
     with tqdm(total=total, desc=what, unit="B", unit_scale=True, file=sys.stderr, **waits) as bar:
         yield bar.update
 
