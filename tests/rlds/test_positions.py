@@ -100,9 +100,11 @@ def test_a_rest_that_fills_no_batch_is_none(load):
 
 
 def differences_from(position, loader):
-    """What makes it wrong to resume at `position` with `loader`."""
-    saved = {"options": {"schedule": "steps"}, "samples_per_step": 4, "ranks": [{"data": position}]}
-    now = saved["defines"] = {"config": {}, "statistics": {}, "data": {}}
+    """Return what makes it wrong to resume at `position` with `loader`."""
+    data = {"samples": 0, "items": {}, "files": ""}
+    now = {"config": {}, "statistics": {}, "data": data}
+    saved = {"options": {"schedule": "steps"}, "samples_per_step": 4, "defines": now}
+    saved["ranks"] = [{"data": position}]
     plan = SimpleNamespace(schedule="steps", samples_per_step=4)
     run = SimpleNamespace(options=options.resolve({}), loaders={"train": loader}, plan=plan)
     return [one.text for one in run_fingerprint.differences(saved, now, run) if one.wrong]
