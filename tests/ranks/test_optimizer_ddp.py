@@ -10,10 +10,12 @@ import pytest
 import torch
 from torch import nn
 
+from robomimic_ddp.checkpoint import restore_model
 from robomimic_ddp.config.options import Options
 from robomimic_ddp.distributed import group, host_algo, optimizer_ddp, parallel
 from robomimic_ddp.verify import structure
 from tests.ranks.pool import RankError
+from tests.runs import captured
 
 BATCH, STEPS = 6, 4
 
@@ -203,3 +205,11 @@ def beside_a_parallel_net() -> tuple:
 
 def test_it_takes_what_parallel_nets_leave(ranks):
     assert ranks.run(beside_a_parallel_net) == [(True, True)] * 2
+
+
+def test_what_is_outside_the_nets_is_saved_and_put_back():
+    algo, other = make_algo(), make_algo()
+    with torch.no_grad():
+        algo.alpha.fill_(0.5)
+    restore_model(other, captured(algo))
+    assert other.alpha.item() == 0.5
