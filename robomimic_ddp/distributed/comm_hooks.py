@@ -106,12 +106,13 @@ def _powersgd_hook(state, bucket):  # DDP refuses annotations that are text
     if state.iter < state.start_powerSGD_iter:
         return powerSGD_hook.powerSGD_hook(state, bucket)
     device = bucket.buffer().device
-    on_gpus = torch.cuda.is_available() and torch.cuda.is_initialized()
     with ExitStack() as stack:
-        # torch's hook seeds every GPU's generator, alike on all ranks, and restores only the CPU's:
-        # all ranks would draw the same noise afterwards.
-        gpus = list(range(torch.cuda.device_count())) if on_gpus else []
-        stack.enter_context(torch.random.fork_rng(devices=gpus))
+        if bucket.index() not in state.p_memory_dict:
+            # torch's hook draws a bucket's first factors. It seeds every GPU's generator for them,
+            # alike on all ranks, and restores only the CPU's: all would draw the same noise then.
+            on_gpus = torch.cuda.is_available() and torch.cuda.is_initialized()
+            gpus = list(range(torch.cuda.device_count())) if on_gpus else []
+            stack.enter_context(torch.random.fork_rng(devices=gpus))
         if device.type == "cpu":
             # It also waits for `device` on every machine that has a GPU, and fails for the CPU.
             stack.enter_context(swapped(torch.cuda, "is_available", lambda: False))

@@ -96,7 +96,7 @@ class GPU:
 
 def noise_after_compression(drawn_by_hook):
     """Collective: the states of the generators of CPU and GPU before and after compressed steps,
-    where torch's hook seeds all of them, alike on all ranks.
+    where torch's hook seeds all of them, alike on all ranks: as it draws a bucket's first factors.
     """
     algo, gpu, real = make_algo(), GPU(), powerSGD_hook.powerSGD_hook
     sending(algo, comm="powersgd:1")
@@ -104,7 +104,7 @@ def noise_after_compression(drawn_by_hook):
     before = gpu.state.clone()
 
     def seeding(state, bucket):
-        if drawn_by_hook and state.iter >= START:
+        if drawn_by_hook and state.iter >= START and bucket.index() not in state.p_memory_dict:
             gpu.seed(99)
             torch.manual_seed(99)
         return real(state, bucket)
