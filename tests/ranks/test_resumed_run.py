@@ -10,24 +10,24 @@ import json
 import os
 import signal
 import time
-from types import SimpleNamespace
 from unittest import mock
 
 import pytest
+import torch
 
 from robomimic_ddp import checkpoint
-from robomimic_ddp.checkpoint import BEST, PREVIOUS, STATE, Found
+from robomimic_ddp.checkpoint import BEST, STATE, Found
 from robomimic_ddp.checkpoint.state_file import read_file
-from robomimic_ddp.config import env
+from robomimic_ddp.config import env, options
+from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.distributed import group
 from robomimic_ddp.distributed import signals as stopping
 from robomimic_ddp.errors import CheckpointError, Stopped
 from robomimic_ddp.monitoring import history
 from robomimic_ddp.training import epoch as seam
 from robomimic_ddp.training import resume, run_inputs, state_saver
-from robomimic_ddp.training import resume as start
-from tests.ranks.epoch_parts import FIRST, STEPS, batches
-from tests.ranks.hosts import Algo, other_order_run_epoch
+from robomimic_ddp.training.run import Run
+from tests.ranks.hosts import Algo, other_order_run_epoch, real_run_epoch
 from tests.ranks.pool import RankError
 from tests.ranks.running import running, train
 from tests.ranks.toy import make_algo
@@ -35,15 +35,14 @@ from tests.ranks.toy import make_algo
 
 def attempts(experiment, asked, counts, host_can=False):
     """What `decide` says in each of torchrun's attempts of one job."""
-    values = SimpleNamespace(resume=asked)
-    run = SimpleNamespace(options=SimpleNamespace(values=values), resume=checkpoint.Resume())
+    run = Run(None, options.resolve({"resume": asked}), seed=1, fine_tuning=False)
     said = []
     for count in counts:
-        launch = SimpleNamespace(restart_count=count, run_id="old")
+        launch = LaunchEnv(restart_count=count, run_id="old")
         with mock.patch.object(run_inputs, "experiment_directory", {"cfg": experiment}.get):
             with mock.patch.object(env, "read_launch_env", lambda launch=launch: launch):
                 try:
-                    start.decide("cfg", run, False, host_can)
+                    resume.decide("cfg", run, False, host_can)
                     found = run.resume.found
                     said.append(None if found is None else found.kind)
                 except Stopped:
@@ -128,14 +127,6 @@ def resume_run(directory):
             return saver.restore(), errors.getvalue()
 
 
-def test_a_damaged_state_is_passed_over_and_said(ranks, tmp_path):
-    ranks.run(train, tmp_path, [0.5, 0.4])
-    (tmp_path / STATE).write_bytes(b"x")
-    (epoch, warned), other = ranks.run(resume_run, tmp_path)
-    assert epoch == 1 and other == (1, "")
-    assert f"warning: using {tmp_path / PREVIOUS} of epoch 1" in warned
-
-
 def line(epoch):
     return json.dumps({"epoch": epoch, "phase": "train", "log": {}}) + "\n"
 
@@ -149,30 +140,6 @@ def test_a_damaged_history_does_not_stop_a_good_state(ranks, tmp_path, damaged):
     assert epoch == 2 and other == (2, "")
     assert warned.count("warning:") == 1 and "The run continues" in warned
     assert (tmp_path / history.FILE_NAME).read_text() == text
-
-
-def test_the_history_of_epochs_that_are_trained_again_goes(ranks, tmp_path):
-    ranks.run(train, tmp_path, [0.5, 0.4])
-    (tmp_path / history.FILE_NAME).write_text(line(1) + line(2) + line(3))
-    assert ranks.run(resume_run, tmp_path) == [(2, "")] * 2
-    kept = (tmp_path / history.FILE_NAME).read_text().splitlines()
-    assert [json.loads(one)["epoch"] for one in kept] == [1, 2]
-
-
-def begin_again(directory):
-    """After a stop in epoch 1, before any was finished: what is said, and of the history."""
-    printed = io.StringIO()
-    with running(directory, Found(directory, "begun")) as run:
-        saver = state_saver.StateSaver(run, make_algo())
-        with contextlib.redirect_stdout(printed):
-            return saver.restore(), run.resume.part.steps, printed.getvalue()
-
-
-def test_a_run_without_a_finished_epoch_starts_over(ranks, tmp_path):
-    (tmp_path / history.FILE_NAME).write_text(line(1))
-    said = f"no epoch was finished: training starts over in {tmp_path}\n"
-    assert ranks.run(begin_again, tmp_path) == [(None, 0, said), (None, 0, "")]
-    assert (tmp_path / history.FILE_NAME).read_text() == ""
 
 
 def save_what_a_file_cannot_hold(directory):
@@ -195,7 +162,8 @@ def test_what_a_file_cannot_hold_is_an_error_at_the_first_save(ranks, tmp_path):
     )
 
 
-def nothing_is_measured(directory):
+def three_epochs(directory, returns):
+    """The host measures nothing before epoch 2, and then `returns`."""
     with running(directory) as run:
         saver = state_saver.StateSaver(run, make_algo())
         best_valid_loss = resume.restored("best_valid_loss", None)
@@ -203,28 +171,29 @@ def nothing_is_measured(directory):
         saver.restore()
         for epoch in (1, 2, 3):
             if epoch == 2:
-                best_return["reach"] = 0.5
+                best_return.update(returns)
             saver.epoch_end(epoch)
         return best_valid_loss
 
 
-def test_the_best_state_is_of_an_epoch_that_was_better(ranks, tmp_path):
-    ranks.run(nothing_is_measured, tmp_path)
-    assert read_file(tmp_path / BEST)["epoch"] == 2
+@pytest.mark.parametrize("returns, best", [({"reach": 0.5}, 2), ({}, None)])
+def test_the_best_state_is_of_an_epoch_that_was_better(ranks, tmp_path, returns, best):
+    ranks.run(three_epochs, tmp_path, returns)
+    assert (tmp_path / STATE).exists() and (tmp_path / BEST).exists() == (best is not None)
+    assert best is None or read_file(tmp_path / BEST)["epoch"] == best
 
 
-def test_without_a_measure_there_is_no_best_state(ranks, tmp_path):
-    ranks.run(unmeasured, tmp_path)
-    assert (tmp_path / STATE).exists() and not (tmp_path / BEST).exists()
+STEPS, FIRST = 5, 6
+"""Steps of an epoch, and the number of the first."""
 
 
-def unmeasured(directory):
-    with running(directory) as run:
-        saver = state_saver.StateSaver(run, make_algo())
-        best_valid_loss = resume.restored("best_valid_loss", None)
-        saver.restore()
-        saver.epoch_end(1)
-        return best_valid_loss
+def batches(first=0):
+    """Every rank's own samples; the last batches have keys that the first have not."""
+    rank = group.rank()
+    return [
+        {"actions": torch.tensor([[float(step * step + rank)], [3.0 * step], [7.0]])}
+        for step in range(first + FIRST, FIRST + STEPS + 5)
+    ]
 
 
 class Asked(Algo):
@@ -257,29 +226,38 @@ def test_a_stop_heard_in_the_last_step_comes_before_validation(ranks, tmp_path):
     assert f"in epoch 1 after {STEPS} steps" in marker["stopped"]
 
 
-def epoch_over_a_stop(directory, stop_after, found):
+def epoch_over_a_stop(directory, shape, stop_after, found):
     """The log of an epoch that stops after `stop_after` steps (None: never); resumed if `found`."""
+    run_epoch = real_run_epoch() if shape == "real" else other_order_run_epoch
     with running(directory, found) as run:
         run.loaders["train"] = batches()
         saver = state_saver.StateSaver(run, make_algo())
         saver.restore()
         run.resume.part.epoch = 1
         run.stopper.agreed = lambda: run.resume.part.steps == stop_after
-        run.stopper.agreed_at_last = lambda: False
-        logged, done = seam.epoch_log(other_order_run_epoch), run.resume.part.steps
+        run.stopper.agreed_at_last = run.stopper.agreed
+        logged, done = seam.epoch_log(run_epoch), run.resume.part.steps
+        call = {"model": Algo(), "data_loader": batches(done), "epoch": 1, "num_steps": STEPS}
         try:
-            log, _ = logged(Algo(), 1, batches(done), STEPS)
+            result = logged(**call)
         except Stopped:
             return done
+        assert run.resume.part.steps == 0, "the next epoch must begin with its first step"
+        log = result[0] if isinstance(result, tuple) else result
         return {key: value for key, value in log.items() if key[:5] != "Time_"}
 
 
-@pytest.mark.parametrize("before, after", [(1, 1), (2, 2), (3, 2), (2, 3)])
-def test_the_log_of_an_epoch_that_was_stopped_is_of_all_its_steps(ranks, tmp_path, before, after):
-    assert ranks.run(epoch_over_a_stop, tmp_path, 3, None, world_size=before) == [0] * before
-    found = Found(tmp_path, "state")
-    logs = ranks.run(epoch_over_a_stop, tmp_path, None, found, world_size=after)
-    ranks_of_step = [before] * 3 + [after] * (STEPS - 3)
+@pytest.mark.parametrize("shape", ["real", "other"])
+@pytest.mark.parametrize(
+    "stop_after, before, after", [(1, 1, 1), (3, 2, 2), (3, 3, 2), (STEPS, 2, 3)]
+)
+def test_the_log_of_a_stopped_epoch_is_of_all_its_steps(
+    ranks, tmp_path, shape, stop_after, before, after
+):
+    call = (epoch_over_a_stop, tmp_path, shape)
+    assert ranks.run(*call, stop_after, None, world_size=before, timeout=115.0) == [0] * before
+    logs = ranks.run(*call, None, Found(tmp_path, "state"), world_size=after, timeout=115.0)
+    ranks_of_step = [before] * stop_after + [after] * (STEPS - stop_after)
     losses = [
         (step * step + rank + 3.0 * step + 7.0) / 3
         for step, world in enumerate(ranks_of_step, start=FIRST)
