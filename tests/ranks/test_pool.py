@@ -121,13 +121,6 @@ def test_a_rank_that_could_not_join_does_not_spoil_the_next_task(ranks):
     assert ranks.run(rank_and_sum, 1.0)[1] == (1, 2, 2.0)
 
 
-def test_failures_in_a_row_do_not_spoil_each_other(ranks):
-    for number in range(10):
-        with pytest.raises(RankError, match="fails on purpose"):
-            ranks.run(fail_on, number % 2)
-        assert ranks.run(rank_and_sum, 1.0)[1] == (1, 2, 2.0)
-
-
 def test_a_task_leaves_nothing_behind(ranks, tmp_path):
     first = ranks.run(leak_everything, str(tmp_path))
     second = ranks.run(look_around)

@@ -1,4 +1,7 @@
-"""The state of sharded nets on real ranks: one file, whatever number of ranks wrote it."""
+"""The state of sharded nets on real ranks: one file, whatever number of ranks wrote it.
+
+Other modes and the host's checkpoint: test_resumed_host.py, tests/e2e/test_checkpoints.py.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,7 @@ import torch
 from torch import nn
 
 from robomimic_ddp.checkpoint import STATE, restore_model, state_file
-from robomimic_ddp.config.options import Options
-from robomimic_ddp.distributed import fsdp, group, main_rank, parallel, tree_collectives
+from robomimic_ddp.distributed import fsdp, group, tree_collectives
 from robomimic_ddp.errors import CheckpointError
 from tests.ranks.toy import Encoder
 from tests.runs import captured
@@ -20,7 +22,7 @@ pytestmark = NEEDS_FSDP
 
 
 class Algo:
-    """As the host's diffusion policy: two nets, AdamW, an average, and what it serializes."""
+    """As the host's diffusion policy: two nets, AdamW and an average."""
 
     def __init__(self, seed: int, width: int = 8) -> None:
         torch.manual_seed(seed)
@@ -31,14 +33,6 @@ class Algo:
         self.optimizers = {"policy": torch.optim.AdamW(self.nets.parameters(), lr=1e-2)}
         self.lr_schedulers = {"policy": None}
         self.steps = 0
-
-    def serialize(self) -> dict:
-        optimizers = {name: one.state_dict() for name, one in self.optimizers.items()}
-        return {
-            "nets": self.nets.state_dict(),
-            "optimizers": optimizers,
-            "ema": self.ema_nets.state_dict(),
-        }
 
     def step(self, x: torch.Tensor) -> None:
         """One step on batch x [B, 4] that is equal on all ranks."""
@@ -53,23 +47,20 @@ class Algo:
 
 
 def make(mode: str, seed: int = 0, width: int = 8) -> Algo:
-    algo = Algo(seed, width)
-    if mode in ("fsdp", "hsdp"):
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
+    """Sharded; in two replicas with mode "hsdp"."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
 
-        shape, names = (group.world_size(),), ("shard",)
-        if mode == "hsdp":
-            shape, names = (2, group.world_size() // 2), ("replicate", "shard")
-        mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
-        for nets in (algo.nets, algo.ema_nets):
-            for net in nets["policy"].values():
-                fully_shard(net, mesh=mesh)
-        (optimizer,) = algo.optimizers.values()
-        optimizer.param_groups[0]["params"] = list(algo.nets.parameters())
-    elif mode == "ddp":
-        for name, net in algo.nets["policy"].items():
-            parallel.parallelise(net, mode, parallel.ddp_options(Options(), net), name)
+    algo = Algo(seed, width)
+    shape, names = (group.world_size(),), ("shard",)
+    if mode == "hsdp":
+        shape, names = (2, group.world_size() // 2), ("replicate", "shard")
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
+    for nets in (algo.nets, algo.ema_nets):
+        for net in nets["policy"].values():
+            fully_shard(net, mesh=mesh)
+    (optimizer,) = algo.optimizers.values()
+    optimizer.param_groups[0]["params"] = list(algo.nets.parameters())
     return algo
 
 
@@ -132,45 +123,6 @@ def test_another_model_is_the_same_error_on_every_rank(ranks, tmp_path):
     ranks.run(trained, tmp_path, "fsdp", 1, False)
     first, second = ranks.run(other_model, tmp_path)
     assert first == second and "another model than the config describes: nets" in first
-
-
-@main_rank.main_rank_only
-def save_model(model, path):
-    """As the host's."""
-    torch.save({"model": model.serialize()}, path)
-    return "written"
-
-
-def exported(path):
-    algo = make("fsdp")
-    train(algo, 2)
-    written = save_model(model=algo, path=path)
-    assert "serialize" not in vars(algo) and fsdp.is_sharded(algo.nets)
-    nets = captured(algo)[""]["nets"]
-    return written, nets
-
-
-def test_the_hosts_checkpoint_has_the_hosts_layout(ranks, tmp_path):
-    (written, nets), (elsewhere, others) = ranks.run(exported, tmp_path / "last.pth")
-    assert written == "written" and elsewhere is None
-    assert {name for name, value in others.items() if value is not None} == {
-        "policy.obs_encoder.grid"  # FSDP shards no buffers
-    }
-    content = torch.load(tmp_path / "last.pth", weights_only=True)["model"]
-    plain, expected = Algo(seed=5), make("single")
-    train(expected, 2)
-    serialized = expected.serialize()
-    assert type(content["nets"]) is type(serialized["nets"])
-    assert list(content["nets"]) == list(serialized["nets"])
-    plain.nets.load_state_dict(content["nets"])
-    plain.ema_nets.load_state_dict(content["ema"])
-    plain.optimizers["policy"].load_state_dict(content["optimizers"]["policy"])
-    for name, tensor in plain.nets.state_dict().items():
-        assert torch.equal(tensor, nets[name])
-        assert torch.allclose(tensor, serialized["nets"][name], atol=1e-6), name
-    moments = plain.optimizers["policy"].state_dict()["state"]
-    for number, kept in serialized["optimizers"]["policy"]["state"].items():
-        assert torch.allclose(moments[number]["exp_avg"], kept["exp_avg"], atol=1e-6)
 
 
 def shared():

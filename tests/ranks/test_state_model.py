@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from robomimic_ddp.checkpoint import plain, restore_model, state_file
-from robomimic_ddp.distributed import group, rng, tree_collectives
+from robomimic_ddp.distributed import rng
 from robomimic_ddp.errors import CheckpointError
 from tests.averages import build, of_host
 from tests.runs import captured
@@ -32,7 +32,7 @@ SCHEDULES = {
 }
 
 
-def make(mode, module_key, old_api, schedule, optimizer="AdamW"):
+def make(mode, module_key, old_api, schedule, optimizer):
     """The host's Algo as the retrofit sees it, with either diffusers API."""
     nets = build(mode, module_key)
     adam = getattr(torch.optim, optimizer)(nets.parameters(), lr=1e-2)
@@ -67,64 +67,36 @@ def step(algo):
     algo.action_check_done = True
 
 
-def steps_and_resumed(folder, mode, *kind):
-    """(digest after 10 steps, digest after 5, a state file, and 5 of another algorithm)."""
-    algo = make(mode, *kind)
-    for _ in range(5):
-        step(algo)
-    random = rng.capture()
-    if group.is_main():
-        state_file.write(folder, {"model": captured(algo), "random": random}, best=False)
-    group.barrier()
-    for _ in range(5):
-        step(algo)
-    whole = state_file.digest(captured(algo))
-    rng.restore(random)  # the rank's own
-    saved = tree_collectives.broadcast(
-        state_file.read_file(folder / state_file.STATE) if group.is_main() else None
-    )
-    again = make(mode, *kind)
-    step(again)  # a used optimizer, whose state is replaced
-    restore_model(again, saved["model"])
-    rng.restore(random)
-    at_once = state_file.digest(captured(again)) == state_file.digest(saved["model"])
-    for _ in range(5):
-        step(again)
-    return whole, state_file.digest(captured(again)), at_once
+KINDS = [
+    *((mode, key, api, "lambda", "AdamW") for mode in ("single", "dp") for key in (False, True)
+      for api in ("model=", "parameters=")),
+    *(("single", False, "parameters=", schedule, "AdamW") for schedule in ("multistep", "cosine", "chain")),
+    *(("single", False, "parameters=", "lambda", name) for name in ("Adam", "SGD", "RMSprop")),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("api", ["model=", "parameters="])
-@pytest.mark.parametrize("module_key", [False, True])
-@pytest.mark.parametrize("mode", ["single", "dp"])
-def test_one_process(api, module_key, mode, old_training_utils, tmp_path):
+@pytest.mark.parametrize("mode, module_key, api, schedule, optimizer", KINDS)
+def test_a_state_file_continues_to_the_bit(
+    mode, module_key, api, schedule, optimizer, old_training_utils, tmp_path
+):
+    """On several ranks: test_resumed_host.py, test_resumed_algorithms.py."""
     old_api = old_training_utils if api == "model=" else None
+    kind = (mode, module_key, old_api, schedule, optimizer)
     with rng.kept():
-        whole, resumed, at_once = steps_and_resumed(tmp_path, mode, module_key, old_api, "lambda")
-    assert resumed == whole and at_once
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_schedules(schedule, tmp_path):
-    with rng.kept():
-        whole, resumed, _ = steps_and_resumed(tmp_path, "single", False, None, schedule)
-    assert resumed == whole
-
-
-@pytest.mark.parametrize("optimizer", ["Adam", "SGD", "RMSprop"])
-def test_optimizers(optimizer, tmp_path):
-    with rng.kept():
-        whole, resumed, _ = steps_and_resumed(tmp_path, "single", False, None, "lambda", optimizer)
-    assert resumed == whole
-
-
-@pytest.mark.parametrize("api", ["model=", "parameters="])
-@pytest.mark.parametrize("module_key", [False, True])
-def test_two_ranks(api, module_key, old_training_utils, ranks, tmp_path):
-    old_api = old_training_utils if api == "model=" else None
-    (whole0, resumed0, one0), (whole1, resumed1, one1) = ranks.run(
-        steps_and_resumed, tmp_path, "ddp", module_key, old_api, "cosine"
-    )
-    assert whole0 == whole1 == resumed0 == resumed1 and one0 and one1
+        whole, resumed = make(*kind), make(*kind)
+        for _ in range(5):
+            step(whole)
+        random = rng.capture()
+        state_file.write(tmp_path, {"model": captured(whole), "random": random}, best=False)
+        saved = state_file.read_file(tmp_path / state_file.STATE)
+        step(resumed)  # a used optimizer, whose state is replaced
+        restore_model(resumed, saved["model"])
+        assert state_file.digest(captured(resumed)) == state_file.digest(saved["model"])
+        for algo in (whole, resumed):
+            rng.restore(saved["random"])
+            for _ in range(5):
+                step(algo)
+    assert state_file.digest(captured(resumed)) == state_file.digest(captured(whole))
 
 
 class Part:
@@ -139,7 +111,7 @@ class Part:
 
 def test_the_parts_of_a_hierarchical_algorithm():
     def algo():
-        planner, actor = (vars(make("single", False, None, "cosine")) for _ in range(2))
+        planner, actor = (vars(make("single", False, None, "cosine", "AdamW")) for _ in range(2))
         return Part(nets=None, planner=Part(**planner), actor=Part(**actor))
 
     trained, fresh = algo(), algo()

@@ -258,15 +258,14 @@ def batch_of_step(number):
     return image, torch.randn(8, 2, dtype=torch.float64)
 
 
-def trained_on_rank(checkpointed):
+def trained_on_rank():
     """Collective: in DDP, with buckets that are sent between the layers' messages."""
     torch.manual_seed(0)
     net, rank = Net().double(), group.rank()
     parallel.parallelise(net, "ddp", {"bucket_cap_mb": 0.005})
     with ExitStack() as undo:
         installed(net, undo)
-        if checkpointed:
-            assert activation_checkpointing.install([net], undo) == [net]
+        assert activation_checkpointing.install([net], undo) == [net]
 
         def own(number):
             return [part[4 * rank : 4 * rank + 4] for part in batch_of_step(number)]
@@ -274,11 +273,12 @@ def trained_on_rank(checkpointed):
         return trained(net, own)
 
 
-@pytest.mark.parametrize("checkpointed", [False, pytest.param(True, marks=NEEDS_CALL_PLACE)])
-def test_a_net_in_ddp_equals_one_process(checkpointed, ranks):
+@NEEDS_CALL_PLACE
+def test_a_checkpointed_net_in_ddp_equals_one_process(ranks):
+    """Without checkpointing: the ResNet18 of tests/parity/test_algorithms.py."""
     torch.manual_seed(0)
     expected = trained(Net().double(), batch_of_step)
-    for state in ranks.run(trained_on_rank, checkpointed):
+    for state in ranks.run(trained_on_rank):
         for name, tensor in expected.items():
             assert float((state[name] - tensor).abs().max()) < TOLERANCE, name
 
