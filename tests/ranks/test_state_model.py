@@ -70,7 +70,7 @@ def step(algo):
 KINDS = [
     *((mode, key, api, "lambda", "AdamW") for mode in ("single", "dp") for key in (False, True)
       for api in ("model=", "parameters=")),
-    *(("single", False, "parameters=", schedule, "AdamW") for schedule in ("multistep", "cosine", "chain")),
+    *(("single", False, "parameters=", name, "AdamW") for name in ("multistep", "cosine", "chain")),
     *(("single", False, "parameters=", "lambda", name) for name in ("Adam", "SGD", "RMSprop")),
 ]  # fmt: skip
 
