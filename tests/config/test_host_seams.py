@@ -6,18 +6,14 @@ import importlib
 import os
 import subprocess
 import sys
-from contextlib import ExitStack
-from types import SimpleNamespace
 
 import pytest
 
-from robomimic_ddp.checkpoint import Found, Resume
 from robomimic_ddp.config import host_seams
-from robomimic_ddp.errors import PatchError, UnpatchedScript, WriteError
+from robomimic_ddp.errors import UnpatchedScript
 from robomimic_ddp.patches import engine, record, registry
 from robomimic_ddp.patches.host import hosts
 from robomimic_ddp.patches.syntax.python import api_names
-from robomimic_ddp.training import run
 from robomimic_ddp.training.run_directory import run_directory
 from tests.patches.support import CHECKOUT, write_host
 
@@ -157,23 +153,3 @@ def test_script_and_helpers_put_back_together(tmp_path, rank):
     assert (done.returncode, done.stdout) == (1, "began\n")
     shown = f"{script} lacks DDPUtils."
     assert (shown in done.stderr) == (rank == 0) and "Traceback" not in done.stderr
-
-
-def test_what_one_rank_lacks_is_the_same_error_on_all(monkeypatch):
-    """Each node may have a separate checkout."""
-    monkeypatch.setattr(run.group, "gather_objects", lambda value: [value, {"/b/x.py": ["save"]}])
-    with pytest.raises(PatchError, match="/b/x.py lacks DDPUtils.save") as refused:
-        run._require_all_seams(object())
-    assert refused.value.everywhere
-
-
-@pytest.mark.parametrize("make", ["touch", "link"])
-def test_something_else_where_a_resumed_run_needs_a_folder(tmp_path, monkeypatch, make):
-    logs = tmp_path / "logs"
-    logs.touch() if make == "touch" else logs.symlink_to(tmp_path / "unmounted")
-    with ExitStack() as undo:
-        found = Resume(Found(tmp_path, "state", (str(logs),)))
-        resumed = SimpleNamespace(resume=found, undo=undo)
-        monkeypatch.setattr(run, "current", lambda: resumed)
-        with pytest.raises(WriteError, match="logs cannot be used as a folder of the resumed run"):
-            run_directory(lambda: None)()

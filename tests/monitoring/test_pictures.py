@@ -12,7 +12,8 @@ import torch
 
 from robomimic_ddp import api
 from robomimic_ddp.monitoring import pictures, step_hooks
-from robomimic_ddp.training import epoch, run
+from robomimic_ddp.training import epoch
+from tests.ranks.running import running
 
 NHWC = np.arange(2 * 3 * 16 * 12 * 3, dtype=np.uint8).reshape(2, 3, 16, 12, 3)
 
@@ -39,22 +40,15 @@ def wandb(monkeypatch):
 
 
 @pytest.fixture
-def present(monkeypatch):
+def present(tmp_path):
     """The present run, and a DataLogger class of the host's, decorated as `apply` does."""
     from robomimic.utils.log_utils import DataLogger
 
-    found = SimpleNamespace(
-        resume=SimpleNamespace(found=None),
-        pictures=None,
-        weights_for_acting=run.nullcontext,
-        seed=0,
-        directory=None,
-    )
-    monkeypatch.setattr(run, "current", lambda: found)
-    monkeypatch.setattr(run, "facts", dict)
-    of_host = {"__module__": DataLogger.__module__}
-    found.logger = api.data_logger(type("Logger", (DataLogger,), of_host))
-    return found
+    (tmp_path / "run").mkdir()
+    with running(tmp_path / "run") as run:
+        of_host = {"__module__": DataLogger.__module__}
+        run.logger = api.data_logger(type("Logger", (DataLogger,), of_host))
+        yield run
 
 
 @pytest.fixture
@@ -97,7 +91,6 @@ def test_the_first_batch_and_videos_are_logged_once(present, wandb, video, tmp_p
     def rollout_with_stats(policy, envs, num_episodes, epoch=None):
         return {"lift": {"Return": 1.0}}, {"lift": str(video)}
 
-    present.directory = None
     host = epoch.rollouts(rollout_with_stats)
     assert host(None, {"lift": None}, 1, epoch=4)[1] == {"lift": str(video)}
     logger.close()

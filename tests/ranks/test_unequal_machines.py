@@ -1,20 +1,21 @@
 """What ranks of unequal machines choose together: data workers by the cores that each may use, and
-what preset `max` adds.
+what preset `max` adds; and that the host's edits are on all of them.
 """
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from unittest import mock
 
+import pytest
 import torch
 
-from robomimic_ddp.config import env, machine, options, plan
+from robomimic_ddp.config import env, host_seams, machine, options, plan
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.distributed import group
 from robomimic_ddp.training import run as _run
 from robomimic_ddp.training.step import compile, effective
 from tests.faults import toy_run
+from tests.ranks.pool import RankError
 
 
 def _limits(limit):
@@ -59,7 +60,8 @@ def test_each_node_shares_its_own_cores(ranks, tmp_path):
 def chosen_on_rank(capabilities):
     """Collective: precision and compilation under preset max, on a GPU of that capability."""
     resolved, rank = options.resolve({"preset": "max"}), group.rank()
-    made = SimpleNamespace(device=f"cuda:{rank}", several_ranks=False, mode="ddp")
+    launch = LaunchEnv(True, rank, 2, rank, 2)
+    made = plan.make_plan(launch, resolved, visible_gpus=2, use_cuda=True, batch_size=4)
     gpu = mock.patch.object(torch.cuda, "get_device_capability", lambda _: capabilities[rank])
     with gpu, mock.patch.object(compile, "why_not", lambda *_: None):
         found = effective(resolved, made, True)
@@ -87,3 +89,17 @@ def test_one_process_has_no_more_threads_than_cores(ranks):
     alone = {"world_size": 1}
     found = [ranks.run(threads_in_training, cores, **alone) for cores in ((0,), (0, 1))]
     assert found == [[1], [2]]
+
+
+def start_where_rank_1_lacks_an_edit():
+    lost = {"/b/x.py": ["save"]} if group.rank() == 1 else {}
+    with mock.patch.object(host_seams, "lost", lambda package: lost):
+        toy_run.train(toy_run.ToyJob({}))
+
+
+def test_what_one_rank_lacks_is_the_same_error_on_all(ranks):
+    """Each node may have a separate checkout."""
+    with pytest.raises(RankError) as caught:
+        ranks.run(start_where_rank_1_lacks_an_edit)
+    assert len(caught.value.by_rank) == 2
+    assert all("x.py lacks DDPUtils.save" in text for text in caught.value.by_rank.values())

@@ -8,8 +8,11 @@ from types import SimpleNamespace
 import pytest
 
 from robomimic_ddp.config import options
+from robomimic_ddp.config.env import LaunchEnv
+from robomimic_ddp.config.plan import make_plan
 from robomimic_ddp.data.rlds.loaders.make import make_loader
 from robomimic_ddp.training import run_fingerprint
+from robomimic_ddp.training.run import Run
 from tests.rlds.conftest import LENGTHS
 from tests.rlds.loading import stream, wait_until_idle
 
@@ -105,8 +108,9 @@ def differences_from(position, loader):
     now = {"config": {}, "statistics": {}, "data": data}
     saved = {"options": {"schedule": "steps"}, "samples_per_step": 4, "defines": now}
     saved["ranks"] = [{"data": position}]
-    plan = SimpleNamespace(schedule="steps", samples_per_step=4)
-    run = SimpleNamespace(options=options.resolve({}), loaders={"train": loader}, plan=plan)
+    resolved = options.resolve()
+    made = make_plan(LaunchEnv(), resolved, visible_gpus=0, use_cuda=False, batch_size=4)
+    run = Run(made, resolved, seed=1, fine_tuning=False, loaders={"train": loader})
     return [one.text for one in run_fingerprint.differences(saved, now, run) if one.wrong]
 
 

@@ -75,3 +75,11 @@ def test_paths_come_from_the_host_where_ddp_json_does_not_say_them(tmp_path):
     paths = paths_of(tmp_path, get_exp_dir, Found(tmp_path, "begun"))
     assert paths == (str(tmp_path / "logs"), None, str(tmp_path / "videos"), str(tmp_path))
     assert (tmp_path / "videos").is_dir()
+
+
+@pytest.mark.parametrize("make", ["touch", "link"])
+def test_something_else_where_a_resumed_run_needs_a_folder(tmp_path, make):
+    logs = tmp_path / "logs"
+    logs.touch() if make == "touch" else logs.symlink_to(tmp_path / "unmounted")
+    with pytest.raises(WriteError, match="logs cannot be used as a folder of the resumed run"):
+        paths_of(tmp_path, lambda config: None, Found(tmp_path, "state", (str(logs),)))
