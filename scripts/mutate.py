@@ -38,7 +38,7 @@ GROUPS = {
     "data/sampling/pass_order data/sampling/sampler data/sampling/sharded_loader"
     " data/sampling/loaders": (
         "data/test_orders_never_change data/test_sampling data/test_sampling_positions"
-        " data/test_iterable ranks/test_sampling"
+        " data/test_iterable"
     ),
     "data/sampling/replay": "data/test_sampling_positions",
     "distributed/fsdp": "ranks/test_fsdp",

@@ -99,10 +99,6 @@ def test_what_a_rank_cannot_know(launch, words, where):
     assert said == f"ROBOMIMIC_DDP_RESUME=true, before the same command{where}"
 
 
-def test_the_words_of_this_process():
-    assert env.command_line() == list(getattr(sys, "orig_argv", []))
-
-
 def test_the_folder_that_hydra_has_left(tmp_path):
     pytest.importorskip("hydra")
     program = tmp_path / "program.py"

@@ -20,6 +20,8 @@ from tests.runs import load, require_equal_weights, run_directory
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 SHARDED = () if fsdp.why_not("cpu") else ("fsdp",)
+OF_ONE_LAYOUT = [("ddp", "single"), ("ddp", "dp"), ("dp", "ddp")]
+"""Every mode reads the host's file, and all modes write its layout: the tests that are not slow."""
 
 
 @pytest.fixture(scope="module")
@@ -71,13 +73,11 @@ def test_layout_is_the_hosts_in_every_mode(written: dict[str, Path]) -> None:
 @pytest.mark.parametrize(
     "writer, reader",
     [
-        ("ddp", "single"),
-        ("ddp", "dp"),
         ("ddp", "plain"),
         ("dp", "plain"),
         ("plain", "ddp"),
         ("plain", "dp"),
-        ("dp", "ddp"),
+        *(pytest.param(*pair, marks=pytest.mark.slow) for pair in OF_ONE_LAYOUT),
         *(pytest.param(mode, "plain", marks=pytest.mark.slow) for mode in SHARDED),
         *(pytest.param("plain", mode, marks=pytest.mark.slow) for mode in SHARDED),
     ],
@@ -95,7 +95,6 @@ def test_weights_start_another_run(writer, reader, written, train, tmp_path) -> 
         ("ddp", "single"),
         ("ddp", "plain"),
         ("plain", "ddp"),
-        ("ddp", "dp"),
         *((mode, "plain") for mode in SHARDED),
         *(pytest.param("plain", mode, marks=pytest.mark.slow) for mode in SHARDED),
     ],

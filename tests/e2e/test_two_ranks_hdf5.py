@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from robomimic_ddp.monitoring import heartbeat, history
-from tests.configs import ConfigMaker
+from tests.configs import ConfigMaker, make_config, write_config
 from tests.datasets import CAMERA, LOW_DIM
 from tests.hosts import FINISHED, Host, Result, require_clean, require_soon, torchrun
 from tests.runs import checkpoints, digests, epoch_logs, load, run_directory
@@ -23,20 +23,16 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 UNCACHED = {"train": {"hdf5_cache_mode": "low_dim"}}
 
 
-@pytest.fixture(scope="module", params=["diffusion_policy", "diffusion_policy_images"])
+@pytest.fixture(scope="module")
 def trained(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, host_copy: Host
+    tmp_path_factory: pytest.TempPathFactory, host_copy: Host, image_dataset: Path
 ) -> tuple[Path, Result, list[dict[str, Any]]]:
     """(folder of runs, result, each rank's report) of one run on two ranks."""
-    from tests.configs import make_config, write_config
-
     folder = tmp_path_factory.mktemp("two-ranks")
-    images = request.param.endswith("images")
-    dataset = request.getfixturevalue("image_dataset" if images else "low_dim_dataset")
-    config = make_config(request.param, dataset, folder / "runs", UNCACHED)
+    config = make_config("diffusion_policy_images", image_dataset, folder / "runs", UNCACHED)
     file = write_config(folder / "config.json", config)
     watched = ("tests.e2e.watched_train", folder / "reports", "none", "--config", file)
-    result = torchrun(host_copy, *watched, cold=images)
+    result = torchrun(host_copy, *watched, cold=True)
     require_clean(result)
     paths = [folder / "reports" / f"rank{rank}.json" for rank in range(2)]
     return folder / "runs", result, [json.loads(path.read_text()) for path in paths]

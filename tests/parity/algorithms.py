@@ -14,8 +14,7 @@ tests/parity/reference.py.
 
 class Algorithm(NamedTuple):
     """`variant` of tests/configs.py with `changes` on top. `ranks`: numbers of ranks it is trained
-    on. `second_epoch`: see `training.Job`. `ddp`: options of ours. `in_32_bits`: whether
-    rounding stays small over the steps.
+    on. `second_epoch`: see `training.Job`. `ddp`: options of ours.
     """
 
     variant: str
@@ -23,7 +22,6 @@ class Algorithm(NamedTuple):
     ranks: tuple[int, ...] = (2,)
     second_epoch: int | None = None
     ddp: dict[str, Any] = {}
-    in_32_bits: bool = True
 
 
 def _prior(**settings: Any) -> dict[str, Any]:
@@ -72,8 +70,7 @@ ALGORITHMS = {
     "BC VAE, learned categorical prior": Algorithm(
         "bc_vae", _prior(**_CATEGORICAL, learn=True, is_conditioned=True), ranks=_BOTH
     ),
-    # In 32 bits rounding decides which of its ReLUs are on, and Adam makes whole steps of that.
-    "BC ResNet18": Algorithm("bc_images", _RESNET, ddp={"sync_batchnorm": True}, in_32_bits=False),
+    "BC ResNet18": Algorithm("bc_images", _RESNET, ddp={"sync_batchnorm": True}),
     "BCQ": Algorithm("bcq", ranks=_BOTH),
     "BCQ, no actor": Algorithm("bcq", _bcq(actor={"enabled": False})),
     "BCQ, distributional critic": Algorithm(

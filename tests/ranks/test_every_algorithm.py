@@ -70,7 +70,7 @@ def sent_in_each_step(job: training.Job) -> tuple[list[int], int, int]:
     return steps, sum(trained), len(trained) + 2 * len(optimizers)
 
 
-@pytest.mark.parametrize("variant", ["bc_transformer_gmm", "bcq", "cql", "td3_bc", "hbc"])
+@pytest.mark.parametrize("variant", ["bc_transformer_gmm", "cql", "td3_bc", "hbc"])
 def test_a_step_sends_what_is_trained_and_a_flag_for_each_parameter(
     variant: str, host_copy: Host, host_ranks: RankPool, config_file: ConfigMaker
 ) -> None:

@@ -16,6 +16,7 @@ from tests.hosts import Host
 from tests.ranks.hosted import job, require_finished
 from tests.ranks.pool import RankPool
 from tests.runs import newest, state_differences
+from tests.tiers import slow_but
 
 pytestmark = pytest.mark.timeout(600)
 OPTIMIZERS = {
@@ -47,7 +48,7 @@ def settings(variant: str, dataset: Path, folder: Path) -> Path:
     return write_config(folder / "config.json", config)
 
 
-@pytest.mark.parametrize("variant", OPTIMIZERS)
+@pytest.mark.parametrize("variant", slow_but({"cql", "td3_bc", "hbc"}, OPTIMIZERS))
 def test_stopped_inside_an_epoch_to_the_bit(
     variant: str, host_copy: Host, host_ranks: RankPool, low_dim_dataset: Path, tmp_path: Path
 ) -> None:

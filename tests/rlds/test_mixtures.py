@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 
 import numpy as np
@@ -75,6 +76,19 @@ def test_all_are_normalised_by_the_steps_of_all(mixed, load):
     assert len(batch["language"]) == 8
     assert batch["obs"][CAMERAS[0]].shape == (8, 2, 24, 40, 3)  # the small one's are 16 x 20
     assert str(batch["obs"][CAMERAS[0]].dtype) == "torch.uint8"
+
+
+@pytest.mark.parametrize("count", [4, 40])
+def test_the_same_ranks_resume_at_the_window(mixed, count):
+    """At 40 beyond passes of both sets; test_positions.py has each set's place."""
+    mixture, _ = mixed()
+    whole, resumed = (make_loader(mixture, 4, 1, 2, 7) for _ in range(2))
+    batches(whole, count)
+    position = json.loads(json.dumps(whole.position()))
+    assert position["kind"] == "mixture" and len(json.dumps(position)) < 2_000
+    assert resumed.go_to(position, 2, 1).count("resumes after") == 2
+    assert batches(resumed, 20) == batches(whole, 20)
+    assert resumed.position() == whole.position()
 
 
 def test_other_ranks_batch_and_weights_take_what_is_left_of_each_pass(mixed):
