@@ -1,4 +1,7 @@
-"""The state file: whole or refused by name, the previous one used, never code in it."""
+"""The state file: whole or refused by name, the previous one used, never code in it.
+
+Saves that fail: tests/ranks/test_disk_faults.py.
+"""
 
 from __future__ import annotations
 
@@ -176,25 +179,6 @@ def test_what_a_state_lacks_is_named():
         require_complete(whole, "file")
     with pytest.raises(state_file.NotOurState, match="lacks save_id, epoch"):
         require_complete([], "file")
-
-
-def test_a_failed_save_leaves_everything_as_it_was(tmp_path, monkeypatch):
-    write(tmp_path, state(1), best=True)
-    write(tmp_path, state(2), best=False)
-    before = {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)}
-
-    def full(*args, **kwargs):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(CheckpointError, match="Free disk space"):
-        write(tmp_path, state(3), best=True)
-    assert {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)} == before
-
-
-def test_a_vanished_directory_is_one_clear_error(tmp_path):
-    with pytest.raises(CheckpointError, match="could not be saved"):
-        write(tmp_path / "gone", state(1), best=False)
 
 
 def test_the_export_is_known_by_its_bits(tmp_path):

@@ -51,10 +51,6 @@ def load(name: str):
     return importlib.import_module(f"{PACKAGE}.{name}")
 
 
-def test_without_the_hook_nothing_is_edited(package):
-    assert load("edited").answer() == 1
-
-
 def test_edited_modules_are_edited_and_others_are_not(package):
     install(package)
     assert (load("edited").answer(), load("other").answer()) == (2, 1)

@@ -26,8 +26,8 @@ from tests.ranks.bad_disks import (
     DISK_FAULTS,
     FOLDER_FAULTS,
     WORDS,
-    too_large,
-    vanished,
+    not_writable,
+    over_quota,
 )
 from tests.ranks.hosts import Algo
 from tests.ranks.pool import RankError
@@ -55,32 +55,6 @@ def place(fault, request, tmp_path):
         return request.getfixturevalue("small_disk")
     (tmp_path / "run").mkdir()
     return tmp_path / "run"
-
-
-def epochs(directory, fault):
-    """Epoch 1 is saved, epoch 2 meets the fault, epoch 3 is saved."""
-    errors = io.StringIO()
-    with running(directory) as run, contextlib.redirect_stderr(errors):
-        saver = state_saver.StateSaver(run, make_algo())
-        saver.epoch_end(1)
-        with fault(directory) if group.is_main() else contextlib.nullcontext():
-            saver.epoch_end(2)
-        left = sorted(os.listdir(directory)) if group.is_main() else None
-        saved = read_file(directory / STATE)["epoch"] if group.is_main() else None
-        group.barrier()
-        saver.epoch_end(3)
-    return errors.getvalue(), saved, left
-
-
-@pytest.mark.parametrize("fault", [*DISK_FAULTS, *FOLDER_FAULTS])
-def test_a_state_on_a_faulty_disk_or_in_a_faulty_folder(ranks, place, fault):
-    (warned, saved, left), (of_other, *_) = ranks.run(epochs, place, fault)
-    assert warned.count("warning:") == 1 and of_other == ""
-    assert "could not be saved" in warned and WORDS[fault] in warned
-    assert "The next try is at the next epoch's end" in warned
-    assert saved == 1 and not [name for name in left if name.endswith(".tmp")]
-    assert read_file(place / STATE)["epoch"] == 3
-    assert read_file(place / PREVIOUS)["epoch"] == 1
 
 
 def better_each_time(directory):
@@ -125,8 +99,10 @@ def test_the_hosts_save(ranks, place, fault):
     assert torch.load(place / "last.pth") == {"epoch": 1}
 
 
-def whole_epochs(directory, fault):
-    """Three epochs as the seams make them: a log, a state, and the outcome at last."""
+def four_epochs(directory, fault):
+    """Epochs as the seams make them: a log, a state, the outcome at last; the second and third
+    meet the fault.
+    """
     errors = io.StringIO()
     with running(directory) as run, contextlib.redirect_stderr(errors):
         saver = state_saver.StateSaver(run, make_algo())
@@ -143,18 +119,24 @@ def whole_epochs(directory, fault):
                 saver.epoch_end(epoch)
                 if epoch == 3:
                     run.note_outcome(3, {})
+            if group.is_main() and epoch < 4:
+                assert read_file(directory / STATE)["epoch"] == 1, "it is tried at an epoch's end"
+                assert not list(directory.glob("*.tmp"))
+            group.barrier()
         run.note_outcome(4, {"equal": True})
     return errors.getvalue()
 
 
-@pytest.mark.parametrize("fault", [*DISK_FAULTS, vanished, too_large])
-def test_whole_epochs(ranks, place, fault):
-    warned, of_other = ranks.run(whole_epochs, place, fault)
-    assert of_other == ""
-    for text in ("could not be saved", "lacks an epoch's log", "ddp.json could not be written"):
-        assert text in warned
-    assert warned.count("lacks an epoch's log") == warned.count("ddp.json could not") == 1
-    found = [record["epoch"] for record in history.read(place)]
-    assert found in ([1, 4], [1, 2, 3, 4])  # a quota may leave room for a line
+@pytest.mark.parametrize("fault", [*DISK_FAULTS, *FOLDER_FAULTS])
+def test_epochs_on_a_faulty_disk_or_in_a_faulty_folder(ranks, place, fault):
+    warned, of_other = ranks.run(four_epochs, place, fault)
+    assert of_other == "" and warned.count("The next try is at the next epoch's end") == 2
+    assert "could not be saved" in warned and WORDS[fault] in warned
+    assert read_file(place / STATE)["epoch"] == 4 and read_file(place / PREVIOUS)["epoch"] == 1
+    assert [record["epoch"] for record in history.read(place)] in ([1, 4], [1, 2, 3, 4])
     record = json.loads((place / "ddp.json").read_text())
     assert record["outcome"]["steps"] == 4 and record["saved"]["epoch"] == 4
+    if fault in (over_quota, not_writable):  # a file that is open already may still grow
+        return
+    for text in ("lacks an epoch's log", "ddp.json could not be written"):
+        assert warned.count(text) == 1

