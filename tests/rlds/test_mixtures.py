@@ -11,6 +11,7 @@ import pytest
 from robomimic_ddp.data.rlds.loaders.make import make_loader
 from tests.rlds.conftest import CAMERAS, FIRST, LENGTHS, SMALL, STATES, WEIGHTS
 from tests.rlds.loading import batches, one_pass
+from tests.tiers import slow_but
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def mixed(load, small):
     return make
 
 
-@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("world", slow_but("2", (1, 2, 3)))
 def test_shares_follow_the_weights_and_passes_are_exact_for_each(mixed, world):
     mixture, _ = mixed()
     large, tiny = mixture.datasets

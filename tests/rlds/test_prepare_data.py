@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from tests.ranks import bad_disks
 from tests.rlds import other_shapes
 from tests.rlds.conftest import CAMERAS, HEIGHT, STATES, WIDTH
 from tests.rlds.damages import DAMAGES, files_of, flip, no_picture, rewrite
+from tests.tiers import slow_but
 
 tf, tfds = import_tensorflow(), import_tensorflow_datasets()
 SMALL = (12, 20)
@@ -285,7 +287,10 @@ def test_a_config_that_does_not_fit_is_one_error(stored, config_file, tmp_path, 
     refused_with(config, said="does not have the dataset 'made_up'", code=1)
 
 
-@pytest.mark.parametrize("place", ["between files", "in a file", "before the end"])
+@pytest.mark.parametrize(
+    "place",
+    slow_but({"in a file", "before the end"}, ["between files", "in a file", "before the end"]),
+)
 def test_a_stopped_job_continues_to_the_same_bytes(stored, made, tmp_path, monkeypatch, place):
     calls, written = [0], []
 
@@ -335,13 +340,17 @@ def test_a_truncated_file_is_written_again(stored, made, tmp_path, monkeypatch):
     assert contents(target(tmp_path)) == contents(target(made))
 
 
-@pytest.mark.parametrize(
-    "place",
-    [(writing, "_rewritten"), (job_module.Job, "_write_metadata"), (cache, "finite")],
-    ids=lambda place: place[1],
-)
-def test_another_job_may_complete_it_first(stored, made, config_file, tmp_path, monkeypatch, place):
-    real, out = getattr(*place), tmp_path / "out"
+OVERTAKEN = {
+    "_rewritten": writing,
+    "_write_metadata": job_module.Job,
+    "finite": cache,
+}
+
+
+@pytest.mark.parametrize("name", slow_but({"_write_metadata"}, OVERTAKEN))
+def test_another_job_may_complete_it_first(stored, made, config_file, tmp_path, monkeypatch, name):
+    place, out = (OVERTAKEN[name], name), tmp_path / "out"
+    real = getattr(*place)
 
     def overtaken(*arguments):
         result = real(*arguments)
@@ -471,10 +480,14 @@ def test_a_source_that_cannot_be_read_is_one_error(stored, made, tmp_path, capsy
     assert contents(target(tmp_path)) == contents(target(made))
 
 
+NAME = attrgetter("name")
 EARLY = [one for one in DAMAGES if one.words and not one.late and one.name != "nan state"]
 
 
-@pytest.mark.parametrize("damage", EARLY, ids=lambda one: one.name)
+FEW = {"corrupt record", "missing file", "a frame that is no picture"}
+
+
+@pytest.mark.parametrize("damage", slow_but(FEW, EARLY, NAME), ids=NAME)
 def test_damage_is_one_error_or_left_out(copy, tmp_path, capsys, damage):
     damage.make(copy)
     lost = {*damage.lost, *damage.unread}

@@ -86,7 +86,6 @@ def require_equal(train, rows, reference):
     [
         ({"success_only": False}, WORDLESS),
         ({"skip_unlabeled": False}, FAILED),
-        ({"subsample_length": 4}, WORDLESS | FAILED),
         ({"subsample_length": 3, "success_only": False, "skip_unlabeled": False}, set()),
     ],
     ids=str,
