@@ -61,15 +61,16 @@ def apply(examination: Examination) -> None:
     """
     assert not examination.blocked, "a blocked examination must not be written"
     host = examination.host
+    written = host.read(NAME)
     before = load(host.package)
     entries = _updated(before, examination)
     if not examination.patches and entries == before:
         return
-    changes = [Change(host.package / NAME, _dump(entries), is_record=True)]
+    changes = [Change(host.package / NAME, written, _dump(entries), is_record=True)]
     for patch in examination.patches:
         path = host.target(patch.path)
         mode = _mode_of_neighbour(path) if patch.before is None else None
-        changes.append(Change(path, patch.after, mode))
+        changes.append(Change(path, patch.before, patch.after, mode))
     write_all(changes)
 
 
@@ -77,10 +78,12 @@ def revert(host: Host, force: bool = False) -> Reverted:
     """Give back the bytes of every recorded file, and remove the added ones and the record. Raises
     PatchError naming files edited since the apply; with `force` they are kept as `<file>.edited`.
     """
+    record = host.read(NAME)
     entries = load(host.package)
     if not entries:
         _require_no_edits(host)
-    edited = [name for name, entry in entries.items() if entry.is_edited(host.read(name))]
+    contents = {name: host.read(name) for name in entries}
+    edited = [name for name, entry in entries.items() if entry.is_edited(contents[name])]
     if edited and not force:
         listed = "\n".join(f"  {host.package / name}" for name in edited)
         raise PatchError(
@@ -90,16 +93,16 @@ def revert(host: Host, force: bool = False) -> Reverted:
         )
     changes, copies, restored, removed = [], [], [], []
     for name, entry in entries.items():
-        path, current = host.package / name, host.read(name)
+        path, current = host.package / name, contents[name]
         if name in edited and current is not None:
             copy = _free_name(path)
             copies.append((name, copy.name))
-            changes.append(Change(copy, current, stat.S_IMODE(path.stat().st_mode)))
+            changes.append(Change(copy, None, current, stat.S_IMODE(path.stat().st_mode)))
         if current != entry.original:
             (removed if entry.original is None else restored).append(name)
-            changes.append(Change(host.target(name), entry.original))
+            changes.append(Change(host.target(name), current, entry.original))
     if entries:
-        write_all([*changes, Change(host.package / NAME, None)])
+        write_all([*changes, Change(host.package / NAME, record, None)])
     return Reverted(tuple(restored), tuple(removed), tuple(copies))
 
 
