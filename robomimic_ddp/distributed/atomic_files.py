@@ -130,13 +130,16 @@ def must_be_written(path: str | os.PathLike) -> Iterator[None]:
 
 @contextmanager
 def open_on_main(path: str | os.PathLike, mode: str = "w", **kwargs: Any) -> Iterator[IO]:
-    """`open(path, mode)` to write: atomic on the main rank, else discarded. Raises WriteError."""
-    if group.is_main():
-        with must_be_written(path), atomic_open(path, mode, **kwargs) as file:
-            yield file
-    else:
+    """`open(path, mode)` to write: on the main rank atomic with "w" and "x", and behind what is
+    there with "a"; elsewhere discarded. Raises WriteError.
+    """
+    if not group.is_main():
         with open(os.devnull, mode.replace("x", "w"), **kwargs) as file:
             yield file
+        return
+    opener = open if "a" in mode else atomic_open
+    with must_be_written(path), opener(path, mode, **kwargs) as file:
+        yield file
 
 
 def copyfile(src: str | os.PathLike, dst: str | os.PathLike) -> str | os.PathLike:
