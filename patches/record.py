@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from robomimic_ddp.errors import PatchError
+from robomimic_ddp.files import MOST_BYTES, read_json
 from robomimic_ddp.patches.host.hosts import Host
 from robomimic_ddp.patches.outcomes import AlreadyApplied, Examination
 from robomimic_ddp.patches.syntax.python import api_names
@@ -116,7 +117,7 @@ def load(package: Path) -> dict[str, Entry]:
     """Return the record; empty if there is none. Raises PatchError if it is damaged or newer."""
     path = package / NAME
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
         if content["format"] != FORMAT:
             raise PatchError(
                 f"{path} has format {content['format']}, this robomimic-ddp reads {FORMAT}: it was "
@@ -136,10 +137,18 @@ def _entry(name: str, item: Mapping) -> Entry:
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
         raise ValueError(f"{name} is outside the package")
     original = item["original"]
-    data = None if original is None else zlib.decompress(base64.b64decode(original, validate=True))
+    data = None if original is None else _decompressed(base64.b64decode(original, validate=True))
     if data is not None and _digest(data) != item["original_sha256"]:
         raise ValueError(f"the original of {name} does not have its hash")
     return Entry(data, item["patched_sha256"], tuple(item["seams"]))
+
+
+def _decompressed(data: bytes) -> bytes:
+    decompressor = zlib.decompressobj()
+    content = decompressor.decompress(data, MOST_BYTES)
+    if not decompressor.eof:
+        raise ValueError(f"an original file is cut off, or has more than {MOST_BYTES} bytes")
+    return content
 
 
 def _dump(entries: Mapping[str, Entry]) -> bytes:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from robomimic_ddp import files
 from robomimic_ddp.errors import PatchError
 
 _REMNANT = re.compile(r"\..+\.(py|json)\.[a-z0-9_]{8}\.tmp")
@@ -198,7 +199,7 @@ def _check_writable(path: Path) -> None:
 def _content(path: Path) -> bytes | None:
     """None where there is no file."""
     try:
-        return path.read_bytes()
+        return files.read_bytes(path)
     except FileNotFoundError:
         return None
 

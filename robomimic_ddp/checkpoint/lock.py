@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
+from robomimic_ddp import files
 from robomimic_ddp.config import env
 from robomimic_ddp.distributed import atomic_files
 from robomimic_ddp.errors import CheckpointError, DataError
@@ -37,7 +38,7 @@ def take(directory: Path) -> IO[bytes]:
     Raises DirectoryInUse if another job that is alive has it.
     """
     with atomic_files.must_be_written(directory / NAME):
-        lock = open(directory / NAME, "ab")
+        lock = files.opened_to_append(directory / NAME)
     # A data worker may outlive its rank.
     os.register_at_fork(after_in_child=lock.close)
     try:

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from robomimic_ddp import files
 from robomimic_ddp.checkpoint import state_file
-from robomimic_ddp.config import env, paths
+from robomimic_ddp.config import env
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.distributed import atomic_files
 from robomimic_ddp.errors import CheckpointError, DataError
@@ -172,7 +173,7 @@ def read_record(directory: Path) -> dict | None:
     """The `ddp.json` of a run directory, or None. Warns if it is unreadable beside a state."""
     path = directory / RECORD_NAME
     try:
-        record = json.loads(paths.regular(path).read_text(encoding="utf-8"))
+        record = files.read_json(path)
         names = record.get("paths") if isinstance(record, dict) else None
         is_list = isinstance(names, list) and all(isinstance(name, str | None) for name in names)
         fault = None if is_list and any(names) else "it names no paths"

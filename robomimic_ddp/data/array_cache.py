@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from robomimic_ddp import files
 from robomimic_ddp.config import paths
 from robomimic_ddp.distributed import group
 from robomimic_ddp.distributed.atomic_files import atomic_open
@@ -27,7 +28,7 @@ def cache_folder(cache: str | None) -> Path:
 def read(path: Path, what: str, build: Callable[[dict[str, np.ndarray]], Value]) -> Value | None:
     """Return `build` of the arrays in the file; None where there is none, or it cannot be used."""
     try:
-        with np.load(paths.regular(path), allow_pickle=False) as arrays:
+        with np.load(files.regular(path), allow_pickle=False) as arrays:
             return build(dict(arrays))
     except FileNotFoundError:
         return None

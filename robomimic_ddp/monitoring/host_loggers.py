@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from pathlib import Path
 from typing import Any
 
+from robomimic_ddp import files
 from robomimic_ddp.config import env
 from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed import group
@@ -41,7 +42,7 @@ class QuietLog:
         folder, name = os.path.split(log_path)
         stem, extension = os.path.splitext(name)
         self.path = os.path.join(folder, f"{stem}_rank{group.rank()}{extension}")
-        self.file = LogFile(self.path)
+        self.file = LogFile(self.path, is_ours=True)
         self.prints = KeepWarnings(self.file)
         self.errors = Tee(self.file, sys.stderr)
 
@@ -163,8 +164,9 @@ def _wandb_id(log_dir: Any) -> dict[str, Any]:
     try:
         file = Path(log_dir) / WANDB_ID
         if not file.exists():
-            file.write_text(uuid.uuid4().hex[:8], encoding="utf-8")
-        return {"id": file.read_text(encoding="utf-8").strip(), "resume": "allow"}
+            with open(file, "x", encoding="utf-8") as new:
+                new.write(uuid.uuid4().hex[:8])
+        return {"id": files.read_text(file, 100).strip(), "resume": "allow"}
     except (OSError, TypeError, UnicodeDecodeError):
         return {}
 

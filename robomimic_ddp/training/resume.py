@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import checkpoint
+from robomimic_ddp import checkpoint, files
 from robomimic_ddp.config import env, relaunch
 from robomimic_ddp.distributed import (
     atomic_files,
@@ -200,7 +200,7 @@ def keep_config(run: _run.Run) -> None:
     """Main rank: keeps the run's config as config.json.old where the host has written another."""
     before = run.resume.config_before
     try:
-        changed = before is not None and (run.directory / "config.json").read_bytes() != before
+        changed = before is not None and files.read_bytes(run.directory / "config.json") != before
     except OSError:
         return
     if changed and write_config(run, "config.json.old"):
