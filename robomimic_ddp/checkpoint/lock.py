@@ -18,6 +18,7 @@ from robomimic_ddp.config import env
 from robomimic_ddp.distributed import atomic_files
 from robomimic_ddp.errors import CheckpointError, DataError
 from robomimic_ddp.monitoring import heartbeat
+from robomimic_ddp.terminal import print_clean
 
 NAME = "ddp.lock"
 _LOOK_SECONDS = 0.2
@@ -74,7 +75,7 @@ def _try_lock(lock: IO[bytes], directory: Path) -> bool:
     except BlockingIOError:
         return False
     except OSError as error:  # a file system without locks
-        print(f"warning: no lock can be taken in {directory}: {error}", file=sys.stderr)
+        print_clean(f"warning: no lock can be taken in {directory}: {error}", file=sys.stderr)
     return True
 
 

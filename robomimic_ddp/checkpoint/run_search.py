@@ -22,6 +22,7 @@ from robomimic_ddp.distributed import atomic_files
 from robomimic_ddp.errors import CheckpointError, DataError
 from robomimic_ddp.monitoring import history
 from robomimic_ddp.monitoring.step_logs import EpochPart
+from robomimic_ddp.terminal import print_clean
 
 RECORD_NAME = "ddp.json"
 REQUEUE_NAME = "requeue"
@@ -50,7 +51,9 @@ class RunRecord:
             self.write()
         except OSError as error:
             if not self._warned:
-                print(f"warning: {RECORD_NAME} could not be written: {error}", file=sys.stderr)
+                print_clean(
+                    f"warning: {RECORD_NAME} could not be written: {error}", file=sys.stderr
+                )
             self._warned = True
 
 
@@ -182,7 +185,7 @@ def read_record(directory: Path) -> dict | None:
     if fault is None:
         return record
     if state_file.exists(directory):
-        print(
+        print_clean(
             f"warning: {path} cannot be used ({fault}): ddp.resume=true takes this run's paths "
             "from the host instead, and a restart by torchrun reads the job id from the saved "
             "state.",

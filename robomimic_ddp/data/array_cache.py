@@ -14,6 +14,7 @@ from robomimic_ddp.config import paths
 from robomimic_ddp.distributed import group
 from robomimic_ddp.distributed.atomic_files import atomic_open
 from robomimic_ddp.errors import DataError
+from robomimic_ddp.terminal import clean
 
 Value = TypeVar("Value")
 logger = logging.getLogger(__name__)
@@ -34,7 +35,9 @@ def read(path: Path, what: str, build: Callable[[dict[str, np.ndarray]], Value])
         return None
     # A damaged cache is no reason to stop. np.load raises many things for one.
     except Exception as error:
-        logger.warning("the cached %s %s cannot be read (%s): it is made again", what, path, error)
+        logger.warning(
+            "the cached %s %s cannot be read (%s): it is made again", what, path, clean(error)
+        )
         return None
 
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import TextIO
 
 from robomimic_ddp.files import opened_to_append
+from robomimic_ddp.terminal import print_clean
 
 KEPT = re.compile(r"warning|error|exception|traceback \(most recent", re.IGNORECASE)
 """A message that contains this is kept."""
@@ -51,11 +52,10 @@ class LogFile(_Stream):
             self.close()
             self._file = None
             if not self._has_warned:
-                print(
+                print_clean(
                     f"warning: the log {self.path} could not be written: {error}. Training "
                     "continues; the log lacks what is printed until there is room.",
                     file=sys.__stderr__,
-                    flush=True,
                 )
             self._has_warned = True
         return len(message)

@@ -20,6 +20,7 @@ from typing import Any
 from robomimic_ddp import files
 from robomimic_ddp.config import paths
 from robomimic_ddp.errors import DataError
+from robomimic_ddp.terminal import print_clean
 
 FILE_NAME = "history.jsonl"
 _MOST_BYTES = 256 * 2**20
@@ -55,7 +56,7 @@ def try_to_append(folder: Path, record: dict) -> None:
         append(folder, record)
     except OSError as error:
         if folder not in _warned:
-            print(f"warning: {FILE_NAME} lacks an epoch's log: {error}", file=sys.stderr)
+            print_clean(f"warning: {FILE_NAME} lacks an epoch's log: {error}", file=sys.stderr)
         _warned.add(folder)
 
 

@@ -24,6 +24,7 @@ from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed import group
 from robomimic_ddp.distributed.quiet_streams import KeepWarnings, LogFile, Tee
 from robomimic_ddp.errors import RobomimicDDPError
+from robomimic_ddp.terminal import print_clean
 
 DATA_LOGGER_SWITCHES = ("log_tb", "log_wandb")
 WANDB_ID = "wandb_run_id"
@@ -149,7 +150,7 @@ def _without_dead_writer(method: Callable) -> Callable:
         if isinstance(thread, threading.Thread) and not thread.is_alive():
             self._tb_logger = None
             writer._closed = True  # else it would wait for its thread at exit
-            print(
+            print_clean(
                 "warning: TensorBoard's log could not be written (its error stands above). "
                 "Training continues without it.",
                 file=sys.stderr,
@@ -193,7 +194,7 @@ def _wandb_as_asked(package: str, added: Mapping[str, Any]) -> Iterator[None]:
             return plain_init(*args, **kwargs)
         except Exception as error:
             other = "disabled" if kwargs["mode"] == "offline" else "offline"
-            print(
+            print_clean(
                 f"warning: wandb could not begin ({str(error).strip() or type(error).__name__}): "
                 f"this run's wandb log is {other}. WANDB_MODE=offline or disabled asks for that; "
                 "`wandb sync` sends an offline log.",
