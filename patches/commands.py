@@ -13,7 +13,7 @@ from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, PatchError
 from robomimic_ddp.patches import record, report
 from robomimic_ddp.patches.host import git_tree, hosts
 from robomimic_ddp.patches.outcomes import Applied, Examination
-from robomimic_ddp.terminal import say, width
+from robomimic_ddp.terminal import print_clean, say, width
 
 _PATH_HELP = (
     "the host: a repository, or its package folder (default: the robomimic that Python imports)"
@@ -86,7 +86,7 @@ def _status(args: argparse.Namespace) -> int:
     record.clean(host)
     entries = record.load(host.package)
     if args.json:
-        print(report.as_json(examination, entries, _uncommitted(host)))
+        print_clean(report.as_json(examination, entries, _uncommitted(host)))
         return EXIT_REFUSED if examination.blocked else EXIT_DONE
     _print_table(examination)
     if examination.blocked:
@@ -105,8 +105,12 @@ def _diff(args: argparse.Namespace) -> int:
         return _refuse(examination)
     if not examination.patches:
         say(_sentence(examination), file=sys.stderr)  # stdout is for git apply
+    diff = report.unified_diff(examination)
+    if width() is not None:
+        print_clean(diff.decode(errors="replace").removesuffix("\n"))
+        return EXIT_DONE
     sys.stdout.flush()
-    sys.stdout.buffer.write(report.unified_diff(examination))
+    sys.stdout.buffer.write(diff)
     sys.stdout.buffer.flush()
     return EXIT_DONE
 
@@ -150,9 +154,9 @@ def _revert(args: argparse.Namespace) -> int:
     is_recorded = (host.package / record.NAME).exists()
     reverted = record.revert(host, args.force)
     for name in reverted.restored:
-        print(f"restored {host.package / name}")
+        print_clean(f"restored {host.package / name}")
     for name in reverted.removed:
-        print(f"removed  {host.package / name}")
+        print_clean(f"removed  {host.package / name}")
     for name, copy in reverted.copies:
         say(f"kept your version of {host.package / name} as {copy}")
     if not is_recorded:
@@ -170,7 +174,7 @@ def _refuse(examination: Examination) -> int:
 
 def _print_table(examination: Examination, fresh: set[tuple[str, str]] = frozenset()) -> None:
     table = report.table(examination, fresh, width())
-    print(f"host: {examination.host.package}\n\n{table}\n")
+    print_clean(f"host: {examination.host.package}\n\n{table}\n")
 
 
 def _sentence(examination: Examination) -> str:

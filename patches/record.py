@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from robomimic_ddp.errors import PatchError
+from robomimic_ddp.files import MOST_BYTES, read_json
 from robomimic_ddp.patches.host.hosts import Host
 from robomimic_ddp.patches.outcomes import AlreadyApplied, Examination
 from robomimic_ddp.patches.syntax.python import api_names
@@ -61,15 +62,16 @@ def apply(examination: Examination) -> None:
     """
     assert not examination.blocked, "a blocked examination must not be written"
     host = examination.host
+    written = host.read(NAME)
     before = load(host.package)
     entries = _updated(before, examination)
     if not examination.patches and entries == before:
         return
-    changes = [Change(host.package / NAME, _dump(entries), is_record=True)]
+    changes = [Change(host.package / NAME, written, _dump(entries), is_record=True)]
     for patch in examination.patches:
         path = host.target(patch.path)
         mode = _mode_of_neighbour(path) if patch.before is None else None
-        changes.append(Change(path, patch.after, mode))
+        changes.append(Change(path, patch.before, patch.after, mode))
     write_all(changes)
 
 
@@ -77,10 +79,12 @@ def revert(host: Host, force: bool = False) -> Reverted:
     """Give back the bytes of every recorded file, and remove the added ones and the record. Raises
     PatchError naming files edited since the apply; with `force` they are kept as `<file>.edited`.
     """
+    record = host.read(NAME)
     entries = load(host.package)
     if not entries:
         _require_no_edits(host)
-    edited = [name for name, entry in entries.items() if entry.is_edited(host.read(name))]
+    contents = {name: host.read(name) for name in entries}
+    edited = [name for name, entry in entries.items() if entry.is_edited(contents[name])]
     if edited and not force:
         listed = "\n".join(f"  {host.package / name}" for name in edited)
         raise PatchError(
@@ -90,16 +94,16 @@ def revert(host: Host, force: bool = False) -> Reverted:
         )
     changes, copies, restored, removed = [], [], [], []
     for name, entry in entries.items():
-        path, current = host.package / name, host.read(name)
+        path, current = host.package / name, contents[name]
         if name in edited and current is not None:
             copy = _free_name(path)
             copies.append((name, copy.name))
-            changes.append(Change(copy, current, stat.S_IMODE(path.stat().st_mode)))
+            changes.append(Change(copy, None, current, stat.S_IMODE(path.stat().st_mode)))
         if current != entry.original:
             (removed if entry.original is None else restored).append(name)
-            changes.append(Change(host.target(name), entry.original))
+            changes.append(Change(host.target(name), current, entry.original))
     if entries:
-        write_all([*changes, Change(host.package / NAME, None)])
+        write_all([*changes, Change(host.package / NAME, record, None)])
     return Reverted(tuple(restored), tuple(removed), tuple(copies))
 
 
@@ -113,7 +117,7 @@ def load(package: Path) -> dict[str, Entry]:
     """Return the record; empty if there is none. Raises PatchError if it is damaged or newer."""
     path = package / NAME
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
         if content["format"] != FORMAT:
             raise PatchError(
                 f"{path} has format {content['format']}, this robomimic-ddp reads {FORMAT}: it was "
@@ -133,10 +137,18 @@ def _entry(name: str, item: Mapping) -> Entry:
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
         raise ValueError(f"{name} is outside the package")
     original = item["original"]
-    data = None if original is None else zlib.decompress(base64.b64decode(original, validate=True))
+    data = None if original is None else _decompressed(base64.b64decode(original, validate=True))
     if data is not None and _digest(data) != item["original_sha256"]:
         raise ValueError(f"the original of {name} does not have its hash")
     return Entry(data, item["patched_sha256"], tuple(item["seams"]))
+
+
+def _decompressed(data: bytes) -> bytes:
+    decompressor = zlib.decompressobj()
+    content = decompressor.decompress(data, MOST_BYTES)
+    if not decompressor.eof:
+        raise ValueError(f"an original file is cut off, or has more than {MOST_BYTES} bytes")
+    return content
 
 
 def _dump(entries: Mapping[str, Entry]) -> bytes:

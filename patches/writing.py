@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from robomimic_ddp import files
 from robomimic_ddp.errors import PatchError
 
 _REMNANT = re.compile(r"\..+\.(py|json)\.[a-z0-9_]{8}\.tmp")
@@ -23,26 +24,29 @@ _REMNANT = re.compile(r"\..+\.(py|json)\.[a-z0-9_]{8}\.tmp")
 
 @dataclass(frozen=True)
 class Change:
-    """`after` becomes the contents of `path` (None: the file goes). `mode`: permission bits of a
-    new file. `is_record`: it tells what the others were, and stays where one cannot be put back.
+    """`after` becomes the contents of `path` in the place of `before`, as it was read (None: no
+    file). `mode`: permission bits of a new file. `is_record`: it tells what the others were, and
+    stays where one cannot be put back.
     """
 
     path: Path
+    before: bytes | None
     after: bytes | None
     mode: int | None = None
     is_record: bool = False
 
 
 def write_all(changes: Sequence[Change]) -> None:
-    """Makes all `changes` in order. Raises PatchError if one cannot be made: every file is then as
-    it was, or the message says which is not.
+    """Makes all `changes` in order. Raises PatchError if one cannot be made, or if another program
+    has saved a file since it was read: every file is then as it was, with that edit, or the message
+    says which is not.
     """
     for change in changes:
         _check_writable(change.path)
     staged = [_Staged(change) for change in changes]
     present = staged[0]
     try:
-        for step in (_Staged.prepare, _Staged.make):
+        for step in (_Staged.prepare, _Staged.make, _Staged.require_no_late_edit):
             for present in staged:
                 step(present)
     except BaseException as error:  # an interrupt as well: half a retrofit would train wrongly
@@ -94,12 +98,14 @@ class _Staged:
     def __init__(self, change: Change) -> None:
         self.change = change
         self.target = change.path.resolve()  # a link stays a link
-        self.inode = _inode(self.target)
         self.new: Path | None = None
+        self.is_removed = False
         self.former: Path | None = None
 
     def prepare(self) -> None:
-        if self.inode is not None:
+        self._require(self.target)
+        is_there = self.change.before is not None
+        if is_there:
             self.former = self._beside()
             try:  # another name of the file itself, where the file system has such
                 self.former.unlink()
@@ -112,23 +118,39 @@ class _Staged:
                 file.write(self.change.after)
                 file.flush()
                 os.fsync(file.fileno())
-            is_there = self.inode is not None
             mode = stat.S_IMODE(self.target.stat().st_mode) if is_there else self.change.mode
             self.new.chmod(0o644 if mode is None else mode)
 
     def make(self) -> None:
+        self._require(self.target)
         if self.new is not None:
             os.replace(self.new, self.target)
         else:
-            self.target.unlink(missing_ok=True)
+            self.target.unlink()
+            self.is_removed = True
+
+    def require_no_late_edit(self) -> None:
+        """Raises OSError if a program that had the former file open has written to it since."""
+        if self.former is not None:
+            self._require(self.former)
+
+    def _require(self, path: Path) -> None:
+        if _content(path) != self.change.before:
+            raise OSError(
+                "another program has saved it since it was read. Save your work, then run the "
+                "command again"
+            )
 
     def take_back(self) -> str:
         """Returns "", or what is wrong with the file if it cannot be put back."""
-        if _inode(self.target) == self.inode:
+        is_replaced = self.new is not None and not self.new.exists()
+        if not (is_replaced or self.is_removed):
             return ""
+        if _content(self.target) != self.change.after:
+            return f"{self.change.path} has the new contents, edited since{self._keep()}"
         try:
             if self.former is None:
-                self.target.unlink()
+                self.target.unlink(missing_ok=True)
             else:
                 os.replace(self.former, self.target)
         except OSError as error:
@@ -174,10 +196,10 @@ def _check_writable(path: Path) -> None:
         )
 
 
-def _inode(path: Path) -> int | None:
+def _content(path: Path) -> bytes | None:
     """None where there is no file."""
     try:
-        return path.stat().st_ino
+        return files.read_bytes(path)
     except FileNotFoundError:
         return None
 

@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 from robomimic_ddp import __version__
 from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE, RobomimicDDPError, UsageError
-from robomimic_ddp.terminal import Parser, say
+from robomimic_ddp.terminal import Parser, print_clean, say
 
 _WRONG_CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)")
 _WRONG_OPTION = re.compile(r"unrecognized arguments: (--[^\s=]+)")
@@ -132,7 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if sys.stdout is not None:
                 sys.stdout.flush()  # Python would not name the command in an error at its exit
     except KeyboardInterrupt:
-        print("robomimic-ddp: interrupted", file=sys.stderr)
+        print_clean("robomimic-ddp: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # `robomimic-ddp diff | head`
         _discard_stdout()
@@ -213,7 +213,7 @@ class _PrintCompletion(argparse.Action):
         for action in _actions(whole):
             if action.nargs != 0 and not action.choices and action.type is None:
                 action.complete = shtab.FILE
-        print(shtab.complete(whole, shell))
+        print_clean(shtab.complete(whole, shell))
         parser.exit()
 
 

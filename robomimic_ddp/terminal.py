@@ -1,5 +1,7 @@
-"""Fits what commands print to the terminal: breaks prose at spaces, puts a wide table's last
-columns below. Elsewhere (a pipe, a file) each line stays whole.
+"""Prints: without what controls a terminal, which names, logs and files of others may have.
+
+Prose is fitted to the terminal, broken at spaces; a wide table's last columns are below. Elsewhere
+(a pipe, a file) each line stays whole.
 """
 
 from __future__ import annotations
@@ -13,6 +15,12 @@ from collections.abc import Sequence
 from typing import IO, Any
 
 _QUOTED = re.compile(r"`[^`]*`")
+_CONTROL = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours, the cursor, clearing
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"  # titles, links
+    r"|\x1b[ -/]*[0-~]?|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
+)
+"""Escape sequences, other control characters, and those that reorder a line."""
 _KEPT = "\0"
 """Stands for a space in backquotes, where a command must stay one line."""
 
@@ -57,16 +65,32 @@ def wrapped(
     return [line.replace(_KEPT, " ") for line in lines]
 
 
+def clean(text: Any) -> str:
+    """Return `text` without escape sequences and control characters but line ends and tabs."""
+    return _CONTROL.sub("", str(text))
+
+
+def print_clean(text: Any = "", file: IO | None = None, colour: tuple[str, str] = ("", "")) -> None:
+    """Print `text`, cleaned, at once. The one place that prints. colour: a part of the text, and
+    the escape sequence that is put before it.
+    """
+    part, escape = colour
+    shown = clean(text)
+    if escape:
+        shown = shown.replace(part, f"{escape}{part}\033[0m", 1)
+    print(f"{shown}\n", end="", file=file, flush=True)
+
+
 def say(text: str, indent: str = "", first: str | None = None, file: IO | None = None) -> None:
     """Prints `text` as `wrapped` has it for the terminal behind `file` (default: stdout)."""
-    print("\n".join(wrapped(text, width(file), indent, first)), file=file, flush=True)
+    print_clean("\n".join(wrapped(clean(text), width(file), indent, first)), file)
 
 
 def table(rows: Sequence[Sequence[Any]], columns: int | None) -> list[str]:
     """Return a text for each row, its cells below those of the others. Where a row is wider than
     `columns` (None: any width), each row's last cells are on further lines below it.
     """
-    cells = [[str(cell) for cell in row] for row in rows]
+    cells = [[" ".join(clean(cell).splitlines()) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells)]
     ends = [sum(widths[: count + 1]) + 2 * count for count in range(len(widths))]
     whole = max(len("  ".join(_padded(row, widths))) for row in cells)

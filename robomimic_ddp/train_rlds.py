@@ -15,6 +15,7 @@ from robomimic_ddp.config.host_config import USAGE, build_config
 from robomimic_ddp.data.rlds.tf_import import keep_triton_first
 from robomimic_ddp.distributed import entry_point
 from robomimic_ddp.errors import ConfigError
+from robomimic_ddp.terminal import print_clean
 
 
 @entry_point.entry_point
@@ -24,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if any(argument in ("-h", "--help") for argument in arguments):
-        print(f"{__doc__}\n{USAGE}")
+        print_clean(f"{__doc__}\n{USAGE}")
         return
     env.quiet_tensorflow()
     config, flags = build_config(arguments)
@@ -40,4 +41,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
     device = TorchUtils.get_torch_device(try_to_use_cuda=config.train.cuda)
     train(config, device=device)
     if env.read_launch_env().rank == 0:
-        print("finished run successfully!")
+        print_clean("finished run successfully!")

@@ -28,6 +28,7 @@ FILE_OPERATIONS = (
     *("shutil.copy", "shutil.copy2", "shutil.copytree", "shutil.move", "shutil.rmtree"),
     *("os.mkdir", "os.remove", "os.rename", "os.replace", "os.unlink"),
 )
+_ARGUMENTS = {"mode", "encoding", "errors", "newline"}
 VIDEOS = "video_paths"
 """What rollouts return; only the main rank has them, so removing them needs no edit."""
 
@@ -56,14 +57,23 @@ def _file_operations(source: Source, train: cst.FunctionDef) -> Iterator[Found]:
 
 
 def _written(source: Source, train: cst.FunctionDef) -> Iterator[Found]:
-    """`open(path, 'w')`; files opened to be read stay."""
+    """`with open(path, 'w')`, or 'a'; files opened to be read stay."""
+    with_items = {item.item for item in walk(train, cst.WithItem)}
     for call in calls(source, train, "builtins.open"):
         mode = argument(call, 1, "mode")
         text = text_of(mode)
         if mode is None or (text and not set(text) & set("wax+")):
             continue
-        if text not in ("w", "wt", "wb") or len(call.args) != 2:
-            why = "a file is opened for writing in another way than open(path, 'w')"
+        plain = [arg for arg in call.args if not arg.keyword]
+        named = {arg.keyword.value for arg in call.args if arg.keyword}
+        is_known = (
+            len(plain) <= 2 and named <= _ARGUMENTS and not any(arg.star for arg in call.args)
+        )
+        if text.strip("bt") not in ("w", "a") or not is_known:
+            why = "a file is opened for writing in another way than open(path, 'w') or 'a'"
+            yield unrecognised(source, call, why)
+        elif call not in with_items:
+            why = "a file is opened for writing outside the head of a with statement"
             yield unrecognised(source, call, why)
         yield rename(source, call, "open_on_main")
 
@@ -114,7 +124,8 @@ FIXERS = {
         "files",
         TRAIN_SCRIPTS,
         _written,
-        "let only the main rank write it: with DDPUtils.open_on_main(path, 'w') as f",
+        "let only the main rank write it: with DDPUtils.open_on_main(path, 'w') as f; with 'a' "
+        "to write behind what is there, as in a log",
         within="def train",
         done=("open_on_main",),
         missing="train() opens no file for writing",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from robomimic_ddp import files
 from robomimic_ddp.errors import PatchError, UsageError
 
 READS_RLDS = "reads RLDS"
@@ -71,7 +72,7 @@ class Host:
         if path in self.patched:
             return self.patched[path]
         try:
-            return (self.package / path).read_bytes()
+            return files.read_bytes(self.package / path)
         except FileNotFoundError:
             return None
         except OSError as error:

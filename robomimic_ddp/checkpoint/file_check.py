@@ -22,8 +22,8 @@ from typing import Any
 
 import torch
 
+from robomimic_ddp import files
 from robomimic_ddp.checkpoint import safe_numpy
-from robomimic_ddp.config import paths
 from robomimic_ddp.errors import CheckpointError
 
 _LEGACY_MAGICS = tuple(pickle.dumps(0x1950A86A20F9469CFC6C, protocol) for protocol in range(2, 6))
@@ -132,7 +132,7 @@ def does_not_fit(path: Any, error: BaseException) -> CheckpointError | None:
 def _is_legacy(file: Path, shown: str) -> bool:
     """Whether torch would read a file as one before 1.6, by its first bytes."""
     try:
-        with open(paths.regular(file), "rb") as opened:
+        with files.opened(file) as opened:
             start = opened.read(max(map(len, _LEGACY_MAGICS)))
     except OSError as error:
         raise CheckpointError(f"{shown} cannot be read: {error}. {_REMEDY}") from error

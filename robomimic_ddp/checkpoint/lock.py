@@ -13,10 +13,12 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
+from robomimic_ddp import files
 from robomimic_ddp.config import env
 from robomimic_ddp.distributed import atomic_files
 from robomimic_ddp.errors import CheckpointError, DataError
 from robomimic_ddp.monitoring import heartbeat
+from robomimic_ddp.terminal import print_clean
 
 NAME = "ddp.lock"
 _LOOK_SECONDS = 0.2
@@ -37,7 +39,7 @@ def take(directory: Path) -> IO[bytes]:
     Raises DirectoryInUse if another job that is alive has it.
     """
     with atomic_files.must_be_written(directory / NAME):
-        lock = open(directory / NAME, "ab")
+        lock = files.opened_to_append(directory / NAME)
     # A data worker may outlive its rank.
     os.register_at_fork(after_in_child=lock.close)
     try:
@@ -73,7 +75,7 @@ def _try_lock(lock: IO[bytes], directory: Path) -> bool:
     except BlockingIOError:
         return False
     except OSError as error:  # a file system without locks
-        print(f"warning: no lock can be taken in {directory}: {error}", file=sys.stderr)
+        print_clean(f"warning: no lock can be taken in {directory}: {error}", file=sys.stderr)
     return True
 
 

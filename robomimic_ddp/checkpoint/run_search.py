@@ -14,13 +14,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from robomimic_ddp import files
 from robomimic_ddp.checkpoint import state_file
-from robomimic_ddp.config import env, paths
+from robomimic_ddp.config import env
 from robomimic_ddp.config.env import LaunchEnv
 from robomimic_ddp.distributed import atomic_files
 from robomimic_ddp.errors import CheckpointError, DataError
 from robomimic_ddp.monitoring import history
 from robomimic_ddp.monitoring.step_logs import EpochPart
+from robomimic_ddp.terminal import print_clean
 
 RECORD_NAME = "ddp.json"
 REQUEUE_NAME = "requeue"
@@ -49,7 +51,9 @@ class RunRecord:
             self.write()
         except OSError as error:
             if not self._warned:
-                print(f"warning: {RECORD_NAME} could not be written: {error}", file=sys.stderr)
+                print_clean(
+                    f"warning: {RECORD_NAME} could not be written: {error}", file=sys.stderr
+                )
             self._warned = True
 
 
@@ -172,7 +176,7 @@ def read_record(directory: Path) -> dict | None:
     """The `ddp.json` of a run directory, or None. Warns if it is unreadable beside a state."""
     path = directory / RECORD_NAME
     try:
-        record = json.loads(paths.regular(path).read_text(encoding="utf-8"))
+        record = files.read_json(path)
         names = record.get("paths") if isinstance(record, dict) else None
         is_list = isinstance(names, list) and all(isinstance(name, str | None) for name in names)
         fault = None if is_list and any(names) else "it names no paths"
@@ -181,7 +185,7 @@ def read_record(directory: Path) -> dict | None:
     if fault is None:
         return record
     if state_file.exists(directory):
-        print(
+        print_clean(
             f"warning: {path} cannot be used ({fault}): ddp.resume=true takes this run's paths "
             "from the host instead, and a restart by torchrun reads the job id from the saved "
             "state.",

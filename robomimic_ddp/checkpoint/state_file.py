@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
+from robomimic_ddp import files
 from robomimic_ddp.checkpoint import weights
-from robomimic_ddp.config import paths
 from robomimic_ddp.distributed import atomic_files, watchdog
 from robomimic_ddp.errors import CheckpointError
 from robomimic_ddp.verify import digest
@@ -159,7 +159,7 @@ def read_file(path: Path) -> dict[str, Any]:
             "mounted?)."
         )
     try:
-        sealed = torch.load(paths.regular(path), map_location="cpu", weights_only=True)
+        sealed = torch.load(files.regular(path), map_location="cpu", weights_only=True)
         version, expected, state = sealed["format"], sealed["digest"], sealed["state"]
     except Exception as error:  # of damaged bytes: any
         first = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from robomimic_ddp import files
 from robomimic_ddp.checkpoint import file_check, require_complete, weights
 from robomimic_ddp.config import paths
 from robomimic_ddp.errors import EXIT_DONE, CheckpointError, UsageError
@@ -254,7 +254,7 @@ def _parts(content: Mapping[str, Any]) -> Iterator[str]:
 
 def _config(content: Mapping[str, Any]) -> Mapping[str, Any]:
     try:
-        return json.loads(content.get("config") or "{}")
+        return files.parse_json(content.get("config") or "{}")
     except (TypeError, ValueError):
         return {}
 

@@ -14,6 +14,7 @@ from typing import Any
 from robomimic_ddp.commands import figures
 from robomimic_ddp.errors import EXIT_DONE, DataError
 from robomimic_ddp.monitoring import history
+from robomimic_ddp.terminal import print_clean
 
 SUCCESS = "Success_Rate"
 AXES = {
@@ -49,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
 def run(command: str, args: argparse.Namespace) -> int:
     """Draw the figure and return the exit code. Raises DataError for runs without a history."""
     plot(args.runs, args.output, args.x)
-    print(f"curves drawn to {args.output}")
+    print_clean(f"curves drawn to {args.output}")
     return EXIT_DONE
 
 

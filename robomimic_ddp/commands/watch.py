@@ -17,7 +17,7 @@ from robomimic_ddp.config import paths
 from robomimic_ddp.distributed.watchdog import SAVING
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED
 from robomimic_ddp.monitoring import heartbeat
-from robomimic_ddp.terminal import say, table, width
+from robomimic_ddp.terminal import clean, print_clean, say, table, width
 
 _SECONDS = 2.0
 """Between looks."""
@@ -58,7 +58,7 @@ def _print_tables(directory: Path, once: bool) -> int:
     while True:
         beats, damaged = heartbeat.look(directory)
         cells = rows(beats, time.time())
-        print("\n".join(table([COLUMNS, *cells], width())), flush=True)
+        print_clean("\n".join(table([COLUMNS, *cells], width())))
         states = [line[1] for line in cells]
         for name in damaged:
             say(_DAMAGED.format(name))
@@ -152,7 +152,7 @@ class Screen:
         troubles += [
             f"rank {line[0]} {line[1]}: {line[-1]}" for line in cells if line[1] in _IN_TROUBLE
         ]
-        yield from (Text(line, style="bold red") for line in troubles[:_MOST_TROUBLES])
+        yield from (Text(clean(line), style="bold red") for line in troubles[:_MOST_TROUBLES])
         lines = table([COLUMNS, *cells], options.max_width)
         if "\n".join([*troubles[:_MOST_TROUBLES], *lines]).count("\n") >= console.height:
             lines = table([COLUMNS, *cells], None)

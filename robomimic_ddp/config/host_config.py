@@ -20,6 +20,7 @@ from robomimic_ddp.config import dotlist, env, host_keys, json_config, tree
 from robomimic_ddp.config.entry_options import Notes, attach_notes, notes_of
 from robomimic_ddp.config.rlds_keys import DATA_FORMAT, DEFAULTS
 from robomimic_ddp.errors import ConfigError
+from robomimic_ddp.terminal import print_clean
 
 USAGE = (
     "usage: python -m robomimic.scripts.train_rlds load_from=CONFIG.json [key=value ...] "
@@ -105,7 +106,7 @@ def _move_misplaced(tree: dict) -> None:
         merged = OmegaConf.to_container(OmegaConf.merge(tree, moved))
         tree.update(merged)
         if env.read_launch_env().rank == 0:
-            print(
+            print_clean(
                 f"warning: {_MISPLACED}.* is read as algo.optim_params.*, where hosts keep it",
                 file=sys.stderr,
             )

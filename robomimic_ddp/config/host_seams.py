@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import os
 import re
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from robomimic_ddp.config import env
 from robomimic_ddp.errors import RobomimicDDPError, UnpatchedScript
+from robomimic_ddp.files import read_json
 
 RECORD = ".robomimic_ddp.json"
 """The record that `apply` writes into the host's package folder."""
@@ -113,7 +113,7 @@ def half_patched(lost: Mapping[str, Sequence[str]]) -> str:
 
 def _recorded(package: Path) -> dict[Path, list[str]]:
     try:
-        files = json.loads((package / RECORD).read_text(encoding="utf-8"))["files"]
+        files = read_json(package / RECORD)["files"]
         return {
             (package / name).resolve(): list(item["seams"])
             for name, item in files.items()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
+from robomimic_ddp import files
 from robomimic_ddp.config import paths
 from robomimic_ddp.errors import ConfigError
 
@@ -17,7 +17,7 @@ def read_json(path: Any, spelled: str) -> dict:
     """
     file = paths.expanded(path)
     try:
-        settings = json.loads(paths.read_text(file), object_pairs_hook=_without_duplicates)
+        settings = files.read_json(file)
     except FileNotFoundError:
         raise ConfigError(
             f"{spelled}{path}: no such file (looked for {file.absolute()})."
@@ -29,15 +29,6 @@ def read_json(path: Any, spelled: str) -> dict:
             f"{spelled}{path} contains a {type(settings).__name__}; expected an object with "
             "algo_name."
         )
-    return settings
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict:
-    settings: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in settings:
-            raise ValueError(f"an object has the key {key!r} twice, and one would be lost")
-        settings[key] = value
     return settings
 
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from robomimic_ddp import files
+
 _TRUTH = {
     **dict.fromkeys(("true", "1", "on", "yes"), True),
     **dict.fromkeys(("false", "0", "off", "no"), False),
@@ -42,9 +44,7 @@ def convert(kind: type, raw: Any) -> Any:
 
 def _mapping(raw: Any) -> dict[str, Any] | None:
     if isinstance(raw, str):
-        import yaml  # here, so that the launcher can name a Python that lacks it
-
-        with suppress(yaml.YAMLError):
-            raw = yaml.safe_load(raw)
+        with suppress(ValueError):
+            raw = files.parse_yaml(raw)
     is_one = isinstance(raw, Mapping) and all(isinstance(name, str) for name in raw)
     return dict(raw) if is_one else None

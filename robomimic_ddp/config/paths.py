@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-_MOST_BYTES = 64 * 2**20
-"""Of a text file that is read whole."""
 _FOLDERS = 300
 """Most bytes that names of run folders and files add to the path of an output folder."""
-_KINDS = {
-    stat.S_IFDIR: "a folder",
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
 
 
 def expanded(path: Any) -> Path:
@@ -39,30 +29,6 @@ def datasets(train: Any) -> Iterator[str]:
         path = entry.get("path") if isinstance(entry, Mapping) else entry
         if path:
             yield str(expanded(path))
-
-
-def regular(path: Any) -> Path:
-    """`path`, if it is a regular file; else raises OSError. A pipe or device may never end."""
-    kind = stat.S_IFMT(_stat(path).st_mode)
-    if kind != stat.S_IFREG:
-        raise OSError(f"{path} is {_KINDS.get(kind, 'something else')}: a file is needed")
-    return Path(path)
-
-
-def read_text(path: Any) -> str:
-    """Return the text of a small UTF-8 file. Raises OSError, UnicodeDecodeError."""
-    with open(regular(path), "rb") as file:
-        content = file.read(_MOST_BYTES + 1)
-    if len(content) > _MOST_BYTES:
-        raise OSError(f"{path} has more than {_MOST_BYTES >> 20} MiB: a text file is needed")
-    return content.decode()
-
-
-def _stat(path: Any) -> os.stat_result:
-    try:
-        return os.stat(path)
-    except ValueError as error:  # a NUL character
-        raise OSError(f"{str(path)!r} is no path: {error}") from error
 
 
 def why_no_path(path: Any) -> str | None:

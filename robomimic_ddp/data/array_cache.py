@@ -9,10 +9,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from robomimic_ddp import files
 from robomimic_ddp.config import paths
 from robomimic_ddp.distributed import group
 from robomimic_ddp.distributed.atomic_files import atomic_open
 from robomimic_ddp.errors import DataError
+from robomimic_ddp.terminal import clean
 
 Value = TypeVar("Value")
 logger = logging.getLogger(__name__)
@@ -27,13 +29,15 @@ def cache_folder(cache: str | None) -> Path:
 def read(path: Path, what: str, build: Callable[[dict[str, np.ndarray]], Value]) -> Value | None:
     """Return `build` of the arrays in the file; None where there is none, or it cannot be used."""
     try:
-        with np.load(paths.regular(path), allow_pickle=False) as arrays:
+        with np.load(files.regular(path), allow_pickle=False) as arrays:
             return build(dict(arrays))
     except FileNotFoundError:
         return None
     # A damaged cache is no reason to stop. np.load raises many things for one.
     except Exception as error:
-        logger.warning("the cached %s %s cannot be read (%s): it is made again", what, path, error)
+        logger.warning(
+            "the cached %s %s cannot be read (%s): it is made again", what, path, clean(error)
+        )
         return None
 
 

@@ -21,19 +21,22 @@ _numbers = itertools.count(int.from_bytes(os.urandom(4), "little"))
 
 
 @contextmanager
-def atomic_open(path: str | os.PathLike, mode: str = "w", **kwargs: Any) -> Iterator[IO]:
+def atomic_open(
+    path: str | os.PathLike, mode: str = "w", follow: bool = False, **kwargs: Any
+) -> Iterator[IO]:
     """`open(path, mode, **kwargs)` for writing, in a `with`; `path` appears at its end.
 
     Until then it is a hidden temporary file in the same folder, which is then flushed to the disk
     and renamed. After an exception in the block `path` is unchanged and the temporary file removed;
     that of a killed process is removed by the next write of the same path on this machine.
-    Permissions are those of the old file, else of the umask; symbolic links are followed. `mode`: w
-    or x with t, b or +.
+    Permissions are those of the old file, else of the umask. A symbolic link is replaced, or, for
+    a file of the host's (`follow`), followed. `mode`: w or x with t, b or +.
     """
     if not set(mode) & set("wx"):
         raise ValueError(f"atomic_open writes whole files: mode {mode!r} must contain 'w' or 'x'")
-    target = Path(os.path.realpath(path))
-    if target.exists() and not stat.S_ISREG(target.stat().st_mode):
+    target = Path(os.path.realpath(path) if follow else os.path.abspath(path))
+    is_link = target.is_symlink()
+    if follow and target.exists() and not target.is_file():
         with open(path, mode, **kwargs) as file:  # /dev/null, a pipe, a folder: as plain open does
             yield file
         return
@@ -47,7 +50,7 @@ def atomic_open(path: str | os.PathLike, mode: str = "w", **kwargs: Any) -> Iter
             yield file
             file.flush()
             os.fsync(file.fileno())
-        if target.exists():
+        if target.exists() and not is_link:
             os.chmod(temporary, stat.S_IMODE(target.stat().st_mode))
         os.replace(temporary, target)
     except BaseException:
@@ -130,13 +133,18 @@ def must_be_written(path: str | os.PathLike) -> Iterator[None]:
 
 @contextmanager
 def open_on_main(path: str | os.PathLike, mode: str = "w", **kwargs: Any) -> Iterator[IO]:
-    """`open(path, mode)` to write: atomic on the main rank, else discarded. Raises WriteError."""
-    if group.is_main():
-        with must_be_written(path), atomic_open(path, mode, **kwargs) as file:
-            yield file
-    else:
+    """`open(path, mode)` to write: on the main rank atomic with "w" and "x", and behind what is
+    there with "a"; elsewhere discarded. Raises WriteError.
+    """
+    if not group.is_main():
         with open(os.devnull, mode.replace("x", "w"), **kwargs) as file:
             yield file
+        return
+    if "a" not in mode:
+        kwargs["follow"] = True
+    opener = open if "a" in mode else atomic_open
+    with must_be_written(path), opener(path, mode, **kwargs) as file:
+        yield file
 
 
 def copyfile(src: str | os.PathLike, dst: str | os.PathLike) -> str | os.PathLike:
@@ -145,6 +153,6 @@ def copyfile(src: str | os.PathLike, dst: str | os.PathLike) -> str | os.PathLik
         return dst
     if os.path.exists(dst) and os.path.samefile(src, dst):
         raise shutil.SameFileError(f"{src!r} and {dst!r} are the same file")
-    with open(src, "rb") as source, must_be_written(dst), atomic_open(dst, "wb") as target:
+    with open(src, "rb") as source, must_be_written(dst), atomic_open(dst, "wb", True) as target:
         shutil.copyfileobj(source, target, 1 << 20)
     return dst

@@ -20,6 +20,7 @@ from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 from robomimic_ddp.config import env
 from robomimic_ddp.distributed import group, known_errors, quiet_streams, watchdog
 from robomimic_ddp.errors import EXIT_REFUSED, LateRankError, RobomimicDDPError, Stopped
+from robomimic_ddp.terminal import clean, print_clean
 
 _INTERRUPTED = 130  # what a shell reports for Ctrl-C
 _PARENT_POLL_SECONDS = 2.0
@@ -63,7 +64,7 @@ def entry_point(main: Callable) -> Callable:
         try:
             launch = env.read_launch_env()
         except RobomimicDDPError as error:
-            print(f"error: {error}", file=sys.__stderr__)
+            print_clean(f"error: {error}", file=sys.__stderr__)
             sys.exit(EXIT_REFUSED)
         if launch.elastic:
             get_error_handler().initialize()
@@ -189,8 +190,8 @@ def _first_line(error: BaseException | str) -> str:
 def _record(text: str, launch: env.LaunchEnv) -> None:
     """Records the failure for torchrun's summary, without the traceback that torch would add."""
     if launch.error_file is not None:
-        extra = {"py_callstack": text.rstrip(), "timestamp": str(int(time.time()))}
-        record = {"message": {"message": text.rstrip(), "extraInfo": extra}}
+        extra = {"py_callstack": clean(text.rstrip()), "timestamp": str(int(time.time()))}
+        record = {"message": {"message": clean(text.rstrip()), "extraInfo": extra}}
         with suppress(OSError):
             Path(launch.error_file).write_text(json.dumps(record), encoding="utf-8")
 
@@ -217,8 +218,7 @@ def _raised_by_torch(error: BaseException) -> bool:
 
 def _show(text: str) -> None:
     """Writes to the real stderr, which the host may have replaced."""
-    sys.__stderr__.write(text)
-    sys.__stderr__.flush()
+    print_clean(text.removesuffix("\n"), file=sys.__stderr__)
 
 
 def _log(text: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed import fsdp, group, host_algo, tree_collectives
 from robomimic_ddp.errors import RobomimicDDPError
+from robomimic_ddp.terminal import clean, print_clean
 
 
 class MainRankTraceback(RobomimicDDPError):
@@ -95,9 +96,9 @@ def ask(prompt: str) -> str:
     """`input(prompt)`; without a terminal prints that, and returns "n" (keep what is there)."""
     try:
         if sys.stdin is not None and sys.stdin.isatty():
-            return input(prompt)
+            return input(clean(prompt))
         reason = "no terminal to answer from"
     except (EOFError, ValueError):  # ValueError: stdin is closed
         reason = "no answer"
-    print(f"{prompt.rstrip()}\n{reason}: keeping what is there (n)")
+    print_clean(f"{prompt.rstrip()}\n{reason}: keeping what is there (n)")
     return "n"

@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TextIO
 
+from robomimic_ddp.files import opened_to_append
+from robomimic_ddp.terminal import print_clean
+
 KEPT = re.compile(r"warning|error|exception|traceback \(most recent", re.IGNORECASE)
 """A message that contains this is kept."""
 _OF_NO_RANK = "No private macro file found"
@@ -31,28 +34,28 @@ class LogFile(_Stream):
     """A text log that raises no errors: if it cannot be written (a full disk), it warns once on the
     real stderr, and tries again for later messages.
 
-    file: open for appending.
+    file: open for appending; is_ours: not the host's, so that no link is followed.
     """
 
-    def __init__(self, path: str, file: TextIO | None = None) -> None:
+    def __init__(self, path: str, file: TextIO | None = None, is_ours: bool = False) -> None:
         self.path, self._file, self._has_warned = path, file, False
+        self._open = opened_to_append if is_ours else open
         self.write("")
 
     def write(self, message: str) -> int:
         try:
             if self._file is None:
-                self._file = open(self.path, "a")
+                self._file = self._open(self.path, "a")
             self._file.write(message)
             self._file.flush()
         except OSError as error:
             self.close()
             self._file = None
             if not self._has_warned:
-                print(
+                print_clean(
                     f"warning: the log {self.path} could not be written: {error}. Training "
                     "continues; the log lacks what is printed until there is room.",
                     file=sys.__stderr__,
-                    flush=True,
                 )
             self._has_warned = True
         return len(message)

@@ -24,6 +24,7 @@ import torch
 import torch.distributed as dist
 
 from robomimic_ddp.distributed import group, watchdog
+from robomimic_ddp.terminal import print_clean
 
 REQUEST = signal.SIGUSR1
 """torchrun itself never sends it."""
@@ -100,7 +101,7 @@ class Stopper:
             self._interrupted = now
             if group.is_main():
                 with suppress(OSError, ValueError):  # a closed terminal
-                    print(_INTERRUPTED, file=sys.__stderr__, flush=True)
+                    print_clean(_INTERRUPTED, file=sys.__stderr__)
             if group.world_size() > 1:  # torchrun kills the ranks after a while
                 self._requested = True
                 self._exit_after(PATIENCE_SECONDS)

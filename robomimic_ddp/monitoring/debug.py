@@ -15,6 +15,7 @@ from robomimic_ddp.config import tree
 from robomimic_ddp.distributed import group
 from robomimic_ddp.monitoring.step_hooks import LOSS, StepHook
 from robomimic_ddp.monitoring.step_logs import samples_in
+from robomimic_ddp.terminal import print_clean
 
 _INTERVAL = 100
 
@@ -22,7 +23,7 @@ _INTERVAL = 100
 def say(line: str) -> None:
     """Prints a line of this rank, past the streams that silence other ranks."""
     out = sys.stdout if group.is_main() else sys.__stdout__
-    print(f"[rank {group.rank()}/{group.world_size()}] {line}", file=out or sys.stdout, flush=True)
+    print_clean(f"[rank {group.rank()}/{group.world_size()}] {line}", file=out or sys.stdout)
 
 
 def tell_start(nets: Iterable[tuple[str, nn.Module]], loader: Any, device: str) -> None:

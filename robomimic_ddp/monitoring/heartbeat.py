@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from robomimic_ddp import files
 from robomimic_ddp.config import env, paths
 from robomimic_ddp.distributed import watchdog
 from robomimic_ddp.errors import DataError, Stopped
@@ -30,6 +31,8 @@ _KINDS = {
     **{"host": str, "device": str, "place": (str, _NONE), "finished": bool},
 }
 """Key -> type, in a complete file."""
+_MOST, _MOST_RANKS = 1e15, 100_000
+"""Of any number of a heartbeat, and of ranks: who reads it waits in proportion."""
 _LAST_SECONDS = 5.0
 """For a pending write, on a disk that may hang."""
 
@@ -115,7 +118,9 @@ class Heartbeat(StepHook):
         temporary = self.path.with_suffix(".tmp")
         try:
             self.path.parent.mkdir(exist_ok=True)
-            temporary.write_text(json.dumps(state), encoding="utf-8")
+            temporary.unlink(missing_ok=True)  # what a killed rank has left
+            with open(temporary, "x", encoding="utf-8") as file:
+                file.write(json.dumps(state))
             os.replace(temporary, self.path)
         except OSError:
             return  # a full disk, or a folder of another node
@@ -145,6 +150,15 @@ def read(directory: Path) -> list[dict[str, Any]]:
     return look(directory)[0]
 
 
+def _is_complete(state: Any) -> bool:
+    if not isinstance(state, dict):
+        return False
+    of_kind = [isinstance(state.get(key, ...), kind) for key, kind in _KINDS.items()]
+    numbers = [value for value in state.values() if isinstance(value, _NUMBER)]
+    is_sound = all(of_kind) and all(abs(number) < _MOST for number in numbers)
+    return is_sound and 0 <= state["rank"] < state["world_size"] <= _MOST_RANKS
+
+
 def look(directory: Path) -> tuple[list[dict[str, Any]], list[str]]:
     """Every rank's newest heartbeat, and damaged files' names. Raises DataError for none."""
     if not Path(directory).is_dir():
@@ -152,14 +166,12 @@ def look(directory: Path) -> tuple[list[dict[str, Any]], list[str]]:
     found, damaged = [], []
     for path in sorted((Path(directory) / FOLDER).glob("rank*.json")):
         try:
-            state = json.loads(paths.regular(path).read_text(encoding="utf-8"))
+            state = files.read_json(path)
         except FileNotFoundError:
             continue
         except (OSError, ValueError):
             state = None
-        whole = isinstance(state, dict) and all(
-            key in state and isinstance(state[key], kind) for key, kind in _KINDS.items()
-        )
+        whole = _is_complete(state)
         found += [state] if whole else []
         damaged += [] if whole else [path.name]
     if not found:

@@ -17,10 +17,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from robomimic_ddp import files
 from robomimic_ddp.config import paths
 from robomimic_ddp.errors import DataError
+from robomimic_ddp.terminal import print_clean
 
 FILE_NAME = "history.jsonl"
+_MOST_BYTES = 256 * 2**20
 
 
 def loader_of(arguments: Mapping[str, Any]) -> Any:
@@ -53,14 +56,14 @@ def try_to_append(folder: Path, record: dict) -> None:
         append(folder, record)
     except OSError as error:
         if folder not in _warned:
-            print(f"warning: {FILE_NAME} lacks an epoch's log: {error}", file=sys.stderr)
+            print_clean(f"warning: {FILE_NAME} lacks an epoch's log: {error}", file=sys.stderr)
         _warned.add(folder)
 
 
 def append(directory: Path, record: dict) -> None:
     """Appends one line. If it cannot be written, raises OSError and leaves the file unchanged."""
     line = json.dumps(record, sort_keys=True, default=_plain) + "\n"
-    with open(directory / FILE_NAME, "ab", buffering=0) as file:
+    with files.opened_to_append(directory / FILE_NAME, buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
         data = line.encode()
         try:
@@ -94,7 +97,7 @@ def read(directory: Path) -> list:
         )
     records = []
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = files.read_text(path, _MOST_BYTES).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(
             f"{path} cannot be read as UTF-8 text ({error}): it is damaged, or another program's. "
@@ -102,7 +105,7 @@ def read(directory: Path) -> list:
         ) from error
     for number, line in enumerate(lines, start=1):
         try:
-            records.append(_record(json.loads(line)))
+            records.append(_record(files.parse_json(line)))
         except ValueError as error:
             if number == len(lines):
                 break

@@ -18,11 +18,13 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from pathlib import Path
 from typing import Any
 
+from robomimic_ddp import files
 from robomimic_ddp.config import env
 from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed import group
 from robomimic_ddp.distributed.quiet_streams import KeepWarnings, LogFile, Tee
 from robomimic_ddp.errors import RobomimicDDPError
+from robomimic_ddp.terminal import print_clean
 
 DATA_LOGGER_SWITCHES = ("log_tb", "log_wandb")
 WANDB_ID = "wandb_run_id"
@@ -41,7 +43,7 @@ class QuietLog:
         folder, name = os.path.split(log_path)
         stem, extension = os.path.splitext(name)
         self.path = os.path.join(folder, f"{stem}_rank{group.rank()}{extension}")
-        self.file = LogFile(self.path)
+        self.file = LogFile(self.path, is_ours=True)
         self.prints = KeepWarnings(self.file)
         self.errors = Tee(self.file, sys.stderr)
 
@@ -148,7 +150,7 @@ def _without_dead_writer(method: Callable) -> Callable:
         if isinstance(thread, threading.Thread) and not thread.is_alive():
             self._tb_logger = None
             writer._closed = True  # else it would wait for its thread at exit
-            print(
+            print_clean(
                 "warning: TensorBoard's log could not be written (its error stands above). "
                 "Training continues without it.",
                 file=sys.stderr,
@@ -163,8 +165,9 @@ def _wandb_id(log_dir: Any) -> dict[str, Any]:
     try:
         file = Path(log_dir) / WANDB_ID
         if not file.exists():
-            file.write_text(uuid.uuid4().hex[:8], encoding="utf-8")
-        return {"id": file.read_text(encoding="utf-8").strip(), "resume": "allow"}
+            with open(file, "x", encoding="utf-8") as new:
+                new.write(uuid.uuid4().hex[:8])
+        return {"id": files.read_text(file, 100).strip(), "resume": "allow"}
     except (OSError, TypeError, UnicodeDecodeError):
         return {}
 
@@ -191,7 +194,7 @@ def _wandb_as_asked(package: str, added: Mapping[str, Any]) -> Iterator[None]:
             return plain_init(*args, **kwargs)
         except Exception as error:
             other = "disabled" if kwargs["mode"] == "offline" else "offline"
-            print(
+            print_clean(
                 f"warning: wandb could not begin ({str(error).strip() or type(error).__name__}): "
                 f"this run's wandb log is {other}. WANDB_MODE=offline or disabled asks for that; "
                 "`wandb sync` sends an offline log.",

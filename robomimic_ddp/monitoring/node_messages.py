@@ -12,6 +12,7 @@ from datetime import timedelta
 from robomimic_ddp.config import env
 from robomimic_ddp.config.plan import RunPlan
 from robomimic_ddp.errors import Stopped
+from robomimic_ddp.terminal import print_clean
 
 
 class NodeMessages:
@@ -45,4 +46,4 @@ class NodeMessages:
     def _say(self, what: str) -> None:
         if self._left:
             where = f"node {self.node + 1} of {self.nodes} ({env.host_name()})"
-            print(f"robomimic-ddp: {where} {what}", file=sys.__stderr__, flush=True)
+            print_clean(f"robomimic-ddp: {where} {what}", file=sys.__stderr__)

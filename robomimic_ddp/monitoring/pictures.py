@@ -15,6 +15,7 @@ import torch
 
 from robomimic_ddp.config import tree
 from robomimic_ddp.monitoring.step_hooks import StepHook
+from robomimic_ddp.terminal import print_clean
 
 _SHOWN = 8
 """Samples of the batch, and frames of a video in TensorBoard."""
@@ -75,7 +76,7 @@ class _Warned:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
         if not isinstance(error, Exception):
             return False
-        print(f"warning: {self.what} could not be logged: {error}", file=sys.stderr)
+        print_clean(f"warning: {self.what} could not be logged: {error}", file=sys.stderr)
         return True
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.monitoring.step_hooks import LOSS, StepHook
 from robomimic_ddp.monitoring.throughput import Pace
+from robomimic_ddp.terminal import print_clean
 
 HOST_BAR = "custom_tqdm"
 """The bar's name in robomimic's `LogUtils`."""
@@ -71,7 +72,7 @@ class Progress(StepHook):
             self._shown_at = time.monotonic()
             tqdm = sys.modules.get("tqdm")  # the host may draw a bar
             with nullcontext() if tqdm is None else tqdm.tqdm.external_write_mode():
-                print(self.line(step_log), flush=True)
+                print_clean(self.line(step_log))
         return step_log
 
     def close(self) -> None:

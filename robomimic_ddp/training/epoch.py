@@ -20,6 +20,7 @@ from robomimic_ddp.monitoring import (
     throughput,
 )
 from robomimic_ddp.monitoring.step_logs import EpochPart
+from robomimic_ddp.terminal import print_clean
 from robomimic_ddp.training import rollouts as _rollouts
 from robomimic_ddp.training import run as _run
 
@@ -195,7 +196,7 @@ class _Epoch:
         """Prints once in a run, on the main rank."""
         note = throughput.waiting_note(paced, self.pace.steps)
         if note and self.run.warned_of_waiting is False and group.is_main():
-            print(note, flush=True)
+            print_clean(note)
             self.run.warned_of_waiting = True
 
 

@@ -24,6 +24,7 @@ from robomimic_ddp.distributed import (
 )
 from robomimic_ddp.errors import PatchError
 from robomimic_ddp.monitoring import debug
+from robomimic_ddp.terminal import print_clean
 from robomimic_ddp.training import plan_summary, resume, run_inputs, state_saver, step
 from robomimic_ddp.training import run as _run
 
@@ -159,14 +160,14 @@ def _start_training(
     if group.is_main():
         lines = [run.describe()] if added is None else [run.describe(), added]
         plan = plan_summary.fitted("\n".join(lines))
-        print(f"\n============= robomimic-ddp =============\n{plan}\n")
+        print_clean(f"\n============= robomimic-ddp =============\n{plan}\n")
     if not run.plan.several_ranks:
         return None, saver.restore()
     if run.plan.mode == "fsdp":
         sharded = fsdp.shard(model, chosen, run.plan.device)
         run.weights_for_acting = functools.partial(fsdp.whole, model, acting=True)
         if group.is_main():
-            print(sharded)
+            print_clean(sharded)
     else:
         run.undo.enter_context(parallel.without_false_alarms())
         for _, module in parallel_nets:
@@ -174,7 +175,7 @@ def _start_training(
     optimizer_ddp.build(model, chosen, run.undo)
     gradients = step.communicate(optimizer_ddp.reducers(model), chosen)
     if gradients is not None and group.is_main():
-        print(gradients)
+        print_clean(gradients)
     rng.seed_streams(run.seed, run.plan.rank)
     finished = saver.restore()
     if not run.options.values.verify:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import checkpoint
+from robomimic_ddp import checkpoint, files
 from robomimic_ddp.config import env, relaunch
 from robomimic_ddp.distributed import (
     atomic_files,
@@ -26,6 +26,7 @@ from robomimic_ddp.distributed import (
 )
 from robomimic_ddp.errors import CheckpointError, DataError, LaunchError, Stopped
 from robomimic_ddp.monitoring import history
+from robomimic_ddp.terminal import print_clean
 from robomimic_ddp.training import run as _run
 from robomimic_ddp.training import run_inputs
 
@@ -55,9 +56,11 @@ def decide(config: Any, run: _run.Run, host_asked: bool, host_can: bool) -> bool
         if found is None and asked:
             found = checkpoint.find_run(experiment, host_can, required)
         if found is None and launch.restart_count:
-            print(f"restart {launch.restart_count}: this job has no folder in {experiment} yet")
+            print_clean(
+                f"restart {launch.restart_count}: this job has no folder in {experiment} yet"
+            )
         elif found is None:
-            print(f"ddp.resume=auto: nothing to resume in {experiment}; a new run begins")
+            print_clean(f"ddp.resume=auto: nothing to resume in {experiment}; a new run begins")
         elif launch.restart_count:
             stopped = (found.directory / checkpoint.REQUEUE_NAME).exists()
         else:  # a marker would keep torchrun from restarting a job that fails while it starts
@@ -103,7 +106,7 @@ def say_resumable(run: _run.Run) -> None:
     if directory is not None and (directory / checkpoint.STATE).exists() and not restarts:
         what = f"the run in {directory} can be resumed from its last saved state"
         text = how_to(what)
-        print(text, file=sys.stderr, flush=True)
+        print_clean(text, file=sys.stderr)
         env.keep_resume_note(text)
 
 
@@ -129,7 +132,7 @@ def forget_requeue(found: checkpoint.Found) -> None:
     try:
         (found.directory / checkpoint.REQUEUE_NAME).unlink(missing_ok=True)
     except OSError as error:
-        print(f"warning: the requeue marker stays: {error}", file=sys.stderr)
+        print_clean(f"warning: the requeue marker stays: {error}", file=sys.stderr)
 
 
 def saved_state(run: _run.Run) -> dict[str, Any] | None:
@@ -146,7 +149,7 @@ def saved_state(run: _run.Run) -> dict[str, Any] | None:
         def read() -> None:
             box["state"], notes = checkpoint.read(resumed.found.directory)
             for note in notes:
-                print(f"warning: {note}", file=sys.stderr)
+                print_clean(f"warning: {note}", file=sys.stderr)
 
         main_rank.on_main(read)
         state = box.get("state") or {}
@@ -189,7 +192,7 @@ def trim_history(directory: Path, last_epoch: int) -> None:
         with atomic_files.atomic_open(path, encoding="utf-8") as file:
             file.writelines(json.dumps(record, sort_keys=True) + "\n" for record in kept)
     except (DataError, OSError, TypeError) as error:
-        print(
+        print_clean(
             f"warning: {error}\nThe run continues; {history.FILE_NAME} keeps the lines of epochs "
             "that are trained again.",
             file=sys.stderr,
@@ -200,11 +203,11 @@ def keep_config(run: _run.Run) -> None:
     """Main rank: keeps the run's config as config.json.old where the host has written another."""
     before = run.resume.config_before
     try:
-        changed = before is not None and (run.directory / "config.json").read_bytes() != before
+        changed = before is not None and files.read_bytes(run.directory / "config.json") != before
     except OSError:
         return
     if changed and write_config(run, "config.json.old"):
-        print("config.json has changed; the run's config before is config.json.old beside it")
+        print_clean("config.json has changed; the run's config before is config.json.old beside it")
 
 
 def write_config(run: _run.Run, name: str) -> bool:
@@ -213,7 +216,9 @@ def write_config(run: _run.Run, name: str) -> bool:
         with atomic_files.atomic_open(run.directory / name, "wb") as file:
             file.write(run.resume.config_before)
     except OSError as error:
-        print(f"warning: {run.directory / name} could not be written: {error}", file=sys.stderr)
+        print_clean(
+            f"warning: {run.directory / name} could not be written: {error}", file=sys.stderr
+        )
         return False
     return True
 
@@ -221,7 +226,7 @@ def write_config(run: _run.Run, name: str) -> bool:
 def say(line: str) -> None:
     """Prints on the main rank."""
     if group.is_main():
-        print(line)
+        print_clean(line)
 
 
 def changes(run: Any, model: Any, saved: dict[str, Any], data: str) -> Iterable[str]:

@@ -19,6 +19,7 @@ import numpy as np
 from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed import group, rng, watchdog
 from robomimic_ddp.errors import RobomimicDDPError
+from robomimic_ddp.terminal import print_clean
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +78,9 @@ def _announce(episodes: int) -> None:
     if group.is_main():
         world = group.world_size()
         shares = (f"rank {rank}: {_listed(range(rank, episodes, world))}" for rank in range(world))
-        print(f"rollouts: episodes of each environment over {world} ranks: {'; '.join(shares)}")
+        print_clean(
+            f"rollouts: episodes of each environment over {world} ranks: {'; '.join(shares)}"
+        )
 
 
 def _listed(episodes: range) -> str:

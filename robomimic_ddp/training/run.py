@@ -45,6 +45,7 @@ from robomimic_ddp.distributed import (
 from robomimic_ddp.errors import PatchError
 from robomimic_ddp.monitoring import node_messages, pictures, progress_bar
 from robomimic_ddp.monitoring.heartbeat import Heartbeat
+from robomimic_ddp.terminal import print_clean
 from robomimic_ddp.training import plan_summary, step
 
 logger = logging.getLogger(__name__)
@@ -137,7 +138,7 @@ class Run:
     def print_beginning(self) -> None:
         """On the main rank: what is known before the host prints anything."""
         if group.is_main():
-            print(plan_summary.fitted("\n".join(plan_summary.beginning(self))), flush=True)
+            print_clean(plan_summary.fitted("\n".join(plan_summary.beginning(self))))
 
     def begin_record(self, directory: Path, place: Mapping[str, Any] | None = None) -> None:
         """Main rank: writes `ddp.json` into the run directory, with the options, their sources and

@@ -11,7 +11,7 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import checkpoint
+from robomimic_ddp import checkpoint, files
 from robomimic_ddp.config import env
 from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed import group, main_rank, watchdog
@@ -50,7 +50,7 @@ def run_directory(get_exp_dir: Callable) -> Callable:
             make_directory = _new_directory if run.resume.found is None else _found_directory
             paths, directory = make_directory(run, make_paths)
             with suppress(OSError):
-                run.resume.config_before = (directory / "config.json").read_bytes()
+                run.resume.config_before = files.read_bytes(directory / "config.json")
             names = checkpoint.relative_paths(directory, paths)
             run.begin_record(directory, {"job": checkpoint.job_name(launch), "paths": names})
             return paths

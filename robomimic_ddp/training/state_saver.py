@@ -13,6 +13,7 @@ from robomimic_ddp import checkpoint
 from robomimic_ddp.distributed import group, host_algo, main_rank, parallel, rng, watchdog
 from robomimic_ddp.errors import CheckpointError, RobomimicDDPError, Stopped
 from robomimic_ddp.monitoring import step_logs
+from robomimic_ddp.terminal import print_clean
 from robomimic_ddp.training import resume
 from robomimic_ddp.training import run as _run
 from robomimic_ddp.training import run_fingerprint as identity
@@ -203,8 +204,8 @@ class StateSaver:
         try:
             checkpoint.write_requeue(run.directory, content)
         except OSError as error:
-            print(f"warning: no requeue marker in {run.directory}: {error}", file=sys.stderr)
-        print(resume.how_to(f"stopped {where} ({signal})"), flush=True)
+            print_clean(f"warning: no requeue marker in {run.directory}: {error}", file=sys.stderr)
+        print_clean(resume.how_to(f"stopped {where} ({signal})"))
 
     def _save(self, inside: dict[str, Any] | None) -> None:
         watchdog.reached(f"{watchdog.SAVING}the state after epoch {self.finished}")
@@ -232,10 +233,12 @@ class StateSaver:
                 named = {key: content[key] for key in ("save_id", "epoch", "export")}
                 record.add(saved=named)
             except (CheckpointError, OSError) as error:
-                print(f"warning: {error} The next try is at the next epoch's end.", file=sys.stderr)
+                print_clean(
+                    f"warning: {error} The next try is at the next epoch's end.", file=sys.stderr
+                )
                 return False
             for trouble in troubles if not self.warned_of_copies else ():
-                print(f"warning: {trouble}. Training continues.", file=sys.stderr)
+                print_clean(f"warning: {trouble}. Training continues.", file=sys.stderr)
             self.warned_of_copies = self.warned_of_copies or bool(troubles)
             return True
 

@@ -7,12 +7,14 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy
 import torch
 
 import robomimic_ddp
+from robomimic_ddp import files
 from robomimic_ddp.config import host_seams
 
 
@@ -50,9 +52,9 @@ def source_digest(folder: Path) -> str:
     """Digest of names and bytes of .py files below `folder` but `*_private.py` (macros)."""
     digest = hashlib.blake2b(digest_size=8)
     for path in sorted(_sources(str(folder))):
-        digest.update(os.path.relpath(path, folder).encode() + b"\0")
-        with open(path, "rb", buffering=0) as file:
-            digest.update(file.readall() + b"\0")
+        with suppress(OSError):  # a pipe, or a link that leads nowhere: Python imports neither
+            content = files.read_bytes(path)
+            digest.update(os.path.relpath(path, folder).encode() + b"\0" + content + b"\0")
     return digest.hexdigest()
 
 

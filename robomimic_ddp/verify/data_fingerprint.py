@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from robomimic_ddp.config import paths
+from robomimic_ddp.files import opened
 from robomimic_ddp.verify.comparison import Different
 from robomimic_ddp.verify.tensor_checksums import digest
 
@@ -84,7 +85,7 @@ def fingerprint(dataset: Any) -> str | None:
         try:
             size = files[number].stat().st_size
             total.update(f"{number}:{size}".encode())
-            with open(files[number], "rb") as file:
+            with opened(files[number]) as file:
                 for block in range(_BLOCKS):
                     file.seek(block * max(0, size - _BLOCK_BYTES) // (_BLOCKS - 1))
                     total.update(file.read(_BLOCK_BYTES))

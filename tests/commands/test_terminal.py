@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
+import h5py
 import pytest
+import torch
 
 from robomimic_ddp import cli, terminal
 from robomimic_ddp.commands.doctor import command as doctor
+from tests.datasets import make_hdf5
+from tests.patches.support import write_host
 
 WORDS = "training meets " * 12
 LONG = "/a/folder/" + "x" * 90
@@ -76,3 +81,63 @@ def test_an_error_fits(monkeypatch):
         cli.main(["nonsense"])
     assert "robomimic-ddp: error: argument COMMAND: invalid choice" in screen.text
     assert max(map(len, screen.text.splitlines())) <= 80
+
+
+HOSTILE = "\033]0;title\007\033[2J\033[31mred\033[0m\r\b\x9b1m\x9d8;;http://x\x9c\033Pq\033\\\u202eabc\0\033"
+
+
+@pytest.mark.bad_input
+def test_what_controls_a_terminal_is_not_printed(capsys):
+    assert terminal.clean(HOSTILE) == "redabc"
+    assert terminal.clean("two\nlines\té 数据") == "two\nlines\té 数据"
+    assert terminal.table([("a", f"{HOSTILE}\nb")], None) == ["a  redabc b"]
+    terminal.say(f"{HOSTILE}\n`a command`")
+    terminal.print_clean(HOSTILE, sys.stderr, ("red", "\033[1m"))
+    assert capsys.readouterr() == ("redabc\n`a command`\n", "\033[1mred\033[0mabc\n")
+
+
+def beat(folder):
+    state = {
+        **{"rank": 0, "world_size": 1, "pid": 1, "step": 4, "time": 1.0, "idle_seconds": 0.0},
+        **{"memory": 0, "loss": None, "step_seconds": None, "epoch": 1, "host": HOSTILE},
+        **{"device": "cpu", "place": HOSTILE, "finished": False},
+    }
+    (folder / "heartbeats").mkdir()
+    (folder / "heartbeats/rank0.json").write_text(json.dumps(state))
+    return ["watch", "--once", str(folder)]
+
+
+def checkpoint(folder):
+    nets = {f"policy.{HOSTILE}": torch.zeros(2)}
+    content = {"model": {"nets": nets}, "algo_name": HOSTILE, "config": "{}", HOSTILE: 1}
+    torch.save(content, folder / "a.pth")
+    return ["ckpt", "show", "--keys", str(folder / "a.pth")]
+
+
+def host(folder):
+    return ["status", str(write_host(folder / HOSTILE.replace("/", "").replace("\0", "")))]
+
+
+def run(folder):
+    folder = folder / HOSTILE.replace("/", "").replace("\0", "")
+    folder.mkdir()
+    record = {"epoch": 1, "phase": HOSTILE, "log": {HOSTILE: 1.0}}
+    (folder / "history.jsonl").write_text(json.dumps(record) + "\n")
+    return ["plot", str(folder), "-o", str(folder / "curves.png")]
+
+
+def dataset(folder):
+    path = make_hdf5(folder / "data.hdf5")
+    with h5py.File(path, "r+") as file:
+        for demo in file["data"].values():
+            demo["obs"][HOSTILE.replace("/", "").replace("\0", "")] = demo["actions"][:]
+    return ["inspect-data", str(path)]
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("make", [beat, checkpoint, host, run, dataset])
+def test_no_command_prints_the_escape_sequences_of_a_stranger(make, tmp_path, capsys):
+    cli.main(make(tmp_path))
+    out, err = capsys.readouterr()
+    assert "redabc" in out + err
+    assert not set(out + err) & set("\033\r\b\x9b\x9d\u202e")

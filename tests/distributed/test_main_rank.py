@@ -109,10 +109,14 @@ def test_modes_links_and_special_files(tmp_path):
         file.write("é\n")
     assert (tmp_path / "text").read_bytes() == b"\xe9\r\n"
     (tmp_path / "link").symlink_to("text")
-    with atomic_open(tmp_path / "link") as file:
+    with open_on_main(tmp_path / "link") as file:
         file.write("through")
     assert (tmp_path / "link").is_symlink() and (tmp_path / "text").read_text() == "through"
-    with atomic_open(os.devnull) as file:
+    with atomic_open(tmp_path / "link") as file:
+        file.write("a file of ours")
+    assert not (tmp_path / "link").is_symlink()
+    assert (tmp_path / "text").read_text() == "through"
+    with open_on_main(os.devnull) as file:
         file.write("gone")
     assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
     with pytest.raises(FileExistsError), atomic_open(tmp_path / "text", "x"):

@@ -185,7 +185,14 @@ def run(cfg: "OmegaConf") -> str:
 {TRAIN}    with <<open|DDPUtils.open_on_main>>(os.path.join(d, 'config.json'), {mode}) as f:
         pass
 """
-        for mode in ("'w'", '"w"', "'wb'", "mode='wt'")
+        for mode in (
+            "'w'",
+            '"w"',
+            "'wb'",
+            "mode='wt'",
+            "'a', newline=''",
+            "encoding='x', mode='at'",
+        )
     ],
     "over_ranks": [
         f"import torch\n@@\n\n\ndef loss(self, q):\n    lam = {alpha} / "
@@ -525,8 +532,15 @@ UNRECOGNISED = {
         )
     ],
     "open_on_main": [
-        (f"import json\n{TRAIN}    f = {call}\n", 3)
-        for call in ("open(path, 'a')", "open(path, mode)", "open(path, 'w', 1)", "open(p, 'r+')")
+        *(
+            (f"import json\n{TRAIN}    with {call} as f:\n        pass\n", 3)
+            for call in (
+                *("open(path, mode)", "open(path, 'w', 1)", "open(p, 'r+')", "open(p, 'a+')"),
+                *("open(p, 'x')", "open(p, 'a', buffering=1)", "open(p, 'w', *x)"),
+                "open(p, buffering=1, mode='w')",
+            )
+        ),
+        (f"import json\n{TRAIN}    json.dump({{}}, open(path, 'w'))\n", 3),
     ],
     "over_ranks": [
         (f"scale = q.abs().mean()\nlam = self.alpha / {divisor}\n", 2)

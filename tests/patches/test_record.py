@@ -67,6 +67,17 @@ def test_revert_refuses_to_lose_the_users_edit(host):
     assert snapshot(host) == before
 
 
+@pytest.mark.parametrize("name", [EDITED, "scripts/train.py"])
+def test_apply_refuses_to_overwrite_an_edit_saved_since_it_looked(host, name):
+    apply(host, only=["scale_lr"])
+    examination = examine(host)
+    append(host / name, " ")
+    before = snapshot(host)
+    with pytest.raises(PatchError, match="another program has saved it since it was read"):
+        record.apply(examination)
+    assert snapshot(host) == before
+
+
 def test_force_keeps_a_copy_of_the_users_version(host):
     plain = snapshot(host)
     apply(host)

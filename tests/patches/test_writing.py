@@ -23,10 +23,10 @@ def folder(tmp_path):
 
 def some_changes(folder):
     return [
-        Change(folder / "a.py", b"A"),
-        Change(folder / "new.py", b"N", 0o600),
-        Change(folder / "b.py", b"B"),
-        Change(folder / "c.py", None),
+        Change(folder / "a.py", b"a", b"A"),
+        Change(folder / "new.py", None, b"N", 0o600),
+        Change(folder / "b.py", b"b", b"B"),
+        Change(folder / "c.py", b"c", None),
     ]
 
 
@@ -77,7 +77,7 @@ def test_a_read_only_folder_is_respected(folder):
     before = snapshot(folder)
     try:
         with pytest.raises(PatchError, match="inner"):
-            write_all([*some_changes(folder), Change(inner / "x.py", b"x")])
+            write_all([*some_changes(folder), Change(inner / "x.py", None, b"x")])
         assert snapshot(folder) == before
     finally:
         os.chmod(inner, 0o755)
@@ -130,11 +130,78 @@ def test_only_renamed_files_are_put_back(folder, monkeypatch, links):
     assert snapshot(folder) == before
 
 
+def save_in_place(path):
+    path.write_bytes(b"the user's")
+
+
+def save_by_rename(path):
+    path.with_name("swap").write_bytes(b"the user's")
+    os.replace(path.with_name("swap"), path)
+
+
+@pytest.mark.planted_fault
+@pytest.mark.parametrize("save", [save_in_place, save_by_rename, os.unlink])
+@pytest.mark.parametrize("name", ["a.py", "b.py", "c.py", "new.py"])
+def test_an_edit_saved_since_a_file_was_read_is_kept(folder, name, save):
+    changes = some_changes(folder)
+    (folder / "new.py").touch()
+    save(folder / name)
+    if name != "new.py":
+        (folder / "new.py").unlink()
+    elif save is os.unlink:
+        return
+    before = snapshot(folder)
+    with pytest.raises(PatchError, match=f"{name} cannot be written: another program has saved it"):
+        write_all(changes)
+    assert snapshot(folder) == before
+
+
+@pytest.mark.planted_fault
+@pytest.mark.parametrize("save", [save_in_place, save_by_rename])
+@pytest.mark.parametrize("name", ["a.py", "b.py", "c.py"])
+def test_an_edit_saved_while_files_are_written_is_kept(folder, monkeypatch, name, save):
+    """Of a.py after it was written, of the others before; then b.py or c.py cannot be written."""
+    replace = os.replace
+
+    def saving(source, target):
+        replace(source, target)
+        if os.path.basename(target) == "a.py":
+            monkeypatch.setattr(writing.os, "replace", replace)
+            save(folder / name)
+            (folder / "b.py").write_bytes(b"the user's")
+
+    monkeypatch.setattr(writing.os, "replace", saving)
+    with pytest.raises(PatchError, match="another program has saved it since it was read"):
+        write_all(some_changes(folder))
+    assert (folder / name).read_bytes() == (folder / "b.py").read_bytes() == b"the user's"
+    if name == "a.py":
+        (former,) = folder.glob("*.former")
+        assert former.read_bytes() == b"a"
+
+
+@pytest.mark.planted_fault
+def test_what_an_editor_writes_to_the_replaced_file_is_kept(folder, monkeypatch):
+    replace = os.replace
+    editor = (folder / "a.py").open("ab", buffering=0)
+
+    def writing_late(source, target):
+        replace(source, target)
+        if os.path.basename(target) == "b.py":
+            monkeypatch.setattr(writing.os, "replace", replace)
+            editor.write(b" and the user's")
+
+    monkeypatch.setattr(writing.os, "replace", writing_late)
+    with editor, pytest.raises(PatchError, match="a.py cannot be written: another program"):
+        write_all(some_changes(folder))
+    assert (folder / "a.py").read_bytes() == b"a and the user's"
+    assert (folder / "b.py").read_bytes() == b"b"
+
+
 @pytest.mark.planted_fault
 def test_what_cannot_be_put_back_is_named_and_the_rest_is_put_back(folder, monkeypatch):
     before = snapshot(folder)
     refuse(monkeypatch, ("b.py", 1), ("a.py", 2))
-    record = Change(folder / "record.json", b"R", is_record=True)
+    record = Change(folder / "record.json", None, b"R", is_record=True)
     with pytest.raises(PatchError) as failed:
         write_all([record, *some_changes(folder)])
     after = snapshot(folder)
@@ -162,12 +229,12 @@ def test_a_link_stays_a_link(folder):
     target.mkdir()
     (target / "real.py").write_bytes(b"old")
     (folder / "link.py").symlink_to(target / "real.py")
-    write_all([Change(folder / "link.py", b"new")])
+    write_all([Change(folder / "link.py", b"old", b"new")])
     assert (folder / "link.py").is_symlink()
     assert (target / "real.py").read_bytes() == b"new"
 
 
 def test_hard_links_elsewhere_keep_their_bytes(folder):
     os.link(folder / "a.py", folder / "cache.py")
-    write_all([Change(folder / "a.py", b"A")])
+    write_all([Change(folder / "a.py", b"a", b"A")])
     assert (folder / "cache.py").read_bytes() == b"a"

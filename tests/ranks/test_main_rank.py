@@ -53,6 +53,8 @@ def files(folder):
     for round_number in range(2):
         with atomic_files.open_on_main(path, "w") as file:
             file.write(f"rank {group.rank()} round {round_number}")
+        with atomic_files.open_on_main(path.with_suffix(".csv"), "a", newline="") as file:
+            file.write(f"rank {group.rank()} round {round_number}\n")
         atomic_files.copyfile(path, path.with_suffix(".bak"))
     with atomic_files.open_on_main(path.with_suffix(".bin"), "wb") as file:
         file.write(b"bytes")
@@ -163,7 +165,8 @@ def test_the_same_error_with_the_main_ranks_traceback(ranks, kind, name, text):
 
 def test_files_are_written_once(ranks, tmp_path):
     assert ranks.run(files, str(tmp_path)) == [("saved by 0", 5), (None, 5)]
-    assert sorted(os.listdir(tmp_path)) == ["config.bak", "config.bin", "config.json"]
+    assert sorted(os.listdir(tmp_path)) == ["config.bak", "config.bin", "config.csv", "config.json"]
+    assert (tmp_path / "config.csv").read_text() == "rank 0 round 0\nrank 0 round 1\n"
     assert (tmp_path / "config.json").read_text() == "rank 0 round 1"
     assert (tmp_path / "config.bak").read_text() == "rank 0 round 1"
 

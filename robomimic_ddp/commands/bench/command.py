@@ -21,7 +21,7 @@ from robomimic_ddp.commands.launch import checks, devices, torchrun
 from robomimic_ddp.commands.launch.arguments import Settings
 from robomimic_ddp.config import env, paths, tree
 from robomimic_ddp.errors import EXIT_DONE, DataError, LaunchError, PatchError, UsageError
-from robomimic_ddp.terminal import say
+from robomimic_ddp.terminal import print_clean, say
 
 EPOCHS = 3
 """Epochs of a start that are measured; a start takes longer than they do."""
@@ -98,7 +98,7 @@ def run(command: str, args: argparse.Namespace) -> int:
         _write(args.json, json.dumps([asdict(speed) for speed in speeds], indent=2) + "\n")
     if args.output is not None:
         report.draw(speeds, str(args.output))
-        print(f"drawn to {args.output}")
+        print_clean(f"drawn to {args.output}")
     return EXIT_DONE
 
 

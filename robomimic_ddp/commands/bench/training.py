@@ -17,6 +17,7 @@ from robomimic_ddp.commands.launch.arguments import Settings
 from robomimic_ddp.config import env
 from robomimic_ddp.errors import LaunchError
 from robomimic_ddp.monitoring import history
+from robomimic_ddp.terminal import print_clean
 
 _LOG_LINES = 15
 _STOP_SECONDS = 60
@@ -55,7 +56,7 @@ def train(job: Settings, output: Path) -> list[Mapping[str, float]]:
     directories = [file.parent for file in output.glob(f"*/*/{history.FILE_NAME}")]
     if code != 0 or not directories:
         text = log.read_text(encoding="utf-8", errors="replace").splitlines()
-        print(*text[-_LOG_LINES:], sep="\n", file=sys.stderr)
+        print_clean("\n".join(text[-_LOG_LINES:]), file=sys.stderr)
         raise LaunchError(
             f"the training on {ranks_text(job.gpus)} ended with exit code {code}; its last lines "
             "are above. Expected steps to measure. Correct what they name; `robomimic-ddp launch "

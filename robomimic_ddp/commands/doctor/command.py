@@ -13,7 +13,7 @@ from robomimic_ddp.commands.doctor.findings import FAIL, OK, WARN, Context, Find
 from robomimic_ddp.commands.doctor.probe import probe
 from robomimic_ddp.config import env
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, UsageError
-from robomimic_ddp.terminal import width, wrapped
+from robomimic_ddp.terminal import print_clean, width, wrapped
 
 CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     software.check_versions,
@@ -51,10 +51,10 @@ def run(command: str, args: argparse.Namespace) -> int:
             _print(finding)
     levels = [finding.level for finding in findings]
     if args.json:
-        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+        print_clean(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
         counts = ", ".join(f"{levels.count(level)} {level}" for level in (OK, WARN, FAIL))
-        print(f"\n{counts}")
+        print_clean(f"\n{counts}")
     return EXIT_REFUSED if FAIL in levels else EXIT_DONE
 
 
@@ -77,6 +77,5 @@ def _print(finding: Finding) -> None:
     lines = wrapped(f"{finding.check}: {finding.message}", columns, _INDENT, label)
     if finding.remedy:
         lines += wrapped(finding.remedy, columns, f"{_INDENT}   ", f"{_INDENT}-> ")
-    if columns is not None:
-        lines[0] = lines[0].replace(label, f"{_COLOURS[finding.level]}{label}\033[0m", 1)
-    print("\n".join(lines), flush=True)
+    escape = "" if columns is None else _COLOURS[finding.level]
+    print_clean("\n".join(lines), colour=(label, escape))

@@ -10,6 +10,8 @@ import subprocess
 import sys
 from typing import Any
 
+from robomimic_ddp.terminal import print_clean
+
 PATIENCE_SECONDS = 120
 
 
@@ -101,4 +103,4 @@ if __name__ == "__main__":
         importlib.import_module(package)
     except Exception as error:  # a broken build may raise any
         answer = {"error": f"{type(error).__name__}: {error}"}
-    print(json.dumps(answer))
+    print_clean(json.dumps(answer))

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from robomimic_ddp import API_VERSION
+from robomimic_ddp import API_VERSION, files
 from robomimic_ddp.commands.doctor.findings import FAIL, OK, WARN, Context, Finding, judge
 from robomimic_ddp.config import host_seams
 from robomimic_ddp.errors import other_api_version
@@ -95,7 +95,7 @@ def check_host(_: Context) -> Iterator[Finding]:
         return
     edited, versions = 0, set()
     for path in sorted(folder.glob("*/*.py")):
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = files.read_bytes(path).decode(errors="replace") if path.is_file() else ""
         if host_seams.api_names(text) is not None:
             edited += 1
             versions |= {int(number) for number in re.findall(r"api_version=(\d+)", text)}

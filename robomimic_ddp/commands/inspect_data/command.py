@@ -9,6 +9,7 @@ from typing import Any
 from robomimic_ddp.config import paths
 from robomimic_ddp.data.array_cache import DEFAULT_CACHE
 from robomimic_ddp.errors import EXIT_DONE, DataError, UsageError
+from robomimic_ddp.terminal import print_clean
 
 SAMPLE = 64
 
@@ -102,4 +103,4 @@ def _report(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _print_json(report: Any) -> None:
-    print(json.dumps(report, indent=2))
+    print_clean(json.dumps(report, indent=2))

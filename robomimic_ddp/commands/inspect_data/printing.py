@@ -9,7 +9,7 @@ from rich.filesize import decimal
 
 from robomimic_ddp.data.rlds.index import prepared
 from robomimic_ddp.data.rlds.index.statistics import QUANTILE_STEPS
-from robomimic_ddp.terminal import say, table, width
+from robomimic_ddp.terminal import print_clean, say, table, width
 
 TABLES = ("cameras", "steps", "schemas", "actions")
 """Sections of a report that map names to rows, {column: cell}."""
@@ -27,7 +27,7 @@ def show(report: dict[str, Any] | list[dict[str, Any]]) -> None:
         rows = report.get(title)
         if rows and isinstance(rows, dict):  # of statistics "steps" is a number
             _print_table(title, rows)
-    print()
+    print_clean()
     for line in _remarks(report):
         say(line)
 
@@ -50,7 +50,7 @@ def _print_table(title: str, rows: dict[str, dict[str, Any]]) -> None:
     columns = next(iter(rows.values()))
     head = [f"{column:>7}" if title == "actions" else column for column in columns]
     body = [(name, *map(_cell, row, row.values())) for name, row in rows.items()]
-    print("\n" + "\n".join(table([(title, *head), *body], width())))
+    print_clean("\n" + "\n".join(table([(title, *head), *body], width())))
 
 
 def _cell(column: str, value: Any) -> str:

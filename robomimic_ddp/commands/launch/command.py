@@ -13,7 +13,7 @@ from pathlib import Path
 from robomimic_ddp.commands.launch import arguments, devices
 from robomimic_ddp.config import env
 from robomimic_ddp.errors import EXIT_DONE, UsageError
-from robomimic_ddp.terminal import say
+from robomimic_ddp.terminal import print_clean, say
 
 _NEEDED = ("torch", "omegaconf")
 
@@ -46,7 +46,7 @@ def run(command: str, args: argparse.Namespace) -> int:
         say(f"runs: {folder}")
     shown = {**_import_path(variables), **added}
     assignments = [f"{name}={shlex.quote(value)}" for name, value in shown.items()]
-    print("command:", " ".join([*assignments, shlex.join(words)]), flush=True)
+    print_clean(" ".join(["command:", *assignments, shlex.join(words)]))
     for problem in problems:
         say(f"robomimic-ddp: note: {problem}", file=sys.stderr)
     if not settings.dry_run:

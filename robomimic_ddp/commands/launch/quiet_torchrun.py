@@ -13,6 +13,7 @@ from torch.distributed.run import main as torchrun
 
 from robomimic_ddp.config import env
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_STOPPED
+from robomimic_ddp.terminal import print_clean
 
 
 def main() -> int:
@@ -29,12 +30,12 @@ def main() -> int:
         except ChildFailedError as failure:
             outcome, code = "the ranks have stopped on request", EXIT_STOPPED
             if any(rank.exitcode != EXIT_STOPPED for rank in failure.failures.values()):
-                print(failure, file=sys.stderr)
+                print_clean(failure, file=sys.stderr)
                 outcome, code = "a rank has failed, see the root cause above", EXIT_REFUSED
         else:
             return EXIT_DONE
         advice = f"; {note.read_text(encoding='utf-8')}" if note.exists() else ""
-        print(f"launch: {outcome}{advice}", file=sys.stderr)
+        print_clean(f"launch: {outcome}{advice}", file=sys.stderr)
         return code
 
 

@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from robomimic_ddp import __version__
+from robomimic_ddp import __version__, files
 from robomimic_ddp.data import array_cache
 from robomimic_ddp.data.rlds.index import cache, prepared
 from robomimic_ddp.data.rlds.index.build import as_index
@@ -153,7 +153,7 @@ class Job:
     def _begun(self) -> dict[str, Any] | None:
         """Return the notes of the incomplete folder, or None where there are none."""
         try:
-            return json.loads((self.work / SETTINGS).read_bytes())
+            return files.read_json(self.work / SETTINGS)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError) as error:
@@ -174,7 +174,7 @@ class Job:
         index though one is made.
         """
         try:
-            note = json.loads((self.work / DONE / f"{file.path.name}.json").read_bytes())
+            note = files.read_json(self.work / DONE / f"{file.path.name}.json")
             size = (self.work / file.path.name).stat().st_size
         except (OSError, ValueError):
             return None
@@ -239,9 +239,9 @@ class Job:
 
     def _write_metadata(self, done: Mapping[RecordFile, Any]) -> None:
         folder, notes = self.source.folder, {**self._notes, "psnr": _merged_psnr(done.values())}
-        features = json.loads((folder / "features.json").read_bytes())
+        features = files.read_json(folder / "features.json")
         self._change_features(features)
-        info = json.loads((folder / INFO_FILE).read_bytes())
+        info = files.read_json(folder / INFO_FILE)
         line = f"Prepared by robomimic-ddp: images of {prepared.quality(notes)}."
         info["description"] = f"{info.get('description', '')}\n{line}".strip()
         info.pop("downloadSize", None)
@@ -253,7 +253,7 @@ class Job:
             lost = {str(f.number): n["left_out"] for f, n in of_split.items() if n["left_out"]}
             left_out |= {split["name"]: lost} if lost else {}
         path = folder / prepared.INFO
-        metadata = json.loads(path.read_bytes()) if path.is_file() else {}
+        metadata = files.read_json(path) if path.is_file() else {}
         metadata[prepared.KEY] = {**notes, "left_out": left_out}
         for name in folder.iterdir():  # such as the names of labels
             if name.is_file() and name.suffix in (".txt", ".json"):

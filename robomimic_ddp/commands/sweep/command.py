@@ -11,7 +11,7 @@ from typing import Any
 from robomimic_ddp.commands.launch import arguments, devices, torchrun
 from robomimic_ddp.config import env, paths
 from robomimic_ddp.errors import EXIT_DONE, EXIT_STOPPED, DataError, PatchError, UsageError
-from robomimic_ddp.terminal import Parser, say
+from robomimic_ddp.terminal import Parser, print_clean, say
 
 
 class _Intermixed(Parser):
@@ -86,7 +86,7 @@ def _new(args: argparse.Namespace, directory: Path) -> int:
     count = new.make(directory, args.config, searched, args.sampler, args.trials, args.metric)
     trials = "1 trial" if count == 1 else f"{count} trials"
     say(f"{trials}, compared by {study.Sweep(directory).metric} (the best epoch). Train with:")
-    print(f"  robomimic-ddp sweep run {args.directory}")
+    print_clean(f"  robomimic-ddp sweep run {args.directory}")
     return EXIT_DONE
 
 
@@ -107,7 +107,7 @@ def _train(args: argparse.Namespace, directory: Path) -> int:
         raise PatchError(reason)
     code = worker.Worker(sweep, _gpus(args.ranks), args.ranks).run()
     if code == EXIT_STOPPED:
-        print(f"Resume with:\n  robomimic-ddp {shlex.join(sys.argv[1:])}")
+        print_clean(f"Resume with:\n  robomimic-ddp {shlex.join(sys.argv[1:])}")
     return code
 
 

@@ -8,7 +8,6 @@ only when, neither the worker nor any process of the training is alive, however 
 from __future__ import annotations
 
 import fcntl
-import json
 import math
 import os
 import time
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from robomimic_ddp import files
 from robomimic_ddp.errors import DataError
 from robomimic_ddp.monitoring import history
 
@@ -61,7 +61,7 @@ class Entry:
         """Whether the last epoch of its run is done."""
         run = self.run()
         try:
-            return run is not None and "outcome" in json.loads((run / RECORD).read_text("utf-8"))
+            return run is not None and "outcome" in files.read_json(run / RECORD)
         except (OSError, ValueError):
             return False
 
@@ -69,8 +69,8 @@ class Entry:
         """Lock the log and return it as an open file, which keeps the lock until all copies of it
         are closed; None if another worker, or a training that outlived its worker, has it.
         """
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
-        descriptor = os.open(self.log, flags, 0o666)
+        with files.opened_to_append(self.log) as file:
+            descriptor = os.dup(file.fileno())
         try:
             if _try_lock(descriptor, fcntl.LOCK_EX):
                 return descriptor
@@ -126,7 +126,7 @@ def _try_lock(descriptor: int, kind: int) -> bool:
 
 def _is_locked(path: Path) -> bool:
     try:
-        with open(path, "rb") as file:
+        with files.opened(path) as file:
             return not _try_lock(file.fileno(), fcntl.LOCK_SH)
     except (OSError, DataError):  # nobody has made it, or the file system has no locks
         return False

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from robomimic_ddp import files
 from robomimic_ddp.commands.sweep import journal
 from robomimic_ddp.config import host_config, host_keys, options, tree
 from robomimic_ddp.config.dotlist import parse_dotlist
@@ -84,7 +85,7 @@ def _parse_values(word: str, text: str) -> Any:
 
 def decoded(value: Any) -> Any:
     """Return the value of a key for what Optuna keeps of it."""
-    return json.loads(value) if isinstance(value, str) else value
+    return files.parse_json(value) if isinstance(value, str) else value
 
 
 def choices(distribution: Any) -> list:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from robomimic_ddp import files
 from robomimic_ddp.commands.sweep import journal, space
 from robomimic_ddp.commands.sweep.entry import Entry
 from robomimic_ddp.errors import DataError
@@ -89,7 +90,7 @@ class Sweep:
         trial = Trial(self.study, entry.id)
         for key, distribution in self.space.items():
             trial._suggest(key, distribution)
-        digest = hashlib.sha256((self.directory / CONFIG).read_bytes()).hexdigest()[:8]
+        digest = hashlib.sha256(files.read_bytes(self.directory / CONFIG)).hexdigest()[:8]
         trial.set_user_attr("digests", list(dict.fromkeys([*entry.digests, digest])))
         trial.set_user_attr("worker", dict(worker))
         return trial

@@ -26,6 +26,7 @@ from robomimic_ddp.commands.sweep.study import Sweep
 from robomimic_ddp.config import env, machine
 from robomimic_ddp.distributed import known_errors, rendezvous
 from robomimic_ddp.errors import EXIT_DONE, EXIT_REFUSED, EXIT_STOPPED, DataError
+from robomimic_ddp.terminal import print_clean
 
 _POLL_SECONDS = 1.0
 _MOST_KILLS = 3
@@ -224,7 +225,7 @@ class Worker:
 
 
 def _print(line: str) -> None:
-    print(line, flush=True)
+    print_clean(line)
 
 
 def _is_alive(process: int) -> bool:

@@ -7,7 +7,6 @@ forks `actions/ACTION KEY`), with filter keys under `mask/`.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from robomimic_ddp import files
 from robomimic_ddp.config import tree
 from robomimic_ddp.data.hdf5.structure import Structure, opened
 from robomimic_ddp.errors import ConfigError, DataError
@@ -142,10 +142,10 @@ class _File:
 
     def _check_env_args(self, file: Structure) -> None:
         try:
-            found = json.loads(file.attribute("data", "env_args"))
+            found = files.parse_json(file.attribute("data", "env_args"))
             if not isinstance(found, dict):
                 raise ValueError(f"found {found!r}")
-        except (TypeError, ValueError, RecursionError) as error:
+        except (TypeError, ValueError) as error:
             raise DataError(
                 f"{self.path}: the attribute env_args of its group data is missing or no JSON "
                 f"object ({error}). Hosts read the environment's name there; write one, such as "

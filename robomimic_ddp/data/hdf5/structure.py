@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from robomimic_ddp.config import paths
+from robomimic_ddp import files
 from robomimic_ddp.errors import DataError, RobomimicDDPError
 
 
@@ -19,7 +19,7 @@ def opened(path: Any) -> Iterator[Structure]:
     """The structure of the file `path`. Raises OSError where it is no HDF5 file."""
     import h5py
 
-    with h5py.File(paths.regular(path), "r") as file:
+    with h5py.File(files.regular(path), "r") as file:
         yield Structure(str(path), file)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from robomimic_ddp.config import paths
+from robomimic_ddp import files
 from robomimic_ddp.data.language.lazy_model import LanguageModel, unavailable
 from robomimic_ddp.distributed.rng import kept
 
@@ -93,7 +93,7 @@ class Encoder:
 def _sampled(file: Path) -> bytes:
     """A digest of a small file, or of a large one's size and of blocks spread over it."""
     size, total = file.stat().st_size, hashlib.sha256()
-    with open(paths.regular(file), "rb") as data:
+    with files.opened(file) as data:
         if size <= _WHOLE_BYTES:
             total.update(data.read())
         else:

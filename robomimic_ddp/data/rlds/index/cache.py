@@ -34,6 +34,7 @@ from robomimic_ddp.data.rlds.reading_progress import reading
 from robomimic_ddp.data.rlds.schema.fields import Fields
 from robomimic_ddp.data.rlds.schema.filters import require_patterns
 from robomimic_ddp.distributed import group
+from robomimic_ddp.terminal import print_clean
 
 logger = logging.getLogger(__name__)
 INDEX_VERSION = 3
@@ -93,7 +94,7 @@ def load_index(
         shutil.rmtree(parts, ignore_errors=True)
     lost = left_out(index, source) if skip_corrupt and group.is_main() else None
     if lost:
-        print(f"warning: {lost}", file=sys.stderr)
+        print_clean(f"warning: {lost}", file=sys.stderr)
     return index
 
 

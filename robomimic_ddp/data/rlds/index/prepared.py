@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from robomimic_ddp import files
 from robomimic_ddp.errors import DataError
 
 KEY = "robomimic_ddp_prepared"
@@ -31,7 +32,7 @@ def read(folder: Path) -> dict[str, Any] | None:
     read.
     """
     try:
-        notes = json.loads((folder / INFO).read_bytes()).get(KEY)
+        notes = files.read_json(folder / INFO).get(KEY)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, AttributeError) as error:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from robomimic_ddp.config import paths
+from robomimic_ddp import files
 from robomimic_ddp.data.rlds.schema.features import episode_features, flat_features, is_picture
 from robomimic_ddp.data.rlds.schema.fields import OF_EPISODE, Fields
 from robomimic_ddp.data.rlds.tf_import import (
@@ -152,7 +152,7 @@ def record_offsets(file: Path) -> list[int]:
     """The byte offsets of all records of `file`, by their lengths. Raises DataError."""
     try:
         found, offset, size = [], 0, file.stat().st_size
-        with open(paths.regular(file), "rb", buffering=0) as data:
+        with files.opened(file) as data:
             while offset + FRAMING_BYTES <= size:
                 found.append(offset)
                 data.seek(offset)

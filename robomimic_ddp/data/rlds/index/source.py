@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from robomimic_ddp import files
 from robomimic_ddp.config import paths
 from robomimic_ddp.data.rlds.index import prepared
 from robomimic_ddp.data.rlds.tf_import import import_tensorflow_datasets
@@ -96,7 +97,7 @@ class Source:
         """tensorflow-datasets' read-only builder. Raises DataError for damaged metadata."""
         tfds = import_tensorflow_datasets()
         try:
-            paths.regular(self.folder / "features.json")
+            files.regular(self.folder / "features.json")
             return tfds.builder_from_directory(str(self.folder))
         # tensorflow-datasets passes on any exception of its parsers.
         except Exception as error:
@@ -154,7 +155,7 @@ class Source:
             NAME: self.name,
             "files": [[path.name, size] for path, size in zip(self.files, self.sizes)],
             "checksums": list(self.checksums),
-            "metadata": hashlib.sha256((self.folder / "features.json").read_bytes()).hexdigest(),
+            "metadata": hashlib.sha256(files.read_bytes(self.folder / "features.json")).hexdigest(),
         }
 
     @cached_property
@@ -184,6 +185,6 @@ def _last_bytes(path: Path) -> str:
     """A file's last bytes in hex; "" if it is missing."""
     if not path.is_file():
         return ""
-    with open(path, "rb") as file:
+    with files.opened(path) as file:
         file.seek(max(0, path.stat().st_size - _CHECKSUM_BYTES))
         return file.read().hex()

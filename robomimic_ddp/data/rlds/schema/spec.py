@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from robomimic_ddp import files
 from robomimic_ddp.config import paths
 from robomimic_ddp.data.rlds.schema.rotations import SIZES, require_format
 from robomimic_ddp.errors import ConfigError
@@ -104,12 +105,9 @@ def _loaded(path: Path) -> Schema:
 
 
 def _read(path: Path) -> Any:
-    import yaml
-    from omegaconf import OmegaConf
-
-    try:  # OmegaConf refuses duplicate keys, yaml.safe_load drops one
-        return OmegaConf.to_container(OmegaConf.load(path))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    try:
+        return files.read_yaml(path)
+    except (OSError, ValueError) as error:
         raise ConfigError(f"the schema {path} cannot be read as YAML: {error}") from error
 
 

@@ -1,0 +1,164 @@
+"""Reads files that others have written: regular files only, with limits.
+
+A pipe may never end. A few lines of YAML with aliases, or brackets 100,000 deep, take all memory or
+all of the stack of whatever walks the result.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import stat
+from pathlib import Path
+from typing import IO, Any
+
+MOST_BYTES = 16 * 2**20
+_MOST_YAML_BYTES = 2**16
+"""PyYAML takes seconds for as much."""
+_MOST_DEPTH = 100
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def regular(path: Any) -> Path:
+    """Return `path`, if it is a regular file or a link to one. Raises OSError for anything else."""
+    opened(path).close()
+    return Path(path)
+
+
+def opened(path: Any) -> IO[bytes]:
+    """Open a regular file to read its bytes, unbuffered. Raises OSError, for anything else too."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait for its writer
+    except ValueError as error:  # a NUL character
+        raise OSError(f"{str(path)!r} is no path: {error}") from error
+    return os.fdopen(_require_regular(descriptor, path), "rb", buffering=0)
+
+
+def opened_to_append(path: Any, mode: str = "ab", **kwargs: Any) -> IO:
+    """`open(path, mode)` of a file of ours, or a new one, to write behind what is there. Raises
+    OSError for anything else under its name, a link too.
+    """
+    flags = os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe would wait for its reader
+    return open(
+        path,
+        mode,
+        opener=lambda path, of_mode: _require_regular(os.open(path, of_mode | flags, 0o666), path),
+        **kwargs,
+    )
+
+
+def read_bytes(path: Any, most: int = MOST_BYTES) -> bytes:
+    """Return the contents of a file of at most `most` bytes. Raises OSError."""
+    with opened(path) as file:
+        if os.fstat(file.fileno()).st_size <= most:
+            return file.read()
+    raise OSError(f"{path} has more than {most / 2**20:g} MiB, too much for a file of its kind")
+
+
+def read_text(path: Any, most: int = MOST_BYTES) -> str:
+    """Return the text of a UTF-8 file of at most `most` bytes. Raises OSError or
+    UnicodeDecodeError, which is a ValueError.
+    """
+    return read_bytes(path, most).decode()
+
+
+def read_json(path: Any) -> Any:
+    """Return the value in a JSON file. Raises OSError, or ValueError as `parse_json`."""
+    return parse_json(read_text(path))
+
+
+def parse_json(text: str) -> Any:
+    """Return the value of JSON text. Raises ValueError if it is none, has a key twice in an object,
+    or is more than 100 levels deep.
+    """
+    try:
+        value = json.loads(text, object_pairs_hook=_without_duplicates)
+    except RecursionError:
+        raise _too_deep() from None
+    _require_flat(value)
+    return value
+
+
+def read_yaml(path: Any) -> Any:
+    """Return the value in a YAML file. Raises OSError, or ValueError as `parse_yaml`."""
+    return parse_yaml(read_text(path, _MOST_YAML_BYTES))
+
+
+def parse_yaml(text: str) -> Any:
+    """Return the plain value of YAML text. Raises ValueError if it is none, has an alias or a
+    tag, a key twice or one that is not text, or is more than 100 levels deep.
+    """
+    import yaml  # here, so that the launcher can name a Python that lacks it
+
+    try:
+        levels = 0
+        for event in yaml.parse(text, yaml.SafeLoader):  # nothing is composed yet
+            if isinstance(event, yaml.AliasEvent):
+                raise ValueError(f"it has the alias *{event.anchor}: write the value out")
+            if getattr(event, "tag", None) is not None:
+                raise ValueError(f"it has the tag {event.tag}, which is not read here")
+            levels += isinstance(event, yaml.CollectionStartEvent)
+            levels -= isinstance(event, yaml.CollectionEndEvent)
+            if levels > _MOST_DEPTH:
+                raise _too_deep()
+        return yaml.load(text, _loader())
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from error
+
+
+@functools.cache
+def _loader() -> type:
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict:
+            pairs = [(self.construct_object(key, True), None) for key, _ in node.value]
+            for key, _ in pairs:
+                if not isinstance(key, str):
+                    raise ValueError(f"it has the key {key!r}: expected text")
+            _without_duplicates(pairs)
+            return super().construct_mapping(node, deep)
+
+    return Loader
+
+
+def _require_regular(descriptor: int, path: Any) -> int:
+    kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
+    if kind != stat.S_IFREG:
+        os.close(descriptor)
+        raise OSError(f"{path} is {_KINDS.get(kind, 'something else')}: a file is needed")
+    return descriptor
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        key = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"it has the key {key!r} twice, and one would be lost")
+    return found
+
+
+def _require_flat(value: Any) -> None:
+    level = [value]
+    for _ in range(_MOST_DEPTH):
+        level = [
+            part
+            for nest in level
+            if isinstance(nest, (dict, list))
+            for part in (nest.values() if isinstance(nest, dict) else nest)
+        ]
+        if not level:
+            return
+    raise _too_deep()
+
+
+def _too_deep() -> ValueError:
+    return ValueError(f"it is more than {_MOST_DEPTH} levels deep")

@@ -1,0 +1,190 @@
+"""Files of strangers: pipes, links, 100 MB, depth and aliases are one error each, at once."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from robomimic_ddp import files
+from robomimic_ddp.checkpoint import lock, run_search, state_file
+from robomimic_ddp.config import json_config, option_values
+from robomimic_ddp.data.rlds.index import prepared
+from robomimic_ddp.data.rlds.schema.spec import load_schema
+from robomimic_ddp.errors import ConfigError, DataError, PatchError, WriteError
+from robomimic_ddp.monitoring import heartbeat, history
+from robomimic_ddp.patches import record
+from robomimic_ddp.verify.code_versions import source_digest
+from tests.patches.support import snapshot
+
+pytestmark = [pytest.mark.bad_input, pytest.mark.timeout(60)]
+
+DEEP = 100_000
+JSON = {
+    "deep lists": ("[" * DEEP, "levels deep"),
+    "deep and closed": ("[" * DEEP + "]" * DEEP, "levels deep"),
+    "deep objects": ('{"a":' * 101 + "1" + "}" * 101, "levels deep"),
+    "a key twice": ('{"a": 1, "a": 2}', "'a' twice"),
+    "a long number": ("1" * 10_000, "4300 digits"),
+}
+LAUGHS = "".join(f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
+YAML = {
+    "aliases": ("a0: &a0 [lol]\n" + LAUGHS, "alias"),
+    "an anchor in itself": ("&a [*a]", "alias"),
+    "deep lists": ("[" * 20_000, "levels deep"),
+    "deep lines": ("- " * 20_000, "levels deep"),
+    "deep keys": ("? " * 20_000, "levels deep"),
+    "a null key": ("null: 1", "key None"),
+    "a list as key": ("? [a]\n: 1", "expected text"),
+    "a key twice": ("a: 1\na: 2", "'a' twice"),
+    "a tag": ("a: !!python/object/apply:os.getcwd []", "tag"),
+    "a wrong tag": ("a: !!timestamp x", "tag"),
+}
+
+
+@pytest.mark.parametrize(("text", "words"), JSON.values(), ids=JSON)
+def test_json(text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        files.parse_json(text)
+
+
+@pytest.mark.parametrize(("text", "words"), YAML.values(), ids=YAML)
+def test_yaml(text: str, words: str, tmp_path: Path) -> None:
+    assert option_values.convert(dict, text) is None
+    (tmp_path / "schema.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=f"schema.yaml cannot be read as YAML: .*{words}"):
+        load_schema(str(tmp_path / "schema.yaml"))
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def large(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(300 * 2**20)
+
+
+def loop(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def deep(path: Path) -> None:
+    path.write_text("[" * DEEP)
+
+
+@pytest.mark.parametrize("make", [pipe, large, loop, deep])
+def test_every_reader_has_one_error(make, tmp_path: Path) -> None:
+    def put(name: str) -> Path:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        make(tmp_path / name)
+        return tmp_path / name
+
+    with pytest.raises(ConfigError, match="could not be read as JSON"):
+        json_config.read_json(put("config.json"), "--config ")
+    with pytest.raises(DataError):
+        prepared.read(put("set/metadata.json").parent)
+    with pytest.raises(DataError, match="damaged files only"):
+        heartbeat.read(put("run/heartbeats/rank0.json").parents[1])
+    with pytest.raises(PatchError, match="is damaged"):
+        record.load(put(f"host/{record.NAME}").parent)
+    assert run_search.read_record(put("run/ddp.json").parent) is None
+    if make is not deep:
+        put("host/train.py")
+        assert source_digest(tmp_path / "host") == source_digest(tmp_path / "set")
+
+
+def test_an_original_in_the_record_that_unpacks_to_gigabytes(tmp_path: Path, host, command) -> None:
+    import base64
+    import zlib
+
+    command("apply", host)
+    content = json.loads((host / record.NAME).read_text())
+    item = next(item for item in content["files"].values() if item["original"])
+    item["original"] = base64.b64encode(zlib.compress(bytes(2**28))).decode()
+    (host / record.NAME).write_text(json.dumps(content))
+    with pytest.raises(PatchError, match="has more than"):
+        record.load(host)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Path:
+    from tests.patches.support import write_host
+
+    return write_host(tmp_path / "repository")
+
+
+@pytest.mark.parametrize("name", ["scripts/train_rlds.py", "scripts/train_2.py", "algo/x.py"])
+def test_pipes_and_links_named_as_sources_hang_no_command(name: str, host: Path, command) -> None:
+    pipe(host / name)
+    (host / "utils/gone.py").symlink_to("nowhere.py")
+    before = snapshot(host)
+    code, _, err = command("apply", host)
+    if name == "scripts/train_rlds.py":  # `apply` would add it
+        assert code == 1 and "is a pipe" in err and snapshot(host) == before
+        return
+    assert command("apply", "--check", host)[0] == command("status", host)[0] == 0
+    assert command("revert", host)[0] == 0
+    assert snapshot(host) == before
+
+
+BEAT = {
+    **{"rank": 0, "world_size": 2, "pid": 1, "step": 4, "time": 1.0, "idle_seconds": 0.0},
+    **{"memory": 0, "loss": None, "step_seconds": None, "epoch": 1, "host": "node"},
+    **{"device": "cpu", "place": None, "finished": False},
+}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"world_size": 10**18}, {"world_size": 0}, {"rank": 2}, {"rank": -1}),
+        *({"time": float("inf")}, {"time": float("nan")}, {"step_seconds": 1e300}),
+    ],
+    ids=str,
+)
+def test_numbers_of_a_heartbeat_that_nobody_could_wait_for(change: dict, tmp_path: Path) -> None:
+    path = tmp_path / heartbeat.FOLDER / "rank0.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(BEAT))
+    assert heartbeat.read(tmp_path)
+    path.write_text(json.dumps({**BEAT, **change}))
+    with pytest.raises(DataError, match="damaged"):
+        heartbeat.read(tmp_path)
+
+
+def link(path: Path, target: Path) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.symlink_to(target)
+
+
+@pytest.mark.parametrize("target", ["file", "nothing"])
+def test_what_a_run_writes_follows_no_link_under_its_name(target: str, tmp_path: Path) -> None:
+    target = tmp_path / target
+    (tmp_path / "file").write_text("the user's")
+    run = tmp_path / "run"
+    for name in (lock.NAME, history.FILE_NAME, run_search.RECORD_NAME, run_search.REQUEUE_NAME):
+        link(run / name, target)
+    link(run / heartbeat.FOLDER / "rank0.tmp", target)
+    with pytest.raises(WriteError):
+        lock.take(run)
+    with pytest.raises(OSError):
+        history.append(run, {})
+    run_search.RunRecord(run, {}).write()
+    run_search.write_requeue(run, {})
+    beat = heartbeat.Heartbeat(run, 0, 1, "cpu", lambda: 0)
+    beat.write()
+    assert heartbeat.read(run) and (tmp_path / "file").read_text() == "the user's"
+    assert not (tmp_path / "nothing").exists()
+
+
+@pytest.mark.parametrize("name", [lock.NAME, history.FILE_NAME])
+def test_a_pipe_under_the_name_of_a_file_of_ours_stops_nobody(name: str, tmp_path: Path) -> None:
+    pipe(tmp_path / name)
+    with pytest.raises(OSError, match="pipe|No such device"):
+        lock.take(tmp_path) if name == lock.NAME else history.append(tmp_path, {})
+    with pytest.raises(DataError):
+        history.read(tmp_path)
+    assert not state_file.exists(tmp_path)
