@@ -10,7 +10,6 @@ import libcst as cst
 from robomimic_ddp.patches.outcomes import Found, Unrecognised
 from robomimic_ddp.patches.syntax.source import Edit, Source, walk
 
-TRAIN_SCRIPTS = ("scripts/train*.py",)
 Definition = cst.FunctionDef | cst.ClassDef
 
 

@@ -80,7 +80,7 @@ def revert(host: Host, force: bool = False) -> Reverted:
     entries = load(host.package)
     if not entries:
         _require_no_edits(host)
-    edited = [name for name, entry in entries.items() if entry.is_edited(host.read(name))]
+    edited = edited_since(host, entries)
     if edited and not force:
         listed = "\n".join(f"  {host.package / name}" for name in edited)
         raise PatchError(
@@ -101,6 +101,11 @@ def revert(host: Host, force: bool = False) -> Reverted:
     if entries:
         write_all([*changes, Change(host.package / NAME, None)])
     return Reverted(tuple(restored), tuple(removed), tuple(copies))
+
+
+def edited_since(host: Host, entries: Mapping[str, Entry]) -> list[str]:
+    """Return the recorded files that the user has edited since the apply."""
+    return [name for name, entry in entries.items() if entry.is_edited(host.read(name))]
 
 
 def clean(host: Host) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 import libcst as cst
 
-from robomimic_ddp.patches.edits import TRAIN_SCRIPTS, argument, calls, rename, unrecognised, wrap
+from robomimic_ddp.patches.edits import argument, calls, rename, unrecognised, wrap
+from robomimic_ddp.patches.host.hosts import TRAIN_SCRIPTS
 from robomimic_ddp.patches.outcomes import Fixer, Found
 from robomimic_ddp.patches.syntax.source import Source, walk
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from robomimic_ddp.config import host_seams
 from robomimic_ddp.distributed import fsdp, group, optimizer_ddp, rng, watchdog
 from robomimic_ddp.monitoring import (
     debug,
@@ -33,8 +35,9 @@ def epoch_log(run_epoch: Callable) -> Callable:
 
     The main rank shows progress and appends the log to the run's `history.jsonl`. On several ranks
     validation draws from separate random streams, so that training does not depend on it. A rank
-    whose loss is NaN or infinite raises LossError or DataError. Outside a run, and on one rank
-    where `run_epoch` has no parameter `model`, the host's function is called unchanged.
+    whose loss is NaN or infinite raises LossError or DataError. On one rank outside a run, or where
+    `run_epoch` has no parameter `model`, the host's function is called unchanged; training outside
+    a run on several ranks raises UnpatchedScript.
     """
     signature = inspect.signature(run_epoch)
 
@@ -42,6 +45,8 @@ def epoch_log(run_epoch: Callable) -> Callable:
     def in_run(*args: Any, **kwargs: Any) -> Any:
         run = _run.current()
         call = signature.bind(*args, **kwargs)
+        if run is None and not call.arguments.get("validate"):
+            host_seams.require_one_rank(run_epoch.__name__, sys._getframe(1).f_code)
         if run is None or (group.world_size() == 1 and "model" not in call.arguments):
             return run_epoch(*args, **kwargs)
         call.apply_defaults()
@@ -51,6 +56,7 @@ def epoch_log(run_epoch: Callable) -> Callable:
         epoch.record(result, time.perf_counter() - started)
         return result
 
+    in_run.is_epoch_log = True  # how a run recognises that it is patched
     return in_run
 
 
