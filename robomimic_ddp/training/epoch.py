@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from robomimic_ddp.config import host_seams
+from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed import fsdp, group, optimizer_ddp, rng, watchdog
 from robomimic_ddp.monitoring import (
     debug,
@@ -209,21 +210,21 @@ def rollouts(rollout_with_stats: Callable) -> Callable:
     separate random streams; returns the statistics of all on every rank, the video on the main
     rank, which gives it to the host's logs.
 
-    The main rank appends the statistics to the run's `history.jsonl`. Outside a run the host's
-    function is called unchanged.
+    The main rank appends the statistics to the run's `history.jsonl`. Outside a run, and within
+    other rollouts, the host's function is called unchanged.
     """
     signature = inspect.signature(rollout_with_stats)
 
     @functools.wraps(rollout_with_stats)
     def in_run(*args: Any, **kwargs: Any) -> Any:
         run = _run.current()
-        if run is None:
+        if run is None or run.plays:
             return rollout_with_stats(*args, **kwargs)
         call = signature.bind(*args, **kwargs)
         epoch = call.arguments.get("epoch")
-        with run.weights_for_acting():
+        with swapped(run, "plays", True), run.weights_for_acting():
             result = _rollouts.split(rollout_with_stats, call, run.seed)
-        if run.pictures is not None and isinstance(result, tuple):
+        if run.pictures is not None and isinstance(result, tuple) and result:
             run.pictures.videos(result[-1], epoch)
         if run.directory is not None and group.is_main():
             history.append_rollouts(run.directory, epoch, result)
