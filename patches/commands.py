@@ -92,10 +92,18 @@ def _status(args: argparse.Namespace) -> int:
     if examination.blocked:
         say(f"{report.problems(examination)}\n")
     say(_sentence(examination))
+    _print_base(examination)
     _print_uncommitted(host)
     if entries:
         files = _counted({name: entry.original for name, entry in entries.items()})
-        say(f"recorded in {record.NAME}: {files}; robomimic-ddp revert gives all back.")
+        edited = record.edited_since(host, entries)
+        gives = "robomimic-ddp revert gives all back."
+        if edited:
+            gives = (
+                f"edited by hand since: {', '.join(edited)}. robomimic-ddp revert refuses to lose "
+                "that; with --force it keeps a copy of your version (FILE.edited)."
+            )
+        say(f"recorded in {record.NAME}: {files}; {gives}")
     return EXIT_REFUSED if examination.blocked else EXIT_DONE
 
 
@@ -131,10 +139,14 @@ def _apply(args: argparse.Namespace) -> int:
             except PatchError as error:
                 say(f"note: the record of the edits stays as it is: {error}")
         say(f"{host.package}: everything is in place already; nothing was written.")
-        return EXIT_DONE
+        for place in report.left_alone(examination):
+            say(f"note: {place}")
+        _print_base(examination)
+        return EXIT_REFUSED if args.check and _edits_base(examination) else EXIT_DONE
     if not writes:
         _print_table(examination)
         say(_sentence(examination))
+        _print_base(examination)
         _print_uncommitted(host)
         return EXIT_REFUSED if args.check else EXIT_DONE
     after = engine.confirm(examination, fixers)
@@ -145,6 +157,7 @@ def _apply(args: argparse.Namespace) -> int:
     in_git = _uncommitted(host) is not None
     see = "See the lines with git diff; take" if in_git else "Take"
     say(f"{_counted(_originals(examination))}. {see} them back with robomimic-ddp revert.")
+    _print_base(examination)
     return EXIT_DONE
 
 
@@ -185,6 +198,26 @@ def _sentence(examination: Examination) -> str:
     }
     edits = _counted(_originals(examination), "edit {}", "add {}", " and ")
     return f"{examination.state}: {meanings.get(examination.state, f'apply would {edits}.')}"
+
+
+def _edits_base(examination: Examination) -> bool:
+    return examination.base is not None and bool(examination.base.patches)
+
+
+def _print_base(examination: Examination) -> None:
+    """Say which robomimic the package is built on, and whether it is edited."""
+    base = examination.base
+    if base is None:
+        return
+    text = f"{examination.host.package.name} is built on the robomimic in {base.host.package}"
+    if not base.patches:
+        say(f"{text}, which is patched.")
+        return
+    say(
+        f"{text}, whose edits are separate, and {len(base.patches)} of its files lack them. Edit "
+        f"it, too: robomimic-ddp apply {base.host.package}; or train with robomimic-ddp run, which "
+        "edits both in memory."
+    )
 
 
 def _originals(examination: Examination) -> dict[str, bytes | None]:

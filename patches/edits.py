@@ -8,9 +8,9 @@ from typing import Any
 import libcst as cst
 
 from robomimic_ddp.patches.outcomes import Found, Unrecognised
+from robomimic_ddp.patches.syntax.imports import dotted
 from robomimic_ddp.patches.syntax.source import Edit, Source, walk
 
-TRAIN_SCRIPTS = ("scripts/train*.py",)
 Definition = cst.FunctionDef | cst.ClassDef
 
 
@@ -34,6 +34,13 @@ def calls(source: Source, node: cst.CSTNode, *qualified: str) -> Iterator[cst.Ca
 def api_calls(source: Source, node: cst.CSTNode, function: str) -> list[cst.Call]:
     """Calls of `DDPUtils.<function>` at or under `node`."""
     return [call for call in walk(node, cst.Call) if source.is_api(call, function)]
+
+
+def run_epoch_calls(node: cst.CSTNode) -> Iterator[cst.Call]:
+    """Calls of it, or of a host's further kind of epoch, such as `run_epoch_mt`."""
+    for call in walk(node, cst.Call):
+        if dotted(call.func).rpartition(".")[2].startswith("run_epoch"):
+            yield call
 
 
 def last_names(source: Source, call: cst.Call) -> set[str]:

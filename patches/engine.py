@@ -6,16 +6,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from robomimic_ddp.errors import PatchError
 from robomimic_ddp.patches.edits import api_calls, definition
 from robomimic_ddp.patches.host import entries
-from robomimic_ddp.patches.host.hosts import Host
+from robomimic_ddp.patches.host.hosts import MAIN, TRAIN_SCRIPTS, Host
 from robomimic_ddp.patches.host.refusal import find_refusal, require_own_api_version
 from robomimic_ddp.patches.outcomes import (
+    TRAINING,
     AlreadyApplied,
     Applied,
     Examination,
@@ -29,25 +30,26 @@ from robomimic_ddp.patches.outcomes import (
 from robomimic_ddp.patches.syntax.source import Edit, Source, SourceError
 
 
-def examine(host: Host, fixers: Iterable[Fixer]) -> Examination:
-    """Run `fixers` over the host as it is. Raises ApiVersionError."""
+def examine(host: Host, fixers: Sequence[Fixer]) -> Examination:
+    """Run `fixers` over the host as it is, and over the robomimic that it is built on. Raises
+    ApiVersionError.
+    """
     require_own_api_version(host)
     refusal = find_refusal(host)
     if refusal is not None:
         return Examination(host, (), refusal=refusal)
-    uses = entries.uses(host)
+    base = examine(host.base, fixers) if host.base is not None else None
+    found = entries.find(host)
+    uses = entries.uses(host, found)
     by_file: dict[str, list[Fixer]] = defaultdict(list)
-    findings, patches = [], []
+    findings, patches = list(_places(found, fixers)), []
     for fixer in fixers:
         if fixer.adds:
             outcome, patch = _added(host, fixer)
             findings.append(Finding(fixer, patch.path, outcome))
             patches += [patch] if isinstance(outcome, Applied) else []
             continue
-        paths = host.files(fixer.files)
-        if entries.TRAIN_UTILS in fixer.files:  # what is true of it is true of others with helpers
-            paths += [path for path in entries.further_files(uses) if path not in paths]
-        paths = [path for path in paths if fixer.may_apply_to(host.read(path) or b"")]
+        paths = _files(host, fixer, found, uses)
         for path in paths:
             by_file[path].append(fixer)
         if not paths:
@@ -55,28 +57,104 @@ def examine(host: Host, fixers: Iterable[Fixer]) -> Examination:
             reason = fixer.absent or f"no file with {words}"
             findings.append(Finding(fixer, fixer.files[0], NotPresent(reason)))
     for path, chosen in by_file.items():
-        outcomes, patch = patch_file(path, host.read(path) or b"", chosen, host.traits)
+        called = frozenset(use.name for use in uses if use.file == path and not use.in_base)
+        outcomes, patch = patch_file(
+            path, host.read(path) or b"", chosen, host.traits, called, _training(found, path)
+        )
         findings += [Finding(fixer, path, outcome) for fixer, outcome in zip(chosen, outcomes)]
         patches += [patch] if patch.before != patch.after else []
+    findings, spared = _spare(findings)
     findings.sort(key=lambda one: (one.path, one.outcome.lines or (0,), one.fixer.name))
-    patches.sort(key=lambda patch: patch.path)
-    problems = _problems(findings)
+    patches = sorted((one for one in patches if one.path not in spared), key=lambda one: one.path)
+    problems = _problems(host, findings, base)
     troubled = {finding.fixer.seam for finding in problems}
-    half = (one for one in _half_patched(findings, uses) if one.fixer.seam not in troubled)
-    return Examination(host, tuple(findings), tuple(patches), problems=(*problems, *half))
+    half = (one for one in _half_patched(findings, uses, base) if one.fixer.seam not in troubled)
+    return Examination(
+        host, tuple(findings), tuple(patches), problems=(*problems, *half), base=base
+    )
+
+
+def _places(found: Sequence[entries.Entry], fixers: Sequence[Fixer]) -> Iterator[Finding]:
+    """Where the host trains without an edit: what is left on one rank, and what calls a training
+    function that is patched.
+    """
+    fixer = next((one for one in fixers if one.name == "distributed"), None)
+    for entry in found if fixer else ():
+        if entry.why:
+            why = f"this place is not patched, and would train on one rank only: {entry.why}"
+            yield Finding(fixer, entry.path, Unrecognised(entry.line, why, blocks=False))
+        elif entry.calls:
+            reason = f"it calls the training function of {entry.calls}, which has the edit"
+            yield Finding(fixer, entry.path, NotPresent(reason, (entry.line,)))
+
+
+def _files(
+    host: Host, fixer: Fixer, found: Sequence[entries.Entry], uses: Sequence[entries.Use]
+) -> list[str]:
+    """The files that `fixer` looks at."""
+    paths = host.files(fixer.files)
+    if fixer.files == TRAIN_SCRIPTS:
+        trains = {entry.path for entry in found if entry.function}
+        trains |= {entry.path for entry in found if entry.calls and _has_main(host, entry.path)}
+        left = {entry.path for entry in found if entry.why} - trains
+        paths = sorted({*paths, *trains} - left)
+    if entries.TRAIN_UTILS in fixer.files:  # what is true of it is true of others with helpers
+        paths += [path for path in entries.further_files(uses) if path not in paths]
+    return [
+        path for path in paths if fixer.may_apply_to(host.read(path) or b"", _training(found, path))
+    ]
+
+
+def _has_main(host: Host, path: str) -> bool:
+    return not path.startswith("../") and b"def main(" in (host.read(path) or b"")
+
+
+def _training(found: Sequence[entries.Entry], path: str) -> str:
+    """The name of the training function of the file `path`."""
+    names = (entry.function for entry in found if entry.path == path and entry.function)
+    return next(names, entries.TRAIN)
+
+
+def _spare(findings: Sequence[Finding]) -> tuple[list[Finding], set[str]]:
+    """Leave alone scripts that cannot be patched where another one can, unless it is MAIN, which
+    users start, or has edits of ours. Returns the findings, and the paths left alone.
+    """
+    scripts = {one.path for one in findings if one.fixer.files == TRAIN_SCRIPTS}
+    troubled = {one.path for one in findings if _blocks(one) and one.path in scripts}
+    edited = {one.path for one in findings if isinstance(one.outcome, AlreadyApplied)}
+    trains = {one.path for one in findings if one.fixer.name == "distributed" and _is_found(one)}
+    spared = troubled - edited - {MAIN} if trains - troubled else set()
+    kept, told = [], set()
+    for finding in findings:
+        if finding.path not in spared:
+            kept.append(finding)
+        elif _blocks(finding) and finding.path not in told:
+            told.add(finding.path)
+            why = f"this file is not patched, and would train on one rank: {finding.outcome.why}"
+            kept.append(replace(finding, outcome=replace(finding.outcome, why=why, blocks=False)))
+    return kept, spared
+
+
+def _blocks(finding: Finding) -> bool:
+    return isinstance(finding.outcome, Unrecognised) and finding.outcome.blocks
 
 
 def patch_file(
-    path: str, data: bytes, fixers: Sequence[Fixer], traits: frozenset[str] = frozenset()
+    path: str,
+    data: bytes,
+    fixers: Sequence[Fixer],
+    traits: frozenset[str] = frozenset(),
+    called: frozenset[str] = frozenset(),
+    training: str = entries.TRAIN,
 ) -> tuple[list[Outcome], FilePatch]:
     """One file's outcomes, in the order of `fixers`, and its patch (before == after: no edit)."""
     try:
-        source = Source(path, data, traits)
+        source = Source(path, data, traits, called)
     except SourceError as error:
         why = f"the file is left alone: {error}"
         outcomes = [Unrecognised(error.line, why, fixer.by_hand) for fixer in fixers]
         return outcomes, FilePatch(path, data, data)
-    outcomes = [_outcome(source, fixer) for fixer in fixers]
+    outcomes = [_outcome(source, fixer, training) for fixer in fixers]
     edits = [edit for one in outcomes if isinstance(one, Applied) for edit in one.edits]
     is_edited = any(isinstance(one, AlreadyApplied) for one in outcomes)
     lost_import = is_edited and source.api_import is None
@@ -84,7 +162,7 @@ def patch_file(
     return outcomes, FilePatch(path, data, after)
 
 
-def confirm(examination: Examination, fixers: Iterable[Fixer]) -> Examination:
+def confirm(examination: Examination, fixers: Sequence[Fixer]) -> Examination:
     """The examination of the patched text. Raises PatchError if that needs another edit."""
     patched = {patch.path: patch.after for patch in examination.patches}
     after = examine(replace(examination.host, patched=patched), fixers)
@@ -97,13 +175,14 @@ def confirm(examination: Examination, fixers: Iterable[Fixer]) -> Examination:
     return after
 
 
-def _outcome(source: Source, fixer: Fixer) -> Outcome:
+def _outcome(source: Source, fixer: Fixer, training: str) -> Outcome:
     """What one fixer answers about one file."""
     part: Any = source.module
     if fixer.within:
-        part = definition(source, fixer.within)
+        within = f"def {training}" if fixer.within == TRAINING else fixer.within
+        part = definition(source, within)
         if part is None:
-            named = fixer.within.replace("def ", "function ")
+            named = within.replace("def ", "function ")
             return NotPresent(f"no {named} at top level")
     edits: list[Edit] = []
     done = [call for function in fixer.done for call in api_calls(source, part, function)]
@@ -127,6 +206,12 @@ def _added(host: Host, fixer: Fixer) -> tuple[Outcome, FilePatch]:
     """The outcome, and the patch that adds the file where it is `Applied`."""
     (path,) = fixer.files
     before, folder = host.read(path), path.rpartition("/")[0]
+    if host.is_built_on_robomimic:
+        reason = "it would start the robomimic that this package is built on: start its own scripts"
+        return NotPresent(reason), FilePatch(path, None, b"")
+    main = host.read(MAIN)
+    if main is not None and b"def train(" not in main:
+        return NotPresent(f"it would call train() of {MAIN}"), FilePatch(path, None, b"")
     neighbours = [one for one in host.files((f"{folder}/*.py",)) if one != path]
     crlf = any(b"\r\n" in (host.read(one) or b"") for one in neighbours)
     patch = FilePatch(path, None, fixer.adds.replace("\n", "\r\n" if crlf else "\n").encode())
@@ -139,38 +224,52 @@ def _added(host: Host, fixer: Fixer) -> tuple[Outcome, FilePatch]:
     return NotPresent(reason), patch
 
 
-def _problems(findings: list[Finding]) -> tuple[Finding, ...]:
+def _problems(
+    host: Host, findings: Sequence[Finding], base: Examination | None
+) -> tuple[Finding, ...]:
     """Findings that forbid writing: unknown forms, and required seams found nowhere."""
-    problems = [
-        finding
-        for finding in findings
-        if isinstance(finding.outcome, Unrecognised) and finding.outcome.blocks
-    ]
+    problems = [finding for finding in findings if _blocks(finding)]
     troubled = {finding.fixer.seam for finding in problems}
     required = [finding for finding in findings if finding.fixer.required]
+    covered = {one.fixer.seam for one in (base.findings if base else ()) if _is_found(one)}
     for seam in dict.fromkeys(finding.fixer.seam for finding in required):
         tried = [finding for finding in required if finding.fixer.seam == seam]
-        if seam not in troubled and all(isinstance(item.outcome, NotPresent) for item in tried):
-            reasons = "; ".join(dict.fromkeys(item.outcome.reason for item in tried))
-            by_hand = ", or ".join(dict.fromkeys(item.fixer.by_hand for item in tried))
-            why = f"the host cannot do without the area {seam!r}, and it was not found: {reasons}"
-            problems.append(replace(tried[0], outcome=Unrecognised(0, why, by_hand)))
+        if any(map(_is_found, tried)) or seam in troubled | covered:
+            continue
+        reasons = "; ".join(dict.fromkeys(getattr(item.outcome, "reason", "") for item in tried))
+        by_hand = ", or ".join(dict.fromkeys(item.fixer.by_hand for item in tried))
+        why = f"the host cannot do without the area {seam!r}, and it was not found: {reasons}"
+        if host.is_built_on_robomimic and base is None:
+            why = (
+                f"{host.package.name} is built on robomimic, which has the area {seam!r}, and this "
+                "Python cannot import robomimic"
+            )
+            by_hand = "run robomimic-ddp with the Python that trains, where robomimic is installed"
+        problems.append(replace(tried[0], outcome=Unrecognised(0, why, by_hand)))
     return tuple(problems)
 
 
-def _half_patched(findings: list[Finding], uses: list[entries.Use]) -> Iterator[Finding]:
+def _is_found(finding: Finding) -> bool:
+    """Whether the construct is there, and edited or to be edited."""
+    return isinstance(finding.outcome, (Applied, AlreadyApplied))
+
+
+def _half_patched(
+    findings: Sequence[Finding], uses: Sequence[entries.Use], base: Examination | None
+) -> Iterator[Finding]:
     """Train scripts that are patched, with a helper that is not."""
-    kinds = (Applied, AlreadyApplied)
-    patched = {(one.fixer.name, one.path) for one in findings if isinstance(one.outcome, kinds)}
+    patched = {(one.fixer.name, one.path) for one in findings if _is_found(one)}
+    of_base = base.findings if base else ()
+    in_base = {(one.fixer.name, one.path) for one in of_base if _is_found(one)}
     fixers = {finding.fixer.name: finding.fixer for finding in findings}
     for use in uses:
-        fixer = fixers.get(entries.HELPERS[use.name])
+        fixer = fixers.get(use.fixer)
         if fixer is None or ("distributed", use.script) not in patched:
             continue
-        if (fixer.name, use.file) not in patched:
+        if (fixer.name, use.file) not in (in_base if use.in_base else patched):
             where = use.file or "a file outside the package"
             why = (
-                f"train() would be patched, and {use.name}, which it takes from {where}, would "
-                "not: each rank would do alone what all do together"
+                f"the training function would be patched, and {use.name}, which it takes from "
+                f"{where}, would not: each rank would do alone what all do together"
             )
             yield Finding(fixer, use.script, Unrecognised(use.line, why, fixer.by_hand))

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from robomimic_ddp.patches.syntax.source import Edit, Source
 
 
+TRAINING = "def train"
+"""What fixers call the training function of a file, see `Fixer`."""
+
+
 @dataclass(frozen=True)
 class Applied:
     """The construct was found; `edits` retrofit it."""
@@ -73,7 +77,8 @@ class Fixer:
 
     A file is parsed only if it matches one of the `files` patterns (relative to the package folder)
     and its bytes contain each of `words` (default: those of `within`), where "a|b" is either. They
-    must contain them after the edit as well, or the construct would not be found again. `note` is
+    must contain them after the edit as well, or the construct would not be found again. In files of
+    TRAIN_SCRIPTS, "def train" stands for the file's training function, whatever its name. `note` is
     what users of the edit must know, shown with its outcome; `absent` is the reason in words where
     no file matches. `adds`: the text of a file (the one of `files`) that hosts may lack.
     """
@@ -98,9 +103,12 @@ class Fixer:
         """The words that a file must contain."""
         return self.words or (f"{self.within}(" if self.within[:3] == "def" else self.within,)
 
-    def may_apply_to(self, data: bytes) -> bool:
-        """The cheap text filter: whether a file with these bytes is worth parsing."""
-        return all(any(one.encode() in data for one in word.split("|")) for word in self.marks)
+    def may_apply_to(self, data: bytes, training: str = "train") -> bool:
+        """The cheap text filter: whether a file with these bytes is worth parsing. training: the
+        name of the file's training function.
+        """
+        marks = (word.replace(TRAINING, f"def {training}") for word in self.marks)
+        return all(any(one.encode() in data for one in word.split("|")) for word in marks)
 
 
 @dataclass(frozen=True)
@@ -123,18 +131,22 @@ class FilePatch:
 
 @dataclass(frozen=True)
 class Examination:
-    """All that is known of a host before anything is written. `problems` forbid writing."""
+    """All that is known of a host before anything is written. `problems` forbid writing. `base`:
+    the same of the installed robomimic that the host's package is built on.
+    """
 
     host: Host
     findings: tuple[Finding, ...]
     patches: tuple[FilePatch, ...] = ()
     refusal: Refusal | None = None
     problems: tuple[Finding, ...] = ()
+    base: Examination | None = None
 
     @property
     def blocked(self) -> bool:
         """Whether the host cannot be retrofitted as it is."""
-        return self.refusal is not None or bool(self.problems)
+        is_base_blocked = self.base is not None and self.base.blocked
+        return self.refusal is not None or bool(self.problems) or is_base_blocked
 
     @property
     def state(self) -> str:

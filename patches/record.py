@@ -107,6 +107,11 @@ def revert(host: Host, force: bool = False) -> Reverted:
     return Reverted(tuple(restored), tuple(removed), tuple(copies))
 
 
+def edited_since(host: Host, entries: Mapping[str, Entry]) -> list[str]:
+    """Return the recorded files that the user has edited since the apply."""
+    return [name for name, entry in entries.items() if entry.is_edited(host.read(name))]
+
+
 def clean(host: Host) -> None:
     """Remove what a killed apply or revert has left in the folders of the host's files."""
     files = (host.package / name for name in host.files(("*.py", "*/*.py")))

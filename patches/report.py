@@ -78,7 +78,20 @@ def problems(examination: Examination) -> str:
     """Each problem as file:line, what was found and why it matters, and what to do by hand."""
     if examination.refusal is not None:
         return f"{examination.host.package}: {examination.refusal}"
-    return "\n".join(_problem(examination.host.package, one) for one in examination.problems)
+    lines = [_problem(examination.host.package, one) for one in examination.problems]
+    if examination.base is not None and examination.base.blocked:
+        name = examination.host.package.name
+        lines.append(f"{name} is built on this robomimic:\n{problems(examination.base)}")
+    return "\n".join(lines)
+
+
+def left_alone(examination: Examination) -> list[str]:
+    """Each place that is named and not patched, as file:line and why."""
+    return [
+        f"{_place(examination.host.package, one)}: {one.outcome.why}"
+        for one in examination.findings
+        if isinstance(one.outcome, Unrecognised) and one not in examination.problems
+    ]
 
 
 def unified_diff(examination: Examination) -> bytes:
@@ -136,14 +149,21 @@ def as_json(
         "uncommitted_files": None if uncommitted is None else list(uncommitted),
         "files_to_edit": [patch.path for patch in examination.patches],
         "files_in_record": sorted(recorded),
+        "built_on": examination.base
+        and {"host": str(examination.base.host.package), "state": examination.base.state},
     }
     return json.dumps(content, indent=2)
 
 
 def _problem(package: Path, finding: Finding) -> str:
     outcome = finding.outcome
-    place = f"{package / finding.path}" + (f":{outcome.where}" if outcome.where else "")
-    return f"{place}: {finding.fixer.name}: {outcome.why}\n    by hand: {outcome.by_hand}"
+    what = f"{_place(package, finding)}: {finding.fixer.name}: {outcome.why}"
+    return f"{what}\n    by hand: {outcome.by_hand}"
+
+
+def _place(package: Path, finding: Finding) -> str:
+    path, line = os.path.normpath(package / finding.path), finding.outcome.where
+    return f"{path}:{line}" if line else path
 
 
 def _json_refusal(refusal: Refusal | None) -> dict | None:

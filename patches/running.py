@@ -28,6 +28,10 @@ def run_edited(args: argparse.Namespace) -> int:
             f"{report.problems(examination)}\nNothing was run: on several ranks the program would "
             "train wrongly."
         ).on_all_ranks()
+    if examination.base is not None:
+        if examination.base.patches:
+            engine.confirm(examination.base, fixers)
+        hook.install(examination.base)
     if examination.patches:
         engine.confirm(examination, fixers)
     finder = hook.install(examination)

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from robomimic_ddp.patches.edits import TRAIN_SCRIPTS, api_calls, calls, unrecognised, wrap
+from robomimic_ddp.patches.edits import api_calls, calls, unrecognised, wrap
+from robomimic_ddp.patches.host.hosts import TRAIN_SCRIPTS
 from robomimic_ddp.patches.outcomes import Fixer, Found
 from robomimic_ddp.patches.syntax.imports import dotted
 from robomimic_ddp.patches.syntax.source import Source, children, walk

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import libcst as cst
 
 from robomimic_ddp.patches.edits import (
-    TRAIN_SCRIPTS,
     api_calls,
     argument,
     calls,
@@ -16,6 +15,7 @@ from robomimic_ddp.patches.edits import (
     put_after,
     wrap,
 )
+from robomimic_ddp.patches.host.hosts import TRAIN_SCRIPTS
 from robomimic_ddp.patches.outcomes import Fixer, Found
 from robomimic_ddp.patches.syntax.imports import dotted
 from robomimic_ddp.patches.syntax.source import Source, walk

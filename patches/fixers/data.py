@@ -7,13 +7,22 @@ from collections.abc import Callable, Iterable, Iterator
 
 import libcst as cst
 
-from robomimic_ddp.patches.edits import TRAIN_SCRIPTS, argument, calls, rename, unrecognised, wrap
+from robomimic_ddp.patches.edits import (
+    argument,
+    calls,
+    rename,
+    run_epoch_calls,
+    unrecognised,
+    wrap,
+)
+from robomimic_ddp.patches.host.hosts import TRAIN_SCRIPTS
 from robomimic_ddp.patches.outcomes import Fixer, Found
 from robomimic_ddp.patches.syntax.source import Source, walk
 
 DATA_LOADER = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
 VALID = re.compile(r"(^|_)(valid|val(_|set|$)|eval|test)", re.IGNORECASE)
 TRAIN = re.compile(r"(^|_)train", re.IGNORECASE)
+ADDS = ("add", "append", "extend", "insert", "setdefault", "update")
 MAKER = "make_interleaved_dataset"
 LIBRARIES = {"octo", "dlimp"}
 """One of these in the imported name: some hosts carry a copy, as in `mylab.octo.data.dataset`."""
@@ -25,13 +34,15 @@ def _loaders(purpose: str) -> Callable[[Source, cst.FunctionDef], Iterator[Found
     """
 
     def find(source: Source, train: cst.FunctionDef) -> Iterator[Found]:
-        variables = {}
+        targets: dict[cst.Call, list[cst.CSTNode]] = {}
         for assign in walk(train, cst.Assign):
             for call in calls(source, assign.value, *DATA_LOADER):
-                variables[call] = _purpose(target.target for target in assign.targets)
+                targets[call] = [target.target for target in assign.targets]
         for call in calls(source, train, *DATA_LOADER):
-            dataset = argument(call, 0, "dataset")
-            found = variables.get(call) or _purpose([dataset] if dataset is not None else [])
+            dataset, variables = argument(call, 0, "dataset"), targets.get(call, [])
+            found = _purpose(variables) or _purpose([dataset] if dataset is not None else [])
+            if not _purpose(variables) and variables and not _reaches_epochs(train, variables):
+                continue  # of the same dataset, for something else, such as rollouts
             if found == purpose:
                 yield rename(source, call, f"{purpose}_loader")
             elif not found and purpose == "train":
@@ -39,6 +50,30 @@ def _loaders(purpose: str) -> Callable[[Source, cst.FunctionDef], Iterator[Found
                 yield unrecognised(source, call, why)
 
     return find
+
+
+def _reaches_epochs(train: cst.FunctionDef, variables: Iterable[cst.CSTNode]) -> bool:
+    """Whether one of `variables`, or what is made from it, is handed to `run_epoch`."""
+    if not any(run_epoch_calls(train)):
+        return True
+    assigned = [
+        (_names(assign.value), {name for one in assign.targets for name in _names(one.target)})
+        for assign in walk(train, cst.Assign)
+    ]
+    assigned += [
+        (_names(*call.args), _names(call.func.value))
+        for call in walk(train, cst.Call)
+        if isinstance(call.func, cst.Attribute) and call.func.attr.value in ADDS
+    ]
+    names, more = set(), {name for variable in variables for name in _names(variable)}
+    while not more <= names:
+        names |= more
+        more = {name for of, to in assigned if of & names for name in to}
+    return any(names & _names(arg) for call in run_epoch_calls(train) for arg in call.args)
+
+
+def _names(*nodes: cst.CSTNode) -> set[str]:
+    return {name.value for node in nodes for name in walk(node, cst.Name)}
 
 
 def _purpose(nodes: Iterable[cst.CSTNode]) -> str:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from robomimic_ddp.patches.edits import TRAIN_SCRIPTS, decorate, definition, unrecognised
-from robomimic_ddp.patches.host.hosts import READS_RLDS
+from robomimic_ddp.patches.edits import decorate, definition, unrecognised
+from robomimic_ddp.patches.host.hosts import READS_RLDS, TRAIN_SCRIPTS
 from robomimic_ddp.patches.outcomes import Fixer, Found, NotPresent
-from robomimic_ddp.patches.syntax.source import Source
+from robomimic_ddp.patches.syntax.source import Source, walk
 
 LOGS, TRAINING, FILES = ("utils/log_utils.py",), ("utils/train_utils.py",), ("utils/file_utils.py",)
 REQUIRED = {"entry_point", "run_directory", "save_model"}
@@ -46,9 +46,20 @@ def _on_train(source: Source, train: cst.FunctionDef) -> Iterator[Found]:
     every = (*params.posonly_params, *params.params, *params.kwonly_params)
     names = [param.name.value for param in every]
     if names[:2] != ["config", "device"]:
-        why = f"train({', '.join(names)}) was expected to begin with (config, device)"
+        why = f"{train.name.value}({', '.join(names)}) was expected to begin with (config, device)"
         yield unrecognised(source, train, why)
     yield decorate(source, train, "distributed")
+
+
+def _on_rollouts(source: Source, module: cst.Module) -> Iterator[Found]:
+    """On `rollout_with_stats`, on a host's further kinds of it (`icl_rollout_with_stats`), and on
+    each function that a training function calls to act: it has a policy.
+    """
+    named = {node.name.value: node for node in module.body if isinstance(node, cst.FunctionDef)}
+    for name, node in named.items():
+        acts = "policy" in {param.name.value for param in walk(node.params, cst.Param)}
+        if name.endswith("rollout_with_stats") or name in source.called and acts:
+            yield decorate(source, node, "rollouts")
 
 
 def _on_epochs(source: Source, module: cst.Module) -> Iterator[Found]:
@@ -82,8 +93,6 @@ ROWS = {
         *("RLDS", FILES, "def get_shape_metadata_from_dataset"),
         "function that reads a dataset's shapes",
     ),
-    # Video on the main rank only; every rank sees the same statistics.
-    "rollouts": ("rollouts", TRAINING, "def rollout_with_stats", "function that runs the rollouts"),
     # The main rank makes the run's folders, and every rank gets the same paths.
     "run_directory": (
         "run directory",
@@ -108,6 +117,15 @@ FIXERS = {
         "decorate the function train(config, device, ...) with @DDPUtils.distributed",
         within="def train",
         required=True,
+    ),
+    # Video on the main rank only; every rank sees the same statistics.
+    "rollouts": Fixer(
+        "rollouts",
+        TRAINING,
+        _on_rollouts,
+        "decorate the function that runs the rollouts with @DDPUtils.rollouts",
+        words=("rollout",),
+        missing="no function runs rollouts",
     ),
     # The log that it returns is the mean over all ranks' samples.
     "epoch_log": Fixer(

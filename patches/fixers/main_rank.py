@@ -8,7 +8,6 @@ from itertools import chain
 import libcst as cst
 
 from robomimic_ddp.patches.edits import (
-    TRAIN_SCRIPTS,
     api_calls,
     argument,
     calls,
@@ -19,6 +18,7 @@ from robomimic_ddp.patches.edits import (
     unrecognised,
     wrap,
 )
+from robomimic_ddp.patches.host.hosts import TRAIN_SCRIPTS
 from robomimic_ddp.patches.outcomes import Fixer, Found
 from robomimic_ddp.patches.syntax.imports import dotted
 from robomimic_ddp.patches.syntax.source import Source, walk

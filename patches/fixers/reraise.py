@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import libcst as cst
 
-from robomimic_ddp.patches.edits import TRAIN_SCRIPTS, calls, unrecognised
+from robomimic_ddp.patches.edits import calls, unrecognised
+from robomimic_ddp.patches.host.hosts import TRAIN_SCRIPTS
 from robomimic_ddp.patches.outcomes import Fixer, Found, NotPresent
 from robomimic_ddp.patches.syntax.source import Edit, Source, walk
 

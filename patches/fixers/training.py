@@ -7,14 +7,15 @@ from collections.abc import Iterator
 import libcst as cst
 
 from robomimic_ddp.patches.edits import (
-    TRAIN_SCRIPTS,
     api_calls,
     argument,
     key_of,
     put_after,
+    run_epoch_calls,
     unrecognised,
     wrap,
 )
+from robomimic_ddp.patches.host.hosts import TRAIN_SCRIPTS
 from robomimic_ddp.patches.outcomes import Fixer, Found
 from robomimic_ddp.patches.syntax.imports import dotted
 from robomimic_ddp.patches.syntax.source import Source, children, walk
@@ -26,15 +27,15 @@ def _loop(source: Source, train: cst.FunctionDef) -> Iterator[Found]:
     """`for epoch in range(...)`, the outermost loop that calls `run_epoch`, becomes `for epoch in
     DDPUtils.epochs(range(...), model)` with the model that `run_epoch` is given.
     """
-    loop = next((loop for loop in walk(train, cst.For) if any(_run_epoch_calls(loop))), None)
+    loop = next((loop for loop in walk(train, cst.For) if any(run_epoch_calls(loop))), None)
     if loop is None:
-        where = next(_run_epoch_calls(train), train)
+        where = next(run_epoch_calls(train), train)
         why = "train() has no `for epoch in ...` loop that calls run_epoch"
         yield unrecognised(source, where, why)
     if source.is_api(loop.iter, "epochs"):
         yield loop
         return
-    models = {dotted(argument(call, 0, "model") or loop) for call in _run_epoch_calls(loop)}
+    models = {dotted(argument(call, 0, "model") or loop) for call in run_epoch_calls(loop)}
     if len(models) != 1 or "" in models:
         yield unrecognised(source, loop, "run_epoch is not handed one model by name")
     if not isinstance(loop.iter, (cst.Call, cst.Name)):
@@ -42,19 +43,12 @@ def _loop(source: Source, train: cst.FunctionDef) -> Iterator[Found]:
     yield wrap(source, loop.iter, "epochs", models.pop())
 
 
-def _run_epoch_calls(node: cst.CSTNode) -> Iterator[cst.Call]:
-    """Calls of it, or of a host's further kind of epoch, such as `run_epoch_mt`."""
-    for call in walk(node, cst.Call):
-        if dotted(call.func).rpartition(".")[2].startswith("run_epoch"):
-            yield call
-
-
 def _first_values(source: Source, train: cst.FunctionDef) -> Iterator[Found]:
     """`best_valid_loss = None` becomes `best_valid_loss = DDPUtils.restored("best_valid_loss",
     None)`: before the epoch loop, outside of any condition (a host's own `if resume:` stays).
     """
     for statement in train.body.body:
-        if isinstance(statement, cst.For) and any(_run_epoch_calls(statement)):
+        if isinstance(statement, cst.For) and any(run_epoch_calls(statement)):
             return
         lines = statement.body if isinstance(statement, cst.SimpleStatementLine) else ()
         for assign in lines:
@@ -76,13 +70,27 @@ def _rates(source: Source, function: cst.FunctionDef) -> list[Found]:
 
 
 def _own_rates(source: Source, module: cst.Module) -> Iterator[Found]:
-    """The same in `optim.Adam(params, lr=...)` and its like, beside optimizer_from_optim_params."""
-    for call in walk(module, cst.Call):
-        rate = argument(call, 1, "lr")
-        if rate is not None and any(
-            name.startswith("torch.optim.") for name in source.names(call.func)
-        ):
-            yield from _scaled(source, rate)
+    """The same in `optim.Adam(params, lr=...)` and its like, beside optimizer_from_optim_params, or
+    in what is assigned to the variable `rate` of `lr=rate` in the same function.
+    """
+    seen: set[cst.CSTNode] = set()
+    for function in (*walk(module, cst.FunctionDef), module):
+        for call in walk(function, cst.Call):
+            rate = argument(call, 1, "lr")
+            made = (name.startswith("torch.optim.") for name in source.names(call.func))
+            if rate is None or not any(made):
+                continue
+            values = [rate]
+            if isinstance(rate, cst.Name) and function is not module:
+                values = [
+                    assign.value
+                    for assign in walk(function, cst.Assign)
+                    if rate.value in {dotted(one.target) for one in assign.targets}
+                ]
+            for value in values:
+                if value not in seen:
+                    seen.add(value)
+                    yield from _scaled(source, value)
 
 
 def _scaled(source: Source, node: cst.CSTNode) -> list[Found]:

@@ -1,50 +1,163 @@
-"""Which files the train scripts take their helpers from: not always utils/train_utils.py.
+"""Which files train, and which files they take their helpers from: not always scripts/train.py and
+utils/train_utils.py.
 
-A script whose train() is patched and whose helpers are not would make two run folders, or write one
-checkpoint from two ranks.
+A script whose training function is patched and whose helpers are not would make two run folders, or
+write one checkpoint from two ranks. A script that is not patched would train a model on each rank.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from robomimic_ddp.patches.host.hosts import Host
-from robomimic_ddp.patches.syntax.python import aliases, dotted, parsed, resolved
+from robomimic_ddp.patches.host.hosts import TRAIN_SCRIPTS, Host
+from robomimic_ddp.patches.syntax.python import aliases, dotted, last_name, parsed, resolved
 
 TRAIN_UTILS = "utils/train_utils.py"
-HELPERS = {"get_exp_dir": "run_directory", "save_model": "save_model", "run_epoch": "epoch_log"}
-"""Functions that train() calls, and the fixer of each."""
-_SCRIPTS = ("scripts/train*.py",)
+HELPERS = {"get_exp_dir": "run_directory", "save_model": "save_model"}
+"""Functions that a training function calls, and the fixer of each; `_fixer` knows further kinds."""
+TRAIN = "train"
+CONFIG_DEVICE = ["config", "device"]
+"""The first parameters of a training function that can be patched."""
 _MOST_STEPS = 5
+_ON_BATCH = "train_on_batch"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file that trains, relative to the package ("../examples/a.py": outside it).
+
+    function: the training function that can be patched, at top level; "" where the file has none
+    or calls another file's. line: that of the function or of the call. why: what keeps the place
+    from being patched, or "". calls: the file whose training function it calls, or "".
+    """
+
+    path: str
+    line: int
+    function: str = ""
+    why: str = ""
+    calls: str = ""
 
 
 @dataclass(frozen=True)
 class Use:
-    """A call in `script` (at `line`) of the helper `name` (of HELPERS), which is defined in `file`:
-    paths relative to the package, None where the definition is not in the host.
+    """A call in `script` (at `line`) of the helper `name`, which the fixer named `fixer` edits. It
+    is defined in `file`, relative to the package of the host, or of the robomimic that the host is
+    built on (`in_base`); None where it is in neither.
     """
 
     script: str
     line: int
     name: str
+    fixer: str
     file: str | None
+    in_base: bool = False
 
 
-def uses(host: Host) -> list[Use]:
-    """The first call of each helper in each train script."""
-    found = {}
-    for script in host.files(_SCRIPTS):
-        tree = parsed(host.read(script))
-        for use in _uses(host, script, tree) if _defines(tree, "train") else ():
+def find(host: Host) -> list[Entry]:
+    """Every file of the host that trains, and every file that calls a training function."""
+    sources = dict(host.sources())
+    entries, scripts = [], host.files(TRAIN_SCRIPTS)
+    for path, data in sources.items():
+        if path in scripts or b"run_epoch" in data or _ON_BATCH.encode() in data:
+            entries += _trainers(path, parsed(data))
+    functions = {_module(host, entry.path): entry for entry in entries if entry.function}
+    modules = "|".join(sorted({re.escape(name.rpartition(".")[2]) for name in functions}))
+    imports = re.compile(rb"\b(from|import)\b.*\b(%s)\b" % modules.encode())
+    known = {entry.path for entry in entries}
+    for path, data in sources.items():
+        if functions and path not in known and imports.search(data):
+            entries += _callers(host, path, parsed(data), functions)
+    return entries
+
+
+def _trainers(path: str, tree: ast.Module) -> Iterator[Entry]:
+    """The training function of a file, and further loops that train."""
+    loops = {}
+    for statement in tree.body:
+        name = getattr(statement, "name", "")
+        line = None if name.startswith("run_epoch") else _training_loop(path, statement)
+        if line is not None:
+            loops[statement] = line
+    functions = [one for one in loops if isinstance(one, ast.FunctionDef) and _has_epochs(one)]
+    if path.startswith("scripts/train"):
+        functions += [one for one in tree.body if _is_function(one, TRAIN) and one not in loops]
+    functions.sort(key=lambda one: (one.name != TRAIN, _parameters(one)[:2] != CONFIG_DEVICE))
+    for statement, line in loops.items():
+        if statement in functions[:1]:
+            continue
+        why = "the loop is in no function at top level"
+        if isinstance(statement, ast.ClassDef):
+            why = f"the loop is in a method of {statement.name}"
+        elif statement in functions:
+            why = f"{statement.name} is a second training function of this file"
+        elif isinstance(statement, ast.FunctionDef):
+            why = f"{statement.name} calls {_ON_BATCH} in a loop of its own, and not run_epoch"
+        yield Entry(path, line, why=why)
+    for function in functions[:1]:
+        if path.startswith("../"):
+            why = f"{function.name} trains outside the package, whose files alone are edited"
+            yield Entry(path, function.lineno, why=why)
+        else:
+            yield Entry(path, function.lineno, function.name)
+
+
+def _training_loop(path: str, statement: ast.stmt) -> int | None:
+    """The line of the first loop in `statement` that trains, or None."""
+    for loop in ast.walk(statement):
+        if isinstance(loop, (ast.For, ast.AsyncFor, ast.While)):
+            is_algo = path.startswith("algo/")  # an algorithm may train its parts
+            if _has_epochs(loop) or not is_algo and _ON_BATCH in map(last_name, ast.walk(loop)):
+                return loop.lineno
+    return None
+
+
+def _has_epochs(node: ast.AST) -> bool:
+    """Whether `run_epoch` is called for training in a loop at or under `node`."""
+    loops = (one for one in ast.walk(node) if isinstance(one, (ast.For, ast.AsyncFor, ast.While)))
+    calls = (call for loop in loops for call in ast.walk(loop) if isinstance(call, ast.Call))
+    return any(last_name(call).startswith("run_epoch") and not _validates(call) for call in calls)
+
+
+def _validates(call: ast.Call) -> bool:
+    given = (word.value for word in call.keywords if word.arg == "validate")
+    return any(getattr(value, "value", False) is True for value in given)
+
+
+def _parameters(function: ast.FunctionDef) -> list[str]:
+    arguments = function.args
+    return [one.arg for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+
+
+def _callers(
+    host: Host, path: str, tree: ast.Module, functions: dict[str, Entry]
+) -> Iterator[Entry]:
+    """The first call of a training function of another file."""
+    names = aliases(tree, _package(host, path))
+    for node in ast.walk(tree):
+        target = resolved(node.func, names) if isinstance(node, ast.Call) else ""
+        module, _, name = target.rpartition(".")
+        entry = functions.get(_own_name(host, module))
+        if entry is not None and entry.function == name:
+            yield Entry(path, node.lineno, calls=entry.path)
+            return
+
+
+def uses(host: Host, entries: Iterable[Entry]) -> list[Use]:
+    """The first call of each helper in each file that has a training function."""
+    found: dict[tuple[str, str], Use] = {}
+    for entry in entries:
+        tree = parsed(host.read(entry.path)) if entry.function else ast.Module([], [])
+        for use in _uses(host, entry.path, tree):
             found.setdefault((use.script, use.name), use)
     return list(found.values())
 
 
 def further_files(found: Iterable[Use]) -> list[str]:
     """Files other than TRAIN_UTILS that define helpers."""
-    return sorted({use.file for use in found if use.file} - {TRAIN_UTILS})
+    return sorted({use.file for use in found if use.file and not use.in_base} - {TRAIN_UTILS})
 
 
 def _uses(host: Host, script: str, tree: ast.Module) -> Iterator[Use]:
@@ -52,14 +165,28 @@ def _uses(host: Host, script: str, tree: ast.Module) -> Iterator[Use]:
     for node in ast.walk(tree):
         name = dotted(node.func) if isinstance(node, ast.Call) else ""
         last = name.rpartition(".")[2]
-        helper = "run_epoch" if last.startswith("run_epoch") else last  # `run_epoch_mt`, too
-        if helper not in HELPERS:
+        fixer = _fixer(last)
+        if not fixer:
             continue
         target = resolved(node.func, names)
         if target:
-            yield Use(script, node.lineno, helper, _definition(host, target))
+            for place in (host, host.base) if host.is_built_on_robomimic else (host,):
+                file = _definition(place, target) if place is not None else None
+                if file is not None:
+                    yield Use(script, node.lineno, last, fixer, file, place is not host)
+                    break
+            else:
+                if fixer != "rollouts":
+                    yield Use(script, node.lineno, last, fixer, None)
         elif name == last and _defines(tree, last):
-            yield Use(script, node.lineno, helper, script)
+            yield Use(script, node.lineno, last, fixer, script)
+
+
+def _fixer(name: str) -> str:
+    """The fixer of the helper `name`: of `run_epoch_mt` and `icl_rollout_with_stats`, too."""
+    if name.startswith("run_epoch"):
+        return "epoch_log"
+    return "rollouts" if "rollout" in name.lower() else HELPERS.get(name, "")
 
 
 def _definition(host: Host, target: str) -> str | None:
@@ -76,19 +203,36 @@ def _definition(host: Host, target: str) -> str | None:
     return None
 
 
+def _module(host: Host, path: str) -> str:
+    """The name by which the file is imported, such as "robomimic.scripts.train"."""
+    parts = path.removesuffix(".py").split("/")
+    return ".".join([host.package.name, *(parts[:-1] if parts[-1] == "__init__" else parts)])
+
+
 def _package(host: Host, path: str) -> str:
     """The package that relative imports of the file start from, such as "robomimic.scripts"."""
     return ".".join([host.package.name, *path.split("/")[:-1]])
 
 
+def _own_name(host: Host, module: str) -> str:
+    """`module` under the package's name, where a copy of robomimic lies in a folder of another."""
+    package, dot, inner = module.partition(".")
+    is_copy = package == "robomimic" and not host.is_built_on_robomimic
+    return f"{host.package.name}{dot}{inner}" if is_copy else module
+
+
 def _file(host: Host, module: str) -> str | None:
-    package, _, inner = module.partition(".")
-    if package not in (host.package.name, "robomimic") or not inner:
+    package, _, inner = _own_name(host, module).partition(".")
+    if package != host.package.name or not inner:
         return None
     stem = inner.replace(".", "/")
     found = host.files((f"{stem}.py", f"{stem}/__init__.py"))
     return found[0] if found else None
 
 
+def _is_function(node: ast.stmt, name: str) -> bool:
+    return isinstance(node, ast.FunctionDef) and node.name == name
+
+
 def _defines(tree: ast.Module, name: str) -> bool:
-    return any(isinstance(node, ast.FunctionDef) and node.name == name for node in tree.body)
+    return any(_is_function(node, name) for node in tree.body)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from robomimic_ddp import files
 from robomimic_ddp.errors import PatchError, UsageError
+from robomimic_ddp.patches.syntax.python import imported_names, parsed
 
+TRAIN_SCRIPTS = ("scripts/train*.py",)
+MAIN = "scripts/train.py"
+"""The script that must be patched; another that cannot be is named and left as it is."""
 READS_RLDS = "reads RLDS"
 """Trait: the host has its own reader of RLDS datasets (the DROID family)."""
 
@@ -29,7 +34,8 @@ _OTHERS = (
 )
 """Codebases of another kind: what only they have, and what to use there."""
 _DEPTH = 3
-_SKIPPED = {"build", "dist", "node_modules", "site-packages", "__pycache__"}
+_INSTALLED = {"site-packages", "dist-packages"}
+_SKIPPED = {"build", "dist", "node_modules", "__pycache__", *_INSTALLED}
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,47 @@ class Host:
             if not (path.is_symlink() and path.resolve() in plain)  # one file, one name
         )
         return sorted(names)
+
+    def sources(self) -> Iterator[tuple[str, bytes]]:
+        """Path and bytes of every Python file of the package, and of the checkout around it, whose
+        paths begin with "../".
+        """
+        for path in [*self.files(("**/*.py",)), *self._around()]:
+            yield path, self.read(path) or b""
+
+    def _around(self) -> Iterator[str]:
+        if _INSTALLED & set(self.package.parts):  # around it are other people's packages
+            return
+        for folder, names, files in os.walk(self.root):
+            names[:] = sorted(one.name for one in _subfolders(Path(folder)) if one != self.package)
+            paths = (Path(folder, name) for name in sorted(files) if name.endswith(".py"))
+            for path in paths:
+                if path.is_file() and not path.is_symlink():
+                    yield Path(os.path.relpath(path, self.package)).as_posix()
+
+    @cached_property
+    def is_built_on_robomimic(self) -> bool:
+        """Whether the package is one of its own that imports an installed robomimic: its scripts
+        import both. A copy of robomimic under another name imports nothing by that name.
+        """
+        if self.package.name == "robomimic":
+            return False
+        imported: set[str] = set()
+        for path in self.files((*TRAIN_SCRIPTS, "utils/*.py", "algo/*.py")):
+            names = imported_names(parsed(self.read(path)), [self.package.name, "folder"])
+            imported |= {target.partition(".")[0] for _, target in names}
+        return {self.package.name, "robomimic"} <= imported
+
+    @cached_property
+    def base(self) -> Host | None:
+        """The robomimic that a package which is built on one imports, or None if there is none."""
+        if not self.is_built_on_robomimic:
+            return None
+        try:
+            package = _importable()
+        except UsageError:
+            return None
+        return Host(package, _git_root(package) or package.parent)
 
     def target(self, path: str) -> Path:
         """The file that `path` (relative to the package) is or links to, absolute. Raises
@@ -84,7 +131,7 @@ class Host:
     @cached_property
     def traits(self) -> frozenset[str]:
         """What is true of the whole host, whichever file a fixer looks at."""
-        readers = self.files(("scripts/train*.py", "utils/file_utils.py"))
+        readers = self.files((*TRAIN_SCRIPTS, "utils/file_utils.py"))
         reads = any(b"droid_rlds" in (self.read(path) or b"") for path in readers)
         return frozenset({READS_RLDS} if reads else ())
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from robomimic_ddp.errors import other_api_version
-from robomimic_ddp.patches.host.hosts import Host
+from robomimic_ddp.patches.host.hosts import TRAIN_SCRIPTS, Host
 from robomimic_ddp.patches.syntax.python import (
     API_MODULE,
     aliases,
@@ -31,7 +31,7 @@ OWN_WAYS = {
     "deepspeed": "DeepSpeed",
     "horovod": "Horovod",
 }
-_LOOPS = ("scripts/train*.py", "utils/train_utils.py")
+_LOOPS = (*TRAIN_SCRIPTS, "utils/train_utils.py")
 _MAKES, _TRAINS = "algo_factory", "train_on_batch"
 _WORDS = re.compile(
     rb"DistributedDataParallel|init_process_group|fsdp|accelerate|lightning|deepspeed|horovod"
@@ -68,7 +68,7 @@ def require_own_api_version(host: Host) -> None:
     """Raise ApiVersionError for a host that is patched for another API version than the installed
     one: its edits would look complete, and not mean what they say.
     """
-    scripts = (data for path in host.files(_LOOPS) if (data := host.read(path)))
+    scripts = (host.read(path) or b"" for path in host.files(("**/*.py",)))
     trees = (parsed(data) for data in scripts if b"api_version" in data)
     error = other_api_version(number for tree in trees for number in _api_versions(tree))
     if error:

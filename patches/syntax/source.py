@@ -46,12 +46,21 @@ class Edit:
 
 
 class Source:
-    """A parsed file. `path` is relative to the package folder; `traits` are the host's."""
+    """A parsed file. `path` is relative to the package folder; `traits` are the host's, `called`
+    the functions of this file that the host's training functions call.
+    """
 
-    def __init__(self, path: str, data: bytes, traits: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        path: str,
+        data: bytes,
+        traits: frozenset[str] = frozenset(),
+        called: frozenset[str] = frozenset(),
+    ) -> None:
         self.path = path
         self.data = data
         self.traits = traits
+        self.called = called
         self.module, tree = _parse(data)
         self._bindings = Bindings(tree)
         self.api_import = _api_import(self.module)

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
 
 from robomimic_ddp.config import env
 from robomimic_ddp.errors import RobomimicDDPError, UnpatchedScript
@@ -78,6 +79,40 @@ def require_whole() -> None:
         found = lost(package_folder(name))
         if found:
             raise UnpatchedScript(half_patched(found), quiet=launch.local_rank > 0)
+
+
+def require_one_rank(function: str, caller: CodeType) -> None:
+    """Local: raise UnpatchedScript on several ranks, where `caller` calls `function` of the host
+    outside of a run.
+    """
+    launch = env.read_launch_env()
+    if launch.world_size > 1:
+        raise UnpatchedScript(
+            f"{caller.co_filename}:{caller.co_firstlineno} calls {function} on {launch.world_size} "
+            "ranks without @DDPUtils.distributed, so every rank would train a separate model and "
+            "write the same files. The script was put back (by git?), or is one that "
+            "`robomimic-ddp apply` cannot patch: `robomimic-ddp status` names those, and why. "
+            "Start a patched one, or start this one without torchrun.",
+            quiet=launch.rank > 0,
+        )
+
+
+def require_patched_epoch(train: FunctionType) -> None:
+    """Local: raise UnpatchedScript if the `run_epoch` that the host's `train` calls has lost its
+    edit, or is that of another package than the patched one.
+    """
+    names = [name for name in train.__code__.co_names if name.startswith("run_epoch")]
+    places = [vars(value) for value in train.__globals__.values() if isinstance(value, ModuleType)]
+    for function in [place.get(name) for place in (train.__globals__, *places) for name in names]:
+        if isinstance(function, FunctionType) and not hasattr(function, "is_epoch_log"):
+            file = function.__code__.co_filename
+            raise UnpatchedScript(
+                f"{train.__name__} is patched, and {function.__name__}, which it calls, is not: it "
+                f"is that of {file}. On several ranks each would do alone what one rank must do. "
+                "Run `robomimic-ddp apply` on that package, too, or start the script with "
+                "`robomimic-ddp run`, which edits both in memory.",
+                quiet=env.read_launch_env().rank > 0,
+            )
 
 
 def own_batch_mean(module: str) -> str | None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from robomimic_ddp.config import host_seams
+from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed import fsdp, group, optimizer_ddp, rng, watchdog
 from robomimic_ddp.monitoring import (
     debug,
@@ -34,8 +37,9 @@ def epoch_log(run_epoch: Callable) -> Callable:
 
     The main rank shows progress and appends the log to the run's `history.jsonl`. On several ranks
     validation draws from separate random streams, so that training does not depend on it. A rank
-    whose loss is NaN or infinite raises LossError or DataError. Outside a run, and on one rank
-    where `run_epoch` has no parameter `model`, the host's function is called unchanged.
+    whose loss is NaN or infinite raises LossError or DataError. On one rank outside a run, or where
+    `run_epoch` has no parameter `model`, the host's function is called unchanged; training outside
+    a run on several ranks raises UnpatchedScript.
     """
     signature = inspect.signature(run_epoch)
 
@@ -43,6 +47,8 @@ def epoch_log(run_epoch: Callable) -> Callable:
     def in_run(*args: Any, **kwargs: Any) -> Any:
         run = _run.current()
         call = signature.bind(*args, **kwargs)
+        if run is None and not call.arguments.get("validate"):
+            host_seams.require_one_rank(run_epoch.__name__, sys._getframe(1).f_code)
         if run is None or (group.world_size() == 1 and "model" not in call.arguments):
             return run_epoch(*args, **kwargs)
         call.apply_defaults()
@@ -52,6 +58,7 @@ def epoch_log(run_epoch: Callable) -> Callable:
         epoch.record(result, time.perf_counter() - started)
         return result
 
+    in_run.is_epoch_log = True  # how a run recognises that it is patched
     return in_run
 
 
@@ -205,21 +212,21 @@ def rollouts(rollout_with_stats: Callable) -> Callable:
     separate random streams; returns the statistics of all on every rank, the video on the main
     rank, which gives it to the host's logs.
 
-    The main rank appends the statistics to the run's `history.jsonl`. Outside a run the host's
-    function is called unchanged.
+    The main rank appends the statistics to the run's `history.jsonl`. Outside a run, and within
+    other rollouts, the host's function is called unchanged.
     """
     signature = inspect.signature(rollout_with_stats)
 
     @functools.wraps(rollout_with_stats)
     def in_run(*args: Any, **kwargs: Any) -> Any:
         run = _run.current()
-        if run is None:
+        if run is None or run.plays:
             return rollout_with_stats(*args, **kwargs)
         call = signature.bind(*args, **kwargs)
         epoch = call.arguments.get("epoch")
-        with run.weights_for_acting():
+        with swapped(run, "plays", True), run.weights_for_acting():
             result = _rollouts.split(rollout_with_stats, call, run.seed)
-        if run.pictures is not None and isinstance(result, tuple):
+        if run.pictures is not None and isinstance(result, tuple) and result:
             run.pictures.videos(result[-1], epoch)
         if run.directory is not None and group.is_main():
             history.append_rollouts(run.directory, epoch, result)

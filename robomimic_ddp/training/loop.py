@@ -46,6 +46,8 @@ def distributed(train: Callable) -> Callable:
         given = bound.arguments.get("resume")
         asked = can_resume and bool(given)
         fine_tuning = not asked and bool(config.experiment.get("ckpt_path", None) or given)
+        if env.read_launch_env().world_size > 1:
+            host_seams.require_patched_epoch(train)
         host_keys.require_possible(config)
         started = _run.start(config, device.type == "cuda", fine_tuning)
         with started as run, entry_point.at_once(run.end_heartbeat):

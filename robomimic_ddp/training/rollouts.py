@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 
 from robomimic_ddp.config.monkeypatch import swapped
-from robomimic_ddp.distributed import group, rng, watchdog
+from robomimic_ddp.distributed import group, main_rank, rng, watchdog
 from robomimic_ddp.errors import RobomimicDDPError
 from robomimic_ddp.terminal import print_clean
 
@@ -29,42 +30,59 @@ _VIDEO = ("video_dir", "video_path")
 _MOST_LISTED = 8
 
 
-def split(rollout_with_stats: Callable, call: inspect.BoundArguments, seed: int) -> Any:
+def split(play: Callable, call: inspect.BoundArguments, seed: int) -> Any:
     """Collective: run this rank's share of the host's `rollout_with_stats(policy, envs, ...)`.
 
     Every rank gets the statistics of all episodes; the video shows the main rank's. seed: the
-    run's. On one rank the host's function is called unchanged.
+    run's. On one rank the host's function is called unchanged. A function without parameters
+    `envs` and `num_episodes` is called on the main rank alone, with the random streams of all its
+    episodes, and its result is given to all.
     """
     if group.world_size() == 1:
-        return rollout_with_stats(*call.args, **call.kwargs)
+        return play(*call.args, **call.kwargs)
     call.apply_defaults()
-    envs, episodes = _argument(call, "envs"), _episodes(call)
-    own = range(group.rank(), episodes, group.world_size())
-    _announce(episodes)
-    call.arguments["num_episodes"] = len(own)
-    if not group.is_main():
-        call.arguments.update((name, None) for name in _VIDEO if name in call.arguments)
-    entropy = (seed, call.arguments.get("epoch") or 0)
+    epoch = call.arguments.get("epoch")
     with group.without_time_limit() as waiting:
-        watchdog.reached(f"epoch {call.arguments.get('epoch')} rollouts")
-        with rng.kept(), _seeded(envs, own, entropy):
-            result = rollout_with_stats(*call.args, **call.kwargs) if own else None
+        watchdog.reached(f"epoch {epoch} rollouts")
+        if not {"envs", "num_episodes"} <= call.arguments.keys():
+            return _on_main(play, call, (_STREAM, seed, epoch or 0), waiting)
+        envs, episodes = call.arguments["envs"], _episodes(call)
+        own = range(group.rank(), episodes, group.world_size())
+        _announce(episodes)
+        call.arguments["num_episodes"] = len(own)
+        if not group.is_main():
+            call.arguments.update((name, None) for name in _VIDEO if name in call.arguments)
+        with rng.kept(), ExitStack() as stack:
+            streams = (_STREAM, seed, epoch or 0)
+            call.arguments["envs"] = _seeded(envs, own, streams, stack)
+            result = play(*call.args, **call.kwargs) if own else None
         return _merged(result, len(own), waiting)
 
 
-def _argument(call: inspect.BoundArguments, name: str) -> Any:
-    if name not in call.arguments:
-        raise RobomimicDDPError(
-            f"rollout_with_stats{call.signature} has no parameter {name!r}, so its episodes cannot "
-            "be split over ranks. Name it as robomimic does: rollout_with_stats(policy, envs, "
-            "horizon, ..., num_episodes=None, ..., epoch=None, ...)."
-        )
-    return call.arguments[name]
+def _on_main(
+    play: Callable, call: inspect.BoundArguments, streams: tuple[int, ...], waiting: Any
+) -> Any:
+    """Collective: the main rank's result, or error, on every rank; videos as `_merged` has them."""
+    played: Future = Future()
+    if group.is_main():
+        print(f"rollouts: {play.__name__} names no episodes to split, so rank 0 plays all of them")
+        try:
+            with rng.kept():
+                rng.seed(*streams)
+                played.set_result(play(*call.args, **call.kwargs))
+        except Exception as error:
+            played.set_exception(error)
+    group.gather_objects(None, within=waiting)  # others wait for it without a time limit
+    result = main_rank.on_main(played.result)
+    if group.is_main() or not isinstance(result, tuple):
+        return result
+    first, *rest = result
+    return (first, *(type(part)() if isinstance(part, dict) else part for part in rest))
 
 
 def _episodes(call: inspect.BoundArguments) -> int:
     """The requested number of episodes, at least 1, for the main rank."""
-    episodes = _argument(call, "num_episodes")
+    episodes = call.arguments["num_episodes"]
     if not isinstance(episodes, int) or episodes < 1:
         raise RobomimicDDPError(
             f"rollouts with num_episodes={episodes!r}: expected at least 1, since there would be "
@@ -91,18 +109,28 @@ def _listed(episodes: range) -> str:
     return f"{first}, ..., {episodes[-1]} ({len(episodes)} episodes)"
 
 
-@contextmanager
-def _seeded(envs: dict[str, Any], own: Iterable[int], entropy: tuple[int, int]) -> Iterator[None]:
-    """For the block, each `reset` of an environment seeds the random streams of its next episode.
+def _seeded(envs: Any, own: Sequence[int], streams: tuple[int, ...], stack: ExitStack) -> Any:
+    """Return `envs`, of which each `reset` seeds the random streams of its next episode, until
+    `stack` ends. envs: a dict or list of environments, or an iterator that makes them one by one.
 
     The host resets once an episode, before the policy draws; only the outermost environment counts,
     since wrappers may reset again.
     """
-    with ExitStack() as stack:
-        for number, env in enumerate(envs.values()):
-            reset = _reset_of(env, iter(own), (_STREAM, *entropy, number))
-            stack.enter_context(swapped(env, "reset", reset))
-        yield
+
+    def seeded(number: int, env: Any) -> Any:
+        return swapped(env, "reset", _reset_of(env, iter(own), (*streams, number)))
+
+    def one_by_one() -> Iterator[Any]:
+        for number, env in enumerate(envs):
+            with seeded(number, env):
+                yield env
+            del env  # the host has closed it
+
+    if isinstance(envs, Iterator):
+        return one_by_one()
+    for number, env in enumerate(envs.values() if isinstance(envs, Mapping) else envs):
+        stack.enter_context(seeded(number, env))
+    return envs
 
 
 def _reset_of(env: Any, episodes: Iterator[int], entropy: tuple[int, ...]) -> Callable:

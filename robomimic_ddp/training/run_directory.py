@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -12,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from robomimic_ddp import checkpoint, files
-from robomimic_ddp.config import env
+from robomimic_ddp.config import env, host_seams
 from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed import group, main_rank, watchdog
-from robomimic_ddp.errors import UnpatchedScript, WriteError
+from robomimic_ddp.errors import WriteError
 from robomimic_ddp.training import resume, run_inputs
 from robomimic_ddp.training import run as _run
 
@@ -32,14 +33,8 @@ def run_directory(get_exp_dir: Callable) -> Callable:
     @functools.wraps(get_exp_dir)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         launch = env.read_launch_env()
-        if launch.world_size > 1 and not group.is_initialized():
-            raise UnpatchedScript(
-                "this host is half patched: its train() makes the run's folders on several ranks "
-                "without @DDPUtils.distributed, so every rank would train alone and write the same "
-                "files. The train script was put back (by git?), or is not patched. Run "
-                "`robomimic-ddp apply` on the host.",
-                quiet=launch.rank > 0,
-            )
+        if not group.is_initialized():
+            host_seams.require_one_rank(get_exp_dir.__name__, sys._getframe(1).f_code)
         watchdog.reached("run directory")
 
         run, make_paths = _run.current(), functools.partial(get_exp_dir, *args, **kwargs)

@@ -6,6 +6,8 @@ import importlib
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -14,6 +16,8 @@ from robomimic_ddp.errors import UnpatchedScript
 from robomimic_ddp.patches import engine, record, registry
 from robomimic_ddp.patches.host import hosts
 from robomimic_ddp.patches.syntax.python import api_names
+from robomimic_ddp.training import loop, run
+from robomimic_ddp.training.epoch import epoch_log
 from robomimic_ddp.training.run_directory import run_directory
 from tests.patches.support import CHECKOUT, write_host
 
@@ -118,17 +122,57 @@ def test_damaged_records_are_left_to_status(host, damaged):
     assert lost(host) == {}
 
 
+@pytest.fixture
+def launched(monkeypatch):
+    """Sets the launcher's variables of one of two ranks."""
+
+    def launch(rank: int) -> None:
+        rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+        variables = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": rank, **rendezvous}
+        for name, value in variables.items():
+            monkeypatch.setenv(name, str(value))
+
+    return launch
+
+
 @pytest.mark.parametrize("rank", [0, 1])
-def test_folders_are_not_made_on_several_ranks_without_a_patched_script(rank, monkeypatch, capsys):
-    for name, value in {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": rank}.items():
-        monkeypatch.setenv(name, str(value))
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    monkeypatch.setenv("MASTER_PORT", "1")
+@pytest.mark.parametrize("decorate", [run_directory, epoch_log])
+def test_several_ranks_train_nothing_without_a_patched_script(rank, decorate, launched):
+    launched(rank)
     made = []
     with pytest.raises(UnpatchedScript) as refused:
-        run_directory(lambda: made.append(1))()
+        decorate(lambda: made.append(1))()
     assert made == [] and not isinstance(refused.value, Exception)
-    assert ("without @DDPUtils.distributed" in str(refused.value.code)) == (rank == 0)
+    message = str(refused.value.code)
+    assert ("without @DDPUtils.distributed" in message) == (rank == 0)
+    assert rank or f"{__file__}:" in message and "robomimic-ddp status" in message
+
+
+def test_an_unpatched_script_may_train_on_one_rank_and_validate_on_several(launched):
+    def run_epoch(model, validate=False):
+        return validate
+
+    assert epoch_log(run_epoch)(None) is False
+    launched(0)
+    assert epoch_log(run_epoch)(None, validate=True) is True
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("by_name", [True, False])
+def test_a_patched_script_with_the_run_epoch_of_an_unpatched_package(rank, by_name, launched):
+    utils = ModuleType("utils")
+    exec("def run_epoch(model):\n    pass\n", vars(utils))
+    host = {"TrainUtils": utils} if not by_name else {"run_epoch": utils.run_epoch}
+    call = "run_epoch" if by_name else "TrainUtils.run_epoch"
+    exec(f"def train(config, device):\n    {call}(config)\n", host)
+    launched(rank)
+    with pytest.raises(UnpatchedScript) as refused:
+        loop.distributed(host["train"])(SimpleNamespace(experiment={}), "cpu")
+    message = str(refused.value.code)
+    assert ("`robomimic-ddp apply` on that package, too" in message) == (rank == 0)
+    vars(utils)["run_epoch"] = epoch_log(utils.run_epoch)
+    host.update((name, utils.run_epoch) for name in host if name == "run_epoch")
+    host_seams.require_patched_epoch(host["train"])
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -217,28 +217,42 @@ def main():
         ),
     ],
     "own_optimizer_lr": [
-        f"{head}\n@@\n\n\nclass CQL:\n    def _create_optimizers(self):\n"
-        f'        self.optimizers["cql"] = {name}(\n'
-        '            params=self.nets["log_cql_weight"].parameters(),\n'
-        f"            lr=<<{rate}|DDPUtils.scale_lr({rate})>>,\n            weight_decay=0.0,\n"
-        "        )\n"
-        for head, name, rate in (
-            (
-                "import torch.optim as optim",
-                "optim.Adam",
-                'self.optim_params["critic"]["learning_rate"]["initial"]',
-            ),
-            (
-                "import torch",
-                "torch.optim.AdamW",
-                "self.algo_config.optim_params.policy.learning_rate.initial",
-            ),
-            (
-                "from torch.optim import SGD",
-                "SGD",
-                "self.optim_params['actor']['learning_rate']['initial']",
-            ),
-        )
+        """import torch.optim as optim
+@@
+
+
+class ICL:
+    def _get_optimizer(self, net, params):
+        name = params.get("optimizer_type")
+        lr = <<params.learning_rate.initial|DDPUtils.scale_lr(params.learning_rate.initial)>>
+        if name == "adam":
+            return optim.Adam(net.parameters(), lr=lr)
+        return optim.AdamW(net.parameters(), lr=lr)
+""",
+        *(
+            f"{head}\n@@\n\n\nclass CQL:\n    def _create_optimizers(self):\n"
+            f'        self.optimizers["cql"] = {name}(\n'
+            '            params=self.nets["log_cql_weight"].parameters(),\n'
+            f"            lr=<<{rate}|DDPUtils.scale_lr({rate})>>,\n            weight_decay=0.0,\n"
+            "        )\n"
+            for head, name, rate in (
+                (
+                    "import torch.optim as optim",
+                    "optim.Adam",
+                    'self.optim_params["critic"]["learning_rate"]["initial"]',
+                ),
+                (
+                    "import torch",
+                    "torch.optim.AdamW",
+                    "self.algo_config.optim_params.policy.learning_rate.initial",
+                ),
+                (
+                    "from torch.optim import SGD",
+                    "SGD",
+                    "self.optim_params['actor']['learning_rate']['initial']",
+                ),
+            )
+        ),
     ],
     "prepare_config": [
         f"{head}\n@@\n\ndef main(args):\n"
@@ -331,6 +345,20 @@ def train(config, device):
         drop_last=True
     )
 """,
+        *(
+            f"""{LOADER}@@
+{TRAIN}    data = <<DataLoader|DDPUtils.train_loader>>(trainset)
+    several = []
+    {line}
+    for epoch in range(2):
+        run_epoch(model=model, data_loader={given}, epoch=epoch)
+"""
+            for line, given in (
+                ("pass", "data"),
+                ("several.append(data)", "zip(several)"),
+                ("several = dict(a=data)", "several['a']"),
+            )
+        ),
         LOADER
         + """import os
 @@
@@ -446,6 +474,12 @@ UNTOUCHED = {
         "    pass\n",
     },
     "own_optimizer_lr": {
+        "a variable of another function": """import torch
+def read(params):
+    lr = params.learning_rate.initial
+def make(params, lr):
+    return torch.optim.Adam(params, lr=lr)
+""",
         "a constant rate": "import torch\nopt = torch.optim.Adam(p, lr=1e-3)  # learning_rate\n",
         "other library": "from mine import Adam\n"
         'opt = Adam(p, lr=params["learning_rate"]["initial"])\n',
@@ -499,6 +533,13 @@ UNTOUCHED = {
                 "loader = make_loader(trainset)",
             )
         },
+        "of the train data, for rollouts": f"""{LOADER}{TRAIN}
+    context = DataLoader(trainset, batch_size=1)
+    for epoch in range(2):
+        run_epoch(model, loader, epoch)
+        batch = next(iter(context))
+        rollout(model, model.process(batch))
+""",
         "outside train": f"{LOADER}train_loader = DataLoader(trainset)\n{TRAIN}    pass\n",
         "other library": f"from mine import DataLoader\n{TRAIN}    a = DataLoader(1)\n",
     },

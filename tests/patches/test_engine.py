@@ -60,7 +60,7 @@ def test_without_leaves_a_fixer_out_and_does_not_require_it(host):
 @pytest.mark.parametrize(
     ("path", "old", "new", "fixer"),
     [
-        ("scripts/train.py", "def train(", "def learn(", "distributed"),
+        ("scripts/train.py", "def train(config, device", "def train(device, config", "distributed"),
         ("scripts/train.py", "def main(", "def start(", "entry_point"),
         ("scripts/train.py", "DataLoader(dataset", "make(dataset", "train_loader"),
         ("scripts/train.py", "for epoch in range(3)", "while True", "epochs"),

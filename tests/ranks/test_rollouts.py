@@ -163,13 +163,54 @@ def test_no_episodes_is_one_clear_error(ranks, number):
         ranks.run(without_episodes, number)
 
 
-def other_signature():
-    on_ranks(lambda policy, envs, count: None)(None, {}, 3)
+def one_rollout(policy, env, fails=False):
+    """A host's function that says nothing of episodes; it draws and writes a video."""
+    if fails:
+        raise ValueError("the simulator broke")
+    return {"Return": policy(env.reset())["Return"]}, {"reach": "video"}
 
 
-def test_a_function_without_num_episodes_is_one_clear_error(ranks):
-    with pytest.raises(RankError, match="no parameter 'num_episodes'"):
-        ranks.run(other_signature)
+def of_main(fails):
+    seen, before = [], rng.capture()["torch"]
+    result = on_ranks(one_rollout)(noisy(seen), Env(), fails=fails)
+    return result, len(seen), torch.equal(before, rng.capture()["torch"])
+
+
+def test_a_function_that_names_no_episodes_plays_on_the_main_rank_alone(ranks):
+    (first, played, kept), (second, not_played, also_kept) = ranks.run(of_main, False)
+    assert (played, not_played, kept, also_kept) == (1, 0, True, True)
+    assert first[0] == second[0] and first[0]["Return"] > 0
+    assert (first[1], second[1]) == ({"reach": "video"}, {})
+
+
+def test_its_error_is_raised_on_every_rank(ranks):
+    with pytest.raises(RankError, match="the simulator broke") as failed:
+        ranks.run(of_main, True)
+    assert str(failed.value).count("ValueError: the simulator broke") >= 1
+
+
+def made_one_by_one(episodes, made):
+    seen = []
+
+    def host(policy, envs, num_episodes=None, epoch=None):
+        logs = {
+            str(number): [policy(env.reset()) for _ in range(num_episodes)]
+            for number, env in enumerate(envs)
+        }
+        return {
+            name: {"Return": np.mean([log["Return"] for log in of])} for name, of in logs.items()
+        }
+
+    envs = [Env(), Env()]
+    given = (env for env in envs) if made else envs
+    on_ranks(host)(noisy(seen), given, num_episodes=episodes, epoch=3)
+    return None, seen, ["reset" in vars(env) for env in envs]
+
+
+def test_environments_in_a_list_or_made_one_by_one_have_the_same_episodes(ranks):
+    listed, made = (ranks.run(made_one_by_one, 3, kind) for kind in (False, True))
+    assert every_episode(listed, 3) == every_episode(made, 3) == every_episode(ranks.run(run, 3), 3)
+    assert [answer[2] for answer in listed + made] == [[False, False]] * 4
 
 
 def patient(folder, rank_of_slow):

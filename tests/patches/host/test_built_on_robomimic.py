@@ -1,0 +1,128 @@
+"""A package of its own that imports an installed robomimic: each has its edits in its own files."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from robomimic_ddp.patches.outcomes import NotPresent
+from tests.hosts import Host, python
+from tests.patches.support import CHECKOUT, SMALL_HOST, examine, run_command, snapshot, write_host
+
+OWN = {
+    "__init__.py": "",
+    "algo/__init__.py": "",
+    "configs/__init__.py": "def config_factory(name):\n    return name\n",
+    "utils/train_utils.py": """import robomimic.utils.train_utils as TrainUtils
+
+
+def get_exp_dir(config):
+    return "here"
+
+
+def rollout_with_stats(policy, envs, num_episodes):
+    return {}
+""",
+    "scripts/train.py": SMALL_HOST["scripts/train.py"]
+    .replace("from robomimic.config import", "from mine.configs import")
+    .replace("import os\n", "from mine.utils.train_utils import get_exp_dir\n")
+    .replace("    train_loader", "    get_exp_dir(config)\n    train_loader")
+    + """
+
+if __name__ == "__main__":
+    import robomimic.utils.torch_utils as TorchUtils
+
+    names = TorchUtils.get_torch_device.__code__.co_names
+    print(hasattr(train, "is_distributed"), "cuda_device" in names)
+""",
+}
+
+
+@pytest.fixture
+def installed(tmp_path):
+    """The package folder of an installed robomimic."""
+    return write_host(tmp_path / "lib" / "site-packages")
+
+
+@pytest.fixture
+def package(tmp_path):
+    """The package folder `mine`, which is built on it."""
+    for name, text in OWN.items():
+        path = tmp_path / "repository" / "mine" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path / "repository" / "mine"
+
+
+@pytest.fixture
+def found(installed, monkeypatch):
+    monkeypatch.syspath_prepend(installed.parent)
+    return installed
+
+
+def test_areas_that_the_installed_robomimic_has_are_not_missed(package, found):
+    examination = examine(package)
+    assert not examination.blocked, examination.problems
+    assert [one.path for one in examination.patches] == ["scripts/train.py", "utils/train_utils.py"]
+    assert examination.base.host.package == found and examination.base.state == "not patched"
+    (entry,) = [one for one in examination.findings if one.fixer.name == "train_rlds"]
+    assert isinstance(entry.outcome, NotPresent)
+
+
+def test_a_copy_of_robomimic_under_another_name_is_not_built_on_it(tmp_path, found):
+    examination = examine(write_host(tmp_path / "other", package="copied"))
+    assert examination.base is None and not examination.blocked
+
+
+@pytest.mark.bad_input
+def test_without_an_installed_robomimic_it_says_which_python_to_use(package, monkeypatch):
+    monkeypatch.setattr("robomimic_ddp.patches.host.hosts.importlib.util.find_spec", lambda _: None)
+    examination = examine(package)
+    assert examination.blocked
+    for problem in examination.problems:
+        assert "mine is built on robomimic" in problem.outcome.why
+        assert "with the Python that trains" in problem.outcome.by_hand
+
+
+@pytest.mark.bad_input
+def test_what_blocks_the_installed_one_is_shown_with_its_files(package, found):
+    (found / "utils/torch_utils.py").unlink()
+    done = run_command("status", str(package), paths=(found.parent,))
+    said = " ".join(done.stdout.split())
+    assert done.returncode == 1 and "mine is built on this robomimic:" in said
+    assert f"{found}/utils/torch_utils.py: cuda_device" in said.replace("//", "/")
+
+
+def test_apply_edits_its_files_alone_and_says_which_others_lack_theirs(package, found):
+    before = snapshot(package), snapshot(found)
+
+    def ddp(*words):
+        done = run_command(*words, paths=(found.parent,))
+        return done.returncode, " ".join(done.stdout.split())
+
+    code, said = ddp("apply", str(package))
+    assert code == 0 and "2 files edited" in said
+    assert f"robomimic-ddp apply {found}; or train with robomimic-ddp run" in said
+    assert snapshot(found) == before[1]
+    code, said = ddp("apply", "--check", str(package))
+    assert code == 1 and f"robomimic-ddp apply {found}" in said
+    status = json.loads(run_command("status", "--json", str(package), paths=(found.parent,)).stdout)
+    assert status["built_on"] == {"host": str(found), "state": "not patched"}
+    assert ddp("apply", str(found))[0] == 0
+    code, said = ddp("apply", "--check", str(package))
+    assert code == 0 and f"built on the robomimic in {found}, which is patched" in said
+    assert (ddp("revert", str(package))[0], ddp("revert", str(found))[0]) == (0, 0)
+    assert (snapshot(package), snapshot(found)) == before
+
+
+def test_run_edits_both_in_memory(package, installed):
+    before = snapshot(package), snapshot(installed)
+    done = python(
+        Host(package.parent),
+        "robomimic_ddp",
+        *("run", "--host", package, "mine.scripts.train"),
+        added={"PYTHONPATH": f"{installed.parent}:{CHECKOUT}"},
+    )
+    assert (done.returncode, done.stdout.split()) == (0, ["True", "True"]), done
+    assert (snapshot(package), snapshot(installed)) == before
