@@ -34,7 +34,7 @@ class Streams(NamedTuple):
 
     def different(self, since: Streams | None = None) -> list[Different]:
         """States that ranks must not share. Those of numpy and Python may be equal if they are what
-        they were at `since`: training draws nothing from them, and a simulator may have seeded them.
+        they were at `since`: training draws nothing from them; a simulator may have seeded them.
         """
         items = []
         for name, state in {**self.states, **_drawn_elsewhere()}.items():
