@@ -26,7 +26,7 @@ class Different(NamedTuple):
 class _Summary(NamedTuple):
     when: str
     digest: bytes
-    different: tuple
+    different: dict
     complaints: tuple
 
 
@@ -48,15 +48,18 @@ class Evidence:
         """Collective: raises VerifyError on all ranks: other places, or the first difference."""
         text = repr(list(self.equal.items())).encode()
         digest = hashlib.blake2b(text, digest_size=16).digest()
-        values = tuple(one.value for one in self.different)
-        summary = _Summary(self.when, digest, values, tuple(self.complaints))
+        distinct = {one.what: one.value for one in self.different if one.value is not None}
+        summary = _Summary(self.when, digest, distinct, tuple(self.complaints))
         summaries = group.gather_objects(summary)
         _require_one_place(summaries)
         _require_no_complaints(self.when, summaries)
         if len({one.digest for one in summaries}) > 1:
             self._name_the_difference()
-        for number, one in enumerate(self.different):
-            _require_distinct(self.when, one, [summary.different[number] for summary in summaries])
+        # A rank may lack one: nodes may have unequal numbers of GPUs.
+        causes = {one.what: one.cause for one in self.different}
+        for what in dict.fromkeys(what for summary in summaries for what in summary.different):
+            values = [summary.different.get(what) for summary in summaries]
+            _require_distinct(self.when, what, causes.get(what, ""), values)
 
     def _name_the_difference(self) -> None:
         """Collective: the second message, if digests differ."""
@@ -114,14 +117,14 @@ def _require_no_complaints(when: str, summaries: list[_Summary]) -> None:
         raise VerifyError(f"{when}, on rank(s) {ranks}: {complaint}")
 
 
-def _require_distinct(when: str, one: Different, values: list) -> None:
+def _require_distinct(when: str, what: str, cause: str, values: list) -> None:
     known = [value for value in values if value is not None]
     times = Counter(known)
     if len(times) < len(known):
         same = [rank for rank, value in enumerate(values) if times[value] > 1]
         raise VerifyError(
-            f"{when}: {one.what}: ranks {same} have the same; expected a different one on each "
-            f"rank. {one.cause}"
+            f"{when}: {what}: ranks {same} have the same; expected a different one on each "
+            f"rank. {cause}".rstrip()
         )
 
 

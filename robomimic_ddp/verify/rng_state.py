@@ -1,9 +1,9 @@
-"""The random states of a rank: torch's, and those of host augmentations."""
+"""The random states of a rank: torch's, and those of host augmentations; each by itself."""
 
 from __future__ import annotations
 
 import random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,29 +15,44 @@ TORCH_CAUSE = (
     "Ranks would draw the same noise and timesteps, and the batch would count as one rank's. "
     "Something re-seeds torch with the same value on every rank."
 )
-OTHERS_CAUSE = (
-    "Ranks would draw the same augmentation. Something re-seeds numpy or random on every rank."
-)
+OTHERS_CAUSE = "Ranks would draw the same augmentation. Something re-seeds {} on every rank."
+_OTHERS = {"numpy's random state": "numpy", "Python's random state": "random"}
 
 
 class Streams(NamedTuple):
-    """States of the generators at one moment."""
+    """States of the generators at one moment, by name."""
 
-    torch_states: tuple
-    other_states: tuple
+    states: dict[str, Any]
 
     @classmethod
     def now(cls) -> Streams:
         """Of torch's CPU and current CUDA generators, numpy's and Python's global ones."""
-        states = [torch.get_rng_state()]
+        states: dict[str, Any] = {"torch's random state (CPU)": torch.get_rng_state()}
         if torch.cuda.is_initialized():
-            states.append(torch.cuda.get_rng_state())
-        return cls(tuple(states), (np.random.get_state(), random.getstate()))
+            states["torch's random state (GPU)"] = torch.cuda.get_rng_state()
+        return cls({**states, **dict(zip(_OTHERS, (np.random.get_state(), random.getstate())))})
 
-    def different(self, others_too: bool = True) -> list[Different]:
-        """States that ranks must not share; `others_too`: numpy's and Python's as well."""
-        others = digest(self.other_states) if others_too else None
-        return [
-            Different("torch's random state", digest(self.torch_states), TORCH_CAUSE),
-            Different("numpy's and Python's random state", others, OTHERS_CAUSE),
-        ]
+    def different(self, since: Streams | None = None) -> list[Different]:
+        """States that ranks must not share. Those of numpy and Python may be equal if they are what
+        they were at `since`: training draws nothing from them; a simulator may have seeded them.
+        """
+        items = []
+        for name, state in {**self.states, **_drawn_elsewhere()}.items():
+            value: str | None = digest(state)
+            if name in _OTHERS and since is not None and digest(since.states[name]) == value:
+                value = None
+            cause = OTHERS_CAUSE.format(_OTHERS[name]) if name in _OTHERS else TORCH_CAUSE
+            items.append(Different(name, value, cause))
+        return items
+
+
+def _drawn_elsewhere() -> dict[str, torch.Tensor]:
+    """States of other GPUs than the current one from which this process has drawn since they were
+    seeded. The rest may be equal: `torch.manual_seed` seeds all, and few programs restore all.
+    """
+    if not torch.cuda.is_initialized():
+        return {}
+    numbers = set(range(torch.cuda.device_count())) - {torch.cuda.current_device()}
+    states = {f"torch's random state (cuda:{n})": torch.cuda.get_rng_state(n) for n in numbers}
+    # A state has 8 bytes of seed, then 8 of the position in its stream.
+    return {name: state for name, state in states.items() if state[8:].any()}

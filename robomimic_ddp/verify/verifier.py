@@ -14,7 +14,7 @@ from robomimic_ddp.monitoring import step_hooks
 from robomimic_ddp.verify import data_fingerprint, structure
 from robomimic_ddp.verify.comparison import Evidence
 from robomimic_ddp.verify.rng_state import Streams
-from robomimic_ddp.verify.tensor_checksums import checksums, digest
+from robomimic_ddp.verify.tensor_checksums import checksums
 
 NOT_PROVEN = {"gradients_equal": None, "noise_differs": None}
 HINTS = {
@@ -56,7 +56,7 @@ class Verifier(step_hooks.StepHook):
         """With FSDP, until the first step."""
         self._buffers: dict[str, Hashable] = {}
         self._streams: list[Streams] = []
-        """At the first and at the last step of the present epoch."""
+        """At the beginning and at the last step of the present epoch."""
 
     def start(self, sums: Mapping[str, tuple[int, int]] | None = None) -> None:
         """Collective: equal data, weights, optimizers and counters, different random streams.
@@ -70,7 +70,8 @@ class Verifier(step_hooks.StepHook):
         self._add_state(evidence, sums)
         named = list(host_algo.named_optimizer_state(self.algo))
         evidence.equal.update(zip((name for name, _ in named), checksums(one for _, one in named)))
-        evidence.different = Streams.now().different()
+        self._streams = [Streams.now()]
+        evidence.different = self._streams[0].different()
         evidence.require()
         self._buffers = self._buffer_sums()
         if any(fsdp.is_sharded(net) for _, net in structure.parallel_nets(self.algo)):
@@ -87,7 +88,7 @@ class Verifier(step_hooks.StepHook):
     def epoch_begin(self, epoch: Any) -> None:
         """Not collective: makes the epoch's first training forward compare what is trained."""
         self.trained.begin()
-        self._streams.clear()
+        self._streams = [Streams.now()]
         self._forwards = self._passes()
         for _, net in structure.parallel_nets(self.algo):
             parallel.state_of(net).before_training_forward = lambda: self._before_forward(epoch)
@@ -118,7 +119,10 @@ class Verifier(step_hooks.StepHook):
         evidence.equal.update(data_fingerprint.order_items(self.train_loader))
         self._add_structure(evidence)
         self._add_state(evidence)
-        evidence.different = [*self._epoch_streams(), *data_fingerprint.share(self.train_loader)]
+        evidence.different = data_fingerprint.share(self.train_loader)
+        if len(self._streams) == 2:
+            begin, last = self._streams
+            evidence.different += last.different(since=begin)
         evidence.require()
         self._buffers = self._buffer_sums()
 
@@ -165,13 +169,6 @@ class Verifier(step_hooks.StepHook):
             for buffer in module._buffers
         }
 
-    def _epoch_streams(self) -> list:
-        if not self._streams:
-            return []
-        # Streams that training draws nothing from may be equal: a simulator may have seeded numpy.
-        first, last = self._streams[0], self._streams[-1]
-        return last.different(digest(first.other_states) != digest(last.other_states))
-
     def batch(self, batch: Any) -> None:
         """Collective before an epoch's first training batch, where optimizers average gradients."""
         if host_algo.is_training(self.algo):
@@ -202,9 +199,7 @@ class Verifier(step_hooks.StepHook):
             if not checked:
                 checked.append(True)
                 self._first_step(name, stepped)
-            if len(self._streams) == 2:
-                self._streams.pop()
-            self._streams.append(Streams.now())
+            self._streams[1:] = [Streams.now()]
 
         self._undo.callback(optimizer.register_step_pre_hook(before_step).remove)
 
@@ -227,7 +222,7 @@ class Verifier(step_hooks.StepHook):
             evidence.equal[f"gradient of {of}"] = sums.get(id(parameter), "none")
         evidence.equal.update(data_fingerprint.order_items(self.train_loader))
         evidence.different = [
-            *Streams.now().different(),
+            *Streams.now().different(since=self._streams[0]),
             *data_fingerprint.share(self.train_loader),
         ]
         evidence.require()

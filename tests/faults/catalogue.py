@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import random
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -332,11 +333,13 @@ def the_same_seed_for_noise_on_two_of_three_ranks_later_in_the_epoch(job):
         torch.manual_seed(3)
 
 
-@fault("step", ["numpy's and Python's random state", "re-seeds numpy"])
+@fault("step", ["first step", "numpy's random state", "re-seeds numpy"])
 def the_same_seed_for_augmentation_at_every_step(job):
-    import random
-
     np.random.seed(job.step_number)
+
+
+@fault("step", ["first step", "Python's random state", "re-seeds random"])
+def the_same_seed_for_pythons_augmentation_at_every_step(job):
     random.seed(job.step_number)
 
 

@@ -12,7 +12,7 @@ from robomimic_ddp.config.options import Options
 from robomimic_ddp.distributed import parallel
 from robomimic_ddp.monitoring import history
 from tests.configs import make_rlds_config, merged, write_config
-from tests.hosts import FINISHED, python, require_clean
+from tests.hosts import FINISHED, python, require_clean, torchrun
 from tests.pretend_cuda.job import ONE_GPU, THEN
 from tests.runs import checkpoints, run_directory
 
@@ -154,3 +154,23 @@ def test_data_parallel_in_a_plain_process(job, config_file):
     require_clean(result)
     (training,) = process.trainings
     assert process.gpus == [0, 1] and training.nccl[2].startswith("broadcast")
+
+
+@pytest.mark.planted_fault
+def test_each_generator_is_compared_by_itself(gpus, tmp_path):
+    """One that is seeded alike on both ranks is named, whatever the others do."""
+    added = {**gpus, "CUDA_VISIBLE_DEVICES": "0,1", "PRETEND_CUDA_LOG": str(tmp_path / "log")}
+    result = torchrun(None, "tests.pretend_cuda.equal_streams", added=added)
+    require_clean(result)
+    named = {
+        "the CPU": "torch's random state (CPU): ranks [0, 1] have the same",
+        "the GPU": "torch's random state (GPU): ranks [0, 1] have the same",
+        "numpy": "numpy's random state: ranks [0, 1] have the same",
+        "Python": "Python's random state: ranks [0, 1] have the same",
+        "an unused GPU": "nothing",
+        "another GPU": "torch's random state (cuda:1): ranks [0, 1] have the same",
+        "none": "nothing",
+    }
+    for what, words in named.items():
+        line = next(one for one in result.stdout.splitlines() if f"seeded {what}: " in one)
+        assert words in line

@@ -1,0 +1,54 @@
+"""Seeds one generator alike on two ranks, each in turn, and prints which one `verify` names."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import torch
+
+from robomimic_ddp.distributed import group, rng
+from robomimic_ddp.errors import VerifyError
+from robomimic_ddp.verify.comparison import Evidence
+from robomimic_ddp.verify.rng_state import Streams
+
+OTHER = torch.device("cuda", 1)
+
+
+def draw_alike_on_another_gpu() -> None:
+    """Rank 1's own GPU is that one, so it is compared on rank 0 alone."""
+    torch.cuda.manual_seed_all(5)
+    torch.cuda.manual_seed(group.rank())
+    torch.randn(3, device=OTHER)
+
+
+SEEDED = {
+    "the CPU": lambda: torch.default_generator.manual_seed(5),
+    "the GPU": lambda: torch.cuda.manual_seed(5),
+    "numpy": lambda: np.random.seed(5),
+    "Python": lambda: random.seed(5),
+    "an unused GPU": lambda: (torch.cuda.manual_seed_all(5), torch.cuda.manual_seed(group.rank())),
+    "another GPU": draw_alike_on_another_gpu,
+    "none": lambda: None,
+}
+
+
+def main() -> None:
+    """Collective: of two ranks that both see two GPUs and use the first."""
+    torch.cuda.set_device(0)
+    torch.cuda.init()
+    with group.process_group("gloo", 60.0):
+        for what, seed in SEEDED.items():
+            rng.seed(7, group.rank())
+            seed()
+            try:
+                Evidence("here", different=Streams.now().different()).require()
+                message = "nothing"
+            except VerifyError as error:
+                message = str(error)
+            if group.is_main():
+                print(f"seeded {what}: {message}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
