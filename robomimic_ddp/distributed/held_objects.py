@@ -1,0 +1,71 @@
+"""What an algorithm holds, at any depth: in attributes, lists, dictionaries and objects of it.
+
+What is not found here is no silent loss: on several ranks `step_guard` refuses the first step of an
+optimizer that nothing averages gradients for.
+"""
+
+from __future__ import annotations
+
+import types
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+_LEAVES = (
+    *(str, bytes, int, float, complex, type(None), np.ndarray, np.generic, torch.Tensor),
+    *(type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType),
+    *(torch.device, torch.dtype, torch.Generator, DataLoader, Dataset, Sampler),
+)
+"""Types that hold nothing that is trained. Data would take long to walk through."""
+_CONTAINERS = (dict, list, tuple, set, deque)
+_LONGEST = 1000
+"""Entries of a container that is looked into: longer ones hold data."""
+_DEEPEST = 12
+_OF_MODULES = frozenset(vars(nn.Module()))
+"""Attributes that every module has: its parameters, children and hooks."""
+_OURS = "robomimic_ddp."
+
+
+def walk(holder: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (path, object) for each object that `holder` holds, once: ("agents[0].optimizer", ...).
+
+    Objects come before what they hold, attributes in order, and modules inside a module are not
+    listed one by one. References back, to `holder` or to others, are not followed.
+    """
+    yield from _walk(holder, path, {id(holder)}, 0)
+
+
+def _walk(holder: Any, path: str, seen: set[int], depth: int) -> Iterator[tuple[str, Any]]:
+    if depth > _DEEPEST:
+        return
+    for name, value in _members(holder, path):
+        if isinstance(value, _LEAVES) or id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, nn.Module):
+            seen.update(map(id, value.modules()))
+        if not isinstance(value, _CONTAINERS):
+            yield name, value
+        yield from _walk(value, name, seen, depth + 1)
+
+
+def _members(holder: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(holder, _CONTAINERS):
+        if len(holder) > _LONGEST:
+            return
+        keyed = holder.items() if isinstance(holder, dict) else enumerate(holder)
+        yield from ((f"{path}[{key!r}]", value) for key, value in list(keyed))
+    elif isinstance(holder, nn.Module):
+        for name, module in holder.named_modules():
+            for attribute, value in list(vars(module).items()):
+                if attribute not in _OF_MODULES and not type(value).__module__.startswith(_OURS):
+                    yield ".".join(filter(None, (path, name, attribute))), value
+    elif not isinstance(holder, torch.optim.Optimizer):
+        held = getattr(holder, "__dict__", None)
+        for attribute, value in list(held.items()) if isinstance(held, dict) else ():
+            yield f"{path}.{attribute}" if path else attribute, value

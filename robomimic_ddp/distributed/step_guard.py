@@ -1,0 +1,97 @@
+"""Refuses the step of an optimizer whose gradients nothing has averaged over ranks.
+
+It needs no knowledge of where a host holds its optimizers: torch calls it before each step of any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakSet
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from robomimic_ddp.distributed import group, host_algo, optimizer_ddp
+from robomimic_ddp.errors import WrapError
+
+
+class StepGuard:
+    """Looks at the first step with gradients of each optimizer of this process, and counts all.
+
+    Rank-local, and without a read from the device: later steps cost a look into a set.
+    """
+
+    def __init__(self, algo: Any) -> None:
+        self.algo = algo
+        self.steps = 0
+        """Steps of any optimizer so far."""
+        self._acting = False
+        self._averaged: WeakSet[torch.optim.Optimizer] = WeakSet()
+
+    @contextmanager
+    def acting(self) -> Iterator[None]:
+        """For the block, which rollouts are, lets optimizers be: each rank plays episodes of its
+        own, and an optimizer that plans their actions belongs to that rank alone.
+        """
+        self._acting = True
+        try:
+            yield
+        finally:
+            self._acting = False
+
+    def before_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+        """Raises WrapError at the first step of an optimizer whose gradients are this rank's."""
+        if self._acting:
+            return
+        self.steps += 1
+        if optimizer not in self._averaged:
+            self._look_at(optimizer, closure=kwargs.get("closure", (*args, None, None)[1]))
+
+    def _look_at(self, optimizer: torch.optim.Optimizer, closure: Any) -> None:
+        trained = host_algo.held_by(optimizer)
+        if closure is None:  # else gradients are computed within the step
+            trained = [parameter for parameter in trained if parameter.grad is not None]
+        if not trained:
+            return
+        loose = optimizer_ddp.outside_parallel_nets(self.algo, optimizer, trained)
+        by_optimizer = optimizer_ddp.of(optimizer)
+        if by_optimizer is not None and closure is None:
+            averaged = set(map(id, by_optimizer.reduced))
+            loose = [parameter for parameter in loose if id(parameter) not in averaged]
+        if loose:
+            raise WrapError(self._message(optimizer, loose, by_optimizer is not None))
+        self._averaged.add(optimizer)
+
+    def _message(self, optimizer: torch.optim.Optimizer, loose: list, by_closure: bool) -> str:
+        held = {id(value): name for name, value in host_algo.named_optimizers(self.algo)}
+        name = held.get(id(optimizer), f"a {type(optimizer).__name__} that the algorithm lacks")
+        what = f"{len(loose)} tensor(s), the first of shape {list(loose[0].shape)}"
+        ranks = group.world_size()
+        found = (
+            f"optimizer {name} was stepped on rank {group.rank()} with gradients of {what}, that "
+            f"were not averaged over the ranks: {ranks} ranks would train {ranks} models. "
+        )
+        if by_closure:
+            return found + (
+                "Expected step() without a closure, which computes gradients after they are "
+                "averaged. Call backward() first and then step(), or wrap the nets with "
+                "DDPUtils.parallel(net)."
+            )
+        return found + (
+            "Expected each optimizer, with all of its parameters, in an attribute of the algorithm "
+            "(in lists, dictionaries and objects of it, too) before the epoch loop begins. Create "
+            "it there; values that belong to one rank's batch take torch.autograd.grad instead."
+        )
+
+
+@contextmanager
+def installed(algo: Any) -> Iterator[StepGuard]:
+    """For the block, has torch ask a `StepGuard` before each step of any optimizer."""
+    guard = StepGuard(algo)
+    handle = register_optimizer_step_pre_hook(guard.before_step)
+    try:
+        yield guard
+    finally:
+        handle.remove()
