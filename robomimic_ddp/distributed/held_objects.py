@@ -9,6 +9,7 @@ from __future__ import annotations
 import types
 from collections import deque
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -26,46 +27,56 @@ _CONTAINERS = (dict, list, tuple, set, deque)
 _LONGEST = 1000
 """Entries of a container that is looked into: longer ones hold data."""
 _DEEPEST = 12
+_OURS = "robomimic_ddp.distributed."
 _OF_MODULES = frozenset(vars(nn.Module()))
 """Attributes that every module has: its parameters, children and hooks."""
-_OURS = "robomimic_ddp."
 
 
-def walk(holder: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (path, object) for each object that `holder` holds, once: ("agents[0].optimizer", ...).
+def walk(holder: Any) -> list[tuple[str, Any]]:
+    """Return (path, object) for each object that `holder` holds, once: ("agents[0].adam", ...).
 
     Objects come before what they hold, attributes in order, and modules inside a module are not
     listed one by one. References back, to `holder` or to others, are not followed.
     """
-    yield from _walk(holder, path, {id(holder)}, 0)
+    found: list[tuple[str, Any]] = []
+    _walk(holder, "", {id(holder)}, found, 0)
+    return found
 
 
-def _walk(holder: Any, path: str, seen: set[int], depth: int) -> Iterator[tuple[str, Any]]:
-    if depth > _DEEPEST:
-        return
-    for name, value in _members(holder, path):
-        if isinstance(value, _LEAVES) or id(value) in seen:
+def _walk(holder: Any, path: str, seen: set[int], found: list, depth: int) -> None:
+    for name, value in _members(holder, path) if depth <= _DEEPEST else ():
+        if id(value) in seen:
             continue
         seen.add(id(value))
         if isinstance(value, nn.Module):
             seen.update(map(id, value.modules()))
         if not isinstance(value, _CONTAINERS):
-            yield name, value
-        yield from _walk(value, name, seen, depth + 1)
+            found.append((name, value))
+        _walk(value, name, seen, found, depth + 1)
 
 
 def _members(holder: Any, path: str) -> Iterator[tuple[str, Any]]:
     if isinstance(holder, _CONTAINERS):
         if len(holder) > _LONGEST:
             return
-        keyed = holder.items() if isinstance(holder, dict) else enumerate(holder)
-        yield from ((f"{path}[{key!r}]", value) for key, value in list(keyed))
+        for key, value in list(holder.items() if isinstance(holder, dict) else enumerate(holder)):
+            if not _is_leaf(type(value)):
+                yield f"{path}[{key!r}]", value
     elif isinstance(holder, nn.Module):
         for name, module in holder.named_modules():
             for attribute, value in list(vars(module).items()):
-                if attribute not in _OF_MODULES and not type(value).__module__.startswith(_OURS):
+                if attribute not in _OF_MODULES and not _is_leaf(type(value)):
                     yield ".".join(filter(None, (path, name, attribute))), value
     elif not isinstance(holder, torch.optim.Optimizer):
         held = getattr(holder, "__dict__", None)
         for attribute, value in list(held.items()) if isinstance(held, dict) else ():
-            yield f"{path}.{attribute}" if path else attribute, value
+            if not _is_leaf(type(value)):
+                yield f"{path}.{attribute}" if path else attribute, value
+
+
+@lru_cache(maxsize=4096)
+def _is_leaf(kind: type) -> bool:
+    """Return whether nothing that is trained is in objects of this class; so in none of ours."""
+    return issubclass(kind, _LEAVES) or str(kind.__module__).startswith(
+        "robomimic_ddp.distributed."
+    )

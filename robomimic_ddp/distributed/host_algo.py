@@ -18,12 +18,14 @@ from robomimic_ddp.distributed import group
 from robomimic_ddp.distributed.held_objects import walk
 
 
-def parts(algo: Any) -> Iterator[tuple[str, Any]]:
+def parts(algo: Any, held: list | None = None) -> Iterator[tuple[str, Any]]:
     """("", algo), and what it is made of, each once: the algorithms of a hierarchical one
-    ("planner", ...), other objects with modules or optimizers ("agents[0]", ...).
+    ("planner", ...), other objects with modules or optimizers ("agents[0]", ...). `held`: the
+    result of `walk(algo)`, where it is known.
     """
     yield "", algo
-    yield from ((name, value) for name, value in walk(algo) if _is_part(value))
+    held = walk(algo) if held is None else held
+    yield from ((name, value) for name, value in held if _is_part(value))
 
 
 def _is_part(value: Any) -> bool:
@@ -32,37 +34,40 @@ def _is_part(value: Any) -> bool:
     kind = type(value)  # asked of the class: hosts' configs raise for names
     if hasattr(kind, "serialize"):
         return True
-    trained = any(
-        isinstance(held, (nn.Module, torch.optim.Optimizer)) for held in vars(value).values()
+    trains = any(
+        isinstance(one, (nn.Module, torch.optim.Optimizer)) for one in vars(value).values()
     )
-    return trained and not hasattr(kind, "state_dict")
+    return trains and not hasattr(kind, "state_dict")
 
 
 def _is_average(value: Any) -> bool:
     return bool({"shadow_params", "averaged_model"} & {*getattr(value, "__dict__", ())})
 
 
-def _of_parts(algo: Any, attribute: str) -> Iterator[tuple[str, Any]]:
+def _of_parts(algo: Any, attribute: str, held: list | None = None) -> Iterator[tuple[str, Any]]:
     """(prefix of names, value) of each part that has the attribute: ("planner.", value)."""
-    for name, part in parts(algo):
+    for name, part in parts(algo, held):
         value = getattr(part, attribute, None)
         if value is not None:
             yield f"{name}." if name else "", value
 
 
-def named_nets(algo: Any) -> Iterator[tuple[str, nn.Module]]:
+def named_nets(algo: Any, held: list | None = None) -> Iterator[tuple[str, nn.Module]]:
     """("nets", algo.nets); a hierarchical algorithm has none, but parts: ("planner.nets", ...)."""
-    for prefix, nets in _of_parts(algo, "nets"):
+    for prefix, nets in _of_parts(algo, "nets", held):
         if isinstance(nets, nn.Module):
             yield f"{prefix}nets", nets
 
 
 def modules_elsewhere(algo: Any) -> Iterator[tuple[str, nn.Module]]:
     """Every module that `algo` holds outside its nets and averages: ("model", algo.model)."""
+    held = walk(algo)
     known = {
-        id(module) for _, net in [*named_nets(algo), *_averaged(algo)] for module in net.modules()
+        id(module)
+        for _, net in [*named_nets(algo, held), *_averaged(algo)]
+        for module in net.modules()
     }
-    for name, value in walk(algo):
+    for name, value in held:
         if isinstance(value, nn.Module) and id(value) not in known:
             known.update(map(id, value.modules()))
             yield name, value
@@ -74,15 +79,18 @@ def named_roots(algo: Any) -> Iterator[tuple[str, nn.Module]]:
     yield from modules_elsewhere(algo)
 
 
-def stateful_elsewhere(algo: Any) -> Iterator[tuple[str, Any]]:
+def stateful_elsewhere(algo: Any, held: list | None = None) -> Iterator[tuple[str, Any]]:
     """Every optimizer, schedule, scaler and average outside `optimizers`, `lr_schedulers` and
     `ema`: ("optimizer", algo.optimizer).
     """
+    held = walk(algo) if held is None else held
     known = {
-        id(member) for kind in ("optimizers", "lr_schedulers") for _, member in _named(algo, kind)
+        id(member)
+        for kind in ("optimizers", "lr_schedulers")
+        for _, member in _named(algo, kind, held)
     }
-    known.update(id(ema) for _, ema in _of_parts(algo, "ema"))
-    for name, value in walk(algo):
+    known.update(id(ema) for _, ema in _of_parts(algo, "ema", held))
+    for name, value in held:
         if id(value) not in known and _has_state(value):
             yield name, value
 
@@ -174,8 +182,9 @@ def counters(algo: Any) -> dict[str, Any]:
         counts[f"optimizer {name} learning rates"] = [
             entry["lr"] for entry in optimizer.param_groups
         ]
-    elsewhere = [(f"self.{name}", value) for name, value in stateful_elsewhere(algo)]
-    for name, schedule in [*_named(algo, "lr_schedulers"), *elsewhere]:
+    held = walk(algo)
+    elsewhere = [(f"self.{name}", value) for name, value in stateful_elsewhere(algo, held)]
+    for name, schedule in [*_named(algo, "lr_schedulers", held), *elsewhere]:
         if not hasattr(schedule, "last_epoch"):
             continue
         counts[f"schedule {name} steps"] = schedule.last_epoch
@@ -217,16 +226,17 @@ def named_optimizers(algo: Any) -> Iterator[tuple[str, torch.optim.Optimizer]]:
     """Each optimizer once, with its name in the host's dict; members of a list as `name[0]`, ...,
     those of a part of a hierarchical algorithm as `planner.name`, others as `self.agent.optimizer`.
     """
-    yield from _named(algo, "optimizers")
-    for name, value in stateful_elsewhere(algo):
+    held = walk(algo)
+    yield from _named(algo, "optimizers", held)
+    for name, value in stateful_elsewhere(algo, held):
         if isinstance(value, torch.optim.Optimizer):
             yield f"self.{name}", value
 
 
-def _named(algo: Any, attribute: str) -> Iterator[tuple[str, Any]]:
+def _named(algo: Any, attribute: str, held: list) -> Iterator[tuple[str, Any]]:
     """The members of each part's `attribute`, a dict, list or nest of both, each once."""
     seen: set[int] = set()
-    for prefix, nest in _of_parts(algo, attribute):
+    for prefix, nest in _of_parts(algo, attribute, held):
         members = nest.items() if isinstance(nest, dict) else [(attribute, nest)]
         for key, value in members:
             for name, member in _leaves(value, f"{prefix}{key}"):

@@ -83,8 +83,7 @@ LAYOUTS = [OwnLayout, InAnAgent, InItsModule]
 
 
 def trained(layout: Callable, before: Callable = lambda job: None) -> tuple:
-    """Collective: an epoch of it, as a patched host trains; weights, and the batches of this rank.
-    """
+    """Collective: an epoch of it, as a patched host trains; weights, and the batches of a rank."""
     batches: list = []
 
     def use(job: Any) -> None:
