@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed import fsdp, group, optimizer_ddp, rng, watchdog
 from robomimic_ddp.errors import WrapError
 from robomimic_ddp.monitoring import (
@@ -120,6 +121,7 @@ class _Epoch:
             self.random_streams(),
             self.weights(),
             step_hooks.installed(self.model, self.hooks(), methods),
+            swapped(self.run, "in_train_epoch", not self.validates),
         ):
             if self.is_logged:
                 watchdog.reached(self.place)

@@ -101,6 +101,8 @@ class Run:
     """CPU cores for this rank, whether bound by the launcher or shared by the ranks of its node."""
     weights_for_acting: Callable[[], Any] = nullcontext
     """Collective: the context in which sharded nets act (`fsdp.whole`)."""
+    in_train_epoch: bool = False
+    """Whether the host's `run_epoch` trains: then all ranks take the same steps."""
     guard: step_guard.StepGuard | None = None
     """Of optimizers' steps; on several ranks, once training begins."""
     undo: ExitStack = field(default_factory=ExitStack)

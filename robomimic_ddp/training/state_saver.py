@@ -127,10 +127,11 @@ class StateSaver:
         if saved["world_size"] == self.run.plan.world_size:
             own = _of_this_rank(saved)
             part.logs.samples, part.logs.totals = own["samples"], own["totals"]
-            part.step_logs = own["step_logs"]
+            part.logs.spreads, part.step_logs = own["spreads"], own["step_logs"]
         elif group.is_main() and group.world_size() > 1:
             for rank in saved["ranks"]:
                 part.logs.add(rank["samples"], rank["totals"])
+            part.logs.spreads = step_logs.pooled([rank["spreads"] for rank in saved["ranks"]])
 
     def _restore_streams(self, saved: dict[str, Any]) -> None:
         own = _of_this_rank(saved)
@@ -214,7 +215,7 @@ class StateSaver:
         own = {"random": rng.capture(), "data": position}
         if inside is not None:
             own.update(samples=part.logs.samples, totals=part.logs.totals)
-            own.update(step_logs=part.step_logs)
+            own.update(spreads=part.logs.spreads, step_logs=part.step_logs)
         parts = group.gather_objects(checkpoint.plain(own))
         best = self._best_values()
         model = checkpoint.capture_model(self.model)
