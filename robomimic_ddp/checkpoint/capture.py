@@ -24,15 +24,15 @@ STATEFUL = ("optimizers", "lr_schedulers")
 def capture_model(algo: Any) -> dict[str, Any]:
     """Collective where nets are sharded: of each part of `algo`, nets with buffers, optimizers,
     schedules, averages with counters, its numbers; and the modules, optimizers and schedules that
-    it holds elsewhere, and what optimizers update outside all modules.
+    it has elsewhere, and what optimizers update outside all modules.
 
     Tensors are the model's own; sharded ones are whole, on the main rank's CPU, and None on others.
     `plain` makes it ready for a file.
     """
     state = {name: _capture_part(part) for name, part in host_algo.parts(algo)}
-    for kind, held in elsewhere(algo).items():
-        if held:
-            state[""][kind] = tree.mapped(_own_state, held)
+    for kind, objects in elsewhere(algo).items():
+        if objects:
+            state[""][kind] = tree.mapped(_own_state, objects)
     outside = dict(host_algo.outside_nets(algo))
     if outside:
         state[""]["outside_nets"] = outside
@@ -49,8 +49,8 @@ def elsewhere(algo: Any) -> dict[str, dict[str, Any]]:
     }
 
 
-def _own_state(held: Any) -> Any:
-    return held.state_dict() if hasattr(held, "state_dict") else None
+def _own_state(value: Any) -> Any:
+    return value.state_dict() if hasattr(value, "state_dict") else None
 
 
 def _capture_part(part: Any) -> dict[str, Any]:

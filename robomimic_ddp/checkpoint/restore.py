@@ -29,10 +29,10 @@ def restore_model(algo: Any, state: Mapping[str, Any]) -> None:
     _require_same_names("parts of the algorithm", found, state)
     for name, part in found.items():
         _restore_part(part, state[name], f"{name}." if name else "")
-    for kind, held in elsewhere(algo).items():
+    for kind, objects in elsewhere(algo).items():
         of_kind = state[""].get(kind, {})
-        _require_same_names(f"{kind} outside nets and optimizers", held, of_kind)
-        for name, value in held.items():
+        _require_same_names(f"{kind} outside nets and optimizers", objects, of_kind)
+        for name, value in objects.items():
             load = _load_module if isinstance(value, nn.Module) else _load_nest
             load(value, of_kind[name], name)
     outside = dict(host_algo.outside_nets(algo))

@@ -3,7 +3,7 @@
 Read by attribute, since hosts differ: `nets` (all), `ema_nets` and `ema.shadow_params` (current
 diffusers), `ema.averaged_model` (diffusers 0.11; ours has both names), `optimizers` (a dict of
 optimizers, or of lists of them). A hierarchical algorithm (HBC, IRIS) has these in its parts. What
-else an algorithm holds, such as `self.model` and `self.optimizer`, `held_objects` finds.
+else an algorithm has, such as `self.model` and `self.optimizer`, is found by `host_objects`.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import torch
 from torch import nn
 
 from robomimic_ddp.distributed import group
-from robomimic_ddp.distributed.held_objects import walk
+from robomimic_ddp.distributed.host_objects import walk
 
 
-def parts(algo: Any, held: list | None = None) -> Iterator[tuple[str, Any]]:
+def parts(algo: Any, objects: list | None = None) -> Iterator[tuple[str, Any]]:
     """("", algo), and what it is made of, each once: the algorithms of a hierarchical one
-    ("planner", ...), other objects with modules or optimizers ("agents[0]", ...). `held`: the
-    result of `walk(algo)`, where it is known.
+    ("planner", ...), other objects with modules or optimizers ("agents[0]", ...). `objects`:
+    the result of `walk(algo)`, where it is known.
     """
     yield "", algo
-    held = walk(algo) if held is None else held
-    yield from ((name, value) for name, value in held if _is_part(value))
+    objects = walk(algo) if objects is None else objects
+    yield from ((name, value) for name, value in objects if _is_part(value))
 
 
 def _is_part(value: Any) -> bool:
@@ -44,30 +44,30 @@ def _is_average(value: Any) -> bool:
     return bool({"shadow_params", "averaged_model"} & {*getattr(value, "__dict__", ())})
 
 
-def _of_parts(algo: Any, attribute: str, held: list | None = None) -> Iterator[tuple[str, Any]]:
+def _of_parts(algo: Any, attribute: str, objects: list | None = None) -> Iterator[tuple[str, Any]]:
     """(prefix of names, value) of each part that has the attribute: ("planner.", value)."""
-    for name, part in parts(algo, held):
+    for name, part in parts(algo, objects):
         value = getattr(part, attribute, None)
         if value is not None:
             yield f"{name}." if name else "", value
 
 
-def named_nets(algo: Any, held: list | None = None) -> Iterator[tuple[str, nn.Module]]:
+def named_nets(algo: Any, objects: list | None = None) -> Iterator[tuple[str, nn.Module]]:
     """("nets", algo.nets); a hierarchical algorithm has none, but parts: ("planner.nets", ...)."""
-    for prefix, nets in _of_parts(algo, "nets", held):
+    for prefix, nets in _of_parts(algo, "nets", objects):
         if isinstance(nets, nn.Module):
             yield f"{prefix}nets", nets
 
 
 def modules_elsewhere(algo: Any) -> Iterator[tuple[str, nn.Module]]:
-    """Every module that `algo` holds outside its nets and averages: ("model", algo.model)."""
-    held = walk(algo)
+    """Every module that `algo` has outside its nets and averages: ("model", algo.model)."""
+    objects = walk(algo)
     known = {
         id(module)
-        for _, net in [*named_nets(algo, held), *_averaged(algo)]
+        for _, net in [*named_nets(algo, objects), *_averaged(algo)]
         for module in net.modules()
     }
-    for name, value in held:
+    for name, value in objects:
         if isinstance(value, nn.Module) and id(value) not in known:
             known.update(map(id, value.modules()))
             yield name, value
@@ -79,18 +79,18 @@ def named_roots(algo: Any) -> Iterator[tuple[str, nn.Module]]:
     yield from modules_elsewhere(algo)
 
 
-def stateful_elsewhere(algo: Any, held: list | None = None) -> Iterator[tuple[str, Any]]:
+def stateful_elsewhere(algo: Any, objects: list | None = None) -> Iterator[tuple[str, Any]]:
     """Every optimizer, schedule, scaler and average outside `optimizers`, `lr_schedulers` and
     `ema`: ("optimizer", algo.optimizer).
     """
-    held = walk(algo) if held is None else held
+    objects = walk(algo) if objects is None else objects
     known = {
         id(member)
         for kind in ("optimizers", "lr_schedulers")
-        for _, member in _named(algo, kind, held)
+        for _, member in _named(algo, kind, objects)
     }
-    known.update(id(ema) for _, ema in _of_parts(algo, "ema", held))
-    for name, value in held:
+    known.update(id(ema) for _, ema in _of_parts(algo, "ema", objects))
+    for name, value in objects:
         if id(value) not in known and _has_state(value):
             yield name, value
 
@@ -100,8 +100,8 @@ def _has_state(value: Any) -> bool:
         return True
     if isinstance(value, nn.Module) or not hasattr(type(value), "load_state_dict"):
         return False
-    held = getattr(value, "__dict__", {})
-    return type(value).__module__.startswith("torch.") or "optimizer" in held or _is_average(value)
+    has_optimizer = "optimizer" in getattr(value, "__dict__", ())
+    return type(value).__module__.startswith("torch.") or has_optimizer or _is_average(value)
 
 
 def is_training(algo: Any) -> bool:
@@ -182,9 +182,9 @@ def counters(algo: Any) -> dict[str, Any]:
         counts[f"optimizer {name} learning rates"] = [
             entry["lr"] for entry in optimizer.param_groups
         ]
-    held = walk(algo)
-    elsewhere = [(f"self.{name}", value) for name, value in stateful_elsewhere(algo, held)]
-    for name, schedule in [*_named(algo, "lr_schedulers", held), *elsewhere]:
+    objects = walk(algo)
+    elsewhere = [(f"self.{name}", value) for name, value in stateful_elsewhere(algo, objects)]
+    for name, schedule in [*_named(algo, "lr_schedulers", objects), *elsewhere]:
         if not hasattr(schedule, "last_epoch"):
             continue
         counts[f"schedule {name} steps"] = schedule.last_epoch
@@ -226,17 +226,17 @@ def named_optimizers(algo: Any) -> Iterator[tuple[str, torch.optim.Optimizer]]:
     """Each optimizer once, with its name in the host's dict; members of a list as `name[0]`, ...,
     those of a part of a hierarchical algorithm as `planner.name`, others as `self.agent.optimizer`.
     """
-    held = walk(algo)
-    yield from _named(algo, "optimizers", held)
-    for name, value in stateful_elsewhere(algo, held):
+    objects = walk(algo)
+    yield from _named(algo, "optimizers", objects)
+    for name, value in stateful_elsewhere(algo, objects):
         if isinstance(value, torch.optim.Optimizer):
             yield f"self.{name}", value
 
 
-def _named(algo: Any, attribute: str, held: list) -> Iterator[tuple[str, Any]]:
+def _named(algo: Any, attribute: str, objects: list) -> Iterator[tuple[str, Any]]:
     """The members of each part's `attribute`, a dict, list or nest of both, each once."""
     seen: set[int] = set()
-    for prefix, nest in _of_parts(algo, attribute, held):
+    for prefix, nest in _of_parts(algo, attribute, objects):
         members = nest.items() if isinstance(nest, dict) else [(attribute, nest)]
         for key, value in members:
             for name, member in _leaves(value, f"{prefix}{key}"):

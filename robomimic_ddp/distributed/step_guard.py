@@ -1,6 +1,6 @@
 """Refuses the step of an optimizer whose gradients nothing has averaged over ranks.
 
-It needs no knowledge of where a host holds its optimizers: torch calls it before each step of any.
+torch calls it before each step of any optimizer, so it need not know where a host keeps them.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class StepGuard:
 
     @contextmanager
     def acting(self) -> Iterator[None]:
-        """For the block, which rollouts are, lets optimizers be: each rank plays episodes of its
-        own, and an optimizer that plans their actions belongs to that rank alone.
+        """For rollouts, ignores optimizers: each rank plays other episodes, and an optimizer that
+        plans their actions belongs to that rank alone.
         """
         self._acting = True
         try:
@@ -65,8 +65,8 @@ class StepGuard:
         self._averaged.add(optimizer)
 
     def _message(self, optimizer: torch.optim.Optimizer, loose: list, by_closure: bool) -> str:
-        held = {id(value): name for name, value in host_algo.named_optimizers(self.algo)}
-        name = held.get(id(optimizer), f"a {type(optimizer).__name__} that the algorithm lacks")
+        names = {id(value): name for name, value in host_algo.named_optimizers(self.algo)}
+        name = names.get(id(optimizer), f"a {type(optimizer).__name__} that the algorithm lacks")
         what = f"{len(loose)} tensor(s), the first of shape {list(loose[0].shape)}"
         ranks = group.world_size()
         found = (

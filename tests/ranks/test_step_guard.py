@@ -34,7 +34,7 @@ def hidden(job: Any) -> None:
 
 
 def made_late(job: Any) -> None:
-    """Within training, of a parameter that the algorithm holds."""
+    """Within training, of a parameter that the algorithm has."""
     job.algo.log_alpha = nn.Parameter(torch.ones(()))
 
     def make(job: Any) -> None:
@@ -90,7 +90,7 @@ def test_one_process_trains_what_its_host_trains(plant, ranks):
 
 
 def plans_actions(job: Any) -> None:
-    """Rollouts in which each rank optimizes the actions of its own episodes."""
+    """Rollouts in which each rank optimizes the actions of different episodes."""
 
     @api.rollouts
     def rollout_with_stats(policy: Any, envs: dict, num_episodes: int, epoch: int) -> dict:

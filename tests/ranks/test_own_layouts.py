@@ -1,5 +1,5 @@
-"""Algorithms that keep nets and optimizers in attributes of their own: trained, proven and saved as
-those in `nets` and `optimizers` are.
+"""Algorithms with nets and optimizers in other attributes than robomimic's: trained, proven and
+saved as those in `nets` and `optimizers` are.
 """
 
 from __future__ import annotations
