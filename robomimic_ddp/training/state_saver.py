@@ -10,6 +10,7 @@ from typing import Any
 
 import robomimic_ddp
 from robomimic_ddp import checkpoint
+from robomimic_ddp.data import sampling
 from robomimic_ddp.distributed import group, host_algo, main_rank, parallel, rng, watchdog
 from robomimic_ddp.errors import CheckpointError, RobomimicDDPError, Stopped
 from robomimic_ddp.monitoring import step_logs
@@ -100,15 +101,10 @@ class StateSaver:
             parallel.state_of(net).repeat_layout(saved["gradient_orders"].get(name, []))
 
     def _restore_data(self, saved: dict[str, Any]) -> None:
-        loader = self.run.loaders.get("train")
-        if not hasattr(loader, "go_to"):
-            self.position = (
-                "data: the host's own pipeline starts over (its place cannot be found again)"
-            )
-            return
         # Positions are of all ranks together, so a rank that did not exist takes the main rank's.
         position = (_of_this_rank(saved) or saved["ranks"][0])["data"]
-        self.position = loader.go_to(position, saved["world_size"], saved["epoch"])
+        loader = self.run.loaders.get("train")
+        self.position = sampling.go_to(loader, position, saved["world_size"], saved["epoch"])
 
     def _restore_scaler(self, saved: dict[str, Any]) -> None:
         scaler = None if self.run.steps is None else self.run.steps.scaler
