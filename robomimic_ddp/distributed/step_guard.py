@@ -60,29 +60,26 @@ class StepGuard:
         if by_optimizer is not None and closure is None:
             averaged = set(map(id, by_optimizer.reduced))
             loose = [parameter for parameter in loose if id(parameter) not in averaged]
-        if loose:
-            raise WrapError(self._message(optimizer, loose, by_optimizer is not None))
-        self._averaged.add(optimizer)
-
-    def _message(self, optimizer: torch.optim.Optimizer, loose: list, by_closure: bool) -> str:
+        if not loose:
+            self._averaged.add(optimizer)
+            return
         names = {id(value): name for name, value in host_algo.named_optimizers(self.algo)}
         name = names.get(id(optimizer), f"a {type(optimizer).__name__} that the algorithm lacks")
-        what = f"{len(loose)} tensor(s), the first of shape {list(loose[0].shape)}"
         ranks = group.world_size()
-        found = (
-            f"optimizer {name} was stepped on rank {group.rank()} with gradients of {what}, that "
-            f"were not averaged over the ranks: {ranks} ranks would train {ranks} models. "
-        )
-        if by_closure:
-            return found + (
-                "Expected step() without a closure, which computes gradients after they are "
-                "averaged. Call backward() first and then step(), or wrap the nets with "
-                "DDPUtils.parallel(net)."
+        what = f"{len(loose)} tensor(s), the first of shape {list(loose[0].shape)}"
+        if by_optimizer is not None and closure is not None:
+            raise WrapError(
+                f"optimizer {name} was stepped with a closure on rank {group.rank()}, which "
+                f"computes gradients of {what}, after they are averaged: {ranks} ranks would train "
+                f"{ranks} models. Expected backward() and then step() without a closure, or nets "
+                "that DDPUtils.parallel(net) wraps."
             )
-        return found + (
-            "Expected each optimizer, with all of its parameters, in an attribute of the algorithm "
-            "(in lists, dictionaries and objects of it, too) before the epoch loop begins. Create "
-            "it there; values that belong to one rank's batch take torch.autograd.grad instead."
+        raise WrapError(
+            f"optimizer {name} was stepped on rank {group.rank()} with gradients of {what}, that "
+            f"were not averaged over the ranks: {ranks} ranks would train {ranks} models. Expected "
+            "each optimizer, with all of its parameters, in an attribute of the algorithm (in "
+            "lists, dictionaries and objects of it, too) before the epoch loop begins. Create it "
+            "there; values that belong to one rank's batch take torch.autograd.grad instead."
         )
 
 

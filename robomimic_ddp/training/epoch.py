@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from robomimic_ddp.config.monkeypatch import swapped
 from robomimic_ddp.distributed import fsdp, group, optimizer_ddp, rng, watchdog
 from robomimic_ddp.errors import WrapError
 from robomimic_ddp.monitoring import (
@@ -122,11 +121,14 @@ class _Epoch:
             self.random_streams(),
             self.weights(),
             step_hooks.installed(self.model, self.hooks(), methods),
-            swapped(self.run, "in_train_epoch", not self.validates),
         ):
             if self.is_logged:
                 watchdog.reached(self.place)
-            yield
+            self.run.in_train_epoch = not self.validates
+            try:
+                yield
+            finally:
+                self.run.in_train_epoch = False
 
     def hooks(self) -> Iterator[step_hooks.StepHook]:
         """The hooks of the epoch's steps."""

@@ -73,7 +73,7 @@ def trained(plant: Any, mode: str, verify: str = "false") -> int:
         (hidden, "auto", r"optimizer a SGD that the algorithm lacks was stepped on rank \d with"),
         (hidden, "fsdp", r"gradients of 1 tensor\(s\), the first of shape \[4, 4\]"),
         (made_late, "auto", "optimizer self.late was .* 2 ranks would train 2 models"),
-        (with_a_closure, "auto", "optimizer self.lbfgs was .* without a closure"),
+        (with_a_closure, "auto", "optimizer self.lbfgs was stepped with a closure"),
         (no_step, "auto", r"epoch 1 train ended on rank \d after 4 batch\(es\) and no step"),
         (no_batch, "auto", r"after 0 batch\(es\) and no step"),
     ],
